@@ -1,0 +1,55 @@
+# Everything runs in a virtual environment of the project's own. PYTHON may name any interpreter from 3.11 on.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready-dev
+READY_BENCH := $(VENV)/.ready-bench
+
+# Editing a kernel can leave its cached callers stale, so the cache is kept apart for each state of the sources.
+export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/kernels/*.py | cksum | cut -d' ' -f1)
+
+.PHONY: demo test test-slow test-python lint format bench docs clean help
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
+
+demo: $(READY)  ## find planted anomalies and draw them: demo.png
+	@$(BIN)/python examples/demo.py
+
+test: $(READY) lint  ## the whole suite but its slow part, compiled and (a core of it) in plain Python
+	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-append --cov-report=term tests/unit tests/property/test_reference.py
+
+test-slow: $(READY)  ## the long statistical runs
+	$(BIN)/python -m pytest -n 2 -m slow
+
+lint: $(READY)  ## style, types, and the direction of dependencies
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)  ## mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY_BENCH)  ## speed and start-up against peers, into benchmarks/results/
+	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/startup.py
+
+docs: $(READY)  ## draw the figures of the docs again
+	$(BIN)/python docs/figures.py
+
+clean:
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage demo.png
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(READY): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+$(READY_BENCH): $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[dev,bench]"
+	@touch $@
