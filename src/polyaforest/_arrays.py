@@ -1,0 +1,148 @@
+"""What a forest is: named arrays, trees stacked along the first axis, and nothing else.
+
+T trees, C node slots per tree, D features. Only what the random partition drew and what the data counted is stored.
+Every probability is derived (`Posterior`), because a new point changes boxes and depths, and a stored Beta parameter
+would go stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+NONE = -1  # no such node: the child of a leaf, the parent of a root
+
+# How a value falls with the reach r, the distance from the known world over its size.
+FADE_MASS = 0  # value / (1 + r): the share of first cuts of a world stretched to the row that would not cut it off
+FADE_LOG_MASS = 1  # the logarithm of the same
+FADE_LOG_DENSITY = 2  # value - D * r
+
+
+class LeafKind(IntEnum):
+    """Which kind of leaf a row falls in (the paper's terms, section 3.1)."""
+
+    OBSERVED_I = 1  # holds data whose box has collapsed in at least one dimension
+    OBSERVED_II = 2  # holds data in a box of positive volume; or a cell of a Mondrian process that holds data
+    COMPLEMENTARY = 3  # inside the known world, but where its part of the tree has seen no data
+    OUTSIDE = 4  # beyond the known world
+
+
+class Forest(NamedTuple):
+    """A stack of trees.
+
+    A Mondrian *tree* (sMPF) keeps the bounding box of the points below each node. A Mondrian *process* (bMPF) does not
+    look at the data, so its boxes have width zero: the regions follow from the cuts and the domain.
+    """
+
+    left: Array  # int32 (T, C): child holding x[feature] <= cut, NONE at a leaf
+    right: Array  # int32 (T, C): the other child
+    parent: Array  # int32 (T, C): NONE at the root
+    feature: Array  # int32 (T, C): dimension delta of the cut, NONE at a leaf
+    cut: Array  # float64 (T, C): location xi of the cut
+    time: Array  # float64 (T, C): time tau of the cut, the lifetime at a leaf
+    counts: Array  # int64 (T, C): points below the node
+    lower: Array  # float64 (T, C, D), or (T, C, 0) for a process: lower corner of the points' bounding box
+    upper: Array  # float64 (T, C, D), or (T, C, 0): upper corner
+    root: Array  # int32 (T,)
+    size: Array  # int32 (T,): node slots in use
+    outside: Array  # int64 (T,): points counted beyond the domain (processes only)
+    weights: Array  # float64 (T, D): weight of each feature's length in the cut measure, fixed when a tree is born
+    rng: Array  # uint64 (T, 4): generator state
+    domain: Array  # float64 (2, D): the known world; an empty box (inf, -inf) where the data's own box stands for it
+
+
+class Posterior(NamedTuple):
+    """What the posterior says of every node of a forest, in logarithms; derived by `kernels.polya`."""
+
+    inside: Array  # float64 (T, C): mass of the node's own region, restricted to its box
+    complement: Array  # float64 (T, C): mass of what that restriction left out, -inf where it left out nothing
+    outside: Array  # float64 (T,): mass beyond the known world
+    inside_volume: Array  # float64 (T, C)
+    complement_volume: Array  # float64 (T, C)
+    outside_volume: Array  # float64 (T,): normaliser of the density beyond the known world
+    world: Array  # float64 (2, T, D): the known world, the hull of the domain and the root's box
+
+
+class LeafTable(NamedTuple):
+    """One number per leaf for a walk to look up: a mass, a log-mass or a log-density."""
+
+    inside: Array  # float64 (T, C)
+    complement: Array  # float64 (T, C)
+    outside: Array  # float64 (T,): the value just beyond the known world
+    world: Array  # float64 (2, T, D)
+    fading: int  # how it falls from there: FADE_MASS, FADE_LOG_MASS or FADE_LOG_DENSITY
+
+
+_NODE_FIELDS = {
+    "left": np.int32,
+    "right": np.int32,
+    "parent": np.int32,
+    "feature": np.int32,
+    "cut": np.float64,
+    "time": np.float64,
+    "counts": np.int64,
+}
+_SLOTS = (*_NODE_FIELDS, "lower", "upper")
+
+
+def new_forest(capacity: int, weights: Array, rng: Array, domain: Array, *, boxed: bool) -> Forest:
+    """Room for one tree per row of `rng`, of `capacity` nodes each; slots mean nothing until a tree claims them."""
+    n_trees, n_features = weights.shape
+    nodes = {name: np.zeros((n_trees, capacity), dtype) for name, dtype in _NODE_FIELDS.items()}
+    width = n_features if boxed else 0
+    return Forest(
+        **nodes,
+        lower=np.zeros((n_trees, capacity, width)),
+        upper=np.zeros((n_trees, capacity, width)),
+        root=np.zeros(n_trees, np.int32),
+        size=np.zeros(n_trees, np.int32),
+        outside=np.zeros(n_trees, np.int64),
+        weights=weights,
+        rng=rng,
+        domain=domain,
+    )
+
+
+def node_bytes(n_features: int, *, boxed: bool) -> int:
+    """Memory of one node slot."""
+    topology = sum(np.dtype(dtype).itemsize for dtype in _NODE_FIELDS.values())
+    return topology + (2 * 8 * n_features if boxed else 0)
+
+
+def trim(tree: Forest) -> Forest:
+    """A copy of a one-tree forest, down to its generator, that keeps only the slots in use."""
+    used = int(tree.size[0])
+    return Forest(*(part[:, :used].copy() if name in _SLOTS else part.copy() for name, part in tree._asdict().items()))
+
+
+def stack(trees: Sequence[Forest]) -> Forest:
+    """One forest of all `trees` (same features, same domain), slots padded with zeros to the largest."""
+    capacity = max(tree.left.shape[1] for tree in trees)
+
+    def stacked(name: str) -> Array:
+        parts = [getattr(tree, name) for tree in trees]
+        if name not in _SLOTS:
+            return np.concatenate(parts)
+        whole = np.zeros((len(trees), capacity, *parts[0].shape[2:]), parts[0].dtype)
+        for slot, part in zip(whole, parts, strict=True):
+            slot[: part.shape[1]] = part[0]
+        return whole
+
+    return Forest(**{name: stacked(name) for name in Forest._fields if name != "domain"}, domain=trees[0].domain)
+
+
+def new_posterior(forest: Forest) -> Posterior:
+    """Room for the posterior of `forest`, its known world already set."""
+    n_trees, capacity = forest.left.shape
+    nodes = [np.zeros((n_trees, capacity)) for _ in range(4)]
+    world = np.repeat(forest.domain[:, None], n_trees, axis=1)
+    if forest.lower.shape[2]:
+        trees = np.arange(n_trees)
+        np.minimum(world[0], forest.lower[trees, forest.root], out=world[0])
+        np.maximum(world[1], forest.upper[trees, forest.root], out=world[1])
+    return Posterior(nodes[0], nodes[1], np.zeros(n_trees), nodes[2], nodes[3], np.zeros(n_trees), world)

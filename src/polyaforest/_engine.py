@@ -1,0 +1,259 @@
+"""Runs kernels over whole forests: threads, work space, memory. The only door from estimators to compiled code.
+
+Trees are grown by threads over ranges of trees, rows are scored by threads over fixed chunks of rows; each writes its
+own part and sums run in the order of the trees, so results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+from joblib import effective_n_jobs
+
+from polyaforest._arrays import (
+    FADE_LOG_DENSITY,
+    FADE_LOG_MASS,
+    FADE_MASS,
+    Array,
+    Forest,
+    LeafTable,
+    Posterior,
+    new_forest,
+    new_posterior,
+    node_bytes,
+    stack,
+    trim,
+)
+from polyaforest._plan import Plan, Weighting
+from polyaforest._rng import seed_states
+from polyaforest.kernels import cuts, mondrian, polya, process
+from polyaforest.kernels import forest as walks
+
+_CHUNK = 2048  # rows scored at a time: they and one tree fit the second-level cache
+_FIRST_CAPACITY = 4096  # node slots of the first attempt at a tree
+_TINY = 1e-290  # a sum of masses below this has lost digits to underflow
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def run(task: Callable[[Item], Result], items: Sequence[Item], n_jobs: int | None) -> list[Result]:
+    """Apply `task` to every item on up to `n_jobs` threads; results in order."""
+    n_threads = min(effective_n_jobs(n_jobs), len(items))
+    if n_threads <= 1:
+        return [task(item) for item in items]
+    with ThreadPoolExecutor(n_threads) as pool:
+        return list(pool.map(task, items))
+
+
+def spans(n: int, size: int) -> list[slice]:
+    """Consecutive slices of at most `size` that cover range(n)."""
+    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def tree_spans(n_trees: int, n_jobs: int | None) -> list[slice]:
+    """One slice of trees per thread."""
+    return spans(n_trees, -(-n_trees // max(effective_n_jobs(n_jobs), 1)))
+
+
+# ---- growing -------------------------------------------------------------------------------------------------------
+
+
+def grow_trees(X: Array, n_rows: int, plan: Plan) -> Forest:
+    """A forest of Mondrian trees, each over `n_rows` of the rows of `X` drawn without replacement."""
+    states = seed_states(plan.seed, plan.n_trees)
+    columns = np.ascontiguousarray(X.T) if n_rows == len(X) else None
+
+    def grow_span(span: slice) -> list[Forest]:
+        grower = _Grower(X, columns, n_rows, plan)
+        return [grower.grow(state) for state in states[span]]
+
+    pilot = _Grower(X, columns, n_rows, plan).grow(states[0].copy())
+    _refuse_if_too_large(int(pilot.size[0]), X.shape[1], plan, boxed=True)
+    return stack(
+        [tree for trees in run(grow_span, tree_spans(plan.n_trees, plan.n_jobs), plan.n_jobs) for tree in trees]
+    )
+
+
+class _Grower:
+    """One thread's work space for growing Mondrian trees one after another."""
+
+    def __init__(self, X: Array, columns: Array | None, n_rows: int, plan: Plan) -> None:
+        self.X, self.columns, self.n_rows, self.plan = X, columns, n_rows, plan
+        self.taken = np.zeros(len(X), np.bool_)
+        self.chosen = np.empty(n_rows, np.int32)
+        self.order, self.spare = np.empty(n_rows, np.int32), np.empty(n_rows, np.int32)
+        self.most = plan.most_nodes(n_rows)
+        self._make_room(min(self.most, _FIRST_CAPACITY))
+
+    def _make_room(self, capacity: int) -> None:
+        rng, weights = np.zeros((1, 4), np.uint64), np.ones((1, self.X.shape[1]))
+        self.tree = new_forest(capacity, weights, rng, self.plan.domain, boxed=True)
+        self.slots = [np.empty(capacity, np.int32) for _ in range(4)]
+
+    def grow(self, state: Array) -> Forest:
+        """Sample one tree with the generator `state`: its feature weights, its rows, its cuts."""
+        weights = _draw_weights(state, self.plan.weighting)
+        rows, columns = self._draw_rows(state)
+        while True:
+            self.tree.rng[0], self.tree.weights[0] = state, weights
+            work = mondrian.Workspace(rows, columns, self.order, self.spare, *self.slots)
+            if mondrian.sample_tree(self.tree, 0, work, self.plan.lifetime, self.plan.depth_limit):
+                return trim(self.tree)
+            self._make_room(min(self.most, 2 * self.tree.left.shape[1]))
+
+    def _draw_rows(self, state: Array) -> tuple[Array, Array]:
+        if self.columns is not None:
+            return self.X, self.columns
+        mondrian.draw_rows(state, self.taken, self.chosen)
+        rows = self.X[self.chosen]
+        return rows, np.ascontiguousarray(rows.T)
+
+
+def sample_processes(plan: Plan) -> Forest:
+    """A forest of Mondrian processes over the plan's domain, no rows counted."""
+    states = seed_states(plan.seed, plan.n_trees)
+
+    def sample(state: Array) -> Forest:
+        weights = _draw_weights(state, plan.weighting)
+        most = plan.most_nodes()
+        capacity, levels = min(most, _FIRST_CAPACITY), max(min(plan.depth_limit, 64), 1)
+        while True:
+            _refuse_if_too_large(capacity // 2, plan.domain.shape[1], plan, boxed=False)
+            tree = new_forest(capacity, weights[None].copy(), state[None].copy(), plan.domain, boxed=False)
+            regions = np.empty((levels, *plan.domain.shape))
+            if process.sample_process(tree, 0, regions, plan.lifetime, plan.depth_limit):
+                return trim(tree)
+            capacity, levels = min(most, 2 * capacity), 2 * levels
+
+    return stack(run(sample, list(states), plan.n_jobs))
+
+
+def _draw_weights(state: Array, weighting: Weighting) -> Array:
+    """The feature weights of a tree about to be born."""
+    if weighting.fixed is not None:
+        return weighting.fixed
+    weights = np.empty_like(weighting.spread)
+    cuts.draw_weights(state, weighting.spread, weighting.deviation, weights)
+    return weights
+
+
+def _refuse_if_too_large(n_nodes: int, n_features: int, plan: Plan, *, boxed: bool) -> None:
+    """Raise before a forest with trees of `n_nodes` nodes would exhaust the machine's memory."""
+    if not hasattr(os, "sysconf"):
+        return
+    needed = plan.n_trees * n_nodes * (node_bytes(n_features, boxed=boxed) + 5 * 8)  # with its posterior
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > 0.8 * available:
+        raise MemoryError(
+            f"the forest would need about {needed / 1e9:.1f} GB ({plan.n_trees} trees of {n_nodes:,} nodes and more), "
+            f"this machine has {available / 1e9:.1f} GB: set a smaller max_depth, lifetime"
+            + (", max_samples" if boxed else "")
+            + " or n_estimators"
+        )
+
+
+# ---- counting ------------------------------------------------------------------------------------------------------
+
+
+def count_rows(forest: Forest, X: Array, n_jobs: int | None) -> tuple[Array, Array]:
+    """How many rows of `X` fall below every node, (T, C), and outside the domain, (T,)."""
+    counts = np.zeros_like(forest.counts)
+    trees = range(len(counts))
+    outside = run(lambda t: process.count_rows(forest, t, X, counts[t]), trees, n_jobs)
+    return counts, np.array(outside, np.int64)
+
+
+# ---- posterior and lookups -----------------------------------------------------------------------------------------
+
+
+def posterior(forest: Forest, prior_strength: float, *, is_open: bool, n_jobs: int | None) -> Posterior:
+    """The posterior masses and volumes of every node."""
+    whole = new_posterior(forest)
+
+    def derive(span: slice) -> None:
+        polya.set_posteriors(forest, span.start, span.stop, prior_strength, is_open, whole)
+
+    run(derive, tree_spans(len(forest.left), n_jobs), n_jobs)
+    return whole
+
+
+def mass_table(known: Posterior) -> LeafTable:
+    """Leaf masses. Beyond the known world: the mass of all that is at least as far away."""
+    inside, complement, outside = np.exp(known.inside), np.exp(known.complement), np.exp(known.outside)
+    return LeafTable(inside, complement, outside, known.world, FADE_MASS)
+
+
+def log_mass_table(known: Posterior) -> LeafTable:
+    """The logarithms of `mass_table`."""
+    return LeafTable(known.inside, known.complement, known.outside, known.world, FADE_LOG_MASS)
+
+
+def log_density_table(known: Posterior) -> LeafTable:
+    """Leaf log-densities, over the dimensions in which the known world has a length."""
+    complement = np.full_like(known.complement, -np.inf)
+    np.subtract(known.complement, known.complement_volume, out=complement, where=np.isfinite(known.complement))
+    inside, outside = known.inside - known.inside_volume, known.outside - known.outside_volume
+    return LeafTable(inside, complement, outside, known.world, FADE_LOG_DENSITY)
+
+
+def leaf_values(
+    forest: Forest, table: LeafTable, X: Array, reduce: Callable[[Array], Array], n_jobs: int | None
+) -> Array:
+    """`reduce` of the table's values for the leaves of each chunk of rows, (T, rows), put together by row."""
+
+    def look_up(rows: slice) -> Array:
+        values = np.empty((len(forest.left), rows.stop - rows.start))
+        walks.leaf_values(forest, table, X[rows], values)
+        return reduce(values)
+
+    return np.concatenate(run(look_up, spans(len(X), _CHUNK), n_jobs))
+
+
+def leaf_kinds(forest: Forest, known: Posterior, X: Array, n_jobs: int | None) -> tuple[Array, Array]:
+    """Node (NONE when outside) and `LeafKind` of the leaf of each row in each tree, both (n, T)."""
+    nodes, kinds = np.empty((len(forest.left), len(X)), np.int32), np.empty((len(forest.left), len(X)), np.int8)
+
+    def look_up(rows: slice) -> None:
+        walks.leaf_kinds(forest, known.world, X[rows], nodes[:, rows], kinds[:, rows])
+
+    run(look_up, spans(len(X), _CHUNK), n_jobs)
+    return nodes.T, kinds.T
+
+
+def log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None) -> Array:
+    """Log of the forest-mean mass of each row's cell at each of the ascending `lifetimes`, (n, S)."""
+    n_trees, n_lifetimes = len(forest.left), len(lifetimes)
+    masses = np.exp(known.inside)
+
+    def look_up(rows: slice) -> Array:
+        total = np.zeros((n_lifetimes, rows.stop - rows.start))
+        walks.cell_masses(forest, masses, X[rows], lifetimes, total, np.empty((n_trees, n_lifetimes, 0)))
+        with np.errstate(divide="ignore"):
+            log_mean: Array = np.log(total) - np.log(n_trees)
+        faint = np.flatnonzero((total < _TINY).any(axis=0))
+        if faint.size:
+            each = np.empty((n_trees, n_lifetimes, faint.size))
+            walks.cell_masses(forest, known.inside, X[rows][faint], lifetimes, np.empty((n_lifetimes, 0)), each)
+            log_mean[:, faint] = log_mean_exp(each)
+        return log_mean.T
+
+    return np.concatenate(run(look_up, spans(len(X), _CHUNK), n_jobs))
+
+
+def mean_over_trees(values: Array) -> Array:
+    """Mean along the first axis, summed tree by tree: NumPy's own order depends on how many rows stand beside it."""
+    return np.add.accumulate(values, axis=0)[-1] / len(values)  # type: ignore[no-any-return]
+
+
+def log_mean_exp(values: Array) -> Array:
+    """Log of the mean of exp(values) along the first axis, without overflow; -inf where all are -inf."""
+    top = values.max(axis=0)
+    shift = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        result: Array = shift + np.log(mean_over_trees(np.exp(values - shift)))
+    return result

@@ -1,0 +1,68 @@
+"""The one door to Numba: how every kernel is compiled, and what happens when its cache cannot be written."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numba.core import event
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+
+def jit(kernel: Kernel) -> Kernel:
+    """Compile `kernel` lazily, without the GIL and without fast-math, and keep the machine code on disk.
+
+    A package directory that cannot be written to (a read-only image, a shared install) costs the cache, never the
+    program. With ``NUMBA_DISABLE_JIT=1`` the kernel stays plain Python, where unsigned arithmetic must wrap around in
+    silence as it does in machine code.
+    """
+    return _compile(kernel, {})
+
+
+def jit_inline(kernel: Kernel) -> Kernel:
+    """As `jit`, but always inlined: for the steps of a walk, where handing over a tree costs more than the step."""
+    return _compile(kernel, {"forceinline": True})
+
+
+def _compile(kernel: Kernel, options: dict[str, bool]) -> Kernel:
+    if numba.config.DISABLE_JIT:
+        return np.errstate(over="ignore")(kernel)
+    try:
+        return numba.njit(nogil=True, cache=True, **options)(kernel)  # type: ignore[no-any-return]
+    except RuntimeError:  # Numba found no directory that it may write to
+        _warn_that_nothing_is_cached()
+        return numba.njit(nogil=True, **options)(kernel)  # type: ignore[no-any-return]
+
+
+@cache
+def _warn_that_nothing_is_cached() -> None:
+    warnings.warn(
+        "compiled kernels cannot be cached: each new process compiles them again. Point NUMBA_CACHE_DIR at a writable "
+        "directory to avoid this.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+class _Announcer(event.Listener):
+    """Tells a person at a terminal, once, why the first call takes seconds."""
+
+    def __init__(self) -> None:
+        self.silent = not sys.stderr.isatty()
+
+    def on_start(self, event: event.Event) -> None:
+        if not self.silent:
+            self.silent = True
+            print("polyaforest: compiling for this machine, once (about 20 seconds) ...", file=sys.stderr)
+
+    def on_end(self, event: event.Event) -> None:
+        """Nothing to say: the work goes on."""
+
+
+event.register("numba:compile", _Announcer())

@@ -1,0 +1,60 @@
+"""Random numbers for kernels: one xoshiro256++ generator per tree, its four words stored with the tree.
+
+The state lives in the forest's arrays, so a result does not depend on the number of threads, on how the work was
+split into calls, or on whether the forest was saved in between. The generator is that of Blackman and Vigna,
+"Scrambled linear pseudorandom number generators" (2021).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from polyaforest._arrays import Array
+from polyaforest._jit import jit
+
+_ROTATE_OUTPUT = np.uint64(23)
+_ROTATE_STATE = np.uint64(45)
+_SHIFT_STATE = np.uint64(17)
+_WORD = np.uint64(64)
+_DISCARD = np.uint64(11)
+_UNIT = 2.0**-53
+
+
+def seed_states(seed: np.random.SeedSequence, n_trees: int) -> Array:
+    """One independent generator state per tree, uint64 (n_trees, 4)."""
+    return np.stack([child.generate_state(4, np.uint64) for child in seed.spawn(n_trees)])
+
+
+@jit
+def next_word(state):
+    """Advance `state` (uint64, shape (4,)) and return 64 random bits."""
+    total = state[0] + state[3]
+    result = ((total << _ROTATE_OUTPUT) | (total >> (_WORD - _ROTATE_OUTPUT))) + state[0]
+    shifted = state[1] << _SHIFT_STATE
+    state[2] ^= state[0]
+    state[3] ^= state[1]
+    state[1] ^= state[2]
+    state[0] ^= state[3]
+    state[2] ^= shifted
+    state[3] = (state[3] << _ROTATE_STATE) | (state[3] >> (_WORD - _ROTATE_STATE))
+    return result
+
+
+@jit
+def uniform(state):
+    """A float64 in [0, 1) with 53 random bits."""
+    return (next_word(state) >> _DISCARD) * _UNIT
+
+
+@jit
+def exponential(state):
+    """A draw from Exp(1); never infinite, since 1 - uniform is at least 2**-53."""
+    return -math.log(1.0 - uniform(state))
+
+
+@jit
+def below(state, bound):
+    """An integer in [0, bound) for bound < 2**53 (the bias of at most bound / 2**53 is beyond notice)."""
+    return int(uniform(state) * bound)

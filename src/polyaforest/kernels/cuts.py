@@ -1,0 +1,62 @@
+"""One cut: how a tree weighs features, and when, where and along which of them its next cut falls.
+
+Shared by Mondrian trees, which cut the boxes of their data, and Mondrian processes, which cut their domain.
+"""
+
+import numpy as np
+
+from polyaforest._arrays import NONE
+from polyaforest._jit import jit
+from polyaforest._rng import exponential, uniform
+from polyaforest.kernels.geometry import linear_dimension
+
+
+@jit
+def draw_weights(rng, spread, deviation, weights):
+    """Random feature weights of one tree: Exp(1) / spread, scaled so that the weighted deviations sum to 1."""
+    total = 0.0
+    for k in range(spread.shape[0]):
+        weights[k] = exponential(rng) / spread[k]
+        total += weights[k] * deviation[k]
+    if total > 0.0:
+        for k in range(spread.shape[0]):
+            weights[k] /= total
+
+
+@jit
+def make_leaf(forest, t, j, parent, count, lifetime):
+    """Claim slot `j` as a leaf of `count` points below `parent`."""
+    forest.left[t, j], forest.right[t, j], forest.parent[t, j] = NONE, NONE, parent
+    forest.feature[t, j], forest.cut[t, j], forest.time[t, j] = NONE, np.nan, lifetime
+    forest.counts[t, j] = count
+
+
+@jit
+def draw_cut(rng, lower, upper, weights, began, lifetime):
+    """Time, dimension and location of the first cut of a box after `began`; dimension NONE if none is in time."""
+    length = linear_dimension(lower, upper, weights)
+    if not length > 0.0:
+        return lifetime, NONE, np.nan
+    time = began + exponential(rng) / length
+    if not time < lifetime:
+        return lifetime, NONE, np.nan
+    delta = choose_dimension(rng, lower, upper, weights, length)
+    xi = lower[delta] + uniform(rng) * (upper[delta] - lower[delta])
+    if not xi < upper[delta]:  # rounding must not leave the right side empty
+        xi = lower[delta]
+    return time, delta, xi
+
+
+@jit
+def choose_dimension(rng, lower, upper, weights, length):
+    """Draw a dimension with probability proportional to its weighted length."""
+    remaining = uniform(rng) * length
+    chosen = NONE
+    for k in range(lower.shape[0]):
+        side = weights[k] * (upper[k] - lower[k])
+        if side > 0.0:
+            chosen = k
+            if remaining < side:
+                break
+            remaining -= side
+    return chosen

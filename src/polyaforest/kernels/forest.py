@@ -1,0 +1,203 @@
+"""Walks: where rows fall in a forest, and what is written there.
+
+Boxes are nested, so a row in a node's box is in the boxes of all its ancestors. Every walk therefore goes down by the
+cuts alone, reading one number per level, and looks at boxes from the bottom up until the first that holds the row.
+
+Arrays are taken out of the forest once per tree and handed on one by one: taking them out once per row would cost two
+atomic updates each of a reference count that all threads share, several times the cost of the walk.
+"""
+
+import math
+
+import numpy as np
+
+from polyaforest._arrays import FADE_LOG_MASS, FADE_MASS, NONE, LeafKind
+from polyaforest._jit import jit, jit_inline
+from polyaforest.kernels.geometry import contains, contains_live, extension, linear_dimension
+
+_OBSERVED_I = int(LeafKind.OBSERVED_I)
+_OBSERVED_II = int(LeafKind.OBSERVED_II)
+_COMPLEMENTARY = int(LeafKind.COMPLEMENTARY)
+_OUTSIDE = int(LeafKind.OUTSIDE)
+
+
+@jit_inline
+def descend(left, right, feature, cut, j, X, i, path, time, until):
+    """Follow the cuts from node `j` down, up to time `until` unless that is None (the test is then compiled away).
+
+    Writes the nodes passed to `path` and returns how many there are.
+    """
+    path[0] = j
+    length = np.uint32(1)
+    delta = feature[j]
+    while delta != NONE:
+        if until is not None:
+            if time[j] > until:
+                break
+        j = np.uint32(left[j] if X[i, np.uint32(delta)] <= cut[j] else right[j])
+        path[length] = j
+        length += np.uint32(1)
+        delta = feature[j]
+    return length
+
+
+@jit_inline
+def count_holders(lower, upper, X, i, path, length):
+    """How many nodes of `path`, from its start, have row `i` of `X` in their boxes; the last one has not."""
+    held, high = np.uint32(0), length - np.uint32(1)
+    while held < high:
+        middle = (held + high) >> np.uint32(1)
+        if contains(lower, upper, path[middle], X, i):
+            held = middle + np.uint32(1)
+        else:
+            high = middle
+    return held
+
+
+@jit_inline
+def find_leaf(lower, upper, X, i, path, held, length):
+    """The node at whose region the walk of row `i` ends, and whether it ends inside that node's box.
+
+    The first `held` boxes on the path hold the row. It ends early, in a complementary leaf, at the first box that
+    leaves the row out in a live dimension.
+    """
+    while held < length:
+        if not contains_live(lower, upper, path[held], X, i):
+            return path[held], False
+        held += np.uint32(1)
+    return path[length - np.uint32(1)], True
+
+
+@jit
+def leaf_values(forest, table, X, out):
+    """Write the table's value for the leaf of each row in each tree into `out`, float64 (T, n)."""
+    path = np.empty(forest.left.shape[1], np.uint32)
+    world_lower, world_upper = table.world[0], table.world[1]
+    boxed = forest.lower.shape[2] > 0
+    for t in range(np.uint32(forest.left.shape[0])):
+        left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
+        lower, upper, weights = forest.lower[t], forest.upper[t], forest.weights[t]
+        inside, complement, values = table.inside[t], table.complement[t], out[t]
+        root = np.uint32(forest.root[t])
+        size = linear_dimension(world_lower[t], world_upper[t], weights)
+        for i in range(np.uint32(X.shape[0])):
+            length = descend(left, right, feature, cut, root, X, i, path, None, None)
+            j = path[length - np.uint32(1)]
+            if contains(lower, upper, j, X, i) if boxed else contains(world_lower, world_upper, t, X, i):
+                values[i] = inside[j]
+                continue
+            held = count_holders(lower, upper, X, i, path, length) if boxed else np.uint32(0)
+            if boxed and (held > 0 or contains(world_lower, world_upper, t, X, i)):
+                j, is_inside = find_leaf(lower, upper, X, i, path, held, length)
+                values[i] = inside[j] if is_inside else complement[j]
+            else:
+                reach = extension(world_lower, world_upper, t, weights, X, i) / (size if size > 0.0 else 1.0)
+                values[i] = fade(table.outside[t], table.fading, reach, X.shape[1])
+
+
+@jit
+def fade(value, fading, reach, n_features):
+    """What is left of the `value` at the edge of the known world at a distance of `reach` times its size."""
+    if fading == FADE_MASS:
+        return value / (1.0 + reach)
+    if fading == FADE_LOG_MASS:
+        return value - math.log1p(reach)
+    return value - n_features * reach
+
+
+@jit
+def leaf_kinds(forest, world, X, nodes, kinds):
+    """Write the leaf of each row in each tree: its node and `LeafKind`, both (T, n); node NONE when outside."""
+    path = np.empty(forest.left.shape[1], np.uint32)
+    for t in range(forest.left.shape[0]):
+        left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
+        lower, upper, root = forest.lower[t], forest.upper[t], np.uint32(forest.root[t])
+        for i in range(X.shape[0]):
+            if not contains(world[0], world[1], t, X, i):
+                nodes[t, i], kinds[t, i] = NONE, _OUTSIDE
+                continue
+            length = descend(left, right, feature, cut, root, X, i, path, None, None)
+            j, is_inside = find_leaf(lower, upper, X, i, path, np.uint32(0), length)
+            nodes[t, i] = j
+            kinds[t, i] = observed_kind(forest, t, j, world) if is_inside else _COMPLEMENTARY
+
+
+@jit
+def observed_kind(forest, t, j, world):
+    """Kind of a leaf reached from inside: data of full volume, collapsed data, or an empty cell of a process."""
+    if forest.counts[t, j] == 0:
+        return _COMPLEMENTARY
+    for k in range(forest.lower.shape[2]):
+        if world[0, t, k] < world[1, t, k] and not forest.lower[t, j, k] < forest.upper[t, j, k]:
+            return _OBSERVED_I
+    return _OBSERVED_II
+
+
+@jit_inline
+def set_rates(lower, upper, weights, base, X, i, path, length, rates):
+    """The rate at which row `i` is cut off from each node on its path: its distance from the box, `base` added.
+
+    From the bottom up, until a box is no distance away: those above it are none either.
+    """
+    step = length
+    distance = 0.0 if contains(lower, upper, path[length - np.uint32(1)], X, i) else 1.0
+    while step > 0:
+        step -= np.uint32(1)
+        if distance > 0.0:
+            distance = extension(lower, upper, path[step], weights, X, i)
+        rates[step] = base + distance
+
+
+@jit_inline
+def find_cells(time, lifetimes, path, length, rates, cells, log_weights):
+    """The cell at each of the ascending `lifetimes`, and the log-probability that the row is still in it by then.
+
+    A row at distance e from a node's box is still with the node after a time s with probability exp(-s * e): the
+    extension of a Mondrian tree to the row (Alg. 5), integrated out.
+    """
+    n_lifetimes = lifetimes.shape[0]
+    s, began, log_weight = 0, 0.0, 0.0
+    for step in range(length):
+        j, rate = path[step], rates[step]
+        ends = time[j]
+        while s < n_lifetimes and (lifetimes[s] < ends or step + 1 == length):
+            cells[s] = j
+            log_weights[s] = log_weight
+            elapsed = min(lifetimes[s], ends) - began
+            if rate > 0.0 and elapsed > 0.0:  # either may be infinite when the other is 0
+                log_weights[s] -= elapsed * rate
+            s += 1
+        if rate > 0.0:
+            log_weight -= (ends - began) * rate
+        began = ends
+
+
+@jit
+def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
+    """Masses of each row's cells at each of the ascending lifetimes, (S,), from those of the nodes, (T, C).
+
+    Added up over the trees into `total` (S, n); or, where that would underflow, tree by tree and in logarithms, those
+    of the nodes too, into `log_masses` (T, S, n). The one not wanted has no rows.
+    """
+    n_lifetimes, width = lifetimes.shape[0], forest.left.shape[1]
+    path, rates = np.empty(width, np.uint32), np.empty(width)
+    cells, log_weights = np.empty(n_lifetimes, np.uint32), np.empty(n_lifetimes)
+    domain_lower, domain_upper, is_process = forest.domain[:1], forest.domain[1:], forest.lower.shape[2] == 0
+    until, summed = lifetimes[n_lifetimes - 1], total.shape[1] > 0
+    for t in range(np.uint32(forest.left.shape[0])):
+        left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
+        lower, upper, weights, time = forest.lower[t], forest.upper[t], forest.weights[t], forest.time[t]
+        root, masses = np.uint32(forest.root[t]), node_masses[t]
+        for i in range(np.uint32(X.shape[0])):
+            # regions of a process reach as far as its domain; the boxes of a tree speak for themselves
+            base = extension(domain_lower, domain_upper, 0, weights, X, i) if is_process else 0.0
+            length = descend(left, right, feature, cut, root, X, i, path, time, until)
+            set_rates(lower, upper, weights, base, X, i, path, length, rates)
+            find_cells(time, lifetimes, path, length, rates, cells, log_weights)
+            for s in range(n_lifetimes):
+                if not summed:
+                    log_masses[t, s, i] = masses[cells[s]] + log_weights[s]
+                elif log_weights[s] == 0.0:
+                    total[s, i] += masses[cells[s]]
+                else:
+                    total[s, i] += masses[cells[s]] * math.exp(log_weights[s])

@@ -1,0 +1,98 @@
+"""Boxes: lengths, containment, distances and volume shares. No randomness, no probability.
+
+A box without dimensions (the boxes of a Mondrian process) has length 0, contains everything and is nowhere distant.
+
+Functions of the hot walks take a matrix and a row number instead of a row: slicing one out costs two atomic updates of
+a reference count that all threads share.
+"""
+
+import math
+
+from polyaforest._jit import jit, jit_inline
+
+_LEAST_GAP = 2.0**-1022  # a gap in the data stays a gap, however small a share of the side it is
+
+
+@jit
+def linear_dimension(lower, upper, weights):
+    """Weighted linear dimension L(B): the weighted sum of the side lengths."""
+    total = 0.0
+    for k in range(lower.shape[0]):
+        total += weights[k] * (upper[k] - lower[k])
+    return total
+
+
+@jit_inline
+def contains(lower, upper, j, X, i):
+    """Whether row `i` of `X` lies in the closed box `j`."""
+    violated = False
+    for k in range(lower.shape[1]):
+        value = X[i, k]
+        violated |= (value < lower[j, k]) | (value > upper[j, k])
+    return not violated
+
+
+@jit_inline
+def contains_live(lower, upper, j, X, i):
+    """Whether row `i` of `X` lies in box `j` along its live dimensions; a collapsed dimension restricts nothing."""
+    violated = False
+    for k in range(lower.shape[1]):
+        value, low, high = X[i, k], lower[j, k], upper[j, k]
+        violated |= (low < high) & ((value < low) | (value > high))
+    return not violated
+
+
+@jit_inline
+def excess(low, high, value):
+    """How far `value` lies outside [low, high]."""
+    below, above = low - value, value - high
+    distance = below if below > above else above
+    return distance if distance > 0.0 else 0.0
+
+
+@jit_inline
+def extension(lower, upper, j, weights, X, i):
+    """Weighted L1 distance from row `i` of `X` to box `j`: how much its linear dimension must grow to hold the row."""
+    total = 0.0
+    for k in range(lower.shape[1]):
+        total += weights[k] * excess(lower[j, k], upper[j, k], X[i, k])
+    return total
+
+
+@jit
+def log_share(low, high, box_low, box_high):
+    """Log of the length of [box_low, box_high] as a share of [low, high], exact for shares near 0 and near 1."""
+    whole, part = high - low, box_high - box_low
+    gap = (box_low - low) + (high - box_high)
+    if gap <= 0.0:
+        return 0.0
+    if gap < 0.5 * whole:
+        return math.log1p(-max(gap / whole, _LEAST_GAP))
+    return math.log(part) - math.log(whole)
+
+
+@jit
+def log_live_share(lower, upper, delta, xi, goes_left, box_lower, box_upper):
+    """Log f: the volume share that a child's box takes of its region, over the dimensions live in the box.
+
+    The region is the side of the parent's box [lower, upper] that the cut (delta, xi) leaves to the child; with
+    ``delta < 0`` it is the whole parent's box.
+    """
+    total = 0.0
+    for k in range(box_lower.shape[0]):
+        if box_lower[k] < box_upper[k]:
+            low, high = lower[k], upper[k]
+            if k == delta:
+                low, high = (low, xi) if goes_left else (xi, high)
+            total += log_share(low, high, box_lower[k], box_upper[k])
+    return total
+
+
+@jit
+def log_volume(lower, upper):
+    """Log of the volume over the live dimensions."""
+    total = 0.0
+    for k in range(lower.shape[0]):
+        if lower[k] < upper[k]:
+            total += math.log(upper[k] - lower[k])
+    return total

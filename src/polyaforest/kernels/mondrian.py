@@ -1,0 +1,166 @@
+"""Where the cuts of a Mondrian tree fall (the partition of sMPF: Alg. 1, and the cuts of Alg. 3).
+
+Growing looks at columns: a cut reads one feature, and most sides of the larger child's box are its parent's, so few
+columns need a second look. Only where many do, and rows are long, are whole rows read.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from polyaforest._arrays import NONE, Array
+from polyaforest._jit import jit, jit_inline
+from polyaforest._rng import below
+from polyaforest.kernels.cuts import draw_cut, make_leaf
+
+_LONG_ROW = 32  # from this many features on, reading whole rows beats gathering from many columns
+
+
+class Workspace(NamedTuple):
+    """What growing one tree needs besides the tree; a thread reuses it from tree to tree."""
+
+    rows: Array  # float64 (n, D): the tree's data
+    columns: Array  # float64 (D, n): the same, feature by feature
+    order: Array  # int32 (n,): row numbers, permuted so that every node owns a contiguous stretch
+    spare: Array  # int32 (n,): room for a stable partition
+    start: Array  # int32 (C,): first place in `order` of a node's rows
+    stop: Array  # int32 (C,): one past the last
+    depth: Array  # int32 (C,)
+    stack: Array  # int32 (C,): nodes yet to be cut
+
+
+@jit
+def draw_rows(rng, taken, chosen):
+    """Fill `chosen` with distinct row numbers below ``len(taken)``, every subset equally likely (Floyd's algorithm)."""
+    n, m = taken.shape[0], chosen.shape[0]
+    for i in range(m):
+        row = below(rng, n - m + i + 1)
+        if taken[row]:
+            row = n - m + i
+        taken[row] = True
+        chosen[i] = row
+    for i in range(m):
+        taken[chosen[i]] = False
+
+
+@jit
+def sample_tree(forest, t, work, lifetime, max_depth):
+    """Sample tree `t` over the rows of `work` (SampleMondrianTree); False if it ran out of slots."""
+    n, capacity = work.order.shape[0], forest.left.shape[1]
+    lower, upper = forest.lower[t], forest.upper[t]
+    for r in range(n):
+        work.order[r] = r
+    make_leaf(forest, t, 0, NONE, n, lifetime)
+    work.start[0], work.stop[0], work.depth[0] = 0, n, 0
+    scan_box(work.rows, work.columns, work.order, lower, upper, 0)
+    work.stack[0] = 0
+    size, waiting = 1, 1
+    while waiting > 0:
+        waiting -= 1
+        j = work.stack[waiting]
+        if work.depth[j] == max_depth or not sample_block(forest, t, j, lifetime):
+            continue
+        if size + 2 > capacity:
+            return False
+        left, right = size, size + 1
+        size += 2
+        start, stop = work.start[j], work.stop[j]
+        middle = partition(work, start, stop, forest.feature[t, j], forest.cut[t, j])
+        forest.left[t, j], forest.right[t, j] = left, right
+        make_leaf(forest, t, left, j, middle - start, lifetime)
+        make_leaf(forest, t, right, j, stop - middle, lifetime)
+        work.start[left], work.stop[left], work.depth[left] = start, middle, work.depth[j] + 1
+        work.start[right], work.stop[right], work.depth[right] = middle, stop, work.depth[j] + 1
+        restrict(work, lower, upper, j, left, right)
+        work.stack[waiting], work.stack[waiting + 1] = right, left
+        waiting += 2
+    forest.root[t], forest.size[t] = 0, size
+    return True
+
+
+@jit
+def sample_block(forest, t, j, lifetime):
+    """Draw time, dimension and location of the cut of node `j` (SampleMondrianBlock); False if it stays a leaf."""
+    parent = forest.parent[t, j]
+    began = 0.0 if parent == NONE else forest.time[t, parent]
+    time, delta, xi = draw_cut(
+        forest.rng[t], forest.lower[t, j], forest.upper[t, j], forest.weights[t], began, lifetime
+    )
+    if delta == NONE:
+        return False
+    forest.time[t, j], forest.feature[t, j], forest.cut[t, j] = time, delta, xi
+    return True
+
+
+@jit
+def partition(work, start, stop, delta, xi):
+    """Move the rows with x[delta] <= xi to the front of the stretch, keeping order; return where the others begin."""
+    column, order, spare = work.columns[delta], work.order, work.spare
+    n_left, n_right = np.uint32(start), np.uint32(0)
+    for r in range(np.uint32(start), np.uint32(stop)):  # no branch: it would be mispredicted every other row
+        row = order[r]
+        goes_left = np.uint32(column[np.uint32(row)] <= xi)
+        order[n_left] = row
+        spare[n_right] = row
+        n_left += goes_left
+        n_right += np.uint32(1) - goes_left
+    for r in range(n_right):
+        order[n_left + r] = spare[r]
+    return np.int64(n_left)
+
+
+@jit
+def restrict(work, lower, upper, j, left, right):
+    """Boxes of the children of `j`: the smaller scanned in full, the larger only where it can differ from `j`'s."""
+    small, large = left, right
+    if work.stop[left] - work.start[left] > work.stop[right] - work.start[right]:
+        small, large = right, left
+    scan_box(work.rows, work.columns, work.order[work.start[small] : work.stop[small]], lower, upper, small)
+    order = work.order[work.start[large] : work.stop[large]]
+    n_features, n_touched = lower.shape[1], 0
+    for d in range(n_features):
+        n_touched += touches(lower, upper, j, small, d)
+    if n_features >= _LONG_ROW and 8 * n_touched > n_features:
+        scan_box(work.rows, work.columns, order, lower, upper, large)
+        return
+    columns = work.columns
+    for d in range(n_features):
+        if touches(lower, upper, j, small, d):
+            scan_side(columns, order, lower, upper, large, d)
+        else:
+            lower[large, d], upper[large, d] = lower[j, d], upper[j, d]
+
+
+@jit_inline
+def touches(lower, upper, j, child, d):
+    """Whether `child` reaches a side of `j` in dimension `d`, so that its sibling may not."""
+    return (lower[child, d] == lower[j, d]) | (upper[child, d] == upper[j, d])
+
+
+@jit
+def scan_box(rows, columns, order, lower, upper, j):
+    """Make box `j` the bounding box of the rows in `order`."""
+    n_features = lower.shape[1]
+    if n_features < _LONG_ROW:
+        for d in range(n_features):
+            scan_side(columns, order, lower, upper, j, d)
+        return
+    for d in range(n_features):
+        lower[j, d] = upper[j, d] = rows[order[0], d]
+    for r in range(1, order.shape[0]):
+        row = np.uint32(order[r])
+        for d in range(n_features):
+            value = rows[row, d]
+            lower[j, d] = value if value < lower[j, d] else lower[j, d]
+            upper[j, d] = value if value > upper[j, d] else upper[j, d]
+
+
+@jit_inline
+def scan_side(columns, order, lower, upper, j, d):
+    """Make the side of box `j` in dimension `d` hold the rows in `order`, and no more."""
+    low = high = columns[d, np.uint32(order[0])]
+    for r in range(np.uint32(1), np.uint32(order.shape[0])):
+        value = columns[d, np.uint32(order[r])]
+        low = value if value < low else low
+        high = value if value > high else high
+    lower[j, d], upper[j, d] = low, high

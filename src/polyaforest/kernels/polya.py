@@ -1,0 +1,146 @@
+"""How likely each side is: the Pólya posterior over a given partition (Alg. 2 and 4), in logarithms.
+
+Nothing here draws cuts; the partition is taken as it stands. At every cut and every restriction the share of the mass
+is the mean of a Beta posterior, whose prior follows the volumes and grows stronger with depth.
+"""
+
+import math
+
+import numpy as np
+
+from polyaforest._arrays import NONE
+from polyaforest._jit import jit
+from polyaforest.kernels.geometry import linear_dimension, log_live_share, log_volume
+
+_SLIVER = 2.0**-54  # stands for a side that rounding left without length: half the least share a draw can give
+
+
+@jit
+def posterior_mean(strength, share, n, total):
+    """Mean of a Beta posterior: prior `share` of `strength` pseudo-points, then `n` of `total` points."""
+    return (strength * share + n) / (strength + total)
+
+
+@jit
+def cut_strength(gamma, depth, boxed):
+    """Prior strength of a cut at `depth`: a Mondrian tree alternates cuts and restrictions, a process only cuts."""
+    level = 2.0 * depth + 1.0 if boxed else depth + 1.0
+    return gamma * level * level
+
+
+@jit
+def restriction_strength(gamma, depth):
+    """Prior strength of restricting a child of a node at `depth`."""
+    level = 2.0 * depth + 2.0
+    return gamma * level * level
+
+
+@jit
+def side_bounds(forest, t, j, world):
+    """The interval that the cut of node `j` divides: its box's side, or the side of its region in a process."""
+    delta = forest.feature[t, j]
+    if forest.lower.shape[2] > 0:
+        return forest.lower[t, j, delta], forest.upper[t, j, delta]
+    low, high = world[0, t, delta], world[1, t, delta]
+    child, above = j, forest.parent[t, j]
+    while above != NONE:
+        if forest.feature[t, above] == delta:
+            if forest.left[t, above] == child:
+                high = min(high, forest.cut[t, above])
+            else:
+                low = max(low, forest.cut[t, above])
+        child, above = above, forest.parent[t, above]
+    return low, high
+
+
+@jit
+def set_posteriors(forest, first, last, gamma, is_open, posterior):
+    """Fill in `posterior` for the trees from `first` up to `last`."""
+    for t in range(first, last):
+        set_posterior(forest, t, gamma, is_open, posterior)
+
+
+@jit
+def set_posterior(forest, t, gamma, is_open, posterior):
+    """Fill in row `t` of `posterior` from the counts and volumes of tree `t`.
+
+    With `is_open` the world beyond the known one has a share of its own, with prior Beta(gamma / 2, gamma / 2);
+    otherwise it has none.
+    """
+    root, depth = forest.root[t], np.zeros(forest.left.shape[1], np.int32)
+    set_outside(forest, t, gamma, is_open, posterior)
+    within = 0.0 if not is_open else math.log1p(-math.exp(posterior.outside[t]))
+    lower, upper = posterior.world[0, t], posterior.world[1, t]
+    log_f = 0.0
+    if forest.lower.shape[2] > 0:
+        log_f = log_live_share(lower, upper, NONE, 0.0, True, forest.lower[t, root], forest.upper[t, root])
+    split_off_complement(forest, t, root, gamma, log_f, within, log_volume(lower, upper), posterior)
+    waiting = np.empty(forest.left.shape[1], np.int32)
+    waiting[0] = root
+    n_waiting = 1
+    while n_waiting > 0:
+        n_waiting -= 1
+        j = waiting[n_waiting]
+        if forest.left[t, j] == NONE:
+            continue
+        for child in (forest.left[t, j], forest.right[t, j]):
+            set_child(forest, t, j, child, depth[j], gamma, posterior)
+            depth[child] = depth[j] + 1
+            waiting[n_waiting] = child
+            n_waiting += 1
+
+
+@jit
+def set_child(forest, t, j, child, depth, gamma, posterior):
+    """Mass and volume of one child of `j`: its side of the cut, then the restriction to its box."""
+    boxed = forest.lower.shape[2] > 0
+    xi, delta = forest.cut[t, j], forest.feature[t, j]
+    goes_left = forest.left[t, j] == child
+    low, high = side_bounds(forest, t, j, posterior.world)
+    share = max(((xi - low) if goes_left else (high - xi)) / (high - low), _SLIVER)
+    strength = cut_strength(gamma, depth, boxed)
+    mean = posterior_mean(strength, share, forest.counts[t, child], forest.counts[t, j])
+    mass = posterior.inside[t, j] + math.log(mean)
+    volume = posterior.inside_volume[t, j] + math.log(share)
+    log_f = 0.0
+    if boxed:
+        box = forest.lower[t, child], forest.upper[t, child]
+        log_f = log_live_share(forest.lower[t, j], forest.upper[t, j], delta, xi, goes_left, box[0], box[1])
+    split_off_complement(forest, t, child, restriction_strength(gamma, depth), log_f, mass, volume, posterior)
+
+
+@jit
+def split_off_complement(forest, t, j, strength, log_f, mass, volume, posterior):
+    """Share out the mass and volume of a region between the box of node `j` and the rest; all to the box if f is 1."""
+    left_out = -math.expm1(log_f)
+    n = forest.counts[t, j]
+    posterior.inside[t, j], posterior.inside_volume[t, j] = mass, volume + log_f
+    posterior.complement[t, j], posterior.complement_volume[t, j] = -np.inf, -np.inf
+    if left_out > 0.0:
+        posterior.inside[t, j] += math.log(posterior_mean(strength, math.exp(log_f), n, n))
+        posterior.complement[t, j] = mass + math.log(posterior_mean(strength, left_out, 0, n))
+        posterior.complement_volume[t, j] = volume + math.log(left_out)
+
+
+@jit
+def set_outside(forest, t, gamma, is_open, posterior):
+    """Mass of everything beyond the known world, and the normaliser of its density.
+
+    The density falls as exp(-D * reach), reach being the weighted distance over the weighted size L of the world. The
+    exponential splits over the features, so its integral is a product: each side adds L / (D * weight) at both ends.
+    """
+    posterior.outside[t], posterior.outside_volume[t] = -np.inf, 0.0
+    if not is_open:
+        return
+    n_out = forest.outside[t]
+    n = n_out + forest.counts[t, forest.root[t]]
+    posterior.outside[t] = math.log(posterior_mean(gamma, 0.5, n_out, n))
+    lower, upper = posterior.world[0, t], posterior.world[1, t]
+    size = linear_dimension(lower, upper, forest.weights[t])
+    log_f = 0.0
+    for k in range(lower.shape[0]):
+        side = forest.weights[t, k] * (upper[k] - lower[k])
+        if side > 0.0:
+            log_f += math.log(lower.shape[0] * side) - math.log(lower.shape[0] * side + 2.0 * size)
+    if log_f < 0.0:
+        posterior.outside_volume[t] = log_volume(lower, upper) - log_f + math.log(-math.expm1(log_f))

@@ -1,0 +1,93 @@
+"""Where the cuts of a Mondrian process fall (the partition of bMPF), and how rows are counted in its cells.
+
+The domain is cut whatever the data, so counts add and subtract exactly.
+"""
+
+import numpy as np
+
+from polyaforest._arrays import NONE
+from polyaforest._jit import jit
+from polyaforest.kernels.cuts import draw_cut, make_leaf
+from polyaforest.kernels.geometry import contains
+
+
+@jit
+def sample_process(forest, t, regions, lifetime, max_depth):
+    """Sample a Mondrian process over the domain as tree `t`; False if it ran out of slots or of `regions`.
+
+    `regions`, float64 (levels, 2, D), holds the region of the node being cut and of its ancestors, by depth: a node
+    is reached before its sibling's subtree overwrites anything above it.
+    """
+    capacity = forest.left.shape[1]
+    waiting = np.empty((capacity, 2), np.int32)  # node, depth
+    make_leaf(forest, t, 0, NONE, 0, lifetime)
+    waiting[0, 0], waiting[0, 1] = 0, 0
+    size, n_waiting = 1, 1
+    while n_waiting > 0:
+        n_waiting -= 1
+        j, depth = waiting[n_waiting, 0], waiting[n_waiting, 1]
+        if depth == max_depth:
+            continue
+        if depth >= regions.shape[0] or size + 2 > capacity:
+            return False
+        enter_region(forest, t, j, depth, regions)
+        if not cut_region(forest, t, j, regions[depth], lifetime):
+            continue
+        left, right = size, size + 1
+        size += 2
+        forest.left[t, j], forest.right[t, j] = left, right
+        make_leaf(forest, t, left, j, 0, lifetime)
+        make_leaf(forest, t, right, j, 0, lifetime)
+        waiting[n_waiting, 0], waiting[n_waiting, 1] = right, depth + 1
+        waiting[n_waiting + 1, 0], waiting[n_waiting + 1, 1] = left, depth + 1
+        n_waiting += 2
+    forest.root[t], forest.size[t] = 0, size
+    return True
+
+
+@jit
+def enter_region(forest, t, j, depth, regions):
+    """Write the region of node `j` into ``regions[depth]``, its parent's being in the row above."""
+    parent = forest.parent[t, j]
+    if parent == NONE:
+        regions[0] = forest.domain
+        return
+    regions[depth] = regions[depth - 1]
+    side = 1 if forest.left[t, parent] == j else 0
+    regions[depth, side, forest.feature[t, parent]] = forest.cut[t, parent]
+
+
+@jit
+def cut_region(forest, t, j, region, lifetime):
+    """Draw the cut of node `j` from its region; False if it stays a leaf."""
+    parent = forest.parent[t, j]
+    began = 0.0 if parent == NONE else forest.time[t, parent]
+    time, delta, xi = draw_cut(forest.rng[t], region[0], region[1], forest.weights[t], began, lifetime)
+    if delta == NONE or not region[0, delta] < xi:  # a region too thin for a float between its sides stays whole
+        return False
+    forest.time[t, j], forest.feature[t, j], forest.cut[t, j] = time, delta, xi
+    return True
+
+
+@jit
+def count_rows(forest, t, X, count):
+    """Add to `count`, int64 (C,), the rows of `X` below every node of tree `t`; return how many lie outside."""
+    left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
+    lower, upper = forest.domain[:1], forest.domain[1:]
+    reached = np.zeros(count.shape[0], np.int64)
+    outside = 0
+    for i in range(np.uint32(X.shape[0])):
+        if not contains(lower, upper, 0, X, i):
+            outside += 1
+            continue
+        j = np.uint32(0)
+        delta = feature[j]
+        while delta != NONE:
+            j = np.uint32(left[j] if X[i, np.uint32(delta)] <= cut[j] else right[j])
+            delta = feature[j]
+        reached[j] += 1
+    for j in range(forest.size[t] - 1, 0, -1):  # children come after their parents
+        reached[forest.parent[t, j]] += reached[j]
+    for j in range(forest.size[t]):
+        count[j] += reached[j]
+    return outside
