@@ -1,0 +1,164 @@
+"""Bad input, caught at the door: every message names the row, the column and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+
+from polyaforest._arrays import Array
+
+LARGEST = 1e300  # beyond it, the length of a side or the sum of some could overflow
+_EXACT_INTEGER = 2**53
+
+
+@contextmanager
+def all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
+    """Leave `estimator` as it was if anything goes wrong; its arrays are replaced as it learns, never written to."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
+
+
+def read_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Array:
+    """`X` as a C-contiguous, writable float64 matrix of finite values, its columns checked against the fit's."""
+    _refuse_inexact_integers(X)
+    try:
+        rows = validate_data(estimator, X, reset=reset, dtype=np.float64, order="C", ensure_all_finite=False)
+    except (TypeError, ValueError) as problem:
+        _name_unreadable_cell(X, problem)
+        raise
+    _refuse_extreme(estimator, rows)
+    return np.require(np.asarray(rows), np.float64, ["C", "W"])
+
+
+def read_domain(domain: Any, n_features: int) -> Array:
+    """The (2, D) array of lower and upper bounds a caller gave as `domain`, checked."""
+    bounds = _as_floats("domain", domain)
+    if bounds.shape != (2, n_features):
+        raise ValueError(
+            f"domain must have shape (2, {n_features}), the lower bounds and then the upper bounds of the "
+            f"{n_features} features; got shape {bounds.shape}"
+        )
+    bad = ~(np.isfinite(bounds).all(axis=0) & (np.abs(bounds) <= LARGEST).all(axis=0) & (bounds[0] <= bounds[1]))
+    if bad.any():
+        k = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"domain of feature {k} is [{bounds[0, k]:g}, {bounds[1, k]:g}]: bounds must be finite, at most "
+            f"{LARGEST:g} in size, and the lower no larger than the upper"
+        )
+    return bounds
+
+
+def refuse_rows_outside(estimator: BaseEstimator, rows: Array, domain: Array) -> None:
+    """Raise if a row to learn lies outside the fixed `domain`."""
+    outside = (rows < domain[0]) | (rows > domain[1])
+    if outside.any():
+        i, k = (int(place) for place in np.argwhere(outside)[0])
+        raise ValueError(
+            f"row {i}, column {column_name(estimator, k)} is {rows[i, k]:g}, outside the domain "
+            f"[{domain[0, k]:g}, {domain[1, k]:g}]: widen the domain or leave the row out"
+        )
+
+
+def read_weights(weights: Any, n_features: int) -> Array:
+    """The (D,) array of non-negative feature weights a caller gave, checked; None is all ones."""
+    values = np.ones(n_features) if weights is None else _as_floats("feature_weights", weights)
+    if values.shape != (n_features,):
+        raise ValueError(
+            f"feature_weights must hold one weight for each of the {n_features} features; got shape {values.shape}"
+        )
+    bad = ~(np.isfinite(values) & (values >= 0))
+    if bad.any():
+        k = int(np.flatnonzero(bad)[0])
+        raise ValueError(f"feature_weights[{k}] is {values[k]:g}: weights must be finite and not negative")
+    if not values.any():
+        raise ValueError("feature_weights are all zero: no feature could ever be cut")
+    return values
+
+
+def _as_floats(name: str, values: Any) -> Array:
+    """A fresh float array of what a parameter holds."""
+    try:
+        return np.array(values, np.float64)
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"{name} must be an array of numbers; got {values!r} ({problem})") from problem
+
+
+def column_name(estimator: BaseEstimator, k: int) -> str:
+    """How to call column `k` in a message."""
+    names = getattr(estimator, "feature_names_in_", None)
+    return str(k) if names is None else repr(str(names[k]))
+
+
+def _refuse_extreme(estimator: BaseEstimator, rows: Array) -> None:
+    """Raise if any value is NaN, infinite or too large to measure, naming the first."""
+    with np.errstate(invalid="ignore"):
+        bad = ~(np.abs(rows) <= LARGEST)
+    if not bad.any():
+        return
+    i, k = (int(place) for place in np.argwhere(bad)[0])
+    value, n_bad = rows[i, k], int(bad.sum())
+    place = f"row {i}, column {column_name(estimator, k)}"
+    more = f" ({n_bad:,} such values in all)" if n_bad > 1 else ""
+    if np.isnan(value):
+        raise ValueError(f"Input X contains NaN: {place} is missing{more}; drop such rows or fill them in first")
+    if np.isinf(value):
+        raise ValueError(f"Input X contains infinity: {place} is {value}{more}; drop such rows or cap the values first")
+    raise ValueError(f"{place} is {value:g}{more}: values beyond {LARGEST:g} cannot be measured; rescale the column")
+
+
+def _refuse_inexact_integers(X: Any) -> None:
+    """Raise if an integer would change when read as a float: an id or a nanosecond stamp, most likely."""
+    for name, values in _integer_columns(X):
+        too_large = (values > _EXACT_INTEGER) | (values < -_EXACT_INTEGER)
+        if too_large.any():
+            place = tuple(int(p) for p in np.argwhere(too_large)[0])
+            column = name if name is not None else str(place[-1])
+            raise ValueError(
+                f"row {place[0]}, column {column} is the integer {values[place]}, beyond the {_EXACT_INTEGER} up to "
+                "which floats are exact: leave the column out if it is an identifier, or subtract an offset first"
+            )
+
+
+def _integer_columns(X: Any) -> list[tuple[str | None, Array]]:
+    """The integer data of `X` with its column names; an integer array comes as a whole, without a name."""
+    if isinstance(X, np.ndarray):
+        return [(None, X)] if X.dtype.kind in "iu" and X.dtype.itemsize == 8 and X.ndim == 2 else []
+    if not (hasattr(X, "columns") and hasattr(X, "shape")):
+        return []
+    columns: list[tuple[str | None, Array]] = []
+    for k, name in enumerate(X.columns):
+        column = X.iloc[:, k] if hasattr(X, "iloc") else X[:, k]
+        values = np.asarray(column)
+        if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
+            columns.append((repr(str(name)), values))
+    return columns
+
+
+def _name_unreadable_cell(X: Any, problem: Exception) -> None:
+    """Raise the same kind of error naming the first cell of `X` that is no number, if that is what went wrong."""
+    try:
+        cells = np.asarray(X, dtype=object)
+    except (TypeError, ValueError):
+        return
+    if cells.ndim != 2:
+        return
+    for (i, k), value in np.ndenumerate(cells):
+        try:
+            float(value)
+        except (TypeError, ValueError):
+            names = getattr(X, "columns", None)
+            column = str(k) if names is None else repr(str(names[k]))
+            raise type(problem)(
+                f"row {i}, column {column} is {value!r}, which is not a number: encode the column as numbers or "
+                f"leave it out ({problem})"
+            ) from problem
