@@ -1,0 +1,121 @@
+"""What surrounds the package must not change its answers: no compiler, no cache, no memory."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import polyaforest
+from polyaforest import BatchMPF, StreamingMPF
+
+PACKAGE = Path(polyaforest.__file__).parent
+
+ANSWERS = """
+import hashlib
+import numpy as np
+from polyaforest import BatchMPF, StreamingMPF
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(60, 3)) * [1, 100, 1e-3]
+X[:10] = X[10:20]
+new = np.concatenate([X, X * 3, X * 1e6])
+for estimator in {estimators}:
+    for score in {scores}:
+        forest = estimator(n_estimators=4, max_depth=6, score=score, random_state=0).fit(X)
+        for part in (forest.forest_, forest.posterior_):
+            for name, array in part._asdict().items():
+                print(estimator.__name__, name, hashlib.sha256(np.ascontiguousarray(array)).hexdigest())
+        print(score, float(forest.offset_).hex(), *(value.hex() for value in forest.score_samples(new).tolist()))
+        print(*(value.hex() for value in forest.log_density(new).tolist()))
+        print(*(value.hex() for value in forest.mass(new, [0.5, 4.0]).ravel().tolist()))
+        print(hashlib.sha256(np.asarray(forest.leaves(new))).hexdigest())
+"""
+ALL_ANSWERS = ANSWERS.format(estimators="(StreamingMPF, BatchMPF)", scores=("multiscale", "mass", "log_mass"))
+FEW_ANSWERS = ANSWERS.format(estimators="(StreamingMPF,)", scores=("log_mass",))
+
+
+def run(script, **environment):
+    """Run `script` in a new process; variables given as None are unset."""
+    merged = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
+    return subprocess.run(
+        [sys.executable, "-c", script], env=merged, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def output(script, **environment):
+    result = run(script, **environment)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_importing_the_package_imports_no_compiler():
+    script = "import sys, polyaforest; print(polyaforest.StreamingMPF(), *(n for n in sys.modules if n == 'numba'))"
+    assert output(script).split() == ["StreamingMPF()"]
+
+
+def test_answers_are_the_same_without_the_compiler():
+    compiled, plain = output(ALL_ANSWERS, NUMBA_DISABLE_JIT=None), output(ALL_ANSWERS, NUMBA_DISABLE_JIT="1")
+    for one, other in zip(compiled.splitlines(), plain.splitlines(), strict=True):
+        assert one == other
+
+
+def test_answers_are_the_same_from_process_to_process():
+    assert output(FEW_ANSWERS, PYTHONHASHSEED="1") == output(FEW_ANSWERS, PYTHONHASHSEED="2")
+
+
+@pytest.fixture
+def no_cache(tmp_path):
+    """The package installed where nothing can be written: a file stands in the way of every cache directory."""
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    shutil.copytree(PACKAGE, tmp_path / "site" / "polyaforest", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (tmp_path / "site" / "polyaforest", tmp_path / "site" / "polyaforest" / "kernels"):
+        (folder / "__pycache__").write_text("")
+    nowhere = str(in_the_way / "sub")
+    return {
+        "PYTHONPATH": str(tmp_path / "site"),
+        "NUMBA_CACHE_DIR": nowhere,
+        "XDG_CACHE_HOME": nowhere,
+        "HOME": nowhere,
+        "NUMBA_DISABLE_JIT": None,
+    }
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning_and_no_more(no_cache):
+    result = run("import polyaforest; print(polyaforest.__file__)\n" + FEW_ANSWERS, **no_cache)
+    assert result.returncode == 0, result.stderr
+    place, answers = result.stdout.split("\n", 1)
+    assert place.startswith(no_cache["PYTHONPATH"])
+    assert answers == output(FEW_ANSWERS, NUMBA_DISABLE_JIT=None)
+    assert "Error" not in result.stderr
+    assert result.stderr.count("NUMBA_CACHE_DIR") == 1  # told once, not once for every kernel
+
+
+def test_a_cache_directory_below_a_file_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    script = "from polyaforest import _engine; print(_engine.cuts.make_leaf.__name__)"
+    assert output(script, NUMBA_CACHE_DIR=str(tmp_path / "file" / "sub")) == "make_leaf\n"
+
+
+@pytest.mark.parametrize(
+    ("estimator", "advice"),
+    [
+        (StreamingMPF, "set a smaller max_depth, lifetime, max_samples or n_estimators"),
+        (BatchMPF, "set a smaller max_depth, lifetime or n_estimators"),
+    ],
+)
+def test_a_forest_that_would_not_fit_in_memory_is_refused_before_it_is_grown(monkeypatch, estimator, advice):
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    forest = estimator(n_estimators=5, random_state=0).fit(X)
+    before = forest.score_samples(X)
+    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
+    with pytest.raises(MemoryError, match=rf"would need about .* GB \(5 trees of .* nodes.*{advice}"):
+        forest.fit(X)
+    np.testing.assert_array_equal(forest.score_samples(X), before)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(forest.fit(X).score_samples(X), before)

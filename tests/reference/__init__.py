@@ -1,0 +1,1 @@
+"""The paper's algorithms, slow and plain: the oracle for the kernels."""

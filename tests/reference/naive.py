@@ -1,0 +1,493 @@
+"""The paper's algorithms as the paper writes them: recursive, one node at a time, probabilities as exact fractions.
+
+Slow on purpose. Names follow the paper's verbs (SampleMondrianTree, SampleMondrianBlock, Cut, Restrict,
+SetCutParameters, SetRestrictionParameters), and where the design mends the paper (live dimensions, the known world,
+points outside every box) the docstring says so. Random numbers are drawn in preorder: for every node the time of its
+cut, then the dimension, then the location. Where a draw depends on a sum of floats, the sum runs feature by feature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+MASK = (1 << 64) - 1
+SLIVER = Fraction(1, 2**54)  # share of a side that rounding left without length
+INF = math.inf
+
+OBSERVED_I, OBSERVED_II, COMPLEMENTARY, OUTSIDE = 1, 2, 3, 4
+
+Point = Sequence[float]
+
+
+# ---- random numbers ------------------------------------------------------------------------------------------------
+
+
+class Xoshiro:
+    """xoshiro256++ of Blackman and Vigna."""
+
+    def __init__(self, words: Sequence[int]) -> None:
+        self.s = [int(word) for word in words]
+
+    def next_word(self) -> int:
+        s = self.s
+        result = (_rotate((s[0] + s[3]) & MASK, 23) + s[0]) & MASK
+        t = (s[1] << 17) & MASK
+        s[2] ^= s[0]
+        s[3] ^= s[1]
+        s[1] ^= s[2]
+        s[0] ^= s[3]
+        s[2] ^= t
+        s[3] = _rotate(s[3], 45)
+        return result
+
+    def uniform(self) -> float:
+        return (self.next_word() >> 11) * 2.0**-53
+
+    def exponential(self) -> float:
+        return -math.log(1.0 - self.uniform())
+
+    def below(self, bound: int) -> int:
+        return int(self.uniform() * bound)
+
+
+def _rotate(word: int, places: int) -> int:
+    return ((word << places) | (word >> (64 - places))) & MASK
+
+
+def sample_weights(rng: Xoshiro, spread: Point, deviation: Point) -> list[float]:
+    """Random feature weights Exp(1) / spread, scaled so that the weighted deviations sum to 1."""
+    weights = [rng.exponential() / float(s) for s in spread]
+    total = ordered_sum(w * float(d) for w, d in zip(weights, deviation, strict=True))
+    return [w / total for w in weights] if total > 0 else weights
+
+
+def sample_rows(rng: Xoshiro, n: int, m: int) -> list[int]:
+    """`m` of `n` row numbers, every subset equally likely (Floyd)."""
+    chosen: list[int] = []
+    for top in range(n - m, n):
+        row = rng.below(top + 1)
+        chosen.append(top if row in chosen else row)
+    return chosen
+
+
+def ordered_sum(terms: Iterator[float]) -> float:
+    """A float sum in the order given; the built-in one compensates rounding in newer Pythons."""
+    total = 0.0
+    for term in terms:
+        total += term
+    return total
+
+
+# ---- boxes ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a box. Its length is exact, and never 0 where a cut made it."""
+
+    low: float
+    high: float
+    length: Fraction
+
+    @property
+    def is_live(self) -> bool:
+        return self.low < self.high
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def distance(self, value: float) -> float:
+        return max(self.low - value, value - self.high, 0.0)
+
+
+Box = list[Side]
+
+
+def side(low: float, high: float) -> Side:
+    return Side(low, high, Fraction(high) - Fraction(low))
+
+
+def bounding_box(rows: Sequence[Point]) -> Box:
+    return [side(min(column), max(column)) for column in zip(*rows, strict=True)]
+
+
+def hull(a: Box, b: Box) -> Box:
+    return [side(min(p.low, q.low), max(p.high, q.high)) for p, q in zip(a, b, strict=True)]
+
+
+def sides_of_cut(box: Box, delta: int, xi: float) -> tuple[Box, Box]:
+    """R_0 and R_1: the parts of `box` up to the cut and beyond it."""
+    whole = box[delta]
+    least = SLIVER * whole.length
+    below = Side(whole.low, xi, max(Fraction(xi) - Fraction(whole.low), least))
+    above = Side(xi, whole.high, max(Fraction(whole.high) - Fraction(xi), least))
+    return [*box[:delta], below, *box[delta + 1 :]], [*box[:delta], above, *box[delta + 1 :]]
+
+
+def linear_dimension(box: Box, weights: Point) -> float:
+    return ordered_sum(w * (s.high - s.low) for w, s in zip(weights, box, strict=True))
+
+
+def extension(box: Box, weights: Point, x: Point) -> float:
+    """How much the linear dimension of `box` must grow to hold `x`."""
+    return ordered_sum(w * s.distance(v) for w, s, v in zip(weights, box, x, strict=True))
+
+
+def holds(box: Box, x: Point) -> bool:
+    return all(s.holds(v) for s, v in zip(box, x, strict=True))
+
+
+def holds_live(box: Box, x: Point) -> bool:
+    """Whether `x` lies in `box` along its live dimensions: a collapsed one restricts nothing."""
+    return all(s.holds(v) for s, v in zip(box, x, strict=True) if s.is_live)
+
+
+def product(factors: Iterator[Fraction]) -> Fraction:
+    pairs = [factor.as_integer_ratio() for factor in factors]
+    return Fraction(math.prod(p for p, _ in pairs), math.prod(q for _, q in pairs))
+
+
+def live_share(box: Box, region: Box) -> Fraction:
+    """f: the share of `region` that `box` takes, over the dimensions live in the box."""
+    return product(b.length / r.length for b, r in zip(box, region, strict=True) if b.is_live)
+
+
+def volume(box: Box, world: Box) -> Fraction:
+    """Volume over the dimensions in which the known world has a length."""
+    return product(s.length for s, w in zip(box, world, strict=True) if w.is_live)
+
+
+def log(x: Fraction) -> float:
+    """Logarithm of a fraction that may be far beyond the range of floats, or closer to 1 than they can be."""
+    if x == 0:
+        return -INF
+    if abs(x - 1) < Fraction(1, 2):
+        return math.log1p(x - 1)
+    shift = x.numerator.bit_length() - x.denominator.bit_length()
+    return math.log(x / Fraction(2) ** shift) + shift * math.log(2)
+
+
+# ---- the tree ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Node:
+    """A node j: its region R_j, its box B_j (none in a Mondrian process), and once it is cut, the cut and two sides."""
+
+    depth: int
+    region: Box
+    box: Box | None
+    count: int
+    time: float
+    feature: int | None = None
+    cut: float | None = None
+    left: Node | None = None
+    right: Node | None = None
+    mass: Fraction = Fraction(1)
+    complement_mass: Fraction = Fraction(0)
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.left is None
+
+    @property
+    def cell(self) -> Box:
+        """What the restriction leaves of the region: the box in its live dimensions, the region in the others."""
+        if self.box is None:
+            return self.region
+        return [b if b.is_live else r for b, r in zip(self.box, self.region, strict=True)]
+
+
+@dataclass
+class Tree:
+    """A sampled tree with the known world it divides and the weights of its features."""
+
+    root: Node
+    world: Box
+    weights: Point
+    n_outside: int = 0
+    outside_mass: Fraction = Fraction(0)
+
+
+def preorder(node: Node | None) -> Iterator[Node]:
+    if node is not None:
+        yield node
+        yield from preorder(node.left)
+        yield from preorder(node.right)
+
+
+# ---- where the cuts fall -------------------------------------------------------------------------------------------
+
+
+def sample_mondrian_tree(
+    rng: Xoshiro,
+    rows: Sequence[Point],
+    weights: Point,
+    lifetime: float,
+    max_depth: float = INF,
+    domain: Box | None = None,
+) -> Tree:
+    """SampleMondrianTree (Alg. 1 and 3)."""
+    tree = plant(rows, weights, lifetime, domain)
+    sample_mondrian_block(rng, tree.root, rows, weights, 0.0, lifetime, max_depth)
+    return tree
+
+
+def plant(rows: Sequence[Point], weights: Point, lifetime: float, domain: Box | None = None) -> Tree:
+    """A tree that is only a root: the box of all rows, in the known world that holds it and the domain."""
+    box = bounding_box(rows)
+    world = box if domain is None else hull(box, domain)
+    return Tree(Node(0, world, box, len(rows), lifetime), world, weights)
+
+
+def sample_mondrian_block(
+    rng: Xoshiro,
+    j: Node,
+    rows: Sequence[Point],
+    weights: Point,
+    parent_time: float,
+    lifetime: float,
+    max_depth: float,
+) -> None:
+    """SampleMondrianBlock, which goes on along the live dimensions when others have collapsed."""
+    if j.depth == max_depth:
+        return
+    drawn = sample_cut(rng, j.box, weights, parent_time, lifetime)
+    if drawn is None:
+        return
+    tau, delta, xi = drawn
+    below, above = cut(j, rows, tau, delta, xi, lifetime)
+    sample_mondrian_block(rng, j.left, below, weights, tau, lifetime, max_depth)
+    sample_mondrian_block(rng, j.right, above, weights, tau, lifetime, max_depth)
+
+
+def sample_cut(
+    rng: Xoshiro, box: Box, weights: Point, parent_time: float, lifetime: float
+) -> tuple[float, int, float] | None:
+    """Time, dimension and location of the first cut of `box`, if it comes before the lifetime."""
+    length = linear_dimension(box, weights)
+    if not length > 0:
+        return None
+    tau = parent_time + rng.exponential() / length
+    if not tau < lifetime:
+        return None
+    delta = sample_dimension(rng, box, weights, length)
+    low, high = box[delta].low, box[delta].high
+    xi = low + rng.uniform() * (high - low)
+    return tau, delta, xi if xi < high else low
+
+
+def sample_dimension(rng: Xoshiro, box: Box, weights: Point, length: float) -> int:
+    """A dimension, with probability proportional to its weighted length."""
+    lengths = [w * (s.high - s.low) for w, s in zip(weights, box, strict=True)]
+    candidates = [d for d, part in enumerate(lengths) if part > 0]
+    place = rng.uniform() * length
+    for d in candidates:
+        if place < lengths[d]:
+            return d
+        place -= lengths[d]
+    return candidates[-1]
+
+
+def cut(
+    j: Node, rows: Sequence[Point], tau: float, delta: int, xi: float, lifetime: float
+) -> tuple[list[Point], list[Point]]:
+    """Cut: give `j` two children, each restricted to the box of its rows; returns the rows of each."""
+    below = [x for x in rows if x[delta] <= xi]
+    above = [x for x in rows if not x[delta] <= xi]
+    j.time, j.feature, j.cut = tau, delta, xi
+    region_below, region_above = sides_of_cut(j.cell, delta, xi)
+    j.left = Node(j.depth + 1, region_below, bounding_box(below), len(below), lifetime)
+    j.right = Node(j.depth + 1, region_above, bounding_box(above), len(above), lifetime)
+    return below, above
+
+
+def sample_mondrian_process(rng: Xoshiro, domain: Box, weights: Point, lifetime: float, max_depth: float = INF) -> Tree:
+    """A Mondrian process over the domain, whatever the data."""
+    root = Node(0, domain, None, 0, lifetime)
+    sample_process_block(rng, root, weights, 0.0, lifetime, max_depth)
+    return Tree(root, domain, weights)
+
+
+def sample_process_block(
+    rng: Xoshiro, j: Node, weights: Point, parent_time: float, lifetime: float, max_depth: float
+) -> None:
+    if j.depth == max_depth:
+        return
+    drawn = sample_cut(rng, j.region, weights, parent_time, lifetime)
+    if drawn is None or drawn[2] == j.region[drawn[1]].low:  # no float lies between the sides of so thin a region
+        return
+    j.time, j.feature, j.cut = drawn
+    for_left, for_right = sides_of_cut(j.region, j.feature, j.cut)
+    j.left = Node(j.depth + 1, for_left, None, 0, lifetime)
+    j.right = Node(j.depth + 1, for_right, None, 0, lifetime)
+    sample_process_block(rng, j.left, weights, j.time, lifetime, max_depth)
+    sample_process_block(rng, j.right, weights, j.time, lifetime, max_depth)
+
+
+def count_rows(tree: Tree, rows: Sequence[Point]) -> None:
+    """Count rows in the cells of a process."""
+    for x in rows:
+        if not holds(tree.world, x):
+            tree.n_outside += 1
+            continue
+        j: Node | None = tree.root
+        while j is not None:
+            j.count += 1
+            j = child_of(j, x)
+
+
+def child_of(j: Node, x: Point) -> Node | None:
+    if j.is_leaf:
+        return None
+    return j.left if x[j.feature] <= j.cut else j.right
+
+
+# ---- how likely each side is ---------------------------------------------------------------------------------------
+
+
+def set_polya_parameters(tree: Tree, gamma: float, *, is_open: bool) -> None:
+    """Give every node its mass (Alg. 2 and 4).
+
+    What lies beyond the known world has a share of its own, with prior Beta(gamma / 2, gamma / 2), if the world is
+    open. The root is then restricted to its box within the known world, with prior strength gamma.
+    """
+    g, root = Fraction(gamma), tree.root
+    n = tree.n_outside + root.count
+    tree.outside_mass = (g / 2 + tree.n_outside) / (g + n) if is_open else Fraction(0)
+    restrict(root, g, 1 - tree.outside_mass)
+    update_polya_parameters(root, g)
+
+
+def update_polya_parameters(j: Node, gamma: Fraction) -> None:
+    if j.is_leaf:
+        return
+    mu = cut_mean(j, gamma)
+    strength = gamma * (2 * j.depth + 2) ** 2
+    restrict(j.left, strength, mu * j.mass)
+    restrict(j.right, strength, (1 - mu) * j.mass)
+    update_polya_parameters(j.left, gamma)
+    update_polya_parameters(j.right, gamma)
+
+
+def cut_mean(j: Node, gamma: Fraction) -> Fraction:
+    """SetCutParameters: the mean share of the left side."""
+    polya_depth = j.depth if j.box is None else 2 * j.depth
+    strength = gamma * (polya_depth + 1) ** 2
+    length_0, length_1 = j.left.region[j.feature].length, j.right.region[j.feature].length
+    chi_0 = strength * length_0 / (length_0 + length_1) + j.left.count
+    chi_1 = strength * length_1 / (length_0 + length_1) + j.right.count
+    return chi_0 / (chi_0 + chi_1)
+
+
+def restriction_mean(j: Node, strength: Fraction) -> Fraction:
+    """SetRestrictionParameters: the mean share of the box in its region; all of it if no dimension is live."""
+    if j.box is None:
+        return Fraction(1)
+    f = live_share(j.box, j.region)
+    if f == 1:
+        return f
+    rho_in = strength * f + j.count
+    rho_out = strength * (1 - f)
+    return rho_in / (rho_in + rho_out)
+
+
+def restrict(j: Node, strength: Fraction, mass: Fraction) -> None:
+    """Restrict: share the mass of a region between the box of `j` and its complementary leaf."""
+    mu = restriction_mean(j, strength)
+    j.mass, j.complement_mass = mu * mass, (1 - mu) * mass
+
+
+def complement_volume(j: Node, world: Box) -> Fraction:
+    return volume(j.region, world) - volume(j.cell, world)
+
+
+def outside_volume(tree: Tree) -> float:
+    """Logarithm of the integral of exp(-D * reach(x)) over all x beyond the known world.
+
+    Over all of space the integral is a product: along each feature the side of the world plus L / (D * weight) at
+    both ends. A feature without weight or length does not take part.
+    """
+    n_features, size = len(tree.world), Fraction(linear_dimension(tree.world, tree.weights))
+    grown = product(
+        1 + 2 * size / (n_features * Fraction(float(w)) * s.length)
+        for s, w in zip(tree.world, tree.weights, strict=True)
+        if w * (s.high - s.low) > 0
+    )
+    return 0.0 if grown == 1 else log(volume(tree.world, tree.world) * (grown - 1))
+
+
+# ---- where a point falls -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The leaf a point falls in: its kind, its node (none outside), log-mass and log-density."""
+
+    kind: int
+    node: Node | None
+    log_mass: float
+    log_density: float
+
+
+def leaves(tree: Tree) -> Iterator[Fraction]:
+    """The masses of all leaves: observed, complementary, and the outside."""
+    for j in preorder(tree.root):
+        if j.is_leaf:
+            yield j.mass
+        yield j.complement_mass
+    yield tree.outside_mass
+
+
+def find_leaf(tree: Tree, x: Point) -> Leaf:
+    """Walk down from the root until a box leaves `x` out or the cuts end."""
+    if not holds(tree.world, x):
+        return outside_leaf(tree, x)
+    j = tree.root
+    while True:
+        if j.box is not None and not holds_live(j.box, x):
+            mass = log(j.complement_mass)
+            return Leaf(COMPLEMENTARY, j, mass, mass - log(complement_volume(j, tree.world)))
+        below = child_of(j, x)
+        if below is None:
+            mass = log(j.mass)
+            return Leaf(observed_kind(tree, j), j, mass, mass - log(volume(j.cell, tree.world)))
+        j = below
+
+
+def observed_kind(tree: Tree, j: Node) -> int:
+    """Type I if the box has collapsed where the world has not; a cell of a process counts as full unless empty."""
+    if j.count == 0:
+        return COMPLEMENTARY
+    if j.box is not None and any(w.is_live and not b.is_live for b, w in zip(j.box, tree.world, strict=True)):
+        return OBSERVED_I
+    return OBSERVED_II
+
+
+def outside_leaf(tree: Tree, x: Point) -> Leaf:
+    """Beyond the known world mass falls with the reach: the distance over the size of the world."""
+    size = linear_dimension(tree.world, tree.weights)
+    reach = extension(tree.world, tree.weights, x) / (size if size > 0 else 1.0)
+    mass = log(tree.outside_mass)
+    density = mass - outside_volume(tree) - len(tree.world) * reach
+    return Leaf(OUTSIDE, None, mass - math.log1p(reach), density)
+
+
+def log_cell_mass(tree: Tree, x: Point, t: float) -> float:
+    """Log-mass of the cell of `x` at lifetime `t`.
+
+    While a node lives, a point outside its box is cut off from it at a rate of its distance: the extension of the tree
+    to the point (Alg. 5), integrated out. The regions of a process reach as far as its domain.
+    """
+    j, born, log_weight = tree.root, 0.0, 0.0
+    while True:
+        rate = extension(tree.world if j.box is None else j.box, tree.weights, x)
+        elapsed = min(j.time, t) - born
+        if rate > 0 and elapsed > 0:
+            log_weight -= elapsed * rate
+        if j.is_leaf or j.time > t:
+            return log_weight + log(j.mass)
+        j, born = child_of(j, x), j.time

@@ -1,0 +1,113 @@
+"""Hypothesis strategies: the data, weights and limits that forests are tested on."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from polyaforest._plan import Weighting, weighting_of_domain, weighting_of_rows
+
+WIDE = 400
+SCALES = [1e-300, 1e-9, 1.0, 1e9, 1e300]
+
+seeds = st.integers(0, 2**32 - 1)
+depths = st.sampled_from([None, 0, 1, 2, 3, 10])
+prior_strengths = st.sampled_from([0.001, 0.01, 1.0])
+lifetimes = st.sampled_from([np.inf, 0.1, 1.0, 3.0])  # in units of the weighting
+
+
+def unit_values():
+    return st.floats(-1, 1, allow_subnormal=False).filter(lambda v: v == 0 or abs(v) > 1e-6)
+
+
+@st.composite
+def columns(draw, n):
+    """One feature of `n` rows: spread out at any scale, far from zero, on a grid, in adjacent floats, or constant."""
+
+    def values(element):
+        return np.array(draw(st.lists(element, min_size=n, max_size=n)), np.float64)
+
+    kind = draw(st.sampled_from(["scaled", "offset", "grid", "integer", "adjacent", "constant"]))
+    if kind == "scaled":
+        return draw(st.sampled_from(SCALES)) * values(unit_values())
+    if kind == "offset":
+        return 1.7e9 + values(unit_values())
+    if kind == "grid":
+        return values(st.integers(0, 4)) / 4
+    if kind == "integer":
+        return values(st.integers(-(2**40), 2**40))
+    if kind == "adjacent":
+        return 1.0 + values(st.integers(0, 3)) * np.finfo(np.float64).eps
+    return np.full(n, draw(st.sampled_from(SCALES)) * draw(unit_values()))
+
+
+@st.composite
+def narrow_matrices(draw, max_rows, max_features):
+    """Few features of mixed kinds, at times with repeated rows or all rows on a line."""
+    n, n_features = draw(st.integers(1, max_rows)), draw(st.integers(1, max_features))
+    rows = np.stack([draw(columns(n)) for _ in range(n_features)], axis=1)
+    twist = draw(st.sampled_from(["plain", "repeated", "collinear"]))
+    if twist == "repeated":
+        rows = rows[draw(st.lists(st.integers(0, n - 1), min_size=n, max_size=n))]
+    if twist == "collinear":
+        rows = rows[:, :1] * np.array(draw(st.lists(st.integers(-2, 2), min_size=n_features, max_size=n_features)))
+    return np.ascontiguousarray(rows)
+
+
+@st.composite
+def wide_matrices(draw, max_rows=4):
+    """Hundreds of features, few rows; every seventh feature is constant."""
+    rows = np.random.default_rng(draw(seeds)).normal(size=(draw(st.integers(1, max_rows)), WIDE))
+    rows[:, ::7] = 3.0
+    return rows
+
+
+def matrices(max_rows=10, max_features=4):
+    """Data matrices: mostly narrow, one in eight of them wide."""
+    wide = st.integers(0, 7).map(lambda k: k == 7)
+    return wide.flatmap(lambda is_wide: wide_matrices() if is_wide else narrow_matrices(max_rows, max_features))
+
+
+@st.composite
+def feature_weights(draw, n_features):
+    """Caller's weights, some of them zero but not all; None asks for random ones."""
+    if draw(st.booleans()):
+        return None
+    few = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=1, max_size=4))
+    weights = np.resize(few, n_features)
+    weights[draw(st.integers(0, n_features - 1))] = 1.0
+    return weights
+
+
+@st.composite
+def weightings(draw, rows=None, domain=None):
+    """How a forest over `rows`, or over `domain`, weighs its features."""
+    measured: Weighting = weighting_of_domain(domain) if rows is None else weighting_of_rows(rows)
+    return measured._replace(fixed=draw(feature_weights(len(measured.spread))))
+
+
+@st.composite
+def domains(draw, rows):
+    """A box around `rows`, or one that leaves some of them out; constant features may have a length in it or not."""
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    span = high - low
+    margin = draw(st.sampled_from([0.0, 0.25, -0.25]))
+    low, high = low - margin * span, high + margin * span
+    if draw(st.booleans()):
+        high = np.where(span > 0, high, high + np.maximum(np.abs(high), 1.0))
+    return np.stack([low, np.maximum(low, high)])
+
+
+def probes(rows, seed):
+    """Places to ask about: the rows themselves, mixtures of them, points between them, just outside, and far off."""
+    rng = np.random.default_rng(seed)
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    span = np.where(high > low, high - low, np.maximum(np.abs(high), 1e-3))
+    n, n_features = rows.shape
+    mixed = rows[rng.integers(n, size=(4, n_features)), np.arange(n_features)]
+    between = low + rng.random((4, n_features)) * (high - low)
+    one_off = rows[rng.integers(n, size=4)]
+    feature = rng.integers(n_features, size=4)
+    one_off[np.arange(4), feature] += span[feature] * np.array([-2.0, -0.3, 0.3, 2.0])
+    far = np.stack([low - 0.1 * span, high + 0.1 * span, low - 30.0 * span])
+    return np.concatenate([rows[:4], mixed, between, one_off, far])

@@ -1,0 +1,284 @@
+"""Bad input is refused at the door with a message that says where, and nothing is changed by it."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.exceptions import NotFittedError
+from sklearn.utils._param_validation import InvalidParameterError
+
+from polyaforest import BatchMPF, StreamingMPF
+
+ROWS = np.random.default_rng(0).normal(size=(20, 2))
+ESTIMATORS = [StreamingMPF, BatchMPF]
+NAMES = ["load", "latency"]
+READERS = {
+    "score_samples": {},
+    "decision_function": {},
+    "predict": {},
+    "mass": {},
+    "tree_masses": {},
+    "log_density": {},
+    "leaves": {},
+    "epsilon_level": {"phi": 0.5},
+    "is_anomaly": {"epsilon": 0.1, "phi": 0.5},
+}
+
+
+@pytest.fixture(params=ESTIMATORS)
+def estimator(request):
+    return request.param
+
+
+def build(estimator, **parameters):
+    shallow = {"max_depth": 3} if estimator is BatchMPF else {}
+    return estimator(**{"n_estimators": 2, "random_state": 0} | shallow | parameters)
+
+
+def methods(estimator):
+    """All methods that read rows, with their other arguments."""
+    return (
+        READERS | {"fit": {}, "fit_predict": {}} | ({"partial_fit": {}, "remove": {}} if estimator is BatchMPF else {})
+    )
+
+
+def with_value(value, row=3, column=1):
+    X = ROWS[:10].astype(object)
+    X[row, column] = value
+    return X
+
+
+BIG = 2**53 + 2
+BAD = {
+    "NaN": (with_value(np.nan).astype(float), "contains NaN: row 3, column 1 is missing"),
+    "infinity": (with_value(np.inf).astype(float), "contains infinity: row 3, column 1 is inf"),
+    "minus infinity": (with_value(-np.inf).astype(float), "contains infinity: row 3, column 1 is -inf"),
+    "1e301": (with_value(1e301).astype(float), r"row 3, column 1 is 1e\+301: values beyond 1e\+300"),
+    "several": (np.full((4, 2), np.nan), r"row 0, column 0 is missing \(8 such values in all\)"),
+    "NaN in pandas": (pd.DataFrame(with_value(np.nan).astype(float), columns=NAMES), "row 3, column '?(latency|1)'?"),
+    "a string": (with_value("high"), "row 3, column 1 is 'high', which is not a number"),
+    "a string in pandas": (pd.DataFrame(with_value("high"), columns=NAMES), "row 3, column 'latency' is 'high'"),
+    "a string in polars": (pl.DataFrame({"load": [1.0, 2.0], "latency": ["1", "low"]}), "row 1, column 'latency' is"),
+    "an array of strings": (np.array([["1", "x"], ["2", "3"]]), "row 0, column 1 is 'x'"),
+    "dicts": ([[{"a": 1}, 2.0], [{"a": 2}, 3.0]], "row 0, column 0 is {'a': 1}, which is not a number"),
+    "a list of dicts": ([{"load": 1.0, "latency": 2.0}], r"(?i)array|number"),
+    "complex numbers": (ROWS * 1j, "Complex data not supported"),
+    "no rows": (np.empty((0, 2)), r"0 sample\(s\)"),
+    "no columns": (np.empty((5, 0)), r"0 feature\(s\)"),
+    "an empty list": ([], "1D array|0 sample"),
+    "an empty pandas frame": (pd.DataFrame({"load": [], "latency": []}, dtype=float), r"0 sample\(s\)"),
+    "one dimension": (ROWS[0], "1D array"),
+    "three dimensions": (ROWS[None], "dim 3"),
+    "a scalar": (3.0, "scalar array"),
+    "None": (None, "(?i)array|none|number"),
+    "a large integer": (np.array([[1, 2], [3, BIG]]), f"row 1, column 1 is the integer {BIG}"),
+    "a large negative integer": (np.array([[1, 2], [-BIG, 4]]), f"row 1, column 0 is the integer -{BIG}"),
+    "a large unsigned integer": (np.array([[1, 2], [3, 2**64 - 1]], np.uint64), f"row 1, column 1 .* {2**64 - 1}"),
+    "a large integer in pandas": (
+        pd.DataFrame({"load": [0.5, 1.0], "latency": [1, BIG]}),
+        f"row 1, column 'latency' is the integer {BIG}",
+    ),
+    "a large integer in polars": (
+        pl.DataFrame({"load": [0.5, 1.0], "latency": [1, BIG]}),
+        f"row 1, column 'latency' is the integer {BIG}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_every_method_refuses_bad_rows_says_where_and_changes_nothing(estimator, name):
+    X, message = BAD[name]
+    frames = isinstance(X, pd.DataFrame | pl.DataFrame)
+    forest = build(estimator).fit(pd.DataFrame(ROWS, columns=NAMES) if frames else ROWS)
+    before = pickle.dumps(forest)
+    for method, arguments in methods(estimator).items():
+        with pytest.raises((ValueError, TypeError), match=message):
+            getattr(forest, method)(X, **arguments)
+        assert pickle.dumps(forest) == before, method
+
+
+def test_a_missing_value_in_a_frame_is_found_by_the_name_of_its_column(estimator):
+    frame = pd.DataFrame(with_value(np.nan).astype(float), columns=NAMES)
+    with pytest.raises(ValueError, match="row 3, column 'latency' is missing"):
+        build(estimator).fit(pd.DataFrame(ROWS, columns=NAMES)).predict(frame)
+    with pytest.raises(ValueError, match="row 3, column 'latency' is missing"):
+        build(estimator).fit(frame)
+
+
+def test_the_largest_exact_integers_and_measurable_floats_are_accepted(estimator):
+    integers = np.array([[2**53, -(2**53)], [0, 1], [5, 7]])
+    assert np.isfinite(build(estimator).fit(integers).score_samples(integers)).all()
+    floats = np.array([[1e300, -1e300], [-1e300, 1e300], [0.0, 1e-300]])
+    assert np.isfinite(build(estimator).fit(floats).score_samples(floats)).all()
+
+
+@pytest.mark.parametrize("n_columns", [1, 3])
+def test_a_wrong_number_of_columns_is_refused_by_every_method_that_does_not_refit(estimator, n_columns):
+    forest = build(estimator).fit(ROWS)
+    before = pickle.dumps(forest)
+    for method, arguments in methods(estimator).items():
+        if method in ("fit", "fit_predict"):
+            continue
+        with pytest.raises(ValueError, match=f"X has {n_columns} features?, but .* expecting 2"):
+            getattr(forest, method)(np.ones((4, n_columns)), **arguments)
+    assert pickle.dumps(forest) == before
+
+
+@pytest.mark.parametrize("X", [np.full((4, 3), np.nan), pd.DataFrame({"a": ["x"], "b": ["y"], "c": ["z"]})])
+def test_a_failed_refit_on_other_columns_leaves_the_forest_usable(estimator, X):
+    forest = build(estimator).fit(ROWS)
+    before = forest.score_samples(ROWS)
+    with pytest.raises((ValueError, TypeError)):
+        forest.fit(X)
+    assert forest.n_features_in_ == 2
+    assert not hasattr(forest, "feature_names_in_")
+    np.testing.assert_array_equal(forest.score_samples(ROWS), before)
+
+
+BAD_PARAMETERS = [
+    {"n_estimators": 0},
+    {"n_estimators": -1},
+    {"n_estimators": 2.5},
+    {"n_estimators": "many"},
+    {"max_depth": -1},
+    {"max_depth": 1.5},
+    {"prior_strength": 0},
+    {"prior_strength": -0.1},
+    {"prior_strength": np.inf},
+    {"prior_strength": np.nan},
+    {"prior_strength": "weak"},
+    {"lifetime": 0},
+    {"lifetime": -1.0},
+    {"lifetime": np.nan},
+    {"lifetime": None},
+    {"feature_weights": "uniform"},
+    {"feature_weights": 3},
+    {"score": "density"},
+    {"score": None},
+    {"contamination": 0.0},
+    {"contamination": 0.6},
+    {"contamination": "some"},
+    {"domain": "world"},
+    {"domain": 5},
+    {"random_state": "seed"},
+    {"random_state": -1},
+    {"n_jobs": 1.5},
+]
+
+
+@pytest.mark.parametrize("parameters", BAD_PARAMETERS, ids=str)
+def test_parameters_out_of_range_are_refused_by_name_and_change_nothing(estimator, parameters):
+    (name,) = parameters
+    forest = build(estimator).fit(ROWS)
+    before = forest.score_samples(ROWS)
+    learned = {key: value for key, value in vars(forest).items() if key.endswith("_")}
+    good = {name: getattr(forest, name)}
+    with pytest.raises(InvalidParameterError, match=f"'{name}' parameter"):
+        forest.set_params(**parameters).fit(ROWS)
+    assert {key: value for key, value in vars(forest).items() if key.endswith("_")} == learned
+    np.testing.assert_array_equal(forest.set_params(**good).score_samples(ROWS), before)
+
+
+@pytest.mark.parametrize("max_samples", [0, -5, 0.0, 1.5, np.nan, "all"])
+def test_max_samples_out_of_range_is_refused(max_samples):
+    with pytest.raises(InvalidParameterError, match="'max_samples' parameter"):
+        build(StreamingMPF, max_samples=max_samples).fit(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("domain", "message"),
+    [
+        ([[0.0, 0.0]], r"domain must have shape \(2, 2\).*got shape \(1, 2\)"),
+        ([-9.0, 9.0], r"domain must have shape \(2, 2\).*got shape \(2,\)"),
+        ([[-9.0] * 3, [9.0] * 3], r"domain must have shape \(2, 2\).*got shape \(2, 3\)"),
+        ([[-9.0, 9.0], [9.0, -9.0]], r"domain of feature 1 is \[9, -9\]"),
+        ([[-9.0, -np.inf], [9.0, 9.0]], r"domain of feature 1 is \[-inf, 9\]"),
+        ([[np.nan, -9.0], [9.0, 9.0]], r"domain of feature 0 is \[nan, 9\]"),
+        ([[-9.0, -9.0], [9.0, 1e301]], r"domain of feature 1 is \[-9, 1e\+301\]"),
+    ],
+)
+def test_a_domain_that_is_no_box_is_refused(estimator, domain, message):
+    forest = build(estimator, domain=domain)
+    with pytest.raises(ValueError, match=message):
+        forest.fit(ROWS)
+    assert not [name for name in vars(forest) if name.endswith("_")]
+
+
+@pytest.mark.parametrize("domain", [[["a", "b"], ["c", "d"]], [[0.0, 1.0], [2.0]]])
+def test_a_domain_that_is_no_matrix_of_numbers_is_refused(estimator, domain):
+    with pytest.raises(ValueError, match="domain"):
+        build(estimator, domain=domain).fit(ROWS)
+
+
+def test_trees_refuse_rows_outside_a_given_domain():
+    forest = build(StreamingMPF, domain=[[-9.0, -9.0], [9.0, 9.0]])
+    with pytest.raises(ValueError, match=r"row 2, column 1 is 10, outside the domain \[-9, 9\]"):
+        forest.fit([[0.0, 0.0], [1.0, 1.0], [0.0, 10.0]])
+    assert not hasattr(forest, "forest_")
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0], r"each of the 2 features; got shape \(1,\)"),
+        ([1.0, 2.0, 3.0], r"each of the 2 features; got shape \(3,\)"),
+        ([[1.0, 2.0]], r"each of the 2 features; got shape \(1, 2\)"),
+        ([1.0, -1.0], r"feature_weights\[1\] is -1"),
+        ([np.nan, 1.0], r"feature_weights\[0\] is nan"),
+        ([1.0, np.inf], r"feature_weights\[1\] is inf"),
+        ([0.0, 0.0], "feature_weights are all zero"),
+    ],
+)
+def test_weights_that_cannot_weigh_are_refused(estimator, weights, message):
+    forest = build(estimator, feature_weights=weights)
+    with pytest.raises(ValueError, match=message):
+        forest.fit(ROWS)
+    assert not [name for name in vars(forest) if name.endswith("_")]
+
+
+@pytest.mark.parametrize("weights", [["heavy", "light"], [[1.0], [1.0, 2.0]]])
+def test_weights_that_are_no_numbers_are_refused(estimator, weights):
+    with pytest.raises(ValueError, match="feature_weights"):
+        build(estimator, feature_weights=weights).fit(ROWS)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, np.nan, np.inf])
+def test_epsilon_and_phi_are_shares(estimator, value):
+    forest = build(estimator).fit(ROWS)
+    with pytest.raises(ValueError, match="phi must lie between 0 and 1"):
+        forest.epsilon_level(ROWS, value)
+    with pytest.raises(ValueError, match="phi must lie between 0 and 1"):
+        forest.is_anomaly(ROWS, 0.5, value)
+    with pytest.raises(ValueError, match="epsilon must lie between 0 and 1"):
+        forest.is_anomaly(ROWS, value, 0.5)
+
+
+@pytest.mark.parametrize("lifetime", [-1.0, np.nan, 3.0, [], [1.0, -1.0], [[1.0]], [0.5, np.nan], np.inf])
+def test_a_lifetime_the_forest_did_not_live_to_is_refused(estimator, lifetime):
+    forest = build(estimator, lifetime=2.0).fit(ROWS)
+    with pytest.raises(ValueError, match="lifetime must be one or more times from 0 to 2"):
+        forest.mass(ROWS, lifetime=lifetime)
+
+
+def test_nothing_can_be_asked_of_a_forest_that_was_not_fitted(estimator):
+    unfitted = build(estimator)
+    asked = {name: rest for name, rest in methods(estimator).items() if "fit" not in name}
+    for method, arguments in asked.items():
+        with pytest.raises(NotFittedError):
+            getattr(unfitted, method)(ROWS, **arguments)
+
+
+def test_unfitted_forests_are_not_merged():
+    fitted, unfitted = build(BatchMPF).fit(ROWS), build(BatchMPF)
+    for one, other in ((fitted, unfitted), (unfitted, fitted)):
+        with pytest.raises(NotFittedError):
+            one.merge(other)
+    with pytest.raises(NotFittedError):
+        _ = unfitted.n_points_
+
+
+def test_parameters_are_keyword_only(estimator):
+    with pytest.raises(TypeError):
+        estimator(10)

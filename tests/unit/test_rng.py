@@ -1,0 +1,117 @@
+"""Random numbers of the kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from reference.naive import Xoshiro, sample_rows
+
+from polyaforest import _rng
+from polyaforest.kernels.mondrian import draw_rows
+
+# the first outputs of the authors' C code from the state 1, 2, 3, 4
+PUBLISHED = [
+    41943041,
+    58720359,
+    3588806011781223,
+    3591011842654386,
+    9228616714210784205,
+    9973669472204895162,
+    14011001112246962877,
+    12406186145184390807,
+    15849039046786891736,
+    10450023813501588000,
+]
+STATES = [[1, 2, 3, 4], [2**64 - 1, 0, 0, 0], [0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 7]]
+
+
+def kernel_state(words):
+    return np.array(words, np.uint64)
+
+
+def test_words_are_the_published_ones():
+    state, reference = kernel_state([1, 2, 3, 4]), Xoshiro([1, 2, 3, 4])
+    assert [int(_rng.next_word(state)) for _ in PUBLISHED] == PUBLISHED
+    assert [reference.next_word() for _ in PUBLISHED] == PUBLISHED
+
+
+@pytest.mark.parametrize("words", STATES)
+def test_words_and_state_equal_the_reference(words):
+    state, reference = kernel_state(words), Xoshiro(words)
+    assert [int(_rng.next_word(state)) for _ in range(200)] == [reference.next_word() for _ in range(200)]
+    assert state.tolist() == reference.s
+
+
+@pytest.mark.parametrize("words", STATES)
+def test_uniforms_and_exponentials_equal_the_reference_exactly(words):
+    state, reference = kernel_state(words), Xoshiro(words)
+    for _ in range(200):
+        assert _rng.uniform(state) == reference.uniform()
+        assert _rng.exponential(state) == reference.exponential()
+
+
+def test_uniforms_fill_the_half_open_unit_interval():
+    state = kernel_state(STATES[2])
+    draws = np.array([_rng.uniform(state) for _ in range(2000)])
+    assert draws.min() >= 0
+    assert draws.max() < 1
+    assert abs(draws.mean() - 0.5) < 0.03
+
+
+def states_whose_next_word_is(word):
+    """A state whose next output is `word`: with s0 = 0 the output is s3 rotated by 23."""
+    return kernel_state([0, 1, 2, ((word >> 23) | (word << 41)) & (2**64 - 1)])
+
+
+def test_the_largest_word_gives_the_largest_uniform_below_one_and_a_finite_exponential():
+    largest = 2**64 - 1
+    assert int(_rng.next_word(states_whose_next_word_is(largest))) == largest
+    assert _rng.uniform(states_whose_next_word_is(largest)) == 1 - 2.0**-53
+    assert _rng.exponential(states_whose_next_word_is(largest)) == pytest.approx(53 * np.log(2))
+    assert _rng.below(states_whose_next_word_is(largest), 7) == 6
+
+
+def test_the_smallest_word_gives_zero():
+    assert _rng.uniform(states_whose_next_word_is(0)) == 0
+    assert _rng.exponential(states_whose_next_word_is(0)) == 0
+    assert _rng.below(states_whose_next_word_is(0), 7) == 0
+
+
+@pytest.mark.parametrize("bound", [1, 2, 7, 1000])
+def test_below_stays_below_and_reaches_every_value_of_a_small_range(bound):
+    state = kernel_state(STATES[0])
+    draws = {int(_rng.below(state, bound)) for _ in range(500)}
+    assert min(draws) >= 0
+    assert max(draws) < bound
+    if bound < 10:
+        assert draws == set(range(bound))
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (5, 1), (5, 4), (5, 5), (200, 30)])
+def test_drawn_rows_are_distinct_and_equal_the_reference(n, m):
+    state, reference = kernel_state(STATES[2]), Xoshiro(STATES[2])
+    taken, chosen = np.zeros(n, np.bool_), np.empty(m, np.int32)
+    for _ in range(20):
+        draw_rows(state, taken, chosen)
+        assert len(set(chosen.tolist())) == m
+        assert set(chosen.tolist()) <= set(range(n))
+        assert chosen.tolist() == sample_rows(reference, n, m)
+        assert not taken.any()
+
+
+def test_every_pair_of_rows_is_drawn():
+    state, taken, chosen = kernel_state(STATES[2]), np.zeros(4, np.bool_), np.empty(2, np.int32)
+    pairs = set()
+    for _ in range(200):
+        draw_rows(state, taken, chosen)
+        pairs.add(frozenset(chosen.tolist()))
+    assert len(pairs) == 6
+
+
+def test_trees_get_different_states_that_depend_only_on_the_seed():
+    states = _rng.seed_states(np.random.SeedSequence(5), 3)
+    assert states.shape == (3, 4)
+    assert states.dtype == np.uint64
+    assert len({tuple(state) for state in states.tolist()}) == 3
+    np.testing.assert_array_equal(states, _rng.seed_states(np.random.SeedSequence(5), 3))
+    np.testing.assert_array_equal(states[:2], _rng.seed_states(np.random.SeedSequence(5), 2))
