@@ -205,9 +205,19 @@ def leaf_values(
     forest: Forest, table: LeafTable, X: Array, reduce: Callable[[Array], Array], n_jobs: int | None
 ) -> Array:
     """`reduce` of the table's values for the leaves of each chunk of rows, (T, rows), put together by row."""
+    return _look_up_leaves(forest, table, X, len(forest.left), reduce, n_jobs)
 
+
+def leaf_means(forest: Forest, table: LeafTable, X: Array, n_jobs: int | None) -> Array:
+    """Mean over the trees of the table's values for the leaves of each row, summed in the order of the trees."""
+    return _look_up_leaves(forest, table, X, 1, lambda total: total[0] / len(forest.left), n_jobs)
+
+
+def _look_up_leaves(
+    forest: Forest, table: LeafTable, X: Array, height: int, reduce: Callable[[Array], Array], n_jobs: int | None
+) -> Array:
     def look_up(rows: slice) -> Array:
-        values = np.empty((len(forest.left), rows.stop - rows.start))
+        values = np.zeros((height, rows.stop - rows.start))
         walks.leaf_values(forest, table, X[rows], values)
         return reduce(values)
 
@@ -245,15 +255,14 @@ def log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array
     return np.concatenate(run(look_up, spans(len(X), _CHUNK), n_jobs))
 
 
-def mean_over_trees(values: Array) -> Array:
-    """Mean along the first axis, summed tree by tree: NumPy's own order depends on how many rows stand beside it."""
-    return np.add.accumulate(values, axis=0)[-1] / len(values)  # type: ignore[no-any-return]
-
-
 def log_mean_exp(values: Array) -> Array:
-    """Log of the mean of exp(values) along the first axis, without overflow; -inf where all are -inf."""
+    """Log of the mean of exp(values) along the first axis, without overflow; -inf where all are -inf.
+
+    Summed tree by tree: the order of NumPy's own sum depends on how many rows stand beside one.
+    """
     top = values.max(axis=0)
     shift = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
-        result: Array = shift + np.log(mean_over_trees(np.exp(values - shift)))
+        total = np.add.accumulate(np.exp(values - shift), axis=0)[-1]
+        result: Array = shift + np.log(total / len(values))
     return result

@@ -103,7 +103,7 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
         """
         rows = self._read(X)
         if lifetime is None:
-            return self._leaf_values("mass_table", rows, _kernels().mean_over_trees)
+            return self._leaf_means("mass_table", rows)
         times = np.atleast_1d(np.asarray(lifetime, np.float64))
         if times.ndim != 1 or times.size == 0 or not ((times >= 0) & (times <= self.lifetime)).all():
             raise ValueError(
@@ -157,10 +157,16 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
 
     def _scores(self, rows: Array) -> Array:
         if self.score == "mass":
-            return self._leaf_values("mass_table", rows, _kernels().mean_over_trees)
+            return self._leaf_means("mass_table", rows)
         if self.score == "log_mass":
-            return self._leaf_values("log_mass_table", rows, _kernels().mean_over_trees)
+            return self._leaf_means("log_mass_table", rows)
         return self._log_cell_masses(rows, np.minimum(self.lifetimes_, self.lifetime)).mean(axis=1)  # type: ignore[no-any-return]
+
+    def _leaf_means(self, table_name: str, rows: Array) -> Array:
+        """Mean over the trees of what a table of the engine's says of the leaves of `rows`."""
+        engine = _kernels()
+        table = getattr(engine, table_name)(self.posterior_)
+        return engine.leaf_means(self.forest_, table, rows, self.n_jobs)  # type: ignore[no-any-return]
 
     def _leaf_values(self, table_name: str, rows: Array, reduce: Callable[[Array], Array]) -> Array:
         """`reduce` over the trees, (n_trees, rows), of what a table of the engine's says of the leaves of `rows`."""

@@ -70,29 +70,29 @@ def find_leaf(lower, upper, X, i, path, held, length):
 
 @jit
 def leaf_values(forest, table, X, out):
-    """Write the table's value for the leaf of each row in each tree into `out`, float64 (T, n)."""
+    """Add the table's value for the leaf of each row in each tree to `out`, float64 (T, n), or (1, n) for the sums."""
     path = np.empty(forest.left.shape[1], np.uint32)
     world_lower, world_upper = table.world[0], table.world[1]
-    boxed = forest.lower.shape[2] > 0
+    boxed, per_tree = forest.lower.shape[2] > 0, out.shape[0] > 1
     for t in range(np.uint32(forest.left.shape[0])):
         left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
         lower, upper, weights = forest.lower[t], forest.upper[t], forest.weights[t]
-        inside, complement, values = table.inside[t], table.complement[t], out[t]
+        inside, complement, values = table.inside[t], table.complement[t], out[t if per_tree else np.uint64(0)]
         root = np.uint32(forest.root[t])
         size = linear_dimension(world_lower[t], world_upper[t], weights)
         for i in range(np.uint32(X.shape[0])):
             length = descend(left, right, feature, cut, root, X, i, path, None, None)
             j = path[length - np.uint32(1)]
             if contains(lower, upper, j, X, i) if boxed else contains(world_lower, world_upper, t, X, i):
-                values[i] = inside[j]
+                values[i] += inside[j]
                 continue
             held = count_holders(lower, upper, X, i, path, length) if boxed else np.uint32(0)
             if boxed and (held > 0 or contains(world_lower, world_upper, t, X, i)):
                 j, is_inside = find_leaf(lower, upper, X, i, path, held, length)
-                values[i] = inside[j] if is_inside else complement[j]
+                values[i] += inside[j] if is_inside else complement[j]
             else:
                 reach = extension(world_lower, world_upper, t, weights, X, i) / (size if size > 0.0 else 1.0)
-                values[i] = fade(table.outside[t], table.fading, reach, X.shape[1])
+                values[i] += fade(table.outside[t], table.fading, reach, X.shape[1])
 
 
 @jit

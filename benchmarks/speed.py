@@ -1,0 +1,153 @@
+"""Fit and score against IsolationForest and isotree in one run: time, ratios, peak memory, and how cost grows.
+
+Writes results/speed.csv and results/scaling.csv. Times are the best of several rounds in which all methods take turns,
+so that a busy machine slows all of them alike. `python benchmarks/speed.py --quick` takes a tenth of the rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from isotree import IsolationForest as IsoTree
+from sklearn.ensemble import IsolationForest
+
+from _common import load, seconds, write
+from polyaforest import BatchMPF, StreamingMPF
+
+PAPER = {"feature_weights": None, "max_depth": 10, "score": "mass", "random_state": 0, "n_jobs": 2}
+Method = Callable[[], Any]
+
+METHODS: dict[str, Method] = {
+    "IsolationForest": lambda: IsolationForest(random_state=0),
+    "isotree 100 x 256": lambda: IsoTree(ntrees=100, sample_size=256, nthreads=2, random_seed=1),
+    "sMPF all rows, depth 10": lambda: StreamingMPF(max_samples=None, **PAPER),
+    "sMPF 256 rows, depth 10": lambda: StreamingMPF(max_samples=256, **PAPER),
+    "sMPF default": lambda: StreamingMPF(random_state=0, n_jobs=2),
+    "bMPF all rows, depth 10": lambda: BatchMPF(**PAPER),
+    "bMPF default": lambda: BatchMPF(random_state=0, n_jobs=2),
+}
+SLOW_METHODS: dict[str, Method] = {"isotree default": lambda: IsoTree(nthreads=2, random_seed=1)}
+
+
+def data_sets(quick: bool) -> dict[str, np.ndarray]:
+    """The three sizes of the target: many rows, the middle, many columns."""
+    rng = np.random.default_rng(0)
+    sets = {"gauss 100000 x 10": rng.normal(size=(100_000, 10)), "gauss 10000 x 100": rng.normal(size=(10_000, 100))}
+    http = load("http")
+    if http is None:
+        print("http is not at hand (set POLYAFOREST_DATA): left out", file=sys.stderr)
+    else:
+        sets = {f"http {len(http)} x 3": http, **sets}
+    return {name: rows[:: 10 if quick else 1].copy() for name, rows in sets.items()}
+
+
+def score(model: Any, X: np.ndarray) -> Any:
+    """The scores of `X` by whatever the method calls them."""
+    return (model.predict if isinstance(model, IsoTree) else model.score_samples)(X)
+
+
+def fit_and_score(make: Method, X: np.ndarray) -> tuple[float, float]:
+    """Seconds to fit and seconds to score."""
+    model = make()
+    return seconds(lambda: model.fit(X)), seconds(lambda: score(model, X))
+
+
+def compare(name: str, X: np.ndarray, rounds: int) -> list[dict[str, Any]]:
+    """All methods on one data set, taking turns."""
+    best: dict[str, tuple[float, float]] = {}
+    for turn in range(rounds):
+        for method, make in {**METHODS, **(SLOW_METHODS if turn == 0 else {})}.items():
+            times = fit_and_score(make, X)
+            best[method] = min(best.get(method, times), times, key=sum)
+    total = {method: sum(times) for method, times in best.items()}
+    rows = []
+    for method, (fit, scoring) in best.items():
+        row = {
+            "data": name,
+            "method": method,
+            "fit_s": round(fit, 3),
+            "score_s": round(scoring, 3),
+            "vs_IsolationForest": round(total[method] / total["IsolationForest"], 2),
+            "vs_isotree_100x256": round(total[method] / total["isotree 100 x 256"], 2),
+            "vs_isotree_default": round(total[method] / total["isotree default"], 2),
+            "peak_mb": peak_memory(method, name) if "MPF" in method else "",
+            "allowed_mb": round(3 * X.nbytes / 1e6 + 200) if "MPF" in method else "",
+        }
+        rows.append(row)
+        print("  ".join(f"{value!s:>24}" if key == "method" else f"{value!s:>8}" for key, value in row.items()))
+    return rows
+
+
+def peak_memory(method: str, name: str) -> int:
+    """Megabytes by which fitting and scoring raise the peak of a fresh process that has its data and its code."""
+    command = [sys.executable, __file__, "--memory", method, name]
+    return int(json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout))
+
+
+def measure_memory(method: str, name: str) -> None:
+    """The child process of `peak_memory`."""
+    X = data_sets(quick=False)[name]
+    fit_and_score(METHODS[method], X[:300].copy())
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # start the high-water mark anew
+    fit_and_score(METHODS[method], X)
+    print(json.dumps(round(memory("VmHWM") - before)))
+
+
+def memory(entry: str) -> float:
+    """An entry of this process's status, in megabytes (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(entry)) / 1000
+
+
+def scaling(quick: bool) -> list[dict[str, Any]]:
+    """Cost of sMPF and bMPF, all rows in every tree, as rows, trees and depth double."""
+    n = 20_000 if quick else 100_000
+    X = np.random.default_rng(1).normal(size=(n, 10))
+    base = {"rows": n // 4, "trees": 50, "depth": 8}
+    rows = []
+    for dimension, values in {"rows": [n // 4, n // 2, n], "trees": [25, 50, 100], "depth": [4, 8, 16]}.items():
+        for value in values:
+            size = {**base, dimension: value}
+            setting = {**PAPER, "n_estimators": size["trees"], "max_depth": size["depth"]}
+            part = X[: size["rows"]].copy()
+            for name, make in {
+                "sMPF": lambda setting=setting: StreamingMPF(max_samples=None, **setting),
+                "bMPF": lambda setting=setting: BatchMPF(**setting),
+            }.items():
+                fit, scoring = min((fit_and_score(make, part) for _ in range(3)), key=sum)
+                cost = {"fit_s": round(fit, 3), "score_s": round(scoring, 3)}
+                rows.append({"varied": dimension, "method": name, **size, **cost})
+                print("  ".join(f"{v!s:>8}" for v in rows[-1].values()))
+    return rows
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows, one round, no files written")
+    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory:
+        measure_memory(*options.memory)
+        return
+    for make in METHODS.values():  # compile first: start-up has its own benchmark
+        fit_and_score(make, np.random.default_rng(0).normal(size=(600, 3)))
+    results = []
+    for name, X in data_sets(options.quick).items():
+        results += compare(name, X, rounds=1 if options.quick else 3)
+    growth = scaling(options.quick)
+    if not options.quick:
+        write("speed", results)
+        write("scaling", growth)
+
+
+if __name__ == "__main__":
+    main()
