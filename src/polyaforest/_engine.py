@@ -72,11 +72,11 @@ def grow_trees(X: Array, n_rows: int, plan: Plan) -> Forest:
         grower = _Grower(X, columns, n_rows, plan)
         return [grower.grow(state) for state in states[span]]
 
-    pilot = _Grower(X, columns, n_rows, plan).grow(states[0].copy())
-    _refuse_if_too_large(int(pilot.size[0]), X.shape[1], plan, boxed=True)
-    return stack(
-        [tree for trees in run(grow_span, tree_spans(plan.n_trees, plan.n_jobs), plan.n_jobs) for tree in trees]
-    )
+    if memory_needed(plan, plan.most_nodes(n_rows), boxed=True) > memory_limit():  # it may: one tree will tell
+        pilot = _Grower(X, columns, n_rows, plan).grow(states[0].copy())
+        _refuse_if_too_large(plan, int(pilot.size[0]), boxed=True)
+    spans_of_trees = run(grow_span, tree_spans(plan.n_trees, plan.n_jobs), plan.n_jobs)
+    return stack([tree for trees in spans_of_trees for tree in trees])
 
 
 class _Grower:
@@ -123,7 +123,7 @@ def sample_processes(plan: Plan) -> Forest:
         most = plan.most_nodes()
         capacity, levels = min(most, _FIRST_CAPACITY), max(min(plan.depth_limit, 64), 1)
         while True:
-            _refuse_if_too_large(capacity // 2, plan.domain.shape[1], plan, boxed=False)
+            _refuse_if_too_large(plan, capacity // 2, boxed=False)
             tree = new_forest(capacity, weights[None].copy(), state[None].copy(), plan.domain, boxed=False)
             regions = np.empty((levels, *plan.domain.shape))
             if process.sample_process(tree, 0, regions, plan.lifetime, plan.depth_limit):
@@ -142,18 +142,26 @@ def _draw_weights(state: Array, weighting: Weighting) -> Array:
     return weights
 
 
-def _refuse_if_too_large(n_nodes: int, n_features: int, plan: Plan, *, boxed: bool) -> None:
-    """Raise before a forest with trees of `n_nodes` nodes would exhaust the machine's memory."""
-    if not hasattr(os, "sysconf"):
-        return
-    needed = plan.n_trees * n_nodes * (node_bytes(n_features, boxed=boxed) + 5 * 8)  # with its posterior
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > 0.8 * available:
+def memory_needed(plan: Plan, n_nodes: int, *, boxed: bool) -> int:
+    """Bytes at the peak of building a forest of trees of `n_nodes` nodes: each tree, all of them stacked, posterior."""
+    return plan.n_trees * n_nodes * (2 * node_bytes(plan.domain.shape[1], boxed=boxed) + 4 * 8)
+
+
+def memory_limit() -> float:
+    """Bytes that a forest may take: most of the machine's memory, where the system tells how much that is."""
+    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
+        return float("inf")
+    return 0.8 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _refuse_if_too_large(plan: Plan, n_nodes: int, *, boxed: bool) -> None:
+    """Raise before a forest with trees of `n_nodes` nodes or more would exhaust the machine's memory."""
+    needed, limit = memory_needed(plan, n_nodes, boxed=boxed), memory_limit()
+    if needed > limit:
+        remedies = "max_depth, lifetime, max_samples" if boxed else "max_depth, lifetime"
         raise MemoryError(
-            f"the forest would need about {needed / 1e9:.1f} GB ({plan.n_trees} trees of {n_nodes:,} nodes and more), "
-            f"this machine has {available / 1e9:.1f} GB: set a smaller max_depth, lifetime"
-            + (", max_samples" if boxed else "")
-            + " or n_estimators"
+            f"the forest would need about {needed / 1e9:.1f} GB ({plan.n_trees} trees of {n_nodes:,} nodes or more) and "
+            f"may take {limit / 1e9:.1f} GB on this machine: set a smaller {remedies} or n_estimators"
         )
 
 

@@ -20,6 +20,7 @@ from polyaforest._validation import all_or_nothing, read_domain, read_rows, read
 from polyaforest.thresholds import auto_threshold
 
 _THRESHOLD_ROWS = 4096  # rows whose scores place the automatic threshold
+_ROUNDING = 1 - 1e-12  # keeps a mass from falling below its own logarithm's exponential
 
 
 def _kernels() -> ModuleType:
@@ -217,7 +218,8 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
             self.offset_ = auto_threshold(scores)
         else:
             with np.errstate(divide="ignore"):
-                self.offset_ = float(np.exp(auto_threshold(np.log(scores))))
+                threshold = np.exp(auto_threshold(np.log(scores)))
+            self.offset_ = float(threshold * _ROUNDING)
 
 
 class StreamingMPF(_PolyaForest):
