@@ -33,7 +33,6 @@ from polyaforest._rng import seed_states
 from polyaforest.kernels import cuts, mondrian, polya, process
 from polyaforest.kernels import forest as walks
 
-_CHUNK = 2048  # rows scored at a time: they and one tree fit the second-level cache
 _FIRST_CAPACITY = 4096  # node slots of the first attempt at a tree
 _TINY = 1e-290  # a sum of masses below this has lost digits to underflow
 
@@ -160,8 +159,8 @@ def _refuse_if_too_large(plan: Plan, n_nodes: int, *, boxed: bool) -> None:
     if needed > limit:
         remedies = "max_depth, lifetime, max_samples" if boxed else "max_depth, lifetime"
         raise MemoryError(
-            f"the forest would need about {needed / 1e9:.1f} GB ({plan.n_trees} trees of {n_nodes:,} nodes or more) and "
-            f"may take {limit / 1e9:.1f} GB on this machine: set a smaller {remedies} or n_estimators"
+            f"the forest would need about {needed / 1e9:.1f} GB ({plan.n_trees} trees of {n_nodes:,} nodes or more), "
+            f"more than the {limit / 1e9:.1f} GB it may take here: set a smaller {remedies} or n_estimators"
         )
 
 
@@ -172,7 +171,7 @@ def count_rows(forest: Forest, X: Array, n_jobs: int | None) -> tuple[Array, Arr
     """How many rows of `X` fall below every node, (T, C), and outside the domain, (T,)."""
     counts = np.zeros_like(forest.counts)
     trees = range(len(counts))
-    outside = run(lambda t: process.count_rows(forest, t, X, counts[t]), trees, n_jobs)
+    outside = run(lambda t: walks.count_rows(forest, t, X, counts[t]), trees, n_jobs)
     return counts, np.array(outside, np.int64)
 
 
@@ -229,7 +228,7 @@ def _look_up_leaves(
         walks.leaf_values(forest, table, X[rows], values)
         return reduce(values)
 
-    return np.concatenate(run(look_up, spans(len(X), _CHUNK), n_jobs))
+    return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
 
 
 def leaf_kinds(forest: Forest, known: Posterior, X: Array, n_jobs: int | None) -> tuple[Array, Array]:
@@ -239,7 +238,7 @@ def leaf_kinds(forest: Forest, known: Posterior, X: Array, n_jobs: int | None) -
     def look_up(rows: slice) -> None:
         walks.leaf_kinds(forest, known.world, X[rows], nodes[:, rows], kinds[:, rows])
 
-    run(look_up, spans(len(X), _CHUNK), n_jobs)
+    run(look_up, spans(len(X), walks.BLOCK), n_jobs)
     return nodes.T, kinds.T
 
 
@@ -260,7 +259,7 @@ def log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array
             log_mean[:, faint] = log_mean_exp(each)
         return log_mean.T
 
-    return np.concatenate(run(look_up, spans(len(X), _CHUNK), n_jobs))
+    return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
 
 
 def log_mean_exp(values: Array) -> Array:

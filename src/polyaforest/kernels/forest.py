@@ -1,7 +1,7 @@
 """Walks: where rows fall in a forest, and what is written there.
 
 Boxes are nested, so a row in a node's box is in the boxes of all its ancestors. Every walk therefore goes down by the
-cuts alone, reading one number per level, and looks at boxes from the bottom up until the first that holds the row.
+cuts alone, all rows together, and looks at boxes on the way back up, until the first that holds the row.
 
 Arrays are taken out of the forest once per tree and handed on one by one: taking them out once per row would cost two
 atomic updates each of a reference count that all threads share, several times the cost of the walk.
@@ -19,76 +19,127 @@ _OBSERVED_I = int(LeafKind.OBSERVED_I)
 _OBSERVED_II = int(LeafKind.OBSERVED_II)
 _COMPLEMENTARY = int(LeafKind.COMPLEMENTARY)
 _OUTSIDE = int(LeafKind.OUTSIDE)
+BLOCK = 2048  # rows walked together: they and one tree fit the second-level cache
 
 
 @jit_inline
-def descend(left, right, feature, cut, j, X, i, path, time, until):
-    """Follow the cuts from node `j` down, up to time `until` unless that is None (the test is then compiled away).
+def descend(left, right, feature, cut, root, X, active, nodes, time, until):
+    """Follow the cuts from the root for all rows of `X` together, level by level; write where they end to `nodes`.
 
-    Writes the nodes passed to `path` and returns how many there are.
+    Only cuts made up to time `until` count, unless that is None (the test is then compiled away). The steps of
+    different rows do not wait for each other, and there is no branch to predict: a row that has arrived is written to
+    the list of `active` rows like any other and then written over.
     """
-    path[0] = j
-    length = np.uint32(1)
-    delta = feature[j]
-    while delta != NONE:
-        if until is not None:
-            if time[j] > until:
-                break
-        j = np.uint32(left[j] if X[i, np.uint32(delta)] <= cut[j] else right[j])
+    for i in range(np.uint32(X.shape[0])):
+        nodes[i] = root
+        active[i] = i
+    n_active = np.uint32(X.shape[0])
+    if feature[root] == NONE:
+        return
+    if until is not None:
+        if time[root] > until:
+            return
+    while n_active > 0:
+        n_left = np.uint32(0)
+        for a in range(n_active):
+            i = active[a]
+            j = nodes[i]
+            if_left, if_right = left[j], right[j]
+            j = np.uint32(if_left if X[i, np.uint32(feature[j])] <= cut[j] else if_right)
+            nodes[i] = j
+            active[n_left] = i
+            goes_on = feature[j] != NONE
+            if until is not None:
+                goes_on &= time[j] <= until
+            n_left += np.uint32(goes_on)
+        n_active = n_left
+
+
+@jit
+def count_rows(forest, t, X, counts):
+    """Add to `counts`, int64 (C,), the rows of `X` below every node of process `t`; return how many lie outside."""
+    left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
+    lower, upper, root = forest.domain[:1], forest.domain[1:], np.uint32(forest.root[t])
+    active, nodes = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    reached = np.zeros(counts.shape[0], np.int64)
+    outside = 0
+    for start in range(0, X.shape[0], BLOCK):
+        rows = X[start : start + BLOCK]
+        descend(left, right, feature, cut, root, rows, active, nodes, None, None)
+        for i in range(np.uint32(rows.shape[0])):
+            is_inside = contains(lower, upper, 0, rows, i)
+            reached[nodes[i]] += is_inside
+            outside += not is_inside
+    for j in range(forest.size[t] - 1, 0, -1):  # children come after their parents
+        reached[forest.parent[t, j]] += reached[j]
+    for j in range(forest.size[t]):
+        counts[j] += reached[j]
+    return outside
+
+
+@jit_inline
+def climb(parent, j, path):
+    """Write the nodes from `j` up to the root to `path`; return how many there are."""
+    length = np.uint32(0)
+    while True:
         path[length] = j
         length += np.uint32(1)
-        delta = feature[j]
-    return length
+        above = parent[j]
+        if above == NONE:
+            return length
+        j = np.uint32(above)
 
 
 @jit_inline
-def count_holders(lower, upper, X, i, path, length):
-    """How many nodes of `path`, from its start, have row `i` of `X` in their boxes; the last one has not."""
-    held, high = np.uint32(0), length - np.uint32(1)
-    while held < high:
-        middle = (held + high) >> np.uint32(1)
+def first_holder(lower, upper, X, i, path, length):
+    """The place on `path`, upwards, of the first box that holds row `i`, or its `length`; the box at 0 does not."""
+    low, high = np.uint32(1), length
+    while low < high:
+        middle = (low + high) >> np.uint32(1)
         if contains(lower, upper, path[middle], X, i):
-            held = middle + np.uint32(1)
-        else:
             high = middle
-    return held
+        else:
+            low = middle + np.uint32(1)
+    return low
 
 
 @jit_inline
-def find_leaf(lower, upper, X, i, path, held, length):
+def find_leaf(lower, upper, X, i, path, holder):
     """The node at whose region the walk of row `i` ends, and whether it ends inside that node's box.
 
-    The first `held` boxes on the path hold the row. It ends early, in a complementary leaf, at the first box that
-    leaves the row out in a live dimension.
+    The boxes from place `holder` of the `path` upwards hold the row. From there down, the walk ends in a complementary
+    leaf at the first box that leaves the row out in a live dimension.
     """
-    while held < length:
-        if not contains_live(lower, upper, path[held], X, i):
-            return path[held], False
-        held += np.uint32(1)
-    return path[length - np.uint32(1)], True
+    step = holder
+    while step > 0:
+        step -= np.uint32(1)
+        if not contains_live(lower, upper, path[step], X, i):
+            return path[step], False
+    return path[0], True
 
 
 @jit
 def leaf_values(forest, table, X, out):
     """Add the table's value for the leaf of each row in each tree to `out`, float64 (T, n), or (1, n) for the sums."""
     path = np.empty(forest.left.shape[1], np.uint32)
+    active, nodes = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
     world_lower, world_upper = table.world[0], table.world[1]
     boxed, per_tree = forest.lower.shape[2] > 0, out.shape[0] > 1
     for t in range(np.uint32(forest.left.shape[0])):
         left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
-        lower, upper, weights = forest.lower[t], forest.upper[t], forest.weights[t]
+        lower, upper, parent, weights = forest.lower[t], forest.upper[t], forest.parent[t], forest.weights[t]
         inside, complement, values = table.inside[t], table.complement[t], out[t if per_tree else np.uint64(0)]
-        root = np.uint32(forest.root[t])
         size = linear_dimension(world_lower[t], world_upper[t], weights)
+        descend(left, right, feature, cut, np.uint32(forest.root[t]), X, active, nodes, None, None)
         for i in range(np.uint32(X.shape[0])):
-            length = descend(left, right, feature, cut, root, X, i, path, None, None)
-            j = path[length - np.uint32(1)]
+            j = nodes[i]
             if contains(lower, upper, j, X, i) if boxed else contains(world_lower, world_upper, t, X, i):
                 values[i] += inside[j]
                 continue
-            held = count_holders(lower, upper, X, i, path, length) if boxed else np.uint32(0)
-            if boxed and (held > 0 or contains(world_lower, world_upper, t, X, i)):
-                j, is_inside = find_leaf(lower, upper, X, i, path, held, length)
+            length = climb(parent, j, path)
+            holder = first_holder(lower, upper, X, i, path, length) if boxed else length
+            if boxed and (holder < length or contains(world_lower, world_upper, t, X, i)):
+                j, is_inside = find_leaf(lower, upper, X, i, path, holder)
                 values[i] += inside[j] if is_inside else complement[j]
             else:
                 reach = extension(world_lower, world_upper, t, weights, X, i) / (size if size > 0.0 else 1.0)
@@ -109,15 +160,17 @@ def fade(value, fading, reach, n_features):
 def leaf_kinds(forest, world, X, nodes, kinds):
     """Write the leaf of each row in each tree: its node and `LeafKind`, both (T, n); node NONE when outside."""
     path = np.empty(forest.left.shape[1], np.uint32)
+    active, reached = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
     for t in range(forest.left.shape[0]):
         left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
-        lower, upper, root = forest.lower[t], forest.upper[t], np.uint32(forest.root[t])
+        lower, upper, parent = forest.lower[t], forest.upper[t], forest.parent[t]
+        descend(left, right, feature, cut, np.uint32(forest.root[t]), X, active, reached, None, None)
         for i in range(X.shape[0]):
             if not contains(world[0], world[1], t, X, i):
                 nodes[t, i], kinds[t, i] = NONE, _OUTSIDE
                 continue
-            length = descend(left, right, feature, cut, root, X, i, path, None, None)
-            j, is_inside = find_leaf(lower, upper, X, i, path, np.uint32(0), length)
+            length = climb(parent, reached[i], path)
+            j, is_inside = find_leaf(lower, upper, X, i, path, length)
             nodes[t, i] = j
             kinds[t, i] = observed_kind(forest, t, j, world) if is_inside else _COMPLEMENTARY
 
@@ -137,12 +190,10 @@ def observed_kind(forest, t, j, world):
 def set_rates(lower, upper, weights, base, X, i, path, length, rates):
     """The rate at which row `i` is cut off from each node on its path: its distance from the box, `base` added.
 
-    From the bottom up, until a box is no distance away: those above it are none either.
+    Upwards, until a box is no distance away: those above it are none either.
     """
-    step = length
-    distance = 0.0 if contains(lower, upper, path[length - np.uint32(1)], X, i) else 1.0
-    while step > 0:
-        step -= np.uint32(1)
+    distance = 0.0 if contains(lower, upper, path[0], X, i) else 1.0
+    for step in range(length):
         if distance > 0.0:
             distance = extension(lower, upper, path[step], weights, X, i)
         rates[step] = base + distance
@@ -157,10 +208,12 @@ def find_cells(time, lifetimes, path, length, rates, cells, log_weights):
     """
     n_lifetimes = lifetimes.shape[0]
     s, began, log_weight = 0, 0.0, 0.0
-    for step in range(length):
+    step = length
+    while step > 0:
+        step -= np.uint32(1)
         j, rate = path[step], rates[step]
         ends = time[j]
-        while s < n_lifetimes and (lifetimes[s] < ends or step + 1 == length):
+        while s < n_lifetimes and (lifetimes[s] < ends or step == 0):
             cells[s] = j
             log_weights[s] = log_weight
             elapsed = min(lifetimes[s], ends) - began
@@ -181,17 +234,19 @@ def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
     """
     n_lifetimes, width = lifetimes.shape[0], forest.left.shape[1]
     path, rates = np.empty(width, np.uint32), np.empty(width)
+    active, nodes = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
     cells, log_weights = np.empty(n_lifetimes, np.uint32), np.empty(n_lifetimes)
     domain_lower, domain_upper, is_process = forest.domain[:1], forest.domain[1:], forest.lower.shape[2] == 0
     until, summed = lifetimes[n_lifetimes - 1], total.shape[1] > 0
     for t in range(np.uint32(forest.left.shape[0])):
         left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
-        lower, upper, weights, time = forest.lower[t], forest.upper[t], forest.weights[t], forest.time[t]
-        root, masses = np.uint32(forest.root[t]), node_masses[t]
+        lower, upper, parent, time = forest.lower[t], forest.upper[t], forest.parent[t], forest.time[t]
+        weights, masses = forest.weights[t], node_masses[t]
+        descend(left, right, feature, cut, np.uint32(forest.root[t]), X, active, nodes, time, until)
         for i in range(np.uint32(X.shape[0])):
             # regions of a process reach as far as its domain; the boxes of a tree speak for themselves
             base = extension(domain_lower, domain_upper, 0, weights, X, i) if is_process else 0.0
-            length = descend(left, right, feature, cut, root, X, i, path, time, until)
+            length = climb(parent, nodes[i], path)
             set_rates(lower, upper, weights, base, X, i, path, length, rates)
             find_cells(time, lifetimes, path, length, rates, cells, log_weights)
             for s in range(n_lifetimes):

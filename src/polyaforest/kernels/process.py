@@ -1,14 +1,10 @@
-"""Where the cuts of a Mondrian process fall (the partition of bMPF), and how rows are counted in its cells.
-
-The domain is cut whatever the data, so counts add and subtract exactly.
-"""
+"""Where the cuts of a Mondrian process fall (the partition of bMPF): the domain is cut, whatever the data."""
 
 import numpy as np
 
 from polyaforest._arrays import NONE
 from polyaforest._jit import jit
 from polyaforest.kernels.cuts import draw_cut, make_leaf
-from polyaforest.kernels.geometry import contains
 
 
 @jit
@@ -67,27 +63,3 @@ def cut_region(forest, t, j, region, lifetime):
         return False
     forest.time[t, j], forest.feature[t, j], forest.cut[t, j] = time, delta, xi
     return True
-
-
-@jit
-def count_rows(forest, t, X, count):
-    """Add to `count`, int64 (C,), the rows of `X` below every node of tree `t`; return how many lie outside."""
-    left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
-    lower, upper = forest.domain[:1], forest.domain[1:]
-    reached = np.zeros(count.shape[0], np.int64)
-    outside = 0
-    for i in range(np.uint32(X.shape[0])):
-        if not contains(lower, upper, 0, X, i):
-            outside += 1
-            continue
-        j = np.uint32(0)
-        delta = feature[j]
-        while delta != NONE:
-            j = np.uint32(left[j] if X[i, np.uint32(delta)] <= cut[j] else right[j])
-            delta = feature[j]
-        reached[j] += 1
-    for j in range(forest.size[t] - 1, 0, -1):  # children come after their parents
-        reached[forest.parent[t, j]] += reached[j]
-    for j in range(forest.size[t]):
-        count[j] += reached[j]
-    return outside
