@@ -56,6 +56,13 @@ class Forest(NamedTuple):
     domain: Array  # float64 (2, D): the known world; an empty box (inf, -inf) where the data's own box stands for it
 
 
+class Prior(NamedTuple):
+    """What is believed before any point is counted."""
+
+    strength: float  # gamma: pseudo-points behind the prior of the first cut
+    is_open: bool  # whether anything can lie beyond the known world
+
+
 class Posterior(NamedTuple):
     """What the posterior says of every node of a forest, in logarithms; derived by `kernels.polya`."""
 

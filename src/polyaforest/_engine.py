@@ -22,6 +22,7 @@ from polyaforest._arrays import (
     Forest,
     LeafTable,
     Posterior,
+    Prior,
     new_forest,
     new_posterior,
     node_bytes,
@@ -178,12 +179,12 @@ def count_rows(forest: Forest, X: Array, n_jobs: int | None) -> tuple[Array, Arr
 # ---- posterior and lookups -----------------------------------------------------------------------------------------
 
 
-def posterior(forest: Forest, prior_strength: float, *, is_open: bool, n_jobs: int | None) -> Posterior:
+def posterior(forest: Forest, prior: Prior, *, n_jobs: int | None) -> Posterior:
     """The posterior masses and volumes of every node."""
     whole = new_posterior(forest)
 
     def derive(span: slice) -> None:
-        polya.set_posteriors(forest, span.start, span.stop, prior_strength, is_open, whole)
+        polya.set_posteriors(forest, span.start, span.stop, prior.strength, prior.is_open, whole)
 
     run(derive, tree_spans(len(forest.left), n_jobs), n_jobs)
     return whole

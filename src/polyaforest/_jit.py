@@ -57,7 +57,8 @@ class _Announcer(event.Listener):
         self.silent = not sys.stderr.isatty()
 
     def on_start(self, event: event.Event) -> None:
-        if not self.silent:
+        is_ours = event.data["dispatcher"].py_func.__module__.startswith("polyaforest")
+        if is_ours and not self.silent:
             self.silent = True
             print("polyaforest: compiling for this machine, once (about 20 seconds) ...", file=sys.stderr)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
 
 def read_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Array:
     """`X` as a C-contiguous, writable float64 matrix of finite values, its columns checked against the fit's."""
-    _refuse_inexact_integers(X)
+    _refuse_unmeasurable(X)
     try:
         rows = validate_data(estimator, X, reset=reset, dtype=np.float64, order="C", ensure_all_finite=False)
     except (TypeError, ValueError) as problem:
@@ -93,6 +94,21 @@ def _as_floats(name: str, values: Any) -> Array:
         raise ValueError(f"{name} must be an array of numbers; got {values!r} ({problem})") from problem
 
 
+def read_share(name: str, value: Any) -> float:
+    """A number from 0 to 1 that a caller gave, checked."""
+    if not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        raise ValueError(f"{name} must be a number from 0 to 1; got {value!r}")
+    return float(value)
+
+
+def read_times(name: str, value: Any, latest: float) -> Array:
+    """One or more times from 0 to `latest` that a caller gave, as a vector, checked."""
+    times = np.atleast_1d(_as_floats(name, value))
+    if times.ndim != 1 or times.size == 0 or not ((times >= 0) & (times <= latest)).all():
+        raise ValueError(f"{name} must be one or more times from 0 to {latest}, the forest's own; got {value!r}")
+    return times
+
+
 def column_name(estimator: BaseEstimator, k: int) -> str:
     """How to call column `k` in a message."""
     names = getattr(estimator, "feature_names_in_", None)
@@ -116,32 +132,52 @@ def _refuse_extreme(estimator: BaseEstimator, rows: Array) -> None:
     raise ValueError(f"{place} is {value:g}{more}: values beyond {LARGEST:g} cannot be measured; rescale the column")
 
 
-def _refuse_inexact_integers(X: Any) -> None:
-    """Raise if an integer would change when read as a float: an id or a nanosecond stamp, most likely."""
-    for name, values in _integer_columns(X):
-        too_large = (values > _EXACT_INTEGER) | (values < -_EXACT_INTEGER)
-        if too_large.any():
-            place = tuple(int(p) for p in np.argwhere(too_large)[0])
-            column = name if name is not None else str(place[-1])
+def _refuse_unmeasurable(X: Any) -> None:
+    """Raise if a column holds what would be read as a number but should not be: a date, or an integer that no float is.
+
+    Such integers are most often identifiers or nanosecond stamps.
+    """
+    for name, values in _columns(X):
+        if values.dtype.kind in "mM":
             raise ValueError(
-                f"row {place[0]}, column {column} is the integer {values[place]}, beyond the {_EXACT_INTEGER} up to "
-                "which floats are exact: leave the column out if it is an identifier, or subtract an offset first"
+                f"column {name or 0} holds dates or durations: make numbers of them, such as the hour of day"
+            )
+        if values.dtype.kind not in "iuO":
+            continue
+        too_large = np.frompyfunc(_is_inexact, 1, 1)(values) if values.dtype.kind == "O" else _is_inexact(values)
+        if np.any(too_large):
+            place = tuple(int(p) for p in np.argwhere(too_large)[0])
+            raise ValueError(
+                f"row {place[0]}, column {name or place[-1]} is the integer {values[place]}, beyond {_EXACT_INTEGER}, "
+                "up to which floats are exact: leave the column out if it is an identifier, or subtract an offset first"
             )
 
 
-def _integer_columns(X: Any) -> list[tuple[str | None, Array]]:
-    """The integer data of `X` with its column names; an integer array comes as a whole, without a name."""
-    if isinstance(X, np.ndarray):
-        return [(None, X)] if X.dtype.kind in "iu" and X.dtype.itemsize == 8 and X.ndim == 2 else []
-    if not (hasattr(X, "columns") and hasattr(X, "shape")):
+def _is_inexact(values: Any) -> Any:
+    """Which integers are beyond those that floats hold exactly; a cell that is no integer is not."""
+    if isinstance(values, Integral):
+        return abs(int(values)) > _EXACT_INTEGER
+    if isinstance(values, np.ndarray):
+        return (values > _EXACT_INTEGER) | (values < -_EXACT_INTEGER)
+    return False
+
+
+def _columns(X: Any) -> list[tuple[str | None, Array]]:
+    """The columns of a frame with their names; any other table as a whole, without a name."""
+    if hasattr(X, "columns") and hasattr(X, "shape"):
+        names = [str(name) for name in X.columns]
+        if not names:
+            raise ValueError("the frame has no columns, and no rows could be told apart: give it at least one")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"column {twice!r} occurs more than once: give every column a name of its own")
+        columns = (X.iloc[:, k] if hasattr(X, "iloc") else X[:, k] for k in range(len(names)))
+        return [(repr(name), np.asarray(column)) for name, column in zip(names, columns, strict=True)]
+    try:
+        values = np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)  # a list may mix ints and floats
+    except ValueError:  # ragged: reading it will say so
         return []
-    columns: list[tuple[str | None, Array]] = []
-    for k, name in enumerate(X.columns):
-        column = X.iloc[:, k] if hasattr(X, "iloc") else X[:, k]
-        values = np.asarray(column)
-        if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
-            columns.append((repr(str(name)), values))
-    return columns
+    return [(None, values)] if values.ndim == 2 else []
 
 
 def _name_unreadable_cell(X: Any, problem: Exception) -> None:

@@ -14,12 +14,21 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest._arrays import Array, Forest, Posterior
+from polyaforest._arrays import Array, Forest, LeafKind, LeafTable, Posterior, Prior
 from polyaforest._plan import Plan, Weighting, bounding_box, weighting_of_domain, weighting_of_rows
-from polyaforest._validation import all_or_nothing, read_domain, read_rows, read_weights, refuse_rows_outside
+from polyaforest._validation import (
+    all_or_nothing,
+    read_domain,
+    read_rows,
+    read_share,
+    read_times,
+    read_weights,
+    refuse_rows_outside,
+)
 from polyaforest.thresholds import auto_threshold
 
 _THRESHOLD_ROWS = 4096  # rows whose scores place the automatic threshold
+Tabulate = Callable[[Posterior], LeafTable]
 _ROUNDING = 1 - 1e-12  # keeps a mass from falling below its own logarithm's exponential
 
 
@@ -50,7 +59,7 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
         "contamination": [StrOptions({"auto"}), Interval(Real, 0, 0.5, closed="right")],
         "domain": [StrOptions({"data"}), "array-like", None],
         "random_state": ["random_state"],
-        "n_jobs": [Integral, None],
+        "n_jobs": [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None],
     }
 
     _lifetimes: ClassVar[Array]  # times of the multiscale score, in units of the weighting
@@ -58,6 +67,7 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
     posterior_: Posterior
     offset_: float
     lifetimes_: Array
+    prior_: Prior
 
     # ---- scikit-learn's words ---------------------------------------------------------------------------------------
 
@@ -83,7 +93,7 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Array:
         """+1 for normal rows, -1 for anomalies (``decision_function(X) < 0``)."""
-        return np.where(self.decision_function(X) < 0, -1, 1)
+        return np.where(self.decision_function(X) >= 0, 1, -1)
 
     # ---- probabilities ----------------------------------------------------------------------------------------------
 
@@ -104,26 +114,22 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
         """
         rows = self._read(X)
         if lifetime is None:
-            return self._leaf_means("mass_table", rows)
-        times = np.atleast_1d(np.asarray(lifetime, np.float64))
-        if times.ndim != 1 or times.size == 0 or not ((times >= 0) & (times <= self.lifetime)).all():
-            raise ValueError(
-                f"lifetime must be one or more times from 0 to {self.lifetime}, the forest's own; got {lifetime!r}"
-            )
+            return self._leaf_means(_kernels().mass_table, rows)
+        times = read_times("lifetime", lifetime, self._grown_until)
         ascending, places = np.unique(times, return_inverse=True)
         masses = np.exp(self._log_cell_masses(rows, ascending))[:, places]
         return masses if np.ndim(lifetime) else masses[:, 0]
 
     def tree_masses(self, X: Any) -> Array:
         """Mass of the leaf that holds each row, in every tree, ndarray of shape (n_rows, n_estimators)."""
-        return self._leaf_values("mass_table", self._read(X), np.transpose)
+        return self._leaf_values(_kernels().mass_table, self._read(X), np.transpose)
 
     def log_density(self, X: Any) -> Array:
         """Log of the forest's mean density at each row, over the features that vary.
 
         Within a leaf the density is its mass divided by its volume.
         """
-        return self._leaf_values("log_density_table", self._read(X), _kernels().log_mean_exp)
+        return self._leaf_values(_kernels().log_density_table, self._read(X), _kernels().log_mean_exp)
 
     def epsilon_level(self, X: Any, phi: float) -> Array:
         """The smallest epsilon at which each row is an (epsilon, phi)-anomaly: the phi-quantile of its tree masses.
@@ -131,9 +137,9 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
         Leaf masses depend on how finely the trees cut: uncapped trees of 256 rows have leaves of about 1/256, however
         normal. Set `max_depth` or `lifetime` where epsilon is to mean something by itself.
         """
-        shares = np.arange(self.n_estimators + 1) / self.n_estimators
-        needed = int(np.searchsorted(shares, _fraction("phi", phi)))  # the fewest trees that make up a share of phi
         masses = self.tree_masses(X)
+        shares = np.arange(masses.shape[1] + 1) / masses.shape[1]
+        needed = int(np.searchsorted(shares, read_share("phi", phi)))  # the fewest trees that make up a share of phi
         if needed == 0:
             return np.zeros(len(masses))
         return np.partition(masses, needed - 1, axis=1)[:, needed - 1]
@@ -143,7 +149,8 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
 
         See `epsilon_level` on how fine trees should be for that.
         """
-        return self.epsilon_level(X, phi) <= _fraction("epsilon", epsilon)
+        levels = self.epsilon_level(X, phi)
+        return levels <= read_share("epsilon", epsilon)
 
     def leaves(self, X: Any) -> Leaves:
         """The leaf that holds each row, in every tree: its node in ``forest_`` and its `LeafKind`."""
@@ -158,30 +165,33 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
 
     def _scores(self, rows: Array) -> Array:
         if self.score == "mass":
-            return self._leaf_means("mass_table", rows)
+            return self._leaf_means(_kernels().mass_table, rows)
         if self.score == "log_mass":
-            return self._leaf_means("log_mass_table", rows)
-        return self._log_cell_masses(rows, np.minimum(self.lifetimes_, self.lifetime)).mean(axis=1)  # type: ignore[no-any-return]
+            return self._leaf_means(_kernels().log_mass_table, rows)
+        return self._log_cell_masses(rows, self.lifetimes_).mean(axis=1)  # type: ignore[no-any-return]
 
-    def _leaf_means(self, table_name: str, rows: Array) -> Array:
-        """Mean over the trees of what a table of the engine's says of the leaves of `rows`."""
-        engine = _kernels()
-        table = getattr(engine, table_name)(self.posterior_)
-        return engine.leaf_means(self.forest_, table, rows, self.n_jobs)  # type: ignore[no-any-return]
+    def _leaf_means(self, tabulate: Tabulate, rows: Array) -> Array:
+        """Mean over the trees of what a table of the posterior says of the leaves of `rows`."""
+        means: Array = _kernels().leaf_means(self.forest_, tabulate(self.posterior_), rows, self.n_jobs)
+        return means
 
-    def _leaf_values(self, table_name: str, rows: Array, reduce: Callable[[Array], Array]) -> Array:
-        """`reduce` over the trees, (n_trees, rows), of what a table of the engine's says of the leaves of `rows`."""
-        engine = _kernels()
-        table = getattr(engine, table_name)(self.posterior_)
-        return engine.leaf_values(self.forest_, table, rows, reduce, self.n_jobs)  # type: ignore[no-any-return]
+    def _leaf_values(self, tabulate: Tabulate, rows: Array, reduce: Callable[[Array], Array]) -> Array:
+        """`reduce` over the trees, (n_trees, rows), of what a table of the posterior says of the leaves of `rows`."""
+        values: Array = _kernels().leaf_values(self.forest_, tabulate(self.posterior_), rows, reduce, self.n_jobs)
+        return values
 
     def _log_cell_masses(self, rows: Array, lifetimes: Array) -> Array:
         return _kernels().log_cell_masses(self.forest_, self.posterior_, rows, lifetimes, self.n_jobs)  # type: ignore[no-any-return]
 
     @property
     def _is_closed(self) -> bool:
-        """Whether nothing lies beyond the known world."""
+        """Whether the parameters say that nothing lies beyond the known world."""
         return isinstance(self.domain, str)
+
+    @property
+    def _grown_until(self) -> float:
+        """The lifetime of the forest as it stands, whatever the parameter says by now: the time of its leaves."""
+        return float(self.forest_.time[0, : self.forest_.size[0]].max())
 
     def _plan(self, measured: Weighting, domain: Array) -> Plan:
         """How to draw this forest, given how its features measure up; also sets the times of the multiscale score."""
@@ -189,6 +199,7 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
         if not isinstance(self.feature_weights, str):
             weighting = measured._replace(fixed=read_weights(self.feature_weights, domain.shape[1]))
         self.lifetimes_ = self._lifetimes / weighting.unit
+        self.prior_ = Prior(float(self.prior_strength), is_open=not self._is_closed)
         return Plan(
             self.n_estimators, float(self.lifetime), self.max_depth, weighting, domain, self._seed(), self.n_jobs
         )
@@ -202,8 +213,7 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
 
     def _adopt(self, forest: Forest) -> None:
         """Make `forest` this detector's, its posterior derived."""
-        strength = float(self.prior_strength)
-        self.posterior_ = _kernels().posterior(forest, strength, is_open=not self._is_closed, n_jobs=self.n_jobs)
+        self.posterior_ = _kernels().posterior(forest, self.prior_, n_jobs=self.n_jobs)
         self.forest_ = forest
 
     def _set_offset(self, rows: Array) -> None:
@@ -264,6 +274,8 @@ class StreamingMPF(_PolyaForest):
         The trees, as arrays.
     posterior_ : Posterior
         Log-masses and log-volumes of every node.
+    prior_ : Prior
+        The prior that the posterior was derived with.
     lifetimes_ : ndarray
         The times behind the multiscale score.
     offset_ : float
@@ -386,6 +398,8 @@ class BatchMPF(_PolyaForest):
         The trees, as arrays.
     posterior_ : Posterior
         Log-masses and log-volumes of every node.
+    prior_ : Prior
+        The prior that the posterior was derived with.
     lifetimes_ : ndarray
         The times behind the multiscale score.
     offset_ : float
@@ -458,7 +472,7 @@ class BatchMPF(_PolyaForest):
             self.fit(X)
             return self
         rows = read_rows(self, X, reset=False)
-        if self._is_closed:
+        if not self.prior_.is_open:
             refuse_rows_outside(self, rows, self.forest_.domain)
         self._adopt(self._with_counts(*_kernels().count_rows(self.forest_, rows, self.n_jobs)))
         return self
@@ -468,10 +482,11 @@ class BatchMPF(_PolyaForest):
         rows = self._read(X)
         count, outside = _kernels().count_rows(self.forest_, rows, self.n_jobs)
         if (self.forest_.counts < count).any() or (self.forest_.outside < outside).any():
-            raise ValueError(
-                "at least one of these rows was never counted: a cell would be left with fewer than no rows. "
-                "Nothing was removed"
-            )
+            kinds = self.leaves(X).kind
+            strange = (kinds == LeafKind.COMPLEMENTARY) | ((kinds == LeafKind.OUTSIDE) & (self.forest_.outside == 0))
+            strangers = np.flatnonzero(strange.any(axis=1))
+            which = f"row {strangers[0]} was never counted" if strangers.size else "some rows were not counted so often"
+            raise ValueError(f"{which}: a cell would be left with fewer than no rows. Nothing was removed")
         self._adopt(self._with_counts(-count, -outside))
         return self
 
@@ -506,11 +521,14 @@ class BatchMPF(_PolyaForest):
         return forest._replace(counts=forest.counts + counts, outside=forest.outside + outside)
 
     def _refuse_other_partition(self, other: BatchMPF) -> None:
-        for name in ("n_estimators", "max_depth", "prior_strength", "lifetime", "score"):
+        for name in ("n_estimators", "max_depth", "lifetime", "score"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 raise ValueError(f"forests differ in {name} ({mine!r} and {theirs!r}) and cannot be merged")
-        if self._is_closed != other._is_closed:
+        if self.prior_.strength != other.prior_.strength:
+            strengths = f"{self.prior_.strength} and {other.prior_.strength}"
+            raise ValueError(f"forests differ in prior_strength ({strengths}) and cannot be merged")
+        if self.prior_.is_open != other.prior_.is_open:
             raise ValueError("only one of the forests leaves room beyond its domain: they cannot be merged")
         mine, theirs = (getattr(forest, "feature_names_in_", np.array([])) for forest in (self, other))
         if not np.array_equal(mine, theirs) or self.n_features_in_ != other.n_features_in_:
@@ -523,9 +541,3 @@ class BatchMPF(_PolyaForest):
                     "forests cut their domain differently and cannot be merged: give both the same integer "
                     "random_state and the same feature_weights"
                 )
-
-
-def _fraction(name: str, value: float) -> float:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must lie between 0 and 1; got {value!r}")
-    return value

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from readers import READERS
 from sklearn.base import clone, is_outlier_detector
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV
@@ -24,17 +25,6 @@ EXPECTED_FAILURES = {
     "check_fit_score_takes_y": _NAME_TAKEN,
     "check_n_features_in_after_fitting": _NAME_TAKEN,
     "check_pipeline_consistency": _NAME_TAKEN,
-}
-READERS = {
-    "score_samples": {},
-    "decision_function": {},
-    "predict": {},
-    "mass": {},
-    "tree_masses": {},
-    "log_density": {},
-    "leaves": {},
-    "epsilon_level": {"phi": 0.5},
-    "is_anomaly": {"epsilon": 0.1, "phi": 0.5},
 }
 ROWS = np.random.default_rng(0).normal(size=(200, 3))
 LABELS = np.arange(200) % 20 == 0

@@ -13,7 +13,7 @@ from reference import naive
 from strategies import depths, domains, lifetimes, matrices, prior_strengths, probes, seeds, weightings
 
 from polyaforest import _engine as engine
-from polyaforest._arrays import NONE, Array, Forest, Posterior
+from polyaforest._arrays import NONE, Array, Forest, Posterior, Prior
 from polyaforest._check import check_forest
 from polyaforest._plan import Plan
 
@@ -139,7 +139,7 @@ def assert_same_posterior(forest: Forest, known: Posterior, t: int, tree: naive.
 def posteriors(case: Case, gamma: float, is_open: bool) -> Posterior:
     for tree in case.trees:
         naive.set_polya_parameters(tree, gamma, is_open=is_open)
-    return engine.posterior(case.forest, gamma, is_open=is_open, n_jobs=None)
+    return engine.posterior(case.forest, Prior(gamma, is_open), n_jobs=None)
 
 
 @oracle

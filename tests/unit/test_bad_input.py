@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from readers import READERS
 from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import InvalidParameterError
 
@@ -14,17 +15,6 @@ from polyaforest import BatchMPF, StreamingMPF
 ROWS = np.random.default_rng(0).normal(size=(20, 2))
 ESTIMATORS = [StreamingMPF, BatchMPF]
 NAMES = ["load", "latency"]
-READERS = {
-    "score_samples": {},
-    "decision_function": {},
-    "predict": {},
-    "mass": {},
-    "tree_masses": {},
-    "log_density": {},
-    "leaves": {},
-    "epsilon_level": {"phi": 0.5},
-    "is_anomaly": {"epsilon": 0.1, "phi": 0.5},
-}
 
 
 @pytest.fixture(params=ESTIMATORS)
@@ -244,17 +234,6 @@ def test_weights_that_are_no_numbers_are_refused(estimator, weights):
         build(estimator, feature_weights=weights).fit(ROWS)
 
 
-@pytest.mark.parametrize("value", [-0.1, 1.1, np.nan, np.inf])
-def test_epsilon_and_phi_are_shares(estimator, value):
-    forest = build(estimator).fit(ROWS)
-    with pytest.raises(ValueError, match="phi must lie between 0 and 1"):
-        forest.epsilon_level(ROWS, value)
-    with pytest.raises(ValueError, match="phi must lie between 0 and 1"):
-        forest.is_anomaly(ROWS, 0.5, value)
-    with pytest.raises(ValueError, match="epsilon must lie between 0 and 1"):
-        forest.is_anomaly(ROWS, value, 0.5)
-
-
 @pytest.mark.parametrize("lifetime", [-1.0, np.nan, 3.0, [], [1.0, -1.0], [[1.0]], [0.5, np.nan], np.inf])
 def test_a_lifetime_the_forest_did_not_live_to_is_refused(estimator, lifetime):
     forest = build(estimator, lifetime=2.0).fit(ROWS)
@@ -282,3 +261,47 @@ def test_unfitted_forests_are_not_merged():
 def test_parameters_are_keyword_only(estimator):
     with pytest.raises(TypeError):
         estimator(10)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([[1.0, 2.0], [3.0, 2**60 + 1]], id="list"),
+        pytest.param(np.array([[1.0, 2.0], [3.0, 2**60 + 1]], dtype=object), id="objects"),
+        pytest.param(np.array([[1.0, 2.0], [3.0, 10**30]], dtype=object), id="beyond 64 bits"),
+        pytest.param(np.array([[1.0, 2.0], [3.0, np.int64(2**60 + 1)]], dtype=object), id="numpy integers as objects"),
+    ],
+)
+def test_integers_that_no_float_is_are_refused_in_any_container(estimator, rows):
+    with pytest.raises(ValueError, match="row 1, column 1 is the integer"):
+        estimator().fit(rows)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_dates_are_refused_by_name(estimator, frame):
+    dates = np.array(["2026-01-01", "2026-01-02"], "datetime64[us]")
+    with pytest.raises(ValueError, match="column 'when' holds dates"):
+        estimator().fit(frame({"load": [1.0, 2.0], "when": dates}))
+    with pytest.raises(ValueError, match="holds dates"):
+        estimator().fit(dates[:, None])
+
+
+def test_columns_of_the_same_name_are_refused(estimator):
+    with pytest.raises(ValueError, match="column 'load' occurs more than once"):
+        estimator().fit(pd.DataFrame(np.eye(2), columns=["load", "load"]))
+
+
+def test_a_frame_without_columns_is_refused(estimator):
+    with pytest.raises(ValueError, match="no columns"):
+        estimator().fit(pd.DataFrame())
+
+
+@pytest.mark.parametrize("value", ["a", None, [0.5], np.nan, np.inf, -0.1, 1.1])
+def test_shares_must_be_numbers_from_zero_to_one(estimator, value):
+    forest = estimator(n_estimators=2).fit(np.eye(2))
+    with pytest.raises(ValueError, match="epsilon must be a number from 0 to 1"):
+        forest.is_anomaly(np.eye(2), epsilon=value, phi=0.5)
+    with pytest.raises(ValueError, match="phi must be a number from 0 to 1"):
+        forest.is_anomaly(np.eye(2), epsilon=0.5, phi=value)
+    with pytest.raises(ValueError, match="phi must be a number from 0 to 1"):
+        forest.epsilon_level(np.eye(2), phi=value)

@@ -80,7 +80,7 @@ def test_a_forest_emptied_of_rows_is_the_prior():
 def test_removing_rows_never_counted_is_refused_and_changes_nothing(unknown):
     grown = forest().fit(ROWS)
     before = pickle.dumps(grown)
-    with pytest.raises(ValueError, match="never counted"):
+    with pytest.raises(ValueError, match=r"never counted|not counted so often"):
         grown.remove(unknown)
     assert pickle.dumps(grown) == before
 
@@ -220,3 +220,18 @@ def test_a_row_on_a_cut_goes_left_when_it_is_counted_and_when_it_is_scored():
         node = grown.forest_.parent[0, node]
         assert node != NONE
     assert node == grown.forest_.left[0, 0]
+
+
+def test_counting_goes_on_with_the_prior_of_the_fit():
+    forest, twin = (BatchMPF(n_estimators=4, random_state=0).fit(np.eye(3)) for _ in range(2))
+    forest.set_params(prior_strength=5.0, domain="data").partial_fit(2 * np.eye(3))
+    twin.partial_fit(2 * np.eye(3))
+    np.testing.assert_array_equal(forest.mass(3 * np.eye(3)), twin.mass(3 * np.eye(3)))
+
+
+def test_removing_a_row_that_was_never_counted_names_it():
+    forest = BatchMPF(n_estimators=10, domain=[[0, 0], [9, 9]], random_state=0).fit([[1.0, 1.0], [1.0, 1.1]])
+    with pytest.raises(ValueError, match="row 1 was never counted"):
+        forest.remove([[1.0, 1.0], [8.0, 8.0]])
+    with pytest.raises(ValueError, match="not counted so often"):
+        forest.remove([[1.0, 1.0]] * 3)

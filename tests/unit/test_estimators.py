@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from readers import READERS
 from sklearn.base import clone
 
 from polyaforest import BatchMPF, LeafKind, StreamingMPF
@@ -19,17 +20,6 @@ SCORES = ["multiscale", "mass", "log_mass"]
 N_TREES = 5
 ROWS = np.random.default_rng(0).normal([3.0, -1.0], [1.0, 20.0], size=(80, 2))
 NEAR_AND_FAR = np.concatenate([ROWS[:20], ROWS[20:40] * 1.5, ROWS[:8] * 50.0])
-METHODS = {
-    "score_samples": {},
-    "decision_function": {},
-    "predict": {},
-    "mass": {},
-    "tree_masses": {},
-    "log_density": {},
-    "leaves": {},
-    "epsilon_level": {"phi": 0.5},
-    "is_anomaly": {"epsilon": 0.01, "phi": 0.5},
-}
 
 
 @pytest.fixture(params=ESTIMATORS)
@@ -45,7 +35,7 @@ def build(estimator, **parameters):
 
 def everything(forest, X):
     """What every method says of `X`, as bytes."""
-    answers = [getattr(forest, name)(X, **arguments) for name, arguments in METHODS.items()]
+    answers = [getattr(forest, name)(X, **arguments) for name, arguments in READERS.items()]
     return [np.asarray(answer).tobytes() for answer in [*answers, forest.mass(X, [0.5, 2.0])]]
 
 
@@ -254,7 +244,7 @@ def test_an_empty_corner_is_complementary_in_trees_and_processes():
 
 @pytest.mark.parametrize("domain", [None, [[-80.0, -80.0], [80.0, 80.0]]])
 @pytest.mark.parametrize("score", SCORES)
-def test_along_any_ray_away_from_the_data_rows_grow_odder_without_ties(estimator, score, domain):
+def test_along_rays_far_from_the_data_rows_grow_odder_without_ties(estimator, score, domain):
     forest = build(estimator, score=score, domain=domain).fit(ROWS)
     angles = np.linspace(0, 2 * np.pi, 9)[:-1]
     distances = np.geomspace(200, 1e12, 15)
@@ -269,6 +259,20 @@ def test_along_any_ray_away_from_the_data_rows_grow_odder_without_ties(estimator
         assert (masses > 0).all()
         assert (np.diff(forest.log_density(ray)) < 0).all()
         assert (forest.predict(ray) == -1).all()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_going_farther_out_along_features_that_are_outside_already_never_makes_a_row_more_normal(estimator, score):
+    forest = build(estimator, score=score).fit(ROWS)
+    rng = np.random.default_rng(5)
+    low, high = forest.posterior_.world[0].min(axis=0), forest.posterior_.world[1].max(axis=0)
+    for _ in range(100):
+        row = rng.uniform(low - (high - low), high + (high - low))
+        away = np.where(row > high, 1.0, np.where(row < low, -1.0, 0.0)) * rng.exponential(size=2)
+        walk = row + np.geomspace(1e-3, 1e6, 12)[:, None] * away * (high - low)
+        if away.any():
+            assert (np.diff(forest.score_samples(walk)) < 0).all()
+            assert (np.diff(forest.mass(walk)) < 0).all()
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -380,7 +384,7 @@ def test_a_clone_has_the_parameters_and_no_forest(estimator):
 def test_asking_changes_nothing(estimator):
     forest = build(estimator).fit(ROWS)
     X, before = NEAR_AND_FAR.copy(), pickle.dumps(forest)
-    for method, arguments in METHODS.items():
+    for method, arguments in READERS.items():
         getattr(forest, method)(X, **arguments)
         np.testing.assert_array_equal(X, NEAR_AND_FAR)
         assert pickle.dumps(forest) == before, method
@@ -518,7 +522,7 @@ def test_frames_give_the_scores_of_their_values_and_keep_their_names(estimator, 
 def test_frames_with_other_columns_are_refused_by_every_method(estimator, frame, columns, message):
     forest = build(estimator).fit(frame(ROWS, ["load", "latency"]))
     other = frame(np.resize(ROWS, (5, len(columns))), columns)
-    for method, arguments in METHODS.items():
+    for method, arguments in READERS.items():
         with pytest.raises(ValueError, match=message):
             getattr(forest, method)(other, **arguments)
 
@@ -534,3 +538,32 @@ def test_integer_and_boolean_columns_are_numbers(estimator, frame):
 def test_lifetimes_of_the_multiscale_score_ascend(estimator):
     lifetimes = build(estimator).fit(ROWS).lifetimes_
     assert all(early < late for early, late in pairwise(lifetimes))
+
+
+# ---- a fitted forest is what it was fitted as ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "later", [{"n_estimators": 3}, {"lifetime": 0.05}, {"prior_strength": 9.0}, {"max_depth": 1}, {"domain": "data"}]
+)
+def test_parameters_set_after_fitting_wait_for_the_next_fit(estimator, later):
+    forest = build(estimator).fit(ROWS)
+    answers = [np.asarray(getattr(forest, name)(NEAR_AND_FAR, **arguments)) for name, arguments in READERS.items()]
+    forest.set_params(**later)
+    for (name, arguments), answer in zip(READERS.items(), answers, strict=True):
+        np.testing.assert_array_equal(getattr(forest, name)(NEAR_AND_FAR, **arguments), answer)
+
+
+def test_automatic_weights_follow_range_and_mean_absolute_deviation():
+    forest = StreamingMPF(n_estimators=2000, max_samples=2, random_state=0).fit(ROWS)
+    deviation = np.abs(ROWS - ROWS.mean(axis=0)).mean(axis=0)
+    spread = np.sqrt(np.ptp(ROWS, axis=0) * deviation)
+    np.testing.assert_allclose(forest.forest_.weights @ deviation, 1)
+    ratio = np.log(forest.forest_.weights[:, 0] / forest.forest_.weights[:, 1])  # two Exp(1) have median ratio 1
+    assert np.median(ratio) == pytest.approx(np.log(spread[1] / spread[0]), abs=0.15)
+
+
+def test_a_score_that_is_no_number_is_no_sign_of_normality(estimator, monkeypatch):
+    forest = build(estimator).fit(ROWS)
+    monkeypatch.setattr(forest, "score_samples", lambda X: np.full(len(X), np.nan))
+    assert (forest.predict(ROWS) == -1).all()

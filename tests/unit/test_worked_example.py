@@ -9,7 +9,7 @@ import pytest
 from reference import naive
 
 from polyaforest import _engine as engine
-from polyaforest._arrays import NONE, Forest, LeafKind
+from polyaforest._arrays import NONE, Forest, LeafKind, Prior
 from polyaforest._check import check_forest
 
 POINTS = [
@@ -69,7 +69,7 @@ def forest():
 
 @pytest.fixture
 def known(forest):
-    return engine.posterior(forest, GAMMA, is_open=False, n_jobs=None)
+    return engine.posterior(forest, Prior(GAMMA, is_open=False), n_jobs=None)
 
 
 @pytest.fixture
@@ -152,6 +152,6 @@ def test_a_frozen_domain_holds_nothing_beyond_it(forest, known):
 
 def test_a_domain_equal_to_the_box_changes_nothing(forest, known):
     framed = forest._replace(domain=np.array([[0.0, 0.0], [1.0, 1.0]]))
-    again = engine.posterior(framed, GAMMA, is_open=False, n_jobs=None)
+    again = engine.posterior(framed, Prior(GAMMA, is_open=False), n_jobs=None)
     for name in known._fields:
         np.testing.assert_array_equal(getattr(again, name), getattr(known, name), name)

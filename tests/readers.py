@@ -1,0 +1,13 @@
+"""The methods that read a fitted forest, with arguments to call them with."""
+
+READERS = {
+    "score_samples": {},
+    "decision_function": {},
+    "predict": {},
+    "mass": {},
+    "tree_masses": {},
+    "log_density": {},
+    "leaves": {},
+    "epsilon_level": {"phi": 0.5},
+    "is_anomaly": {"epsilon": 0.01, "phi": 0.5},
+}
