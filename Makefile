@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-dev
 READY_BENCH := $(VENV)/.ready-bench
+LOWEST := joblib==1.3.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotlib==3.8.* pandas==2.1.* scipy==1.11.*
 
 # Editing a kernel can leave its cached callers stale, so the cache is kept apart for each state of the sources.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/kernels/*.py | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow test-python lint format bench docs clean help
+.PHONY: demo test test-slow test-lowest lint format bench docs clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -22,6 +23,11 @@ test: $(READY) lint  ## the whole suite but its slow part, compiled and (a core 
 
 test-slow: $(READY)  ## the long statistical runs
 	$(BIN)/python -m pytest -n 2 -m slow
+
+test-lowest:  ## the tests with the oldest versions of what the package depends on
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --editable ".[dev]" $(LOWEST)
+	.venv-lowest/bin/python -m pytest -n 2 -m "not slow"
 
 lint: $(READY)  ## style, types, and the direction of dependencies
 	$(BIN)/ruff check .
@@ -39,9 +45,10 @@ bench: $(READY_BENCH)  ## speed and start-up against peers, into benchmarks/resu
 
 docs: $(READY)  ## draw the figures of the docs again
 	$(BIN)/python docs/figures.py
+	@$(BIN)/python examples/demo.py docs/images/demo.png
 
 clean:
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage demo.png
+	rm -rf $(VENV) .venv-lowest .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage demo.png
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,10 +1,11 @@
 """Find planted anomalies in the metrics of a made-up web service, say how improbable they are, and draw them.
 
-Run with ``make demo``; writes demo.png.
+Run with ``make demo``; writes demo.png, or the file named on the command line.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,6 +14,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 
 from polyaforest import StreamingMPF
 
@@ -22,7 +24,6 @@ PLANTED = {  # requests per second, latency in milliseconds
     "overload": [(640, 290), (600, 240)],
     "dead": [(2, 1), (4, 2)],
 }
-OUT = Path("demo.png")
 
 
 def service_metrics(seed: int = 7) -> tuple[np.ndarray, np.ndarray]:
@@ -50,14 +51,15 @@ def report(rows: np.ndarray, kinds: np.ndarray, forest: StreamingMPF) -> None:
     score = forest.score_samples(rows)
     flagged = forest.predict(rows) < 0
     mass = forest.mass(rows, lifetime=forest.lifetimes_[-1])
-    print(f"{len(rows):,} readings, {np.count_nonzero(kinds != '')} of them planted\n")
+    planted = np.count_nonzero(kinds != "")
+    print(f"{len(rows):,} readings, {planted} of them planted; asked to flag the oddest {forest.contamination:.1%}\n")
     print("   row   requests/s   latency ms   mass around it      score   verdict   planted as")
     for i in np.argsort(score)[:14]:
         verdict = "ANOMALY" if flagged[i] else "normal"
         reading = f"{i:6d}   {rows[i, 0]:10.0f}   {rows[i, 1]:10.0f}   {odds(mass[i]):>14s}"
         print(f"{reading}   {score[i]:8.2f}   {verdict:7s}   {kinds[i]}")
     print(f"\nA typical reading has {odds(np.median(mass))} around it; the line is at a score of {forest.offset_:.2f}.")
-    found, planted = np.count_nonzero(flagged & (kinds != "")), np.count_nonzero(kinds != "")
+    found = np.count_nonzero(flagged & (kinds != ""))
     print(f"Found {found} of {planted} planted anomalies, and {np.count_nonzero(flagged) - found} other readings.")
 
 
@@ -88,7 +90,8 @@ def draw_flagged(
     ax.scatter(*rows[kinds != ""].T, s=14, color="#e8491d", label="planted")
     for kind, points in PLANTED.items():
         offset, side = ((-9, -3), "right") if points[0][0] > 400 else ((9, -3), "left")
-        ax.annotate(kind, points[0], offset, textcoords="offset points", color="white", fontsize=8, ha=side)
+        label = ax.annotate(kind, points[0], offset, textcoords="offset points", color="white", fontsize=9, ha=side)
+        label.set_path_effects([withStroke(linewidth=2.5, foreground="#1b2a49")])
     ax.figure.colorbar(shades, ax=ax, label="score: mean log mass over five scales", format="%.0f")
     ax.legend(loc="lower right", fontsize=8, framealpha=0.9)
     ax.set_title("The forest: score, threshold (white) and what it flags", fontsize=10)
@@ -107,8 +110,9 @@ def main() -> None:
     for ax in axes:
         ax.set_xlabel("requests per second")
     axes[0].set_ylabel("latency, ms")
-    figure.savefig(OUT, dpi=120)
-    print(f"The picture is in {OUT}.")
+    out = Path(sys.argv[1] if len(sys.argv) > 1 else "demo.png")
+    figure.savefig(out, dpi=110)
+    print(f"The picture is in {out}.")
 
 
 if __name__ == "__main__":
