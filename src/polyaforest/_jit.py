@@ -51,10 +51,10 @@ def _warn_that_nothing_is_cached() -> None:
 
 
 class _Announcer(event.Listener):
-    """Tells a person at a terminal, once, why the first call takes seconds."""
+    """Tells a person at a terminal or in a notebook, once, why the first call takes seconds."""
 
     def __init__(self) -> None:
-        self.silent = not sys.stderr.isatty()
+        self.silent = not (sys.stderr.isatty() or hasattr(sys, "ps1"))
 
     def on_start(self, event: event.Event) -> None:
         is_ours = event.data["dispatcher"].py_func.__module__.startswith("polyaforest")

@@ -119,3 +119,29 @@ def test_a_forest_that_would_not_fit_in_memory_is_refused_before_it_is_grown(mon
     np.testing.assert_array_equal(forest.score_samples(X), before)
     monkeypatch.undo()
     np.testing.assert_array_equal(forest.fit(X).score_samples(X), before)
+
+
+COMPILE = """
+import numba, numpy as np
+numba.njit(lambda x: x + 1)(1)
+from polyaforest._rng import exponential
+exponential(np.arange(4, dtype=np.uint64))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_person_at_a_terminal_is_told_once_that_kernels_are_compiled(tmp_path):
+    import pty
+
+    terminal, end = pty.openpty()
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
+    subprocess.run([sys.executable, "-c", COMPILE], env=environment, stderr=end, check=True)
+    os.close(end)
+    assert os.read(terminal, 4096).decode().count("polyaforest: compiling for this machine") == 1
+    os.close(terminal)
+
+
+def test_nobody_is_told_where_nobody_reads(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, check=True)
+    assert done.stderr == b""
