@@ -9,7 +9,7 @@ LOWEST := joblib==1.3.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotl
 # Editing a kernel can leave its cached callers stale, so the cache is kept apart for each state of the sources.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/kernels/*.py | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow test-lowest lint format bench docs clean help
+.PHONY: demo test test-slow test-lowest lint format bench bench-defaults docs clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -42,6 +42,9 @@ format: $(READY)  ## mend what can be mended
 bench: $(READY_BENCH)  ## speed and start-up against peers, into benchmarks/results/
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/startup.py
+
+bench-defaults: $(READY_BENCH)  ## AUC as one default setting varies at a time (needs the data sets)
+	$(BIN)/python benchmarks/defaults.py
 
 docs: $(READY)  ## draw the figures of the docs again
 	$(BIN)/python docs/figures.py
