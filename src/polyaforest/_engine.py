@@ -83,7 +83,7 @@ class _Grower:
     """One thread's work space for growing Mondrian trees one after another."""
 
     def __init__(self, X: Array, columns: Array | None, n_rows: int, plan: Plan) -> None:
-        self.X, self.columns, self.n_rows, self.plan = X, columns, n_rows, plan
+        self.X, self.columns, self.plan = X, columns, plan
         self.taken = np.zeros(len(X), np.bool_)
         self.chosen = np.empty(n_rows, np.int32)
         self.order, self.spare = np.empty(n_rows, np.int32), np.empty(n_rows, np.int32)

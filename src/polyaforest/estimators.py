@@ -482,7 +482,7 @@ class BatchMPF(_PolyaForest):
         rows = self._read(X)
         count, outside = _kernels().count_rows(self.forest_, rows, self.n_jobs)
         if (self.forest_.counts < count).any() or (self.forest_.outside < outside).any():
-            kinds = self.leaves(X).kind
+            _, kinds = _kernels().leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs)
             strange = (kinds == LeafKind.COMPLEMENTARY) | ((kinds == LeafKind.OUTSIDE) & (self.forest_.outside == 0))
             strangers = np.flatnonzero(strange.any(axis=1))
             which = f"row {strangers[0]} was never counted" if strangers.size else "some rows were not counted so often"

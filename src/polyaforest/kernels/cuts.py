@@ -32,11 +32,23 @@ def make_leaf(forest, t, j, parent, count, lifetime):
 
 
 @jit
-def draw_cut(rng, lower, upper, weights, began, lifetime):
-    """Time, dimension and location of the first cut of a box after `began`; dimension NONE if none is in time."""
+def make_children(forest, t, j, size, n_left, n_right, lifetime):
+    """Claim the first two slots beyond `size` as the children of `j`, leaves of so many points; return them."""
+    left, right = size, size + 1
+    forest.left[t, j], forest.right[t, j] = left, right
+    make_leaf(forest, t, left, j, n_left, lifetime)
+    make_leaf(forest, t, right, j, n_right, lifetime)
+    return left, right
+
+
+@jit
+def draw_cut(forest, t, j, lower, upper, lifetime):
+    """Time, dimension and location of the cut of node `j`, if it cuts this box; dimension NONE if none is in time."""
+    rng, weights, parent = forest.rng[t], forest.weights[t], forest.parent[t, j]
     length = linear_dimension(lower, upper, weights)
     if not length > 0.0:
         return lifetime, NONE, np.nan
+    began = 0.0 if parent == NONE else forest.time[t, parent]
     time = began + exponential(rng) / length
     if not time < lifetime:
         return lifetime, NONE, np.nan

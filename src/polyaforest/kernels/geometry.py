@@ -76,7 +76,7 @@ def log_live_share(lower, upper, delta, xi, goes_left, box_lower, box_upper):
     """Log f: the volume share that a child's box takes of its region, over the dimensions live in the box.
 
     The region is the side of the parent's box [lower, upper] that the cut (delta, xi) leaves to the child; with
-    ``delta < 0`` it is the whole parent's box.
+    ``delta < 0`` it is the whole parent's box. A box without dimensions leaves out nothing.
     """
     total = 0.0
     for k in range(box_lower.shape[0]):

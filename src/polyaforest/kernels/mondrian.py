@@ -11,7 +11,7 @@ import numpy as np
 from polyaforest._arrays import NONE, Array
 from polyaforest._jit import jit, jit_inline
 from polyaforest._rng import below
-from polyaforest.kernels.cuts import draw_cut, make_leaf
+from polyaforest.kernels.cuts import draw_cut, make_children, make_leaf
 
 _LONG_ROW = 32  # from this many features on, reading whole rows beats gathering from many columns
 
@@ -62,13 +62,10 @@ def sample_tree(forest, t, work, lifetime, max_depth):
             continue
         if size + 2 > capacity:
             return False
-        left, right = size, size + 1
-        size += 2
         start, stop = work.start[j], work.stop[j]
         middle = partition(work, start, stop, forest.feature[t, j], forest.cut[t, j])
-        forest.left[t, j], forest.right[t, j] = left, right
-        make_leaf(forest, t, left, j, middle - start, lifetime)
-        make_leaf(forest, t, right, j, stop - middle, lifetime)
+        left, right = make_children(forest, t, j, size, middle - start, stop - middle, lifetime)
+        size += 2
         work.start[left], work.stop[left], work.depth[left] = start, middle, work.depth[j] + 1
         work.start[right], work.stop[right], work.depth[right] = middle, stop, work.depth[j] + 1
         restrict(work, lower, upper, j, left, right)
@@ -81,11 +78,7 @@ def sample_tree(forest, t, work, lifetime, max_depth):
 @jit
 def sample_block(forest, t, j, lifetime):
     """Draw time, dimension and location of the cut of node `j` (SampleMondrianBlock); False if it stays a leaf."""
-    parent = forest.parent[t, j]
-    began = 0.0 if parent == NONE else forest.time[t, parent]
-    time, delta, xi = draw_cut(
-        forest.rng[t], forest.lower[t, j], forest.upper[t, j], forest.weights[t], began, lifetime
-    )
+    time, delta, xi = draw_cut(forest, t, j, forest.lower[t, j], forest.upper[t, j], lifetime)
     if delta == NONE:
         return False
     forest.time[t, j], forest.feature[t, j], forest.cut[t, j] = time, delta, xi

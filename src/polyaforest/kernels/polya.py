@@ -71,9 +71,7 @@ def set_posterior(forest, t, gamma, is_open, posterior):
     set_outside(forest, t, gamma, is_open, posterior)
     within = 0.0 if not is_open else math.log1p(-math.exp(posterior.outside[t]))
     lower, upper = posterior.world[0, t], posterior.world[1, t]
-    log_f = 0.0
-    if forest.lower.shape[2] > 0:
-        log_f = log_live_share(lower, upper, NONE, 0.0, True, forest.lower[t, root], forest.upper[t, root])
+    log_f = log_live_share(lower, upper, NONE, 0.0, True, forest.lower[t, root], forest.upper[t, root])
     split_off_complement(forest, t, root, gamma, log_f, within, log_volume(lower, upper), posterior)
     waiting = np.empty(forest.left.shape[1], np.int32)
     waiting[0] = root
@@ -93,19 +91,16 @@ def set_posterior(forest, t, gamma, is_open, posterior):
 @jit
 def set_child(forest, t, j, child, depth, gamma, posterior):
     """Mass and volume of one child of `j`: its side of the cut, then the restriction to its box."""
-    boxed = forest.lower.shape[2] > 0
     xi, delta = forest.cut[t, j], forest.feature[t, j]
     goes_left = forest.left[t, j] == child
     low, high = side_bounds(forest, t, j, posterior.world)
     share = max(((xi - low) if goes_left else (high - xi)) / (high - low), _SLIVER)
-    strength = cut_strength(gamma, depth, boxed)
+    strength = cut_strength(gamma, depth, forest.lower.shape[2] > 0)
     mean = posterior_mean(strength, share, forest.counts[t, child], forest.counts[t, j])
     mass = posterior.inside[t, j] + math.log(mean)
     volume = posterior.inside_volume[t, j] + math.log(share)
-    log_f = 0.0
-    if boxed:
-        box = forest.lower[t, child], forest.upper[t, child]
-        log_f = log_live_share(forest.lower[t, j], forest.upper[t, j], delta, xi, goes_left, box[0], box[1])
+    box_lower, box_upper = forest.lower[t, child], forest.upper[t, child]
+    log_f = log_live_share(forest.lower[t, j], forest.upper[t, j], delta, xi, goes_left, box_lower, box_upper)
     split_off_complement(forest, t, child, restriction_strength(gamma, depth), log_f, mass, volume, posterior)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from polyaforest._arrays import NONE
 from polyaforest._jit import jit
-from polyaforest.kernels.cuts import draw_cut, make_leaf
+from polyaforest.kernels.cuts import draw_cut, make_children, make_leaf
 
 
 @jit
@@ -29,11 +29,8 @@ def sample_process(forest, t, regions, lifetime, max_depth):
         enter_region(forest, t, j, depth, regions)
         if not cut_region(forest, t, j, regions[depth], lifetime):
             continue
-        left, right = size, size + 1
+        left, right = make_children(forest, t, j, size, 0, 0, lifetime)
         size += 2
-        forest.left[t, j], forest.right[t, j] = left, right
-        make_leaf(forest, t, left, j, 0, lifetime)
-        make_leaf(forest, t, right, j, 0, lifetime)
         waiting[n_waiting, 0], waiting[n_waiting, 1] = right, depth + 1
         waiting[n_waiting + 1, 0], waiting[n_waiting + 1, 1] = left, depth + 1
         n_waiting += 2
@@ -56,9 +53,7 @@ def enter_region(forest, t, j, depth, regions):
 @jit
 def cut_region(forest, t, j, region, lifetime):
     """Draw the cut of node `j` from its region; False if it stays a leaf."""
-    parent = forest.parent[t, j]
-    began = 0.0 if parent == NONE else forest.time[t, parent]
-    time, delta, xi = draw_cut(forest.rng[t], region[0], region[1], forest.weights[t], began, lifetime)
+    time, delta, xi = draw_cut(forest, t, j, region[0], region[1], lifetime)
     if delta == NONE or not region[0, delta] < xi:  # a region too thin for a float between its sides stays whole
         return False
     forest.time[t, j], forest.feature[t, j], forest.cut[t, j] = time, delta, xi
