@@ -22,6 +22,12 @@ FADE_MASS = 0  # value / (1 + r): the share of first cuts of a world stretched t
 FADE_LOG_MASS = 1  # the logarithm of the same
 FADE_LOG_DENSITY = 2  # value - D * r
 
+# What a walk of the prequential loop adds up for every row.
+SCORE_NOTHING = 0
+SCORE_CELLS = 1  # the masses of its cells at several lifetimes
+SCORE_MASS = 2  # the mass of its leaf
+SCORE_LOG_MASS = 3  # the logarithm of the mass of its leaf
+
 
 class LeafKind(IntEnum):
     """Which kind of leaf a row falls in (the paper's terms, section 3.1)."""
@@ -54,6 +60,18 @@ class Forest(NamedTuple):
     weights: Array  # float64 (T, D): weight of each feature's length in the cut measure, fixed when a tree is born
     rng: Array  # uint64 (T, 4): generator state
     domain: Array  # float64 (2, D): the known world; an empty box (inf, -inf) where the data's own box stands for it
+
+
+class Points(NamedTuple):
+    """The points that the trees of a stream hold, stored once, and for every tree the list of those in each leaf.
+
+    P slots for points; a slot not in use holds zeros. A forest that keeps no points has no slots and no lists (P = 0,
+    and C = 0 for `head`).
+    """
+
+    values: Array  # float64 (P, D)
+    head: Array  # int32 (T, C): the first point of a leaf's list, NONE at other nodes
+    links: Array  # int32 (T, P, 3): the points before and after one in its leaf's list, NONE at the ends; the leaf
 
 
 class Prior(NamedTuple):

@@ -26,8 +26,17 @@ def jit(kernel: Kernel) -> Kernel:
 
 
 def jit_inline(kernel: Kernel) -> Kernel:
-    """As `jit`, but always inlined: for the steps of a walk, where handing over a tree costs more than the step."""
-    return _compile(kernel, {"forceinline": True})
+    """As `jit_borrowing`, and always inlined: for the steps of a walk, where a call costs more than the step."""
+    return _compile(kernel, {"forceinline": True, "_nrt": False})
+
+
+def jit_borrowing(kernel: Kernel) -> Kernel:
+    """As `jit`, for kernels that allocate nothing: arrays are borrowed from the caller without counting references.
+
+    Numba otherwise counts, atomically and shared by all threads, whenever an array is taken out of a tuple, which
+    costs several times what is then done with it. Every kernel called from here must be borrowing or inline too.
+    """
+    return _compile(kernel, {"_nrt": False})
 
 
 def _compile(kernel: Kernel, options: dict[str, bool]) -> Kernel:

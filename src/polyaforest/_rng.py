@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from polyaforest._arrays import Array
-from polyaforest._jit import jit
+from polyaforest._jit import jit_inline
 
 _ROTATE_OUTPUT = np.uint64(23)
 _ROTATE_STATE = np.uint64(45)
@@ -27,7 +27,7 @@ def seed_states(seed: np.random.SeedSequence, n_trees: int) -> Array:
     return np.stack([child.generate_state(4, np.uint64) for child in seed.spawn(n_trees)])
 
 
-@jit
+@jit_inline
 def next_word(state):
     """Advance `state` (uint64, shape (4,)) and return 64 random bits."""
     total = state[0] + state[3]
@@ -42,19 +42,19 @@ def next_word(state):
     return result
 
 
-@jit
+@jit_inline
 def uniform(state):
     """A float64 in [0, 1) with 53 random bits."""
     return (next_word(state) >> _DISCARD) * _UNIT
 
 
-@jit
+@jit_inline
 def exponential(state):
     """A draw from Exp(1); never infinite, since 1 - uniform is at least 2**-53."""
     return -math.log(1.0 - uniform(state))
 
 
-@jit
+@jit_inline
 def below(state, bound):
     """An integer in [0, bound) for bound < 2**53 (the bias of at most bound / 2**53 is beyond notice)."""
     return int(uniform(state) * bound)

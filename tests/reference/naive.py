@@ -2,15 +2,16 @@
 
 Slow on purpose. Names follow the paper's verbs (SampleMondrianTree, SampleMondrianBlock, Cut, Restrict,
 SetCutParameters, SetRestrictionParameters), and where the design mends the paper (live dimensions, the known world,
-points outside every box) the docstring says so. Random numbers are drawn in preorder: for every node the time of its
-cut, then the dimension, then the location. Where a draw depends on a sum of floats, the sum runs feature by feature.
+points outside every box, deletion) the docstring says so. Random numbers are drawn in preorder: for every node the
+time of its cut, then the dimension, then the location. Where a draw depends on a sum of floats, the sum runs feature
+by feature.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 MASK = (1 << 64) - 1
@@ -175,7 +176,10 @@ def log(x: Fraction) -> float:
 
 @dataclass
 class Node:
-    """A node j: its region R_j, its box B_j (none in a Mondrian process), and once it is cut, the cut and two sides."""
+    """A node j: its region R_j, its box B_j (none in a Mondrian process), and once it is cut, the cut and two sides.
+
+    A leaf of a Mondrian tree holds the rows that fell into it; a leaf's time is the lifetime.
+    """
 
     depth: int
     region: Box
@@ -186,6 +190,7 @@ class Node:
     cut: float | None = None
     left: Node | None = None
     right: Node | None = None
+    rows: list[Point] = field(default_factory=list)
     mass: Fraction = Fraction(1)
     complement_mass: Fraction = Fraction(0)
 
@@ -203,11 +208,12 @@ class Node:
 
 @dataclass
 class Tree:
-    """A sampled tree with the known world it divides and the weights of its features."""
+    """A sampled tree with the known world it divides and the weights of its features; no root if it holds no point."""
 
-    root: Node
+    root: Node | None
     world: Box
     weights: Point
+    domain: Box | None = None
     n_outside: int = 0
     outside_mass: Fraction = Fraction(0)
 
@@ -217,6 +223,11 @@ def preorder(node: Node | None) -> Iterator[Node]:
         yield node
         yield from preorder(node.left)
         yield from preorder(node.right)
+
+
+def rows_below(node: Node | None) -> list[Point]:
+    """All rows that a node, or with its root a whole tree, holds."""
+    return [x for j in preorder(node) for x in j.rows]
 
 
 # ---- where the cuts fall -------------------------------------------------------------------------------------------
@@ -232,7 +243,7 @@ def sample_mondrian_tree(
 ) -> Tree:
     """SampleMondrianTree (Alg. 1 and 3)."""
     tree = plant(rows, weights, lifetime, domain)
-    sample_mondrian_block(rng, tree.root, rows, weights, 0.0, lifetime, max_depth)
+    sample_mondrian_block(rng, tree.root, tree.root.rows, weights, 0.0, lifetime, max_depth)
     return tree
 
 
@@ -240,7 +251,8 @@ def plant(rows: Sequence[Point], weights: Point, lifetime: float, domain: Box | 
     """A tree that is only a root: the box of all rows, in the known world that holds it and the domain."""
     box = bounding_box(rows)
     world = box if domain is None else hull(box, domain)
-    return Tree(Node(0, world, box, len(rows), lifetime), world, weights)
+    root = Node(0, world, box, len(rows), lifetime, rows=[list(x) for x in rows])
+    return Tree(root, world, weights, domain)
 
 
 def sample_mondrian_block(
@@ -274,15 +286,14 @@ def sample_cut(
     tau = parent_time + rng.exponential() / length
     if not tau < lifetime:
         return None
-    delta = sample_dimension(rng, box, weights, length)
+    delta = sample_dimension(rng, [w * (s.high - s.low) for w, s in zip(weights, box, strict=True)], length)
     low, high = box[delta].low, box[delta].high
     xi = low + rng.uniform() * (high - low)
     return tau, delta, xi if xi < high else low
 
 
-def sample_dimension(rng: Xoshiro, box: Box, weights: Point, length: float) -> int:
-    """A dimension, with probability proportional to its weighted length."""
-    lengths = [w * (s.high - s.low) for w, s in zip(weights, box, strict=True)]
+def sample_dimension(rng: Xoshiro, lengths: Sequence[float], length: float) -> int:
+    """A dimension, with probability proportional to its weighted length; all of them sum to `length`."""
     candidates = [d for d, part in enumerate(lengths) if part > 0]
     place = rng.uniform() * length
     for d in candidates:
@@ -298,10 +309,10 @@ def cut(
     """Cut: give `j` two children, each restricted to the box of its rows; returns the rows of each."""
     below = [x for x in rows if x[delta] <= xi]
     above = [x for x in rows if not x[delta] <= xi]
-    j.time, j.feature, j.cut = tau, delta, xi
+    j.time, j.feature, j.cut, j.rows = tau, delta, xi, []
     region_below, region_above = sides_of_cut(j.cell, delta, xi)
-    j.left = Node(j.depth + 1, region_below, bounding_box(below), len(below), lifetime)
-    j.right = Node(j.depth + 1, region_above, bounding_box(above), len(above), lifetime)
+    j.left = Node(j.depth + 1, region_below, bounding_box(below), len(below), lifetime, rows=below)
+    j.right = Node(j.depth + 1, region_above, bounding_box(above), len(above), lifetime, rows=above)
     return below, above
 
 
@@ -344,6 +355,200 @@ def child_of(j: Node, x: Point) -> Node | None:
     if j.is_leaf:
         return None
     return j.left if x[j.feature] <= j.cut else j.right
+
+
+def separation_time(tree: Tree, x: Point, y: Point) -> float:
+    """When two held points part: they share a cell at every time before. Infinite if no cut of the tree parts them."""
+    j = tree.root
+    while not j.is_leaf:
+        if child_of(j, x) is not child_of(j, y):
+            return j.time
+        j = child_of(j, x)
+    return INF
+
+
+# ---- one point more, one point less --------------------------------------------------------------------------------
+
+
+def empty_tree(weights: Point, domain: Box | None = None) -> Tree:
+    """A tree that holds no point yet."""
+    return Tree(None, domain or [], weights, domain)
+
+
+def insert_point(rng: Xoshiro, tree: Tree, x: Point, lifetime: float, max_depth: float = INF) -> None:
+    """MT+ (Alg. 5): the tree becomes one that was sampled with `x` among its rows.
+
+    Alg. 5 draws an exponential time at every node on the way down and goes on where it comes too late. Exponential
+    times have no memory, so the times waited in vain are parts of one: a single exponential draw, here the budget, is
+    spent at the rate at which each node on the way would be cut off from `x`, for as long as the node lives.
+    """
+    if tree.root is None:
+        tree.root = plant([x], tree.weights, lifetime, tree.domain).root
+    else:
+        budget = rng.exponential()
+        tree.root = extend_block(rng, tree.root, list(x), tree.weights, budget, 0.0, 0.0, lifetime, max_depth)
+    set_regions(tree)
+
+
+def extend_block(
+    rng: Xoshiro,
+    j: Node,
+    x: Point,
+    weights: Point,
+    budget: float,
+    hazard: float,
+    parent_time: float,
+    lifetime: float,
+    max_depth: float,
+) -> Node:
+    """MTx of Alg. 5, with the part of the budget spent so far; returns the node now in the place of `j`.
+
+    A leaf at the maximal depth may hide cuts already, and hides the one from `x` with them.
+    """
+    rate, before = extension(j.box, weights, x), hazard
+    if rate > 0:
+        hazard += (j.time - parent_time) * rate
+    if hazard > budget and j.depth < max_depth:
+        tau = parent_time + (budget - before) / rate
+        if not j.is_leaf:
+            tau = min(tau, j.time)  # which only rounding can exceed
+        if not j.is_leaf or tau < lifetime:
+            return cut_off(rng, j, x, weights, rate, tau, lifetime, max_depth)
+    j.count += 1
+    j.box = hull(j.box, bounding_box([x]))
+    if j.is_leaf:
+        j.rows.append(x)
+    elif child_of(j, x) is j.left:
+        j.left = extend_block(rng, j.left, x, weights, budget, hazard, j.time, lifetime, max_depth)
+    else:
+        j.right = extend_block(rng, j.right, x, weights, budget, hazard, j.time, lifetime, max_depth)
+    return j
+
+
+def cut_off(
+    rng: Xoshiro, j: Node, x: Point, weights: Point, rate: float, tau: float, lifetime: float, max_depth: float
+) -> Node:
+    """The new parent of `j` and of a leaf for `x`: its cut falls uniformly between the box and the point."""
+    delta = sample_dimension(rng, [w * s.distance(v) for w, s, v in zip(weights, j.box, x, strict=True)], rate)
+    xi, is_above = sample_gap(rng, j.box[delta], x[delta])
+    box = bounding_box([x])
+    leaf = Node(j.depth + 1, [], box, 1, lifetime, rows=[x])
+    parent = Node(j.depth, [], hull(j.box, box), j.count + 1, tau, delta, xi)
+    push_down(j, lifetime, max_depth)
+    parent.left, parent.right = (j, leaf) if is_above else (leaf, j)
+    return parent
+
+
+def sample_gap(rng: Xoshiro, s: Side, value: float) -> tuple[float, bool]:
+    """A place between a side and a value beyond it, and whether the value is above the side."""
+    share = rng.uniform()
+    if value > s.high:
+        xi = s.high + share * (value - s.high)
+        return (xi if xi < value else s.high), True
+    xi = value + share * (s.low - value)
+    return (xi if xi < s.low else value), False
+
+
+def push_down(j: Node, lifetime: float, max_depth: float) -> None:
+    """All of the subtree of `j` one level deeper; cuts that come to lie at the maximal depth are lost from sight."""
+    j.depth += 1
+    if j.depth == max_depth:
+        hide_cuts(j, lifetime)
+    elif not j.is_leaf:
+        push_down(j.left, lifetime, max_depth)
+        push_down(j.right, lifetime, max_depth)
+
+
+def hide_cuts(j: Node, lifetime: float) -> None:
+    """Make `j` a leaf of all the rows below it."""
+    j.rows, j.time = rows_below(j), lifetime
+    j.feature = j.cut = j.left = j.right = None
+
+
+def delete_point(rng: Xoshiro, tree: Tree, x: Point, lifetime: float, max_depth: float = INF) -> None:
+    """MT-, which takes the place of Alg. 6: the tree becomes one that was sampled without one of its rows `x`.
+
+    By projectivity what a tree says of the other rows is a tree of them. So all times stay, boxes shrink, and a cut
+    goes that has nothing left to separate. Only a cut that the maximal depth hid so far needs to be drawn.
+    """
+    tree.root = restrict_block(rng, tree.root, list(x), tree.weights, lifetime, max_depth)
+    set_regions(tree)
+
+
+def restrict_block(rng: Xoshiro, j: Node, x: Point, weights: Point, lifetime: float, max_depth: float) -> Node | None:
+    """Take `x` out of the subtree of `j`; returns the node now in the place of `j`, if a row is left."""
+    if j.is_leaf:
+        j.rows.remove(x)
+        if not j.rows:
+            return None
+        j.box = bounding_box(j.rows)
+    else:
+        is_left = child_of(j, x) is j.left
+        child, sibling = (j.left, j.right) if is_left else (j.right, j.left)
+        child = restrict_block(rng, child, x, weights, lifetime, max_depth)
+        if child is None:
+            pull_up(rng, sibling, j.time, weights, lifetime, max_depth)
+            return sibling
+        j.left, j.right = (child, sibling) if is_left else (sibling, child)
+        j.box = hull(j.left.box, j.right.box)
+    j.count -= 1
+    return j
+
+
+def pull_up(rng: Xoshiro, j: Node, parent_time: float, weights: Point, lifetime: float, max_depth: float) -> None:
+    """All of the subtree of `j` one level shallower; leaves that were at the maximal depth show their next cut.
+
+    That cut comes after the time at which the leaf began to live: the time of its parent, and for `j` itself the time
+    of the parent it had, for until then it was not cut.
+    """
+    is_hidden = j.depth == max_depth
+    j.depth -= 1
+    if is_hidden:
+        sample_mondrian_block(rng, j, j.rows, weights, parent_time, lifetime, max_depth)
+    elif not j.is_leaf:
+        pull_up(rng, j.left, j.time, weights, lifetime, max_depth)
+        pull_up(rng, j.right, j.time, weights, lifetime, max_depth)
+
+
+def delete_point_by_rescaling(rng: Xoshiro, tree: Tree, x: Point, lifetime: float, max_depth: float = INF) -> None:
+    """MT- as Alg. 6 prints it, here only to show that it breaks the law of the tree.
+
+    From the root down, for as long as the box of a node shrinks from linear dimension L to L' without `x`, its time
+    tau becomes the one with the same mass under Exp(L') as it had under Exp(L), tau * L / L'; if that is not before
+    the lifetime, the subtree becomes a leaf. Then `x` leaves. Of a cut that has nothing left to separate the paper
+    says nothing; it goes, as it does in robust random cut forests, whose deletion the paper adapts.
+    """
+    j = tree.root
+    while not j.is_leaf:
+        remaining = rows_below(j)
+        remaining.remove(list(x))
+        box = bounding_box(remaining)
+        if box == j.box:  # x is internal
+            break
+        length = linear_dimension(box, tree.weights)
+        j.time = j.time * linear_dimension(j.box, tree.weights) / length if length > 0 else INF
+        if j.time >= lifetime:
+            hide_cuts(j, lifetime)
+            break
+        j = child_of(j, x)
+    delete_point(rng, tree, x, lifetime, max_depth)
+
+
+def set_regions(tree: Tree) -> None:
+    """The known world and the region of every node, as boxes and cuts now are."""
+    if tree.root is None:
+        tree.world = tree.domain or []
+        return
+    tree.world = tree.root.box if tree.domain is None else hull(tree.root.box, tree.domain)
+    set_region(tree.root, tree.world)
+
+
+def set_region(j: Node, region: Box) -> None:
+    j.region = region
+    if not j.is_leaf:
+        below, above = sides_of_cut(j.cell, j.feature, j.cut)
+        set_region(j.left, below)
+        set_region(j.right, above)
 
 
 # ---- how likely each side is ---------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Shared by Mondrian trees, which cut the boxes of their data, and Mondrian proces
 import numpy as np
 
 from polyaforest._arrays import NONE
-from polyaforest._jit import jit
+from polyaforest._jit import jit, jit_inline
 from polyaforest._rng import exponential, uniform
 from polyaforest.kernels.geometry import linear_dimension
 
@@ -41,14 +41,12 @@ def make_children(forest, t, j, size, n_left, n_right, lifetime):
     return left, right
 
 
-@jit
-def draw_cut(forest, t, j, lower, upper, lifetime):
-    """Time, dimension and location of the cut of node `j`, if it cuts this box; dimension NONE if none is in time."""
-    rng, weights, parent = forest.rng[t], forest.weights[t], forest.parent[t, j]
+@jit_inline
+def draw_cut(rng, weights, began, lower, upper, lifetime):
+    """Time, dimension and location of the first cut of a box after `began`; dimension NONE if none is in time."""
     length = linear_dimension(lower, upper, weights)
     if not length > 0.0:
         return lifetime, NONE, np.nan
-    began = 0.0 if parent == NONE else forest.time[t, parent]
     time = began + exponential(rng) / length
     if not time < lifetime:
         return lifetime, NONE, np.nan
@@ -59,7 +57,13 @@ def draw_cut(forest, t, j, lower, upper, lifetime):
     return time, delta, xi
 
 
-@jit
+@jit_inline
+def birth_time(parent, time, j):
+    """When node `j` was born: when its parent was cut."""
+    return 0.0 if parent[j] == NONE else time[np.uint32(parent[j])]
+
+
+@jit_inline
 def choose_dimension(rng, lower, upper, weights, length):
     """Draw a dimension with probability proportional to its weighted length."""
     remaining = uniform(rng) * length

@@ -13,7 +13,7 @@ from polyaforest._jit import jit, jit_inline
 _LEAST_GAP = 2.0**-1022  # a gap in the data stays a gap, however small a share of the side it is
 
 
-@jit
+@jit_inline
 def linear_dimension(lower, upper, weights):
     """Weighted linear dimension L(B): the weighted sum of the side lengths."""
     total = 0.0
@@ -57,6 +57,73 @@ def extension(lower, upper, j, weights, X, i):
     for k in range(lower.shape[1]):
         total += weights[k] * excess(lower[j, k], upper[j, k], X[i, k])
     return total
+
+
+@jit_inline
+def set_point(lower, upper, j, X, i):
+    """Make box `j` hold row `i` of `X` and nothing else."""
+    for k in range(lower.shape[1]):
+        lower[j, k] = upper[j, k] = X[i, k]
+
+
+@jit_inline
+def copy_box(lower, upper, j, other):
+    """Make box `j` equal to box `other`."""
+    for k in range(lower.shape[1]):
+        lower[j, k], upper[j, k] = lower[other, k], upper[other, k]
+
+
+@jit_inline
+def grow(lower, upper, j, X, i):
+    """Grow box `j` until it holds row `i` of `X`."""
+    for k in range(lower.shape[1]):
+        value, low, high = X[i, k], lower[j, k], upper[j, k]
+        lower[j, k] = value if value < low else low
+        upper[j, k] = value if value > high else high
+
+
+@jit_inline
+def is_spanned_by(lower, upper, j, X, i):
+    """Whether row `i` of `X` lies on a side of box `j`, so that the box may shrink without it."""
+    touched = False
+    for k in range(lower.shape[1]):
+        value, low, high = X[i, k], lower[j, k], upper[j, k]
+        touched |= (low < high) & ((value == low) | (value == high))
+    return touched
+
+
+@jit_inline
+def set_hull(lower, upper, j, a, b):
+    """Make box `j` the hull of boxes `a` and `b`."""
+    for k in range(lower.shape[1]):  # one loop a side: both in one would not be vectorised
+        lower[j, k] = lower[a, k] if lower[a, k] < lower[b, k] else lower[b, k]
+    for k in range(lower.shape[1]):
+        upper[j, k] = upper[a, k] if upper[a, k] > upper[b, k] else upper[b, k]
+
+
+@jit_inline
+def volume(lower, upper, j):
+    """Volume of box `j` over its live dimensions, and how many those are."""
+    product, n_live = 1.0, 0
+    for k in range(lower.shape[1]):
+        length = upper[j, k] - lower[j, k]
+        product *= length if length > 0.0 else 1.0
+        n_live += length > 0.0
+    return product, n_live
+
+
+@jit_inline
+def live_share(lower, upper, j, delta, low, high, child):
+    """f: the volume share that the box `child` takes of its region, over the dimensions live in that box.
+
+    The region is the box `j`, but from `low` to `high` along dimension `delta`.
+    """
+    share = 1.0
+    for k in range(lower.shape[1]):
+        length, whole = upper[child, k] - lower[child, k], upper[j, k] - lower[j, k]
+        whole = high - low if k == delta else whole
+        share *= length / whole if length > 0.0 and whole > length else 1.0
+    return share
 
 
 @jit

@@ -11,7 +11,7 @@ import numpy as np
 from polyaforest._arrays import NONE, Array
 from polyaforest._jit import jit, jit_inline
 from polyaforest._rng import below
-from polyaforest.kernels.cuts import draw_cut, make_children, make_leaf
+from polyaforest.kernels.cuts import birth_time, draw_cut, make_children, make_leaf
 
 _LONG_ROW = 32  # from this many features on, reading whole rows beats gathering from many columns
 
@@ -78,7 +78,8 @@ def sample_tree(forest, t, work, lifetime, max_depth):
 @jit
 def sample_block(forest, t, j, lifetime):
     """Draw time, dimension and location of the cut of node `j` (SampleMondrianBlock); False if it stays a leaf."""
-    time, delta, xi = draw_cut(forest, t, j, forest.lower[t, j], forest.upper[t, j], lifetime)
+    began = birth_time(forest.parent[t], forest.time[t], j)
+    time, delta, xi = draw_cut(forest.rng[t], forest.weights[t], began, forest.lower[t, j], forest.upper[t, j], lifetime)
     if delta == NONE:
         return False
     forest.time[t, j], forest.feature[t, j], forest.cut[t, j] = time, delta, xi

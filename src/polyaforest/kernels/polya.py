@@ -9,30 +9,37 @@ import math
 import numpy as np
 
 from polyaforest._arrays import NONE
-from polyaforest._jit import jit
-from polyaforest.kernels.geometry import linear_dimension, log_live_share, log_volume
+from polyaforest._jit import jit, jit_inline
+from polyaforest.kernels.geometry import excess, linear_dimension, live_share, log_live_share, log_volume
 
+_SMALL = 1e-250  # volumes between this and its inverse are told apart without loss
 _SLIVER = 2.0**-54  # stands for a side that rounding left without length: half the least share a draw can give
 
 
-@jit
+@jit_inline
 def posterior_mean(strength, share, n, total):
     """Mean of a Beta posterior: prior `share` of `strength` pseudo-points, then `n` of `total` points."""
     return (strength * share + n) / (strength + total)
 
 
-@jit
+@jit_inline
 def cut_strength(gamma, depth, boxed):
     """Prior strength of a cut at `depth`: a Mondrian tree alternates cuts and restrictions, a process only cuts."""
     level = 2.0 * depth + 1.0 if boxed else depth + 1.0
     return gamma * level * level
 
 
-@jit
+@jit_inline
 def restriction_strength(gamma, depth):
     """Prior strength of restricting a child of a node at `depth`."""
     level = 2.0 * depth + 2.0
     return gamma * level * level
+
+
+@jit_inline
+def cut_share(low, high, xi, goes_left):
+    """The share of a side from `low` to `high` that a cut at `xi` leaves to the left or to the right."""
+    return max(((xi - low) if goes_left else (high - xi)) / (high - low), _SLIVER)
 
 
 @jit
@@ -94,7 +101,7 @@ def set_child(forest, t, j, child, depth, gamma, posterior):
     xi, delta = forest.cut[t, j], forest.feature[t, j]
     goes_left = forest.left[t, j] == child
     low, high = side_bounds(forest, t, j, posterior.world)
-    share = max(((xi - low) if goes_left else (high - xi)) / (high - low), _SLIVER)
+    share = cut_share(low, high, xi, goes_left)
     strength = cut_strength(gamma, depth, forest.lower.shape[2] > 0)
     mean = posterior_mean(strength, share, forest.counts[t, child], forest.counts[t, j])
     mass = posterior.inside[t, j] + math.log(mean)
@@ -139,3 +146,51 @@ def set_outside(forest, t, gamma, is_open, posterior):
             log_f += math.log(lower.shape[0] * side) - math.log(lower.shape[0] * side + 2.0 * size)
     if log_f < 0.0:
         posterior.outside_volume[t] = log_volume(lower, upper) - log_f + math.log(-math.expm1(log_f))
+
+
+# ---- along one path ------------------------------------------------------------------------------------------------
+
+
+@jit_inline
+def within_mean(gamma, is_open, n):
+    """The share of the mass within the known world, of which `n` points are known and none beyond it."""
+    return 1.0 - posterior_mean(gamma, 0.5, 0, n) if is_open else 1.0
+
+
+@jit_inline
+def world_share(lower, upper, root, domain):
+    """f of the root: the volume share that its box takes of the known world, the hull of its box and the domain."""
+    share = 1.0
+    for k in range(lower.shape[1]):
+        low, high = lower[root, k], upper[root, k]
+        whole = max(high, domain[1, k]) - min(low, domain[0, k])
+        share *= (high - low) / whole if high > low else 1.0
+    return share
+
+
+@jit_inline
+def world_reach(lower, upper, root, domain, weights, X, i):
+    """The weighted distance of row `i` from the known world over the world's size; -1 for a row within it."""
+    is_within, distance, size = True, 0.0, 0.0
+    for k in range(lower.shape[1]):
+        low, high = min(lower[root, k], domain[0, k]), max(upper[root, k], domain[1, k])
+        is_within &= (low <= X[i, k]) & (X[i, k] <= high)
+        distance += weights[k] * excess(low, high, X[i, k])
+        size += weights[k] * (high - low)
+    return -1.0 if is_within else distance / (size if size > 0.0 else 1.0)
+
+
+@jit_inline
+def box_share(lower, upper, j, delta, xi, goes_left, child, share, whole, part):
+    """f of a child: the volume share that its box takes of its side of the cut of `j`, a `share` of that box.
+
+    `whole` and `part` are the volumes and live dimensions of both boxes. Where they are live in the same dimensions,
+    which is the rule, the volumes tell; unless they are beyond what floats can tell.
+    """
+    (volume_whole, n_whole), (volume_part, n_part) = whole, part
+    if n_part == n_whole and volume_part > _SMALL and volume_whole < 1.0 / _SMALL:
+        return min(volume_part / (volume_whole * share), 1.0)
+    if n_part == 0:
+        return 1.0
+    low, high = (lower[j, delta], xi) if goes_left else (xi, upper[j, delta])
+    return live_share(lower, upper, j, delta, low, high, child)

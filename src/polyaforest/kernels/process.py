@@ -4,7 +4,7 @@ import numpy as np
 
 from polyaforest._arrays import NONE
 from polyaforest._jit import jit
-from polyaforest.kernels.cuts import draw_cut, make_children, make_leaf
+from polyaforest.kernels.cuts import birth_time, draw_cut, make_children, make_leaf
 
 
 @jit
@@ -53,7 +53,8 @@ def enter_region(forest, t, j, depth, regions):
 @jit
 def cut_region(forest, t, j, region, lifetime):
     """Draw the cut of node `j` from its region; False if it stays a leaf."""
-    time, delta, xi = draw_cut(forest, t, j, region[0], region[1], lifetime)
+    began = birth_time(forest.parent[t], forest.time[t], j)
+    time, delta, xi = draw_cut(forest.rng[t], forest.weights[t], began, region[0], region[1], lifetime)
     if delta == NONE or not region[0, delta] < xi:  # a region too thin for a float between its sides stays whole
         return False
     forest.time[t, j], forest.feature[t, j], forest.cut[t, j] = time, delta, xi

@@ -1,0 +1,320 @@
+"""Model files: a header and named arrays in one file, which is read whole and unharmed or not at all.
+
+A file is a `.npz` without pickles, so `numpy.load` opens it too:
+
+    header.json.npy   uint8: the JSON object {"format": "polyaforest", "version": 1, "header": what the caller gave,
+                      "arrays": {name: {"dtype": "<f8", "shape": [2, 3], "sha256": of the array's bytes}, ...}}
+    <name>.npy        each array, little-endian and in C order, in the order the header lists them
+    archive comment   "polyaforest sha256 " and the SHA-256 of every byte of the file before the comment
+
+The comment seals the file: a bit flipped anywhere, even in dates that no reader of archives looks at, breaks it, and
+so does a byte too many or too few. The seal, the place of the header and its keys "format" and "version" are for all
+versions, so that an old release can say which version it met. Entries are stored as they are: deflated, a forest would
+be 2 to 4 times smaller and take 5 to 10 times as long to write, and what is not inflated cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+import stat
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+from numpy.lib import format as npy
+
+from polyaforest._arrays import Array
+
+Header: TypeAlias = dict[str, Any]
+Arrays: TypeAlias = dict[str, Array]
+
+FORMAT_VERSION = 1
+
+_FORMAT = "polyaforest"
+_HEADER = "header.json"
+_LARGEST_HEADER = 16 * 2**20  # bytes: room for a million column names, and never a danger to memory
+_ARRAY_NAME = re.compile(r"\w{1,64}(/\w{1,64}){0,3}", re.ASCII)  # no dot, hence neither the header's name nor a path up
+_DTYPES = frozenset(["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"])
+_LARGEST_NPY_HEADER = 1024  # bytes: room for any shape, and too little to exhaust the parser that reads it
+_ZIP_START = b"PK\x03\x04"
+_SEAL = b"polyaforest sha256 "
+_SEAL_SIZE = len(_SEAL) + 2 * hashlib.sha256().digest_size
+
+
+class ModelFileError(ValueError):
+    """A model file is damaged, made by something else, or of a version this release cannot read."""
+
+
+def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    """Write `header` and `arrays` to `path`, all of it or nothing: until the end, and on any error, an old file stays.
+
+    The same header and arrays make the same bytes. A symbolic link is followed; an existing file passes its permissions
+    on. A process that is killed here leaves a file `.<name>.<random>.tmp` beside the old one. Nothing reads such files
+    and nothing removes them, since another process may be writing one: delete them once no writer runs.
+
+    Parameters
+    ----------
+    path : str or path-like
+    header : dict of what JSON holds as it is
+        String keys, lists, strings, finite numbers, booleans and None; at most 16 MiB as JSON.
+    arrays : dict of arrays of booleans, integers or floats of at most 64 bits
+        Names are made of ASCII letters, digits and underscores, with slashes between up to four such parts.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the header or an array is not of that kind; nothing has been touched then.
+    ModelFileError
+        If `path` is there, but not a file: a directory or a device.
+    OSError
+        If the file cannot be written.
+    """
+    stored = {name: _storable(name, array) for name, array in arrays.items()}
+    text = _header_text(header, stored)
+    with _replacing(os.path.realpath(os.fsdecode(path))) as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, array in {_HEADER: np.frombuffer(text, np.uint8), **stored}.items():
+                entry = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, so that the same model makes the same bytes
+                entry.create_system, entry.external_attr = 3, 0o644 << 16  # as on Unix, whatever the platform
+                with archive.open(entry, "w", force_zip64=True) as stream:
+                    npy.write_array(stream, array, version=(1, 0), allow_pickle=False)
+            archive.comment = b"\0" * _SEAL_SIZE  # the seal covers the end record, which counts the comment's bytes
+        file.write(_seal(file))
+
+
+def read_model(path: str | os.PathLike[str]) -> tuple[Header, Arrays]:
+    """Read the header and the arrays that `write_model` wrote to `path`.
+
+    Returns
+    -------
+    header : dict
+    arrays : dict of arrays
+        C-contiguous, writable and in the machine's byte order.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is not, bit for bit, what `write_model` of this or an older release wrote.
+    OSError
+        If there is no such file (FileNotFoundError) or it may not be read.
+    """
+    name = os.fsdecode(path)
+    mode = os.stat(name).st_mode
+    try:
+        _refuse_irregular(mode)  # before opening: a pipe would wait for a writer
+        with open(name, "rb") as file:
+            _check_seal(file)
+            with zipfile.ZipFile(file) as archive:
+                return _read_archive(archive, os.fstat(file.fileno()).st_size)
+    except Exception as problem:  # zipfile and NumPy do not say all that a malformed archive makes them raise
+        seeks_nowhere = isinstance(problem, OSError) and problem.errno == errno.EINVAL  # where a false offset leads
+        if isinstance(problem, OSError | MemoryError) and not seeks_nowhere:
+            raise
+        reason = str(problem) or type(problem).__name__
+        raise ModelFileError(f"{name!r} cannot be read as a model: {reason}") from problem
+
+
+# ---- what is written -------------------------------------------------------------------------------------------------
+
+
+def _storable(name: str, array: Array) -> Array:
+    """`array` as it lies in the file: C-contiguous, little-endian."""
+    if not _ARRAY_NAME.fullmatch(name):
+        raise ValueError(
+            f"array name {name!r} must be made of ASCII letters, digits and underscores, up to 64 in each of up to 4 "
+            "parts with slashes between"
+        )
+    if array.dtype.newbyteorder("<").str not in _DTYPES:
+        raise ValueError(f"array {name!r} is of dtype {array.dtype}: only booleans, integers and floats can be stored")
+    return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+
+
+def _describe(array: Array) -> dict[str, Any]:
+    """What the header says of an array."""
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "sha256": hashlib.sha256(array.data).hexdigest()}
+
+
+def _header_text(header: Mapping[str, Any], arrays: Arrays) -> bytes:
+    """The file's header as JSON."""
+    described = {name: _describe(array) for name, array in arrays.items()}
+    text = _to_json({"format": _FORMAT, "version": FORMAT_VERSION, "header": header, "arrays": described})
+    if json.loads(text)["header"] != header:
+        raise ValueError(
+            "the header would come back from JSON as something else: use dicts with string keys, lists, strings, "
+            "finite numbers, booleans and None only"
+        )
+    if len(text) > _LARGEST_HEADER:
+        raise ValueError(f"the header takes {len(text):,} bytes, more than {_LARGEST_HEADER:,}: store arrays as arrays")
+    return text
+
+
+def _to_json(value: Any) -> bytes:
+    """The one way to write `value`, so that reading can tell whether a text was written like this."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def _seal(file: IO[bytes]) -> bytes:
+    """The comment that belongs at the end of `file`, whose bytes are read up to the place of that comment."""
+    left = file.seek(0, os.SEEK_END) - _SEAL_SIZE
+    file.seek(0)
+    sha256 = hashlib.sha256()
+    while left > 0 and (chunk := file.read(min(left, 2**20))):
+        sha256.update(chunk)
+        left -= len(chunk)
+    return _SEAL + sha256.hexdigest().encode("ascii")
+
+
+@contextmanager
+def _replacing(target: str) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of `target` at the end; on any error it is removed, and `target` stays."""
+    mode = _mode_of(target)
+    folder, name = os.path.split(target)
+    # Not by tempfile, whose files are their owner's alone whatever the umask; a long name leaves room for the rest.
+    new = os.path.join(folder, f".{name[:50]}.{secrets.token_hex(8)}.tmp")
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(new, flags, 0o666 if mode is None else mode)
+    except OSError as problem:
+        problem.filename = target  # the name the caller knows
+        raise
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            if mode is not None:
+                os.chmod(new, mode)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(new)
+        raise
+    _sync_folder(folder)
+
+
+def _mode_of(target: str) -> int | None:
+    """The permissions of the file at `target`, None if there is none; raise if it is not to be replaced."""
+    try:
+        mode = os.stat(target).st_mode
+    except FileNotFoundError:
+        return None
+    try:
+        _refuse_irregular(mode)
+    except ValueError as problem:
+        raise ModelFileError(f"no model can be written to {target!r}: {problem}") from None
+    if not os.access(target, os.W_OK):  # the folder's permissions alone would let a read-only file be replaced
+        raise PermissionError(errno.EACCES, "the model there is read-only", target)
+    return stat.S_IMODE(mode) & 0o777
+
+
+def _refuse_irregular(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"it is {'a directory' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file")
+
+
+def _sync_folder(folder: str) -> None:
+    """Make a rename in `folder` outlast a power cut, where the platform can."""
+    if os.name == "nt":
+        return
+    with suppress(OSError):  # the new file is in its place already: an error would say the opposite
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# ---- what is read ----------------------------------------------------------------------------------------------------
+
+
+def _check_seal(file: IO[bytes]) -> None:
+    """Raise unless `file` is what `write_model` made, byte for byte; foreign files are told without reading them."""
+    start = file.read(len(_ZIP_START))
+    if not start:
+        raise ValueError("it is empty")
+    if start != _ZIP_START:
+        raise ValueError("it is not a polyaforest model")
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _SEAL_SIZE))
+    if file.read(len(_SEAL)) != _SEAL:
+        raise ValueError("it does not end as a model does: it is cut short, has bytes appended or is something else")
+    expected = _seal(file)
+    if file.read() != expected:
+        raise ValueError("it is damaged: its bytes do not match their SHA-256")
+
+
+def _read_archive(archive: zipfile.ZipFile, size: int) -> tuple[Header, Arrays]:
+    """The header and arrays of a sealed archive of `size` bytes, whichever version it is of."""
+    entries = archive.infolist()
+    if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size for entry in entries):
+        raise ValueError("an entry is compressed, which models never are")
+    if sum(entry.file_size for entry in entries) > size:
+        raise ValueError("its entries claim more bytes than the file has")
+    if not entries or entries[0].filename != f"{_HEADER}.npy":
+        raise ValueError("it has no header of a model")
+    text = _read_array(archive, _HEADER).tobytes()
+    if len(text) > _LARGEST_HEADER:
+        raise ValueError(f"its header takes {len(text):,} bytes, more than any model's")
+    header = json.loads(text)
+    if _to_json(header) != text:
+        raise ValueError("its header is not JSON as models have it")
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
+        raise ValueError("it is not a polyaforest model")
+    return _reader_of(header.get("version"))(archive, header)
+
+
+def _reader_of(version: Any) -> Callable[[zipfile.ZipFile, Header], tuple[Header, Arrays]]:
+    if type(version) is not int:
+        raise ValueError(f"it has {version!r} for a format version")
+    if version > FORMAT_VERSION:
+        raise ValueError(
+            f"it is of format version {version}, and this release reads up to version {FORMAT_VERSION}: upgrade "
+            "polyaforest"
+        )
+    if version not in _READERS:
+        raise ValueError(f"it is of format version {version}, and this release reads {sorted(_READERS)}")
+    return _READERS[version]
+
+
+def _read_version_1(archive: zipfile.ZipFile, header: Header) -> tuple[Header, Arrays]:
+    if list(header) != ["format", "version", "header", "arrays"]:
+        raise ValueError(f"its header has the keys {list(header)}")
+    given, described = header["header"], header["arrays"]
+    if not isinstance(given, dict) or not isinstance(described, dict):
+        raise ValueError("its header does not describe a header and arrays")
+    if archive.namelist() != [f"{name}.npy" for name in (_HEADER, *described)]:
+        raise ValueError("its entries are not those its header lists")
+    arrays = {}
+    for name, description in described.items():
+        array = _read_array(archive, name)
+        if _describe(array) != description:
+            raise ValueError(f"array {name!r} is not what the header says it is")
+        arrays[name] = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return given, arrays
+
+
+# How to read each version there has been, as a model of today.
+_READERS = {1: _read_version_1}
+
+
+def _read_array(archive: zipfile.ZipFile, name: str) -> Array:
+    """The array in an entry, as it lies in the file."""
+    entry = archive.getinfo(f"{name}.npy")
+    with archive.open(entry) as stream:
+        if npy.read_magic(stream) != (1, 0):
+            raise ValueError(f"array {name!r} is of another version of NumPy's format than models use")
+        shape, is_fortran, dtype = npy.read_array_header_1_0(stream, max_header_size=_LARGEST_NPY_HEADER)
+        if is_fortran or dtype.str not in _DTYPES:
+            raise ValueError(f"array {name!r} is of dtype {dtype} and order {'FC'[not is_fortran]}, as no model's is")
+        if math.prod(shape) * dtype.itemsize != entry.file_size - stream.tell():  # before there is room made for it
+            raise ValueError(f"array {name!r} does not have as many bytes as its shape {shape} takes")
+        stream.seek(0)
+        array: Array = npy.read_array(stream, allow_pickle=False)
+        return array

@@ -1,0 +1,441 @@
+"""One point comes, one point goes: a Mondrian tree extended (Alg. 5), and restricted again by projectivity.
+
+After any sequence of both, a tree has the law of one sampled from scratch on the points it holds, cut off at the same
+depth and lifetime. The paper's deletion (Alg. 6) rescales times and does not have this property; here times stay.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from polyaforest._arrays import NONE, Array
+from polyaforest._jit import jit_borrowing, jit_inline
+from polyaforest._rng import exponential, uniform
+from polyaforest.kernels.cuts import birth_time, draw_cut
+from polyaforest.kernels.geometry import contains, copy_box, excess, extension, grow, is_spanned_by, set_hull, set_point
+
+
+UNBOUNDED = 2**31 - 1  # the depth limit of trees that have none
+
+
+class Tree(NamedTuple):
+    """One tree: its part of the arrays of a `Forest` and of its `Points`, under the same names."""
+
+    left: Array
+    right: Array
+    parent: Array
+    feature: Array
+    cut: Array
+    time: Array
+    counts: Array
+    lower: Array
+    upper: Array
+    root: Array  # int32 (1,)
+    size: Array  # int32 (1,)
+    weights: Array
+    rng: Array
+    head: Array
+    links: Array
+
+
+class Walk(NamedTuple):
+    """What a point meets on its way down a tree, one entry per node, root first; and room for visiting a subtree."""
+
+    path: Array  # uint32 (C + 1,): the nodes
+    rates: Array  # float64 (C + 1,): the rate at which the point is cut off from each: its distance from the box
+    hazards: Array  # float64 (C + 1,): what those rates have added up to over time when a node is born
+    waiting: Array  # int32 (C + 1, 2): nodes of a subtree still to be visited, and their depths
+    freed: Array  # int32 (C + 1,): slots that are no longer needed
+
+
+class Limits(NamedTuple):
+    """Where cutting stops."""
+
+    lifetime: float
+    max_depth: int
+
+
+@jit_inline
+def tree_of(forest, points, t):
+    """Tree `t` of a forest."""
+    return Tree(
+        forest.left[t],
+        forest.right[t],
+        forest.parent[t],
+        forest.feature[t],
+        forest.cut[t],
+        forest.time[t],
+        forest.counts[t],
+        forest.lower[t],
+        forest.upper[t],
+        forest.root[t : t + 1],
+        forest.size[t : t + 1],
+        forest.weights[t],
+        forest.rng[t],
+        points.head[t],
+        points.links[t],
+    )
+
+
+# ---- the points of a leaf: a doubly linked list, unless no points are kept ------------------------------------------
+
+
+@jit_inline
+def keeps_points(tree):
+    return tree.head.shape[0] > 0
+
+
+@jit_inline
+def link(tree, j, slot):
+    """Put the point in `slot` at the head of the list of leaf `j`."""
+    first = tree.head[j]
+    tree.links[slot, 0], tree.links[slot, 1], tree.links[slot, 2] = NONE, first, j
+    if first != NONE:
+        tree.links[np.uint32(first), 0] = slot
+    tree.head[j] = slot
+
+
+@jit_inline
+def unlink(tree, j, slot):
+    """Take the point in `slot` out of the list of leaf `j`."""
+    before, after = tree.links[slot, 0], tree.links[slot, 1]
+    if before == NONE:
+        tree.head[j] = after
+    else:
+        tree.links[np.uint32(before), 1] = after
+    if after != NONE:
+        tree.links[np.uint32(after), 0] = before
+    tree.links[slot, 0] = tree.links[slot, 1] = tree.links[slot, 2] = NONE
+
+
+@jit_inline
+def scan_list(tree, j, values):
+    """Make box `j` the bounding box of the points in its list."""
+    slot = tree.head[j]
+    set_point(tree.lower, tree.upper, j, values, np.uint32(slot))
+    slot = tree.links[np.uint32(slot), 1]
+    while slot != NONE:
+        grow(tree.lower, tree.upper, j, values, np.uint32(slot))
+        slot = tree.links[np.uint32(slot), 1]
+
+
+@jit_inline
+def hand_over(tree, child, j):
+    """Move all points from the list of leaf `child` to that of leaf `j`."""
+    slot = tree.head[child]
+    tree.head[child] = NONE
+    while slot != NONE:
+        after = tree.links[np.uint32(slot), 1]
+        link(tree, j, np.uint32(slot))
+        slot = after
+
+
+# ---- node slots ----------------------------------------------------------------------------------------------------
+
+
+@jit_inline
+def make_leaf(tree, j, parent, count, lifetime):
+    """Make slot `j` a leaf of `count` points below `parent`, with an empty list."""
+    tree.left[j], tree.right[j], tree.parent[j] = NONE, NONE, parent
+    tree.feature[j], tree.cut[j], tree.time[j] = NONE, np.nan, lifetime
+    tree.counts[j] = count
+    if keeps_points(tree):
+        tree.head[j] = NONE
+
+
+@jit_inline
+def put_in_place(tree, old, new):
+    """Let node `new` stand below the parent of node `old` in its place."""
+    above = tree.parent[old]
+    tree.parent[new] = above
+    if above == NONE:
+        tree.root[0] = new
+    elif tree.left[np.uint32(above)] == old:
+        tree.left[np.uint32(above)] = new
+    else:
+        tree.right[np.uint32(above)] = new
+
+
+@jit_inline
+def release(tree, j):
+    """Give slot `j` up: the last slot in use moves there, and what it leaves behind is wiped."""
+    last = np.uint32(tree.size[0] - 1)
+    if j != last:
+        put_in_place(tree, last, j)
+        tree.left[j], tree.right[j], tree.feature[j] = tree.left[last], tree.right[last], tree.feature[last]
+        tree.cut[j], tree.time[j], tree.counts[j] = tree.cut[last], tree.time[last], tree.counts[last]
+        copy_box(tree.lower, tree.upper, j, last)
+        if tree.feature[j] != NONE:
+            tree.parent[np.uint32(tree.left[j])] = tree.parent[np.uint32(tree.right[j])] = j
+        elif keeps_points(tree):
+            slot = tree.head[j] = tree.head[last]
+            while slot != NONE:
+                tree.links[np.uint32(slot), 2] = j
+                slot = tree.links[np.uint32(slot), 1]
+    wipe(tree, last)
+    tree.size[0] = last
+
+
+@jit_inline
+def wipe(tree, j):
+    """Leave nothing in slot `j`."""
+    tree.left[j] = tree.right[j] = tree.parent[j] = tree.feature[j] = 0
+    tree.cut[j] = tree.time[j] = 0.0
+    tree.counts[j] = 0
+    for k in range(tree.lower.shape[1]):
+        tree.lower[j, k] = tree.upper[j, k] = 0.0
+    if keeps_points(tree):
+        tree.head[j] = NONE
+
+
+# ---- insertion -----------------------------------------------------------------------------------------------------
+
+
+@jit_inline
+def trace(tree, X, i, walk):
+    """Walk row `i` down to its leaf by the cuts, and tell how it would be cut off on the way; return its path's length.
+
+    While a node lives, a point at distance e from its box is cut off from it at rate e. Boxes are nested: upwards from
+    the first that holds the row all distances are 0.
+    """
+    step, j = np.uint32(0), np.uint32(tree.root[0])
+    while True:
+        walk.path[step] = j
+        step += np.uint32(1)
+        delta = tree.feature[j]
+        if delta == NONE:
+            break
+        if_left, if_right = tree.left[j], tree.right[j]
+        j = np.uint32(if_left if X[i, np.uint32(delta)] <= tree.cut[j] else if_right)
+    length = step
+    rate = 1.0
+    while step > 0:
+        step -= np.uint32(1)
+        if rate > 0.0:
+            rate = extension(tree.lower, tree.upper, walk.path[step], tree.weights, X, i)
+        walk.rates[step] = rate
+    hazard, began = 0.0, 0.0
+    for step in range(length):
+        walk.hazards[step] = hazard
+        ends, rate = tree.time[walk.path[step]], walk.rates[step]
+        if rate > 0.0:  # the time may be infinite
+            hazard += (ends - began) * rate
+        began = ends
+    walk.hazards[length] = hazard
+    return length
+
+
+@jit_inline
+def insert_point(tree, X, i, slot, length, limits, walk):
+    """Extend the tree by row `i`, the point in `slot`, along the path that `trace` found (Alg. 5).
+
+    Alg. 5 draws an exponential time at every node. Since they have no memory, one unit exponential for the whole path
+    does the same: the row is cut off when the hazard comes to exceed it.
+    """
+    budget = exponential(tree.rng)
+    place = np.uint32(0)
+    while place < length and not walk.hazards[place + np.uint32(1)] > budget:
+        place += np.uint32(1)
+    time = limits.lifetime
+    if place < length and place < limits.max_depth:
+        began = 0.0 if place == 0 else tree.time[walk.path[place - np.uint32(1)]]
+        time = began + (budget - walk.hazards[place]) / walk.rates[place]
+        time = min(time, tree.time[walk.path[place]])
+    is_cut_off = time < limits.lifetime
+    step = place if is_cut_off else length
+    j = walk.path[place if is_cut_off else length - np.uint32(1)]
+    is_held = False
+    while step > 0:  # upwards, until a box holds the row, as then all above do
+        step -= np.uint32(1)
+        tree.counts[walk.path[step]] += 1
+        if not is_held:
+            is_held = contains(tree.lower, tree.upper, walk.path[step], X, i)
+            if not is_held:
+                grow(tree.lower, tree.upper, walk.path[step], X, i)
+    if is_cut_off:
+        j = cut_off(tree, j, X, i, walk.rates[place], time, limits.lifetime)
+    if keeps_points(tree):
+        link(tree, j, slot)
+    if is_cut_off and limits.max_depth < length + np.uint32(1):
+        drop_below(tree, walk.path[place], place + np.uint32(1), limits, walk)
+
+
+@jit_inline
+def plant(tree, X, i, slot, lifetime):
+    """Make an empty tree a single leaf that holds row `i`, the point in `slot`."""
+    root = np.uint32(0)
+    make_leaf(tree, root, NONE, 1, lifetime)
+    set_point(tree.lower, tree.upper, root, X, i)
+    tree.root[0], tree.size[0] = 0, 1
+    if keeps_points(tree):
+        link(tree, root, slot)
+
+
+@jit_inline
+def cut_off(tree, j, X, i, rate, time, lifetime):
+    """Give node `j` a new parent whose cut at `time` parts it from row `i`, and the row a leaf; return the leaf."""
+    delta, xi, goes_left = cut_gap(tree, j, X, i, rate)
+    above, leaf = np.uint32(tree.size[0]), np.uint32(tree.size[0] + 1)
+    tree.size[0] += 2
+    make_leaf(tree, above, NONE, tree.counts[j] + 1, time)
+    make_leaf(tree, leaf, above, 1, lifetime)
+    put_in_place(tree, j, above)
+    tree.parent[j] = above
+    tree.left[above], tree.right[above] = (leaf, j) if goes_left else (j, leaf)
+    tree.feature[above], tree.cut[above] = delta, xi
+    set_point(tree.lower, tree.upper, leaf, X, i)
+    set_hull(tree.lower, tree.upper, above, j, leaf)
+    return leaf
+
+
+@jit_inline
+def cut_gap(tree, j, X, i, rate):
+    """Draw a cut between box `j` and row `i` outside it: its dimension, its location, and if the row is left of it.
+
+    The dimension is drawn in proportion to the weighted distance, the location uniformly from the gap.
+    """
+    remaining, delta = uniform(tree.rng) * rate, np.uint32(0)
+    for k in range(np.uint32(tree.lower.shape[1])):
+        part = tree.weights[k] * excess(tree.lower[j, k], tree.upper[j, k], X[i, k])
+        if part > 0.0:
+            delta = k
+            if remaining < part:
+                break
+            remaining -= part
+    share, x, low, high = uniform(tree.rng), X[i, delta], tree.lower[j, delta], tree.upper[j, delta]
+    if x < low:
+        xi = x + share * (low - x)
+        return delta, xi if xi < low else x, True
+    xi = high + share * (x - high)
+    return delta, xi if xi < x else high, False
+
+
+@jit_borrowing
+def drop_below(tree, j, depth, limits, walk):
+    """Drop what now lies deeper than the depth limit in the subtree of `j`, which has come to lie at `depth`.
+
+    Only leaves can have: two for every node that is now at the limit. It becomes a leaf and takes over their points.
+    """
+    walk.waiting[0, 0], walk.waiting[0, 1] = j, depth
+    n_waiting, n_freed = 1, 0
+    while n_waiting > 0:
+        n_waiting -= 1
+        j, depth = walk.waiting[n_waiting, 0], walk.waiting[n_waiting, 1]
+        if tree.feature[j] == NONE:
+            continue
+        for child in (tree.left[j], tree.right[j]):
+            if depth < limits.max_depth:
+                walk.waiting[n_waiting, 0], walk.waiting[n_waiting, 1] = child, depth + 1
+                n_waiting += 1
+            else:
+                walk.freed[n_freed] = child
+                tree.counts[child] = -1
+                n_freed += 1
+        if depth == limits.max_depth:
+            left, right = tree.left[j], tree.right[j]
+            make_leaf(tree, j, tree.parent[j], tree.counts[j], limits.lifetime)
+            if keeps_points(tree):
+                hand_over(tree, left, j)
+                hand_over(tree, right, j)
+    for place in range(n_freed):
+        drop_last_if_freed(tree)
+        if walk.freed[place] < tree.size[0]:
+            release(tree, np.uint32(walk.freed[place]))
+    drop_last_if_freed(tree)
+
+
+@jit_inline
+def drop_last_if_freed(tree):
+    """Wipe the slots marked as freed (with a negative count) at the end of those in use: they must not be moved."""
+    while tree.counts[tree.size[0] - 1] < 0:
+        tree.size[0] -= 1
+        wipe(tree, np.uint32(tree.size[0]))
+
+
+# ---- deletion ------------------------------------------------------------------------------------------------------
+
+
+@jit_inline
+def delete_point(tree, values, slot, limits, walk):
+    """Restrict the tree to the points other than the one in `slot` of `values`."""
+    j = np.uint32(tree.links[slot, 2])
+    unlink(tree, j, slot)
+    tree.counts[j] -= 1
+    if tree.counts[j] > 0:
+        if is_spanned_by(tree.lower, tree.upper, j, values, slot):
+            scan_list(tree, j, values)
+        take_leave(tree, tree.parent[j], values, slot)
+        return
+    if tree.parent[j] == NONE:
+        wipe(tree, j)
+        tree.root[0] = tree.size[0] = 0
+        return
+    above = np.uint32(tree.parent[j])
+    sibling = np.uint32(tree.left[above] if tree.right[above] == j else tree.right[above])
+    put_in_place(tree, above, sibling)
+    depth = take_leave(tree, tree.parent[sibling], values, slot)
+    if limits.max_depth < UNBOUNDED:
+        reveal(tree, sibling, tree.time[above], depth, values, limits, walk)
+    release(tree, max(above, j))
+    release(tree, min(above, j))
+
+
+@jit_inline
+def take_leave(tree, j, values, slot):
+    """Count the point in `slot` out of node `j` and all above it, their boxes shrinking; return how many there are."""
+    depth, may_shrink = 0, True
+    while j != NONE:
+        node = np.uint32(j)
+        tree.counts[node] -= 1
+        if may_shrink:
+            may_shrink = is_spanned_by(tree.lower, tree.upper, node, values, slot)
+            if may_shrink:
+                set_hull(tree.lower, tree.upper, node, np.uint32(tree.left[node]), np.uint32(tree.right[node]))
+        depth += 1
+        j = tree.parent[node]
+    return depth
+
+
+@jit_borrowing
+def reveal(tree, top, began, depth, values, limits, walk):
+    """Draw the cuts that come to lie above the depth limit, now that the subtree of `top` has moved up to `depth`.
+
+    They are those of its leaves just above the limit, which were at it before: nothing was known of their cuts but that
+    none came before the leaf's parent at the time was cut. For `top` itself that parent is gone: it was cut when all
+    below it `began`.
+    """
+    walk.waiting[0, 0], walk.waiting[0, 1] = top, depth
+    n_waiting = 1
+    while n_waiting > 0:
+        n_waiting -= 1
+        j, depth = walk.waiting[n_waiting, 0], walk.waiting[n_waiting, 1]
+        if tree.feature[j] != NONE:
+            walk.waiting[n_waiting, 0], walk.waiting[n_waiting, 1] = tree.right[j], depth + 1
+            walk.waiting[n_waiting + 1, 0], walk.waiting[n_waiting + 1, 1] = tree.left[j], depth + 1
+            n_waiting += 2
+        elif depth == limits.max_depth - 1:
+            born = began if j == top else birth_time(tree.parent, tree.time, j)
+            cut_leaf(tree, j, born, values, limits.lifetime)
+
+
+@jit_inline
+def cut_leaf(tree, j, born, values, lifetime):
+    """Cut leaf `j`, `born` at that time, in two, if its first cut comes within the lifetime."""
+    time, delta, xi = draw_cut(tree.rng, tree.weights, born, tree.lower[j], tree.upper[j], lifetime)
+    if delta == NONE:
+        return
+    left, right = np.uint32(tree.size[0]), np.uint32(tree.size[0] + 1)
+    tree.size[0] += 2
+    make_leaf(tree, left, j, 0, lifetime)
+    make_leaf(tree, right, j, 0, lifetime)
+    tree.left[j], tree.right[j], tree.feature[j], tree.cut[j], tree.time[j] = left, right, delta, xi, time
+    slot = tree.head[j]
+    tree.head[j] = NONE
+    while slot != NONE:
+        after = tree.links[np.uint32(slot), 1]
+        child = left if values[np.uint32(slot), delta] <= xi else right
+        link(tree, child, np.uint32(slot))
+        tree.counts[child] += 1
+        slot = after
+    scan_list(tree, left, values)
+    scan_list(tree, right, values)

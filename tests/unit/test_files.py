@@ -1,0 +1,716 @@
+"""Model files come back as they were written, or not at all."""
+
+import errno
+import hashlib
+import io
+import json
+import os
+import random
+import stat
+import struct
+import sys
+import tempfile
+import threading
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.lib import format as npy
+
+from polyaforest import _files
+from polyaforest._files import FORMAT_VERSION, ModelFileError, read_model, write_model
+
+HEADER = {"kind": "x", "values": [1, 0.1, None, True, "ä\ud800"], "nested": {"": {}}}
+ARRAYS = {"cut": np.array([[0.5, -0.0, np.nan]]), "tree/left": np.array([1, -1], np.int32), "empty": np.zeros((2, 0))}
+SEAL = b"polyaforest sha256 "
+SEAL_SIZE = len(SEAL) + 64
+
+posix = pytest.mark.skipif(os.name != "posix", reason="about POSIX permissions, pipes and links")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.mpf"
+
+
+@pytest.fixture
+def model(path):
+    write_model(path, HEADER, ARRAYS)
+    return path
+
+
+def assert_same(found, expected):
+    assert list(found) == list(expected)
+    for name, array in found.items():
+        other = expected[name]
+        assert (array.dtype, array.shape) == (other.dtype.newbyteorder("="), other.shape)
+        assert array.tobytes() == other.astype(array.dtype).tobytes()
+
+
+def assert_refused(path, reason="cannot be read as a model"):
+    with pytest.raises(ModelFileError, match=reason) as caught:
+        read_model(path)
+    assert repr(str(path)) in str(caught.value)
+
+
+def sealed(body):
+    """`body`, whose last bytes are an end record that announces a comment, with the right seal for a comment."""
+    return body + SEAL + hashlib.sha256(body).hexdigest().encode()
+
+
+def npy_bytes(array, **options):
+    stream = io.BytesIO()
+    npy.write_array(stream, array, **options)
+    return stream.getvalue()
+
+
+def header_of(arrays, /, **changes):
+    described = {
+        name: {"dtype": array.dtype.str, "shape": list(array.shape), "sha256": hashlib.sha256(array.data).hexdigest()}
+        for name, array in arrays.items()
+    }
+    return {"format": "polyaforest", "version": 1, "header": HEADER, "arrays": described, **changes}
+
+
+def as_text(header):
+    return json.dumps(header, separators=(",", ":")).encode()
+
+
+def craft(path, *, arrays=ARRAYS, header=None, text=None, entries=None, compression=zipfile.ZIP_STORED):
+    """A sealed file like `write_model`'s, but with parts of the test's own choice."""
+    if text is None:
+        text = as_text(header_of(arrays) if header is None else header)
+    if entries is None:
+        entries = [(f"{name}.npy", npy_bytes(array)) for name, array in arrays.items()]
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as archive:
+        for name, content in [("header.json.npy", npy_bytes(np.frombuffer(text, np.uint8))), *entries]:
+            archive.writestr(name, content)
+        archive.comment = bytes(SEAL_SIZE)
+    path.write_bytes(sealed(stream.getvalue()[:-SEAL_SIZE]))
+
+
+# ---- round trips -----------------------------------------------------------------------------------------------------
+
+dtypes = st.sampled_from(["bool", "u1", "i4", "i8", "u8", "f8", ">i4", ">f8", "f4", "f2", "i1"])
+shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+names = st.from_regex(r"[a-zA-Z0-9_]{1,8}(/[a-zA-Z0-9_]{1,8})?", fullmatch=True)
+models = st.dictionaries(names, hnp.arrays(dtypes, shapes), max_size=4)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(), values, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(header=st.dictionaries(st.text(), json_values, max_size=3), arrays=models)
+@example(header=HEADER, arrays=ARRAYS)
+def test_what_is_read_is_what_was_written(header, arrays):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model")
+        write_model(path, header, arrays)
+        found_header, found = read_model(path)
+    assert found_header == header
+    assert json.dumps(found_header) == json.dumps(header)  # also the order of keys, and 1 is not 1.0
+    assert_same(found, arrays)
+    for array in found.values():
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        assert array.flags.aligned
+        assert array.dtype.isnative
+
+
+def test_any_layout_in_memory_is_read_back_as_c_order(path):
+    array = np.arange(24.0).reshape(2, 3, 4)
+    read_only = array.copy()
+    read_only.setflags(write=False)
+    arrays = {"transposed": array.T, "strided": array[:, ::-2], "fortran": np.asfortranarray(array), "fixed": read_only}
+    write_model(path, {}, arrays)
+    assert_same(read_model(path)[1], arrays)
+    assert all(array.flags.c_contiguous and array.flags.writeable for array in read_model(path)[1].values())
+
+
+def test_numpy_alone_reads_the_file_and_its_header(model):
+    with np.load(model, allow_pickle=False) as archive:
+        assert archive.files == ["header.json", *ARRAYS]
+        assert_same({name: archive[name] for name in ARRAYS}, ARRAYS)
+        text = archive["header.json"]
+    assert text.dtype == np.uint8
+    assert text.tobytes() == as_text(header_of(ARRAYS, version=FORMAT_VERSION))
+
+
+def test_the_same_model_makes_the_same_bytes(model, tmp_path):
+    os.utime(model, (0, 0))
+    write_model(tmp_path / "other", HEADER, {name: array.copy() for name, array in ARRAYS.items()})
+    assert (tmp_path / "other").read_bytes() == model.read_bytes()
+    write_model(tmp_path / "other", *read_model(model))
+    assert (tmp_path / "other").read_bytes() == model.read_bytes()
+
+
+def test_paths_may_be_strings_or_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_model("model", HEADER, ARRAYS)
+    assert read_model("model")[0] == read_model(tmp_path / "model")[0] == HEADER
+
+
+def test_shapes_as_long_as_they_get(path):
+    arrays = {"ones": np.zeros((1,) * 32), "none": np.zeros((0, 2**30, 2**29) + (1,) * 29, np.int8)}
+    write_model(path, {}, arrays)
+    assert_same(read_model(path)[1], arrays)
+
+
+def test_a_name_as_long_as_the_file_system_allows(tmp_path):
+    path = tmp_path / ("ä" * 127)
+    write_model(path, HEADER, ARRAYS)
+    assert read_model(path)[0] == HEADER
+
+
+def test_nothing_remains_open_and_reading_does_not_depend_on_the_file_afterwards(model):
+    header, arrays = read_model(model)
+    model.write_bytes(b"")
+    assert header == HEADER
+    assert_same(arrays, ARRAYS)
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_single_flipped_bit_is_found(model):
+    whole = model.read_bytes()
+    for place in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            model.write_bytes(damaged)
+            assert_refused(model)
+    model.write_bytes(whole)
+    read_model(model)
+
+
+def test_every_truncation_is_found(model):
+    whole = model.read_bytes()
+    for length in range(len(whole)):
+        model.write_bytes(whole[:length])
+        assert_refused(model)
+        model.write_bytes(whole[len(whole) - length :])
+        assert_refused(model)
+
+
+def test_added_and_missing_bytes_are_found(model):
+    whole = model.read_bytes()
+    for place in range(0, len(whole), 7):
+        for damaged in (whole[:place] + whole[place + 1 :], whole[:place] + b"\0" + whole[place:]):
+            model.write_bytes(damaged)
+            assert_refused(model)
+    for damaged in (whole + b"\0", b"\0" + whole, whole + whole, whole + b"\n", whole + sealed(b"")):
+        model.write_bytes(damaged)
+        assert_refused(model)
+
+
+def mutated(whole, rng):
+    """A few spans of bytes overwritten, dropped or repeated, more often near the end, where the directory is."""
+    body = bytearray(whole)
+    for _ in range(rng.choice([1, 2, 8])):
+        place = rng.randrange(len(body) if rng.random() < 0.5 else 400)
+        span = slice(len(body) - place - 1, len(body) - place - 1 + rng.choice([1, 2, 4, 8]))
+        width = len(body[span])
+        body[span] = rng.choice([b"\xff" * width, bytes(width), rng.randbytes(width), b"", body[span] * 2])
+    return bytes(body)
+
+
+def test_random_mutations_are_found(model):
+    whole = model.read_bytes()
+    rng = random.Random(0)
+    for _ in range(1000):
+        damaged = mutated(whole, rng)
+        if damaged != whole:
+            model.write_bytes(damaged)
+            assert_refused(model)
+
+
+def test_under_a_right_seal_a_mutation_is_refused_or_changes_nothing_that_is_read(model):
+    body = model.read_bytes()[:-SEAL_SIZE]
+    rng = random.Random(1)
+    flips = [(place, 1 << rng.randrange(8)) for place in range(len(body))]
+    flipped = (body[:place] + bytes([body[place] ^ bit]) + body[place + 1 :] for place, bit in flips)
+    for damaged in (*flipped, *(mutated(body, rng) for _ in range(2000))):
+        model.write_bytes(sealed(damaged))
+        try:
+            header, arrays = read_model(model)
+        except ModelFileError:
+            continue
+        assert header == HEADER
+        assert_same(arrays, ARRAYS)
+
+
+# ---- files of another kind -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"P", "not a polyaforest model"),
+        (b"some text\n" * 100, "not a polyaforest model"),
+        (b"PK\x03\x04", "does not end as a model does"),
+        (sealed(b"PK\x03\x04"), "not a zip file"),
+        (SEAL + b"0" * 64, "not a polyaforest model"),
+    ],
+)
+def test_what_is_no_archive(path, content, reason):
+    path.write_bytes(content)
+    assert_refused(path, reason)
+
+
+def test_an_archive_of_somebody_else(path):
+    with path.open("wb") as file:
+        np.savez(file, a=np.arange(3))
+    assert_refused(path, "does not end as a model does")
+
+
+def test_a_directory(tmp_path):
+    assert_refused(tmp_path, "it is a directory, not a file")
+    with pytest.raises(ModelFileError, match="it is a directory, not a file"):
+        write_model(tmp_path, HEADER, ARRAYS)
+
+
+@posix
+def test_a_pipe_is_refused_without_waiting_for_its_other_end(path):
+    os.mkfifo(path)
+    assert_refused(path, "a pipe or a device")
+    with pytest.raises(ModelFileError, match="a pipe or a device"):
+        write_model(path, HEADER, ARRAYS)
+    assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_a_missing_file_is_a_missing_file(path):
+    with pytest.raises(FileNotFoundError, match=r"model\.mpf"):
+        read_model(path)
+    with pytest.raises(FileNotFoundError, match="folder/model'"):
+        write_model(path.parent / "folder" / "model", HEADER, ARRAYS)
+
+
+def test_trouble_with_the_disk_is_not_blamed_on_the_file(model, monkeypatch):
+    def fail(file):
+        raise OSError(errno.EIO, "broken disk")
+
+    monkeypatch.setattr(_files, "_seal", fail)
+    with pytest.raises(OSError, match="broken disk"):
+        read_model(model)
+
+
+@posix
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root may read and write everything")
+def test_permission_problems_stay_what_they_are(model):
+    model.chmod(0o000)
+    with pytest.raises(PermissionError):
+        read_model(model)
+    model.chmod(0o444)
+    with pytest.raises(PermissionError, match="read-only"):
+        write_model(model, {}, {})
+    model.parent.chmod(0o555)
+    with pytest.raises(PermissionError):
+        write_model(model.with_name("new"), {}, {})
+    model.parent.chmod(0o755)
+    assert read_model(model)[0] == HEADER
+
+
+# ---- crafted files: a right seal, and one thing wrong ----------------------------------------------------------------
+
+
+def test_the_crafted_file_without_fault_is_read(path):
+    craft(path)
+    header, arrays = read_model(path)
+    assert header == HEADER
+    assert_same(arrays, ARRAYS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"format": "other"}, "not a polyaforest model"),
+        ({"version": 2}, "format version 2, and this release reads up to version 1: upgrade polyaforest"),
+        ({"version": 10**30, "arrays": None}, "upgrade polyaforest"),
+        ({"version": 0}, r"format version 0, and this release reads \[1\]"),
+        ({"version": -1}, r"format version -1, and this release reads \[1\]"),
+        ({"version": True}, "True for a format version"),
+        ({"version": 1.0}, "1.0 for a format version"),
+        ({"version": "1"}, "'1' for a format version"),
+        ({"version": None}, "None for a format version"),
+        ({"more": 1}, "keys"),
+        ({"header": None}, "does not describe"),
+        ({"header": [1]}, "does not describe"),
+        ({"arrays": list(ARRAYS)}, "does not describe"),
+        ({"arrays": {}}, "entries are not those"),
+        ({"header": {"x": float("nan")}}, "JSON"),
+        ({"header": {"x": float("-inf")}}, "JSON"),
+    ],
+)
+def test_a_wrong_header(path, changes, reason):
+    craft(path, header=header_of(ARRAYS, **changes))
+    assert_refused(path, reason)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"polyaforest"',
+        b"\xff\xfe",
+        b"[" * 200_000,
+        b'{"a":' * 200_000,
+        b"9" * 10_000,
+        as_text(header_of(ARRAYS)) + b"\n",
+        as_text(header_of(ARRAYS)).replace(b'"version":1,', b'"version":1,"version":1,'),
+        as_text(header_of(ARRAYS)).replace(b"0.1", b"1e999"),
+        as_text(header_of(ARRAYS)).replace(b"0.1", b"0.10"),
+        as_text(header_of(ARRAYS)).decode().encode("utf-16"),
+        as_text({"format": "polyaforest"}),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_header_that_is_not_the_json_of_a_model(path, text):
+    craft(path, text=text)
+    assert_refused(path)
+
+
+def test_a_header_too_large_to_be_one(path, monkeypatch):
+    text = as_text(header_of(ARRAYS))
+    monkeypatch.setattr(_files, "_LARGEST_HEADER", len(text))
+    craft(path)
+    read_model(path)
+    monkeypatch.setattr(_files, "_LARGEST_HEADER", len(text) - 1)
+    assert_refused(path, "more than any model's")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "<i8"},
+        {"dtype": "|O"},
+        {"dtype": None},
+        {"shape": [3]},
+        {"shape": [1, 3.5]},
+        {"shape": [-1, 3]},
+        {"shape": [2**62, 2**62]},
+        {"shape": 3},
+        {"shape": None},
+        {"sha256": "0" * 64},
+        {"sha256": 0},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_an_array_other_than_the_header_describes(path, change):
+    header = header_of(ARRAYS)
+    header["arrays"]["cut"] |= change
+    craft(path, header=header)
+    assert_refused(path, "array 'cut' is not what the header says it is")
+
+
+def test_a_missing_an_extra_a_repeated_and_a_misplaced_entry(path):
+    entries = [(f"{name}.npy", npy_bytes(array)) for name, array in ARRAYS.items()]
+    wrong = {
+        "missing": entries[1:],
+        "extra": [*entries, ("more.npy", entries[0][1])],
+        "misplaced": entries[::-1],
+        "no array": [*entries, ("readme.txt", b"hello")],
+    }
+    for changed in wrong.values():
+        craft(path, entries=changed)
+        assert_refused(path, "entries are not those its header lists")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_repeated_entry(path):
+    entries = [(f"{name}.npy", npy_bytes(array)) for name, array in ARRAYS.items()]
+    craft(path, entries=[*entries, entries[0]])
+    assert_refused(path, "entries are not those its header lists")
+
+
+def test_an_archive_without_a_header(path):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("cut.npy", npy_bytes(ARRAYS["cut"]))
+        archive.comment = bytes(SEAL_SIZE)
+    path.write_bytes(sealed(stream.getvalue()[:-SEAL_SIZE]))
+    assert_refused(path, "no header")
+    path.write_bytes(sealed(b"PK\x03\x04" + b"PK\x05\x06" + bytes(16) + struct.pack("<H", SEAL_SIZE)))
+    assert_refused(path)
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compressed_entry_is_refused_before_it_is_inflated(path, compression):
+    craft(path, arrays={"bomb": np.zeros(10**6)}, compression=compression)
+    assert path.stat().st_size < 10**5
+    assert_refused(path, "compressed")
+
+
+def npy_claiming(array, descr, shape, *, fortran=False):
+    """The entry of `array` with another head."""
+    stream = io.BytesIO()
+    npy.write_array_header_1_0(stream, {"descr": descr, "fortran_order": fortran, "shape": shape})
+    return stream.getvalue() + array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (npy_claiming(ARRAYS["cut"], "<f8", (1, 4)), "as many bytes as its shape"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (1, 2)), "as many bytes as its shape"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (2**40,)), "as many bytes as its shape"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (2**62, 2**62)), "as many bytes as its shape"),
+        (npy_claiming(ARRAYS["empty"], "<f8", (0, 2**62, 2**62)), "cannot be read as a model"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (-1, -3)), "cannot be read as a model"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (3,)), "not what the header says"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (1,) * 70 + (3,)), "cannot be read as a model"),
+        (npy_claiming(ARRAYS["cut"], ">f8", (1, 3)), "dtype"),
+        (npy_claiming(ARRAYS["cut"], "<m8[s]", (1, 3)), "dtype"),
+        (npy_claiming(ARRAYS["cut"], "|S8", (1, 3)), "dtype"),
+        (npy_claiming(ARRAYS["cut"], "|O", (1, 3)), "dtype object"),
+        (npy_claiming(ARRAYS["cut"], [("a", "<f8")], (1, 3)), "dtype"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (1, 3), fortran=True), "order F"),
+        (npy_bytes(ARRAYS["cut"].astype(object), allow_pickle=True), "dtype object"),
+        (npy_bytes(ARRAYS["cut"], version=(2, 0)), "another version of NumPy's format"),
+        (b"", "cannot be read as a model"),
+        (b"hello", "cannot be read as a model"),
+        (npy.magic(1, 0) + struct.pack("<H", 60_000) + b"[" * 60_000, "cannot be read as a model"),
+        (npy.magic(1, 0) + struct.pack("<H", 9_999) + b"-" * 9_998 + b"1", "cannot be read as a model"),
+        (npy.magic(1, 0) + struct.pack("<H", 1_023) + b"-" * 1_022 + b"1", "cannot be read as a model"),
+        (npy.magic(1, 0) + struct.pack("<H", 1_023) + b"[" * 1_023, "cannot be read as a model"),
+        (npy.magic(1, 0) + struct.pack("<H", 9_999) + b"[" * 9_999, "cannot be read as a model"),
+    ],
+)
+def test_an_entry_that_is_no_array_of_a_model(path, entry, reason):
+    rest = [(f"{name}.npy", npy_bytes(array)) for name, array in ARRAYS.items() if name != "cut"]
+    craft(path, entries=[("cut.npy", entry), *rest])
+    assert_refused(path, reason)
+
+
+def test_entries_that_claim_more_than_the_file_holds(path):
+    craft(path)
+    body = bytearray(path.read_bytes()[:-SEAL_SIZE])
+    entry = body.rindex(b"PK\x01\x02", 0, body.rindex(b"cut.npy"))  # its record in the directory
+    body[entry + 20 : entry + 28] = struct.pack("<II", 2**31, 2**31)
+    path.write_bytes(sealed(bytes(body)))
+    assert_refused(path, "claim more bytes than the file has")
+
+
+def test_a_header_read_by_another_reader_of_the_table(model, monkeypatch):
+    """What a later release does with files of today."""
+    monkeypatch.setattr(_files, "FORMAT_VERSION", 2)
+    assert read_model(model)[0] == HEADER
+    monkeypatch.setattr(_files, "_READERS", {2: None})
+    assert_refused(model, r"format version 1, and this release reads \[2\]")
+
+
+# ---- what cannot be written ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "header.json", "../up", "/root", "a//b", "a/", "a.npy", "ä", "a b", "a\0b", "a\n", "x" * 65, "a/" * 4 + "a"],
+)
+def test_names_that_could_be_mistaken(path, name):
+    with pytest.raises(ValueError, match="array name"):
+        write_model(path, {}, {name: np.zeros(1)})
+    assert not list(path.parent.iterdir())
+
+
+@pytest.mark.parametrize("dtype", ["O", "S3", "U3", "m8[s]", "M8[s]", "c16", "V8", [("a", "f8")]], ids=str)
+def test_dtypes_that_are_not_stored(path, dtype):
+    with pytest.raises(ValueError, match="array 'bad' is of dtype"):
+        write_model(path, {}, {"good": np.zeros(1), "bad": np.zeros(1, dtype)})
+    assert not list(path.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), (1, 2), {1: 2}, {1, 2}, b"x", np.int64(1), np.zeros(2), object()], ids=repr
+)
+def test_headers_that_json_would_change(path, value):
+    with pytest.raises((TypeError, ValueError)):
+        write_model(path, {"key": value}, {})
+    assert not list(path.parent.iterdir())
+
+
+def test_a_header_that_could_not_be_read_back(path, monkeypatch):
+    monkeypatch.setattr(_files, "_LARGEST_HEADER", 1000)
+    with pytest.raises(ValueError, match="more than 1,000"):
+        write_model(path, {"key": "x" * 1000}, {})
+    assert not list(path.parent.iterdir())
+
+
+# ---- all or nothing --------------------------------------------------------------------------------------------------
+
+
+def no_space(*_args, **_options):
+    raise OSError(errno.ENOSPC, "no space left")
+
+
+def interrupted(*_args, **_options):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("failure", [no_space, interrupted])
+@pytest.mark.parametrize(
+    "place", ["os.fsync", "os.replace", "os.chmod", "numpy.lib.format.write_array", "polyaforest._files._seal"]
+)
+def test_an_error_leaves_the_old_file_and_nothing_else(model, monkeypatch, place, failure):
+    before = model.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(place, failure)
+        with pytest.raises((OSError, KeyboardInterrupt)):
+            write_model(model, {"new": 1}, ARRAYS)
+    assert model.read_bytes() == before
+    assert list(model.parent.iterdir()) == [model]
+
+
+def test_an_error_halfway_through_the_arrays_leaves_the_old_file(model, monkeypatch):
+    before = model.read_bytes()
+    write_array, calls = npy.write_array, []
+
+    def fail_later(*arguments, **options):
+        calls.append(1)
+        return write_array(*arguments, **options) if len(calls) < 3 else no_space()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(npy, "write_array", fail_later)
+        with pytest.raises(OSError, match="no space"):
+            write_model(model, {"new": 1}, ARRAYS)
+    assert model.read_bytes() == before
+    assert list(model.parent.iterdir()) == [model]
+
+
+def test_the_file_is_on_the_disk_before_it_takes_the_old_ones_place(model, monkeypatch):
+    steps = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor):
+        steps.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    def note_replace(new, target):
+        steps.append("replace")
+        assert os.path.dirname(new) == os.path.dirname(target)
+        assert read_model(new)[0] == {"new": 1}
+        replace(new, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    write_model(model, {"new": 1}, ARRAYS)
+    assert steps == ["file", "replace", "folder"] if os.name == "posix" else ["file", "replace"]
+
+
+@posix
+def test_a_folder_that_cannot_be_synchronised_is_no_error(model, monkeypatch):
+    fsync = os.fsync
+
+    def refuse_folders(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not here")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    write_model(model, {"new": 1}, ARRAYS)
+    assert read_model(model)[0] == {"new": 1}
+
+
+@posix
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_a_new_file_has_the_permissions_of_any_new_file(path, umask):
+    before = os.umask(umask)
+    try:
+        write_model(path, HEADER, ARRAYS)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o755])
+def test_an_existing_file_passes_its_permissions_on_before_anything_is_written(model, mode, monkeypatch):
+    modes = []
+    write_array = npy.write_array
+
+    def note_mode(*arguments, **options):
+        modes.extend(stat.S_IMODE(file.stat().st_mode) for file in model.parent.iterdir())
+        return write_array(*arguments, **options)
+
+    model.chmod(mode)
+    monkeypatch.setattr(npy, "write_array", note_mode)
+    write_model(model, {"new": 1}, ARRAYS)
+    assert set(modes) == {mode}
+    assert len(modes) == 2 * (1 + len(ARRAYS))
+    assert stat.S_IMODE(model.stat().st_mode) == mode
+
+
+@posix
+def test_a_read_only_file_is_not_replaced(model, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as for those who are not root
+    with pytest.raises(PermissionError, match="read-only"):
+        write_model(model, {}, {})
+    assert read_model(model)[0] == HEADER
+
+
+@posix
+def test_a_link_is_followed(model, tmp_path):
+    (tmp_path / "links").mkdir()
+    link, dangling, loop = (tmp_path / "links" / name for name in ("link", "dangling", "loop"))
+    link.symlink_to("../model.mpf")
+    write_model(link, {"new": 1}, ARRAYS)
+    assert link.is_symlink()
+    assert read_model(model)[0] == read_model(link)[0] == {"new": 1}
+
+    dangling.symlink_to("../later.mpf")
+    with pytest.raises(FileNotFoundError):
+        read_model(dangling)
+    write_model(dangling, HEADER, ARRAYS)
+    assert dangling.is_symlink()
+    assert read_model(tmp_path / "later.mpf")[0] == HEADER
+
+    loop.symlink_to("loop")
+    with pytest.raises(OSError, match="loop"):
+        write_model(loop, HEADER, ARRAYS)
+    assert loop.is_symlink()
+    assert sorted(file.name for file in (tmp_path / "links").iterdir()) == ["dangling", "link", "loop"]
+
+
+def test_unfinished_files_have_names_that_tell_what_they_are(model, monkeypatch):
+    seen = []
+    write_array = npy.write_array
+
+    def look(*arguments, **options):
+        seen.extend(file.name for file in model.parent.iterdir() if file != model)
+        return write_array(*arguments, **options)
+
+    monkeypatch.setattr(npy, "write_array", look)
+    for _ in range(2):
+        write_model(model, HEADER, ARRAYS)
+    assert len(set(seen)) == 2
+    assert all(name.startswith(".model.mpf.") and name.endswith(".tmp") for name in seen)
+    assert list(model.parent.iterdir()) == [model]
+
+
+def test_writers_at_the_same_time_do_not_mix(model):
+    def write(number):
+        for _ in range(10):
+            write_model(model, {"number": number}, {"array": np.full(10_000, number)})
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    write(0)
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        if sys.platform != "win32":  # where a file being read cannot be replaced
+            header, arrays = read_model(model)
+            assert (arrays["array"] == header["number"]).all()
+    for writer in writers:
+        writer.join()
+    assert list(model.parent.iterdir()) == [model]
