@@ -4,7 +4,9 @@
 """
 
 from polyaforest._arrays import LeafKind
+from polyaforest._files import ModelFileError
 from polyaforest.estimators import BatchMPF, Leaves, StreamingMPF
+from polyaforest.retention import Reservoir, Window
 
-__all__ = ["BatchMPF", "LeafKind", "Leaves", "StreamingMPF"]
+__all__ = ["BatchMPF", "LeafKind", "Leaves", "ModelFileError", "Reservoir", "StreamingMPF", "Window"]
 __version__ = "0.1.0"

@@ -161,6 +161,39 @@ def stack(trees: Sequence[Forest]) -> Forest:
     return Forest(**{name: stacked(name) for name in Forest._fields if name != "domain"}, domain=trees[0].domain)
 
 
+def pad(forest: Forest, capacity: int) -> Forest:
+    """`forest` with room for at least `capacity` nodes per tree; itself if it has that already."""
+    more = capacity - forest.left.shape[1]
+    if more <= 0:
+        return forest
+    return forest._replace(**{name: _padded(getattr(forest, name), more, 0) for name in _SLOTS})
+
+
+def new_points(n_trees: int, n_nodes: int, n_slots: int, n_features: int) -> Points:
+    """Room for the points of a forest; no leaf holds any."""
+    return Points(
+        values=np.zeros((n_slots, n_features)),
+        head=np.full((n_trees, n_nodes), NONE, np.int32),
+        links=np.full((n_trees, n_slots, 3), NONE, np.int32),
+    )
+
+
+def pad_points(points: Points, n_nodes: int, n_slots: int) -> Points:
+    """`points` with room for at least so many nodes and points."""
+    more_slots, more_nodes = n_slots - len(points.values), n_nodes - points.head.shape[1]
+    values, head, links = points
+    if more_slots > 0:
+        values = np.concatenate([values, np.zeros((more_slots, values.shape[1]))])
+        links = _padded(links, more_slots, NONE)
+    return Points(values, _padded(head, more_nodes, NONE) if more_nodes > 0 else head, links)
+
+
+def _padded(part: Array, more: int, filler: int) -> Array:
+    """An array with so many more entries along its second axis."""
+    extra = np.full((part.shape[0], more, *part.shape[2:]), filler, part.dtype)
+    return np.concatenate([part, extra], axis=1)
+
+
 def new_posterior(forest: Forest) -> Posterior:
     """Room for the posterior of `forest`, its known world already set."""
     n_trees, capacity = forest.left.shape

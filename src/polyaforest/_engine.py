@@ -18,23 +18,32 @@ from polyaforest._arrays import (
     FADE_LOG_DENSITY,
     FADE_LOG_MASS,
     FADE_MASS,
+    NONE,
+    SCORE_LOG_MASS,
+    SCORE_MASS,
+    SCORE_NOTHING,
     Array,
     Forest,
+    LeafKind,
     LeafTable,
+    Points,
     Posterior,
     Prior,
     new_forest,
+    new_points,
     new_posterior,
     node_bytes,
     stack,
     trim,
 )
 from polyaforest._plan import Plan, Weighting
-from polyaforest._rng import seed_states
-from polyaforest.kernels import cuts, mondrian, polya, process
+from polyaforest._rng import fill_exponentials, seed_states
+from polyaforest.kernels import cuts, mondrian, online, polya, process, stream, upkeep
 from polyaforest.kernels import forest as walks
 
 _FIRST_CAPACITY = 4096  # node slots of the first attempt at a tree
+ROOM_TO_MOVE = 2  # node slots that a tree needs for a moment while it changes
+_WORTH_A_THREAD = 2000  # rows times trees from which on a chunk is shared among threads
 _TINY = 1e-290  # a sum of masses below this has lost digits to underflow
 
 Item = TypeVar("Item")
@@ -63,9 +72,17 @@ def tree_spans(n_trees: int, n_jobs: int | None) -> list[slice]:
 # ---- growing -------------------------------------------------------------------------------------------------------
 
 
-def grow_trees(X: Array, n_rows: int, plan: Plan) -> Forest:
-    """A forest of Mondrian trees, each over `n_rows` of the rows of `X` drawn without replacement."""
-    states = seed_states(plan.seed, plan.n_trees)
+def new_states(plan: Plan) -> Array:
+    """The generators of trees that are yet to be grown."""
+    return seed_states(plan.seed, plan.n_trees)
+
+
+def grow_trees(X: Array, n_rows: int, plan: Plan, states: Array | None = None) -> Forest:
+    """A forest of Mondrian trees, each over `n_rows` of the rows of `X` drawn without replacement.
+
+    The generators may be those of trees that went before; else the plan's seed makes new ones.
+    """
+    states = new_states(plan) if states is None else states
     columns = np.ascontiguousarray(X.T) if n_rows == len(X) else None
 
     def grow_span(span: slice) -> list[Forest]:
@@ -74,7 +91,7 @@ def grow_trees(X: Array, n_rows: int, plan: Plan) -> Forest:
 
     if memory_needed(plan, plan.most_nodes(n_rows), boxed=True) > memory_limit():  # it may: one tree will tell
         pilot = _Grower(X, columns, n_rows, plan).grow(states[0].copy())
-        _refuse_if_too_large(plan, int(pilot.size[0]), boxed=True)
+        refuse_if_too_large(plan, int(pilot.size[0]), boxed=True)
     spans_of_trees = run(grow_span, tree_spans(plan.n_trees, plan.n_jobs), plan.n_jobs)
     return stack([tree for trees in spans_of_trees for tree in trees])
 
@@ -123,7 +140,7 @@ def sample_processes(plan: Plan) -> Forest:
         most = plan.most_nodes()
         capacity, levels = min(most, _FIRST_CAPACITY), max(min(plan.depth_limit, 64), 1)
         while True:
-            _refuse_if_too_large(plan, capacity // 2, boxed=False)
+            refuse_if_too_large(plan, capacity // 2, boxed=False)
             tree = new_forest(capacity, weights[None].copy(), state[None].copy(), plan.domain, boxed=False)
             regions = np.empty((levels, *plan.domain.shape))
             if process.sample_process(tree, 0, regions, plan.lifetime, plan.depth_limit):
@@ -154,7 +171,7 @@ def memory_limit() -> float:
     return 0.8 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _refuse_if_too_large(plan: Plan, n_nodes: int, *, boxed: bool) -> None:
+def refuse_if_too_large(plan: Plan, n_nodes: int, *, boxed: bool) -> None:
     """Raise before a forest with trees of `n_nodes` nodes or more would exhaust the machine's memory."""
     needed, limit = memory_needed(plan, n_nodes, boxed=boxed), memory_limit()
     if needed > limit:
@@ -163,6 +180,106 @@ def _refuse_if_too_large(plan: Plan, n_nodes: int, *, boxed: bool) -> None:
             f"the forest would need about {needed / 1e9:.1f} GB ({plan.n_trees} trees of {n_nodes:,} nodes or more), "
             f"more than the {limit / 1e9:.1f} GB it may take here: set a smaller {remedies} or n_estimators"
         )
+
+
+# ---- streaming -----------------------------------------------------------------------------------------------------
+
+
+def draw_exponentials(state: Array, n: int) -> Array:
+    """Draws from Exp(1)."""
+    draws = np.empty(n)
+    fill_exponentials(state, draws)
+    return draws
+
+
+def empty_forest(plan: Plan, states: Array) -> Forest:
+    """A forest whose trees have not seen a point."""
+    weights = np.ones((plan.n_trees, plan.domain.shape[1]))
+    return new_forest(plan.most_nodes(1) + ROOM_TO_MOVE, weights, states, plan.domain, boxed=True)
+
+
+def hold_points(forest: Forest, values: Array, slots: Array, n_jobs: int | None) -> Points:
+    """The lists of the points in `slots` of `values`, which the trees were grown on."""
+    n_trees, n_nodes = forest.left.shape
+    points = new_points(n_trees, n_nodes, *values.shape)._replace(values=values)
+    slots = slots.astype(np.int32)
+
+    def link(span: slice) -> None:
+        upkeep.link_points(forest, points, span.start, span.stop, slots)
+
+    run(link, tree_spans(n_trees, n_jobs), n_jobs)
+    return points
+
+
+def run_chunk(
+    forest: Forest,
+    points: Points,
+    chunk: stream.Chunk,
+    limits: online.Limits,
+    scoring: stream.Scoring,
+    n_jobs: int | None,
+) -> Array:
+    """Let all trees score and learn the rows of `chunk`, in place; the rows' scores, nothing if none are wanted."""
+    n_trees, n_rows = len(forest.left), len(chunk.rows)
+    n_blocks, n_scores = -(-n_trees // stream.BLOCK), max(len(scoring.lifetimes), 1)
+    totals = stream.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.full((n_blocks, n_scores, n_rows), -np.inf))
+
+    def learn(span: slice) -> None:
+        first, last = span.start * stream.BLOCK, min(span.stop * stream.BLOCK, n_trees)
+        walk = new_walk(forest)
+        stream.run_chunk(forest, points, first, last, chunk, limits, scoring, totals, walk)
+
+    n_jobs = n_jobs if n_rows * n_trees >= _WORTH_A_THREAD else 1
+    run(learn, tree_spans(n_blocks, n_jobs), n_jobs)
+    return _scores_of_totals(totals, scoring.kind, n_trees)
+
+
+def _scores_of_totals(totals: stream.Totals, kind: int, n_trees: int) -> Array:
+    """Mean over trees, or the mean over lifetimes of its logarithm; always added up in the same order."""
+    if kind == SCORE_NOTHING:
+        return np.empty(0)
+    if kind == SCORE_LOG_MASS:
+        return _ordered_sum(totals.sums / n_trees)[0]  # type: ignore[no-any-return]
+    top = totals.tops.max(axis=0)
+    mean = _ordered_sum(totals.sums * np.exp(totals.tops - top)) / n_trees
+    if kind == SCORE_MASS:
+        return (mean * np.exp(top))[0]  # type: ignore[no-any-return]
+    with np.errstate(divide="ignore"):
+        return _ordered_sum(np.log(mean) + top) / len(top)
+
+
+def _ordered_sum(terms: Array) -> Array:
+    """Sum along the first axis, term by term: the order of NumPy's own depends on the other axes."""
+    total: Array = np.add.accumulate(terms, axis=0)[-1]
+    return total
+
+
+def remove_points(forest: Forest, points: Points, slots: Array, limits: online.Limits, n_jobs: int | None) -> None:
+    """Delete the points in `slots` from all trees, in place."""
+    slots = slots.astype(np.int32)
+
+    def remove(span: slice) -> None:
+        upkeep.remove_points(forest, points, span.start, span.stop, slots, limits, new_walk(forest))
+
+    run(remove, tree_spans(len(forest.left), n_jobs), n_jobs)
+
+
+def subtract_rows(forest: Forest, points: Points, X: Array, n_jobs: int | None) -> tuple[Forest, int]:
+    """The forest without the rows of `X`, of which no points were kept; and the first row that cannot be taken out."""
+    reduced = forest._replace(counts=forest.counts.copy())
+
+    def subtract(span: slice) -> int:
+        return int(upkeep.subtract_rows(reduced, points, span.start, span.stop, X))
+
+    return reduced, min(run(subtract, tree_spans(len(forest.left), n_jobs), n_jobs))
+
+
+def new_walk(forest: Forest) -> online.Walk:
+    """Room for a thread to walk the trees of `forest`."""
+    n = forest.left.shape[1] + 1
+    return online.Walk(
+        np.empty(n, np.uint32), np.empty(n), np.empty(n), np.empty((n, 2), np.int32), np.empty(n, np.int32)
+    )
 
 
 # ---- counting ------------------------------------------------------------------------------------------------------
@@ -182,12 +299,20 @@ def count_rows(forest: Forest, X: Array, n_jobs: int | None) -> tuple[Array, Arr
 def posterior(forest: Forest, prior: Prior, *, n_jobs: int | None) -> Posterior:
     """The posterior masses and volumes of every node."""
     whole = new_posterior(forest)
+    if is_empty(forest):  # beyond the known world, which is nothing, is as likely as within; its density is nowhere
+        whole.outside[:], whole.outside_volume[:] = np.log(0.5) if prior.is_open else -np.inf, np.inf
+        return whole
 
     def derive(span: slice) -> None:
         polya.set_posteriors(forest, span.start, span.stop, prior.strength, prior.is_open, whole)
 
     run(derive, tree_spans(len(forest.left), n_jobs), n_jobs)
     return whole
+
+
+def is_empty(forest: Forest) -> bool:
+    """Whether the trees have no nodes, which is when all points have been deleted."""
+    return not forest.size[0]
 
 
 def mass_table(known: Posterior) -> LeafTable:
@@ -226,7 +351,10 @@ def _look_up_leaves(
 ) -> Array:
     def look_up(rows: slice) -> Array:
         values = np.zeros((height, rows.stop - rows.start))
-        walks.leaf_values(forest, table, X[rows], values)
+        if is_empty(forest):
+            values += table.outside[:, None] if height > 1 else _ordered_sum(table.outside)
+        else:
+            walks.leaf_values(forest, table, X[rows], values)
         return reduce(values)
 
     return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
@@ -235,6 +363,10 @@ def _look_up_leaves(
 def leaf_kinds(forest: Forest, known: Posterior, X: Array, n_jobs: int | None) -> tuple[Array, Array]:
     """Node (NONE when outside) and `LeafKind` of the leaf of each row in each tree, both (n, T)."""
     nodes, kinds = np.empty((len(forest.left), len(X)), np.int32), np.empty((len(forest.left), len(X)), np.int8)
+
+    if is_empty(forest):
+        nodes[:], kinds[:] = NONE, LeafKind.OUTSIDE
+        return nodes.T, kinds.T
 
     def look_up(rows: slice) -> None:
         walks.leaf_kinds(forest, known.world, X[rows], nodes[:, rows], kinds[:, rows])
@@ -246,6 +378,8 @@ def leaf_kinds(forest: Forest, known: Posterior, X: Array, n_jobs: int | None) -
 def log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None) -> Array:
     """Log of the forest-mean mass of each row's cell at each of the ascending `lifetimes`, (n, S)."""
     n_trees, n_lifetimes = len(forest.left), len(lifetimes)
+    if is_empty(forest):
+        return np.full((len(X), n_lifetimes), known.outside[0])
     masses = np.exp(known.inside)
 
     def look_up(rows: slice) -> Array:

@@ -53,7 +53,7 @@ class ModelFileError(ValueError):
     """A model file is damaged, made by something else, or of a version this release cannot read."""
 
 
-def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+def write_model(path: str | os.PathLike[str], header: Header, arrays: Mapping[str, Array]) -> None:
     """Write `header` and `arrays` to `path`, all of it or nothing: until the end, and on any error, an old file stays.
 
     The same header and arrays make the same bytes. A symbolic link is followed; an existing file passes its permissions
@@ -66,7 +66,8 @@ def write_model(path: str | os.PathLike[str], header: Mapping[str, Any], arrays:
     header : dict of what JSON holds as it is
         String keys, lists, strings, finite numbers, booleans and None; at most 16 MiB as JSON.
     arrays : dict of arrays of booleans, integers or floats of at most 64 bits
-        Names are made of ASCII letters, digits and underscores, with slashes between up to four such parts.
+        Names are made of ASCII letters, digits and underscores, with slashes between up to four such parts. No other
+        thread may change an array meanwhile: the file would not match its own digests.
 
     Raises
     ------
@@ -142,8 +143,10 @@ def _describe(array: Array) -> dict[str, Any]:
     return {"dtype": array.dtype.str, "shape": list(array.shape), "sha256": hashlib.sha256(array.data).hexdigest()}
 
 
-def _header_text(header: Mapping[str, Any], arrays: Arrays) -> bytes:
+def _header_text(header: Header, arrays: Arrays) -> bytes:
     """The file's header as JSON."""
+    if not isinstance(header, dict):
+        raise TypeError(f"the header must be a dict; got {header!r}")
     described = {name: _describe(array) for name, array in arrays.items()}
     text = _to_json({"format": _FORMAT, "version": FORMAT_VERSION, "header": header, "arrays": described})
     if json.loads(text)["header"] != header:

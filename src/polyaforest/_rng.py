@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from polyaforest._arrays import Array
-from polyaforest._jit import jit_inline
+from polyaforest._jit import jit_borrowing, jit_inline
 
 _ROTATE_OUTPUT = np.uint64(23)
 _ROTATE_STATE = np.uint64(45)
@@ -58,3 +58,10 @@ def exponential(state):
 def below(state, bound):
     """An integer in [0, bound) for bound < 2**53 (the bias of at most bound / 2**53 is beyond notice)."""
     return int(uniform(state) * bound)
+
+
+@jit_borrowing
+def fill_exponentials(state, out):
+    """Fill `out` with draws from Exp(1)."""
+    for i in range(out.shape[0]):
+        out[i] = exponential(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from numbers import Integral, Real
 from typing import Any
 
@@ -31,6 +32,9 @@ def all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
 
 def read_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Array:
     """`X` as a C-contiguous, writable float64 matrix of finite values, its columns checked against the fit's."""
+    if not reset and _is_plain(estimator, X):
+        _refuse_extreme(estimator, X)
+        return X  # type: ignore[no-any-return]
     _refuse_unmeasurable(X)
     try:
         rows = validate_data(estimator, X, reset=reset, dtype=np.float64, order="C", ensure_all_finite=False)
@@ -39,6 +43,75 @@ def read_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Array:
         raise
     _refuse_extreme(estimator, rows)
     return np.require(np.asarray(rows), np.float64, ["C", "W"])
+
+
+def _is_plain(estimator: BaseEstimator, X: Any) -> bool:
+    """Whether `X` is as kernels want it, but perhaps for its values: then reading it one row at a time is cheap."""
+    return (
+        type(X) is np.ndarray
+        and X.dtype == np.float64
+        and X.ndim == 2
+        and X.shape[0] > 0
+        and X.shape[1] == estimator.n_features_in_
+        and X.flags.c_contiguous
+        and X.flags.writeable
+        and not hasattr(estimator, "feature_names_in_")
+    )
+
+
+def read_keys(keys: Any, n_rows: int) -> list[int | str | None]:
+    """One key for every row that a caller gave, checked; None leaves it to the order of arrival."""
+    if keys is None:
+        return [None] * n_rows
+    if isinstance(keys, str):
+        raise ValueError(f"keys must be one key for each of the {n_rows} rows, not the single text {keys!r}")
+    given = [None if key is None else read_key(key) for key in keys]
+    if len(given) != n_rows:
+        raise ValueError(f"there are {len(given)} keys for {n_rows} rows: give one for each")
+    return given
+
+
+def read_key(key: Any) -> int | str:
+    """A key that a caller gave, checked."""
+    if isinstance(key, str):
+        return key
+    if isinstance(key, Integral) and not isinstance(key, bool | np.bool_):
+        return int(key)
+    raise ValueError(f"a key must be a whole number or a text; got {key!r}")
+
+
+def read_stamps(times: Any, n_rows: int, *, needed: bool) -> Array:
+    """The time of every row in seconds, or in the caller's own unit, checked; NaN where none are given."""
+    if times is None:
+        if needed:
+            raise ValueError("this window goes by time: give times, one for each row (time for a single one)")
+        return np.full(n_rows, np.nan)
+    stamps = _as_seconds(times)
+    if stamps.shape != (n_rows,):
+        raise ValueError(f"times must hold one time for each of the {n_rows} rows; got shape {stamps.shape}")
+    bad = np.flatnonzero(~np.isfinite(stamps))
+    if bad.size:
+        raise ValueError(f"the time of row {bad[0]} is {stamps[bad[0]]}: every row needs a finite time")
+    return stamps
+
+
+def _as_seconds(times: Any) -> Array:
+    """Numbers as they are; dates as seconds since 1970, taken as UTC where they name no time zone."""
+    if isinstance(times, list | tuple):
+        times = [_date_as_seconds(time) for time in times]
+    values = np.asarray(times)
+    if values.dtype.kind == "M":
+        seconds: Array = (values - np.datetime64(0, "s")) / np.timedelta64(1, "s")
+        return seconds
+    if values.dtype.kind == "O":
+        values = np.array([_date_as_seconds(time) for time in values])
+    return _as_floats("times", values)
+
+
+def _date_as_seconds(time: Any) -> Any:
+    if not isinstance(time, datetime):
+        return time
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 def read_domain(domain: Any, n_features: int) -> Array:

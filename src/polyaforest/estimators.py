@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from numbers import Integral, Real
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin, _fit_context
@@ -15,17 +15,26 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest._arrays import Array, Forest, LeafKind, LeafTable, Posterior, Prior
+from polyaforest._holdings import Key
+from polyaforest._locks import ReadersWriterLock
 from polyaforest._plan import Plan, Weighting, bounding_box, weighting_of_domain, weighting_of_rows
 from polyaforest._validation import (
     all_or_nothing,
     read_domain,
+    read_key,
+    read_keys,
     read_rows,
     read_share,
+    read_stamps,
     read_times,
     read_weights,
     refuse_rows_outside,
 )
+from polyaforest.retention import Policy, Reservoir, Window
 from polyaforest.thresholds import auto_threshold
+
+if TYPE_CHECKING:
+    from polyaforest._stream import Stream
 
 _THRESHOLD_ROWS = 4096  # rows whose scores place the automatic threshold
 Tabulate = Callable[[Posterior], LeafTable]
@@ -37,6 +46,13 @@ def _kernels() -> ModuleType:
     from polyaforest import _engine
 
     return _engine
+
+
+def _streams() -> ModuleType:
+    """As `_kernels`, for what streams are made of."""
+    from polyaforest import _stream
+
+    return _stream
 
 
 class Leaves(NamedTuple):
@@ -64,10 +80,34 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
 
     _lifetimes: ClassVar[Array]  # times of the multiscale score, in units of the weighting
     forest_: Forest
-    posterior_: Posterior
-    offset_: float
     lifetimes_: Array
     prior_: Prior
+    _posterior: Posterior | None  # derived from the forest as it stands, None until it is asked for
+    _offset: float | None  # as above
+    _lock: ReadersWriterLock
+
+    @property
+    def posterior_(self) -> Posterior:
+        """Log-masses and log-volumes of every node, derived from the forest when first asked for."""
+        if self._posterior is None:
+            self._posterior = _kernels().posterior(self.forest_, self.prior_, n_jobs=self.n_jobs)
+        return self._posterior
+
+    @property
+    def offset_(self) -> float:
+        """``decision_function = score_samples - offset_``."""
+        check_is_fitted(self)
+        assert self._offset is not None
+        return self._offset
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return {name: part for name, part in state.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "forest_" in state:
+            self._lock = ReadersWriterLock()
 
     # ---- scikit-learn's words ---------------------------------------------------------------------------------------
 
@@ -155,7 +195,8 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
     def leaves(self, X: Any) -> Leaves:
         """The leaf that holds each row, in every tree: its node in ``forest_`` and its `LeafKind`."""
         rows = self._read(X)
-        return Leaves(*_kernels().leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs))
+        with self._lock.reading():
+            return Leaves(*_kernels().leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs))
 
     # ---- shared machinery --------------------------------------------------------------------------------------------
 
@@ -172,16 +213,20 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
 
     def _leaf_means(self, tabulate: Tabulate, rows: Array) -> Array:
         """Mean over the trees of what a table of the posterior says of the leaves of `rows`."""
-        means: Array = _kernels().leaf_means(self.forest_, tabulate(self.posterior_), rows, self.n_jobs)
+        with self._lock.reading():
+            means: Array = _kernels().leaf_means(self.forest_, tabulate(self.posterior_), rows, self.n_jobs)
         return means
 
     def _leaf_values(self, tabulate: Tabulate, rows: Array, reduce: Callable[[Array], Array]) -> Array:
         """`reduce` over the trees, (n_trees, rows), of what a table of the posterior says of the leaves of `rows`."""
-        values: Array = _kernels().leaf_values(self.forest_, tabulate(self.posterior_), rows, reduce, self.n_jobs)
+        with self._lock.reading():
+            values: Array = _kernels().leaf_values(self.forest_, tabulate(self.posterior_), rows, reduce, self.n_jobs)
         return values
 
     def _log_cell_masses(self, rows: Array, lifetimes: Array) -> Array:
-        return _kernels().log_cell_masses(self.forest_, self.posterior_, rows, lifetimes, self.n_jobs)  # type: ignore[no-any-return]
+        with self._lock.reading():
+            logs: Array = _kernels().log_cell_masses(self.forest_, self.posterior_, rows, lifetimes, self.n_jobs)
+        return logs
 
     @property
     def _is_closed(self) -> bool:
@@ -194,12 +239,13 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
         return float(self.forest_.time[0, : self.forest_.size[0]].max())
 
     def _plan(self, measured: Weighting, domain: Array) -> Plan:
-        """How to draw this forest, given how its features measure up; also sets the times of the multiscale score."""
+        """How to draw this forest, given how its features measure up; also sets prior, lock and times of the score."""
         weighting = measured
         if not isinstance(self.feature_weights, str):
             weighting = measured._replace(fixed=read_weights(self.feature_weights, domain.shape[1]))
         self.lifetimes_ = self._lifetimes / weighting.unit
         self.prior_ = Prior(float(self.prior_strength), is_open=not self._is_closed)
+        self._lock = ReadersWriterLock()
         return Plan(
             self.n_estimators, float(self.lifetime), self.max_depth, weighting, domain, self._seed(), self.n_jobs
         )
@@ -213,23 +259,22 @@ class _PolyaForest(OutlierMixin, BaseEstimator):
 
     def _adopt(self, forest: Forest) -> None:
         """Make `forest` this detector's, its posterior derived."""
-        self.posterior_ = _kernels().posterior(forest, self.prior_, n_jobs=self.n_jobs)
-        self.forest_ = forest
+        posterior = _kernels().posterior(forest, self.prior_, n_jobs=self.n_jobs)
+        with self._lock.writing():
+            self.forest_, self._posterior = forest, posterior
 
-    def _set_offset(self, rows: Array) -> None:
-        """Place the threshold: at the contamination asked for, or where the bulk of the rows says the tail ends."""
+    def _threshold(self, rows: Array) -> float:
+        """The score to flag below: at the contamination asked for, or where the bulk of the rows says the tail ends."""
         if self.contamination != "auto":
-            self.offset_ = float(np.percentile(self._scores(rows), 100.0 * self.contamination))
-            return
+            return float(np.percentile(self._scores(rows), 100.0 * self.contamination))
         if len(rows) > _THRESHOLD_ROWS:
             rows = rows[np.random.default_rng(len(rows)).choice(len(rows), _THRESHOLD_ROWS, replace=False)]
         scores = self._scores(rows)
         if self.score != "mass":
-            self.offset_ = auto_threshold(scores)
-        else:
-            with np.errstate(divide="ignore"):
-                threshold = np.exp(auto_threshold(np.log(scores)))
-            self.offset_ = float(threshold * _ROUNDING)
+            return auto_threshold(scores)
+        with np.errstate(divide="ignore"):
+            threshold = np.exp(auto_threshold(np.log(scores)))
+        return float(threshold * _ROUNDING)
 
 
 class StreamingMPF(_PolyaForest):
@@ -300,15 +345,18 @@ class StreamingMPF(_PolyaForest):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **_PolyaForest._parameter_constraints,
         "max_samples": [Interval(Integral, 1, None, closed="left"), Interval(Real, 0, 1, closed="right"), None],
+        "window": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left"), Window, Reservoir, None],
     }
 
     _lifetimes: ClassVar[Array] = np.geomspace(0.5, 5, 5)
+    _stream: Stream | None  # None for a forest fitted on a table
 
     def __init__(
         self,
         *,
         n_estimators: int = 100,
         max_samples: int | float | None = 256,
+        window: int | Window | Reservoir | str | None = "auto",
         max_depth: int | None = None,
         prior_strength: float = 0.001,
         lifetime: float = np.inf,
@@ -321,6 +369,7 @@ class StreamingMPF(_PolyaForest):
     ) -> None:
         self.n_estimators = n_estimators
         self.max_samples = max_samples
+        self.window = window
         self.max_depth = max_depth
         self.prior_strength = prior_strength
         self.lifetime = lifetime
@@ -331,15 +380,288 @@ class StreamingMPF(_PolyaForest):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
+    # ---- learning ---------------------------------------------------------------------------------------------------
+
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Grow the forest on the rows of `X`; `y` is ignored."""
+    def fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
+        """Grow the forest on the rows of `X`, whatever was learned before; `y` is ignored.
+
+        With ``window="auto"`` the rows are a table, and each tree takes a sample of its own. With any other window they
+        are the beginning of a stream, to be continued: the forest holds what the window keeps of them, and `keys` and
+        `times` are those of `partial_fit`.
+        """
         with all_or_nothing(self):
             rows = read_rows(self, X, reset=True)
-            plan = self._plan(weighting_of_rows(rows), self._read_domain(rows))
-            self._adopt(_kernels().grow_trees(rows, self._rows_per_tree(len(rows)), plan))
-            self._set_offset(rows)
+            if isinstance(self.window, str):
+                self._fit_table(rows, keys, times)
+            else:
+                stream = self._new_stream(rows)
+                stamps = read_stamps(times, len(rows), needed=stream.holdings.policy.needs_times)
+                names = read_keys(keys, len(rows))
+                stream.holdings.refuse_keys(names)
+                stream.begin_with(rows, names, stamps, self.n_jobs)
+                self._follow(stream, rows)
         return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
+        """Learn rows one after another, the window letting old points go; `y` is ignored.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        keys : sequence of int or str, optional
+            Names by which to `delete` the rows again; a row without one goes by the number of its arrival, from 0.
+        times : array-like of float or datetime, optional
+            When each row happened; windows in time need it.
+        """
+        self._advance(X, keys, times, is_scored=False)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def score_then_learn(self, X: Any, *, keys: Any = None, times: Any = None) -> Array:
+        """Score each row by the forest as it stands, then learn it, row after row: the prequential loop in one call.
+
+        The result is the same row by row or in chunks of any size.
+
+        Parameters
+        ----------
+        X, keys, times
+            As in `partial_fit`.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_rows,)
+            As `score_samples` gives them; higher is more normal. A forest that holds nothing yet gives every row a mass
+            of one half.
+        """
+        return self._advance(X, keys, times, is_scored=True)
+
+    def insert(self, x: Any, key: Key | None = None, time: Any = None) -> Key | None:
+        """Learn one point.
+
+        Parameters
+        ----------
+        x : array-like of shape (n_features,)
+        key : int or str, optional
+            The name by which to `delete` it again; else the number of its arrival, from 0.
+        time : float or datetime, optional
+            When it happened; windows in time need it.
+
+        Returns
+        -------
+        key : int, str or None
+            The point's key; None if the window did not take it in, or keeps no points.
+        """
+        row = x.to_frame().T if hasattr(x, "to_frame") else np.reshape(np.asarray(x), (1, -1))
+        self._advance(row, [key], None if time is None else [time], is_scored=False)
+        holdings = self._continued().holdings
+        key = holdings.n_seen - 1 if key is None else read_key(key)
+        return key if key in holdings.slot_of else None
+
+    def delete(self, keys: Key | Iterable[Key]) -> Self:
+        """Take points out again: afterwards the forest is what it would be had they never come.
+
+        Parameters
+        ----------
+        keys : int, str, or a sequence of them
+            If one is not held, a KeyError says so and nothing is deleted.
+        """
+        stream = self._continued()
+        wanted = [read_key(keys)] if isinstance(keys, str) or not isinstance(keys, Iterable) else [*map(read_key, keys)]
+        with self._lock.writing():
+            if not stream.keeps_points:
+                raise ValueError("a forest with window=None keeps no keys: use delete_points, which goes by value")
+            unknown = [key for key in wanted if key not in stream.holdings.slot_of]
+            if unknown:
+                raise KeyError(f"no point with key {unknown[0]!r} is held. Nothing was deleted")
+            if len(set(wanted)) < len(wanted):
+                raise ValueError("a key is given more than once. Nothing was deleted")
+            stream.delete([stream.holdings.slot_of[key] for key in wanted], self.n_jobs)
+            self._refresh(stream)
+        return self
+
+    def delete_points(self, X: Any) -> Self:
+        """Take points out again by value, for every row of `X` one point equal to it, the oldest first.
+
+        If a row is not held, a ValueError names it and nothing is deleted. A forest with ``window=None`` does not know
+        its points: there a row can be taken out if it lies inside the boxes of all leaves that hold it, or is one of
+        several equal ones; and it must be one that was learned, which nobody checks.
+        """
+        stream = self._continued()
+        rows = self._read(X)
+        with self._lock.writing():
+            if stream.keeps_points:
+                stream.delete(self._slots_of(rows, stream), self.n_jobs)
+            else:
+                n = stream.subtract(rows, self.n_jobs)
+                if n < len(rows):
+                    raise ValueError(
+                        f"row {n} lies on the edge of what a tree has seen, which cannot be redrawn without points: "
+                        "set a window to keep them. Nothing was deleted"
+                    )
+            self._refresh(stream)
+        return self
+
+    def rebuild(self) -> Self:
+        """Weigh features anew by the points held, and grow all trees anew from them: for a stream that has changed."""
+        stream = self._continued()
+        with self._lock.writing():
+            if not stream.keeps_points:
+                raise ValueError("a forest with window=None keeps no points to be rebuilt from")
+            stream.refuse_if_in_doubt()
+            stream.rebuild(self.n_jobs)
+            self._refresh(stream)
+        return self
+
+    # ---- what is held -----------------------------------------------------------------------------------------------
+
+    @property
+    def n_points_(self) -> int:
+        """Points that every tree holds."""
+        check_is_fitted(self)
+        return int(self.forest_.counts[0, self.forest_.root[0]])
+
+    @property
+    def n_seen_(self) -> int:
+        """Rows that have come so far, held or not: the place in the stream to go on from."""
+        return self._kept().holdings.n_seen
+
+    @property
+    def points_(self) -> Array:
+        """The points held, by order of arrival, ndarray of shape (n_points_, n_features)."""
+        return self._with_points().rows
+
+    @property
+    def keys_(self) -> list[Key]:
+        """The keys of ``points_``, in the same order."""
+        holdings = self._with_points().holdings
+        return holdings.held_keys
+
+    @property
+    def offset_(self) -> float:
+        """``decision_function = score_samples - offset_``.
+
+        Of a stream, it is placed by the points held as they are now; without any, by those held last.
+        """
+        check_is_fitted(self)
+        if self._offset is None:
+            held = self._kept().rows
+            self._offset = self._threshold(held) if len(held) else -np.inf
+        return self._offset
+
+    # ---- inner workings ---------------------------------------------------------------------------------------------
+
+    def _fit_table(self, rows: Array, keys: Any, times: Any) -> None:
+        if keys is not None or times is not None:
+            raise ValueError("a table given to fit keeps no points, so keys and times mean nothing: set window first")
+        plan = self._plan(weighting_of_rows(rows), self._read_domain(rows))
+        self._stream = None
+        self._adopt(_kernels().grow_trees(rows, self._rows_per_tree(len(rows)), plan))
+        self._offset = self._threshold(rows)
+
+    def _advance(self, X: Any, keys: Any, times: Any, *, is_scored: bool) -> Array:
+        """Learn rows, each scored first if wanted; all checks come before any change."""
+        if not hasattr(self, "forest_"):
+            with all_or_nothing(self):
+                rows = read_rows(self, X, reset=True)
+                self._follow(self._new_stream(rows), None)
+                return self._learn(rows, keys, times, is_scored)
+        self._continued()
+        return self._learn(read_rows(self, X, reset=False), keys, times, is_scored)
+
+    def _learn(self, rows: Array, keys: Any, times: Any, is_scored: bool) -> Array:
+        stream = self._continued()
+        stamps = read_stamps(times, len(rows), needed=stream.holdings.policy.needs_times)
+        names = read_keys(keys, len(rows))
+        if self.domain is not None and not self._is_closed:
+            refuse_rows_outside(self, rows, self.forest_.domain)
+        with self._lock.writing():
+            if stream.keeps_points and keys is not None:
+                stream.holdings.refuse_keys(names)
+            scores: Array = stream.advance(rows, names, stamps, is_scored=is_scored, n_jobs=self.n_jobs)
+            self._refresh(stream)
+        return scores
+
+    def _new_stream(self, rows: Array) -> Stream:
+        """A stream by the parameters as they are, for rows like these."""
+        policy = self._policy()
+        if policy is None and self.max_depth is None:
+            raise ValueError(
+                "an endless stream needs a bound: set max_depth for a summary that keeps no points, or a window to keep"
+            )
+        nowhere = np.repeat([[np.inf], [-np.inf]], rows.shape[1], axis=1)
+        domain = nowhere if self._is_closed else self._read_domain(rows)
+        plan = self._plan(weighting_of_rows(rows), domain)
+        streams = _streams()
+        stream: Stream = streams.Stream(streams.Rules(plan, policy, self.prior_, self._lifetimes, self.score))
+        return stream
+
+    def _policy(self) -> Policy | None:
+        if isinstance(self.window, str):
+            return Window(_streams().WARM_UP)
+        return Window(self.window) if isinstance(self.window, int | np.integer) else self.window
+
+    def _follow(self, stream: Stream, rows: Array | None) -> None:
+        """Make `stream` this detector's; `rows` place the threshold where no points are kept to do it."""
+        self._stream = stream
+        self._refresh(stream)
+        if rows is not None and not stream.keeps_points:
+            self._offset = self._threshold(rows)
+
+    def _refresh(self, stream: Stream) -> None:
+        """Show the stream as it is now, and forget what was derived from it as it was."""
+        self.forest_, self.lifetimes_, self._posterior = stream.forest, stream.lifetimes, None
+        if stream.keeps_points:
+            self._offset = None
+
+    def _scores(self, rows: Array) -> Array:
+        if self._stream is None:
+            return super()._scores(rows)
+        with self._lock.reading():
+            self._stream.refuse_if_in_doubt()
+            scores: Array = self._stream.score(rows, self.n_jobs)
+        return scores
+
+    def _kept(self) -> Stream:
+        """The stream, of a forest that follows one."""
+        check_is_fitted(self)
+        if self._stream is None:
+            raise AttributeError('this forest was fitted on a table (window="auto") and keeps no points: set a window')
+        return self._stream
+
+    def _with_points(self) -> Stream:
+        stream = self._kept()
+        if not stream.keeps_points:
+            raise AttributeError("a forest with window=None keeps no points")
+        return stream
+
+    def _continued(self) -> Stream:
+        """The stream, to be changed."""
+        check_is_fitted(self)
+        if self._stream is None:
+            raise ValueError(
+                'this forest was fitted on a table (window="auto"), each tree on a sample of its own, and cannot go on '
+                "as a stream: set a window before fit (window=256 keeps the last 256 points), or begin with partial_fit"
+            )
+        return self._stream
+
+    def _slots_of(self, rows: Array, stream: Stream) -> list[int]:
+        """The slots of points equal to `rows`, a different one for each, the oldest first."""
+        by_value: dict[bytes, list[int]] = {}
+        for slot in reversed(stream.holdings.held.tolist()):
+            by_value.setdefault((stream.points.values[slot] + 0.0).tobytes(), []).append(slot)
+        slots = []
+        for i, row in enumerate(rows + 0.0):  # -0.0 equals 0.0, but not byte for byte
+            equal = by_value.get(row.tobytes())
+            if not equal:
+                raise ValueError(f"row {i} is not held (so often). Nothing was deleted")
+            slots.append(equal.pop())
+        return slots
+
+    @property
+    def _grown_until(self) -> float:
+        return super()._grown_until if self._stream is None else float(self._stream.rules.plan.lifetime)
 
     def _read_domain(self, rows: Array) -> Array:
         if self.domain is None:
@@ -513,7 +835,7 @@ class BatchMPF(_PolyaForest):
         domain = read_domain(self.domain, rows.shape[1]) if given else bounding_box(rows)
         self.forest_ = engine.sample_processes(self._plan(weighting_of_domain(domain), domain))
         self._adopt(self._with_counts(*engine.count_rows(self.forest_, rows, self.n_jobs)))
-        self._set_offset(rows)
+        self._offset = self._threshold(rows)
 
     def _with_counts(self, counts: Array, outside: Array) -> Forest:
         """The forest with these counts added to its own."""

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import re
 import stat
 import struct
 import sys
@@ -51,10 +52,12 @@ def assert_same(found, expected):
         assert array.tobytes() == other.astype(array.dtype).tobytes()
 
 
-def assert_refused(path, reason="cannot be read as a model"):
-    with pytest.raises(ModelFileError, match=reason) as caught:
+def assert_refused(path, reason="."):
+    with pytest.raises(ModelFileError) as caught:
         read_model(path)
-    assert repr(str(path)) in str(caught.value)
+    start, _, given = str(caught.value).partition(" cannot be read as a model: ")
+    assert start == repr(str(path))
+    assert re.search(reason, given)
 
 
 def sealed(body):
@@ -467,10 +470,10 @@ def npy_claiming(array, descr, shape, *, fortran=False):
         (npy_claiming(ARRAYS["cut"], "<f8", (1, 2)), "as many bytes as its shape"),
         (npy_claiming(ARRAYS["cut"], "<f8", (2**40,)), "as many bytes as its shape"),
         (npy_claiming(ARRAYS["cut"], "<f8", (2**62, 2**62)), "as many bytes as its shape"),
-        (npy_claiming(ARRAYS["empty"], "<f8", (0, 2**62, 2**62)), "cannot be read as a model"),
-        (npy_claiming(ARRAYS["cut"], "<f8", (-1, -3)), "cannot be read as a model"),
+        (npy_claiming(ARRAYS["empty"], "<f8", (0, 2**62, 2**62)), "."),
+        (npy_claiming(ARRAYS["cut"], "<f8", (-1, -3)), "."),
         (npy_claiming(ARRAYS["cut"], "<f8", (3,)), "not what the header says"),
-        (npy_claiming(ARRAYS["cut"], "<f8", (1,) * 70 + (3,)), "cannot be read as a model"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (1,) * 70 + (3,)), "."),
         (npy_claiming(ARRAYS["cut"], ">f8", (1, 3)), "dtype"),
         (npy_claiming(ARRAYS["cut"], "<m8[s]", (1, 3)), "dtype"),
         (npy_claiming(ARRAYS["cut"], "|S8", (1, 3)), "dtype"),
@@ -479,13 +482,13 @@ def npy_claiming(array, descr, shape, *, fortran=False):
         (npy_claiming(ARRAYS["cut"], "<f8", (1, 3), fortran=True), "order F"),
         (npy_bytes(ARRAYS["cut"].astype(object), allow_pickle=True), "dtype object"),
         (npy_bytes(ARRAYS["cut"], version=(2, 0)), "another version of NumPy's format"),
-        (b"", "cannot be read as a model"),
-        (b"hello", "cannot be read as a model"),
-        (npy.magic(1, 0) + struct.pack("<H", 60_000) + b"[" * 60_000, "cannot be read as a model"),
-        (npy.magic(1, 0) + struct.pack("<H", 9_999) + b"-" * 9_998 + b"1", "cannot be read as a model"),
-        (npy.magic(1, 0) + struct.pack("<H", 1_023) + b"-" * 1_022 + b"1", "cannot be read as a model"),
-        (npy.magic(1, 0) + struct.pack("<H", 1_023) + b"[" * 1_023, "cannot be read as a model"),
-        (npy.magic(1, 0) + struct.pack("<H", 9_999) + b"[" * 9_999, "cannot be read as a model"),
+        (b"", "."),
+        (b"hello", "."),
+        (npy.magic(1, 0) + struct.pack("<H", 60_000) + b"[" * 60_000, "."),
+        (npy.magic(1, 0) + struct.pack("<H", 9_999) + b"-" * 9_998 + b"1", "."),
+        (npy.magic(1, 0) + struct.pack("<H", 1_023) + b"-" * 1_022 + b"1", "."),
+        (npy.magic(1, 0) + struct.pack("<H", 1_023) + b"[" * 1_023, "."),
+        (npy.magic(1, 0) + struct.pack("<H", 9_999) + b"[" * 9_999, "."),
     ],
 )
 def test_an_entry_that_is_no_array_of_a_model(path, entry, reason):
@@ -531,12 +534,17 @@ def test_dtypes_that_are_not_stored(path, dtype):
     assert not list(path.parent.iterdir())
 
 
-@pytest.mark.parametrize(
-    "value", [float("nan"), float("inf"), (1, 2), {1: 2}, {1, 2}, b"x", np.int64(1), np.zeros(2), object()], ids=repr
-)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), (1, 2), {1: 2}, {1, 2}, b"x", np.int64(1), np.zeros(2)])
 def test_headers_that_json_would_change(path, value):
     with pytest.raises((TypeError, ValueError)):
         write_model(path, {"key": value}, {})
+    assert not list(path.parent.iterdir())
+
+
+@pytest.mark.parametrize("header", [None, [1], "x", {1: 2}])
+def test_headers_that_are_no_dicts_of_strings(path, header):
+    with pytest.raises((TypeError, ValueError), match="header"):
+        write_model(path, header, {})
     assert not list(path.parent.iterdir())
 
 
@@ -676,7 +684,7 @@ def test_a_link_is_followed(model, tmp_path):
     assert read_model(tmp_path / "later.mpf")[0] == HEADER
 
     loop.symlink_to("loop")
-    with pytest.raises(OSError, match="loop"):
+    with pytest.raises(OSError, match="symbolic links"):
         write_model(loop, HEADER, ARRAYS)
     assert loop.is_symlink()
     assert sorted(file.name for file in (tmp_path / "links").iterdir()) == ["dangling", "link", "loop"]

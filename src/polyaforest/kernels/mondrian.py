@@ -79,7 +79,9 @@ def sample_tree(forest, t, work, lifetime, max_depth):
 def sample_block(forest, t, j, lifetime):
     """Draw time, dimension and location of the cut of node `j` (SampleMondrianBlock); False if it stays a leaf."""
     began = birth_time(forest.parent[t], forest.time[t], j)
-    time, delta, xi = draw_cut(forest.rng[t], forest.weights[t], began, forest.lower[t, j], forest.upper[t, j], lifetime)
+    time, delta, xi = draw_cut(
+        forest.rng[t], forest.weights[t], began, forest.lower[t, j], forest.upper[t, j], lifetime
+    )
     if delta == NONE:
         return False
     forest.time[t, j], forest.feature[t, j], forest.cut[t, j] = time, delta, xi

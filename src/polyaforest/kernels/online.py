@@ -14,7 +14,6 @@ from polyaforest._rng import exponential, uniform
 from polyaforest.kernels.cuts import birth_time, draw_cut
 from polyaforest.kernels.geometry import contains, copy_box, excess, extension, grow, is_spanned_by, set_hull, set_point
 
-
 UNBOUNDED = 2**31 - 1  # the depth limit of trees that have none
 
 
@@ -256,7 +255,7 @@ def insert_point(tree, X, i, slot, length, limits, walk):
         j = cut_off(tree, j, X, i, walk.rates[place], time, limits.lifetime)
     if keeps_points(tree):
         link(tree, j, slot)
-    if is_cut_off and limits.max_depth < length + np.uint32(1):
+    if is_cut_off and limits.max_depth < UNBOUNDED:
         drop_below(tree, walk.path[place], place + np.uint32(1), limits, walk)
 
 

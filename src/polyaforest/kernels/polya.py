@@ -159,7 +159,7 @@ def within_mean(gamma, is_open, n):
 
 @jit_inline
 def world_share(lower, upper, root, domain):
-    """f of the root: the volume share that its box takes of the known world, the hull of its box and the domain."""
+    """F of the root: the volume share that its box takes of the known world, the hull of its box and the domain."""
     share = 1.0
     for k in range(lower.shape[1]):
         low, high = lower[root, k], upper[root, k]
@@ -182,7 +182,7 @@ def world_reach(lower, upper, root, domain, weights, X, i):
 
 @jit_inline
 def box_share(lower, upper, j, delta, xi, goes_left, child, share, whole, part):
-    """f of a child: the volume share that its box takes of its side of the cut of `j`, a `share` of that box.
+    """F of a child: the volume share that its box takes of its side of the cut of `j`, a `share` of that box.
 
     `whole` and `part` are the volumes and live dimensions of both boxes. Where they are live in the same dimensions,
     which is the rule, the volumes tell; unless they are beyond what floats can tell.

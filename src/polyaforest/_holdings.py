@@ -1,0 +1,147 @@
+"""Which points a stream holds: where each is kept, under which key, and which leaves when the next one comes."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from polyaforest._arrays import NONE, Array
+from polyaforest.retention import Policy
+
+Key: TypeAlias = int | str
+
+
+class Schedule(NamedTuple):
+    """What happens to the points held as rows come, one after another."""
+
+    slots: Array  # int32 (n,): where each row is kept, NONE if it is not
+    until: Array  # int32 (n,): how many of `leaving` have gone once the row is in
+    leaving: Array  # int32 (m,): slots of the points that leave, in this order
+
+
+class Holdings:
+    """The points held, by slot: their order of arrival, rank, time and key. Values are kept elsewhere, in `Points`.
+
+    Slots of points that leave are given to others only after `settle`: until then their values are still needed.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.arrivals = np.empty(0, np.int64)  # NONE in a free slot
+        self.ranks = np.empty(0)
+        self.times = np.empty(0)  # NaN where none was given
+        self.keys: list[Key | None] = []
+        self.slot_of: dict[Key, int] = {}
+        self.n_seen = 0  # rows that have come so far, held or not
+        self.clock = -math.inf  # the latest time that has come
+        self.floor = -math.inf  # points that rank no higher are not held
+        self._queue: list[tuple[float, int, int]] = []  # a heap of (rank, arrival, slot) of the points held
+        self._free: list[int] = []  # a heap: which slot comes next depends only on which are free
+
+    def __len__(self) -> int:
+        return len(self.slot_of)
+
+    @property
+    def capacity(self) -> int:
+        """Slots, in use or not."""
+        return len(self.arrivals)
+
+    @property
+    def held(self) -> Array:
+        """The slots in use, by order of arrival."""
+        slots = np.flatnonzero(self.arrivals != NONE)
+        return slots[np.argsort(self.arrivals[slots])]
+
+    @property
+    def held_keys(self) -> list[Key]:
+        """The keys of the points held, by order of arrival."""
+        return sorted(self.slot_of, key=lambda key: int(self.arrivals[self.slot_of[key]]))
+
+    def make_room(self, capacity: int) -> None:
+        """Have at least so many slots."""
+        more = capacity - self.capacity
+        if more <= 0:
+            return
+        self._free.extend(range(self.capacity, capacity))
+        heapq.heapify(self._free)
+        self.arrivals = np.append(self.arrivals, np.full(more, NONE))
+        self.ranks, self.times = np.append(self.ranks, np.zeros(more)), np.append(self.times, np.zeros(more))
+        self.keys.extend([None] * more)
+
+    def refuse_keys(self, keys: Sequence[Key | None]) -> None:
+        """Raise if a key that is to come is held already, or comes twice."""
+        coming = set()
+        for arrival, given in enumerate(keys, self.n_seen):
+            key = arrival if given is None else given
+            if key in self.slot_of or key in coming:
+                raise ValueError(f"key {key!r} is held already: every point needs a key of its own, or none")
+            coming.add(key)
+
+    def admit(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Schedule:
+        """Let points come, one after another, and others go as the policy has it."""
+        n, most = len(keys), self.policy.n or math.inf
+        slots, until, leaving = np.full(n, NONE, np.int32), np.empty(n, np.int32), []
+        ranks = self.policy.ranks(np.arange(self.n_seen, self.n_seen + n), times, draws).tolist()
+        for i, (rank, time) in enumerate(zip(ranks, times.tolist(), strict=True)):
+            self.clock = max(self.clock, time)
+            self.floor = max(self.floor, self.policy.floor(self.clock))
+            if rank > self.floor and (len(self) < most or rank > self._lowest()):
+                slots[i] = self._take_in(rank, time, keys[i])
+            elif len(self) == most:
+                self.floor = max(self.floor, rank)
+            self.n_seen += 1
+            while len(self) > most or (len(self) and self._lowest() <= self.floor):
+                self.floor = max(self.floor, self._lowest())
+                leaving.append(heapq.heappop(self._queue)[2])
+                self._let_go(leaving[-1])
+            until[i] = len(leaving)
+        return Schedule(slots, until, np.array(leaving, np.int32))
+
+    def remove(self, slots: Iterable[int]) -> None:
+        """Let points go that were asked to."""
+        for slot in slots:
+            self._let_go(slot)
+        self._line_up()  # not even its rank stays behind
+
+    def settle(self, slots: Iterable[int]) -> None:
+        """Give the slots of points that have left free for others."""
+        for slot in slots:
+            heapq.heappush(self._free, int(slot))
+
+    def restore(self, arrivals: Array, ranks: Array, times: Array, keys: Sequence[Key]) -> None:
+        """Hold the points of a stream that was saved: all slots, and the keys of those in use by order of arrival."""
+        self.arrivals, self.ranks, self.times = arrivals, ranks, times
+        self.keys = [None] * len(arrivals)
+        for slot, key in zip(self.held.tolist(), keys, strict=True):
+            self.keys[slot] = key
+            self.slot_of[key] = slot
+        self._free = np.flatnonzero(arrivals == NONE).tolist()
+        self._line_up()
+
+    def _take_in(self, rank: float, time: float, key: Key | None) -> int:
+        slot, arrival = heapq.heappop(self._free), self.n_seen
+        key = arrival if key is None else key
+        self.arrivals[slot], self.ranks[slot], self.times[slot] = arrival, rank, time
+        self.keys[slot], self.slot_of[key] = key, slot
+        heapq.heappush(self._queue, (rank, arrival, slot))
+        return slot
+
+    def _let_go(self, slot: int) -> None:
+        """Forget the point in `slot`, but for its place in the queue."""
+        key = self.keys[slot]
+        assert key is not None
+        del self.slot_of[key]
+        self.keys[slot], self.arrivals[slot], self.ranks[slot], self.times[slot] = None, NONE, 0.0, 0.0
+
+    def _lowest(self) -> float:
+        """The lowest rank held; there must be one."""
+        return self._queue[0][0]
+
+    def _line_up(self) -> None:
+        held = self.held
+        self._queue = list(zip(self.ranks[held].tolist(), self.arrivals[held].tolist(), held.tolist(), strict=True))
+        heapq.heapify(self._queue)

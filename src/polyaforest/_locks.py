@@ -1,0 +1,75 @@
+"""Who may touch a forest when: any number of readers at once, or one that changes it and is not interrupted."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Condition, current_thread, main_thread
+from types import FrameType
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until the block is done, then let it take its course.
+
+    Python hands signals to the main thread alone, so nothing needs doing in others.
+    """
+    handler = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
+    if not callable(handler):
+        yield
+        return
+    caught: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if caught:
+            handler(*caught[-1])
+
+
+class ReadersWriterLock:
+    """Lets many threads read or one write. A thread that waits to write goes before those that come to read later.
+
+    It is not reentrant: code that holds it must not ask for it again.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._n_reading = 0
+        self._n_to_write = 0
+        self._is_writing = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold off writers."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._n_to_write == 0)
+            self._n_reading += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._n_reading -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold off everyone else."""
+        with self._changed:
+            self._n_to_write += 1
+            try:
+                self._changed.wait_for(lambda: self._n_reading == 0 and not self._is_writing)
+            except BaseException:
+                self._n_to_write -= 1
+                self._changed.notify_all()
+                raise
+            self._is_writing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_writing = False
+                self._n_to_write -= 1
+                self._changed.notify_all()

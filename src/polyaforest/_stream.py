@@ -1,0 +1,259 @@
+"""A forest that lives on a stream: trees, the points they hold, and the policy by which those come and go.
+
+Learning writes to the arrays in place, chunk by chunk. A chunk is learned as a whole or, should the process fall over
+in the middle of it, the stream refuses to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+
+from polyaforest import _engine as engine
+from polyaforest._arrays import (
+    NONE,
+    SCORE_CELLS,
+    SCORE_LOG_MASS,
+    SCORE_MASS,
+    SCORE_NOTHING,
+    Array,
+    Forest,
+    Points,
+    Prior,
+    new_points,
+    pad,
+    pad_points,
+)
+from polyaforest._holdings import Holdings, Key, Schedule
+from polyaforest._locks import uninterrupted
+from polyaforest._plan import Plan, Weighting, weighting_of_rows
+from polyaforest.kernels.online import Limits
+from polyaforest.kernels.stream import Chunk, Scoring
+from polyaforest.retention import Policy, Window
+
+WARM_UP = 256  # arrivals after which the weights of features are settled
+_LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree runs through at once
+_SCORES = {"multiscale": SCORE_CELLS, "mass": SCORE_MASS, "log_mass": SCORE_LOG_MASS}
+
+
+class Rules(NamedTuple):
+    """What a stream was begun with."""
+
+    plan: Plan
+    policy: Policy | None  # None for a summary, which keeps no points
+    prior: Prior
+    grid: Array  # times of the multiscale score, in units of the weighting
+    score: str
+
+
+class Stream:
+    """Trees that learn one point after another, and forget as exactly as they learn."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.lifetimes = rules.grid
+        self.holdings = Holdings(rules.policy or Window(WARM_UP))
+        self.forest: Forest = engine.empty_forest(rules.plan, engine.new_states(rules.plan))
+        self.points: Points = new_points(rules.plan.n_trees, self.forest.left.shape[1], 0, self.n_features)
+        self.rng = rules.plan.seed.spawn(1)[0].generate_state(4, np.uint64)  # for policies that draw
+        self.next_birth = 1  # the arrival after which the trees are grown anew; 0 when they no longer are
+        self.in_doubt = False  # whether learning was interrupted half-way
+
+    @property
+    def n_features(self) -> int:
+        """Features of every point."""
+        return int(self.rules.plan.domain.shape[1])
+
+    @property
+    def keeps_points(self) -> bool:
+        """Whether the points held are known; a summary forgets them once it has warmed up."""
+        return self.rules.policy is not None or self.next_birth > 0
+
+    @property
+    def n_points(self) -> int:
+        """Points held."""
+        return len(self.holdings) if self.keeps_points else int(self.forest.counts[0, self.forest.root[0]])
+
+    @property
+    def rows(self) -> Array:
+        """The points held, by order of arrival."""
+        return self.points.values[self.holdings.held]
+
+    # ---- learning ---------------------------------------------------------------------------------------------------
+
+    def begin_with(self, rows: Array, keys: Sequence[Key | None], times: Array, n_jobs: int | None) -> None:
+        """Learn a table as if it had come row by row; features are weighed by all of it, once and for all."""
+        self._weigh(rows)
+        self.next_birth = 0
+        if self.rules.policy is None:
+            self.holdings.n_seen = len(rows)
+            self.forest = engine.grow_trees(rows, len(rows), self.rules.plan, self.forest.rng)
+            self._forget_points()
+            return
+        for start in range(0, len(rows), _MOST_CHUNK):
+            part = slice(start, start + _MOST_CHUNK)
+            self._let_go(self._admit(rows[part], keys[part], times[part]).leaving)
+        self._grow_anew(n_jobs)
+
+    def advance(
+        self, rows: Array, keys: Sequence[Key | None], times: Array, *, is_scored: bool, n_jobs: int | None
+    ) -> Array:
+        """Learn rows one after another, each scored first if wanted; return the scores."""
+        scores, start = [], 0
+        while start < len(rows):
+            stop = start + self._chunk_size(len(rows) - start)
+            part = slice(start, stop)
+            scores.append(self._learn(rows[part], keys[part], times[part], is_scored, n_jobs))
+            start = stop
+        return np.concatenate(scores) if scores else np.empty(0)
+
+    def score(self, rows: Array, n_jobs: int | None) -> Array:
+        """Score rows without learning them."""
+        idle = np.full(len(rows), NONE, np.int32)
+        schedule = Schedule(idle, np.zeros(len(rows), np.int32), np.empty(0, np.int32))
+        return self._run(rows, schedule, self.rules.score, n_jobs)
+
+    def delete(self, slots: Sequence[int], n_jobs: int | None) -> None:
+        """Take points out again."""
+        gone = np.array(slots, np.int32)
+        with self._changing():
+            self.holdings.remove(slots)
+            engine.remove_points(self.forest, self.points, gone, self._limits, n_jobs)
+            self._let_go(gone)
+
+    def subtract(self, rows: Array, n_jobs: int | None) -> int:
+        """Count rows out of a summary; return the first that cannot be, or else their number. All of them or none."""
+        reduced, n = engine.subtract_rows(self.forest, self.points, rows, n_jobs)
+        if n == len(rows):
+            self.forest = reduced
+        return n
+
+    def rebuild(self, n_jobs: int | None) -> None:
+        """Weigh features anew by the points held, and grow all trees anew."""
+        if len(self.holdings):
+            self._weigh(self.rows)
+        self._grow_anew(n_jobs)
+
+    # ---- one chunk --------------------------------------------------------------------------------------------------
+
+    def _chunk_size(self, n_rows: int) -> int:
+        """Rows to run through at once: enough to pay for bringing a tree into the cache, at most to the next birth."""
+        worthwhile = min(max(self.n_points, _LEAST_CHUNK), _MOST_CHUNK)
+        until_birth = self.next_birth - self.holdings.n_seen if self.next_birth else n_rows
+        return min(n_rows, worthwhile, until_birth)
+
+    def _learn(
+        self, rows: Array, keys: Sequence[Key | None], times: Array, is_scored: bool, n_jobs: int | None
+    ) -> Array:
+        self._make_room(len(rows))
+        with self._changing():
+            schedule = self._admit(rows, keys, times)
+            scores = self._run(rows, schedule, self.rules.score if is_scored else None, n_jobs)
+            self._let_go(schedule.leaving)
+            if self.holdings.n_seen == self.next_birth:
+                self._give_birth(n_jobs)
+        return scores
+
+    def _admit(self, rows: Array, keys: Sequence[Key | None], times: Array) -> Schedule:
+        """Decide which rows are kept and who leaves for them, and store them."""
+        if not self.keeps_points:
+            self.holdings.n_seen += len(rows)
+            return Schedule(np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int32), np.empty(0, np.int32))
+        self._make_slots(len(rows))
+        draws = engine.draw_exponentials(self.rng, len(rows)) if self.holdings.policy.is_random else np.empty(0)
+        schedule = self.holdings.admit(keys, times, draws)
+        kept = np.flatnonzero(schedule.slots != NONE)
+        self.points.values[schedule.slots[kept]] = rows[kept]
+        return schedule
+
+    def _run(self, rows: Array, schedule: Schedule, score: str | None, n_jobs: int | None) -> Array:
+        prior, domain = self.rules.prior, self.rules.plan.domain
+        kind = SCORE_NOTHING if score is None else _SCORES[score]
+        lifetimes = self.lifetimes if kind == SCORE_CELLS else np.empty(0)
+        scoring = Scoring(kind, lifetimes, prior.strength, prior.is_open, domain)
+        return engine.run_chunk(self.forest, self.points, Chunk(rows, *schedule), self._limits, scoring, n_jobs)
+
+    def _let_go(self, slots: Array) -> None:
+        """Wipe the points that have left out of their slots."""
+        self.points.values[slots] = 0.0
+        self.holdings.settle(slots.tolist())
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self.rules.plan.lifetime, self.rules.plan.depth_limit)
+
+    # ---- room -------------------------------------------------------------------------------------------------------
+
+    def _make_slots(self, n_coming: int) -> None:
+        """Have slots for so many more points: twice as many as before when they run out, but no more than needed."""
+        needed = len(self.holdings) + n_coming
+        if needed > self.holdings.capacity:
+            most = (self.holdings.policy.n or np.inf) + n_coming
+            n_slots = int(min(max(needed, 2 * self.holdings.capacity), most))
+            self.points = pad_points(self.points, 0, n_slots)
+            self.holdings.make_room(n_slots)
+
+    def _make_room(self, n_coming: int) -> None:
+        """Have node slots for so many more points."""
+        plan, most = self.rules.plan, self.rules.plan.most_nodes()
+        if self.keeps_points:
+            most = plan.most_nodes((self.holdings.policy.n or 2**30) + 1)
+        needed = min(plan.most_nodes(self.n_points + n_coming), most)
+        capacity = self.forest.left.shape[1]
+        if needed + engine.ROOM_TO_MOVE > capacity:
+            n_nodes = min(max(needed, 2 * capacity), most)
+            engine.refuse_if_too_large(plan, n_nodes, boxed=True)
+            self.forest = pad(self.forest, n_nodes + engine.ROOM_TO_MOVE)
+            if self.keeps_points:
+                self.points = pad_points(self.points, n_nodes + engine.ROOM_TO_MOVE, 0)
+
+    # ---- trees anew -------------------------------------------------------------------------------------------------
+
+    def _give_birth(self, n_jobs: int | None) -> None:
+        """Grow the trees anew while the scale of the features is still being learned: after 1, 2, 4, ... arrivals."""
+        self.next_birth = 2 * self.next_birth if self.next_birth < WARM_UP else 0
+        self.rebuild(n_jobs)
+        if not self.keeps_points:
+            self._forget_points()
+
+    def _weigh(self, rows: Array) -> None:
+        weighting: Weighting = weighting_of_rows(rows)._replace(fixed=self.rules.plan.weighting.fixed)
+        self.rules = self.rules._replace(plan=self.rules.plan._replace(weighting=weighting))
+        self.lifetimes = self.rules.grid / weighting.unit
+
+    def _grow_anew(self, n_jobs: int | None) -> None:
+        """Grow all trees from the points held, with the generators they have."""
+        plan, slots, n_nodes = self.rules.plan, self.holdings.held, self.forest.left.shape[1]
+        if len(slots):
+            forest = engine.grow_trees(self.points.values[slots], len(slots), plan, self.forest.rng)
+        else:
+            forest = engine.empty_forest(plan, self.forest.rng)._replace(weights=self.forest.weights)
+        self.forest = pad(forest, max(n_nodes, plan.most_nodes(max(len(slots), 1)) + engine.ROOM_TO_MOVE))
+        self.points = engine.hold_points(self.forest, self.points.values, slots, n_jobs)
+
+    def _forget_points(self) -> None:
+        """Keep the trees alone."""
+        n_seen = self.holdings.n_seen
+        self.holdings = Holdings(self.holdings.policy)
+        self.holdings.n_seen = n_seen
+        self.points = new_points(len(self.forest.left), 0, 0, self.n_features)
+
+    def refuse_if_in_doubt(self) -> None:
+        """Raise if learning was once cut short, so that the trees may disagree with the points and with each other."""
+        if self.in_doubt:
+            raise RuntimeError(
+                "learning was interrupted half-way and the forest can no longer be trusted: load the last snapshot, or "
+                "fit again"
+            )
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change the stream as a whole: Ctrl-C waits until that is done, and any other break leaves it in doubt."""
+        self.refuse_if_in_doubt()
+        with uninterrupted():
+            self.in_doubt = True
+            yield
+            self.in_doubt = False

@@ -1,0 +1,1 @@
+"""The detectors in other libraries' words: `polyaforest.adapters.river` and `polyaforest.adapters.pyod`."""
