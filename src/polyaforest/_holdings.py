@@ -122,6 +122,18 @@ class Holdings:
         self._free = np.flatnonzero(arrivals == NONE).tolist()
         self._line_up()
 
+    def check(self) -> None:
+        """Raise unless what was restored can be what a stream holds."""
+        if not len(self.arrivals) == len(self.ranks) == len(self.times):
+            raise ValueError("its points have not all an arrival, a rank and a time")
+        if len(self) != len(self.held):
+            raise ValueError("two of its points have the same key")
+        arrivals = self.arrivals[self.held]
+        if len(set(arrivals.tolist())) < len(arrivals) or (arrivals < 0).any() or (arrivals >= self.n_seen).any():
+            raise ValueError("the arrivals of its points are not distinct numbers of what has come")
+        if len(self) > (self.policy.n or math.inf) or not (self.ranks[self.held] > self.floor).all():
+            raise ValueError("it holds points that its window would not")
+
     def _take_in(self, rank: float, time: float, key: Key | None) -> int:
         slot, arrival = heapq.heappop(self._free), self.n_seen
         key = arrival if key is None else key

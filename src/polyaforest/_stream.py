@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -27,12 +27,15 @@ from polyaforest._arrays import (
     pad,
     pad_points,
 )
+from polyaforest._check import check_forest
+from polyaforest._files import Arrays, Header
 from polyaforest._holdings import Holdings, Key, Schedule
 from polyaforest._locks import uninterrupted
 from polyaforest._plan import Plan, Weighting, weighting_of_rows
+from polyaforest._state import decode, encode, pack_keys, packed, unpack_keys, unpacked
 from polyaforest.kernels.online import Limits
 from polyaforest.kernels.stream import Chunk, Scoring
-from polyaforest.retention import Policy, Window
+from polyaforest.retention import Policy, Reservoir, Window
 
 WARM_UP = 256  # arrivals after which the weights of features are settled
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree runs through at once
@@ -81,6 +84,85 @@ class Stream:
     def rows(self) -> Array:
         """The points held, by order of arrival."""
         return self.points.values[self.holdings.held]
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[Header, Arrays]:
+        """All there is to know of the stream, but for its forest."""
+        rules, plan, holdings = self.rules, self.rules.plan, self.holdings
+        header = {
+            "policy": encode(rules.policy),
+            "score": rules.score,
+            "max_depth": plan.max_depth,
+            "n_seen": holdings.n_seen,
+            "next_birth": self.next_birth,
+            "has_fixed_weights": plan.weighting.fixed is not None,
+        }
+        arrays = {
+            "lifetime": np.array(plan.lifetime),
+            "grid": rules.grid,
+            "rng": self.rng,
+            "clock": np.array(holdings.clock),
+            "floor": np.array(holdings.floor),
+            "arrivals": holdings.arrivals,
+            "ranks": holdings.ranks,
+            "times": holdings.times,
+            "keys": pack_keys(holdings.held_keys),
+            "spread": plan.weighting.spread,
+            "deviation": plan.weighting.deviation,
+            "fixed": np.empty(0) if plan.weighting.fixed is None else plan.weighting.fixed,
+        }
+        return header, {**packed("points", self.points), **{f"stream/{name}": part for name, part in arrays.items()}}
+
+    @classmethod
+    def of_state(cls, header: Header, arrays: Arrays, forest: Forest, prior: Prior, lifetimes: Array) -> Self:
+        """The stream that `state` told of, going on with `forest`."""
+        part = {name.removeprefix("stream/"): array for name, array in arrays.items() if name.startswith("stream/")}
+        fixed = part["fixed"] if header["has_fixed_weights"] else None
+        weighting = Weighting(part["spread"], part["deviation"], fixed)
+        plan = Plan(
+            len(forest.left),
+            float(part["lifetime"]),
+            header["max_depth"],
+            weighting,
+            forest.domain,
+            np.random.SeedSequence(),  # has served: the generators that it made are in the forest
+            None,
+        )
+        stream = cls.__new__(cls)
+        stream.rules = Rules(plan, decode(header["policy"]), prior, part["grid"], header["score"])
+        stream.lifetimes, stream.forest, stream.rng = part["lifetimes"], forest, part["rng"]
+        stream.points, stream.next_birth, stream.in_doubt = (
+            unpacked("points", arrays, Points),
+            header["next_birth"],
+            False,
+        )
+        stream.holdings = Holdings(stream.rules.policy or Window(WARM_UP))
+        stream.holdings.n_seen = header["n_seen"]
+        stream.holdings.clock, stream.holdings.floor = float(part["clock"]), float(part["floor"])
+        stream.holdings.restore(part["arrivals"], part["ranks"], part["times"], unpack_keys(part["keys"]))
+        stream.check()
+        return stream
+
+    def check(self) -> None:
+        """Raise unless trees, points and holdings agree with each other and with the rules."""
+        rules, plan, holdings = self.rules, self.rules.plan, self.holdings
+        points, held = (self.points, holdings.held) if self.keeps_points else (None, None)
+        check_forest(self.forest, points=points, held=held, lifetime=plan.lifetime, max_depth=plan.max_depth)
+        holdings.check()
+        n_slots, n_features = self.points.values.shape
+        sizes = {"slots": (n_slots, holdings.capacity), "features": (n_features, self.n_features)}
+        if not self.keeps_points:
+            sizes["points in a summary"] = (n_slots + self.points.head.shape[1], 0)
+        for name, (found, wanted) in sizes.items():
+            if found != wanted:
+                raise ValueError(f"its stream has {found} {name}, not {wanted}")
+        if not isinstance(rules.policy, Window | Reservoir | None) or rules.score not in _SCORES:
+            raise ValueError(f"its stream goes by {rules.policy!r} and {rules.score!r}, which is nothing known")
+        if self.rng.shape != (4,) or self.rng.dtype != np.uint64:
+            raise ValueError("the generator of its stream is not one")
+        if rules.grid.shape != self.lifetimes.shape or not (rules.grid > 0).all():
+            raise ValueError("the times of its score are not positive")
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 

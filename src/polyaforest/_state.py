@@ -1,0 +1,87 @@
+"""How forests and their parameters are put into model files and taken out again."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+import numpy as np
+
+from polyaforest._arrays import Array, Forest, Points
+from polyaforest._files import Arrays, ModelFileError
+from polyaforest.retention import Reservoir, Window
+
+Tuple = TypeVar("Tuple", Forest, Points)
+
+
+@contextmanager
+def refusing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say of what is wrong with the contents of a file that it is the file."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as problem:
+        raise ModelFileError(f"{os.fsdecode(path)!r} does not hold a whole model: {problem!r}") from problem
+
+
+def packed(name: str, parts: Forest | Points) -> Arrays:
+    """The arrays of a tuple, each under a name of its own."""
+    return {f"{name}/{field}": part for field, part in parts._asdict().items()}
+
+
+def unpacked(name: str, arrays: Arrays, kind: type[Tuple]) -> Tuple:
+    """The tuple whose arrays were `packed`."""
+    return kind(**{field: arrays[f"{name}/{field}"] for field in kind._fields})
+
+
+def encode(value: Any) -> Any:
+    """A parameter as JSON can hold it.
+
+    A generator cannot be held. None stands for it, as only a new fit would use it.
+    """
+    if value is None or isinstance(value, str | bool | np.random.RandomState):
+        return None if isinstance(value, np.random.RandomState) else value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else {"float": str(float(value))}
+    if isinstance(value, Window):
+        return {"window": [value.n, value.duration]}
+    if isinstance(value, Reservoir):
+        return {"reservoir": [value.n, value.half_life, value.by_time]}
+    return {"array": np.asarray(value, np.float64).tolist()}
+
+
+def decode(value: Any) -> Any:
+    """The parameter that was encoded."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "float":
+        return float(content)
+    if kind == "window":
+        return Window(*content)
+    if kind == "reservoir":
+        n, half_life, by_time = content
+        return Reservoir(n, timedelta(seconds=half_life) if by_time else half_life)
+    if kind == "array":
+        return np.array(content, np.float64)
+    raise ValueError(f"it has a parameter of an unknown kind, {kind!r}")
+
+
+def pack_keys(keys: Sequence[int | str]) -> Array:
+    """Keys as bytes: there may be too many for a header."""
+    return np.frombuffer(json.dumps(keys).encode(), np.uint8)
+
+
+def unpack_keys(stored: Array) -> list[int | str]:
+    """The keys that were packed."""
+    keys = json.loads(stored.tobytes().decode())
+    if not isinstance(keys, list) or any(type(key) not in (int, str) for key in keys):
+        raise ValueError("its keys are not a list of numbers and texts")
+    return keys

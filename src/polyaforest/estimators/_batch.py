@@ -1,0 +1,209 @@
+"""The batch detector: a forest of Mondrian processes."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import _fit_context
+from sklearn.utils.validation import check_is_fitted
+
+from polyaforest._arrays import Array, Forest, LeafKind
+from polyaforest._plan import bounding_box, weighting_of_domain
+from polyaforest._validation import (
+    all_or_nothing,
+    read_domain,
+    read_rows,
+    refuse_rows_outside,
+)
+
+if TYPE_CHECKING:
+    pass
+
+from polyaforest.estimators._base import PolyaForest, kernels
+
+
+class BatchMPF(PolyaForest):
+    """Batch Mondrian Pólya forest (bMPF): anomalies by probability mass, from partitions that do not look at the data.
+
+    Scores are higher for normal rows. Each tree is a Mondrian process over the domain, cut at random whatever the
+    data, and counts the rows in its cells. So rows can be added and removed at any time, in any order, exactly; and
+    forests with the same seed, domain and parameters can be counted apart and merged.
+
+    Parameters
+    ----------
+    n_estimators : int, default=100
+        Number of trees.
+    max_depth : int or None, default=10
+        Depth at which cutting stops; None needs a finite `lifetime`.
+    prior_strength : float, default=0.001
+        Pseudo-points behind the prior (the paper's gamma).
+    lifetime : float, default=inf
+        Time at which cutting stops.
+    feature_weights : "auto", None or array-like of shape (n_features,), default="auto"
+        Weight of each feature's length in the choice of cuts. "auto" draws Exp(1) / (length of the domain) for every
+        tree. None cuts plain lengths, as the paper does.
+    score : {"multiscale", "mass", "log_mass"}, default="log_mass"
+        What `score_samples` returns: see there. "mass" is the paper's.
+    contamination : "auto" or float in (0, 0.5], default="auto"
+        Share of the fitted rows to flag. "auto" flags the lowest hundredth, and more where more lie so far below the
+        bulk that no more than one normal row in a thousand should.
+    domain : None, "data" or array-like of shape (2, n_features), default=None
+        The box that is cut. None: the box of the rows first given, with room for rows beyond it. An array of lower and
+        upper bounds: that box, with room beyond. "data": the box of the rows and nothing outside it (mass 0), the
+        paper's reading. Forests to be merged need an array.
+    random_state : int, RandomState or None, default=None
+        Forests to be merged need the same integer.
+    n_jobs : int or None, default=None
+        Threads; None means 1. Results do not depend on it.
+
+    Attributes
+    ----------
+    forest_ : Forest
+        The trees, as arrays.
+    posterior_ : Posterior
+        Log-masses and log-volumes of every node.
+    prior_ : Prior
+        The prior that the posterior was derived with.
+    lifetimes_ : ndarray
+        The times behind the multiscale score.
+    offset_ : float
+        ``decision_function = score_samples - offset_``; set by `fit` or the first `partial_fit`.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+
+    Notes
+    -----
+    The paper's own setting is ``feature_weights=None, score="mass", domain="data"``.
+
+    Every tree counts every row: what a tree costs does not depend on how its rows were chosen, so there is no
+    ``max_samples``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyaforest import BatchMPF
+    >>> X = np.random.default_rng(0).uniform(-1, 1, size=(1000, 2))
+    >>> whole = BatchMPF(domain=[[-9, -9], [9, 9]], random_state=0).fit(X)
+    >>> parts = [BatchMPF(domain=[[-9, -9], [9, 9]], random_state=0).fit(part) for part in (X[:400], X[400:])]
+    >>> bool((whole.mass(X) == (parts[0] + parts[1]).mass(X)).all())
+    True
+    """
+
+    _lifetimes: ClassVar[Array] = np.geomspace(8, 128, 5)
+
+    def __init__(
+        self,
+        *,
+        n_estimators: int = 100,
+        max_depth: int | None = 10,
+        prior_strength: float = 0.001,
+        lifetime: float = np.inf,
+        feature_weights: Any = "auto",
+        score: str = "log_mass",
+        contamination: str | float = "auto",
+        domain: Any = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.max_depth = max_depth
+        self.prior_strength = prior_strength
+        self.lifetime = lifetime
+        self.feature_weights = feature_weights
+        self.score = score
+        self.contamination = contamination
+        self.domain = domain
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @property
+    def n_points_(self) -> int:
+        """Rows counted, those beyond the domain included."""
+        check_is_fitted(self)
+        return int(self.forest_.counts[0, 0] + self.forest_.outside[0])
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Cut the domain afresh and count the rows of `X`; `y` is ignored."""
+        with all_or_nothing(self):
+            self._begin(read_rows(self, X, reset=True))
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Count more rows; rows beyond the domain count as outside it. The first call is a `fit`."""
+        if not hasattr(self, "forest_"):
+            self.fit(X)
+            return self
+        rows = read_rows(self, X, reset=False)
+        if not self.prior_.is_open:
+            refuse_rows_outside(self, rows, self.forest_.domain)
+        self._adopt(self._with_counts(*kernels().count_rows(self.forest_, rows, self.n_jobs)))
+        return self
+
+    def remove(self, X: Any) -> Self:
+        """Take rows out again: afterwards the forest is what it would be had they never been counted."""
+        rows = self._read(X)
+        count, outside = kernels().count_rows(self.forest_, rows, self.n_jobs)
+        if (self.forest_.counts < count).any() or (self.forest_.outside < outside).any():
+            _, kinds = kernels().leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs)
+            strange = (kinds == LeafKind.COMPLEMENTARY) | ((kinds == LeafKind.OUTSIDE) & (self.forest_.outside == 0))
+            strangers = np.flatnonzero(strange.any(axis=1))
+            which = f"row {strangers[0]} was never counted" if strangers.size else "some rows were not counted so often"
+            raise ValueError(f"{which}: a cell would be left with fewer than no rows. Nothing was removed")
+        self._adopt(self._with_counts(-count, -outside))
+        return self
+
+    def merge(self, other: BatchMPF) -> Self:
+        """Take over the counts of another forest with the same partition; exact, as if all rows had been seen here."""
+        check_is_fitted(self)
+        if not isinstance(other, BatchMPF):
+            raise TypeError(f"only a BatchMPF can be merged into a BatchMPF, not {type(other).__name__}")
+        check_is_fitted(other)
+        self._refuse_other_partition(other)
+        self._adopt(self._with_counts(other.forest_.counts, other.forest_.outside))
+        return self
+
+    def __add__(self, other: object) -> BatchMPF:
+        if not isinstance(other, BatchMPF):
+            return NotImplemented
+        return deepcopy(self).merge(other)
+
+    def _begin(self, rows: Array) -> None:
+        engine = kernels()
+        if self.max_depth is None and not np.isfinite(self.lifetime):
+            raise ValueError("a Mondrian process without max_depth and lifetime would never end: set one of them")
+        given = self.domain is not None and not self._is_closed
+        domain = read_domain(self.domain, rows.shape[1]) if given else bounding_box(rows)
+        self.forest_ = engine.sample_processes(self._plan(weighting_of_domain(domain), domain))
+        self._adopt(self._with_counts(*engine.count_rows(self.forest_, rows, self.n_jobs)))
+        self._offset = self._threshold(rows)
+
+    def _with_counts(self, counts: Array, outside: Array) -> Forest:
+        """The forest with these counts added to its own."""
+        forest = self.forest_
+        return forest._replace(counts=forest.counts + counts, outside=forest.outside + outside)
+
+    def _refuse_other_partition(self, other: BatchMPF) -> None:
+        for name in ("n_estimators", "max_depth", "lifetime", "score"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                raise ValueError(f"forests differ in {name} ({mine!r} and {theirs!r}) and cannot be merged")
+        if self.prior_.strength != other.prior_.strength:
+            strengths = f"{self.prior_.strength} and {other.prior_.strength}"
+            raise ValueError(f"forests differ in prior_strength ({strengths}) and cannot be merged")
+        if self.prior_.is_open != other.prior_.is_open:
+            raise ValueError("only one of the forests leaves room beyond its domain: they cannot be merged")
+        mine, theirs = (getattr(forest, "feature_names_in_", np.array([])) for forest in (self, other))
+        if not np.array_equal(mine, theirs) or self.n_features_in_ != other.n_features_in_:
+            raise ValueError("forests were fitted on different columns and cannot be merged")
+        if not np.array_equal(self.forest_.domain, other.forest_.domain):
+            raise ValueError("forests cover different domains and cannot be merged: give both the same domain array")
+        for name in ("left", "feature", "cut", "time", "weights"):
+            if not np.array_equal(getattr(self.forest_, name), getattr(other.forest_, name), equal_nan=name == "cut"):
+                raise ValueError(
+                    "forests cut their domain differently and cannot be merged: give both the same integer "
+                    "random_state and the same feature_weights"
+                )

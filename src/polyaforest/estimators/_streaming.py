@@ -1,0 +1,461 @@
+"""The streaming detector: a forest of Mondrian trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from numbers import Integral, Real
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import _fit_context
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from polyaforest._arrays import Array
+from polyaforest._files import Arrays, Header
+from polyaforest._holdings import Key
+from polyaforest._plan import bounding_box, weighting_of_rows
+from polyaforest._validation import (
+    all_or_nothing,
+    read_domain,
+    read_key,
+    read_keys,
+    read_rows,
+    read_stamps,
+    refuse_rows_outside,
+)
+from polyaforest.retention import Policy, Reservoir, Window
+
+if TYPE_CHECKING:
+    from polyaforest._stream import Stream
+
+from polyaforest.estimators._base import PolyaForest, kernels
+
+
+def _streams() -> ModuleType:
+    """As `_kernels`, for what streams are made of."""
+    from polyaforest import _stream
+
+    return _stream
+
+
+class StreamingMPF(PolyaForest):
+    """Streaming Mondrian Pólya forest (sMPF): anomalies by probability mass, from Mondrian trees grown on the data.
+
+    Scores are higher for normal rows. Each tree cuts the box of its rows at random, long sides first, and a Bayesian
+    posterior says how much probability each part of the partition holds.
+
+    Parameters
+    ----------
+    n_estimators : int, default=100
+        Number of trees.
+    max_samples : int, float or None, default=256
+        Rows per tree, drawn without replacement: a number, a share in (0, 1], or None for all rows.
+    max_depth : int or None, default=None
+        Depth at which cutting stops.
+    prior_strength : float, default=0.001
+        Pseudo-points behind the prior (the paper's gamma). The prior's weight grows with the square of the depth, so
+        small values are right.
+    lifetime : float, default=inf
+        Time at which cutting stops: cells are no finer than about 1 / lifetime, in weighted feature units.
+    feature_weights : "auto", None or array-like of shape (n_features,), default="auto"
+        Weight of each feature's length in the choice of cuts. "auto" draws for every tree Exp(1) / spread, the spread
+        being sqrt(range * mean absolute deviation), so no scaling of the data is needed. None cuts plain lengths, as
+        the paper does.
+    score : {"multiscale", "mass", "log_mass"}, default="multiscale"
+        What `score_samples` returns: see there. "mass" is the paper's.
+    contamination : "auto" or float in (0, 0.5], default="auto"
+        Share of the fitted rows to flag. "auto" flags the lowest hundredth, and more where more lie so far below the
+        bulk that no more than one normal row in a thousand should.
+    domain : None, "data" or array-like of shape (2, n_features), default=None
+        The known world. None: the box of each tree's rows, with room for rows beyond it. An array of lower and upper
+        bounds: that box, with room beyond. "data": the box of the rows and nothing outside it (mass 0), the paper's
+        reading.
+    random_state : int, RandomState or None, default=None
+    n_jobs : int or None, default=None
+        Threads; None means 1. Results do not depend on it.
+
+    Attributes
+    ----------
+    forest_ : Forest
+        The trees, as arrays.
+    posterior_ : Posterior
+        Log-masses and log-volumes of every node.
+    prior_ : Prior
+        The prior that the posterior was derived with.
+    lifetimes_ : ndarray
+        The times behind the multiscale score.
+    offset_ : float
+        ``decision_function = score_samples - offset_``.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+
+    Notes
+    -----
+    The paper's own setting is ``feature_weights=None, max_samples=None, max_depth=10, score="mass", domain="data"``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyaforest import StreamingMPF
+    >>> X = np.random.default_rng(0).normal(size=(1000, 2))
+    >>> forest = StreamingMPF(random_state=0).fit(X)
+    >>> forest.predict([[0.0, 0.0], [8.0, 8.0]])
+    array([ 1, -1])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **PolyaForest._parameter_constraints,
+        "max_samples": [Interval(Integral, 1, None, closed="left"), Interval(Real, 0, 1, closed="right"), None],
+        "window": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left"), Window, Reservoir, None],
+    }
+
+    _lifetimes: ClassVar[Array] = np.geomspace(0.5, 5, 5)
+    _stream: Stream | None  # None for a forest fitted on a table
+
+    def __init__(
+        self,
+        *,
+        n_estimators: int = 100,
+        max_samples: int | float | None = 256,
+        window: int | Window | Reservoir | str | None = "auto",
+        max_depth: int | None = None,
+        prior_strength: float = 0.001,
+        lifetime: float = np.inf,
+        feature_weights: Any = "auto",
+        score: str = "multiscale",
+        contamination: str | float = "auto",
+        domain: Any = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.max_samples = max_samples
+        self.window = window
+        self.max_depth = max_depth
+        self.prior_strength = prior_strength
+        self.lifetime = lifetime
+        self.feature_weights = feature_weights
+        self.score = score
+        self.contamination = contamination
+        self.domain = domain
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    # ---- learning ---------------------------------------------------------------------------------------------------
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
+        """Grow the forest on the rows of `X`, whatever was learned before; `y` is ignored.
+
+        With ``window="auto"`` the rows are a table, and each tree takes a sample of its own. With any other window they
+        are the beginning of a stream, to be continued: the forest holds what the window keeps of them, and `keys` and
+        `times` are those of `partial_fit`.
+        """
+        with all_or_nothing(self):
+            rows = read_rows(self, X, reset=True)
+            if isinstance(self.window, str):
+                self._fit_table(rows, keys, times)
+            else:
+                stream = self._new_stream(rows)
+                stamps = read_stamps(times, len(rows), needed=stream.holdings.policy.needs_times)
+                names = read_keys(keys, len(rows))
+                stream.holdings.refuse_keys(names)
+                stream.begin_with(rows, names, stamps, self.n_jobs)
+                self._follow(stream, rows)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
+        """Learn rows one after another, the window letting old points go; `y` is ignored.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        keys : sequence of int or str, optional
+            Names by which to `delete` the rows again; a row without one goes by the number of its arrival, from 0.
+        times : array-like of float or datetime, optional
+            When each row happened; windows in time need it.
+        """
+        self._advance(X, keys, times, is_scored=False)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def score_then_learn(self, X: Any, *, keys: Any = None, times: Any = None) -> Array:
+        """Score each row by the forest as it stands, then learn it, row after row: the prequential loop in one call.
+
+        The result is the same row by row or in chunks of any size.
+
+        Parameters
+        ----------
+        X, keys, times
+            As in `partial_fit`.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_rows,)
+            As `score_samples` gives them; higher is more normal. A forest that holds nothing yet gives every row a mass
+            of one half.
+        """
+        return self._advance(X, keys, times, is_scored=True)
+
+    def insert(self, x: Any, key: Key | None = None, time: Any = None) -> Key | None:
+        """Learn one point.
+
+        Parameters
+        ----------
+        x : array-like of shape (n_features,)
+        key : int or str, optional
+            The name by which to `delete` it again; else the number of its arrival, from 0.
+        time : float or datetime, optional
+            When it happened; windows in time need it.
+
+        Returns
+        -------
+        key : int, str or None
+            The point's key; None if the window did not take it in, or keeps no points.
+        """
+        row = x.to_frame().T if hasattr(x, "to_frame") else np.reshape(np.asarray(x), (1, -1))
+        self._advance(row, [key], None if time is None else [time], is_scored=False)
+        holdings = self._continued().holdings
+        key = holdings.n_seen - 1 if key is None else read_key(key)
+        return key if key in holdings.slot_of else None
+
+    def delete(self, keys: Key | Iterable[Key]) -> Self:
+        """Take points out again: afterwards the forest is what it would be had they never come.
+
+        Parameters
+        ----------
+        keys : int, str, or a sequence of them
+            If one is not held, a KeyError says so and nothing is deleted.
+        """
+        stream = self._continued()
+        wanted = [read_key(keys)] if isinstance(keys, str) or not isinstance(keys, Iterable) else [*map(read_key, keys)]
+        with self._lock.writing():
+            if not stream.keeps_points:
+                raise ValueError("a forest with window=None keeps no keys: use delete_points, which goes by value")
+            unknown = [key for key in wanted if key not in stream.holdings.slot_of]
+            if unknown:
+                raise KeyError(f"no point with key {unknown[0]!r} is held. Nothing was deleted")
+            if len(set(wanted)) < len(wanted):
+                raise ValueError("a key is given more than once. Nothing was deleted")
+            stream.delete([stream.holdings.slot_of[key] for key in wanted], self.n_jobs)
+            self._refresh(stream)
+        return self
+
+    def delete_points(self, X: Any) -> Self:
+        """Take points out again by value, for every row of `X` one point equal to it, the oldest first.
+
+        If a row is not held, a ValueError names it and nothing is deleted. A forest with ``window=None`` does not know
+        its points: there a row can be taken out if it lies inside the boxes of all leaves that hold it, or is one of
+        several equal ones; and it must be one that was learned, which nobody checks.
+        """
+        stream = self._continued()
+        rows = self._read(X)
+        with self._lock.writing():
+            if stream.keeps_points:
+                stream.delete(self._slots_of(rows, stream), self.n_jobs)
+            else:
+                n = stream.subtract(rows, self.n_jobs)
+                if n < len(rows):
+                    raise ValueError(
+                        f"row {n} lies on the edge of what a tree has seen, which cannot be redrawn without points: "
+                        "set a window to keep them. Nothing was deleted"
+                    )
+            self._refresh(stream)
+        return self
+
+    def rebuild(self) -> Self:
+        """Weigh features anew by the points held, and grow all trees anew from them: for a stream that has changed."""
+        stream = self._continued()
+        with self._lock.writing():
+            if not stream.keeps_points:
+                raise ValueError("a forest with window=None keeps no points to be rebuilt from")
+            stream.refuse_if_in_doubt()
+            stream.rebuild(self.n_jobs)
+            self._refresh(stream)
+        return self
+
+    # ---- what is held -----------------------------------------------------------------------------------------------
+
+    @property
+    def n_points_(self) -> int:
+        """Points that every tree holds."""
+        check_is_fitted(self)
+        return int(self.forest_.counts[0, self.forest_.root[0]])
+
+    @property
+    def n_seen_(self) -> int:
+        """Rows that have come so far, held or not: the place in the stream to go on from."""
+        return self._kept().holdings.n_seen
+
+    @property
+    def points_(self) -> Array:
+        """The points held, by order of arrival, ndarray of shape (n_points_, n_features)."""
+        return self._with_points().rows
+
+    @property
+    def keys_(self) -> list[Key]:
+        """The keys of ``points_``, in the same order."""
+        holdings = self._with_points().holdings
+        return holdings.held_keys
+
+    @property
+    def offset_(self) -> float:
+        """``decision_function = score_samples - offset_``.
+
+        Of a stream, it is placed by the points held as they are now; without any, by those held last.
+        """
+        check_is_fitted(self)
+        if self._offset is None:
+            held = self._kept().rows
+            self._offset = self._threshold(held) if len(held) else -np.inf
+        return self._offset
+
+    # ---- inner workings ---------------------------------------------------------------------------------------------
+
+    def _fit_table(self, rows: Array, keys: Any, times: Any) -> None:
+        if keys is not None or times is not None:
+            raise ValueError("a table given to fit keeps no points, so keys and times mean nothing: set window first")
+        plan = self._plan(weighting_of_rows(rows), self._read_domain(rows))
+        self._stream = None
+        self._adopt(kernels().grow_trees(rows, self._rows_per_tree(len(rows)), plan))
+        self._offset = self._threshold(rows)
+
+    def _state(self) -> tuple[Header, Arrays]:
+        header, arrays = super()._state()
+        if self._stream is None:
+            return {**header, "stream": None}, arrays
+        self._stream.refuse_if_in_doubt()
+        about, parts = self._stream.state()
+        return {**header, "stream": about}, {**arrays, **parts}
+
+    @classmethod
+    def _of_state(cls, header: Header, arrays: Arrays) -> Self:
+        forest: Self = super()._of_state(header, arrays)
+        forest._stream = None
+        if header["stream"] is not None:
+            forest._stream = _streams().Stream.of_state(
+                header["stream"], arrays, forest.forest_, forest.prior_, forest.lifetimes_
+            )
+        return forest
+
+    def _advance(self, X: Any, keys: Any, times: Any, *, is_scored: bool) -> Array:
+        """Learn rows, each scored first if wanted; all checks come before any change."""
+        if not hasattr(self, "forest_"):
+            with all_or_nothing(self):
+                rows = read_rows(self, X, reset=True)
+                self._follow(self._new_stream(rows), None)
+                return self._learn(rows, keys, times, is_scored)
+        self._continued()
+        return self._learn(read_rows(self, X, reset=False), keys, times, is_scored)
+
+    def _learn(self, rows: Array, keys: Any, times: Any, is_scored: bool) -> Array:
+        stream = self._continued()
+        stamps = read_stamps(times, len(rows), needed=stream.holdings.policy.needs_times)
+        names = read_keys(keys, len(rows))
+        if self.domain is not None and not self._is_closed:
+            refuse_rows_outside(self, rows, self.forest_.domain)
+        with self._lock.writing():
+            if stream.keeps_points and keys is not None:
+                stream.holdings.refuse_keys(names)
+            scores: Array = stream.advance(rows, names, stamps, is_scored=is_scored, n_jobs=self.n_jobs)
+            self._refresh(stream)
+        return scores
+
+    def _new_stream(self, rows: Array) -> Stream:
+        """A stream by the parameters as they are, for rows like these."""
+        policy = self._policy()
+        if policy is None and self.max_depth is None:
+            raise ValueError(
+                "an endless stream needs a bound: set max_depth for a summary that keeps no points, or a window to keep"
+            )
+        nowhere = np.repeat([[np.inf], [-np.inf]], rows.shape[1], axis=1)
+        domain = nowhere if self._is_closed else self._read_domain(rows)
+        plan = self._plan(weighting_of_rows(rows), domain)
+        streams = _streams()
+        stream: Stream = streams.Stream(streams.Rules(plan, policy, self.prior_, self._lifetimes, self.score))
+        return stream
+
+    def _policy(self) -> Policy | None:
+        if isinstance(self.window, str):
+            return Window(_streams().WARM_UP)
+        return Window(self.window) if isinstance(self.window, int | np.integer) else self.window
+
+    def _follow(self, stream: Stream, rows: Array | None) -> None:
+        """Make `stream` this detector's; `rows` place the threshold where no points are kept to do it."""
+        self._stream = stream
+        self._refresh(stream)
+        if rows is not None and not stream.keeps_points:
+            self._offset = self._threshold(rows)
+
+    def _refresh(self, stream: Stream) -> None:
+        """Show the stream as it is now, and forget what was derived from it as it was."""
+        self.forest_, self.lifetimes_, self._posterior = stream.forest, stream.lifetimes, None
+        if stream.keeps_points:
+            self._offset = None
+
+    def _scores(self, rows: Array) -> Array:
+        if self._stream is None:
+            return super()._scores(rows)
+        with self._lock.reading():
+            self._stream.refuse_if_in_doubt()
+            scores: Array = self._stream.score(rows, self.n_jobs)
+        return scores
+
+    def _kept(self) -> Stream:
+        """The stream, of a forest that follows one."""
+        check_is_fitted(self)
+        if self._stream is None:
+            raise AttributeError('this forest was fitted on a table (window="auto") and keeps no points: set a window')
+        return self._stream
+
+    def _with_points(self) -> Stream:
+        stream = self._kept()
+        if not stream.keeps_points:
+            raise AttributeError("a forest with window=None keeps no points")
+        return stream
+
+    def _continued(self) -> Stream:
+        """The stream, to be changed."""
+        check_is_fitted(self)
+        if self._stream is None:
+            raise ValueError(
+                'this forest was fitted on a table (window="auto"), each tree on a sample of its own, and cannot go on '
+                "as a stream: set a window before fit (window=256 keeps the last 256 points), or begin with partial_fit"
+            )
+        return self._stream
+
+    def _slots_of(self, rows: Array, stream: Stream) -> list[int]:
+        """The slots of points equal to `rows`, a different one for each, the oldest first."""
+        by_value: dict[bytes, list[int]] = {}
+        for slot in reversed(stream.holdings.held.tolist()):
+            by_value.setdefault((stream.points.values[slot] + 0.0).tobytes(), []).append(slot)
+        slots = []
+        for i, row in enumerate(rows + 0.0):  # -0.0 equals 0.0, but not byte for byte
+            equal = by_value.get(row.tobytes())
+            if not equal:
+                raise ValueError(f"row {i} is not held (so often). Nothing was deleted")
+            slots.append(equal.pop())
+        return slots
+
+    @property
+    def _grown_until(self) -> float:
+        return super()._grown_until if self._stream is None else float(self._stream.rules.plan.lifetime)
+
+    def _read_domain(self, rows: Array) -> Array:
+        if self.domain is None:
+            return np.repeat([[np.inf], [-np.inf]], rows.shape[1], axis=1)
+        if self._is_closed:
+            return bounding_box(rows)
+        domain = read_domain(self.domain, rows.shape[1])
+        refuse_rows_outside(self, rows, domain)
+        return domain
+
+    def _rows_per_tree(self, n_rows: int) -> int:
+        if self.max_samples is None:
+            return n_rows
+        if isinstance(self.max_samples, Integral):
+            return min(int(self.max_samples), n_rows)
+        return max(int(self.max_samples * n_rows), 1)
