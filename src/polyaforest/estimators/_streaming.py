@@ -166,7 +166,6 @@ class StreamingMPF(PolyaForest):
                 self._follow(stream, rows)
         return self
 
-    @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
         """Learn rows one after another, the window letting old points go; `y` is ignored.
 
@@ -181,7 +180,6 @@ class StreamingMPF(PolyaForest):
         self._advance(X, keys, times, is_scored=False)
         return self
 
-    @_fit_context(prefer_skip_nested_validation=True)
     def score_then_learn(self, X: Any, *, keys: Any = None, times: Any = None) -> Array:
         """Score each row by the forest as it stands, then learn it, row after row: the prequential loop in one call.
 
@@ -344,15 +342,15 @@ class StreamingMPF(PolyaForest):
     def _advance(self, X: Any, keys: Any, times: Any, *, is_scored: bool) -> Array:
         """Learn rows, each scored first if wanted; all checks come before any change."""
         if not hasattr(self, "forest_"):
+            self._validate_params()
             with all_or_nothing(self):
                 rows = read_rows(self, X, reset=True)
-                self._follow(self._new_stream(rows), None)
-                return self._learn(rows, keys, times, is_scored)
-        self._continued()
-        return self._learn(read_rows(self, X, reset=False), keys, times, is_scored)
+                stream = self._new_stream(rows)
+                self._follow(stream, None)
+                return self._learn(stream, rows, keys, times, is_scored)
+        return self._learn(self._continued(), read_rows(self, X, reset=False), keys, times, is_scored)
 
-    def _learn(self, rows: Array, keys: Any, times: Any, is_scored: bool) -> Array:
-        stream = self._continued()
+    def _learn(self, stream: Stream, rows: Array, keys: Any, times: Any, is_scored: bool) -> Array:
         stamps = read_stamps(times, len(rows), needed=stream.holdings.policy.needs_times)
         names = read_keys(keys, len(rows))
         if self.domain is not None and not self._is_closed:
@@ -419,7 +417,8 @@ class StreamingMPF(PolyaForest):
 
     def _continued(self) -> Stream:
         """The stream, to be changed."""
-        check_is_fitted(self)
+        if not hasattr(self, "forest_"):
+            check_is_fitted(self)  # which takes its time, and says what is wrong
         if self._stream is None:
             raise ValueError(
                 'this forest was fitted on a table (window="auto"), each tree on a sample of its own, and cannot go on '
