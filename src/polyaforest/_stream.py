@@ -131,7 +131,7 @@ class Stream:
         )
         stream = cls.__new__(cls)
         stream.rules = Rules(plan, decode(header["policy"]), prior, part["grid"], header["score"])
-        stream.lifetimes, stream.forest, stream.rng = part["lifetimes"], forest, part["rng"]
+        stream.lifetimes, stream.forest, stream.rng = lifetimes, forest, part["rng"]
         stream.points, stream.next_birth, stream.in_doubt = (
             unpacked("points", arrays, Points),
             header["next_birth"],
