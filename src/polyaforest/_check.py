@@ -1,19 +1,65 @@
-"""Is a forest whole? Every invariant of its arrays, recomputed from scratch in plain Python and NumPy."""
+"""Is a forest whole? Every invariant of its arrays, recomputed from scratch in plain NumPy, for all trees at once.
+
+The arrays may come from a file that anyone can have written. So nothing is used as an index before it is known to be
+one, and links are not followed step by step: a circle has no end, and a tree can be one long chain. Most invariants are
+about a node and its children, and hold for whole trees once they hold at every node. Where a whole path matters, its
+links are followed 1, 2, 4, ... at a time.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from polyaforest._arrays import NONE, Array, Forest
+from polyaforest._arrays import NONE, Array, Forest, Points
+
+# The type of each array and its axes. Letters are lengths that arrays share: T trees, C node slots, D features, W
+# dimensions of a box, P slots for points.
+_Layout: TypeAlias = dict[str, tuple[Any, str]]
+_FOREST_LAYOUT: _Layout = {
+    "left": (np.int32, "TC"),
+    "right": (np.int32, "TC"),
+    "parent": (np.int32, "TC"),
+    "feature": (np.int32, "TC"),
+    "cut": (np.float64, "TC"),
+    "time": (np.float64, "TC"),
+    "counts": (np.int64, "TC"),
+    "lower": (np.float64, "TCW"),
+    "upper": (np.float64, "TCW"),
+    "root": (np.int32, "T"),
+    "size": (np.int32, "T"),
+    "outside": (np.int64, "T"),
+    "weights": (np.float64, "TD"),
+    "rng": (np.uint64, "T4"),
+    "domain": (np.float64, "2D"),
+}
+_POINTS_LAYOUT: _Layout = {
+    "values": (np.float64, "PD"),
+    "head": (np.int32, "TC"),
+    "links": (np.int32, "TP3"),
+}
+
+
+# What the links of a point lead to.
+_BEFORE, _AFTER, _LEAF = range(3)
+_WORDS = ("before", "after")
 
 
 class CorruptForestError(ValueError):
     """The arrays of a forest contradict each other."""
 
 
-def check_forest(forest: Forest, rows: Array | None = None) -> None:
+def check_forest(
+    forest: Forest,
+    rows: Array | None = None,
+    *,
+    points: Points | None = None,
+    held: Array | None = None,
+    lifetime: float | None = None,
+    max_depth: int | None = None,
+) -> None:
     """Raise `CorruptForestError`, naming tree and node, unless the arrays of `forest` agree with each other.
 
     Parameters
@@ -22,194 +68,633 @@ def check_forest(forest: Forest, rows: Array | None = None) -> None:
     rows : ndarray of shape (n, D), optional
         What the forest has learned, where every tree holds all of it: counts and boxes must then be exactly those of
         the rows that the cuts send to each node.
+    points : Points, optional
+        What the forest has learned, where it keeps points, and their lists: every point must be in one list of each
+        tree, that of the leaf which the cuts send it to, and counts and boxes must be exactly those of the points.
+    held : ndarray of int of shape (n,), optional
+        The slots of `points` in use, all of them by default; the others must be empty.
+    lifetime : float, optional
+        When all leaves must end.
+    max_depth : int, optional
+        No node may lie deeper.
     """
-    for t in range(len(forest.root)):
-        tree = _view(forest, t)
-        nodes = _check_links(tree)
-        _check_weights(tree)
-        _check_cuts(tree, nodes)
-        _check_times(tree, nodes)
-        _check_counts(tree, nodes)
-        if tree.boxed:
-            _check_boxes(tree, nodes)
-        else:
-            _check_regions(tree)
-        if rows is not None:
-            _check_rows(tree, rows)
+    lengths = _check_layout(forest, _FOREST_LAYOUT, {})
+    _check_lengths(lengths)
+    _check_domain(forest)
+    _check_sizes(forest)
+    _check_weights(forest)
+    _check_generators(forest)
+    nodes = _check_links(forest)
+    _check_unused(nodes)
+    _check_cuts(nodes)
+    _check_times(nodes, lifetime)
+    _check_counts(nodes)
+    _check_totals(nodes)
+    if nodes.boxed:
+        _check_boxes(nodes)
+        _check_sides(nodes)
+        _check_hulls(nodes)
+    else:
+        _check_regions(nodes)
+    if max_depth is not None:
+        _check_depths(nodes, max_depth)
+    if rows is not None:
+        _check_rows(nodes, rows)
+    if points is not None:
+        _check_points(nodes, points, held, lengths)
 
 
-class _Tree(NamedTuple):
-    """One tree of a forest: the rows of its arrays, under the same names."""
+class _Nodes(NamedTuple):
+    """The node slots of all trees in one row: slot j of tree t is number t * C + j, N in all."""
 
-    t: int
-    left: Array
-    right: Array
-    parent: Array
+    forest: Forest  # as it was given
+    left: Array  # int64 (N,): the number of the left child; of internal nodes only
+    right: Array  # int64 (N,): of the right one
+    up: Array  # int64 (N + 1,): the number of the parent, N if there is none
     feature: Array
     cut: Array
     time: Array
     counts: Array
-    lower: Array
+    lower: Array  # float64 (N, D), or (N, 0)
     upper: Array
-    root: int
-    size: int
-    outside: int
-    weights: Array
-    domain: Array
+    roots: Array  # int64 (T,), or none if the trees are empty
+    used: Array  # int64: the slots in use, in order
+    inner: Array  # int64: those with children
+    leaves: Array  # int64: those without
+
+    @property
+    def capacity(self) -> int:
+        """Slots of one tree."""
+        return int(self.forest.left.shape[1])
 
     @property
     def boxed(self) -> bool:
-        """Whether nodes have boxes: a Mondrian tree, not a Mondrian process."""
-        return bool(self.lower.shape[1] > 0)
+        """Whether nodes have boxes: Mondrian trees, not Mondrian processes."""
+        return bool(self.forest.lower.shape[2] > 0)
 
-    def is_leaf(self, j: int) -> bool:
-        return bool(self.left[j] == NONE)
+    @property
+    def n_features(self) -> int:
+        """Features of every point."""
+        return int(self.forest.weights.shape[1])
 
-    def children(self, j: int) -> tuple[int, int]:
-        return int(self.left[j]), int(self.right[j])
+    @property
+    def children(self) -> tuple[Array, Array]:
+        """The left and the right children of `inner`."""
+        return self.left[self.inner], self.right[self.inner]
 
-    def fail(self, j: int, what: str) -> NoReturn:
-        raise CorruptForestError(f"tree {self.t}, node {j}: {what}")
+    def size_text(self, i: int) -> str:
+        """What the tree of the i-th node in use says of its size."""
+        return f"the tree's size is {self.forest.size[self.used[i] // self.capacity]}"
+
+    def refuse(self, bad: Array, where: Array, explain: Callable[[int], str]) -> None:
+        """Raise about the first node of `where` that is `bad`; what is wrong with the i-th is for `explain` to say."""
+        if bad.any():
+            i = _first(bad)
+            _refuse_node(*divmod(int(where[i]), self.capacity), explain(i))
 
 
-def _view(forest: Forest, t: int) -> _Tree:
-    rows: dict[str, Any] = {name: getattr(forest, name)[t] for name in _Tree._fields if name not in ("t", "domain")}
-    for name in ("root", "size", "outside"):
-        rows[name] = int(rows[name])
-    return _Tree(t=t, domain=forest.domain, **rows)
+def _refuse_node(t: int, j: int, what: str) -> NoReturn:
+    raise CorruptForestError(f"tree {t}, node {j}: {what}")
 
 
-def _check_links(tree: _Tree) -> list[int]:
-    """The nodes from the root down, parents first, each reached once and as many as the tree says it has."""
-    nodes: list[int] = []
-    reached: set[int] = set()
-    waiting = [(NONE, tree.root)]
-    while waiting:
-        above, j = waiting.pop()
-        if not 0 <= j < len(tree.left):
-            tree.fail(above, f"links to node {j}, which does not exist")
-        if j in reached:
-            tree.fail(j, "is reached from the root more than once")
-        if tree.parent[j] != above:
-            tree.fail(j, f"its parent is {above}, but its parent link is {tree.parent[j]}")
-        reached.add(j)
-        nodes.append(j)
-        left, right = tree.children(j)
-        if (left == NONE) != (right == NONE):
-            tree.fail(j, f"has one child only (left {left}, right {right})")
-        if left != NONE:
-            waiting += [(j, right), (j, left)]
-    if len(nodes) != tree.size:
-        tree.fail(tree.root, f"{len(nodes)} nodes are reached from the root, but the tree's size is {tree.size}")
+def _refuse_trees(forest: Forest, bad: Array, explain: Callable[[int], str]) -> None:
+    """Raise about the root of the first tree that is `bad`."""
+    if bad.any():
+        t = _first(bad)
+        _refuse_node(t, int(forest.root[t]), explain(t))
+
+
+def _first(bad: Array) -> int:
+    """The first entry along the first axis in which anything is bad."""
+    return int(bad.reshape(len(bad), -1).any(axis=1).argmax())
+
+
+def _first_pair(bad: Array) -> tuple[int, int]:
+    """Row and column of the first bad entry."""
+    t, j = divmod(int(bad.argmax()), bad.shape[1])
+    return t, j
+
+
+def _leaps(up: Array) -> Iterator[Array]:
+    """The links of `up` followed once, then 2, 4, 8, ... at a time, until all lead to the end or must be in a circle.
+
+    The end is the last entry, which links to itself.
+    """
+    end = len(up) - 1
+    for _ in range(end.bit_length() + 1):
+        yield up
+        if (up == end).all():
+            return
+        up = up[up]
+
+
+def _is_circling(up: Array) -> Array:
+    """Which of the links of `up`, see `_leaps`, lead into a circle and never to the end."""
+    ends = up
+    for leap in _leaps(up):
+        ends = leap
+    return ends < len(up) - 1
+
+
+# ---- lengths, and what trees have besides nodes ---------------------------------------------------------------------
+
+
+def _check_layout(arrays: Forest | Points, layout: _Layout, lengths: dict[str, int]) -> dict[str, int]:
+    """Types and shapes. Returns the lengths of all axes, those known before included."""
+    known = dict(lengths)
+    for name, (dtype, axes) in layout.items():
+        array = getattr(arrays, name)
+        if not isinstance(array, np.ndarray) or array.dtype != dtype:
+            kind = getattr(array, "dtype", type(array).__name__)
+            raise CorruptForestError(f"array {name}: is of type {kind}, not {np.dtype(dtype)}")
+        if array.ndim != len(axes):
+            raise CorruptForestError(f"array {name}: has {array.ndim} dimensions, not {len(axes)}")
+        wanted = tuple(
+            int(axis) if axis.isdigit() else known.setdefault(axis, length)
+            for axis, length in zip(axes, array.shape, strict=True)
+        )
+        if array.shape != wanted:
+            raise CorruptForestError(f"array {name}: has shape {array.shape}, but the other arrays call for {wanted}")
+    return known
+
+
+def _check_lengths(lengths: dict[str, int]) -> None:
+    for axis, name, what in (("T", "left", "trees"), ("C", "left", "nodes"), ("D", "weights", "features")):
+        if not lengths[axis]:
+            raise CorruptForestError(f"array {name}: there are no {what}")
+    if lengths["W"] not in (0, lengths["D"]):
+        raise CorruptForestError(f"array lower: boxes have {lengths['W']} dimensions, not {lengths['D']}")
+
+
+def _check_domain(forest: Forest) -> None:
+    """The known world is a finite box; that of a Mondrian tree may be the empty one."""
+    low, high = forest.domain
+    if forest.lower.shape[2] and (low == np.inf).all() and (high == -np.inf).all():
+        return
+    bad = ~((low > -np.inf) & (low <= high) & (high < np.inf))
+    if bad.any():
+        k = _first(bad)
+        raise CorruptForestError(f"array domain: the bounds of feature {k} are {low[k]} and {high[k]}")
+
+
+def _check_sizes(forest: Forest) -> None:
+    """Slots in use exist, the root is one of them. Trees are empty together: when a stream's points are all deleted."""
+    size, root, capacity = forest.size, forest.root, forest.left.shape[1]
+    bad = (size < 0) | (size > capacity)
+    _refuse_trees(forest, bad, lambda t: f"the tree's size is {size[t]}, but there is room for {capacity} nodes")
+    if size.any() or not forest.lower.shape[2]:
+        _refuse_trees(forest, size == 0, lambda _: "the tree's size is 0, but it cannot be empty")
+    bad = (root < 0) | (root >= size.clip(1))
+    _refuse_trees(forest, bad, lambda t: f"is the root, but does not exist (the tree's size is {size[t]})")
+
+
+def _check_weights(forest: Forest) -> None:
+    bad = ~(np.isfinite(forest.weights) & (forest.weights >= 0))
+
+    def explain(t: int) -> str:
+        k = _first(bad[t])
+        return f"the weight of feature {k} is {forest.weights[t, k]}, not finite and non-negative"
+
+    _refuse_trees(forest, bad, explain)
+
+
+def _check_generators(forest: Forest) -> None:
+    """From zeros, a generator would draw nothing but zeros."""
+    is_zero: Array = (forest.rng == 0).all(axis=1)
+    _refuse_trees(forest, is_zero, lambda _: "the state of its generator is all zeros")
+
+
+# ---- which nodes there are ------------------------------------------------------------------------------------------
+
+
+def _check_links(forest: Forest) -> _Nodes:
+    """The nodes of all trees, once every slot in use is known to be reached from its root, and only once."""
+    _check_children(forest)
+    nodes = _number(forest)
+    _check_linked_once(nodes)
+    _check_parents(nodes)
+    _check_circles(nodes)
     return nodes
 
 
-def _check_weights(tree: _Tree) -> None:
-    bad = np.flatnonzero(~(np.isfinite(tree.weights) & (tree.weights >= 0)))
-    if bad.size:
-        k = int(bad[0])
-        tree.fail(tree.root, f"the weight of feature {k} is {tree.weights[k]}, not finite and non-negative")
-
-
-def _check_cuts(tree: _Tree, nodes: list[int]) -> None:
-    for j in nodes:
-        feature = tree.feature[j]
-        if tree.is_leaf(j):
-            if feature != NONE:
-                tree.fail(j, f"is a leaf, but has feature {feature}")
-            continue
-        if not 0 <= feature < len(tree.weights):
-            tree.fail(j, f"is cut along feature {feature}, which does not exist")
-        if not np.isfinite(tree.cut[j]):
-            tree.fail(j, f"is cut at {tree.cut[j]}")
-
-
-def _check_times(tree: _Tree, nodes: list[int]) -> None:
-    lifetime = next(tree.time[j] for j in nodes if tree.is_leaf(j))
-    for j in nodes:
-        time, parent = tree.time[j], tree.parent[j]
-        if not time > 0:
-            tree.fail(j, f"its time {time} is not positive")
-        if parent != NONE and not time >= tree.time[parent]:
-            tree.fail(j, f"its time {time} is before its parent's {tree.time[parent]}")
-        if tree.is_leaf(j) and time != lifetime:
-            tree.fail(j, f"its time {time} is not the lifetime {lifetime} of the other leaves")
-        if not tree.is_leaf(j) and not time < lifetime:
-            tree.fail(j, f"is cut at time {time}, not before the lifetime {lifetime}")
-
-
-def _check_counts(tree: _Tree, nodes: list[int]) -> None:
-    least = 1 if tree.boxed else 0
-    for j in nodes:
-        n = tree.counts[j]
-        if n < least:
-            tree.fail(j, f"its count {n} is less than {least}")
-        if not tree.is_leaf(j):
-            n_left, n_right = (tree.counts[child] for child in tree.children(j))
-            if n != n_left + n_right:
-                tree.fail(j, f"its count {n} is not the sum {n_left} + {n_right} of its children's")
-    if tree.outside < 0 or (tree.boxed and tree.outside != 0):
-        tree.fail(tree.root, f"{tree.outside} points are counted outside")
-
-
-def _check_boxes(tree: _Tree, nodes: list[int]) -> None:
-    for j in nodes:
-        lower, upper = tree.lower[j], tree.upper[j]
-        if not (np.isfinite(lower).all() and np.isfinite(upper).all()):
-            tree.fail(j, "its box is not finite")
-        if not (lower <= upper).all():
-            tree.fail(j, "its box has a lower side above the upper")
-        if not tree.is_leaf(j):
-            _check_child_boxes(tree, j)
-
-
-def _check_child_boxes(tree: _Tree, j: int) -> None:
-    left, right = tree.children(j)
-    lower, upper, cut, delta = tree.lower, tree.upper, tree.cut[j], tree.feature[j]
+def _check_children(forest: Forest) -> None:
+    """A node has two children or none, and they exist."""
+    left, right, size = forest.left, forest.right, forest.size
+    is_used = np.arange(left.shape[1]) < size[:, None]
+    bad = is_used & ((left == NONE) != (right == NONE))
+    if bad.any():
+        t, j = _first_pair(bad)
+        _refuse_node(t, j, f"has one child only (left {left[t, j]}, right {right[t, j]})")
     for child in (left, right):
-        if not ((lower[j] <= lower[child]) & (upper[child] <= upper[j])).all():
-            tree.fail(child, f"its box is not inside that of its parent {j}")
-    if not upper[left, delta] <= cut < lower[right, delta]:
-        tree.fail(j, f"its cut {cut} along feature {delta} does not part the boxes of its children")
-    low, high = np.minimum(lower[left], lower[right]), np.maximum(upper[left], upper[right])
-    if not (np.array_equal(lower[j], low) and np.array_equal(upper[j], high)):
-        tree.fail(j, "its box is not the hull of its children's")
+        bad = is_used & ((child < NONE) | (child >= size[:, None]))
+        if bad.any():
+            t, j = _first_pair(bad)
+            _refuse_node(t, j, f"links to node {child[t, j]}, which does not exist (the tree's size is {size[t]})")
 
 
-def _check_regions(tree: _Tree) -> None:
-    """Every cut of a process falls strictly inside the part of the domain that the cuts above leave to its node."""
-    waiting = [(tree.root, tree.domain)]
-    while waiting:
-        j, region = waiting.pop()
-        if tree.is_leaf(j):
-            continue
-        cut, delta = tree.cut[j], tree.feature[j]
-        low, high = region[:, delta]
-        if not low < cut < high:
-            tree.fail(j, f"its cut {cut} along feature {delta} is not strictly inside its region [{low}, {high}]")
-        for child, side in zip(tree.children(j), (1, 0), strict=True):
-            part = region.copy()
-            part[side, delta] = cut
-            waiting.append((child, part))
+def _number(forest: Forest) -> _Nodes:
+    """The slots of all trees in one row."""
+    n_trees, capacity = forest.left.shape
+    n, width = n_trees * capacity, forest.lower.shape[2]
+    starts = np.arange(n_trees)[:, None] * capacity
+    used = np.flatnonzero(np.arange(capacity) < forest.size[:, None])
+    is_leaf = forest.left.reshape(n)[used] == NONE
+    inner, leaves = used[~is_leaf], used[is_leaf]
+    left, right = (forest.left + starts).reshape(n), (forest.right + starts).reshape(n)
+    up = np.full(n + 1, n)
+    up[left[inner]] = up[right[inner]] = inner
+    return _Nodes(
+        forest,
+        left,
+        right,
+        up,
+        feature=forest.feature.reshape(n),
+        cut=forest.cut.reshape(n),
+        time=forest.time.reshape(n),
+        counts=forest.counts.reshape(n),
+        lower=forest.lower.reshape(n, width),
+        upper=forest.upper.reshape(n, width),
+        roots=(forest.root + starts[:, 0])[forest.size > 0],
+        used=used,
+        inner=inner,
+        leaves=leaves,
+    )
 
 
-def _check_rows(tree: _Tree, rows: Array) -> None:
+def _check_linked_once(nodes: _Nodes) -> None:
+    """No two links lead to the same node, counting as one that a tree has to its root; and one leads to each."""
+    linked = np.concatenate([nodes.roots, nodes.left[nodes.inner], nodes.right[nodes.inner]])
+    n_links = np.bincount(linked, minlength=len(nodes.left))[nodes.used]
+    nodes.refuse(n_links > 1, nodes.used, lambda _: "is linked to more than once")
+    nodes.refuse(n_links < 1, nodes.used, lambda i: f"no node links to it, but {nodes.size_text(i)}")
+
+
+def _check_parents(nodes: _Nodes) -> None:
+    above, given = nodes.up[nodes.used], nodes.forest.parent.reshape(-1)[nodes.used]
+    wanted = np.where(above < len(nodes.left), above % nodes.capacity, NONE)
+    nodes.refuse(given != wanted, nodes.used, lambda i: f"its parent is {wanted[i]}, but its parent link is {given[i]}")
+
+
+def _check_circles(nodes: _Nodes) -> None:
+    """All ways up end at a root: nodes that are linked to once may yet form a circle apart from it."""
+    nodes.refuse(
+        _is_circling(nodes.up)[nodes.used],
+        nodes.used,
+        lambda i: f"goes round in a circle and is not reached from the root, but {nodes.size_text(i)}",
+    )
+
+
+def _check_unused(nodes: _Nodes) -> None:
+    """Slots not in use hold zeros: nothing of a deleted point may stay behind."""
+    n = len(nodes.left)
+    unused = np.delete(np.arange(n), nodes.used)
+
+    def check(name: str) -> None:
+        slots = getattr(nodes.forest, name)
+        content = slots.reshape(n, *slots.shape[2:])[unused]
+        nodes.refuse(content != 0, unused, lambda _: f"is not in use, but its {name} is not zero")
+
+    for name, (_, axes) in _FOREST_LAYOUT.items():
+        if axes.startswith("TC"):
+            check(name)
+
+
+def _check_depths(nodes: _Nodes, max_depth: int) -> None:
+    n_above = np.ones(len(nodes.up), np.int64)  # a node and its nearest ancestors, as many as were leapt over so far
+    n_above[-1] = 0
+    for up in _leaps(nodes.up):
+        n_above += n_above[up]
+    depth = n_above[nodes.used] - 1
+    nodes.refuse(depth > max_depth, nodes.used, lambda i: f"lies at depth {depth[i]}, below max_depth={max_depth}")
+
+
+# ---- a node and its children ----------------------------------------------------------------------------------------
+
+
+def _check_cuts(nodes: _Nodes) -> None:
+    feature, cut = nodes.feature[nodes.leaves], nodes.cut[nodes.leaves]
+    nodes.refuse(feature != NONE, nodes.leaves, lambda i: f"is a leaf, but has feature {feature[i]}")
+    nodes.refuse(~np.isnan(cut), nodes.leaves, lambda i: f"is a leaf, but has a cut at {cut[i]}")
+    delta, xi = nodes.feature[nodes.inner], nodes.cut[nodes.inner]
+    is_feature = (delta >= 0) & (delta < nodes.n_features)
+    nodes.refuse(~is_feature, nodes.inner, lambda i: f"is cut along feature {delta[i]}, which does not exist")
+    nodes.refuse(~np.isfinite(xi), nodes.inner, lambda i: f"is cut at {xi[i]}")
+
+
+def _check_times(nodes: _Nodes, lifetime: float | None) -> None:
+    """Nodes are cut one after another on the way down, and before the lifetime ends, which it does for all leaves."""
+    time, ends = nodes.time[nodes.used], nodes.time[nodes.leaves]
+    nodes.refuse(~(time > 0), nodes.used, lambda i: f"its time {time[i]} is not positive")
+    born = np.append(nodes.time, 0.0)[nodes.up[nodes.used]]
+    nodes.refuse(time < born, nodes.used, lambda i: f"its time {time[i]} is before its parent's {born[i]}")
+    last = ends[:1] if lifetime is None else np.array([lifetime])  # empty trees have no leaves
+    nodes.refuse(ends != last, nodes.leaves, lambda i: f"its time {ends[i]} is not the lifetime {last[0]}")
+    cut = nodes.time[nodes.inner]
+    nodes.refuse(~(cut < last), nodes.inner, lambda i: f"is cut at time {cut[i]}, not before the lifetime {last[0]}")
+
+
+def _check_counts(nodes: _Nodes) -> None:
+    n, least = nodes.counts[nodes.used], 1 if nodes.boxed else 0
+    nodes.refuse(n < least, nodes.used, lambda i: f"its count {n[i]} is less than {least}")
+    n_all, n_left, n_right = (nodes.counts[j] for j in (nodes.inner, *nodes.children))
+    nodes.refuse(
+        n_all != n_left + n_right,  # a sum too large for its type turns negative, and is found out as well
+        nodes.inner,
+        lambda i: f"its count {n_all[i]} is not the sum {n_left[i]} + {n_right[i]} of its children's",
+    )
+
+
+def _check_totals(nodes: _Nodes) -> None:
+    """All trees have counted as many points, and as many of them outside."""
+    inside, outside = nodes.counts[nodes.roots], nodes.forest.outside
+    bad = (outside != 0) if nodes.boxed else (outside < 0)
+    _refuse_trees(nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside")
+    bad = outside != outside[0]
+    _refuse_trees(nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside, in tree 0 {outside[0]}")
+    bad = inside != inside[:1]
+    _refuse_trees(nodes.forest, bad, lambda t: f"its count is {inside[t]}, but that of tree 0 is {inside[0]}")
+
+
+# ---- the boxes of Mondrian trees ------------------------------------------------------------------------------------
+
+
+def _check_boxes(nodes: _Nodes) -> None:
+    """Boxes are boxes. Slots not in use hold zeros, so that all can be looked at as they lie."""
+    every = np.arange(len(nodes.left))
+    is_finite = np.isfinite(nodes.lower) & np.isfinite(nodes.upper)
+    nodes.refuse(~is_finite, every, lambda _: "its box is not finite")
+    nodes.refuse(nodes.lower > nodes.upper, every, lambda _: "its box has a lower side above the upper")
+
+
+def _check_hulls(nodes: _Nodes) -> None:
+    """Every box is the hull of its children's."""
+    left, right = nodes.children
+    above = nodes.inner % nodes.capacity
+    for corner, hull, is_beyond in ((nodes.lower, np.minimum, np.less), (nodes.upper, np.maximum, np.greater)):
+        whole, of_left, of_right = (corner.take(place, axis=0) for place in (nodes.inner, left, right))
+        for child, part in ((left, of_left), (right, of_right)):
+            bad = is_beyond(part, whole)
+            nodes.refuse(bad, child, lambda i: f"its box is not inside that of its parent {above[i]}")
+        bad = whole != hull(of_left, of_right)
+        nodes.refuse(bad, nodes.inner, lambda _: "its box is not the hull of its children's")
+
+
+def _check_sides(nodes: _Nodes) -> None:
+    """The box of the left child lies on the left of the cut, that of the right one on the right."""
+    left, right = nodes.children
+    delta, xi = nodes.feature[nodes.inner], nodes.cut[nodes.inner]
+    nodes.refuse(
+        ~((nodes.upper[left, delta] <= xi) & (xi < nodes.lower[right, delta])),
+        nodes.inner,
+        lambda i: f"its cut {xi[i]} along feature {delta[i]} does not part the boxes of its children",
+    )
+
+
+# ---- the regions of Mondrian processes ------------------------------------------------------------------------------
+
+
+def _check_regions(nodes: _Nodes) -> None:
+    """Every cut falls strictly inside the part of the domain that the cuts above leave to its node."""
+    delta, xi = nodes.feature[nodes.inner], nodes.cut[nodes.inner]
+    low, high = nodes.forest.domain[:, delta]
+    nodes.refuse(
+        ~((low < xi) & (xi < high)),
+        nodes.inner,
+        lambda i: f"its cut {xi[i]} along feature {delta[i]} is not strictly inside its region in the domain",
+    )
+    highest, lowest = _cuts_below(nodes)
+    nodes.refuse(
+        ~((highest < xi) & (xi < lowest)),
+        nodes.inner,
+        lambda i: f"a cut below it along feature {delta[i]} is not strictly inside its region, which ends at {xi[i]}",
+    )
+
+
+def _cuts_below(nodes: _Nodes) -> tuple[Array, Array]:
+    """For each cut the highest along the same feature on its left, and the lowest on its right.
+
+    With nodes in preorder, those below one come next to each other; also when each feature's nodes are lined up apart.
+    """
+    first, stop = _preorder(nodes)
+    left, right = nodes.children
+    line = nodes.feature[nodes.inner].astype(np.int64) * len(nodes.left)
+    places = line + first[nodes.inner]
+    order = np.argsort(places)
+    places, cuts = places[order], nodes.cut[nodes.inner][order]
+    bounds = (first[left], first[right], stop[nodes.inner])
+    begins, turns, ends = (np.searchsorted(places, line + bound) for bound in bounds)
+    return _range_max(cuts, begins, turns), -_range_max(-cuts, turns, ends)
+
+
+def _preorder(nodes: _Nodes) -> tuple[Array, Array]:
+    """The place of each node when parents come before children, left before right; and where those below it end."""
+    left, right = nodes.children
+    n_below = np.ones(len(nodes.up), np.int64)  # a node and the descendants that reach it by the leaps so far
+    for up in _leaps(nodes.up):
+        n_below += np.bincount(up, n_below, len(up)).astype(np.int64)
+    place = np.zeros(len(nodes.up), np.int64)  # relative to the ancestor that the leaps so far lead to
+    place[nodes.roots] = nodes.roots - nodes.roots % nodes.capacity
+    place[left], place[right] = 1, 1 + n_below[left]
+    for up in _leaps(nodes.up):
+        place += place[up]
+    return place, place + n_below
+
+
+def _range_max(values: Array, start: Array, stop: Array) -> Array:
+    """The largest of ``values[a:b]`` for all pairs of `start` and `stop`; of no values, -inf."""
+    length, largest = stop - start, np.full(len(start), -np.inf)
+    width, peaks = 1, values  # peaks[i] is the largest of values[i : i + width]
+    while (length >= width).any():
+        asked = np.flatnonzero((length >= width) & (length < 2 * width))  # two such stretches cover the range
+        largest[asked] = np.maximum(peaks[start[asked]], peaks[stop[asked] - width])
+        peaks = np.maximum(peaks[:-width], peaks[width:])
+        width *= 2
+    return largest
+
+
+# ---- what the nodes hold --------------------------------------------------------------------------------------------
+
+
+def _check_rows(nodes: _Nodes, rows: Array) -> None:
     """Counts and boxes are those of the rows that the cuts send to each node."""
-    held = rows
-    if not tree.boxed:
-        held = rows[((rows >= tree.domain[0]) & (rows <= tree.domain[1])).all(axis=1)]
-        if tree.outside != len(rows) - len(held):
-            tree.fail(tree.root, f"{len(rows) - len(held)} rows lie outside, but {tree.outside} are counted there")
-    waiting = [(tree.root, held)]
-    while waiting:
-        j, below = waiting.pop()
-        if tree.counts[j] != len(below):
-            tree.fail(j, f"{len(below)} rows fall in it, but its count is {tree.counts[j]}")
-        if tree.boxed and not (
-            np.array_equal(tree.lower[j], below.min(axis=0)) and np.array_equal(tree.upper[j], below.max(axis=0))
-        ):
-            tree.fail(j, "its box is not the bounding box of its rows")
-        if not tree.is_leaf(j):
-            goes_left = below[:, tree.feature[j]] <= tree.cut[j]
-            left, right = tree.children(j)
-            waiting += [(left, below[goes_left]), (right, below[~goes_left])]
+    held, (low, high) = rows, nodes.forest.domain
+    if not nodes.boxed:
+        held = rows[((rows >= low) & (rows <= high)).all(axis=1)]
+    n_outside, counted = len(rows) - len(held), nodes.forest.outside
+    _refuse_trees(
+        nodes.forest,
+        counted != n_outside,
+        lambda t: f"{n_outside} rows lie outside, but {counted[t]} are counted there",
+    )
+    is_missing = np.full(len(nodes.forest.root), len(held) > 0 and not len(nodes.roots))
+    _refuse_trees(nodes.forest, is_missing, lambda _: f"the tree is empty, but has learned {len(held)} rows")
+    _check_contents(nodes, held, _leaves_of(nodes, held))
+
+
+def _leaves_of(nodes: _Nodes, rows: Array) -> Array:
+    """The leaf that the cuts send each row to, in tree after tree."""
+    at = np.repeat(nodes.roots, len(rows))
+    moving = np.arange(len(at))
+    while len(moving):
+        moving = moving[nodes.feature[at[moving]] != NONE]
+        j = at[moving]
+        goes_left = rows[moving % max(len(rows), 1), nodes.feature[j]] <= nodes.cut[j]
+        at[moving] = np.where(goes_left, nodes.left[j], nodes.right[j])
+    return at
+
+
+def _check_contents(nodes: _Nodes, rows: Array, leaf: Array) -> None:
+    """Counts and boxes of leaves are those of the rows in them; what lies above follows from its children.
+
+    `leaf`, int64 (T * n,), is that of every row in tree after tree. Where there are boxes, each row is then where the
+    cuts send it: its leaf's box holds it, so all boxes above do, and no box reaches across a cut above it.
+    """
+    n = np.bincount(leaf, minlength=len(nodes.left))[nodes.leaves]
+    counts = nodes.counts[nodes.leaves]
+    nodes.refuse(n != counts, nodes.leaves, lambda i: f"{n[i]} rows fall in it, but its count is {counts[i]}")
+    if not nodes.boxed or not len(leaf):
+        return
+    by_leaf = rows.take(np.argsort(leaf) % len(rows), axis=0)
+    starts = np.cumsum(n) - n  # no leaf is empty, or its count would be less than 1
+    for corner, hull in ((nodes.lower, np.minimum), (nodes.upper, np.maximum)):
+        bad = corner.take(nodes.leaves, axis=0) != hull.reduceat(by_leaf, starts, axis=0)
+        nodes.refuse(bad, nodes.leaves, lambda _: "its box is not the bounding box of its rows")
+
+
+# ---- the lists of points --------------------------------------------------------------------------------------------
+
+
+class _Lists(NamedTuple):
+    """The points of all trees in one row: slot s in tree t is number t * P + s."""
+
+    links: Array  # int32 (T * P, 3)
+    is_held: Array  # bool (P + 1,): whether a slot is in use; the last, which is none, is not
+    places: Array  # int64 (T * n,): the numbers of the points held, in tree after tree
+
+    @property
+    def n_slots(self) -> int:
+        """Slots, in use or not."""
+        return len(self.is_held) - 1
+
+    @property
+    def trees(self) -> Array:
+        """The tree of each of `places`."""
+        return self.places // self.n_slots
+
+    @property
+    def slots(self) -> Array:
+        """The slot of each of `places`."""
+        return self.places % self.n_slots
+
+    def knows(self, slots: Array) -> Array:
+        """Which of `slots`, any numbers, are in use."""
+        is_slot = (slots >= 0) & (slots < self.n_slots)
+        known: Array = self.is_held[np.where(is_slot, slots, self.n_slots)]
+        return known
+
+    def refuse(self, bad: Array, explain: Callable[[int], str]) -> None:
+        """Raise about the first of `places` that is `bad`; what is wrong with the i-th is for `explain` to say."""
+        if bad.any():
+            i = _first(bad)
+            t, slot = divmod(int(self.places[i]), self.n_slots)
+            raise CorruptForestError(f"tree {t}, point {slot}: {explain(i)}")
+
+
+def _check_points(nodes: _Nodes, points: Points, held: Array | None, lengths: dict[str, int]) -> None:
+    """Every point held is in one list of each tree, that of its leaf; counts and boxes are those of the points."""
+    lengths = _check_layout(points, _POINTS_LAYOUT, lengths)
+    n_slots = lengths["P"]
+    slots = _check_held(np.arange(n_slots) if held is None else held, n_slots)
+    if not nodes.boxed:
+        raise CorruptForestError("array head: a Mondrian process keeps no points")
+    is_held = np.zeros(n_slots + 1, np.bool_)
+    is_held[slots] = True
+    _check_free_slots(points, ~is_held[:-1])
+    places = (np.arange(lengths["T"])[:, None] * n_slots + slots).reshape(-1)
+    lists = _Lists(points.links.reshape(-1, 3), is_held, places)
+    leaf = _check_leaves(nodes, lists)
+    _check_heads(nodes, lists, points.head.reshape(-1), leaf)
+    for side in (_BEFORE, _AFTER):
+        _check_neighbours(lists, side)
+    for side in (_BEFORE, _AFTER):
+        _check_ways_back(lists, side)
+    _check_list_circles(lists)
+    _check_contents(nodes, points.values[slots], leaf)
+
+
+def _check_held(held: Array, n_slots: int) -> Array:
+    """The slots in use, once they are known to exist, each named once."""
+    if not isinstance(held, np.ndarray) or held.ndim != 1 or held.dtype.kind not in "iu":
+        raise CorruptForestError("array held: is not a row of slots")
+    bad = (held < 0) | (held >= n_slots)
+    if bad.any():
+        raise CorruptForestError(f"array held: there is no slot {held[_first(bad)]} among {n_slots}")
+    slots: Array = held.astype(np.int64)
+    n_times = np.bincount(slots, minlength=n_slots)
+    if (n_times > 1).any():
+        raise CorruptForestError(f"array held: slot {n_times.argmax()} is in use twice")
+    return slots
+
+
+def _check_free_slots(points: Points, is_free: Array) -> None:
+    """Slots not in use are empty: nothing of a deleted point may stay behind."""
+    bad = (points.values != 0).any(axis=1) & is_free
+    if bad.any():
+        raise CorruptForestError(f"point {_first(bad)}: is not held, but its values are not zero")
+    bad = (points.links != NONE).any(axis=2) & is_free
+    if bad.any():
+        t, slot = _first_pair(bad)
+        raise CorruptForestError(f"tree {t}, point {slot}: is not held, but is linked to a list")
+
+
+def _check_leaves(nodes: _Nodes, lists: _Lists) -> Array:
+    """The leaf of each point in each tree, once they all are known to have one."""
+    j = lists.links[lists.places, _LEAF]
+    is_node = (j >= 0) & (j < nodes.capacity)
+    leaf = lists.trees * nodes.capacity + np.where(is_node, j, 0)
+    is_leaf = np.zeros(len(nodes.left), np.bool_)
+    is_leaf[nodes.leaves] = True
+    lists.refuse(~(is_node & is_leaf[leaf]), lambda i: f"is kept at node {j[i]}, which is no leaf")
+    return leaf
+
+
+def _check_heads(nodes: _Nodes, lists: _Lists, head: Array, leaf: Array) -> None:
+    """A leaf's list begins with a point of its own that has none before it, and there is no other such point."""
+    others = np.delete(np.arange(len(head)), nodes.leaves)
+    nodes.refuse(
+        head[others] != NONE, others, lambda i: f"is no leaf, but has a list that begins with {head[others[i]]}"
+    )
+    first, (trees, j) = head[nodes.leaves], np.divmod(nodes.leaves, nodes.capacity)
+    bad = ~lists.knows(first)
+    nodes.refuse(bad, nodes.leaves, lambda i: f"its list begins with {first[i]}, which is no point held")
+    before, _, of_leaf = lists.links[trees * lists.n_slots + first].T
+    bad = (before != NONE) | (of_leaf != j)
+    nodes.refuse(bad, nodes.leaves, lambda i: f"its list begins with {first[i]}, which is not the first of its points")
+    bad = (lists.links[lists.places, _BEFORE] == NONE) & (head[leaf] != lists.slots)
+    lists.refuse(bad, lambda i: f"has no point before it, but the list of its leaf begins with {head[leaf[i]]}")
+
+
+def _check_neighbours(lists: _Lists, side: int) -> None:
+    """The points before, or after, those held are held too."""
+    other = lists.links[lists.places, side]
+    bad = (other != NONE) & ~lists.knows(other)
+    lists.refuse(bad, lambda i: f"the point {_WORDS[side]} it is {other[i]}, which is no point held")
+
+
+def _check_ways_back(lists: _Lists, side: int) -> None:
+    """The points before, or after, those held link back to them, and are in the same list."""
+    other, leaf = lists.links[lists.places, side], lists.links[lists.places, _LEAF]
+    back = lists.links[lists.trees * lists.n_slots + np.maximum(other, 0)]
+    bad = (other != NONE) & ((back[:, 1 - side] != lists.slots) | (back[:, _LEAF] != leaf))
+    lists.refuse(
+        bad, lambda i: f"the point {_WORDS[side]} it is {other[i]}, which does not link back from the same list"
+    )
+
+
+def _check_list_circles(lists: _Lists) -> None:
+    """All ways back through a list end: points that link to each other may yet form a circle apart from its head."""
+    end = len(lists.links)
+    before = lists.links[lists.places, _BEFORE]
+    up = np.full(end + 1, end)
+    up[lists.places] = np.where(before == NONE, end, lists.trees * lists.n_slots + before)
+    lists.refuse(_is_circling(up)[lists.places], lambda _: "is in a list that goes round in a circle")

@@ -278,7 +278,14 @@ def new_walk(forest: Forest) -> online.Walk:
     """Room for a thread to walk the trees of `forest`."""
     n = forest.left.shape[1] + 1
     return online.Walk(
-        np.empty(n, np.uint32), np.empty(n), np.empty(n), np.empty((n, 2), np.int32), np.empty(n, np.int32)
+        path=np.empty(n, np.uint32),
+        rates=np.empty(n),
+        hazards=np.empty(n),
+        waiting=np.empty((n, 2), np.int32),
+        freed=np.empty(n, np.int32),
+        volumes=np.empty(n),
+        masses=np.empty(n),
+        scales=np.empty(n),
     )
 
 

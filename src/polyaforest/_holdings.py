@@ -39,6 +39,7 @@ class Holdings:
         self.n_seen = 0  # rows that have come so far, held or not
         self.clock = -math.inf  # the latest time that has come
         self.floor = -math.inf  # points that rank no higher are not held
+        self._has_numbered = False  # whether a whole number was given as a key, which an arrival may have as well
         self._queue: list[tuple[float, int, int]] = []  # a heap of (rank, arrival, slot) of the points held
         self._free: list[int] = []  # a heap: which slot comes next depends only on which are free
 
@@ -74,11 +75,16 @@ class Holdings:
 
     def refuse_keys(self, keys: Sequence[Key | None]) -> None:
         """Raise if a key that is to come is held already, or comes twice."""
+        if not self._has_numbered and all(key is None for key in keys):
+            return
         coming = set()
         for arrival, given in enumerate(keys, self.n_seen):
             key = arrival if given is None else given
             if key in self.slot_of or key in coming:
-                raise ValueError(f"key {key!r} is held already: every point needs a key of its own, or none")
+                raise ValueError(
+                    f"key {key!r} is held already: every point needs a key of its own. A row without one goes by the "
+                    "number of its arrival, so give numbers to all rows or to none"
+                )
             coming.add(key)
 
     def admit(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Schedule:
@@ -119,6 +125,7 @@ class Holdings:
         for slot, key in zip(self.held.tolist(), keys, strict=True):
             self.keys[slot] = key
             self.slot_of[key] = slot
+            self._has_numbered |= isinstance(key, int) and key != arrivals[slot]
         self._free = np.flatnonzero(arrivals == NONE).tolist()
         self._line_up()
 
@@ -136,6 +143,7 @@ class Holdings:
 
     def _take_in(self, rank: float, time: float, key: Key | None) -> int:
         slot, arrival = heapq.heappop(self._free), self.n_seen
+        self._has_numbered |= isinstance(key, int)
         key = arrival if key is None else key
         self.arrivals[slot], self.ranks[slot], self.times[slot] = arrival, rank, time
         self.keys[slot], self.slot_of[key] = key, slot

@@ -27,7 +27,7 @@ def jit(kernel: Kernel) -> Kernel:
 
 def jit_inline(kernel: Kernel) -> Kernel:
     """As `jit_borrowing`, and always inlined: for the steps of a walk, where a call costs more than the step."""
-    return _compile(kernel, {"forceinline": True, "_nrt": False})
+    return _compile(kernel, {"forceinline": True, "_nrt": False, "error_model": "numpy"})
 
 
 def jit_borrowing(kernel: Kernel) -> Kernel:
@@ -36,10 +36,10 @@ def jit_borrowing(kernel: Kernel) -> Kernel:
     Numba otherwise counts, atomically and shared by all threads, whenever an array is taken out of a tuple, which
     costs several times what is then done with it. Every kernel called from here must be borrowing or inline too.
     """
-    return _compile(kernel, {"_nrt": False})
+    return _compile(kernel, {"_nrt": False, "error_model": "numpy"})
 
 
-def _compile(kernel: Kernel, options: dict[str, bool]) -> Kernel:
+def _compile(kernel: Kernel, options: dict[str, bool | str]) -> Kernel:
     if numba.config.DISABLE_JIT:
         return np.errstate(over="ignore")(kernel)
     try:

@@ -356,7 +356,7 @@ class StreamingMPF(PolyaForest):
         if self.domain is not None and not self._is_closed:
             refuse_rows_outside(self, rows, self.forest_.domain)
         with self._lock.writing():
-            if stream.keeps_points and keys is not None:
+            if stream.keeps_points:
                 stream.holdings.refuse_keys(names)
             scores: Array = stream.advance(rows, names, stamps, is_scored=is_scored, n_jobs=self.n_jobs)
             self._refresh(stream)

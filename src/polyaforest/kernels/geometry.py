@@ -10,6 +10,7 @@ import math
 
 from polyaforest._jit import jit, jit_inline
 
+_SMALL = 1e-250  # volumes between this and its inverse are held by floats without loss
 _LEAST_GAP = 2.0**-1022  # a gap in the data stays a gap, however small a share of the side it is
 
 
@@ -102,14 +103,14 @@ def set_hull(lower, upper, j, a, b):
 
 
 @jit_inline
-def volume(lower, upper, j):
-    """Volume of box `j` over its live dimensions, and how many those are."""
-    product, n_live = 1.0, 0
+def measure(lower, upper, j, weights, X, i):
+    """The `extension` of box `j` to row `i` of `X`, and its volume: 0 unless it is live in all dimensions."""
+    total, product = 0.0, 1.0
     for k in range(lower.shape[1]):
-        length = upper[j, k] - lower[j, k]
-        product *= length if length > 0.0 else 1.0
-        n_live += length > 0.0
-    return product, n_live
+        low, high = lower[j, k], upper[j, k]
+        total += weights[k] * excess(low, high, X[i, k])
+        product *= high - low
+    return total, product
 
 
 @jit_inline
@@ -118,12 +119,25 @@ def live_share(lower, upper, j, delta, low, high, child):
 
     The region is the box `j`, but from `low` to `high` along dimension `delta`.
     """
-    share = 1.0
+    part, whole, share = 1.0, 1.0, 1.0
     for k in range(lower.shape[1]):
-        length, whole = upper[child, k] - lower[child, k], upper[j, k] - lower[j, k]
-        whole = high - low if k == delta else whole
-        share *= length / whole if length > 0.0 and whole > length else 1.0
+        length, side = upper[child, k] - lower[child, k], upper[j, k] - lower[j, k]
+        side = high - low if k == delta else side
+        part *= length if length > 0.0 else 1.0
+        whole *= side if length > 0.0 else 1.0
+    if are_told_apart(part, whole):
+        return min(part / whole, 1.0)
+    for k in range(lower.shape[1]):
+        length, side = upper[child, k] - lower[child, k], upper[j, k] - lower[j, k]
+        side = high - low if k == delta else side
+        share *= length / side if length > 0.0 and side > length else 1.0
     return share
+
+
+@jit_inline
+def are_told_apart(part, whole):
+    """Whether floats hold the volume of a box and that of a part of it without loss."""
+    return part > _SMALL and whole < 1.0 / _SMALL
 
 
 @jit

@@ -12,8 +12,9 @@ from polyaforest._arrays import NONE, Array
 from polyaforest._jit import jit_borrowing, jit_inline
 from polyaforest._rng import exponential, uniform
 from polyaforest.kernels.cuts import birth_time, draw_cut
-from polyaforest.kernels.geometry import contains, copy_box, excess, extension, grow, is_spanned_by, set_hull, set_point
+from polyaforest.kernels.geometry import contains, copy_box, excess, grow, is_spanned_by, measure, set_hull, set_point
 
+_LINE = 8  # numbers in a line of the cache
 UNBOUNDED = 2**31 - 1  # the depth limit of trees that have none
 
 
@@ -45,6 +46,9 @@ class Walk(NamedTuple):
     hazards: Array  # float64 (C + 1,): what those rates have added up to over time when a node is born
     waiting: Array  # int32 (C + 1, 2): nodes of a subtree still to be visited, and their depths
     freed: Array  # int32 (C + 1,): slots that are no longer needed
+    volumes: Array  # float64 (C + 1,): the volume of each box, 0 where a dimension is not live
+    masses: Array  # float64 (C + 1,): the mass of each box: a number ...
+    scales: Array  # float64 (C + 1,): ... and the logarithm of another to multiply it by
 
 
 class Limits(NamedTuple):
@@ -74,6 +78,24 @@ def tree_of(forest, points, t):
         points.head[t],
         points.links[t],
     )
+
+
+@jit_inline
+def fetch(tree, walk):
+    """Bring a tree into the cache: read once in order, it comes many times faster than node by node as rows need it."""
+    n_nodes, total = np.uint32(tree.size[0]), 0.0
+    for box_side in (tree.lower, tree.upper):
+        for j in range(n_nodes):
+            for k in range(0, tree.lower.shape[1], _LINE):
+                total += box_side[j, k]
+    for j in range(0, n_nodes, _LINE):
+        total += tree.cut[j] + tree.time[j] + tree.counts[j]
+        total += tree.left[j] + tree.right[j] + tree.parent[j] + tree.feature[j]
+    for j in range(0, tree.head.shape[0], _LINE):
+        total += tree.head[j]
+    for slot in range(0, tree.links.shape[0], _LINE // 2):
+        total += tree.links[slot, 0]
+    walk.scales[0] = total  # or nothing would be read
 
 
 # ---- the points of a leaf: a doubly linked list, unless no points are kept ------------------------------------------
@@ -149,10 +171,10 @@ def put_in_place(tree, old, new):
     tree.parent[new] = above
     if above == NONE:
         tree.root[0] = new
-    elif tree.left[np.uint32(above)] == old:
-        tree.left[np.uint32(above)] = new
     else:
-        tree.right[np.uint32(above)] = new
+        left, right = tree.left[np.uint32(above)], tree.right[np.uint32(above)]
+        tree.left[np.uint32(above)] = new if left == old else left
+        tree.right[np.uint32(above)] = right if left == old else new
 
 
 @jit_inline
@@ -194,34 +216,29 @@ def wipe(tree, j):
 def trace(tree, X, i, walk):
     """Walk row `i` down to its leaf by the cuts, and tell how it would be cut off on the way; return its path's length.
 
-    While a node lives, a point at distance e from its box is cut off from it at rate e. Boxes are nested: upwards from
-    the first that holds the row all distances are 0.
+    While a node lives, a point at distance e from its box is cut off from it at rate e. Boxes that hold the row are
+    measured like all others: a branch that cannot be foreseen would cost more than their zeros.
     """
     step, j = np.uint32(0), np.uint32(tree.root[0])
+    hazard, began = 0.0, 0.0
     while True:
-        walk.path[step] = j
+        rate, volume = measure(tree.lower, tree.upper, j, tree.weights, X, i)
+        walk.path[step], walk.rates[step], walk.hazards[step], walk.volumes[step] = j, rate, hazard, volume
         step += np.uint32(1)
-        delta = tree.feature[j]
+        delta, ends = tree.feature[j], tree.time[j]
+        hazard += (ends - began) * rate if rate > 0.0 else 0.0  # the time may be infinite
         if delta == NONE:
             break
-        if_left, if_right = tree.left[j], tree.right[j]
-        j = np.uint32(if_left if X[i, np.uint32(delta)] <= tree.cut[j] else if_right)
-    length = step
-    rate = 1.0
-    while step > 0:
-        step -= np.uint32(1)
-        if rate > 0.0:
-            rate = extension(tree.lower, tree.upper, walk.path[step], tree.weights, X, i)
-        walk.rates[step] = rate
-    hazard, began = 0.0, 0.0
-    for step in range(length):
-        walk.hazards[step] = hazard
-        ends, rate = tree.time[walk.path[step]], walk.rates[step]
-        if rate > 0.0:  # the time may be infinite
-            hazard += (ends - began) * rate
+        j = choose(X[i, np.uint32(delta)] <= tree.cut[j], np.uint32(tree.left[j]), np.uint32(tree.right[j]))
         began = ends
-    walk.hazards[length] = hazard
-    return length
+    walk.hazards[step] = hazard
+    return step
+
+
+@jit_inline
+def choose(condition, one, other):
+    """Node `one` on a condition, else the `other`: by bits, so that both are loaded before the condition is known."""
+    return other ^ ((one ^ other) & -np.uint32(condition))
 
 
 @jit_inline
@@ -248,7 +265,7 @@ def insert_point(tree, X, i, slot, length, limits, walk):
         step -= np.uint32(1)
         tree.counts[walk.path[step]] += 1
         if not is_held:
-            is_held = contains(tree.lower, tree.upper, walk.path[step], X, i)
+            is_held = walk.rates[step] == 0.0 and contains(tree.lower, tree.upper, walk.path[step], X, i)
             if not is_held:
                 grow(tree.lower, tree.upper, walk.path[step], X, i)
     if is_cut_off:
@@ -296,11 +313,10 @@ def cut_gap(tree, j, X, i, rate):
     remaining, delta = uniform(tree.rng) * rate, np.uint32(0)
     for k in range(np.uint32(tree.lower.shape[1])):
         part = tree.weights[k] * excess(tree.lower[j, k], tree.upper[j, k], X[i, k])
-        if part > 0.0:
-            delta = k
-            if remaining < part:
-                break
-            remaining -= part
+        delta = k if part > 0.0 else delta
+        if remaining < part:
+            break
+        remaining -= part
     share, x, low, high = uniform(tree.rng), X[i, delta], tree.lower[j, delta], tree.upper[j, delta]
     if x < low:
         xi = x + share * (low - x)
@@ -375,8 +391,8 @@ def delete_point(tree, values, slot, limits, walk):
     depth = take_leave(tree, tree.parent[sibling], values, slot)
     if limits.max_depth < UNBOUNDED:
         reveal(tree, sibling, tree.time[above], depth, values, limits, walk)
-    release(tree, max(above, j))
-    release(tree, min(above, j))
+    for freed in (max(above, j), min(above, j)):
+        release(tree, freed)
 
 
 @jit_inline

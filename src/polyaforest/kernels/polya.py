@@ -10,9 +10,15 @@ import numpy as np
 
 from polyaforest._arrays import NONE
 from polyaforest._jit import jit, jit_inline
-from polyaforest.kernels.geometry import excess, linear_dimension, live_share, log_live_share, log_volume
+from polyaforest.kernels.geometry import (
+    are_told_apart,
+    excess,
+    linear_dimension,
+    live_share,
+    log_live_share,
+    log_volume,
+)
 
-_SMALL = 1e-250  # volumes between this and its inverse are told apart without loss
 _SLIVER = 2.0**-54  # stands for a side that rounding left without length: half the least share a draw can give
 
 
@@ -184,13 +190,10 @@ def world_reach(lower, upper, root, domain, weights, X, i):
 def box_share(lower, upper, j, delta, xi, goes_left, child, share, whole, part):
     """F of a child: the volume share that its box takes of its side of the cut of `j`, a `share` of that box.
 
-    `whole` and `part` are the volumes and live dimensions of both boxes. Where they are live in the same dimensions,
-    which is the rule, the volumes tell; unless they are beyond what floats can tell.
+    `whole` and `part` are the volumes of both boxes, which tell unless they are beyond what floats can tell, or 0
+    because a dimension is not live.
     """
-    (volume_whole, n_whole), (volume_part, n_part) = whole, part
-    if n_part == n_whole and volume_part > _SMALL and volume_whole < 1.0 / _SMALL:
-        return min(volume_part / (volume_whole * share), 1.0)
-    if n_part == 0:
-        return 1.0
+    if are_told_apart(part, whole):
+        return min(part / (whole * share), 1.0)
     low, high = (lower[j, delta], xi) if goes_left else (xi, upper[j, delta])
     return live_share(lower, upper, j, delta, low, high, child)

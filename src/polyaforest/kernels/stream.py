@@ -10,8 +10,8 @@ import numpy as np
 
 from polyaforest._arrays import NONE, SCORE_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
 from polyaforest._jit import jit_borrowing, jit_inline
-from polyaforest.kernels.geometry import contains_live, volume
-from polyaforest.kernels.online import delete_point, insert_point, plant, trace, tree_of
+from polyaforest.kernels.geometry import contains_live
+from polyaforest.kernels.online import delete_point, fetch, insert_point, plant, trace, tree_of
 from polyaforest.kernels.polya import (
     box_share,
     cut_share,
@@ -24,6 +24,8 @@ from polyaforest.kernels.polya import (
 )
 
 BLOCK = 5  # trees whose masses are added up together, whatever the number of threads
+_FETCH_PAYS = 128  # nodes of a tree per row, up to which it is quicker to fetch the whole tree first
+_FLIGHT = 256.0  # logarithms of totals rise in steps of this: rarely, hence foreseeably
 _FAINT = 1e-150  # a product of means below this goes on as a logarithm
 
 
@@ -64,6 +66,8 @@ def run_chunk(forest, points, first, last, chunk, limits, scoring, totals, walk)
         tree = tree_of(forest, points, t)
         sums, tops = totals.sums[t // BLOCK], totals.tops[t // BLOCK]
         n_left = 0
+        if tree.size[0] < rows.shape[0] * _FETCH_PAYS:
+            fetch(tree, walk)
         for i in range(np.uint32(rows.shape[0])):
             slot = chunk.slots[i]
             length = np.uint32(0)
@@ -86,43 +90,51 @@ def run_chunk(forest, points, first, last, chunk, limits, scoring, totals, walk)
 @jit_inline
 def score_cells(tree, length, scoring, walk, sums, tops, i):
     """Add the masses of a traced row's cells at the lifetimes to the totals."""
-    lifetimes, gamma = scoring.lifetimes, scoring.gamma
-    n_lifetimes, s = np.uint32(lifetimes.shape[0]), np.uint32(0)
-    lower, upper = tree.lower, tree.upper
-    j = walk.path[0]
+    lifetimes = scoring.lifetimes
+    weigh_path(tree, length, lifetimes[lifetimes.shape[0] - 1], scoring, walk)
+    step, began, ends = np.uint32(0), 0.0, tree.time[walk.path[0]]
+    for s in range(lifetimes.shape[0]):
+        while ends <= lifetimes[s] and step + np.uint32(1) < length:
+            step += np.uint32(1)
+            began, ends = ends, tree.time[walk.path[step]]
+        rate, elapsed, hazard = walk.rates[step], min(lifetimes[s], ends) - began, walk.hazards[step]
+        hazard += elapsed * rate if rate > 0.0 and elapsed > 0.0 else 0.0
+        add(sums, tops, s, i, walk.masses[step], walk.scales[step] - hazard)
+
+
+@jit_inline
+def weigh_path(tree, length, lifetime, scoring, walk):
+    """Tell the masses of the boxes on a traced row's path, down to the one it is in at a `lifetime`."""
+    gamma, j, step = scoring.gamma, walk.path[0], np.uint32(0)
     n = tree.counts[j]
     mass, scale = within_mean(gamma, scoring.is_open, n), 0.0
     if not scoring.domain[0, 0] > scoring.domain[1, 0]:
-        mass *= posterior_mean(gamma, world_share(lower, upper, j, scoring.domain), n, n)
-    box = volume(lower, upper, j)
-    step, began = np.uint32(0), 0.0
+        mass *= posterior_mean(gamma, world_share(tree.lower, tree.upper, j, scoring.domain), n, n)
     while True:
-        ends, rate, hazard = tree.time[j], walk.rates[step], walk.hazards[step]
-        is_last = step + np.uint32(1) == length
-        while s < n_lifetimes and (lifetimes[s] < ends or is_last):
-            elapsed = min(lifetimes[s], ends) - began
-            if rate > 0.0 and elapsed > 0.0:
-                add(sums, tops, s, i, mass, scale - (hazard + elapsed * rate))
-            else:
-                add(sums, tops, s, i, mass, scale - hazard)
-            s += np.uint32(1)
-        if s == n_lifetimes:
+        walk.masses[step], walk.scales[step] = mass, scale
+        if lifetime < tree.time[j] or step + np.uint32(1) == length:
             return
-        child = walk.path[step + np.uint32(1)]
-        delta, xi, depth = np.uint32(tree.feature[j]), tree.cut[j], np.float64(step)
-        goes_left = tree.left[j] == child
-        share = cut_share(lower[j, delta], upper[j, delta], xi, goes_left)
-        child_box = volume(lower, upper, child)
-        f = box_share(lower, upper, j, delta, xi, goes_left, child, share, box, child_box)
-        n_child = tree.counts[child]
-        mass *= posterior_mean(cut_strength(gamma, depth, True), share, n_child, n) * posterior_mean(
-            restriction_strength(gamma, depth), f, n_child, n_child
-        )
+        mean, f = enter_child(tree, step, gamma, walk)
+        depth = np.float64(step)
+        step += np.uint32(1)
+        j = walk.path[step]
+        n = tree.counts[j]
+        mass *= mean * posterior_mean(restriction_strength(gamma, depth), f, n, n)
         if mass < _FAINT:
             scale += math.log(mass)
             mass = 1.0
-        j, n, box, began = child, n_child, child_box, ends
-        step += np.uint32(1)
+
+
+@jit_inline
+def enter_child(tree, step, gamma, walk):
+    """How the mass of a box on a path is shared out to the next: the mean of its cut, and f of the child's box."""
+    lower, upper, j, child = tree.lower, tree.upper, walk.path[step], walk.path[step + np.uint32(1)]
+    delta, xi, goes_left = np.uint32(tree.feature[j]), tree.cut[j], tree.left[j] == child
+    share = cut_share(lower[j, delta], upper[j, delta], xi, goes_left)
+    whole, part = walk.volumes[step], walk.volumes[step + np.uint32(1)]
+    f = box_share(lower, upper, j, delta, xi, goes_left, child, share, whole, part)
+    strength = cut_strength(gamma, np.float64(step), True)
+    return posterior_mean(strength, share, tree.counts[child], tree.counts[j]), f
 
 
 @jit_borrowing
@@ -154,34 +166,33 @@ def leaf_mass(tree, X, length, scoring, walk, i):
     reach = world_reach(lower, upper, j, scoring.domain, tree.weights, X, i)
     if reach >= 0.0:
         return (1.0 - mass) / (1.0 + reach), 0.0
-    f, strength = world_share(lower, upper, j, scoring.domain), gamma
-    box, step = volume(lower, upper, j), np.uint32(0)
+    f, strength, step = world_share(lower, upper, j, scoring.domain), gamma, np.uint32(0)
     while True:
+        n = tree.counts[j]
         if not contains_live(lower, upper, j, X, i):
             return mass * posterior_mean(strength, 1.0 - f, 0, n), scale
         mass *= posterior_mean(strength, f, n, n)
-        step += np.uint32(1)
-        if step == length:
+        if step + np.uint32(1) == length:
             return mass, scale
-        child, depth = walk.path[step], step - 1.0
-        delta, xi, goes_left = np.uint32(tree.feature[j]), tree.cut[j], tree.left[j] == child
-        share = cut_share(lower[j, delta], upper[j, delta], xi, goes_left)
-        child_box = volume(lower, upper, child)
-        f = box_share(lower, upper, j, delta, xi, goes_left, child, share, box, child_box)
-        mass *= posterior_mean(cut_strength(gamma, depth, True), share, tree.counts[child], n)
-        strength = restriction_strength(gamma, depth)
+        mean, f = enter_child(tree, step, gamma, walk)
+        mass *= mean
+        strength = restriction_strength(gamma, np.float64(step))
         if mass < _FAINT:
             scale += math.log(mass)
             mass = 1.0
-        j, n, box = child, tree.counts[child], child_box
+        step += np.uint32(1)
+        j = walk.path[step]
 
 
 @jit_inline
 def add(sums, tops, s, i, mass, log_weight):
     """Add `mass` times exp(`log_weight`) to a total."""
     top = tops[s, i]
-    if log_weight <= top:
-        sums[s, i] += mass if log_weight == top else mass * math.exp(log_weight - top)
+    if log_weight > top:
+        raised = _FLIGHT * np.ceil(log_weight / _FLIGHT)
+        sums[s, i] *= math.exp(top - raised)
+        tops[s, i] = top = raised
+    if log_weight == top:
+        sums[s, i] += mass
     else:
-        sums[s, i] = sums[s, i] * math.exp(top - log_weight) + mass
-        tops[s, i] = log_weight
+        sums[s, i] += mass * math.exp(log_weight - top)
