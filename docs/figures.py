@@ -16,6 +16,8 @@ IMAGES = Path(__file__).parent / "images"
 DPI = 110
 DOMAIN = np.array([[-4.0, -4.0], [7.0, 6.0]])  # the plane the first two figures show
 DOTS = {"s": 5, "linewidths": 0, "color": "black", "alpha": 0.55}
+PER_DAY = 144  # readings of the stream of the last figure: one every ten minutes
+CHANGE, HELD = 7, 3  # the day on which that stream changes for good, and the days that the window holds
 
 
 def two_blobs(n_rows: int = 300) -> np.ndarray:
@@ -154,10 +156,59 @@ def outside_figure() -> plt.Figure:
     return figure
 
 
+def changing_stream() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Two weeks of load and latency in days and rows, latency higher in the second; and the places of planted rows."""
+    rng = np.random.default_rng(5)
+    days = np.arange(14 * PER_DAY) / PER_DAY
+    load = 280 + 110 * np.sin(2 * np.pi * (days - 0.4)) + rng.normal(0, 14, days.size)
+    latency = 35 + 0.16 * load + rng.gamma(9, 1.5, days.size)
+    latency[days >= CHANGE] *= 1.75
+    planted = {3.2: (295, 190), 5.6: (185, 165), 11.25: (300, 92), 12.65: (545, 178)}
+    places = np.searchsorted(days, list(planted))
+    load[places], latency[places] = np.transpose(list(planted.values()))
+    return days, np.column_stack([load, latency]), places
+
+
+def stream_figure() -> plt.Figure:
+    """A stream with planted anomalies that changes for good, and the score of every row as it came."""
+    days, rows, planted = changing_stream()
+    scores = StreamingMPF(window=HELD * PER_DAY, random_state=0).score_then_learn(rows)
+
+    figure, axes = plt.subplots(3, 1, figsize=(10.0, 6.4), layout="constrained", sharex=True, height_ratios=[3, 3, 5])
+    labels = ("requests/s", "latency, ms", "score_then_learn\n(higher is more normal)")
+    for view, values, label in zip(axes, (*rows.T, scores), labels, strict=True):
+        view.axvspan(CHANGE, CHANGE + HELD, color="#e4e4e4", linewidth=0)
+        view.plot(days, values, ".", markersize=3, markeredgewidth=0, color="#00366c", alpha=0.6)
+        view.plot(days[planted], values[planted], "o", markersize=7, markeredgecolor="white", color="#e8491d")
+        view.spines[["top", "right"]].set_visible(False)
+        view.set_ylabel(label)
+    axes[1].text(CHANGE + 0.1, 60, "latency rises for good", va="center")
+    axes[1].set_ylim(40, 225)
+    axes[2].text(0.75, -5.4, "the first rows:\nlittle is known yet", va="center")
+    axes[2].text(CHANGE + HELD / 2, -5.4, "the window (3 days) fills\nwith the new normal", va="center", ha="center")
+    line = {"arrowstyle": "-", "color": "#8a8a8a", "shrinkB": 5}
+    axes[2].annotate(
+        "like the readings of the first week:\nan anomaly by now",
+        (days[planted[2]], scores[planted[2]]),
+        (12.1, -5.4),
+        ha="center",
+        va="center",
+        arrowprops=line,
+    )
+    axes[2].set(xlabel="day", xlim=(-0.1, 14.1), xticks=range(15), ylim=(-6.6, 0.1))
+    figure.align_ylabels()
+    return figure
+
+
 def main() -> None:
     """Draw all figures."""
     IMAGES.mkdir(exist_ok=True)
-    figures = {"partitions": partition_figure, "lifetimes": lifetimes_figure, "outside": outside_figure}
+    figures = {
+        "partitions": partition_figure,
+        "lifetimes": lifetimes_figure,
+        "outside": outside_figure,
+        "stream": stream_figure,
+    }
     for name, draw in figures.items():
         figure = draw()
         figure.savefig(IMAGES / f"{name}.png", dpi=DPI, metadata={"Software": None})

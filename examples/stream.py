@@ -1,0 +1,74 @@
+"""Score a stream as it runs; stop it anywhere, start it again, and it goes on as if it had never stopped.
+
+Run it as ``python examples/stream.py`` and press Ctrl-C when you like. The state is saved every midnight, to stream.mpf
+or to the file named on the command line, and the next run reads the stream again from there: what came after midnight
+is told twice, nothing is missed. Delete the file to begin anew.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from polyaforest import StreamingMPF
+
+HOUR = 60  # readings, one a minute; also how many are scored at once
+DAY = 24 * HOUR
+WARM_UP = DAY  # no alarms before that
+LINE = -4.5  # alarms below this score: see docs/streaming.md on where to draw it
+PAUSE = 0.05  # seconds, so that one can watch
+
+
+def readings(position: int) -> Iterator[np.ndarray]:
+    """Load and latency of a made-up service, an hour at a time, for ever; a source that can go back to any hour."""
+    while True:
+        rng = np.random.default_rng([7, position])
+        minutes = position + np.arange(HOUR)
+        load = 280 + 110 * np.sin(2 * np.pi * minutes / DAY) + rng.normal(0, 14, HOUR)
+        latency = 35 + 0.16 * load + rng.gamma(9, 1.5, HOUR)
+        if rng.uniform() < 0.05:  # now and then something breaks for a minute
+            load[HOUR // 2], latency[HOUR // 2] = load[HOUR // 2] + 300, latency[HOUR // 2] + rng.uniform(80, 400)
+        yield np.column_stack([load, latency])
+        position += HOUR
+
+
+def open_forest(state: Path) -> StreamingMPF:
+    """The forest of the last run, or a new one."""
+    if state.exists():
+        return StreamingMPF.load(state)
+    return StreamingMPF(window=DAY, n_estimators=50, random_state=0)
+
+
+def report(position: int, rows: np.ndarray, scores: np.ndarray) -> None:
+    """Print the readings that scored too low."""
+    for i in np.flatnonzero(scores < LINE):
+        day, minute = divmod(position + i, DAY)
+        when = f"day {day:3}, {minute // 60:02}:{minute % 60:02}"
+        print(f"{when}   {rows[i, 0]:4.0f} requests/s   {rows[i, 1]:4.0f} ms   score {scores[i]:6.2f}", flush=True)
+
+
+def main() -> None:
+    """Go on where the last run stopped."""
+    state = Path(sys.argv[1] if len(sys.argv) > 1 else "stream.mpf")
+    forest = open_forest(state)
+    position = forest.n_seen_ if state.exists() else 0
+    print(f"beginning at reading {position:,}; Ctrl-C stops", file=sys.stderr)
+    try:
+        for rows in readings(position):
+            scores = forest.score_then_learn(rows)
+            if position >= WARM_UP:
+                report(position, rows, scores)
+            position += len(rows)
+            if position % DAY == 0:
+                forest.save(state)
+            time.sleep(PAUSE)
+    except KeyboardInterrupt:
+        print("stopped; the next run goes on from the last midnight", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
