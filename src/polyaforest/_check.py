@@ -538,7 +538,7 @@ def _leaves_of(nodes: _Nodes, rows: Array) -> Array:
     while len(moving):
         moving = moving[nodes.feature[at[moving]] != NONE]
         j = at[moving]
-        goes_left = rows[moving % max(len(rows), 1), nodes.feature[j]] <= nodes.cut[j]
+        goes_left = rows[moving % len(rows), nodes.feature[j]] <= nodes.cut[j]
         at[moving] = np.where(goes_left, nodes.left[j], nodes.right[j])
     return at
 

@@ -39,6 +39,7 @@ class Holdings:
         self.n_seen = 0  # rows that have come so far, held or not
         self.clock = -math.inf  # the latest time that has come
         self.floor = -math.inf  # points that rank no higher are not held
+        self._newest = NONE  # the slot of the latest arrival, if it was taken in
         self._has_numbered = False  # whether a whole number was given as a key, which an arrival may have as well
         self._queue: list[tuple[float, int, int]] = []  # a heap of (rank, arrival, slot) of the points held
         self._free: list[int] = []  # a heap: which slot comes next depends only on which are free
@@ -61,6 +62,12 @@ class Holdings:
     def held_keys(self) -> list[Key]:
         """The keys of the points held, by order of arrival."""
         return sorted(self.slot_of, key=lambda key: int(self.arrivals[self.slot_of[key]]))
+
+    @property
+    def newest_key(self) -> Key | None:
+        """The key of the latest arrival, if it is held."""
+        slot = self._newest
+        return None if slot == NONE else self.keys[slot]
 
     def make_room(self, capacity: int) -> None:
         """Have at least so many slots."""
@@ -105,6 +112,7 @@ class Holdings:
                 leaving.append(heapq.heappop(self._queue)[2])
                 self._let_go(leaving[-1])
             until[i] = len(leaving)
+        self._newest = int(slots[-1]) if n and slots[-1] not in leaving else NONE
         return Schedule(slots, until, np.array(leaving, np.int32))
 
     def remove(self, slots: Iterable[int]) -> None:

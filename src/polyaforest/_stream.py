@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -39,6 +40,7 @@ from polyaforest.retention import Policy, Reservoir, Window
 
 WARM_UP = 256  # arrivals after which the weights of features are settled
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree runs through at once
+_MOST_HELD_OUT = 512  # points that are scored as if they had not come yet
 _SCORES = {"multiscale": SCORE_CELLS, "mass": SCORE_MASS, "log_mass": SCORE_LOG_MASS}
 
 
@@ -64,6 +66,7 @@ class Stream:
         self.rng = rules.plan.seed.spawn(1)[0].generate_state(4, np.uint64)  # for policies that draw
         self.next_birth = 1  # the arrival after which the trees are grown anew; 0 when they no longer are
         self.in_doubt = False  # whether learning was interrupted half-way
+        self.parting_scores = np.empty(0)  # of the points that a summary has forgotten, as `score_held` gives them
 
     @property
     def n_features(self) -> int:
@@ -137,6 +140,7 @@ class Stream:
             header["next_birth"],
             False,
         )
+        stream.parting_scores = np.empty(0)
         stream.holdings = Holdings(stream.rules.policy or Window(WARM_UP))
         stream.holdings.n_seen = header["n_seen"]
         stream.holdings.clock, stream.holdings.floor = float(part["clock"]), float(part["floor"])
@@ -197,6 +201,21 @@ class Stream:
         idle = np.full(len(rows), NONE, np.int32)
         schedule = Schedule(idle, np.zeros(len(rows), np.int32), np.empty(0, np.int32))
         return self._run(rows, schedule, self.rules.score, n_jobs)
+
+    def score_held(self, n_jobs: int | None) -> Array:
+        """Score points held, each by the forest without it: what it would have got had it come only now.
+
+        One point after another leaves a copy of the forest, is scored and comes back. Of many points a part, spread
+        over all arrivals, tells enough.
+        """
+        slots = self.holdings.held
+        slots = slots[:: -(-len(slots) // _MOST_HELD_OUT)].astype(np.int32)
+        if len(slots) == 0:
+            return np.empty(0)
+        copy = deepcopy(self)
+        engine.remove_points(copy.forest, copy.points, slots[:1], self._limits, n_jobs)
+        turns = Schedule(slots, np.minimum(np.arange(1, len(slots) + 1), len(slots) - 1).astype(np.int32), slots[1:])
+        return copy._run(self.points.values[slots], turns, self.rules.score, n_jobs)
 
     def delete(self, slots: Sequence[int], n_jobs: int | None) -> None:
         """Take points out again."""
@@ -299,6 +318,7 @@ class Stream:
         self.next_birth = 2 * self.next_birth if self.next_birth < WARM_UP else 0
         self.rebuild(n_jobs)
         if not self.keeps_points:
+            self.parting_scores = self.score_held(n_jobs)
             self._forget_points()
 
     def _weigh(self, rows: Array) -> None:

@@ -30,14 +30,22 @@ def all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
         raise
 
 
-def read_rows(estimator: BaseEstimator, X: Any, *, reset: bool) -> Array:
+def read_rows(estimator: BaseEstimator, X: Any, *, reset: bool, at_least: int = 1) -> Array:
     """`X` as a C-contiguous, writable float64 matrix of finite values, its columns checked against the fit's."""
     if not reset and _is_plain(estimator, X):
         _refuse_extreme(estimator, X)
         return X  # type: ignore[no-any-return]
     _refuse_unmeasurable(X)
     try:
-        rows = validate_data(estimator, X, reset=reset, dtype=np.float64, order="C", ensure_all_finite=False)
+        rows = validate_data(
+            estimator,
+            X,
+            reset=reset,
+            dtype=np.float64,
+            order="C",
+            ensure_all_finite=False,
+            ensure_min_samples=at_least,
+        )
     except (TypeError, ValueError) as problem:
         _name_unreadable_cell(X, problem)
         raise

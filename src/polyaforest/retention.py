@@ -149,6 +149,11 @@ class Reservoir:
 Policy: TypeAlias = Window | Reservoir
 
 
+def as_policy(window: Policy | timedelta | int) -> Policy:
+    """A window that was given in short: a number of points, or a length of time."""
+    return window if isinstance(window, Window | Reservoir) else Window(window)
+
+
 def _count(name: str, n: object) -> int:
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise ValueError(

@@ -150,9 +150,8 @@ class PolyaForest(OutlierMixin, BaseEstimator):
     def _check(self) -> None:
         """Raise unless what was read from a file can be a forest."""
         check_forest(self.forest_)
-        shape = (len(self.forest_.left), self.forest_.weights.shape[1])
-        if shape != (self.n_estimators, self.n_features_in_):
-            raise ValueError(f"its forest has {shape[0]} trees over {shape[1]} features, which is not what it says")
+        if self.forest_.weights.shape[1] != self.n_features_in_:
+            raise ValueError(f"its forest has {self.forest_.weights.shape[1]} features, not {self.n_features_in_}")
         if "feature_names_in_" in vars(self) and len(self.feature_names_in_) != self.n_features_in_:
             raise ValueError("the number of its feature names is not that of its features")
         if not 0 < self.prior_.strength < np.inf:
@@ -320,13 +319,16 @@ class PolyaForest(OutlierMixin, BaseEstimator):
             self.forest_, self._posterior = forest, posterior
 
     def _threshold(self, rows: Array) -> float:
-        """The score to flag below: at the contamination asked for, or where the bulk of the rows says the tail ends."""
-        if self.contamination != "auto":
-            return float(np.percentile(self._scores(rows), 100.0 * self.contamination))
-        if len(rows) > _THRESHOLD_ROWS:
+        """The score to flag below, by the scores of rows."""
+        if self.contamination == "auto" and len(rows) > _THRESHOLD_ROWS:
             rows = rows[np.random.default_rng(len(rows)).choice(len(rows), _THRESHOLD_ROWS, replace=False)]
-        scores = self._scores(rows)
-        if self.score != "mass":
+        return self._line(self._scores(rows), is_log=self.score != "mass")
+
+    def _line(self, scores: Array, *, is_log: bool) -> float:
+        """The score at the contamination asked for, or where the bulk of the scores says that their tail ends."""
+        if self.contamination != "auto":
+            return float(np.percentile(scores, 100.0 * self.contamination))
+        if is_log:
             return auto_threshold(scores)
         with np.errstate(divide="ignore"):
             threshold = np.exp(auto_threshold(np.log(scores)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
 from numbers import Integral, Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -25,7 +27,7 @@ from polyaforest._validation import (
     read_stamps,
     refuse_rows_outside,
 )
-from polyaforest.retention import Policy, Reservoir, Window
+from polyaforest.retention import Policy, Reservoir, Window, as_policy
 
 if TYPE_CHECKING:
     from polyaforest._stream import Stream
@@ -108,7 +110,14 @@ class StreamingMPF(PolyaForest):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **PolyaForest._parameter_constraints,
         "max_samples": [Interval(Integral, 1, None, closed="left"), Interval(Real, 0, 1, closed="right"), None],
-        "window": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left"), Window, Reservoir, None],
+        "window": [
+            StrOptions({"auto"}),
+            Interval(Integral, 1, None, closed="left"),
+            Window,
+            Reservoir,
+            timedelta,
+            None,
+        ],
     }
 
     _lifetimes: ClassVar[Array] = np.geomspace(0.5, 5, 5)
@@ -119,7 +128,7 @@ class StreamingMPF(PolyaForest):
         *,
         n_estimators: int = 100,
         max_samples: int | float | None = 256,
-        window: int | Window | Reservoir | str | None = "auto",
+        window: int | timedelta | Window | Reservoir | str | None = "auto",
         max_depth: int | None = None,
         prior_strength: float = 0.001,
         lifetime: float = np.inf,
@@ -159,8 +168,7 @@ class StreamingMPF(PolyaForest):
                 self._fit_table(rows, keys, times)
             else:
                 stream = self._new_stream(rows)
-                stamps = read_stamps(times, len(rows), needed=stream.holdings.policy.needs_times)
-                names = read_keys(keys, len(rows))
+                stamps, names = self._read_labels(stream, len(rows), keys, times)
                 stream.holdings.refuse_keys(names)
                 stream.begin_with(rows, names, stamps, self.n_jobs)
                 self._follow(stream, rows)
@@ -196,7 +204,7 @@ class StreamingMPF(PolyaForest):
             As `score_samples` gives them; higher is more normal. A forest that holds nothing yet gives every row a mass
             of one half.
         """
-        return self._advance(X, keys, times, is_scored=True)
+        return self._advance(X, keys, times, is_scored=True)[0]
 
     def insert(self, x: Any, key: Key | None = None, time: Any = None) -> Key | None:
         """Learn one point.
@@ -214,11 +222,12 @@ class StreamingMPF(PolyaForest):
         key : int, str or None
             The point's key; None if the window did not take it in, or keeps no points.
         """
+        if isinstance(x, Mapping):
+            raise TypeError(
+                "insert takes the values alone, in the order of the columns; got a mapping of names to them"
+            )
         row = x.to_frame().T if hasattr(x, "to_frame") else np.reshape(np.asarray(x), (1, -1))
-        self._advance(row, [key], None if time is None else [time], is_scored=False)
-        holdings = self._continued().holdings
-        key = holdings.n_seen - 1 if key is None else read_key(key)
-        return key if key in holdings.slot_of else None
+        return self._advance(row, None if key is None else [key], None if time is None else [time], is_scored=False)[1]
 
     def delete(self, keys: Key | Iterable[Key]) -> Self:
         """Take points out again: afterwards the forest is what it would be had they never come.
@@ -281,7 +290,8 @@ class StreamingMPF(PolyaForest):
     def n_points_(self) -> int:
         """Points that every tree holds."""
         check_is_fitted(self)
-        return int(self.forest_.counts[0, self.forest_.root[0]])
+        with self._lock.reading():
+            return int(self.forest_.counts[0, self.forest_.root[0]])
 
     @property
     def n_seen_(self) -> int:
@@ -291,25 +301,33 @@ class StreamingMPF(PolyaForest):
     @property
     def points_(self) -> Array:
         """The points held, by order of arrival, ndarray of shape (n_points_, n_features)."""
-        return self._with_points().rows
+        with self._with_points() as stream:
+            return stream.rows
 
     @property
     def keys_(self) -> list[Key]:
         """The keys of ``points_``, in the same order."""
-        holdings = self._with_points().holdings
-        return holdings.held_keys
+        with self._with_points() as stream:
+            return stream.holdings.held_keys
 
     @property
     def offset_(self) -> float:
         """``decision_function = score_samples - offset_``.
 
-        Of a stream, it is placed by the points held as they are now; without any, by those held last.
+        Of a stream, it is placed by the points held as they are now, each scored as if it had not come yet; of one
+        that keeps no points, by those of the warm-up.
         """
         check_is_fitted(self)
-        if self._offset is None:
-            held = self._kept().rows
-            self._offset = self._threshold(held) if len(held) else -np.inf
-        return self._offset
+        offset = self._offset
+        if offset is None:
+            stream = self._kept()
+            with self._lock.reading():
+                offset = self._offset = self._line_of_held(stream)
+        return offset
+
+    def _line_of_held(self, stream: Stream) -> float:
+        scores = stream.score_held(self.n_jobs) if stream.keeps_points else stream.parting_scores
+        return self._line(scores, is_log=stream.rules.score != "mass") if len(scores) else -np.inf
 
     # ---- inner workings ---------------------------------------------------------------------------------------------
 
@@ -322,11 +340,14 @@ class StreamingMPF(PolyaForest):
         self._offset = self._threshold(rows)
 
     def _state(self) -> tuple[Header, Arrays]:
+        stream = self._stream
+        if stream is not None:
+            stream.refuse_if_in_doubt()
+            self._offset = None if stream.keeps_points else self._offset or self._line_of_held(stream)
         header, arrays = super()._state()
-        if self._stream is None:
+        if stream is None:
             return {**header, "stream": None}, arrays
-        self._stream.refuse_if_in_doubt()
-        about, parts = self._stream.state()
+        about, parts = stream.state()
         return {**header, "stream": about}, {**arrays, **parts}
 
     @classmethod
@@ -339,8 +360,11 @@ class StreamingMPF(PolyaForest):
             )
         return forest
 
-    def _advance(self, X: Any, keys: Any, times: Any, *, is_scored: bool) -> Array:
-        """Learn rows, each scored first if wanted; all checks come before any change."""
+    def _advance(self, X: Any, keys: Any, times: Any, *, is_scored: bool) -> tuple[Array, Key | None]:
+        """Learn rows, each scored first if wanted; return the scores, and the key of the last row if it is held.
+
+        All checks come before any change.
+        """
         if not hasattr(self, "forest_"):
             self._validate_params()
             with all_or_nothing(self):
@@ -348,19 +372,27 @@ class StreamingMPF(PolyaForest):
                 stream = self._new_stream(rows)
                 self._follow(stream, None)
                 return self._learn(stream, rows, keys, times, is_scored)
-        return self._learn(self._continued(), read_rows(self, X, reset=False), keys, times, is_scored)
+        rows = read_rows(self, X, reset=False, at_least=0)
+        return self._learn(self._continued(), rows, keys, times, is_scored)
 
-    def _learn(self, stream: Stream, rows: Array, keys: Any, times: Any, is_scored: bool) -> Array:
-        stamps = read_stamps(times, len(rows), needed=stream.holdings.policy.needs_times)
-        names = read_keys(keys, len(rows))
-        if self.domain is not None and not self._is_closed:
+    def _learn(self, stream: Stream, rows: Array, keys: Any, times: Any, is_scored: bool) -> tuple[Array, Key | None]:
+        stamps, names = self._read_labels(stream, len(rows), keys, times)
+        if np.isfinite(self.forest_.domain).all():
             refuse_rows_outside(self, rows, self.forest_.domain)
         with self._lock.writing():
-            if stream.keeps_points:
-                stream.holdings.refuse_keys(names)
-            scores: Array = stream.advance(rows, names, stamps, is_scored=is_scored, n_jobs=self.n_jobs)
-            self._refresh(stream)
-        return scores
+            stream.holdings.refuse_keys(names)
+            try:
+                scores: Array = stream.advance(rows, names, stamps, is_scored=is_scored, n_jobs=self.n_jobs)
+            finally:
+                self._refresh(stream)
+            return scores, stream.holdings.newest_key
+
+    @staticmethod
+    def _read_labels(stream: Stream, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
+        """The times and keys of rows."""
+        if keys is not None and stream.rules.policy is None:
+            raise ValueError("a forest with window=None keeps no points, so keys mean nothing to it")
+        return read_stamps(times, n_rows, needed=stream.holdings.policy.needs_times), read_keys(keys, n_rows)
 
     def _new_stream(self, rows: Array) -> Stream:
         """A stream by the parameters as they are, for rows like these."""
@@ -379,7 +411,7 @@ class StreamingMPF(PolyaForest):
     def _policy(self) -> Policy | None:
         if isinstance(self.window, str):
             return Window(_streams().WARM_UP)
-        return Window(self.window) if isinstance(self.window, int | np.integer) else self.window
+        return None if self.window is None else as_policy(self.window)
 
     def _follow(self, stream: Stream, rows: Array | None) -> None:
         """Make `stream` this detector's; `rows` place the threshold where no points are kept to do it."""
@@ -391,7 +423,7 @@ class StreamingMPF(PolyaForest):
     def _refresh(self, stream: Stream) -> None:
         """Show the stream as it is now, and forget what was derived from it as it was."""
         self.forest_, self.lifetimes_, self._posterior = stream.forest, stream.lifetimes, None
-        if stream.keeps_points:
+        if stream.keeps_points or len(stream.parting_scores):
             self._offset = None
 
     def _scores(self, rows: Array) -> Array:
@@ -409,11 +441,14 @@ class StreamingMPF(PolyaForest):
             raise AttributeError('this forest was fitted on a table (window="auto") and keeps no points: set a window')
         return self._stream
 
-    def _with_points(self) -> Stream:
+    @contextmanager
+    def _with_points(self) -> Iterator[Stream]:
+        """The stream, for as long as nobody changes it."""
         stream = self._kept()
-        if not stream.keeps_points:
-            raise AttributeError("a forest with window=None keeps no points")
-        return stream
+        with self._lock.reading():
+            if not stream.keeps_points:
+                raise AttributeError("a forest with window=None keeps no points")
+            yield stream
 
     def _continued(self) -> Stream:
         """The stream, to be changed."""
