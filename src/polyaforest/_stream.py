@@ -208,10 +208,10 @@ class Stream:
         One point after another leaves a copy of the forest, is scored and comes back. Of many points a part, spread
         over all arrivals, tells enough.
         """
-        slots = self.holdings.held
-        slots = slots[:: -(-len(slots) // _MOST_HELD_OUT)].astype(np.int32)
+        slots = self.holdings.held.astype(np.int32)
         if len(slots) == 0:
             return np.empty(0)
+        slots = slots[:: -(-len(slots) // _MOST_HELD_OUT)]
         copy = deepcopy(self)
         engine.remove_points(copy.forest, copy.points, slots[:1], self._limits, n_jobs)
         turns = Schedule(slots, np.minimum(np.arange(1, len(slots) + 1), len(slots) - 1).astype(np.int32), slots[1:])
