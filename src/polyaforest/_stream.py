@@ -211,7 +211,7 @@ class Stream:
         slots = self.holdings.held.astype(np.int32)
         if len(slots) == 0:
             return np.empty(0)
-        slots = slots[:: -(-len(slots) // _MOST_HELD_OUT)]
+        slots = np.ascontiguousarray(slots[:: -(-len(slots) // _MOST_HELD_OUT)])
         copy = deepcopy(self)
         engine.remove_points(copy.forest, copy.points, slots[:1], self._limits, n_jobs)
         turns = Schedule(slots, np.minimum(np.arange(1, len(slots) + 1), len(slots) - 1).astype(np.int32), slots[1:])
