@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready-dev
 READY_BENCH := $(VENV)/.ready-bench
 LOWEST := joblib==1.3.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotlib==3.8.* pandas==2.1.* polars==1.0.* \
-	scipy==1.11.*
+	scipy==1.13.* river==0.21.* pyod==2.0.*
 
 # Editing a kernel can leave its cached callers stale, so the cache is kept apart for each state of the sources.
-export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/kernels/*.py | cksum | cut -d' ' -f1)
+export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/*/*.py | cksum | cut -d' ' -f1)
 
 .PHONY: demo test test-slow test-lowest lint format bench bench-defaults docs clean help
 

@@ -1,0 +1,485 @@
+"""The streaming detector as a citizen of river."""
+
+import copy
+import math
+import pickle
+import random
+import subprocess
+import sys
+from datetime import datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+pytest.importorskip("river")
+
+from river import anomaly, checks, compose, datasets, evaluate, metrics, preprocessing
+
+import polyaforest
+from polyaforest import Reservoir, Window
+from polyaforest.adapters.river import StreamingMPF
+
+NAMES = ["amount", "balance", "count"]
+ROWS = np.random.default_rng(0).normal([5.0, -100.0, 0.0], [1.0, 30.0, 0.01], size=(400, 3))
+STREAM = [dict(zip(NAMES, row, strict=True)) for row in ROWS.tolist()]
+
+
+def build(**parameters):
+    return StreamingMPF(**{"n_estimators": 5, "seed": 0, "window": 64, "grace_period": 0} | parameters)
+
+
+def learned(stream, **parameters):
+    model = build(**parameters)
+    for x in stream:
+        model.learn_one(x)
+    return model
+
+
+def surprises(scores):
+    """What scores between 0 and 1 are in nats."""
+    scores = np.asarray(scores)
+    return scores / (1 - scores)
+
+
+# ---- river's checks --------------------------------------------------------------------------------------------------
+
+
+class CreditCard:
+    """Stands in for river's data set of the same name and features, which is a download of 150 MB."""
+
+    def take(self, n):
+        rng = np.random.default_rng(0)
+        names = ["Time", *(f"V{k}" for k in range(1, 29)), "Amount"]
+        for i in range(n):
+            is_fraud = i % 50 == 49
+            values = rng.normal(scale=3.0 if is_fraud else 1.0, size=30)
+            values[0], values[-1] = i // 2, 50 * abs(values[-1])
+            yield dict(zip(names, values.tolist(), strict=True)), int(is_fraud)
+
+
+class Upside(StreamingMPF):
+    """Takes the normal for the odd."""
+
+    def score_one(self, x):
+        return 1 - super().score_one(x)
+
+
+@pytest.fixture
+def at_hand(monkeypatch):
+    monkeypatch.setattr(datasets, "CreditCard", CreditCard)
+
+
+@pytest.mark.usefixtures("at_hand")
+@pytest.mark.parametrize("parameters", [{}, {"missing": 0.0, "window": Reservoir(32), "score": "log_mass"}])
+def test_rivers_own_checks_pass(parameters):
+    model = StreamingMPF(n_estimators=2, **parameters)
+    names = {check.__name__ for check in checks.yield_checks(model)}
+    assert {"check_emerging_features", "check_shuffle_features_no_impact", "check_roc_auc"} <= names
+    assert not model._unit_test_skips()
+    checks.check_estimator(model)
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_rivers_own_checks_can_fail():
+    with pytest.raises(AssertionError):
+        checks.check_estimator(Upside(n_estimators=2))
+
+
+# ---- scores ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", ["multiscale", "log_mass", "mass"])
+def test_scores_are_those_of_the_forest_turned_round(score):
+    model = build(score=score)
+    ours = []
+    for x in STREAM:
+        ours.append(model.score_one(x))
+        model.learn_one(x)
+    theirs = polyaforest.StreamingMPF(n_estimators=5, window=64, score=score, random_state=0).score_then_learn(ROWS)
+    assert ours[0] == 0.0  # nothing was known yet
+    if score == "mass":
+        np.testing.assert_allclose(ours[1:], 1 - theirs[1:], rtol=1e-12)
+    else:
+        np.testing.assert_allclose(surprises(ours[1:]), -theirs[1:], rtol=1e-9)
+    assert all(isinstance(value, float) and 0 <= value <= 1 for value in ours)
+
+
+def test_the_odder_of_two_oddities_scores_higher():
+    model = learned(STREAM)
+    scores = [model.score_one({**STREAM[0], "amount": 10.0**k}) for k in range(1, 8)]
+    assert scores == sorted(set(scores))
+    assert scores[-1] < 1
+
+
+def test_nothing_is_as_odd_as_what_cannot_be():
+    assert learned(STREAM, domain="data", score="log_mass").score_one({**STREAM[0], "amount": 1e6}) == 1.0
+
+
+@pytest.mark.parametrize("parameters", [{}, {"missing": 0.0}, {"window": Reservoir(20)}, {"score": "mass"}])
+def test_scoring_and_learning_in_one_walk_is_the_same(parameters):
+    rng = random.Random(0)
+    in_two, in_one = build(**parameters), build(**parameters)
+    for x in STREAM[:150]:
+        some = {name: value for name, value in x.items() if rng.random() < 0.9}
+        score = in_two.score_one(some)
+        in_two.learn_one(some)
+        assert in_one.score_then_learn_one(some) == pytest.approx(score, rel=1e-12, abs=1e-15)
+    assert in_one.features == in_two.features
+    np.testing.assert_array_equal(in_one.forest.points_, in_two.forest.points_)
+
+
+def test_nothing_is_scored_in_the_grace_period():
+    patient, hasty = build(grace_period=10), build()
+    for i, x in enumerate(STREAM[:30]):
+        scores = patient.score_one(x), hasty.score_one(x)
+        assert scores[0] == (0.0 if i < 10 else scores[1])
+        assert patient.score_then_learn_one(x) == pytest.approx(scores[0], rel=1e-12)
+        hasty.learn_one(x)
+
+
+def test_learning_a_frame_is_learning_its_rows():
+    frame = pd.DataFrame(STREAM[:200])
+    gaps = frame.mask(np.random.default_rng(0).random(frame.shape) < 0.05)
+    wider = frame.assign(new=np.arange(200.0))
+    for kind in (pd.DataFrame, pl.from_pandas):
+        one, many = build(), build()
+        for part in (frame[:50], frame[50:100][["count", "amount", "balance"]], gaps[100:150], wider[150:], frame[:0]):
+            many.learn_many(kind(part))
+            for x in part.to_dict("records"):
+                one.learn_one(x)
+        assert one.features == many.features == [*NAMES, "new"]
+        assert [one.score_one(x) for x in STREAM] == [many.score_one(x) for x in STREAM]
+
+
+# ---- features that come and go ---------------------------------------------------------------------------------------
+
+
+def test_the_order_of_features_does_not_matter():
+    mixed = [{"a": x["amount"], 7: x["balance"], ("b", 1): x["count"]} for x in STREAM[:100]]
+    turned = [dict(reversed(x.items())) for x in mixed]
+    one, other = learned(mixed), learned(turned)
+    assert one.features == other.features
+    assert [one.score_one(x) for x in mixed] == [other.score_one(x) for x in turned]
+
+
+def test_numbered_features_stand_in_the_order_of_their_numbers():
+    assert learned([{k: float(k) for k in (10, 9, 0)}]).features == [0, 9, 10]
+
+
+def two_kinds(n):
+    """Observations near (0, 0) and near (10, 10), with a third feature that says nothing."""
+    rng = random.Random(0)
+    for i in range(n):
+        place = 10 * (i % 2)
+        yield {"a": place + rng.gauss(0, 1), "b": place + rng.gauss(0, 1), "c": rng.gauss(0, 100)}
+
+
+def test_a_missing_feature_is_filled_in_from_the_point_most_like_the_rest():
+    model = learned(two_kinds(200), n_estimators=50)
+    for place, elsewhere in ((0, 10), (10, 0)):
+        partial = {"a": place, "c": 0.0}
+        likely, unlikely = ({**partial, "b": b} for b in (place, elsewhere))
+        assert model.score_one(partial) < (model.score_one(likely) + model.score_one(unlikely)) / 2
+        model.learn_one(partial)
+        filled = dict(zip(model.features, model.forest.points_[-1], strict=True))
+        assert filled["a"] == place
+        assert abs(filled["b"] - place) < 5
+
+
+def test_a_missing_feature_makes_an_odd_one_no_less_odd():
+    model = learned(two_kinds(200), n_estimators=50)
+    odd = model.score_one({"a": 100.0, "b": 0.0, "c": 0.0})
+    assert model.score_one({"a": 100.0, "c": 0.0}) == pytest.approx(odd, abs=0.05)
+    assert model.score_one({"c": 0.0}) < 0.7 < odd
+
+
+@pytest.mark.parametrize("nothing", [None, math.nan, np.float64("nan")])
+def test_none_and_nan_are_not_there(nothing):
+    model = learned(STREAM[:100])
+    without = {name: value for name, value in STREAM[0].items() if name != "count"}
+    assert model.score_one({**without, "count": nothing}) == model.score_one(without)
+    assert learned([{"a": 1.0, "b": nothing}]).features == ["a"]
+
+
+def test_missing_names_the_value_of_what_is_not_there():
+    model = learned(STREAM[:100], missing=-7.0)
+    assert model.score_one({"amount": 5.0}) == model.score_one({"amount": 5.0, "balance": -7.0, "count": -7.0})
+    model.learn_one({"new": 1.0})
+    assert model.features == [*NAMES, "new"]
+    assert (model.forest.points_[:-1, 3] == -7.0).all()
+    np.testing.assert_array_equal(model.forest.points_[-1], [-7.0, -7.0, -7.0, 1.0])
+    model.learn_one({})
+    np.testing.assert_array_equal(model.forest.points_[-1], [-7.0] * 4)
+
+
+def test_an_observation_that_says_nothing_is_not_learned():
+    model = build()
+    for x in ({}, {"a": None}):
+        model.learn_one(x)
+        assert model.score_one(x) == model.score_then_learn_one(x) == 0.0
+    assert model.forest is None
+    model = learned(STREAM[:10])
+    model.learn_one({"amount": None})
+    assert model.forest.n_seen_ == 10
+    assert model.score_one({}) == model.score_then_learn_one({}) == 0.0
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"window": 10}, {"window": Reservoir(16)}, {"feature_weights": None}, {"domain": "data"}, {"max_depth": 4}],
+)
+def test_a_new_feature_becomes_a_column(parameters):
+    model = learned(STREAM[:100], **parameters)
+    before = model.forest.points_
+    keys = model.forest.keys_
+    known = model.score_one(STREAM[0])
+    assert model.score_one({**STREAM[0], "new": 3.0}) == known  # nothing to compare it with
+
+    model.learn_one({**STREAM[100], "new": 3.0, "also": 4.0})
+    assert model.features == [*NAMES, "also", "new"]
+    assert model.forest.n_seen_ == 101
+    stayed = [key for key in model.forest.keys_ if key in keys]
+    points = model.forest.points_
+    np.testing.assert_array_equal(points[: len(stayed), :3], before[[keys.index(key) for key in stayed]])
+    assert (points[:, 3:] == [4.0, 3.0]).all()
+    model.forest._stream.check()
+
+    for x in STREAM[101:]:
+        model.learn_one({**x, "new": x["count"], "also": 1.0})
+        assert 0 <= model.score_one(x) <= 1
+    model.forest._stream.check()
+
+
+def test_what_is_odd_in_a_new_feature_is_found():
+    rng = random.Random(0)
+    model = learned(STREAM[:100], n_estimators=50)
+    for x in STREAM[100:]:
+        model.learn_one({**x, "new": rng.gauss(1000, 1)})
+    usual, odd = ({**STREAM[0], "new": value} for value in (1000.0, 1020.0))
+    assert model.score_one(odd) > model.score_one(usual) + 0.1
+
+
+def test_features_that_come_one_by_one_are_as_good_as_all_at_once():
+    def stream():
+        rng = random.Random(1)
+        for i in range(600):
+            yield {"abcde"[k]: rng.gauss(10 * k, k + 1) + (20 * (k + 1) if i % 40 == 39 else 0) for k in range(5)}
+
+    def auc(features_at):
+        model, metric = StreamingMPF(n_estimators=30, window=128, seed=0), metrics.RollingROCAUC(window_size=300)
+        for i, x in enumerate(stream()):
+            shown = {name: value for name, value in x.items() if name in features_at(i)}
+            score = model.score_then_learn_one(shown)
+            if i >= 300:
+                metric.update(i % 40 == 39, score)
+        return metric.get()
+
+    assert auc(lambda i: "abcde") > 0.95
+    assert auc(lambda i: "abcde"[: 1 + i // 40]) > 0.95
+
+
+def test_a_summary_fills_in_what_it_learned_last_and_leaves_new_features_out():
+    model = learned(STREAM[:300], window=None, max_depth=5)
+    last = STREAM[299]
+    partial = {"amount": 5.0, "new": 1.0}
+    assert model.score_one(partial) == model.score_one({**last, "amount": 5.0})
+    model.learn_one(partial)
+    assert model.features == NAMES
+    assert model.forest.n_seen_ == 301
+
+
+def test_a_summary_takes_in_new_features_while_it_warms_up():
+    model = learned(STREAM[:200], window=None, max_depth=5)
+    for x in STREAM[200:]:
+        model.learn_one({**x, "new": 1.0})
+    assert model.features == [*NAMES, "new"]
+    assert model.forest.n_seen_ == 400
+
+
+def test_a_forest_that_was_emptied_goes_on_with_new_features():
+    model = learned(STREAM[:20])
+    model.forest.delete(model.forest.keys_)
+    model.learn_one({"amount": 1.0, "new": 2.0})
+    assert model.features == [*NAMES, "new"]
+    assert model.forest.n_points_ == 1
+    assert model.score_one({"amount": 1.0, "new": 2.0}) < 0.5
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ({**STREAM[0], "count": "many"}, "feature 'count' is 'many', which is not a number: encode it first"),
+        ({**STREAM[0], "new": datetime(2020, 1, 1)}, "feature 'new' is datetime.*, which is not a number"),
+        ({**STREAM[0], "new": math.inf}, r"feature 'new' is inf, beyond 1e\+300: cap or rescale it first"),
+        ({**STREAM[0], "amount": -1e301}, r"feature 'amount' is -1e\+301, beyond"),
+    ],
+)
+def test_an_error_names_the_feature_and_changes_nothing(x, message):
+    for model in (build(), learned(STREAM[:50])):
+        before = pickle.dumps(model)
+        for method in (model.learn_one, model.score_then_learn_one, model.score_one)[: 3 if model.forest else 1]:
+            with pytest.raises(ValueError, match=message):
+                method(x)
+        assert pickle.dumps(model) == before
+
+
+def test_an_unreadable_column_is_named():
+    with pytest.raises(ValueError, match="feature 'word' holds what is not a number"):
+        build().learn_many(pd.DataFrame({"count": [1.0], "word": ["a"]}))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"feature_weights": [1.0, 2.0]}, 'feature_weights must be "auto" or None'),
+        ({"domain": [[0.0], [1.0]]}, 'domain must be None or "data"'),
+        ({"missing": math.inf}, "missing must be None or a finite number"),
+        ({"missing": "zero"}, "missing must be None or a finite number"),
+    ],
+)
+def test_parameters_that_only_fixed_columns_could_have_are_refused(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        build(**parameters)
+
+
+def test_parameters_the_forest_refuses_leave_nothing_behind():
+    model = build(n_estimators=0)
+    with pytest.raises(ValueError, match="n_estimators"):
+        model.learn_one(STREAM[0])
+    assert model.forest is None
+    assert model.features == []
+
+
+def test_a_new_feature_for_which_memory_is_short_is_refused_and_the_rest_goes_on(monkeypatch):
+    model, unharmed = learned(STREAM[:50]), learned(STREAM[:50])
+    with monkeypatch.context() as short:
+        short.setattr("polyaforest._engine.memory_limit", lambda: 1.0)
+        with pytest.raises(MemoryError):
+            model.learn_one({**STREAM[50], "new": 1.0})
+    assert model.features == NAMES
+    assert model.score_one(STREAM[60]) == unharmed.score_one(STREAM[60])
+
+
+# ---- times -----------------------------------------------------------------------------------------------------------
+
+
+def test_windows_in_time_go_by_t():
+    start = datetime(2020, 1, 1)
+    model = build(window=Window(timedelta(minutes=10)))
+    for i, x in enumerate(STREAM[:30]):
+        model.score_then_learn_one(x, t=start + timedelta(minutes=i))
+    assert model.forest.n_points_ == 10
+    model.learn_one({**STREAM[30], "new": 1.0}, t=start + timedelta(minutes=32))
+    assert model.forest.n_points_ == 8
+    for x in (STREAM[31], {**STREAM[31], "newer": 1.0}):
+        before = pickle.dumps(model)
+        with pytest.raises(ValueError, match="goes by time"):
+            model.learn_one(x)
+        assert pickle.dumps(model) == before
+
+
+# ---- the rest of the company -----------------------------------------------------------------------------------------
+
+
+def labelled(n, seed=0):
+    rng = random.Random(seed)
+    for i in range(n):
+        is_odd = i % 25 == 24
+        yield {"a": rng.gauss(0, 1), "b": rng.gauss(50, 10) + 80 * is_odd, "c": rng.gauss(0, 1e-3)}, is_odd
+
+
+@pytest.mark.filterwarnings("ignore:'scipy.integrate.trapz':DeprecationWarning")  # of river before 0.22
+@pytest.mark.parametrize("scaler", [preprocessing.StandardScaler, preprocessing.MinMaxScaler])
+def test_a_pipeline_validated_as_it_learns_finds_anomalies(scaler):
+    model = scaler() | StreamingMPF(n_estimators=30, window=128, seed=0)
+    # ROCAUC looks at ten thresholds from 0 to 1, whatever the scores: on another scale it would be 0
+    for metric, least in ((metrics.RollingROCAUC(window_size=1000), 0.9), (metrics.ROCAUC(), 0.8)):
+        evaluate.progressive_val_score(labelled(1000), model.clone(), metric)
+        assert metric.get() > least
+
+
+def test_a_pipeline_adds_and_drops_features():
+    model = compose.Discard("c") | preprocessing.OneHotEncoder() | build(missing=0.0)
+    for i in range(100):
+        x = {"colour": ["red", "green", "blue"][i % 3 if i > 50 else 0], "c": 0.0}
+        assert 0 <= model.score_one(x) < 1
+        model.learn_one(x)
+    assert set(model["StreamingMPF"].features) == {"colour_red", "colour_green", "colour_blue"}
+
+
+@pytest.mark.parametrize("is_protected", [True, False])
+def test_a_quantile_filter_flags_the_odd(is_protected):
+    detector = StreamingMPF(n_estimators=30, window=128, seed=0)
+    model = anomaly.QuantileFilter(detector, q=0.95, protect_anomaly_detector=is_protected)
+    report = metrics.ClassificationReport()
+    for i, (x, is_odd) in enumerate(labelled(1500)):
+        is_flagged = model.classify(model.score_one(x))
+        model.learn_one(x)
+        if i > 300:
+            report.update(is_odd, is_flagged)
+    confusion = report.cm
+    assert confusion[True][True] / (confusion[True][True] + confusion[True][False]) > 0.9
+    assert confusion[False][True] / (confusion[False][False] + confusion[False][True]) < 0.1
+    assert (model.anomaly_detector.forest.n_seen_ < 1500) == is_protected
+
+
+def test_a_filter_in_a_pipeline_keeps_the_odd_from_what_follows():
+    detector = StreamingMPF(n_estimators=20, window=128, seed=0)
+    model = anomaly.ThresholdFilter(detector, threshold=0.74) | preprocessing.StandardScaler()
+    for x, _ in labelled(600):
+        model.learn_one(x)
+    scaler = model["StandardScaler"]
+    assert 500 < scaler.counts["b"] < 600
+    assert scaler.means["b"] == pytest.approx(50, abs=1.5)  # with the odd ones it would be 53
+
+
+def test_the_seed_decides():
+    def scores(seed):
+        model = build(seed=seed)
+        return [model.score_then_learn_one(x) for x in STREAM[:100]]
+
+    assert scores(1) == scores(1)
+    assert scores(1) != scores(2)
+    assert scores(None) != scores(None)
+
+
+def test_a_clone_starts_afresh_and_a_copy_goes_on():
+    model = learned(STREAM[:100])
+    model.learn_one({**STREAM[100], "new": 1.0})
+    fresh = model.clone({"window": 32})
+    assert (fresh.forest, fresh.features, fresh.window, fresh.seed) == (None, [], 32, 0)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        twin = copy.deepcopy(model)
+        for x in STREAM[101:150]:
+            assert again.score_then_learn_one(x) == twin.score_then_learn_one(x)
+        assert again.features == model.features
+        assert model.forest.n_seen_ == 101
+
+
+MISSING = """
+import sys
+sys.modules[{absent!r}] = None
+import polyaforest.adapters
+try:
+    import polyaforest.adapters.river
+except ImportError as problem:
+    print(type(problem).__name__, problem.name, problem)
+"""
+
+
+@pytest.mark.parametrize(
+    ("absent", "message"),
+    [
+        ("river", 'polyaforest.adapters.river needs river: pip install "polyaforest[river]"'),
+        ("river.base", "import of river.base halted; None in sys.modules"),  # broken, not missing
+    ],
+)
+def test_without_river_one_is_told_how_to_get_it(absent, message):
+    command = [sys.executable, "-W", "error", "-c", MISSING.format(absent=absent)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == f"ModuleNotFoundError {absent} {message}"
