@@ -34,6 +34,7 @@ from polyaforest._holdings import Holdings, Key, Schedule
 from polyaforest._locks import uninterrupted
 from polyaforest._plan import Plan, Weighting, weighting_of_rows
 from polyaforest._state import decode, encode, pack_keys, packed, unpack_keys, unpacked
+from polyaforest._validation import all_or_nothing
 from polyaforest.kernels.online import Limits
 from polyaforest.kernels.stream import Chunk, Scoring
 from polyaforest.retention import Policy, Reservoir, Window
@@ -234,9 +235,25 @@ class Stream:
 
     def rebuild(self, n_jobs: int | None) -> None:
         """Weigh features anew by the points held, and grow all trees anew."""
-        if len(self.holdings):
-            self._weigh(self.rows)
-        self._grow_anew(n_jobs)
+        with all_or_nothing(self):
+            if len(self.holdings):
+                self._weigh(self.rows)
+            self._grow_anew(n_jobs)
+
+    def widen(self, values: Array, n_jobs: int | None) -> None:
+        """Add features in which every point held has the value given, and grow the trees anew."""
+        plan, n_new = self.rules.plan, len(values)
+        wider = np.zeros((len(self.points.values), self.n_features + n_new))
+        wider[:, :-n_new] = self.points.values
+        wider[self.holdings.held, -n_new:] = values
+        domain = np.hstack([plan.domain, np.repeat([[np.inf], [-np.inf]], n_new, axis=1)])
+        fixed = plan.weighting.fixed
+        weighting = plan.weighting._replace(fixed=None if fixed is None else np.append(fixed, np.ones(n_new)))
+        self.refuse_if_in_doubt()
+        with all_or_nothing(self), uninterrupted():
+            self.points = self.points._replace(values=wider)
+            self.rules = self.rules._replace(plan=plan._replace(domain=domain, weighting=weighting))
+            self.rebuild(n_jobs)
 
     # ---- one chunk --------------------------------------------------------------------------------------------------
 

@@ -19,14 +19,14 @@ _EXACT_INTEGER = 2**53
 
 
 @contextmanager
-def all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
-    """Leave `estimator` as it was if anything goes wrong; its arrays are replaced as it learns, never written to."""
-    before = dict(vars(estimator))
+def all_or_nothing(thing: object) -> Iterator[None]:
+    """Leave `thing` as it was if anything goes wrong, where it replaces its parts and does not write to them."""
+    before = dict(vars(thing))
     try:
         yield
     except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
+        vars(thing).clear()
+        vars(thing).update(before)
         raise
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from polyaforest import estimators
 from polyaforest._arrays import Array
 from polyaforest._locks import uninterrupted
-from polyaforest._validation import LARGEST, all_or_nothing, read_stamps
+from polyaforest._validation import LARGEST, read_stamps
 from polyaforest.adapters._shared import anomaly_scores, extra
 from polyaforest.retention import Reservoir, Window
 
@@ -315,20 +315,9 @@ def _widen(forest: estimators.StreamingMPF, values: Array) -> None:
     """Add columns in which every point held has the value given, and grow the trees anew."""
     stream = forest._stream
     assert stream is not None
-    n_new, plan, points = len(values), stream.rules.plan, stream.points
-    wider = np.zeros((len(points.values), plan.domain.shape[1] + n_new))
-    wider[:, :-n_new] = points.values
-    wider[stream.holdings.held, -n_new:] = values
-    nowhere = np.repeat([[math.inf], [-math.inf]], n_new, axis=1)
-    fixed = plan.weighting.fixed
-    weighting = plan.weighting._replace(fixed=None if fixed is None else np.append(fixed, np.ones(n_new)))
-    plan = plan._replace(domain=np.hstack([plan.domain, nowhere]), weighting=weighting)
-    stream.refuse_if_in_doubt()
-    with forest._lock.writing(), all_or_nothing(stream):
-        stream.points = points._replace(values=wider)
-        stream.rules = stream.rules._replace(plan=plan)
-        stream.rebuild(forest.n_jobs)
-        forest.n_features_in_ += n_new
+    with forest._lock.writing():
+        stream.widen(values, forest.n_jobs)
+        forest.n_features_in_ += len(values)
         forest._refresh(stream)
 
 
