@@ -229,8 +229,10 @@ def run_chunk(
         walk = new_walk(forest)
         stream.run_chunk(forest, points, first, last, chunk, limits, scoring, totals, walk)
 
-    n_jobs = n_jobs if n_rows * n_trees >= _WORTH_A_THREAD else 1
-    run(learn, tree_spans(n_blocks, n_jobs), n_jobs)
+    if n_rows * n_trees < _WORTH_A_THREAD:
+        learn(slice(0, n_blocks))
+    else:
+        run(learn, tree_spans(n_blocks, n_jobs), n_jobs)
     return _scores_of_totals(totals, scoring.kind, n_trees)
 
 
