@@ -38,7 +38,7 @@ class Holdings:
         self.slot_of: dict[Key, int] = {}
         self.n_seen = 0  # rows that have come so far, held or not
         self.clock = -math.inf  # the latest time that has come
-        self.floor = -math.inf  # points that rank no higher are not held
+        self.floor = -math.inf  # the highest rank that was ever turned away for want of room
         self._newest = NONE  # the slot of the latest arrival, if it was taken in
         self._has_numbered = False  # whether a whole number was given as a key, which an arrival may have as well
         self._queue: list[tuple[float, int, int]] = []  # a heap of (rank, arrival, slot) of the points held
@@ -74,11 +74,11 @@ class Holdings:
         more = capacity - self.capacity
         if more <= 0:
             return
-        self._free.extend(range(self.capacity, capacity))
-        heapq.heapify(self._free)
-        self.arrivals = np.append(self.arrivals, np.full(more, NONE))
-        self.ranks, self.times = np.append(self.ranks, np.zeros(more)), np.append(self.times, np.zeros(more))
-        self.keys.extend([None] * more)
+        free, keys = self._free + list(range(self.capacity, capacity)), self.keys + [None] * more
+        heapq.heapify(free)
+        arrivals = np.append(self.arrivals, np.full(more, NONE))
+        ranks, times = np.append(self.ranks, np.zeros(more)), np.append(self.times, np.zeros(more))
+        self.arrivals, self.ranks, self.times, self.keys, self._free = arrivals, ranks, times, keys, free
 
     def refuse_keys(self, keys: Sequence[Key | None]) -> None:
         """Raise if a key that is to come is held already, or comes twice."""
@@ -97,20 +97,23 @@ class Holdings:
     def admit(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Schedule:
         """Let points come, one after another, and others go as the policy has it."""
         n, most = len(keys), self.policy.n or math.inf
-        slots, until, leaving = np.full(n, NONE, np.int32), np.empty(n, np.int32), []
+        slots, until = np.full(n, NONE, np.int32), np.empty(n, np.int32)
+        leaving: list[int] = []
         ranks = self.policy.ranks(np.arange(self.n_seen, self.n_seen + n), times, draws).tolist()
         for i, (rank, time) in enumerate(zip(ranks, times.tolist(), strict=True)):
             self.clock = max(self.clock, time)
-            self.floor = max(self.floor, self.policy.floor(self.clock))
-            if rank > self.floor and (len(self) < most or rank > self._lowest()):
-                slots[i] = self._take_in(rank, time, keys[i])
-            elif len(self) == most:
-                self.floor = max(self.floor, rank)
+            expired = self.policy.floor(self.clock)
+            while len(self) and self._lowest() <= expired:
+                self._leave(leaving)
+            if rank > expired and rank >= self.floor:
+                if len(self) < most or rank >= self._lowest():
+                    slots[i] = self._take_in(rank, time, keys[i])
+                else:
+                    self.floor = rank
             self.n_seen += 1
-            while len(self) > most or (len(self) and self._lowest() <= self.floor):
-                self.floor = max(self.floor, self._lowest())
-                leaving.append(heapq.heappop(self._queue)[2])
-                self._let_go(leaving[-1])
+            if len(self) > most:  # of equal ranks the first to come is the first to go
+                self.floor = self._lowest()
+                self._leave(leaving)
             until[i] = len(leaving)
         self._newest = int(slots[-1]) if n and slots[-1] not in leaving else NONE
         return Schedule(slots, until, np.array(leaving, np.int32))
@@ -146,8 +149,15 @@ class Holdings:
         arrivals = self.arrivals[self.held]
         if len(set(arrivals.tolist())) < len(arrivals) or (arrivals < 0).any() or (arrivals >= self.n_seen).any():
             raise ValueError("the arrivals of its points are not distinct numbers of what has come")
-        if len(self) > (self.policy.n or math.inf) or not (self.ranks[self.held] > self.floor).all():
+        ranks = self.ranks[self.held]
+        is_due = (ranks > self.policy.floor(self.clock)) & (ranks >= self.floor)
+        if len(self) > (self.policy.n or math.inf) or not is_due.all():
             raise ValueError("it holds points that its window would not")
+
+    def _leave(self, leaving: list[int]) -> None:
+        """Let the point of lowest rank go."""
+        leaving.append(heapq.heappop(self._queue)[2])
+        self._let_go(leaving[-1])
 
     def _take_in(self, rank: float, time: float, key: Key | None) -> int:
         slot, arrival = heapq.heappop(self._free), self.n_seen

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition, current_thread, main_thread
 from types import FrameType
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back until the block is done, then let it take its course.
+def uninterrupted() -> Iterator[Callable[[], bool]]:
+    """Hold Ctrl-C back until the block is done, then let it take its course; yields whether it has come.
 
     Python hands signals to the main thread alone, so nothing needs doing in others.
     """
     handler = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
     if not callable(handler):
-        yield
+        yield lambda: False
         return
     caught: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
     try:
-        yield
+        signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+        yield lambda: bool(caught)
     finally:
         signal.signal(signal.SIGINT, handler)
         if caught:
@@ -30,22 +30,35 @@ def uninterrupted() -> Iterator[None]:
 
 
 class ReadersWriterLock:
-    """Lets many threads read or one write. A thread that waits to write goes before those that come to read later.
+    """Lets many threads read or one write, and nobody starve.
 
-    It is not reentrant: code that holds it must not ask for it again.
+    A thread that waits to write goes before those that come to read later; when it is done, those that were waiting to
+    read by then go before the next to write. It is not reentrant: code that holds it must not ask for it again.
     """
 
     def __init__(self) -> None:
         self._changed = Condition()
         self._n_reading = 0
-        self._n_to_write = 0
+        self._n_to_read = 0  # threads that wait to read
+        self._n_passing = 0  # those of them whose turn it is
+        self._n_to_write = 0  # threads that wait to write, or write
         self._is_writing = False
+        self._n_written = 0
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Hold off writers."""
         with self._changed:
-            self._changed.wait_for(lambda: self._n_to_write == 0)
+            came = self._n_written
+            self._n_to_read += 1
+            try:
+                self._changed.wait_for(
+                    lambda: not self._is_writing and (self._n_to_write == 0 or self._n_written > came)
+                )
+            finally:
+                self._n_to_read -= 1
+                self._n_passing -= self._n_written > came
+                self._changed.notify_all()
             self._n_reading += 1
         try:
             yield
@@ -60,7 +73,7 @@ class ReadersWriterLock:
         with self._changed:
             self._n_to_write += 1
             try:
-                self._changed.wait_for(lambda: self._n_reading == 0 and not self._is_writing)
+                self._changed.wait_for(lambda: self._n_reading == 0 and self._n_passing == 0 and not self._is_writing)
             except BaseException:
                 self._n_to_write -= 1
                 self._changed.notify_all()
@@ -72,4 +85,6 @@ class ReadersWriterLock:
             with self._changed:
                 self._is_writing = False
                 self._n_to_write -= 1
+                self._n_written += 1
+                self._n_passing = self._n_to_read
                 self._changed.notify_all()

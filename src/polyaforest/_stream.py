@@ -6,7 +6,7 @@ in the middle of it, the stream refuses to go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import NamedTuple, Self
@@ -31,7 +31,6 @@ from polyaforest._arrays import (
 from polyaforest._check import check_forest
 from polyaforest._files import Arrays, Header
 from polyaforest._holdings import Holdings, Key, Schedule
-from polyaforest._locks import uninterrupted
 from polyaforest._plan import Plan, Weighting, weighting_of_rows
 from polyaforest._state import decode, encode, pack_keys, packed, unpack_keys, unpacked
 from polyaforest._validation import all_or_nothing
@@ -55,11 +54,17 @@ class Rules(NamedTuple):
     score: str
 
 
+def _unmeasured(fixed: Array | None) -> Weighting:
+    """How features are weighed, before any point has been measured."""
+    return Weighting(np.empty(0), np.empty(0), fixed)
+
+
 class Stream:
     """Trees that learn one point after another, and forget as exactly as they learn."""
 
     def __init__(self, rules: Rules) -> None:
-        self.rules = rules
+        plan = rules.plan._replace(weighting=_unmeasured(rules.plan.weighting.fixed))
+        self.rules = rules = rules._replace(plan=plan)
         self.lifetimes = rules.grid
         self.holdings = Holdings(rules.policy or Window(WARM_UP))
         self.forest: Forest = engine.empty_forest(rules.plan, engine.new_states(rules.plan))
@@ -112,8 +117,6 @@ class Stream:
             "ranks": holdings.ranks,
             "times": holdings.times,
             "keys": pack_keys(holdings.held_keys),
-            "spread": plan.weighting.spread,
-            "deviation": plan.weighting.deviation,
             "fixed": np.empty(0) if plan.weighting.fixed is None else plan.weighting.fixed,
         }
         return header, {**packed("points", self.points), **{f"stream/{name}": part for name, part in arrays.items()}}
@@ -122,8 +125,7 @@ class Stream:
     def of_state(cls, header: Header, arrays: Arrays, forest: Forest, prior: Prior, lifetimes: Array) -> Self:
         """The stream that `state` told of, going on with `forest`."""
         part = {name.removeprefix("stream/"): array for name, array in arrays.items() if name.startswith("stream/")}
-        fixed = part["fixed"] if header["has_fixed_weights"] else None
-        weighting = Weighting(part["spread"], part["deviation"], fixed)
+        weighting = _unmeasured(part["fixed"] if header["has_fixed_weights"] else None)
         plan = Plan(
             len(forest.left),
             float(part["lifetime"]),
@@ -173,24 +175,32 @@ class Stream:
 
     def begin_with(self, rows: Array, keys: Sequence[Key | None], times: Array, n_jobs: int | None) -> None:
         """Learn a table as if it had come row by row; features are weighed by all of it, once and for all."""
-        self._weigh(rows)
+        plan = self._weigh(rows)
         self.next_birth = 0
         if self.rules.policy is None:
             self.holdings.n_seen = len(rows)
-            self.forest = engine.grow_trees(rows, len(rows), self.rules.plan, self.forest.rng)
+            self.forest = engine.grow_trees(rows, len(rows), plan, self.forest.rng)
             self._forget_points()
             return
         for start in range(0, len(rows), _MOST_CHUNK):
             part = slice(start, start + _MOST_CHUNK)
+            self._make_slots(len(rows[part]))
             self._let_go(self._admit(rows[part], keys[part], times[part]).leaving)
-        self._grow_anew(n_jobs)
+        self._grow_anew(plan, n_jobs)
 
     def advance(
-        self, rows: Array, keys: Sequence[Key | None], times: Array, *, is_scored: bool, n_jobs: int | None
+        self,
+        rows: Array,
+        keys: Sequence[Key | None],
+        times: Array,
+        *,
+        is_scored: bool,
+        n_jobs: int | None,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> Array:
-        """Learn rows one after another, each scored first if wanted; return the scores."""
+        """Learn rows one after another, each scored first if wanted, until done or stopped; return the scores."""
         scores, start = [], 0
-        while start < len(rows):
+        while start < len(rows) and not is_stopped():
             stop = start + self._chunk_size(len(rows) - start)
             part = slice(start, stop)
             scores.append(self._learn(rows[part], keys[part], times[part], is_scored, n_jobs))
@@ -236,9 +246,8 @@ class Stream:
     def rebuild(self, n_jobs: int | None) -> None:
         """Weigh features anew by the points held, and grow all trees anew."""
         with all_or_nothing(self):
-            if len(self.holdings):
-                self._weigh(self.rows)
-            self._grow_anew(n_jobs)
+            plan = self._weigh(self.rows) if len(self.holdings) else self.rules.plan
+            self._grow_anew(plan, n_jobs)
 
     def widen(self, values: Array, n_jobs: int | None) -> None:
         """Add features in which every point held has the value given, and grow the trees anew."""
@@ -250,7 +259,7 @@ class Stream:
         fixed = plan.weighting.fixed
         weighting = plan.weighting._replace(fixed=None if fixed is None else np.append(fixed, np.ones(n_new)))
         self.refuse_if_in_doubt()
-        with all_or_nothing(self), uninterrupted():
+        with all_or_nothing(self):
             self.points = self.points._replace(values=wider)
             self.rules = self.rules._replace(plan=plan._replace(domain=domain, weighting=weighting))
             self.rebuild(n_jobs)
@@ -266,7 +275,8 @@ class Stream:
     def _learn(
         self, rows: Array, keys: Sequence[Key | None], times: Array, is_scored: bool, n_jobs: int | None
     ) -> Array:
-        self._make_room(len(rows))
+        self._make_slots(len(rows))
+        self._make_nodes(len(rows))
         with self._changing():
             schedule = self._admit(rows, keys, times)
             scores = self._run(rows, schedule, self.rules.score if is_scored else None, n_jobs)
@@ -280,7 +290,6 @@ class Stream:
         if not self.keeps_points:
             self.holdings.n_seen += len(rows)
             return Schedule(np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int32), np.empty(0, np.int32))
-        self._make_slots(len(rows))
         draws = engine.draw_exponentials(self.rng, len(rows)) if self.holdings.policy.is_random else np.empty(0)
         schedule = self.holdings.admit(keys, times, draws)
         kept = np.flatnonzero(schedule.slots != NONE)
@@ -308,13 +317,14 @@ class Stream:
     def _make_slots(self, n_coming: int) -> None:
         """Have slots for so many more points: twice as many as before when they run out, but no more than needed."""
         needed = len(self.holdings) + n_coming
-        if needed > self.holdings.capacity:
+        if self.keeps_points and needed > self.holdings.capacity:
             most = (self.holdings.policy.n or np.inf) + n_coming
             n_slots = int(min(max(needed, 2 * self.holdings.capacity), most))
-            self.points = pad_points(self.points, 0, n_slots)
+            points = pad_points(self.points, 0, n_slots)
             self.holdings.make_room(n_slots)
+            self.points = points
 
-    def _make_room(self, n_coming: int) -> None:
+    def _make_nodes(self, n_coming: int) -> None:
         """Have node slots for so many more points."""
         plan, most = self.rules.plan, self.rules.plan.most_nodes()
         if self.keeps_points:
@@ -324,9 +334,9 @@ class Stream:
         if needed + engine.ROOM_TO_MOVE > capacity:
             n_nodes = min(max(needed, 2 * capacity), most)
             engine.refuse_if_too_large(plan, n_nodes, boxed=True)
-            self.forest = pad(self.forest, n_nodes + engine.ROOM_TO_MOVE)
-            if self.keeps_points:
-                self.points = pad_points(self.points, n_nodes + engine.ROOM_TO_MOVE, 0)
+            forest = pad(self.forest, n_nodes + engine.ROOM_TO_MOVE)
+            points = pad_points(self.points, n_nodes + engine.ROOM_TO_MOVE, 0) if self.keeps_points else self.points
+            self.forest, self.points = forest, points
 
     # ---- trees anew -------------------------------------------------------------------------------------------------
 
@@ -338,18 +348,22 @@ class Stream:
             self.parting_scores = self.score_held(n_jobs)
             self._forget_points()
 
-    def _weigh(self, rows: Array) -> None:
-        weighting: Weighting = weighting_of_rows(rows)._replace(fixed=self.rules.plan.weighting.fixed)
-        self.rules = self.rules._replace(plan=self.rules.plan._replace(weighting=weighting))
-        self.lifetimes = self.rules.grid / weighting.unit
+    def _weigh(self, rows: Array) -> Plan:
+        """Measure the features by `rows`: sets the times of the score and returns a plan for trees.
 
-    def _grow_anew(self, n_jobs: int | None) -> None:
+        The plan is for this once: what was measured would tell of points after they have gone.
+        """
+        weighting = weighting_of_rows(rows)._replace(fixed=self.rules.plan.weighting.fixed)
+        self.lifetimes = self.rules.grid / weighting.unit
+        return self.rules.plan._replace(weighting=weighting)
+
+    def _grow_anew(self, plan: Plan, n_jobs: int | None) -> None:
         """Grow all trees from the points held, with the generators they have."""
-        plan, slots, n_nodes = self.rules.plan, self.holdings.held, self.forest.left.shape[1]
+        slots, n_nodes = self.holdings.held, self.forest.left.shape[1]
         if len(slots):
             forest = engine.grow_trees(self.points.values[slots], len(slots), plan, self.forest.rng)
         else:
-            forest = engine.empty_forest(plan, self.forest.rng)._replace(weights=self.forest.weights)
+            forest = engine.empty_forest(plan, self.forest.rng)
         self.forest = pad(forest, max(n_nodes, plan.most_nodes(max(len(slots), 1)) + engine.ROOM_TO_MOVE))
         self.points = engine.hold_points(self.forest, self.points.values, slots, n_jobs)
 
@@ -370,9 +384,8 @@ class Stream:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change the stream as a whole: Ctrl-C waits until that is done, and any other break leaves it in doubt."""
+        """Change the stream as a whole: what breaks off in the middle leaves it in doubt."""
         self.refuse_if_in_doubt()
-        with uninterrupted():
-            self.in_doubt = True
-            yield
-            self.in_doubt = False
+        self.in_doubt = True
+        yield
+        self.in_doubt = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from numbers import Integral, Real
@@ -71,8 +71,9 @@ def read_keys(keys: Any, n_rows: int) -> list[int | str | None]:
     """One key for every row that a caller gave, checked; None leaves it to the order of arrival."""
     if keys is None:
         return [None] * n_rows
-    if isinstance(keys, str):
-        raise ValueError(f"keys must be one key for each of the {n_rows} rows, not the single text {keys!r}")
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+        kind = "text" if isinstance(keys, str) else "value"
+        raise ValueError(f"keys must be one key for each of the {n_rows} rows, not the single {kind} {keys!r}")
     given = [None if key is None else read_key(key) for key in keys]
     if len(given) != n_rows:
         raise ValueError(f"there are {len(given)} keys for {n_rows} rows: give one for each")
@@ -108,6 +109,8 @@ def _as_seconds(times: Any) -> Array:
     if isinstance(times, list | tuple):
         times = [_date_as_seconds(time) for time in times]
     values = np.asarray(times)
+    if values.dtype.kind == "m":
+        raise ValueError("times must be numbers or dates; got lengths of time")
     if values.dtype.kind == "M":
         seconds: Array = (values - np.datetime64(0, "s")) / np.timedelta64(1, "s")
         return seconds

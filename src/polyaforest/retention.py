@@ -16,6 +16,8 @@ import numpy as np
 
 from polyaforest._arrays import Array
 
+Span: TypeAlias = timedelta | np.timedelta64
+
 _LN2 = math.log(2.0)
 
 
@@ -49,8 +51,8 @@ class Window:
     n: int | None = None
     duration: float | None = None
 
-    def __init__(self, n: int | timedelta | None = None, duration: timedelta | float | None = None) -> None:
-        if isinstance(n, timedelta):
+    def __init__(self, n: int | Span | None = None, duration: Span | float | None = None) -> None:
+        if isinstance(n, timedelta | np.timedelta64):
             if duration is not None:
                 raise TypeError("Window got two durations: give a number of points first, or the duration alone")
             n, duration = None, n
@@ -112,10 +114,10 @@ class Reservoir:
     half_life: float | None = None
     by_time: bool = False
 
-    def __init__(self, n: int, half_life: timedelta | float | None = None) -> None:
+    def __init__(self, n: int, half_life: Span | float | None = None) -> None:
         object.__setattr__(self, "n", _count("Reservoir", n))
         object.__setattr__(self, "half_life", None if half_life is None else _span("half_life", half_life))
-        object.__setattr__(self, "by_time", isinstance(half_life, timedelta))
+        object.__setattr__(self, "by_time", isinstance(half_life, timedelta | np.timedelta64))
 
     @property
     def needs_times(self) -> bool:
@@ -149,7 +151,7 @@ class Reservoir:
 Policy: TypeAlias = Window | Reservoir
 
 
-def as_policy(window: Policy | timedelta | int) -> Policy:
+def as_policy(window: Policy | Span | int) -> Policy:
     """A window that was given in short: a number of points, or a length of time."""
     return window if isinstance(window, Window | Reservoir) else Window(window)
 
@@ -162,8 +164,10 @@ def _count(name: str, n: object) -> int:
     return int(n)
 
 
-def _span(name: str, value: timedelta | float) -> float:
+def _span(name: str, value: Span | float) -> float:
     """A positive length of time as a number."""
+    if isinstance(value, np.timedelta64):
+        value = float(value / np.timedelta64(1, "s"))
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, Real) or not 0 < float(number) < math.inf:
         raise ValueError(f"{name} must be a positive number or timedelta; got {value!r}")

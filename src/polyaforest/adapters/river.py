@@ -315,7 +315,7 @@ def _widen(forest: estimators.StreamingMPF, values: Array) -> None:
     """Add columns in which every point held has the value given, and grow the trees anew."""
     stream = forest._stream
     assert stream is not None
-    with forest._lock.writing():
+    with forest._writing():
         stream.widen(values, forest.n_jobs)
         forest.n_features_in_ += len(values)
         forest._refresh(stream)

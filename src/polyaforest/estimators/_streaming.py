@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from numbers import Integral, Real
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 from sklearn.base import _fit_context
@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from polyaforest._arrays import Array
 from polyaforest._files import Arrays, Header
 from polyaforest._holdings import Key
+from polyaforest._locks import uninterrupted
 from polyaforest._plan import bounding_box, weighting_of_rows
 from polyaforest._validation import (
     all_or_nothing,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from polyaforest._stream import Stream
 
 from polyaforest.estimators._base import PolyaForest, kernels
+
+_LOWEST = float(np.finfo(np.float64).min)  # below any score but that of mass 0
 
 
 def _streams() -> ModuleType:
@@ -226,7 +229,9 @@ class StreamingMPF(PolyaForest):
             raise TypeError(
                 "insert takes the values alone, in the order of the columns; got a mapping of names to them"
             )
-        row = x.to_frame().T if hasattr(x, "to_frame") else np.reshape(np.asarray(x), (1, -1))
+        row = x.to_frame().T if hasattr(x, "to_frame") else np.atleast_2d(np.asarray(x))
+        if len(row) != 1 or row.ndim != 2:
+            raise ValueError(f"insert takes one point, an array of its features; got shape {np.shape(x)}")
         return self._advance(row, None if key is None else [key], None if time is None else [time], is_scored=False)[1]
 
     def delete(self, keys: Key | Iterable[Key]) -> Self:
@@ -238,8 +243,9 @@ class StreamingMPF(PolyaForest):
             If one is not held, a KeyError says so and nothing is deleted.
         """
         stream = self._continued()
-        wanted = [read_key(keys)] if isinstance(keys, str) or not isinstance(keys, Iterable) else [*map(read_key, keys)]
-        with self._lock.writing():
+        is_many = isinstance(keys, Iterable) and not isinstance(keys, str | bytes)
+        wanted = [read_key(key) for key in cast("Iterable[Key]", keys if is_many else [keys])]
+        with self._writing():
             if not stream.keeps_points:
                 raise ValueError("a forest with window=None keeps no keys: use delete_points, which goes by value")
             unknown = [key for key in wanted if key not in stream.holdings.slot_of]
@@ -260,7 +266,7 @@ class StreamingMPF(PolyaForest):
         """
         stream = self._continued()
         rows = self._read(X)
-        with self._lock.writing():
+        with self._writing():
             if stream.keeps_points:
                 stream.delete(self._slots_of(rows, stream), self.n_jobs)
             else:
@@ -276,7 +282,7 @@ class StreamingMPF(PolyaForest):
     def rebuild(self) -> Self:
         """Weigh features anew by the points held, and grow all trees anew from them: for a stream that has changed."""
         stream = self._continued()
-        with self._lock.writing():
+        with self._writing():
             if not stream.keeps_points:
                 raise ValueError("a forest with window=None keeps no points to be rebuilt from")
             stream.refuse_if_in_doubt()
@@ -327,7 +333,7 @@ class StreamingMPF(PolyaForest):
 
     def _line_of_held(self, stream: Stream) -> float:
         scores = stream.score_held(self.n_jobs) if stream.keeps_points else stream.parting_scores
-        return self._line(scores, is_log=stream.rules.score != "mass") if len(scores) else -np.inf
+        return self._line(scores, is_log=stream.rules.score != "mass") if len(scores) else _LOWEST
 
     # ---- inner workings ---------------------------------------------------------------------------------------------
 
@@ -379,10 +385,12 @@ class StreamingMPF(PolyaForest):
         stamps, names = self._read_labels(stream, len(rows), keys, times)
         if np.isfinite(self.forest_.domain).all():
             refuse_rows_outside(self, rows, self.forest_.domain)
-        with self._lock.writing():
+        with self._writing() as is_interrupted:
             stream.holdings.refuse_keys(names)
             try:
-                scores: Array = stream.advance(rows, names, stamps, is_scored=is_scored, n_jobs=self.n_jobs)
+                scores: Array = stream.advance(
+                    rows, names, stamps, is_scored=is_scored, n_jobs=self.n_jobs, is_stopped=is_interrupted
+                )
             finally:
                 self._refresh(stream)
             return scores, stream.holdings.newest_key
@@ -440,6 +448,12 @@ class StreamingMPF(PolyaForest):
         if self._stream is None:
             raise AttributeError('this forest was fitted on a table (window="auto") and keeps no points: set a window')
         return self._stream
+
+    @contextmanager
+    def _writing(self) -> Iterator[Callable[[], bool]]:
+        """Change the forest alone, and as a whole: Ctrl-C waits until that is done; yields whether it has come."""
+        with uninterrupted() as is_interrupted, self._lock.writing():
+            yield is_interrupted
 
     @contextmanager
     def _with_points(self) -> Iterator[Stream]:

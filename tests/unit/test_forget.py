@@ -1,0 +1,246 @@
+"""The right to be forgotten: of a point that has left, by request or in its turn, nothing can be found any more."""
+
+import copy
+import struct
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from readers import READERS
+from streams import assert_whole, bytes_of
+
+from polyaforest import Reservoir, StreamingMPF, Window, _stream
+
+MARK = 123456.789e7
+SECRET = np.full((1, 3), MARK)  # beyond all others, on the edge of every box that holds it
+HIDDEN = np.array([[0.1 * MARK, 0.3 * MARK, -0.7 * MARK]])  # amidst others
+NAME, NUMBER = "Jane Roe, 7 Elm Street", 555_012_345
+ROWS = np.random.default_rng(0).normal(size=(40, 3))
+WIDE = ROWS * MARK  # among which the hidden one does not stand out
+TIMES = np.arange(40.0)
+
+
+def build(**parameters):
+    return StreamingMPF(**{"n_estimators": 3, "random_state": 0, "window": 20} | parameters)
+
+
+def patterns(point, *keys):
+    """What must not be found: each value of a point, either way round, and its keys."""
+    values = {value for value in point.ravel().tolist() if value}
+    numbers = {struct.pack(order + "d", value) for value in values for order in "<>"}
+    return numbers | {str(key).encode() for key in keys} | {struct.pack("<q", k) for k in keys if isinstance(k, int)}
+
+
+def traces(forest, point, *keys):
+    """How many of those are found somewhere in a forest."""
+    found = bytes_of(forest)
+    return sum(pattern in found for pattern in patterns(point, *keys))
+
+
+def look_around(forest):
+    """Have everything derived that can be: posterior, threshold, answers."""
+    for name, arguments in READERS.items():
+        getattr(forest, name)(np.concatenate([ROWS, WIDE]), **arguments)
+    assert not np.isnan(forest.offset_)
+
+
+# ---- the search finds what there is ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", [SECRET, HIDDEN], ids=["secret", "hidden"])
+@pytest.mark.parametrize("key", [NAME, NUMBER])
+def test_a_point_that_is_held_is_found(point, key):
+    forest = build().partial_fit(WIDE[:10])
+    assert traces(forest, point, key) == 0
+    forest.insert(point[0], key=key)
+    found = bytes_of(forest)
+    for value in point.ravel():
+        assert struct.pack("<d", value) in found
+    assert str(key).encode() in found
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda secret: np.array([0.0, secret]),
+        lambda secret: np.array([secret, 0.0])[1:],  # in what a view is a view of
+        lambda secret: np.array([{"a": [secret]}], dtype=object),
+        lambda secret: {"a": (1, [secret])},
+        lambda secret: {secret: 1},
+        lambda secret: {secret},
+        lambda secret: Window(duration=secret),
+        np.float64,
+        lambda secret: StreamingMPF(lifetime=secret),
+        lambda secret: f"{secret}",
+        lambda secret: struct.pack("<d", secret),
+        lambda secret: bytearray(struct.pack("<d", secret)),
+    ],
+)
+def test_the_search_goes_everywhere(hide):
+    forest = build().partial_fit(ROWS[:5])
+    forest._stream.holdings.anywhere = [hide(MARK)]
+    found = bytes_of(forest)
+    assert struct.pack("<d", MARK) in found or str(MARK).encode() in found
+
+
+# ---- deletion -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_depth", [None, 0, 2])
+@pytest.mark.parametrize("point", [SECRET, HIDDEN], ids=["secret", "hidden"])
+@pytest.mark.parametrize("how", ["by key", "by value"])
+@pytest.mark.parametrize("looked_at", [True, False])
+def test_nothing_is_left_of_a_point_that_was_deleted(how, point, max_depth, looked_at):
+    forest = build(max_depth=max_depth).partial_fit(WIDE[:9])
+    forest.score_then_learn(point, keys=[NAME])
+    forest.partial_fit(WIDE[9:13])
+    if looked_at:
+        look_around(forest)
+    forest.delete(NAME) if how == "by key" else forest.delete_points(point)
+    assert traces(forest, point, NAME) == 0
+    assert_whole(forest)
+    look_around(forest)
+    assert traces(forest, point, NAME) == 0
+    assert traces(copy.deepcopy(forest.partial_fit(WIDE[13:])), point, NAME) == 0
+
+
+@pytest.mark.parametrize("place", [0, 1, 3, 7, 30])
+def test_nothing_is_left_whenever_it_came(place):
+    """While features are still being weighed, too; then trees have to be grown anew, to weigh them without it."""
+    forest = build()
+    for i, row in enumerate(ROWS[: place + 1]):
+        forest.insert(SECRET[0] if i == place else row, key=NAME if i == place else None)
+    forest.delete(NAME).rebuild()
+    assert traces(forest, SECRET, NAME) == 0
+    assert (forest.forest_.weights > 1e-6).all()  # in no proportion to the secret
+    forest.partial_fit(ROWS[:3])
+    assert traces(forest, SECRET, NAME) == 0
+
+
+@pytest.mark.parametrize("domain", [None, "data", [[-2 * MARK] * 3, [2 * MARK] * 3]], ids=["open", "data", "given"])
+def test_nothing_is_left_of_the_only_point(domain):
+    forest = build(domain=domain).fit(SECRET, keys=[NAME])
+    forest.mass(SECRET)
+    forest.delete(NAME).rebuild()
+    assert forest.n_points_ == 0
+    assert traces(forest, SECRET, NAME) == 0
+
+
+def test_nothing_is_left_of_several_equal_points():
+    forest = build().partial_fit(ROWS[:9]).partial_fit(np.repeat(SECRET, 3, axis=0), keys=[NAME, NUMBER, "third"])
+    forest.delete(NAME).delete_points(SECRET)
+    assert forest.keys_ == [*range(9), "third"]
+    assert traces(forest, SECRET) > 0
+    forest.delete("third")
+    assert traces(forest, SECRET, NAME, NUMBER, "third") == 0
+
+
+def test_no_cut_is_left_that_only_parted_the_point_from_others():
+    """Such a cut was drawn between the point and others, and would tell where it was."""
+    forest = build(n_estimators=10).partial_fit(ROWS[:15])
+    forest.insert(SECRET[0], key=NAME)
+    trees = forest.forest_
+    assert (trees.cut[trees.feature >= 0] > ROWS.max()).any()
+    assert trees.upper.max() == MARK
+    forest.delete(NAME)
+    trees = forest.forest_
+    for t, size in enumerate(trees.size):
+        for j in np.flatnonzero(trees.feature[t, :size] >= 0):
+            column = ROWS[:15, trees.feature[t, j]]
+            assert column.min() <= trees.cut[t, j] < column.max()
+        assert not trees.cut[t, size:].any()
+    assert_whole(forest)
+
+
+def test_the_trees_are_the_ones_there_would_be_had_the_point_never_come():
+    """Cuts that did not only part it from others stay as they were, to the bit."""
+    forest = build(n_estimators=10).fit(ROWS[:15])
+    before = [cuts_of(forest, t) for t in range(10)]
+    forest.insert(SECRET[0], key=NAME)
+    assert [cuts_of(forest, t) for t in range(10)] != before
+    forest.delete(NAME)
+    assert [cuts_of(forest, t) for t in range(10)] == before
+
+
+def cuts_of(forest, t):
+    trees = forest.forest_
+    inner = np.flatnonzero(trees.feature[t, : trees.size[t]] >= 0)
+    return sorted(zip(*(part[t, inner].tolist() for part in (trees.feature, trees.cut, trees.time)), strict=True))
+
+
+# ---- in its turn ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", [SECRET, HIDDEN], ids=["secret", "hidden"])
+@pytest.mark.parametrize("size", [1, 6, 40])
+@pytest.mark.parametrize(
+    "window",
+    [
+        5,
+        Window(5, duration=1e9),
+        Window(timedelta(seconds=5)),
+        Reservoir(5, half_life=1e-3),
+        Reservoir(5, half_life=timedelta(milliseconds=1)),
+    ],
+    ids=repr,
+)
+def test_nothing_is_left_of_a_point_that_a_window_has_let_go(window, size, point):
+    forest = build(window=window).partial_fit(point, keys=[NAME], times=[0.0])
+    assert traces(forest, point, NAME) > 0
+    names = [f"row {i}." for i in range(40)]
+    for start in range(0, 40, size):
+        part = slice(start, start + size)
+        forest.partial_fit(WIDE[part], times=TIMES[part] + 1, keys=names[part])
+    assert NAME not in forest.keys_
+    assert traces(forest, point, NAME) == 0
+    assert traces(forest, WIDE[:20], *names[:20]) == 0
+
+
+def test_nothing_is_left_of_a_point_that_was_turned_away():
+    forest = build(window=Window(duration=5.0)).partial_fit(ROWS[:9], times=TIMES[:9] + 50)
+    assert forest.insert(SECRET[0], key=NAME, time=1.0) is None
+    assert traces(forest, SECRET, NAME) == 0
+    forest = build(window=Reservoir(3)).partial_fit(ROWS)
+    while forest.insert(SECRET[0], key=NAME) is not None:
+        forest.delete(NAME)
+    assert traces(forest, SECRET, NAME) == 0
+
+
+def test_nothing_is_left_of_a_point_that_was_only_scored():
+    forest = build().partial_fit(ROWS[:9])
+    forest.score_samples(SECRET)
+    forest.predict(SECRET)
+    assert traces(forest, SECRET) == 0
+
+
+def test_nothing_is_left_of_what_a_fit_or_a_refused_call_brought():
+    forest = build(window=5).fit(np.concatenate([SECRET, WIDE]), keys=[NAME, *range(40)])
+    assert traces(forest, SECRET, NAME) == 0
+    for rows in (np.concatenate([SECRET, [[np.nan] * 3]]), np.concatenate([SECRET, SECRET])):
+        with pytest.raises(ValueError, match=r"NaN|held already"):
+            forest.partial_fit(rows, keys=[NAME, NAME])
+        assert traces(forest, SECRET, NAME) == 0
+
+
+def test_nothing_is_left_of_what_a_stream_held_before_it_was_fitted_anew():
+    forest = build().partial_fit(SECRET, keys=[NAME])
+    look_around(forest)
+    assert traces(forest.fit(ROWS), SECRET, NAME) == 0
+
+
+# ---- summaries ------------------------------------------------------------------------------------------------------
+
+
+def test_a_summary_keeps_nothing_of_a_point_but_what_is_on_the_edge_of_a_leaf(monkeypatch):
+    monkeypatch.setattr(_stream, "WARM_UP", 8)
+    forest = build(window=None, max_depth=0).partial_fit(WIDE[:5])
+    forest.insert(HIDDEN[0])
+    assert traces(forest, HIDDEN) > 0
+    forest.partial_fit(WIDE[5:])
+    assert traces(forest, HIDDEN) == 0
+    forest.partial_fit(HIDDEN)
+    look_around(forest)
+    assert traces(forest, HIDDEN) == 0
+    n = forest.n_points_
+    assert forest.delete_points(HIDDEN).delete_points(HIDDEN).n_points_ == n - 2
+    assert traces(forest, HIDDEN) == 0

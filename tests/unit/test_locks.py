@@ -1,0 +1,338 @@
+"""Readers beside readers, writers alone, and Ctrl-C when it does no harm."""
+
+import signal
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from polyaforest._locks import ReadersWriterLock, uninterrupted
+
+LONG = 10.0  # seconds after which something is stuck
+SHORT = 0.05  # seconds in which something that can happen would have happened
+
+
+@contextmanager
+def running(*targets):
+    """Threads that are done by the end; what goes wrong in them goes wrong here."""
+    problems = []
+
+    def run(target):
+        try:
+            target()
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=run, args=(target,), daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    yield threads
+    for thread in threads:
+        thread.join(LONG)
+        assert not thread.is_alive(), "stuck"
+    assert not problems, problems
+
+
+def holder(enter, inside, leave):
+    """A target that enters, says so, and stays until it is told to leave."""
+
+    def hold():
+        with enter():
+            inside.set()
+            assert leave.wait(LONG)
+
+    return hold
+
+
+@contextmanager
+def held(enter):
+    """Have another thread hold the lock; gives the event that lets it go, which happens at the end at the latest."""
+    inside, leave = threading.Event(), threading.Event()
+    with running(holder(enter, inside, leave)):
+        assert inside.wait(LONG)
+        try:
+            yield leave
+        finally:
+            leave.set()
+
+
+def is_free(lock):
+    """Whether a writer, and then a reader, get in at once."""
+    done = threading.Event()
+
+    def visit():
+        with lock.writing():
+            pass
+        with lock.reading():
+            done.set()
+
+    threading.Thread(target=visit, daemon=True).start()
+    return done.wait(1.0)
+
+
+# ---- readers and writers --------------------------------------------------------------------------------------------
+
+
+def test_many_may_read_at_once():
+    lock, meeting = ReadersWriterLock(), threading.Barrier(4)
+
+    def read():
+        with lock.reading():
+            meeting.wait(LONG)  # all four are inside
+
+    with running(read, read, read, read):
+        pass
+    assert is_free(lock)
+
+
+@pytest.mark.parametrize("inside", ["reading", "writing"])
+@pytest.mark.parametrize("outside", ["reading", "writing"])
+def test_a_writer_is_alone(inside, outside):
+    lock, entered, leave = ReadersWriterLock(), threading.Event(), threading.Event()
+    leave.set()
+    with (
+        held(getattr(lock, inside)) as let_go,
+        running(holder(getattr(lock, outside), entered, leave)),
+    ):
+        both_read = inside == outside == "reading"
+        assert entered.wait(LONG if both_read else SHORT) == both_read
+        let_go.set()
+        assert entered.wait(LONG)
+    assert is_free(lock)
+
+
+def test_writers_and_readers_never_meet():
+    lock, inside, problems = ReadersWriterLock(), [], []
+
+    def visit(enter, is_writer):
+        for _ in range(100):
+            with enter():
+                inside.append(is_writer)
+                time.sleep(0)
+                if any(inside) and len(inside) > 1:
+                    problems.append(list(inside))
+                inside.remove(is_writer)
+
+    with running(*[lambda: visit(lock.writing, True)] * 2, *[lambda: visit(lock.reading, False)] * 3):
+        pass
+    assert not problems
+    assert is_free(lock)
+
+
+def test_a_waiting_writer_goes_before_those_who_come_to_read_later():
+    lock, order = ReadersWriterLock(), []
+    written, read, leave = threading.Event(), threading.Event(), threading.Event()
+    leave.set()
+
+    def write():
+        with lock.writing():
+            order.append("write")
+            written.set()
+
+    def read_later():
+        with lock.reading():
+            order.append("read")
+            read.set()
+
+    with held(lock.reading) as let_go, running(write):
+        assert not written.wait(SHORT)
+        with running(read_later):
+            assert not read.wait(SHORT)  # though only readers are inside
+            let_go.set()
+    assert order == ["write", "read"]
+    assert is_free(lock)
+
+
+def test_writers_get_in_however_many_read():
+    lock, stop = ReadersWriterLock(), threading.Event()
+
+    def read():
+        while not stop.is_set():
+            with lock.reading():
+                time.sleep(0.001)
+
+    with running(read, read, read):
+        for _ in range(20):
+            with lock.writing():
+                pass
+        stop.set()
+
+
+def test_a_waiting_reader_goes_before_a_writer_who_comes_back_later():
+    """A stream learned in a tight loop must not keep everyone else from scoring."""
+    lock, stop, read = ReadersWriterLock(), threading.Event(), []
+
+    def write():
+        while not stop.is_set():
+            with lock.writing():
+                time.sleep(0.001)
+
+    def keep_reading():
+        for _ in range(20):
+            with lock.reading():
+                read.append(time.perf_counter())
+
+    start = time.perf_counter()
+    with running(write):
+        try:
+            with running(keep_reading):
+                pass
+        finally:
+            stop.set()
+    assert len(read) == 20
+    assert read[-1] - start < 2.0  # each waits for one writer, or two
+
+
+@pytest.mark.parametrize("how", ["reading", "writing"])
+@pytest.mark.parametrize("problem", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_the_lock_is_free_again_after_any_exception(how, problem):
+    lock = ReadersWriterLock()
+    for _ in range(3):
+        with pytest.raises(problem), getattr(lock, how)():
+            raise problem
+        assert is_free(lock)
+
+
+@pytest.mark.parametrize("how", ["reading", "writing"])
+def test_the_lock_is_free_again_after_one_who_waited_gave_up(how):
+    lock = ReadersWriterLock()
+    with held(lock.writing if how == "reading" else lock.reading) as let_go:
+        with pytest.raises(KeyboardInterrupt):
+            give_up_waiting(getattr(lock, how))
+        let_go.set()
+    assert is_free(lock)
+
+
+def give_up_waiting(enter):
+    """Wait for a lock that is taken, and be interrupted before it is free."""
+
+    def press():
+        time.sleep(SHORT)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("only the main thread is interrupted")
+    presser = threading.Thread(target=press)
+    presser.start()
+    try:
+        with enter():
+            raise AssertionError("the lock was taken")
+    finally:
+        presser.join()
+
+
+# ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _handler_put_back():
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
+
+
+def press_ctrl_c(and_then=lambda: None):
+    signal.raise_signal(signal.SIGINT)
+    and_then()
+
+
+def test_an_interrupt_waits_for_the_end_of_the_block():
+    before, done = signal.getsignal(signal.SIGINT), []
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        press_ctrl_c(lambda: done.append("all"))
+    assert done == ["all"]
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt):
+        press_ctrl_c()
+
+
+def test_without_an_interrupt_nothing_happens():
+    before = signal.getsignal(signal.SIGINT)
+    with uninterrupted():
+        pass
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_handler_of_ones_own_is_called_once_after_the_block_and_put_back():
+    calls = []
+
+    def handle(number, frame):
+        calls.append((number, frame))
+
+    signal.signal(signal.SIGINT, handle)
+    with uninterrupted():
+        press_ctrl_c()
+        press_ctrl_c()
+        assert calls == []
+    assert [number for number, _ in calls] == [signal.SIGINT]
+    assert signal.getsignal(signal.SIGINT) is handle
+    press_ctrl_c()
+    assert len(calls) == 2
+
+
+def test_blocks_may_be_nested():
+    done = []
+
+    def work():
+        with uninterrupted():
+            press_ctrl_c()
+            done.append("inner")
+        done.append("outer")
+
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        work()
+    assert done == ["inner", "outer"]
+
+
+def test_an_exception_in_the_block_gets_out_and_the_handler_is_put_back():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), uninterrupted():
+        _ = 1 / 0
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_is_not_lost_to_an_exception_in_the_block():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt) as interrupt, uninterrupted():
+        press_ctrl_c(lambda: 1 / 0)
+    assert isinstance(interrupt.value.__context__, ZeroDivisionError)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_that_is_ignored_stays_ignored():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with uninterrupted():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        press_ctrl_c()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    press_ctrl_c()
+
+
+def test_an_interrupt_that_kills_still_kills():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with uninterrupted():
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+def test_in_other_threads_there_is_nothing_to_hold_back():
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def work():
+        with uninterrupted():
+            seen.append(signal.getsignal(signal.SIGINT))
+        with suppress(ZeroDivisionError), uninterrupted():
+            seen.append(1 / 0)
+
+    with running(work):
+        pass
+    assert seen == [before]
+
+
+def test_a_block_in_another_thread_does_not_hold_back_the_main_thread():
+    with held(uninterrupted) as let_go:
+        with pytest.raises(KeyboardInterrupt):
+            press_ctrl_c()
+        let_go.set()

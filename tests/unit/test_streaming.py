@@ -1,0 +1,1089 @@
+"""A forest on a stream: points come, are scored, learned, kept for a while, and taken out again."""
+
+import copy
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from readers import READERS
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from streams import NODE_PARTS, assert_whole, bits
+
+from polyaforest import LeafKind, Reservoir, StreamingMPF, Window, _engine, _stream
+from polyaforest._check import check_forest
+
+ROWS = np.random.default_rng(0).normal([3.0, -1.0], [1.0, 20.0], size=(80, 2))
+FAR = np.array([[1e4, 1e5]])
+TIMES = np.random.default_rng(1).permutation(40).repeat(2) + np.arange(80.0)
+SCORES = ["multiscale", "mass", "log_mass"]
+WINDOWS = {
+    "points": (12, {}),
+    "time": (Window(duration=15.0), {"times": TIMES}),
+    "both": (Window(9, duration=30.0), {"times": TIMES + np.arange(80) / 128}),
+    "reservoir": (Reservoir(12), {}),
+    "fading": (Reservoir(12, half_life=10), {}),
+}
+STREAM_CALLS = {
+    "partial_fit": lambda forest: forest.partial_fit(ROWS),
+    "score_then_learn": lambda forest: forest.score_then_learn(ROWS),
+    "insert": lambda forest: forest.insert(ROWS[0]),
+    "delete": lambda forest: forest.delete(0),
+    "delete_points": lambda forest: forest.delete_points(ROWS[:1]),
+    "rebuild": lambda forest: forest.rebuild(),
+}
+
+
+def build(**parameters):
+    return StreamingMPF(**{"n_estimators": 3, "random_state": 0, "window": 20} | parameters)
+
+
+def chunks(size, n=80):
+    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+@pytest.fixture
+def short_warm_up(monkeypatch):
+    """Weights are settled after 8 arrivals, for the sake of those without a compiler."""
+    monkeypatch.setattr(_stream, "WARM_UP", 8)
+
+
+# ---- learning -------------------------------------------------------------------------------------------------------
+
+
+def test_points_are_held_by_arrival_under_running_numbers():
+    forest = build(window=5)
+    assert [forest.insert(row) for row in ROWS[:9]] == [*range(9)]
+    assert (forest.n_seen_, forest.n_points_) == (9, 5)
+    assert forest.keys_ == [4, 5, 6, 7, 8]
+    np.testing.assert_array_equal(forest.points_, ROWS[4:9])
+    assert_whole(forest)
+
+
+def test_points_are_held_under_the_keys_given_and_under_numbers_where_none_are():
+    forest = build(window=5)
+    assert forest.insert(ROWS[0], key="first") == "first"
+    assert forest.insert(ROWS[1]) == 1
+    forest.partial_fit(ROWS[2:5], keys=["a", None, np.int64(-7)])
+    assert forest.keys_ == ["first", 1, "a", 3, -7]
+    assert [type(key) for key in forest.keys_] == [str, int, str, int, int]
+    forest.score_then_learn(ROWS[5:7], keys=np.array(["x", "y"]))
+    assert forest.keys_ == ["a", 3, -7, "x", "y"]
+    forest.partial_fit(ROWS[7:9], keys=pd.Series([100, 101], index=[5, 3]))
+    assert forest.keys_ == [-7, "x", "y", 100, 101]
+    assert build(window=3).fit(ROWS[:4], keys=["a", "b", None, "d"]).keys_ == ["b", 2, "d"]
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_learning_is_the_same_row_by_row_in_chunks_and_scored_or_not(name):
+    window, given = WINDOWS[name]
+    whole = build(window=window).partial_fit(ROWS, **given)
+    for size in (1, 7, 33):
+        parts = build(window=window)
+        for part in chunks(size):
+            parts.partial_fit(ROWS[part], **{what: values[part] for what, values in given.items()})
+        assert bits(parts) == bits(whole), size
+    scored, by_row = build(window=window), build(window=window)
+    scored.score_then_learn(ROWS, **given)
+    for row, time in zip(ROWS, given.get("times", [None] * 80), strict=True):
+        by_row.insert(row, time=time)
+    assert bits(scored) == bits(by_row) == bits(whole)
+
+
+@pytest.mark.parametrize("max_depth", [None, 0, 3])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_the_trees_hold_the_points_held(name, max_depth):
+    window, given = WINDOWS[name]
+    forest = build(window=window, max_depth=max_depth)
+    for part in chunks(11):
+        forest.partial_fit(ROWS[part], **{what: values[part] for what, values in given.items()})
+        assert_whole(forest)
+    np.testing.assert_array_equal(forest.points_, ROWS[forest.keys_])
+
+
+@pytest.mark.parametrize("domain", [None, "data", [[-9.0, -200.0], [90.0, 200.0]]])
+@pytest.mark.parametrize("score", SCORES)
+def test_a_row_is_scored_as_score_samples_would_just_before_it_is_learned(score, domain):
+    forest, in_chunks = (build(window=12, score=score, domain=domain) for _ in range(2))
+    forest.insert(ROWS[0])
+    in_chunks.insert(ROWS[0])
+    scores = in_chunks.score_then_learn(ROWS[1:30])
+    for i, row in enumerate(ROWS[1:30]):
+        before = forest.score_samples(row[None])
+        mass = forest.mass(row[None])
+        assert forest.score_then_learn(row[None]) == before == scores[i], i
+        if score == "mass":
+            np.testing.assert_allclose(before, mass, rtol=1e-10)
+    assert bits(forest) == bits(in_chunks)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_results_do_not_depend_on_the_number_of_threads(score, monkeypatch):
+    monkeypatch.setattr(_engine, "_WORTH_A_THREAD", 0)
+    forests = [build(n_estimators=12, window=15, score=score, n_jobs=n_jobs) for n_jobs in (1, 2, 4)]
+    scores = [forest.score_then_learn(ROWS[:50]) for forest in forests]
+    for forest in forests:
+        forest.delete([40, 45]).partial_fit(ROWS[50:55]).rebuild().partial_fit(ROWS[55:60])
+    for other, forest in zip(scores[1:], forests[1:], strict=True):
+        np.testing.assert_array_equal(scores[0], other)
+        assert bits(forests[0]) == bits(forest)
+        np.testing.assert_array_equal(forests[0].score_samples(ROWS), forest.score_samples(ROWS))
+
+
+def test_reading_changes_nothing():
+    forest, unread = (build(max_depth=4).partial_fit(ROWS[:30]) for _ in range(2))
+    for name, arguments in READERS.items():
+        getattr(forest, name)(ROWS, **arguments)
+    assert forest.offset_ < 0
+    assert bits(forest) == bits(unread)
+    assert bits(forest.partial_fit(ROWS[30:50])) == bits(unread.partial_fit(ROWS[30:50]))
+
+
+def test_scores_follow_the_stream():
+    forest = build(n_estimators=10, window=30).partial_fit(ROWS[:40])
+    there = ROWS[40:] + np.array([50.0, 0.0])
+    assert forest.score_samples(there).max() < forest.score_samples(ROWS[:40]).min()
+    forest.partial_fit(there)
+    assert forest.score_samples(there[10:]).min() > forest.score_samples(ROWS[:40]).max()
+
+
+def test_what_is_derived_from_the_forest_is_derived_anew_when_it_has_changed():
+    forest = build(window=20)
+    for part in chunks(10, 40):
+        forest.partial_fit(ROWS[part])
+        fresh = pickle.loads(pickle.dumps(forest))
+        fresh._posterior = fresh._offset = None
+        assert forest.offset_ == fresh.offset_
+        for name, arguments in READERS.items():
+            mine, other = (np.asarray(getattr(f, name)(ROWS, **arguments)) for f in (forest, fresh))
+            np.testing.assert_array_equal(mine, other, err_msg=name)
+
+
+def test_partial_fit_ignores_y_and_returns_the_forest():
+    forest = build()
+    assert forest.partial_fit(ROWS[:5], np.zeros(5)) is forest
+    assert forest.delete(0) is forest
+    assert forest.delete_points(ROWS[1:2]) is forest
+    assert forest.rebuild() is forest
+    assert forest.fit(ROWS[:5], np.zeros(5)) is forest
+
+
+def test_the_rows_of_the_caller_are_copied():
+    rows = ROWS[:10].copy()
+    forest = build().partial_fit(rows)
+    rows[:] = 0.0
+    np.testing.assert_array_equal(forest.points_, ROWS[:10])
+    forest.points_[:] = 0.0
+    np.testing.assert_array_equal(forest.points_, ROWS[:10])
+    forest.keys_.clear()
+    assert forest.keys_ == [*range(10)]
+
+
+# ---- beginning ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_fit_begins_afresh_and_the_stream_goes_on_from_there(name):
+    window, given = WINDOWS[name]
+    first, rest = ({what: values[part] for what, values in given.items()} for part in (slice(50), slice(50, 80)))
+    forest = build(window=window).fit(ROWS[:50], **first)
+    assert forest.n_seen_ == 50
+    assert_whole(forest)
+    again = build(window=window).partial_fit(ROWS[:33, ::-1], **{what: v[:33] for what, v in given.items()})
+    again.fit(ROWS[:50], **first)
+    assert bits(again) == bits(forest)
+    for one in (forest, again):
+        one.partial_fit(ROWS[50:], **rest)
+        assert_whole(one)
+    assert bits(again) == bits(forest)
+    assert forest.n_seen_ == 80
+    assert forest.keys_ == build(window=window).partial_fit(ROWS, **given).keys_
+
+
+def test_every_tree_holds_every_point_whatever_max_samples_says():
+    forest = build(window=50, max_samples=4).fit(ROWS)
+    assert (forest.forest_.counts[range(3), forest.forest_.root] == 50).all()
+
+
+def test_features_are_weighed_by_all_rows_of_a_fit():
+    forest = build(window=4).fit(ROWS)
+    deviation = np.abs(ROWS - ROWS.mean(axis=0)).mean(axis=0)
+    np.testing.assert_allclose(forest.forest_.weights @ deviation, 1.0)
+    before = forest.forest_.weights.copy()
+    forest.partial_fit(ROWS * 1e3)
+    np.testing.assert_array_equal(forest.forest_.weights, before)
+
+
+def test_features_are_weighed_anew_after_1_2_4_arrivals_until_they_are_settled(short_warm_up):
+    forest, changed = build(window=50), []
+    weights = None
+    for i, row in enumerate(ROWS[:30], 1):
+        forest.insert(row)
+        if weights is None or (weights != forest.forest_.weights).any():
+            changed.append(i)
+        weights = forest.forest_.weights.copy()
+    assert changed == [1, 2, 4, 8]
+
+
+def test_given_weights_stay_as_given(short_warm_up):
+    forest = build(feature_weights=[0.25, 4.0])
+    for row in ROWS[:20]:
+        forest.insert(row)
+        np.testing.assert_array_equal(forest.forest_.weights, [[0.25, 4.0]] * 3)
+
+
+def test_a_stream_without_a_window_of_its_own_holds_256_points():
+    forest = build(n_estimators=1, window="auto")
+    forest.partial_fit(np.tile(ROWS, (4, 1))[:300])
+    assert (forest.n_points_, forest.n_seen_) == (256, 300)
+    assert forest.keys_ == [*range(44, 300)]
+
+
+@pytest.mark.parametrize("call", STREAM_CALLS)
+def test_a_forest_fitted_on_a_table_does_not_go_on_as_a_stream(call):
+    forest = build(window="auto").fit(ROWS)
+    before = pickle.dumps(forest)
+    with pytest.raises(ValueError, match=r"fitted on a table .* set a window before fit"):
+        STREAM_CALLS[call](forest)
+    assert pickle.dumps(forest) == before
+    assert forest.n_points_ == len(ROWS)
+    for name in ("points_", "keys_", "n_seen_"):
+        assert not hasattr(forest, name)
+        with pytest.raises(AttributeError, match="set a window"):
+            getattr(forest, name)
+    forest.set_params(window=30).fit(ROWS)
+    assert forest.n_points_ == 30
+
+
+def test_a_table_has_neither_keys_nor_times():
+    for given in ({"keys": range(80)}, {"times": TIMES}):
+        with pytest.raises(ValueError, match="set window"):
+            build(window="auto").fit(ROWS, **given)
+
+
+def test_fit_ends_a_stream_that_was_begun_without_a_window():
+    forest = build(window="auto").partial_fit(ROWS[:10])
+    assert forest.keys_ == [*range(10)]
+    forest.fit(ROWS)
+    assert not hasattr(forest, "keys_")
+    fresh = build(window="auto").fit(ROWS)
+    np.testing.assert_array_equal(forest.score_samples(ROWS), fresh.score_samples(ROWS))
+
+
+@pytest.mark.parametrize("call", ["delete", "delete_points", "rebuild"])
+def test_a_forest_that_has_seen_nothing_has_nothing_to_change(call):
+    with pytest.raises(NotFittedError):
+        STREAM_CALLS[call](build())
+
+
+def test_a_forest_that_has_seen_nothing_has_nothing_to_show():
+    for name in ("n_points_", "n_seen_", "points_", "keys_", "offset_", "posterior_"):
+        assert not hasattr(build(), name), name
+    for name, arguments in READERS.items():
+        with pytest.raises(NotFittedError):
+            getattr(build(), name)(ROWS, **arguments)
+
+
+# ---- summaries ------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_without_bounds_is_refused():
+    for begin in ("fit", "partial_fit", "score_then_learn"):
+        forest = build(window=None)
+        with pytest.raises(ValueError, match=r"needs a bound: set max_depth .* or a window"):
+            getattr(forest, begin)(ROWS)
+        assert not [name for name in vars(forest) if name.endswith("_")]
+    with pytest.raises(ValueError, match="needs a bound"):
+        build(window=None).insert(ROWS[0])
+
+
+@pytest.mark.parametrize("begin", ["fit", "partial_fit"])
+@pytest.mark.parametrize("max_depth", [0, 1, 4])
+def test_a_summary_counts_all_rows_in_a_bounded_number_of_nodes(begin, max_depth, short_warm_up):
+    forest = getattr(build(window=None, max_depth=max_depth), begin)(ROWS[:20])
+    rows, shapes = [ROWS[:20]], set()
+    for k in range(12):
+        more = ROWS[k : k + 40] * (1 + k / 3)
+        forest.partial_fit(more)
+        rows.append(more)
+        assert forest.forest_.size.max() <= 2 ** (max_depth + 1) - 1
+        shapes.add(forest.forest_.lower.shape[:2] if k > 5 else None)
+    assert forest.n_points_ == forest.n_seen_ == 20 + 12 * 40
+    assert len(shapes) == 2  # one, and None
+    assert forest.forest_.left.shape[1] <= 2 ** (max_depth + 1) - 1 + _engine.ROOM_TO_MOVE
+    check_forest(forest.forest_, np.concatenate(rows))
+
+
+def test_a_summary_keeps_points_while_it_warms_up_and_none_after(short_warm_up):
+    forest = build(window=None, max_depth=3)
+    assert [forest.insert(row) for row in ROWS[:7]] == [*range(7)]
+    assert forest.keys_ == [*range(7)]
+    np.testing.assert_array_equal(forest.points_, ROWS[:7])
+    forest.delete(2).delete_points(ROWS[3:4])
+    assert_whole(forest)
+    assert [forest.insert(row) for row in ROWS[7:10]] == [None] * 3
+    assert (forest.n_points_, forest.n_seen_) == (8, 10)
+    check_forest(forest.forest_, np.delete(ROWS[:10], [2, 3], axis=0))
+    for name in ("points_", "keys_"):
+        assert not hasattr(forest, name)
+        with pytest.raises(AttributeError, match="keeps no points"):
+            getattr(forest, name)
+    kept = forest._stream
+    assert [part.size for part in kept.points] == [0, 0, 0]
+    assert (len(kept.holdings), kept.holdings.capacity, kept.holdings.keys) == (0, 0, [])
+
+
+def test_a_summary_has_neither_keys_nor_points_to_grow_from():
+    forest = build(window=None, max_depth=3).fit(ROWS)
+    before = pickle.dumps(forest)
+    with pytest.raises(ValueError, match="use delete_points"):
+        forest.delete(0)
+    with pytest.raises(ValueError, match="keeps no points to be rebuilt from"):
+        forest.rebuild()
+    for learn in (forest.partial_fit, forest.score_then_learn, forest.fit):
+        with pytest.raises(ValueError, match="keys mean nothing"):
+            learn(ROWS[:2], keys=["a", "b"])
+    with pytest.raises(ValueError, match="keys mean nothing"):
+        forest.insert(ROWS[0], key="a")
+    assert pickle.dumps(forest) == before
+    assert forest.insert(ROWS[0]) is None
+
+
+def spared(forest, rows):
+    """Which rows lie strictly inside the boxes of their leaves, in all trees."""
+    leaves, trees = forest.leaves(rows).node, np.arange(forest.n_estimators)
+    lower, upper = forest.forest_.lower[trees, leaves], forest.forest_.upper[trees, leaves]
+    return ((lower < rows[:, None]) & (rows[:, None] < upper)).all(axis=(1, 2))
+
+
+@pytest.mark.parametrize("max_depth", [0, 1, 2])
+def test_a_summary_lets_go_of_rows_inside_its_leaves(max_depth):
+    forest = build(window=None, max_depth=max_depth).fit(ROWS)
+    inner = np.flatnonzero(spared(forest, ROWS))
+    assert 0 < len(inner) < len(ROWS)
+    forest.delete_points(ROWS[inner[:1]]).delete_points(ROWS[inner[1:3]])
+    rest = np.delete(ROWS, inner[:3], axis=0)
+    assert (forest.n_points_, forest.n_seen_) == (len(rest), len(ROWS))
+    check_forest(forest.forest_, rest)
+    np.testing.assert_array_equal(forest.mass(ROWS), copy.deepcopy(forest).mass(ROWS))
+    forest.partial_fit(ROWS[:10])
+    check_forest(forest.forest_, np.concatenate([rest, ROWS[:10]]))
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_a_summary_does_not_let_go_of_rows_on_its_edges(n_jobs):
+    forest = build(window=None, max_depth=1, n_jobs=n_jobs).fit(ROWS)
+    is_spared = spared(forest, ROWS)
+    inner, edge = np.flatnonzero(is_spared), np.flatnonzero(~is_spared)
+    before, masses = pickle.dumps(forest), forest.mass(ROWS)
+    for i in edge:
+        with pytest.raises(ValueError, match=r"row 0 lies on the edge .* Nothing was deleted"):
+            forest.delete_points(ROWS[i : i + 1])
+    with pytest.raises(ValueError, match="row 2 lies on the edge"):
+        forest.delete_points(ROWS[[inner[0], inner[1], edge[0], inner[2]]])
+    with pytest.raises(ValueError, match="row 0 lies on the edge"):
+        forest.delete_points(FAR)
+    np.testing.assert_array_equal(forest.mass(ROWS), masses)
+    forest._posterior = None
+    assert bits(forest) == bits(pickle.loads(before))
+
+
+def test_a_summary_lets_go_of_all_but_the_last_of_equal_rows():
+    rows = np.concatenate([ROWS[:10], FAR, FAR, FAR])
+    forest = build(window=None, max_depth=20).fit(rows)
+    forest.delete_points(FAR).delete_points(FAR)
+    check_forest(forest.forest_, rows[:-2])
+    before = bits(forest)
+    with pytest.raises(ValueError, match="lies on the edge"):
+        forest.delete_points(FAR)
+    assert bits(forest) == before
+
+
+# ---- taking points out ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_depth", [None, 1, 3])
+def test_any_point_can_be_deleted_by_key_or_by_value(max_depth):
+    """Among them the first, the last, those alone in a subtree, and two that span the box in every dimension."""
+    rows = np.concatenate([ROWS[:12], FAR, -FAR, ROWS[:2]])
+    base = build(max_depth=max_depth).partial_fit(rows)
+    for i in range(len(rows)):
+        by_key, by_value = copy.deepcopy(base).delete(i), copy.deepcopy(base)
+        assert by_key.keys_ == [k for k in range(len(rows)) if k != i]
+        assert_whole(by_key)
+        by_value.delete_points(rows[i : i + 1])
+        assert_whole(by_value)
+        if i < 14:  # the oldest of equal points goes first
+            assert bits(by_value) == bits(by_key)
+
+
+def test_points_can_be_deleted_one_after_another_down_to_none():
+    order = np.random.default_rng(3).permutation(20)
+    for max_depth in (None, 2):
+        forest = build(max_depth=max_depth).partial_fit(ROWS[:20])
+        for n, key in enumerate(order.tolist(), 1):
+            forest.delete(key)
+            assert forest.n_points_ == 20 - n
+            assert_whole(forest)
+        assert forest.keys_ == []
+        assert forest.points_.shape == (0, 2)
+
+
+def test_many_points_can_be_deleted_at_once():
+    one, other = build().partial_fit(ROWS[:20]), build().partial_fit(ROWS[:20])
+    for keys in ([3, 5, 7], np.array([11, 0]), {19}, (key for key in [1]), (), np.int64(2)):
+        one.delete(keys)
+    for key in (3, 5, 7, 11, 0, 19, 1, 2):
+        other.delete(key)
+    assert bits(one) == bits(other)
+
+
+def test_equal_points_leave_one_at_a_time_the_oldest_first():
+    forest = build().partial_fit(np.concatenate([FAR, ROWS[:3], FAR, FAR]))
+    for left in ([1, 2, 3, 4, 5], [1, 2, 3, 5], [1, 2, 3]):
+        forest.delete_points(FAR)
+        assert forest.keys_ == left
+        assert_whole(forest)
+    before = bits(forest)
+    with pytest.raises(ValueError, match=r"row 0 is not held .*Nothing was deleted"):
+        forest.delete_points(FAR)
+    assert bits(forest) == before
+
+
+def test_points_are_looked_up_by_value_and_not_by_bytes():
+    forest = build().partial_fit([[0.0, 1.0], [5.0, -0.0], [7.0, 7.0]])
+    forest.delete_points([[-0.0, 1.0]]).delete_points(np.array([[5, 0]], np.int32))
+    assert forest.keys_ == [2]
+
+
+def test_rows_that_are_not_held_so_often_are_refused_as_a_whole():
+    forest = build().partial_fit(ROWS[:10])
+    before = pickle.dumps(forest)
+    for rows, where in (
+        (np.concatenate([ROWS[:2], FAR]), 2),
+        (ROWS[[1, 4, 1]], 2),
+        (ROWS[:1] + 1e-12, 0),
+        (ROWS[50:51], 0),
+    ):
+        with pytest.raises(ValueError, match=f"row {where} is not held"):
+            forest.delete_points(rows)
+        assert pickle.dumps(forest) == before
+
+
+@pytest.mark.parametrize("keys", [99, "nobody", -1, [0, 99], [99, 0], ["0"], [0, 1, 2, "x"]])
+def test_keys_that_are_not_held_are_refused_as_a_whole(keys):
+    forest = build(window=10).partial_fit(ROWS[:10])
+    before = pickle.dumps(forest)
+    with pytest.raises(KeyError, match=r"no point with key .* is held. Nothing was deleted"):
+        forest.delete(keys)
+    assert pickle.dumps(forest) == before
+
+
+def test_a_key_is_gone_once_its_point_has_left_or_was_deleted():
+    forest = build(window=3).partial_fit(ROWS[:4], keys=["a", "b", "c", "d"]).delete("c")
+    for key in ("a", "c"):
+        with pytest.raises(KeyError, match=f"'{key}'"):
+            forest.delete(key)
+    forest.partial_fit(ROWS[4:6], keys=["c", "a"])
+    assert forest.keys_ == ["d", "c", "a"]
+
+
+def test_the_same_key_twice_in_a_deletion_is_refused_as_a_whole():
+    forest = build().partial_fit(ROWS[:10])
+    before = pickle.dumps(forest)
+    with pytest.raises(ValueError, match="more than once"):
+        forest.delete([1, 2, 1])
+    assert pickle.dumps(forest) == before
+
+
+@pytest.mark.parametrize("key", [True, False, 1.0, np.float64(2), b"1", np.True_], ids=repr)
+def test_keys_are_whole_numbers_and_texts(key):
+    forest = build().partial_fit(ROWS[:10])
+    before = pickle.dumps(forest)
+    for attempt in (
+        lambda: forest.partial_fit(ROWS[10:12], keys=["a", key]),
+        lambda: forest.insert(ROWS[10], key=key),
+        lambda: forest.delete([0, key]),
+        lambda: forest.delete(key),
+    ):
+        with pytest.raises(ValueError, match="a key must be a whole number or a text"):
+            attempt()
+        assert pickle.dumps(forest) == before
+
+
+def test_none_is_no_key_to_delete_by():
+    forest = build().partial_fit(ROWS[:10])
+    for keys in (None, [0, None]):
+        with pytest.raises(ValueError, match="a key must be a whole number or a text; got None"):
+            forest.delete(keys)
+    assert forest.n_points_ == 10
+
+
+BAD_KEYS = {
+    "too few": (["a"], "1 keys for 2 rows"),
+    "too many": (["a", "b", "c"], "3 keys for 2 rows"),
+    "a text": ("ab", "not the single text 'ab'"),
+    "a number": (5, "keys must be"),
+    "twice": (["new", "new"], "key 'new' is held already"),
+}
+HELD_KEYS = {
+    "held": (["new", "held"], "key 'held' is held already"),
+    "a number held": (["new", 3], "key 3 is held already"),
+    "the number of a row that comes with it": ([11, None], "key 11 is held already"),
+}
+
+
+@pytest.mark.parametrize(("keys", "message"), [*BAD_KEYS.values(), *HELD_KEYS.values()], ids=[*BAD_KEYS, *HELD_KEYS])
+def test_rows_without_a_key_of_their_own_are_refused_as_a_whole(keys, message):
+    forest = build().partial_fit(ROWS[:10], keys=[*range(9), "held"])
+    before = pickle.dumps(forest)
+    for learn in (forest.partial_fit, forest.score_then_learn):
+        with pytest.raises(ValueError, match=message):
+            learn(ROWS[10:12], keys=keys)
+        assert pickle.dumps(forest) == before
+
+
+@pytest.mark.parametrize(("keys", "message"), BAD_KEYS.values(), ids=BAD_KEYS)
+def test_a_fit_wants_a_key_for_every_row_and_changes_nothing_without(keys, message):
+    forest = build().partial_fit(ROWS[:10], keys=[*range(9), "held"])
+    before = pickle.dumps(forest)
+    with pytest.raises(ValueError, match=message):
+        forest.fit(ROWS[10:12], keys=keys)
+    assert pickle.dumps(forest) == before
+    assert forest.fit(ROWS[10:12], keys=["new", "held"]).keys_ == ["new", "held"]
+
+
+@pytest.mark.parametrize("learn", ["partial_fit", "score_then_learn", "insert"])
+def test_a_number_given_as_a_key_is_not_given_to_a_later_arrival(learn):
+    """Arrivals without a key are numbered; a number that is taken must not come to name two points."""
+    forest = build().partial_fit(ROWS[:2], keys=[3, "a"])
+    forest.insert(ROWS[2])
+    before = pickle.dumps(forest)
+    with pytest.raises(ValueError, match=r"key 3 .*(held|taken)"):
+        forest.insert(ROWS[3]) if learn == "insert" else getattr(forest, learn)(ROWS[3:6])
+    assert pickle.dumps(forest) == before
+    forest.delete(3).partial_fit(ROWS[3:6])
+    assert forest.keys_ == ["a", 2, 3, 4, 5]
+    assert_whole(forest)
+
+
+def test_a_deletion_makes_room_in_a_window():
+    forest = build(window=4).partial_fit(ROWS[:6]).delete([2, 4])
+    assert forest.keys_ == [3, 5]
+    forest.partial_fit(ROWS[6:8])
+    assert forest.keys_ == [3, 5, 6, 7]
+    forest.insert(ROWS[8])
+    assert forest.keys_ == [5, 6, 7, 8]
+    assert_whole(forest)
+
+
+# ---- nothing held ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("domain", [None, [[-9.0, -200.0], [90.0, 200.0]]])
+def test_a_forest_that_holds_nothing_finds_everything_as_likely_as_not(score, domain):
+    forest = build(score=score, domain=domain).partial_fit(ROWS[:9])
+    forest.mass(ROWS)
+    forest.delete(forest.keys_)
+    nothing = 0.5 if score == "mass" else np.log(0.5)
+    for X in (ROWS, FAR, ROWS[:1]):
+        np.testing.assert_allclose(forest.score_samples(X), nothing, rtol=1e-15)
+        np.testing.assert_array_equal(forest.mass(X), 0.5)
+        np.testing.assert_allclose(forest.mass(X, [0.0, 2.0, np.inf]), 0.5, rtol=1e-15)
+        np.testing.assert_array_equal(forest.tree_masses(X), np.full((len(X), 3), 0.5))
+        np.testing.assert_array_equal(forest.log_density(X), -np.inf)
+        assert (forest.leaves(X).kind == LeafKind.OUTSIDE).all()
+        assert (forest.leaves(X).node == -1).all()
+        assert (forest.predict(X) == 1).all()
+        assert not np.isnan(forest.decision_function(X)).any()
+        np.testing.assert_array_equal(forest.epsilon_level(X, 0.5), 0.5)
+        assert not forest.is_anomaly(X, 0.4, 0.5).any()
+    assert forest.score_then_learn(ROWS[:1]) == pytest.approx(nothing, rel=1e-15)
+
+
+def test_a_closed_forest_that_holds_nothing_leaves_no_room_for_anything():
+    forest = build(domain="data").partial_fit(ROWS[:9])
+    forest.delete(forest.keys_)
+    np.testing.assert_array_equal(forest.score_samples(ROWS), -np.inf)
+    np.testing.assert_array_equal(forest.mass(ROWS), 0.0)
+    np.testing.assert_array_equal(forest.log_density(ROWS), -np.inf)
+    assert not np.isnan(forest.decision_function(ROWS)).any()
+    assert (forest.predict(ROWS) == -1).all()
+    np.testing.assert_array_equal(build(domain="data").score_then_learn(ROWS[:2])[0], -np.inf)
+
+
+@pytest.mark.parametrize("max_depth", [None, 2])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_forest_that_holds_nothing_learns_again(name, max_depth):
+    window, given = WINDOWS[name]
+    for begin in ("fit", "partial_fit"):
+        forest = build(window=window, max_depth=max_depth)
+        getattr(forest, begin)(ROWS[:9], **{what: values[:9] for what, values in given.items()})
+        forest.delete(forest.keys_)
+        forest.rebuild()
+        assert forest.n_points_ == 0
+        forest.partial_fit(ROWS[9:40], **{what: values[9:40] for what, values in given.items()})
+        assert_whole(forest)
+        assert np.isfinite(forest.score_samples(ROWS)).all()
+        assert forest.n_seen_ == 40
+
+
+def test_trees_are_grown_anew_from_nothing_without_a_complaint(short_warm_up):
+    forest = build()
+    for row in ROWS[:20]:
+        forest.delete(forest.insert(row))
+    assert (forest.n_points_, forest.n_seen_) == (0, 20)
+    assert forest.partial_fit(ROWS[20:30]).keys_ == [*range(20, 30)]
+    assert_whole(forest)
+
+
+# ---- narrow places --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("max_depth", [None, 0, 1])
+def test_the_smallest_windows(n, max_depth):
+    forest = build(window=n, max_depth=max_depth)
+    for i, row in enumerate(ROWS[:20]):
+        assert np.isfinite(forest.score_then_learn(row[None])).all()
+        assert forest.keys_ == [*range(max(i + 1 - n, 0), i + 1)]
+        assert_whole(forest)
+    assert (forest.score_samples(forest.points_) > forest.score_samples(FAR)).all()
+    assert forest.predict(FAR) == [-1]
+    fitted = build(window=n).fit(ROWS)
+    np.testing.assert_array_equal(fitted.points_, ROWS[-n:])
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0, -1e300])
+def test_equal_points(value):
+    forest = build(window=6)
+    rows = np.full((10, 2), value)
+    assert np.isfinite(forest.score_then_learn(rows)).all()
+    assert (forest.forest_.size == 1).all()
+    assert_whole(forest.delete([5, 7]))
+    forest.partial_fit(ROWS[:3])
+    assert_whole(forest)
+    assert np.isfinite(forest.score_samples(np.concatenate([rows, ROWS]))).all()
+
+
+def test_a_constant_column_that_comes_to_vary():
+    rows = np.column_stack([ROWS[:, 0], np.full(80, 7.0)])
+    forest = build(window=20).partial_fit(rows[:40])
+    assert (forest.forest_.feature != 1).all()
+    odd = rows[40:41] + np.array([0.0, 1.0])
+    assert forest.score_samples(odd) < forest.score_samples(rows[40:41])
+    forest.partial_fit(odd).partial_fit(rows[41:50])
+    assert_whole(forest)
+    forest.delete_points(odd)
+    assert_whole(forest)
+    assert (forest.forest_.lower[:, :, 1].max(), forest.forest_.upper[:, :, 1].max()) == (7.0, 7.0)
+
+
+@pytest.mark.parametrize("max_depth", [None, 2])
+def test_a_single_feature(max_depth):
+    forest = build(window=10, max_depth=max_depth)
+    for part in chunks(7):
+        assert np.isfinite(forest.score_then_learn(ROWS[part, :1])).all()
+        assert_whole(forest)
+    assert forest.insert([3.0]) == 80
+    assert forest.insert(4.0) == 81
+    forest.delete([80, 81]).delete(forest.keys_[:3])
+    assert_whole(forest)
+
+
+def test_many_features():
+    rows = np.random.default_rng(2).normal(size=(30, 200))
+    forest = build(window=8)
+    forest.score_then_learn(rows)
+    assert_whole(forest.delete([25, 29]))
+
+
+# ---- domain ---------------------------------------------------------------------------------------------------------
+
+DOMAIN = np.array([[-9.0, -200.0], [90.0, 200.0]])
+
+
+def test_the_known_world_is_the_domain_given_whatever_is_held():
+    forest = build(domain=DOMAIN, window=5).partial_fit(ROWS)
+    np.testing.assert_array_equal(forest.forest_.domain, DOMAIN)
+    np.testing.assert_array_equal(forest.posterior_.world, np.repeat(DOMAIN[:, None], 3, axis=1))
+    assert (forest.leaves([[89.0, 199.0]]).kind == LeafKind.COMPLEMENTARY).all()
+    assert (forest.leaves(FAR).kind == LeafKind.OUTSIDE).all()
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.parametrize("learn", ["partial_fit", "score_then_learn", "fit"])
+def test_rows_outside_the_domain_are_scored_but_refused_as_a_whole_by_those_who_learn(learn, fitted):
+    forest = build(domain=DOMAIN)
+    if fitted:
+        forest.partial_fit(ROWS[:5])
+    before = pickle.dumps(forest)
+    with pytest.raises(ValueError, match=r"row 2, column 0 is 10000, outside the domain \[-9, 90\]"):
+        getattr(forest, learn)(np.concatenate([ROWS[:2], FAR]))
+    with pytest.raises(ValueError, match="row 0, column 0 is 10000, outside the domain"):
+        forest.insert(FAR[0])
+    assert pickle.dumps(forest) == before
+    forest.partial_fit(ROWS[5:9])
+    assert np.isfinite(forest.score_samples(FAR)).all()
+
+
+def test_with_the_domain_of_the_data_the_world_follows_the_points_held():
+    forest = build(domain="data", window=10, score="mass")
+    for part in chunks(10):
+        forest.partial_fit(ROWS[part])
+        for bounds, edge in zip(forest.posterior_.world, (ROWS[part].min(axis=0), ROWS[part].max(axis=0)), strict=True):
+            np.testing.assert_array_equal(bounds, [edge] * 3)
+        np.testing.assert_array_equal(forest.mass(ROWS[part].max(axis=0)[None] + 1), 0.0)
+        np.testing.assert_array_equal(forest.score_samples(FAR), 0.0)
+        np.testing.assert_allclose(np.exp(forest.posterior_.outside), 0.0)
+
+
+# ---- frames ---------------------------------------------------------------------------------------------------------
+
+NAMES = ["load", "latency"]
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_names_of_features_are_kept_from_the_first_call_on(frame):
+    rows = frame({name: ROWS[:, k] for k, name in enumerate(NAMES)})
+    plain, named = build().partial_fit(ROWS[:30]), build().partial_fit(rows[:30])
+    assert named.feature_names_in_.tolist() == NAMES
+    np.testing.assert_array_equal(named.score_then_learn(rows[30:50]), plain.score_then_learn(ROWS[30:50]))
+    named.delete_points(rows[45:47])
+    plain.delete_points(ROWS[45:47])
+    assert bits(named) == bits(plain)
+    before = pickle.dumps(named)
+    for wrong in (rows[NAMES[::-1]], rows.rename({"load": "x"} if frame is pl.DataFrame else str.upper, **axis(frame))):
+        for method in ("partial_fit", "score_then_learn", "delete_points", "score_samples"):
+            with pytest.raises(ValueError, match="feature names"):
+                getattr(named, method)(wrong[50:55])
+            assert pickle.dumps(named) == before
+    with pytest.warns(UserWarning, match="feature names"):
+        named.partial_fit(ROWS[50:51])
+
+
+def axis(frame):
+    return {} if frame is pl.DataFrame else {"axis": "columns"}
+
+
+def test_a_row_of_a_frame_is_inserted_with_its_names():
+    frame = pd.DataFrame(ROWS, columns=NAMES)
+    forest, plain = build(), build().partial_fit(ROWS[:10])
+    for i in range(10):
+        assert forest.insert(frame.iloc[i]) == i
+    assert forest.feature_names_in_.tolist() == NAMES
+    assert bits(forest) == bits(plain)
+    with pytest.raises(ValueError, match="feature names"):
+        forest.insert(frame.iloc[10][::-1])
+
+
+def test_insert_takes_one_point():
+    assert build().insert(ROWS[0].tolist()) == 0
+    assert build().insert(ROWS[:1]) == 0
+    forest = build()
+    with pytest.raises(ValueError, match="one"):
+        forest.insert(ROWS[:2])
+    assert not hasattr(forest, "forest_")
+    forest.insert(ROWS[0])
+    before = pickle.dumps(forest)
+    for wrong in (ROWS[:2], ROWS[0, :1], [1.0, 2.0, 3.0], [], 1.0, [1.0, np.nan], [1.0, "high"], None):
+        with pytest.raises((ValueError, TypeError)):
+            forest.insert(wrong)
+        assert pickle.dumps(forest) == before
+
+
+# ---- bad rows -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e301])
+@pytest.mark.parametrize("fitted", [False, True])
+def test_a_bad_value_in_the_middle_of_a_chunk_refuses_the_whole(fitted, value):
+    forest = build()
+    if fitted:
+        forest.partial_fit(ROWS[:30])
+    before, rows = pickle.dumps(forest), ROWS[30:60].copy()
+    rows[17, 1] = value
+    for method in ("partial_fit", "score_then_learn", "fit"):
+        with pytest.raises(ValueError, match="row 17, column 1"):
+            getattr(forest, method)(rows)
+        assert pickle.dumps(forest) == before
+    if fitted:
+        for method in ("delete_points", "score_samples"):
+            with pytest.raises(ValueError, match="row 17, column 1"):
+                getattr(forest, method)(rows)
+            assert pickle.dumps(forest) == before
+
+
+@pytest.mark.parametrize("X", [ROWS[:, :1], np.ones((3, 3)), ROWS[0], [["a", "b"]], None], ids=range(5))
+def test_rows_of_another_shape_are_refused(X):
+    forest = build().partial_fit(ROWS[:30])
+    before = pickle.dumps(forest)
+    for method in ("partial_fit", "score_then_learn", "delete_points"):
+        with pytest.raises((ValueError, TypeError)):
+            getattr(forest, method)(X)
+        assert pickle.dumps(forest) == before
+
+
+def test_no_rows_change_nothing_once_the_stream_has_begun():
+    forest = build()
+    with pytest.raises(ValueError, match=r"0 sample\(s\)"):
+        forest.partial_fit(ROWS[:0])
+    assert not hasattr(forest, "forest_")
+    forest.partial_fit(ROWS[:30])
+    before = bits(forest)
+    assert forest.score_then_learn(ROWS[:0]).shape == (0,)
+    assert forest.score_then_learn(ROWS[:0], keys=[], times=[]).shape == (0,)
+    assert bits(forest.partial_fit(ROWS[:0]).delete([])) == before
+    with pytest.raises(ValueError, match="1 keys for 0 rows"):
+        forest.partial_fit(ROWS[:0], keys=["a"])
+
+
+@pytest.mark.parametrize("rows", [ROWS.tolist(), np.asfortranarray(ROWS), ROWS.astype(object), np.repeat(ROWS, 2, 1)])
+def test_rows_may_come_in_any_container(rows):
+    rows = rows[:, ::2] if isinstance(rows, np.ndarray) and rows.shape[1] == 4 else rows
+    assert bits(build().partial_fit(rows[:9]).partial_fit(rows[9:])) == bits(build().partial_fit(ROWS))
+    locked = ROWS.copy()
+    locked.setflags(write=False)
+    assert bits(build().partial_fit(locked[:9]).partial_fit(locked[9:])) == bits(build().partial_fit(ROWS))
+
+
+# ---- parameters -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_estimators": 7},
+        {"max_samples": 5},
+        {"window": 4},
+        {"window": "auto"},
+        {"window": None},
+        {"window": Window(duration=1.0)},
+        {"window": Reservoir(3)},
+        {"max_depth": 1},
+        {"prior_strength": 0.5},
+        {"lifetime": 0.01},
+        {"feature_weights": [5.0, 0.0]},
+        {"score": "mass"},
+        {"score": "log_mass"},
+        {"domain": [[-1.0, -1.0], [1.0, 1.0]]},
+        {"domain": "data"},
+        {"random_state": 1},
+        {"n_jobs": 2},
+    ],
+    ids=str,
+)
+def test_parameters_set_on_a_live_stream_wait_for_the_next_fit(change):
+    forest, unchanged = (build().partial_fit(ROWS[:30]) for _ in range(2))
+    forest.set_params(**change)
+    np.testing.assert_array_equal(forest.score_then_learn(ROWS[30:50]), unchanged.score_then_learn(ROWS[30:50]))
+    assert bits(forest.delete(45).rebuild()) == bits(unchanged.delete(45).rebuild())
+    np.testing.assert_array_equal(forest.mass(ROWS, 0.5), unchanged.mass(ROWS, 0.5))
+    assert forest.offset_ == unchanged.offset_
+    np.testing.assert_array_equal(forest.decision_function(FAR), unchanged.decision_function(FAR))
+
+
+def test_contamination_set_on_a_live_stream_counts_from_the_next_change_of_the_forest():
+    forest, unchanged = (build(window=40, contamination=0.1).partial_fit(ROWS[:50]) for _ in range(2))
+    assert forest.set_params(contamination=0.5).partial_fit(ROWS[50:51]).offset_ > unchanged.offset_
+    assert forest.offset_ == build(window=40, contamination=0.5).partial_fit(ROWS[:51]).offset_
+
+
+@pytest.mark.parametrize("domain", [None, "data", [[-1e9, -1e9], [1e9, 1e9]]])
+def test_a_stream_keeps_to_the_domain_it_was_begun_with(domain):
+    forest = build(domain=DOMAIN).partial_fit(ROWS[:30]).set_params(domain=domain)
+    before = bits(forest)
+    with pytest.raises(ValueError, match="outside the domain"):
+        forest.partial_fit(FAR)
+    assert bits(forest) == before
+
+
+def test_parameters_set_on_a_live_stream_come_into_force_with_a_fit():
+    forest = build().partial_fit(ROWS[:30]).set_params(window=4, n_estimators=2, max_depth=1).fit(ROWS)
+    assert bits(forest) == bits(build(window=4, n_estimators=2, max_depth=1).fit(ROWS))
+
+
+def test_parameters_are_checked_when_a_stream_begins():
+    for change in ({"n_estimators": 0}, {"score": "density"}, {"contamination": 0.9}, {"n_jobs": 0}):
+        for call in ("partial_fit", "score_then_learn", "insert"):
+            forest = build(**change)
+            with pytest.raises(ValueError, match=next(iter(change))):
+                STREAM_CALLS[call](forest)
+            assert not [name for name in vars(forest) if name.endswith("_")]
+
+
+# ---- verdicts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("contamination", [0.1, 0.5])
+def test_contamination_is_the_share_of_the_points_held_that_would_be_flagged_had_they_not_come(score, contamination):
+    forest = build(n_estimators=5, window=40, max_depth=6, score=score, contamination=contamination)
+    for part in chunks(40):
+        forest.partial_fit(ROWS[part] * (1 + part.start))
+        scores = [
+            copy.deepcopy(forest).delete(key).score_samples(point[None])[0]
+            for key, point in zip(forest.keys_, forest.points_, strict=True)
+        ]
+        flagged = np.array(scores) < forest.offset_
+        assert flagged.mean() == pytest.approx(contamination, abs=0.1)
+        np.testing.assert_array_equal(forest.decision_function(ROWS), forest.score_samples(ROWS) - forest.offset_)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_threshold_follows_the_points_held(score):
+    forest = build(n_estimators=10, window=30, score=score).partial_fit(ROWS[:40])
+    there = ROWS[40:] + np.array([500.0, 0.0])
+    assert (forest.predict(there) == -1).all()
+    before = forest.offset_
+    forest.partial_fit(there)
+    assert forest.offset_ != before
+    assert (forest.predict(there[10:]) == 1).mean() > 0.8
+    assert (forest.predict(ROWS[:40]) == -1).all()
+    forest.delete(forest.keys_[:5])
+    assert forest.offset_ == pickle.loads(pickle.dumps(build_like(forest))).offset_
+
+
+def build_like(forest):
+    """The same forest with nothing derived from it yet."""
+    twin = copy.deepcopy(forest)
+    twin._posterior = twin._offset = None
+    return twin
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("contamination", ["auto", 0.1])
+def test_the_threshold_of_a_summary_is_placed_by_the_last_points_it_kept(score, contamination, short_warm_up):
+    forest, asked, by_row = (
+        build(window=None, max_depth=6, score=score, contamination=contamination) for _ in range(3)
+    )
+    forest.partial_fit(ROWS)
+    for part in pairwise([0, 3, 6, 7, 8, 9, 40, 80]):
+        asked.partial_fit(ROWS[slice(*part)]).predict(ROWS)
+    for row in ROWS:
+        by_row.insert(row)
+    assert np.isfinite(forest.offset_)
+    assert forest.offset_ == asked.offset_ == by_row.offset_
+    assert forest.predict(FAR) == [-1]
+    assert (forest.predict(ROWS) == 1).any()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_threshold_of_a_fitted_summary_is_placed_by_the_rows_of_the_fit(score):
+    forest = build(window=None, max_depth=6, score=score, contamination=0.25).fit(ROWS)
+    assert (forest.predict(ROWS) == -1).sum() == pytest.approx(20, abs=1)
+    before = forest.offset_
+    assert forest.partial_fit(ROWS * 3).offset_ == before
+    assert forest.predict(FAR) == [-1]
+
+
+# ---- trees anew -----------------------------------------------------------------------------------------------------
+
+
+def test_rebuilding_weighs_features_by_the_points_held_now():
+    forest = build(window=20).fit(ROWS[:20]).partial_fit(ROWS[20:40] * [1e3, 1.0])
+    deviation = np.abs(forest.points_ - forest.points_.mean(axis=0)).mean(axis=0)
+    assert (forest.forest_.weights @ deviation > 10).all()
+    keys, points, before = forest.keys_, forest.points_, forest.mass(ROWS)
+    forest.rebuild()
+    np.testing.assert_allclose(forest.forest_.weights @ deviation, 1.0)
+    assert forest.keys_ == keys
+    np.testing.assert_array_equal(forest.points_, points)
+    assert (forest.mass(ROWS) != before).any()
+    assert_whole(forest)
+    forest.partial_fit(ROWS[40:50]).delete(45)
+    assert_whole(forest)
+
+
+def test_rebuilding_grows_other_trees_every_time_but_the_same_from_the_same_seed():
+    one, other = (build().partial_fit(ROWS[:30]) for _ in range(2))
+    once, twice = bits(one.rebuild()), bits(one.rebuild())
+    assert once != twice
+    assert bits(other.rebuild().rebuild()) == twice
+
+
+# ---- copies ---------------------------------------------------------------------------------------------------------
+
+COPIES = {
+    "pickle": lambda forest: pickle.loads(pickle.dumps(forest)),
+    "oldest pickle": lambda forest: pickle.loads(pickle.dumps(forest, protocol=0)),
+    "deepcopy": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("name", [*WINDOWS, "summary"])
+def test_a_copy_goes_on_bit_for_bit_like_the_original_and_apart_from_it(name, how, short_warm_up):
+    window, given = WINDOWS.get(name, (None, {}))
+    for begun in (3, 30):  # while weights are being learned, and after
+        part, rest = ({what: v[cut] for what, v in given.items()} for cut in (slice(begun), slice(begun, 70)))
+        original = build(window=window, max_depth=4).partial_fit(ROWS[:begun], **part)
+        expected = bits(original)
+        twin = COPIES[how](original)
+        assert bits(twin) == expected
+        scores = twin.score_then_learn(ROWS[begun:70], **rest)
+        assert bits(original) == expected  # untouched by what the other learned
+        np.testing.assert_array_equal(original.score_then_learn(ROWS[begun:70], **rest), scores)
+        if name != "summary":
+            for forest in (original, twin):
+                forest.delete(forest.keys_[1::3]).rebuild()
+        assert bits(original) == bits(twin)
+        assert original.offset_ == twin.offset_
+        np.testing.assert_array_equal(original.log_density(ROWS), twin.log_density(ROWS))
+
+
+def test_a_copy_of_an_empty_stream_goes_on():
+    forest = build().partial_fit(ROWS[:5])
+    twin = COPIES["pickle"](forest.delete(forest.keys_))
+    assert bits(twin.partial_fit(ROWS[5:20])) == bits(forest.partial_fit(ROWS[5:20]))
+
+
+def test_a_clone_has_the_parameters_and_nothing_else():
+    window = Window(9, duration=30.0)
+    forest = build(window=window).partial_fit(ROWS, times=TIMES)
+    twin = clone(forest)
+    assert not hasattr(twin, "forest_")
+    assert twin.get_params() == forest.get_params()
+    assert bits(twin.partial_fit(ROWS, times=TIMES)) == bits(forest)
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+def room(forest):
+    """The sizes of all that a stream keeps."""
+    stream = forest._stream
+    holdings = stream.holdings
+    arrays = {**stream.forest._asdict(), **stream.points._asdict(), **vars(holdings)}
+    sizes = {name: getattr(part, "shape", None) for name, part in arrays.items() if isinstance(part, np.ndarray)}
+    return sizes | {"keys": len(holdings.keys), "slots": len(holdings.slot_of), "queue": len(holdings._queue)}
+
+
+@pytest.mark.parametrize("size", [1, 13])
+@pytest.mark.parametrize("max_depth", [None, 3])
+@pytest.mark.parametrize("window", [10, Window(10, duration=1e9), Window(duration=10.0), Reservoir(10)], ids=repr)
+def test_memory_stays_bounded_however_long_the_stream(window, max_depth, size):
+    forest = build(window=window, max_depth=max_depth, n_estimators=2)
+    rooms = []
+    for k in range(4):
+        for part in chunks(size):
+            forest.partial_fit(ROWS[part], times=80 * k + np.arange(part.start, part.stop, dtype=float))
+        rooms.append(room(forest))
+    assert rooms[1] == rooms[2] == rooms[3]
+    assert len(forest._stream.points.values) <= 2 * (10 + size)
+    assert forest._stream.forest.left.shape[1] <= 2 * (2 * (10 + size) - 1) + _engine.ROOM_TO_MOVE
+    assert rooms[-1]["queue"] == rooms[-1]["slots"] == forest.n_points_ == 10
+
+
+def test_slots_that_are_not_in_use_are_empty():
+    forest = build(window=10).partial_fit(ROWS).delete([75, 77, 79])
+    stream = forest._stream
+    free = np.setdiff1d(np.arange(len(stream.points.values)), stream.holdings.held)
+    assert not stream.points.values[free].any()
+    for t, size in enumerate(forest.forest_.size):
+        for name in NODE_PARTS:
+            assert not getattr(forest.forest_, name)[t, size:].any(), name
