@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from numbers import Integral, Real
+from threading import Lock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 from polyaforest.estimators._base import PolyaForest, kernels
 
+_BEGINNING = Lock()  # held while a stream begins: a forest that is not there yet has no lock of its own
 _LOWEST = float(np.finfo(np.float64).min)  # below any score but that of mass 0
 
 
@@ -371,15 +373,19 @@ class StreamingMPF(PolyaForest):
 
         All checks come before any change.
         """
-        if not hasattr(self, "forest_"):
-            self._validate_params()
-            with all_or_nothing(self):
-                rows = read_rows(self, X, reset=True)
-                stream = self._new_stream(rows)
-                self._follow(stream, None)
-                return self._learn(stream, rows, keys, times, is_scored)
+        with nullcontext() if hasattr(self, "forest_") else _BEGINNING:
+            if not hasattr(self, "forest_"):
+                return self._begin(X, keys, times, is_scored)
         rows = read_rows(self, X, reset=False, at_least=0)
         return self._learn(self._continued(), rows, keys, times, is_scored)
+
+    def _begin(self, X: Any, keys: Any, times: Any, is_scored: bool) -> tuple[Array, Key | None]:
+        self._validate_params()
+        with all_or_nothing(self):
+            rows = read_rows(self, X, reset=True)
+            stream = self._new_stream(rows)
+            self._follow(stream, None)
+            return self._learn(stream, rows, keys, times, is_scored)
 
     def _learn(self, stream: Stream, rows: Array, keys: Any, times: Any, is_scored: bool) -> tuple[Array, Key | None]:
         stamps, names = self._read_labels(stream, len(rows), keys, times)

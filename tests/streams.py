@@ -1,0 +1,66 @@
+"""What tests of streams have in common."""
+
+import gc
+import pickle
+import struct
+from numbers import Integral
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+
+import numpy as np
+
+from polyaforest._check import check_forest
+
+NODE_PARTS = ("left", "right", "parent", "feature", "cut", "time", "counts", "lower", "upper")
+TREE_PARTS = ("root", "size", "weights", "rng")
+
+
+def bits(forest):
+    """All that decides how a forest on a stream goes on, whatever room its arrays have."""
+    trees = forest.forest_
+    nodes = [getattr(trees, name)[t, :size].tobytes() for t, size in enumerate(trees.size) for name in NODE_PARTS]
+    whole = [getattr(trees, name).tobytes() for name in TREE_PARTS]
+    return nodes, whole, forest.lifetimes_.tobytes(), forest.n_seen_, forest.n_points_, *held(forest)
+
+
+def held(forest):
+    """The keys and points held, as far as a forest knows them."""
+    return (forest.keys_, forest.points_.tobytes()) if hasattr(forest, "points_") else ()
+
+
+def assert_whole(forest):
+    """The trees hold exactly the points that the forest says it holds."""
+    assert forest.n_points_ == len(forest.points_) == len(forest.keys_)
+    if forest.n_points_:
+        check_forest(forest.forest_, forest.points_)
+
+
+def bytes_of(estimator):
+    """All bytes that can be reached from an estimator: of arrays and what they are views of, of texts and numbers.
+
+    Numbers are there in both byte orders, as pickle turns them around.
+    """
+    return b"\0".join([*_reach(estimator), pickle.dumps(estimator)])
+
+
+def _reach(start):
+    waiting, met = [start], set()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in met or isinstance(
+            part, type | ModuleType | FunctionType | BuiltinFunctionType | MethodType | None.__class__
+        ):
+            continue
+        met.add(id(part))
+        if isinstance(part, np.ndarray):
+            yield part.tobytes()
+            waiting += [part.base] if part.dtype != object else [part.base, *part.ravel().tolist()]
+        elif isinstance(part, str):
+            yield part.encode("utf-8", "surrogatepass")
+        elif isinstance(part, bytes | bytearray | memoryview):
+            yield bytes(part)
+        elif isinstance(part, float | np.floating):
+            yield from (struct.pack(order + "d", part) for order in "<>")
+        elif isinstance(part, Integral):
+            yield str(int(part)).encode()
+        else:  # a container or an object: whatever the garbage collector knows it to hold
+            waiting += gc.get_referents(part)
