@@ -20,7 +20,7 @@ demo: $(READY)  ## find planted anomalies and draw them: demo.png
 
 test: $(READY) lint  ## the whole suite but its slow part, compiled and (a core of it) in plain Python
 	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-append --cov-report=term tests/unit tests/property/test_reference.py
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-append --cov-report=term tests/unit tests/property/test_reference.py tests/property/test_online.py
 
 test-slow: $(READY)  ## the long statistical runs
 	$(BIN)/python -m pytest -n 2 -m slow
@@ -43,6 +43,7 @@ format: $(READY)  ## mend what can be mended
 bench: $(READY_BENCH)  ## speed and start-up against peers, into benchmarks/results/
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/streaming.py
 
 bench-defaults: $(READY_BENCH)  ## AUC as one default setting varies at a time (needs the data sets)
 	$(BIN)/python benchmarks/defaults.py

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import numpy as np
 from hypothesis import strategies as st
 
 from polyaforest._plan import Weighting, weighting_of_domain, weighting_of_rows
+from polyaforest.retention import Reservoir, Window
 
 WIDE = 400
 SCALES = [1e-300, 1e-9, 1.0, 1e9, 1e300]
@@ -111,3 +114,41 @@ def probes(rows, seed):
     one_off[np.arange(4), feature] += span[feature] * np.array([-2.0, -0.3, 0.3, 2.0])
     far = np.stack([low - 0.1 * span, high + 0.1 * span, low - 30.0 * span])
     return np.concatenate([rows[:4], mixed, between, one_off, far])
+
+
+def rows_of_a_stream(max_features=4):
+    """Few rows for a stream to choose from, so that equal ones come again and again."""
+    return narrow_matrices(max_rows=7, max_features=max_features)
+
+
+@st.composite
+def histories(draw, n_rows, max_size=24):
+    """What happens in a stream, chunk by chunk: lists of steps.
+
+    Step ``i >= 0``: row i comes and is learned. ``~k``: of the points held, the k-th leaves (counted around).
+    ``(i,)``: row i comes and is only looked at.
+    """
+    comes, goes = st.integers(0, n_rows - 1), st.integers(0, 11).map(lambda k: ~k)
+    looked_at = comes.map(lambda i: (i,))
+    step = st.one_of(comes, comes, goes, looked_at, st.none())
+    chunks = [[]]
+    for event in draw(st.lists(step, min_size=2, max_size=max_size)):
+        if event is None:
+            chunks.append([])
+        else:
+            chunks[-1].append(event)
+    return [chunk for chunk in chunks if chunk]
+
+
+policies = st.one_of(
+    st.builds(Window, st.integers(1, 6)),
+    st.builds(Window, st.none() | st.integers(1, 6), duration=st.sampled_from([1.0, 2.5, 6.0])),
+    st.builds(Reservoir, st.integers(1, 6)),
+    st.builds(Reservoir, st.integers(1, 6), half_life=st.sampled_from([0.5, 3.0, timedelta(seconds=2)])),
+)
+stream_times = st.sampled_from([0.0, 0.5, 1.0, 3.0, -0.5, -2.0])  # how far a point is ahead of the latest, or behind
+
+
+def stream_points(n_features):
+    """Points that often equal each other, or share coordinates; zeros of both signs."""
+    return st.lists(st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0, 1e6]), min_size=n_features, max_size=n_features)

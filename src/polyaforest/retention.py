@@ -88,12 +88,12 @@ class Window:
 class Reservoir:
     """A random sample of `n` points: of all that have come, or with a `half_life`, mostly of the recent ones.
 
-    Every point draws a random rank and those of highest rank are held. So the points held are a sample of all points
-    that were not deleted, each as likely as any other; with a half-life, a point is half as likely to be drawn as one
-    that came so much later.
+    Every point draws a random rank and those of highest rank are held. So the points held are a sample of all, each as
+    likely as any other; with a half-life, a point is half as likely to be drawn as one that came so much later.
 
     A place that a deletion leaves free is not filled with whatever comes next, which would favour it: only with points
-    that rank above all that were ever turned away.
+    that rank above all that were ever turned away. Points that come after a deletion still have a slight advantage over
+    those before, by a factor of about 1 + 1 / n.
 
     Parameters
     ----------

@@ -140,7 +140,7 @@ def are_told_apart(part, whole):
     return part > _SMALL and whole < 1.0 / _SMALL
 
 
-@jit
+@jit_inline
 def log_share(low, high, box_low, box_high):
     """Log of the length of [box_low, box_high] as a share of [low, high], exact for shares near 0 and near 1."""
     whole, part = high - low, box_high - box_low
@@ -152,7 +152,7 @@ def log_share(low, high, box_low, box_high):
     return math.log(part) - math.log(whole)
 
 
-@jit
+@jit_inline
 def log_live_share(lower, upper, delta, xi, goes_left, box_lower, box_upper):
     """Log f: the volume share that a child's box takes of its region, over the dimensions live in the box.
 

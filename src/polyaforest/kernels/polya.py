@@ -16,6 +16,7 @@ from polyaforest.kernels.geometry import (
     linear_dimension,
     live_share,
     log_live_share,
+    log_share,
     log_volume,
 )
 
@@ -172,6 +173,17 @@ def world_share(lower, upper, root, domain):
         whole = max(high, domain[1, k]) - min(low, domain[0, k])
         share *= (high - low) / whole if high > low else 1.0
     return share
+
+
+@jit_inline
+def log_world_share(lower, upper, root, domain):
+    """The logarithm of `world_share`, exact for shares near 1."""
+    total = 0.0
+    for k in range(lower.shape[1]):
+        low, high = lower[root, k], upper[root, k]
+        if low < high:
+            total += log_share(min(low, domain[0, k]), max(high, domain[1, k]), low, high)
+    return total
 
 
 @jit_inline

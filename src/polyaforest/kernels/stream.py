@@ -10,12 +10,13 @@ import numpy as np
 
 from polyaforest._arrays import NONE, SCORE_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
 from polyaforest._jit import jit_borrowing, jit_inline
-from polyaforest.kernels.geometry import contains_live
+from polyaforest.kernels.geometry import contains_live, log_live_share
 from polyaforest.kernels.online import delete_point, fetch, insert_point, plant, trace, tree_of
 from polyaforest.kernels.polya import (
     box_share,
     cut_share,
     cut_strength,
+    log_world_share,
     posterior_mean,
     restriction_strength,
     within_mean,
@@ -170,7 +171,7 @@ def leaf_mass(tree, X, length, scoring, walk, i):
     while True:
         n = tree.counts[j]
         if not contains_live(lower, upper, j, X, i):
-            return mass * posterior_mean(strength, 1.0 - f, 0, n), scale
+            return mass * posterior_mean(strength, share_left_out(tree, step, scoring, walk), 0, n), scale
         mass *= posterior_mean(strength, f, n, n)
         if step + np.uint32(1) == length:
             return mass, scale
@@ -182,6 +183,18 @@ def leaf_mass(tree, X, length, scoring, walk, i):
             mass = 1.0
         step += np.uint32(1)
         j = walk.path[step]
+
+
+@jit_inline
+def share_left_out(tree, step, scoring, walk):
+    """1 - f of a box on a path, without loss where f is near 1."""
+    j = walk.path[step]
+    if step == 0:
+        return -math.expm1(log_world_share(tree.lower, tree.upper, j, scoring.domain))
+    above = walk.path[step - np.uint32(1)]
+    goes_left, delta = tree.left[above] == j, tree.feature[above]
+    whole, part = (tree.lower[above], tree.upper[above]), (tree.lower[j], tree.upper[j])
+    return -math.expm1(log_live_share(*whole, delta, tree.cut[above], goes_left, *part))
 
 
 @jit_inline

@@ -1,0 +1,477 @@
+"""Points come and go in the kernels as they do in the reference, draw for draw, and are scored alike on the way."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from reference import naive
+from strategies import (
+    domains,
+    histories,
+    lifetimes,
+    matrices,
+    prior_strengths,
+    probes,
+    rows_of_a_stream,
+    seeds,
+    weightings,
+)
+from test_reference import assert_same_tree, generators, sides, slots, weights_of
+
+from polyaforest import StreamingMPF
+from polyaforest import _engine as engine
+from polyaforest._arrays import (
+    NONE,
+    SCORE_CELLS,
+    SCORE_LOG_MASS,
+    SCORE_MASS,
+    SCORE_NOTHING,
+    Array,
+    Forest,
+    Points,
+    Prior,
+    new_points,
+    pad,
+)
+from polyaforest._check import check_forest
+from polyaforest._plan import Plan, Weighting, weighting_of_rows
+from polyaforest._stream import WARM_UP, Rules, Stream
+from polyaforest.kernels.online import Limits
+from polyaforest.kernels.stream import Chunk, Scoring
+from polyaforest.retention import Window
+
+N_TREES = 2
+NOWHERE = [[np.inf], [-np.inf]]
+GRID = np.array([0.0, 0.3, 1.0, 4.0, 40.0])  # times to score at, in units of the weighting
+
+depths = st.sampled_from([None, 0, 1, 2, 3, 5])
+kinds = st.sampled_from([SCORE_NOTHING, SCORE_CELLS, SCORE_MASS, SCORE_LOG_MASS])
+
+oracle = settings(
+    deadline=None,
+    max_examples=60 if numba.config.DISABLE_JIT else 200,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+class World(NamedTuple):
+    """What trees on a stream are grown by."""
+
+    rows: Array  # the rows that may come
+    plan: Plan
+    prior: Prior
+
+    @property
+    def depth(self) -> float:
+        """The maximal depth as the reference takes it."""
+        return np.inf if self.plan.max_depth is None else self.plan.max_depth
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.plan.lifetime, self.plan.depth_limit)
+
+    def scoring(self, kind: int) -> Scoring:
+        times = np.minimum(GRID / self.plan.weighting.unit, self.plan.lifetime)
+        times = times if kind == SCORE_CELLS else np.empty(0)
+        return Scoring(kind, times, self.prior.strength, self.prior.is_open, self.plan.domain)
+
+
+@st.composite
+def worlds(draw, max_depths=depths):
+    rows = draw(rows_of_a_stream())
+    weighting = draw(weightings(rows=rows))
+    kind = draw(st.sampled_from(["none", "given", "data"]))  # what detectors take for a domain
+    domain = draw(domains(rows)) if kind == "given" else np.repeat(NOWHERE, rows.shape[1], axis=1)
+    seed = np.random.SeedSequence(draw(seeds))
+    plan = Plan(N_TREES, draw(lifetimes) / weighting.unit, draw(max_depths), weighting, domain, seed, None)
+    return World(rows, plan, Prior(draw(prior_strengths), is_open=kind != "data"))
+
+
+def grown(rng: naive.Xoshiro, rows: Array, weights: list[float], world: World) -> naive.Tree:
+    """A tree of the reference, sampled from scratch."""
+    plan = world.plan
+    return naive.sample_mondrian_tree(rng, rows.tolist(), weights, plan.lifetime, world.depth, sides(plan.domain))
+
+
+def assert_scores_close(scores: Array, expected: list[float], kind: int) -> None:
+    """Masses to a relative 1e-9, so logarithms to as much in absolute terms."""
+    assert_allclose(scores, expected, rtol=1e-9, atol=1e-300 if kind == SCORE_MASS else 1e-9)
+
+
+def reference_score(trees: list[naive.Tree], x: list[float], scoring: Scoring) -> float:
+    """What a row scores in the reference's trees."""
+    if trees[0].root is None:
+        half = 0.5 if scoring.is_open else 0.0
+        return half if scoring.kind == SCORE_MASS else np.log(half) if half else -np.inf
+    for tree in trees:
+        naive.set_polya_parameters(tree, scoring.gamma, is_open=scoring.is_open)
+    if scoring.kind == SCORE_CELLS:
+        times = scoring.lifetimes.tolist()
+        logs = np.array([[naive.log_cell_mass(tree, x, t) for t in times] for tree in trees])
+        return engine.log_mean_exp(logs).mean()
+    logs = [naive.find_leaf(tree, x).log_mass for tree in trees]
+    return np.mean(logs if scoring.kind == SCORE_LOG_MASS else np.exp(logs))
+
+
+def assert_same_trees(forest: Forest, trees: list[naive.Tree], rngs: list[naive.Xoshiro]) -> None:
+    for t, (tree, rng) in enumerate(zip(trees, rngs, strict=True)):
+        assert_array_equal(forest.rng[t], np.array(rng.s, np.uint64))
+        if tree.root is None:
+            assert forest.size[t] == forest.root[t] == 0
+            assert_array_equal(forest.weights[t], tree.weights)
+        else:
+            assert_same_tree(forest, t, tree)
+        for name in ("left", "right", "parent", "feature", "cut", "time", "counts", "lower", "upper"):
+            assert not getattr(forest, name)[t, forest.size[t] :].any(), f"{name} of a free slot"
+
+
+def assert_same_lists(forest: Forest, points: Points, trees: list[naive.Tree], held: list[int]) -> None:
+    """Every leaf lists the rows that it holds in the reference, and nothing else is listed."""
+    for t, tree in enumerate(trees):
+        listed = []
+        leaves = set()
+        for j, node in slots(forest, t, tree.root) if tree.root else []:
+            if not node.is_leaf:
+                continue
+            leaves.add(j)
+            found, before, slot = [], NONE, int(points.head[t, j])
+            while slot != NONE:
+                assert_array_equal(points.links[t, slot, [0, 2]], [before, j])
+                found.append(slot)
+                before, slot = slot, int(points.links[t, slot, 1])
+            assert sorted(points.values[found].tolist()) == sorted(node.rows)
+            listed += found
+        assert sorted(listed) == sorted(held)
+        assert (np.delete(points.head[t], sorted(leaves)) == NONE).all()
+        assert (np.delete(points.links[t], sorted(held), axis=0) == NONE).all()
+
+
+# ---- chunks made by hand -------------------------------------------------------------------------------------------
+
+
+class Twins:
+    """Trees in the kernels and their twins in the reference, which live through the same history."""
+
+    def __init__(self, world: World, n_first: int, n_most: int) -> None:
+        self.world, self.rngs = world, generators_of(world.plan)
+        plan, rows = world.plan, world.rows
+        room = plan.most_nodes(n_most) + engine.ROOM_TO_MOVE  # and not one slot more
+        weights = [weights_of(rng, plan.weighting) for rng in self.rngs]
+        if n_first:
+            rows = rows[np.arange(n_first) % len(rows)]
+            self.trees = [grown(rng, rows, w, world) for rng, w in zip(self.rngs, weights, strict=True)]
+            self.forest = pad(engine.grow_trees(rows, n_first, plan), room)
+        else:
+            self.trees = [naive.empty_tree(w, sides(plan.domain)) for w in weights]
+            states = np.array([rng.s for rng in self.rngs], np.uint64)
+            self.forest = pad(engine.empty_forest(plan, states)._replace(weights=np.array(weights)), room)
+        values = np.zeros((n_most + 24, rows.shape[1]))
+        values[:n_first] = rows[:n_first]
+        self.held = list(range(n_first))  # slots, by order of arrival
+        self.points = new_points(N_TREES, room, *values.shape)._replace(values=values)
+        if n_first:
+            self.points = engine.hold_points(self.forest, values, np.arange(n_first), None)
+
+    def live_through(self, steps: list[int | tuple[int]], kind: int) -> None:
+        """Go through the steps of one chunk, in the reference one by one and in the kernels all at once."""
+        first = next((place for place, step in enumerate(steps) if not is_departure(step)), len(steps))
+        gone = [slot for slot in map(self._leave, steps[:first]) if slot is not None]
+        engine.remove_points(self.forest, self.points, np.array(gone, np.int32), self.world.limits, None)
+        self.points.values[gone] = 0.0
+        if first < len(steps):
+            self._run(steps[first:], self.world.scoring(kind))
+
+    def _run(self, steps: list[int | tuple[int]], scoring: Scoring) -> None:
+        free = sorted(set(range(len(self.points.values))) - set(self.held))
+        rows, places, until, leaving, expected = [], [], [], [], []
+        for step in steps:
+            if is_departure(step):
+                slot = self._leave(step)
+                leaving += [] if slot is None else [slot]
+                until[-1] = len(leaving)
+                continue
+            i = step[0] if isinstance(step, tuple) else step
+            x = self.world.rows[i].tolist()
+            if scoring.kind != SCORE_NOTHING:
+                expected.append(reference_score(self.trees, x, scoring))
+            rows.append(x)
+            places.append(NONE if isinstance(step, tuple) else free.pop(0))
+            until.append(len(leaving))
+            if places[-1] != NONE:
+                self._come(places[-1], x)
+        chunk = Chunk(np.array(rows), *(np.array(part, np.int32) for part in (places, until, leaving)))
+        scores = engine.run_chunk(self.forest, self.points, chunk, self.world.limits, scoring, None)
+        assert_scores_close(scores, expected, scoring.kind)
+        self.points.values[leaving] = 0.0
+
+    def _come(self, slot: int, x: list[float]) -> None:
+        self.held.append(slot)
+        self.points.values[slot] = x
+        for tree, rng in zip(self.trees, self.rngs, strict=True):
+            naive.insert_point(rng, tree, x, self.world.plan.lifetime, self.world.depth)
+
+    def _leave(self, step: int) -> int | None:
+        if not self.held:
+            return None
+        slot = self.held.pop(~step % len(self.held))
+        x = self.points.values[slot].tolist()
+        for tree, rng in zip(self.trees, self.rngs, strict=True):
+            naive.delete_point(rng, tree, x, self.world.plan.lifetime, self.world.depth)
+        return slot
+
+    def assert_alike(self) -> None:
+        assert_same_trees(self.forest, self.trees, self.rngs)
+        assert_same_lists(self.forest, self.points, self.trees, self.held)
+        plan, held = self.world.plan, np.array(self.held, np.int32)
+        check_forest(self.forest, points=self.points, held=held, lifetime=plan.lifetime, max_depth=plan.max_depth)
+
+
+def is_departure(step: int | tuple[int]) -> bool:
+    return not isinstance(step, tuple) and step < 0
+
+
+def generators_of(plan: Plan) -> list[naive.Xoshiro]:
+    return generators(plan.seed.entropy)
+
+
+def most_held(history: list[list[int | tuple[int]]], n_first: int) -> int:
+    """The most points that are held at once."""
+    n = most = n_first
+    for step in chain.from_iterable(history):
+        if not isinstance(step, tuple):
+            n = n + 1 if step >= 0 else max(n - 1, 0)
+            most = max(most, n)
+    return max(most, 1)
+
+
+@oracle
+@given(world=worlds(), data=st.data(), n_first=st.integers(0, 4), kind=kinds)
+def test_trees_that_points_come_to_and_leave_equal_the_reference_draw_for_draw(world, data, n_first, kind):
+    history = data.draw(histories(len(world.rows)))
+    twins = Twins(world, n_first, most_held(history, n_first))
+    twins.assert_alike()
+    for chunk in history:
+        twins.live_through(chunk, kind)
+        twins.assert_alike()
+
+
+# ---- streams -------------------------------------------------------------------------------------------------------
+
+
+class StreamTwins:
+    """A stream and its twin in the reference: arrivals, the window, and trees grown anew while features are weighed."""
+
+    def __init__(self, world: World, window: int | None, score: str) -> None:
+        self.world, self.window, self.rngs = world, window, generators_of(world.plan)
+        policy = None if window is None else Window(window)
+        self.stream = Stream(Rules(world.plan, policy, world.prior, GRID, score))
+        self.trees = [naive.empty_tree([1.0] * world.rows.shape[1], sides(world.plan.domain)) for _ in self.rngs]
+        self.scoring = world.scoring({"multiscale": SCORE_CELLS, "mass": SCORE_MASS, "log_mass": SCORE_LOG_MASS}[score])
+        self.held, self.n_seen, self.next_birth = [], 0, 1
+
+    def begin_with(self, rows: list[int]) -> None:
+        self.stream.begin_with(self.world.rows[rows], [None] * len(rows), np.full(len(rows), np.nan), None)
+        self.held, self.n_seen, self.next_birth = rows[-(self.window or len(rows)) :], len(rows), 0
+        self._grow_anew(weighting_of_rows(self.world.rows[rows]))
+
+    def advance(self, rows: list[int], *, is_scored: bool) -> None:
+        X, nothing = self.world.rows[rows], [None] * len(rows)
+        scores = self.stream.advance(X, nothing, np.full(len(rows), np.nan), is_scored=is_scored, n_jobs=None)
+        expected = [self._come(i, is_scored) for i in rows]
+        assert_scores_close(scores, expected if is_scored else [], self.scoring.kind)
+
+    def delete(self, place: int) -> None:
+        self.stream.delete([int(self.stream.holdings.held[place])], None)
+        self._leave(place)
+
+    def subtract(self, place: int) -> None:
+        """Count a point out of trees that keep none: they must know that no box changes, or refuse."""
+        x = self.world.rows[self.held[place]]
+        n = self.stream.subtract(x[None].copy(), None)
+        assert n == all(is_spared(tree, x.tolist()) for tree in self.trees)
+        if n:
+            self._leave(place)
+
+    def _come(self, i: int, is_scored: bool) -> float | None:
+        x = self.world.rows[i].tolist()
+        score = reference_score(self.trees, x, self.scoring) if is_scored else None
+        for tree, rng in zip(self.trees, self.rngs, strict=True):
+            naive.insert_point(rng, tree, x, self.world.plan.lifetime, self.world.depth)
+        self.held.append(i)
+        if self.window is not None and len(self.held) > self.window:
+            self._leave(0)
+        self.n_seen += 1
+        if self.n_seen == self.next_birth:
+            self.next_birth = 2 * self.next_birth if self.next_birth < WARM_UP else 0
+            self._grow_anew(weighting_of_rows(self.world.rows[self.held]))
+        return score
+
+    def _leave(self, place: int) -> None:
+        x = self.world.rows[self.held.pop(place)].tolist()
+        for tree, rng in zip(self.trees, self.rngs, strict=True):
+            naive.delete_point(rng, tree, x, self.world.plan.lifetime, self.world.depth)
+
+    def _grow_anew(self, weighting: Weighting) -> None:
+        plan = self.world.plan
+        weighting = weighting._replace(fixed=plan.weighting.fixed)
+        times = np.minimum(GRID / weighting.unit, plan.lifetime)
+        self.scoring = self.scoring._replace(lifetimes=times if self.scoring.kind == SCORE_CELLS else np.empty(0))
+        rows = self.world.rows[self.held]
+        self.trees = [grown(rng, rows, weights_of(rng, weighting), self.world) for rng in self.rngs]
+
+    def assert_alike(self) -> None:
+        stream = self.stream
+        assert_same_trees(stream.forest, self.trees, self.rngs)
+        assert stream.n_points == len(self.held)
+        if stream.keeps_points:
+            assert_array_equal(stream.rows, self.world.rows[self.held])
+            assert_same_lists(stream.forest, stream.points, self.trees, stream.holdings.held.tolist())
+        else:
+            assert stream.points.values.size == stream.points.head.size == stream.points.links.size == 0
+        if self.held:
+            check_forest(stream.forest, self.world.rows[self.held])
+
+
+def is_spared(tree: naive.Tree, x: list[float]) -> bool:
+    """Whether the leaf of `x` plainly keeps its box without it."""
+    j = tree.root
+    while not j.is_leaf:
+        j = naive.child_of(j, x)
+    return j.count > 1 and all(s.low < v < s.high if s.is_live else v == s.low for s, v in zip(j.box, x, strict=True))
+
+
+@st.composite
+def stream_steps(draw, n_rows):
+    """Rows that come together, or the place of a point that leaves (counted around)."""
+    chunk = st.lists(st.integers(0, n_rows - 1), min_size=1, max_size=6)
+    return draw(st.lists(st.one_of(chunk, chunk, st.integers(0, 11)), min_size=1, max_size=10))
+
+
+scores = st.sampled_from(["multiscale", "mass", "log_mass"])
+
+
+@oracle
+@given(world=worlds(), data=st.data(), window=st.integers(1, 6), score=scores, n_first=st.integers(0, 5))
+def test_a_stream_with_a_window_equals_the_reference_draw_for_draw(world, data, window, score, n_first):
+    twins = StreamTwins(world, window, score)
+    if n_first:
+        twins.begin_with((np.arange(n_first) % len(world.rows)).tolist())
+        twins.assert_alike()
+    for step in data.draw(stream_steps(len(world.rows))):
+        if isinstance(step, list):
+            twins.advance(step, is_scored=data.draw(st.booleans()))
+        elif twins.held:
+            twins.delete(step % len(twins.held))
+        twins.assert_alike()
+
+
+capped = depths.filter(lambda depth: depth is not None)
+
+
+@oracle
+@given(world=worlds(max_depths=capped), data=st.data(), score=scores, n_first=st.integers(1, 12))
+def test_a_summary_equals_the_reference_draw_for_draw(world, data, score, n_first):
+    twins = StreamTwins(world, None, score)
+    twins.begin_with((np.arange(n_first) % len(world.rows)).tolist())
+    twins.assert_alike()
+    for step in data.draw(stream_steps(len(world.rows))):
+        if isinstance(step, list):
+            twins.advance(step, is_scored=data.draw(st.booleans()))
+        else:
+            twins.subtract(step % len(twins.held))
+        twins.assert_alike()
+
+
+def test_a_summary_that_has_just_warmed_up_equals_the_reference():
+    rows = np.random.default_rng(1).normal(size=(WARM_UP + 40, 2)).round(1)
+    plan = Plan(
+        N_TREES, np.inf, 4, weighting_of_rows(rows), np.repeat(NOWHERE, 2, axis=1), np.random.SeedSequence(2), None
+    )
+    twins = StreamTwins(World(rows, plan, Prior(0.01, True)), None, "mass")
+    twins.advance(list(range(WARM_UP - 1)), is_scored=False)
+    assert twins.stream.keeps_points
+    twins.assert_alike()
+    twins.advance([WARM_UP - 1, *range(WARM_UP, len(rows))], is_scored=False)
+    assert not twins.stream.keeps_points
+    twins.assert_alike()
+
+
+@pytest.mark.parametrize("max_depth", [None, 1, 3, 6])
+@pytest.mark.parametrize("n_features", [1, 2, 4])
+def test_after_a_long_life_trees_still_equal_the_reference(n_features, max_depth):
+    choices = np.random.default_rng([3, n_features])
+    rows = choices.normal(size=(40, n_features))
+    rows[20:30] = rows[20:30].round()  # equal coordinates
+    rows[30:] = rows[:1] * choices.integers(-3, 4, size=(10, 1))  # on a line, some twice
+    plan = Plan(
+        N_TREES,
+        np.inf if max_depth is None else 2.0,
+        max_depth,
+        weighting_of_rows(rows),
+        np.repeat(NOWHERE, n_features, axis=1),
+        np.random.SeedSequence(n_features),
+        None,
+    )
+    steps = [int(choices.integers(40)) if goes < 0.5 else ~int(choices.integers(40)) for goes in choices.random(300)]
+    history = [steps[k : k + 7] for k in range(0, len(steps), 7)]
+    twins = Twins(World(rows, plan, Prior(0.01, True)), 20, most_held(history, 20))
+    for chunk in history:
+        twins.live_through(chunk, SCORE_NOTHING)
+        twins.assert_alike()
+
+
+# ---- scores of the estimator ---------------------------------------------------------------------------------------
+
+
+@oracle
+@given(
+    rows=matrices(max_rows=12).map(lambda rows: rows.clip(-1e300, 1e300)),  # the most that detectors accept
+    data=st.data(),
+    window=st.integers(1, 9),
+    max_depth=depths,
+    score=scores,
+    domain=st.sampled_from([None, "data", "given"]),
+    gamma=prior_strengths,
+    seed=seeds,
+)
+def test_scores_of_a_stream_are_those_of_the_posterior(rows, data, window, max_depth, score, domain, gamma, seed):
+    """Scores are worked out along the path of a row; `mass` and `tree_masses` look up the posterior of every node."""
+    if domain == "given":
+        low, high = rows.min(axis=0), rows.max(axis=0)
+        margin = (high - low) * data.draw(st.sampled_from([0.0, 1e-12, 0.25]))
+        domain = np.stack([low - margin, high + margin]).clip(-1e300, 1e300)
+    forest = StreamingMPF(
+        n_estimators=7, window=window, max_depth=max_depth, score=score, domain=domain, prior_strength=gamma,
+        random_state=seed,
+    )  # fmt: skip
+    forest.partial_fit(rows)
+    places = data.draw(st.lists(st.integers(0, forest.n_points_ - 1), unique=True, max_size=forest.n_points_ - 1))
+    forest.delete([forest.keys_[place] for place in places])
+    X = probes(rows, seed).clip(-1e300, 1e300)
+    found, masses = forest.score_samples(X), forest.tree_masses(X)
+    if score == "multiscale":
+        logs = engine.log_cell_masses(forest.forest_, forest.posterior_, X, forest.lifetimes_, None)
+        assert_scores_close(found, logs.mean(axis=1), SCORE_CELLS)
+        assert_array_equal(forest.mass(X, forest.lifetimes_), np.exp(logs))
+    elif score == "mass":
+        assert_scores_close(found, forest.mass(X), SCORE_MASS)
+        assert_scores_close(found, masses.mean(axis=1), SCORE_MASS)
+    else:
+        with np.errstate(divide="ignore"):
+            assert_scores_close(found, np.log(masses).mean(axis=1), SCORE_LOG_MASS)
+
+
+@pytest.mark.parametrize("margin", [1e-9, 1e-12, 1e-18])
+def test_scores_of_rows_in_a_sliver_beside_the_data_are_those_of_the_posterior(margin):
+    rows = np.linspace(0, 1, 20)[:, None]
+    world = [[-margin], [1.0]]
+    forest = StreamingMPF(n_estimators=5, window=50, score="log_mass", domain=world, random_state=0).fit(rows)
+    x = [[-margin / 2]]
+    assert_scores_close(forest.score_samples(x), np.log(forest.tree_masses(x)).mean(axis=1), SCORE_LOG_MASS)
