@@ -9,7 +9,11 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from streams import bits
+
+from polyaforest import StreamingMPF, _engine
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there, a process cannot be sent a Ctrl-C of its own")
 
@@ -246,3 +250,28 @@ def test_an_interrupt_at_any_line_leaves_a_forest_that_is_whole_and_not_locked()
     assert len(counts) == 4
     assert min(counts) > 50
     assert len(output.splitlines()) == 4, output  # a line for each call, and none for problems
+
+
+@pytest.mark.parametrize("n_before", [0, 300])
+def test_a_handler_that_does_not_raise_cuts_no_call_short(n_before, monkeypatch):
+    """Servers, and asyncio, take note of Ctrl-C and stop later: until then every row has to be learned."""
+    rows, calls = np.random.default_rng(0).normal(size=(1200, 2)), []
+    forest, undisturbed = (StreamingMPF(n_estimators=2, window=50, random_state=0) for _ in range(2))
+    expected = undisturbed.score_then_learn(rows)
+    if n_before:
+        forest.partial_fit(rows[:n_before])
+    run_chunk = _engine.run_chunk
+
+    def run_interrupted(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        return run_chunk(*arguments)
+
+    before = signal.signal(signal.SIGINT, lambda *_: calls.append("Ctrl-C"))
+    try:
+        monkeypatch.setattr(_engine, "run_chunk", run_interrupted)
+        scores = forest.score_then_learn(rows[n_before:])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert calls
+    np.testing.assert_array_equal(scores, expected[n_before:])
+    assert bits(forest) == bits(undisturbed)
