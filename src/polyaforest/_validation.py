@@ -83,7 +83,7 @@ def read_keys(keys: Any, n_rows: int) -> list[int | str | None]:
 def read_key(key: Any) -> int | str:
     """A key that a caller gave, checked."""
     if isinstance(key, str):
-        return key
+        return str(key)
     if isinstance(key, Integral) and not isinstance(key, bool | np.bool_):
         return int(key)
     raise ValueError(f"a key must be a whole number or a text; got {key!r}")
@@ -106,11 +106,11 @@ def read_stamps(times: Any, n_rows: int, *, needed: bool) -> Array:
 
 def _as_seconds(times: Any) -> Array:
     """Numbers as they are; dates as seconds since 1970, taken as UTC where they name no time zone."""
-    if isinstance(times, list | tuple):
+    if not hasattr(times, "__array__") and isinstance(times, Iterable):
         times = [_date_as_seconds(time) for time in times]
     values = np.asarray(times)
-    if values.dtype.kind == "m":
-        raise ValueError("times must be numbers or dates; got lengths of time")
+    if values.dtype.kind in "mUS":
+        raise ValueError(f"times must be numbers or dates; got {'texts' if values.dtype.kind in 'US' else 'durations'}")
     if values.dtype.kind == "M":
         seconds: Array = (values - np.datetime64(0, "s")) / np.timedelta64(1, "s")
         return seconds
@@ -120,6 +120,8 @@ def _as_seconds(times: Any) -> Array:
 
 
 def _date_as_seconds(time: Any) -> Any:
+    if time != time:  # noqa: PLR0124 -- NaN, or a date that is missing
+        return np.nan
     if not isinstance(time, datetime):
         return time
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -7,7 +7,7 @@ most so many, and none at or below a floor that only ever rises.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from numbers import Integral, Real
 from typing import TypeAlias
@@ -112,7 +112,7 @@ class Reservoir:
 
     n: int
     half_life: float | None = None
-    by_time: bool = False
+    by_time: bool = field(default=False, init=False)
 
     def __init__(self, n: int, half_life: Span | float | None = None) -> None:
         object.__setattr__(self, "n", _count("Reservoir", n))

@@ -178,6 +178,8 @@ CALLS = {
     "learn and make room, grow trees anew, learn more": (begin(6, Window(duration=9.0)), learn),
     "delete": (begin(30, 20), lambda forest: forest.delete([12, 25])),
     "rebuild": (begin(30, 20), lambda forest: forest.rebuild()),
+    "score_samples": (begin(30, 20), lambda forest: forest.score_samples(ROWS[:3])),
+    "predict": (begin(30, 20), lambda forest: forest.predict(ROWS[:3])),
 }
 
 for name, (base, call) in CALLS.items():
@@ -247,9 +249,9 @@ def test_an_interrupt_at_any_line_leaves_a_forest_that_is_whole_and_not_locked()
             tracer.kill()
     assert tracer.returncode == 0, errors[-2000:]
     counts = [int(line.split()[-2]) for line in output.splitlines() if line.endswith("interrupts")]
-    assert len(counts) == 4
+    assert len(counts) == 6
     assert min(counts) > 50
-    assert len(output.splitlines()) == 4, output  # a line for each call, and none for problems
+    assert len(output.splitlines()) == 6, output  # a line for each call, and none for problems
 
 
 @pytest.mark.parametrize("n_before", [0, 300])

@@ -265,7 +265,7 @@ BAD_TIMES = {
     "infinity": ([np.inf, 2.0, 3.0], "the time of row 0 is inf"),
     "NaT": (np.array(["2026-01-01", "NaT", "2026-01-01"], "datetime64[s]"), "the time of row 1 is nan"),
     "NaT of pandas": ([pd.Timestamp("2026-01-01"), pd.NaT, pd.Timestamp("2026-01-01")], "time"),
-    "text": (["noon", "one", "two"], "times must be an array of numbers"),
+    "text": (["noon", "one", "two"], "times must be numbers or dates"),
     "lengths of time": ([timedelta(0), timedelta(1), timedelta(2)], "times must be"),
     "lengths of time of NumPy": (np.array([0, 1, 2], "timedelta64[ns]"), "times"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -74,6 +75,10 @@ class PolyaForest(OutlierMixin, BaseEstimator):
     _offset: float | None  # as above
     _lock: ReadersWriterLock
 
+    def _reading(self) -> AbstractContextManager[None]:
+        """For as long as a forest is read. One whose arrays are replaced, never written to, needs nothing more."""
+        return nullcontext()
+
     @property
     def posterior_(self) -> Posterior:
         """Log-masses and log-volumes of every node, derived from the forest when first asked for."""
@@ -106,7 +111,8 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         anything goes wrong, what was at `path` before stays there.
         """
         check_is_fitted(self)
-        with self._lock.reading():
+        self._validate_params()  # or the file could not be read again
+        with self._reading():
             write_model(path, *self._state())
 
     @classmethod
@@ -250,7 +256,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
     def leaves(self, X: Any) -> Leaves:
         """The leaf that holds each row, in every tree: its node in ``forest_`` and its `LeafKind`."""
         rows = self._read(X)
-        with self._lock.reading():
+        with self._reading():
             return Leaves(*kernels().leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs))
 
     # ---- shared machinery --------------------------------------------------------------------------------------------
@@ -268,18 +274,18 @@ class PolyaForest(OutlierMixin, BaseEstimator):
 
     def _leaf_means(self, tabulate: Tabulate, rows: Array) -> Array:
         """Mean over the trees of what a table of the posterior says of the leaves of `rows`."""
-        with self._lock.reading():
+        with self._reading():
             means: Array = kernels().leaf_means(self.forest_, tabulate(self.posterior_), rows, self.n_jobs)
         return means
 
     def _leaf_values(self, tabulate: Tabulate, rows: Array, reduce: Callable[[Array], Array]) -> Array:
         """`reduce` over the trees, (n_trees, rows), of what a table of the posterior says of the leaves of `rows`."""
-        with self._lock.reading():
+        with self._reading():
             values: Array = kernels().leaf_values(self.forest_, tabulate(self.posterior_), rows, reduce, self.n_jobs)
         return values
 
     def _log_cell_masses(self, rows: Array, lifetimes: Array) -> Array:
-        with self._lock.reading():
+        with self._reading():
             logs: Array = kernels().log_cell_masses(self.forest_, self.posterior_, rows, lifetimes, self.n_jobs)
         return logs
 

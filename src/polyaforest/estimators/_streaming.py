@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 from polyaforest.estimators._base import PolyaForest, kernels
 
 _BEGINNING = Lock()  # held while a stream begins: a forest that is not there yet has no lock of its own
+_ROWS_AT_ONCE = 4096  # rows that are scored while nothing may be learned
 _LOWEST = float(np.finfo(np.float64).min)  # below any score but that of mass 0
 
 
@@ -58,7 +59,12 @@ class StreamingMPF(PolyaForest):
     n_estimators : int, default=100
         Number of trees.
     max_samples : int, float or None, default=256
-        Rows per tree, drawn without replacement: a number, a share in (0, 1], or None for all rows.
+        Rows of a table per tree, drawn without replacement: a number, a share in (0, 1], or None for all rows.
+    window : "auto", int, timedelta, Window, Reservoir or None, default="auto"
+        What the forest holds of a stream: the last so many points (`Window`), those of the last so long, a random
+        sample (`Reservoir`), or with None no points at all but what the trees have counted, which needs `max_depth`.
+        Every tree then holds all of it. "auto" takes what is given to `fit` for a table, from which each tree draws
+        `max_samples` rows of its own and which cannot be continued; a stream begun without `fit` holds 256 points.
     max_depth : int or None, default=None
         Depth at which cutting stops.
     prior_strength : float, default=0.001
@@ -95,6 +101,14 @@ class StreamingMPF(PolyaForest):
         The times behind the multiscale score.
     offset_ : float
         ``decision_function = score_samples - offset_``.
+    n_points_ : int
+        Points that every tree holds.
+    n_seen_ : int
+        Rows of a stream that have come so far, held or not.
+    points_ : ndarray
+        The points held of a stream, by order of arrival.
+    keys_ : list
+        Their keys.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
 
@@ -231,7 +245,8 @@ class StreamingMPF(PolyaForest):
             raise TypeError(
                 "insert takes the values alone, in the order of the columns; got a mapping of names to them"
             )
-        row = x.to_frame().T if hasattr(x, "to_frame") else np.atleast_2d(np.asarray(x))
+        is_series, is_frame = hasattr(x, "to_frame") and hasattr(x, "index"), hasattr(x, "columns")
+        row = x.to_frame().T if is_series else x if is_frame else np.atleast_2d(np.asarray(x))
         if len(row) != 1 or row.ndim != 2:
             raise ValueError(f"insert takes one point, an array of its features; got shape {np.shape(x)}")
         return self._advance(row, None if key is None else [key], None if time is None else [time], is_scored=False)[1]
@@ -245,7 +260,8 @@ class StreamingMPF(PolyaForest):
             If one is not held, a KeyError says so and nothing is deleted.
         """
         stream = self._continued()
-        is_many = isinstance(keys, Iterable) and not isinstance(keys, str | bytes)
+        is_many = np.ndim(keys) > 0 if isinstance(keys, np.ndarray) else isinstance(keys, Iterable)
+        is_many &= not isinstance(keys, str | bytes)
         wanted = [read_key(key) for key in cast("Iterable[Key]", keys if is_many else [keys])]
         with self._writing():
             if not stream.keeps_points:
@@ -298,7 +314,7 @@ class StreamingMPF(PolyaForest):
     def n_points_(self) -> int:
         """Points that every tree holds."""
         check_is_fitted(self)
-        with self._lock.reading():
+        with self._reading():
             return int(self.forest_.counts[0, self.forest_.root[0]])
 
     @property
@@ -329,7 +345,7 @@ class StreamingMPF(PolyaForest):
         offset = self._offset
         if offset is None:
             stream = self._kept()
-            with self._lock.reading():
+            with self._reading():
                 offset = self._offset = self._line_of_held(stream)
         return offset
 
@@ -391,15 +407,27 @@ class StreamingMPF(PolyaForest):
         stamps, names = self._read_labels(stream, len(rows), keys, times)
         if np.isfinite(self.forest_.domain).all():
             refuse_rows_outside(self, rows, self.forest_.domain)
-        with self._writing() as is_interrupted:
-            stream.holdings.refuse_keys(names)
-            try:
-                scores: Array = stream.advance(
-                    rows, names, stamps, is_scored=is_scored, n_jobs=self.n_jobs, is_stopped=is_interrupted
-                )
-            finally:
-                self._refresh(stream)
-            return scores, stream.holdings.newest_key
+        scores, start, key = [], 0, None
+        while start < len(rows):  # more than once only if Ctrl-C came and was not taken as a reason to stop
+            with self._writing() as is_interrupted:
+                came = stream.holdings.n_seen
+                stream.holdings.refuse_keys(names[start:])
+                try:
+                    scores.append(
+                        stream.advance(
+                            rows[start:],
+                            names[start:],
+                            stamps[start:],
+                            is_scored=is_scored,
+                            n_jobs=self.n_jobs,
+                            is_stopped=is_interrupted,
+                        )
+                    )
+                finally:
+                    self._refresh(stream)
+                start += stream.holdings.n_seen - came
+                key = stream.holdings.newest_key
+        return np.concatenate([*scores, np.empty(0)]), key
 
     @staticmethod
     def _read_labels(stream: Stream, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
@@ -443,10 +471,11 @@ class StreamingMPF(PolyaForest):
     def _scores(self, rows: Array) -> Array:
         if self._stream is None:
             return super()._scores(rows)
-        with self._lock.reading():
-            self._stream.refuse_if_in_doubt()
-            scores: Array = self._stream.score(rows, self.n_jobs)
-        return scores
+        parts = []
+        for start in range(0, len(rows), _ROWS_AT_ONCE):  # so that learning and Ctrl-C need not wait for all of them
+            with self._reading():
+                parts.append(self._stream.score(rows[start : start + _ROWS_AT_ONCE], self.n_jobs))
+        return np.concatenate(parts)
 
     def _kept(self) -> Stream:
         """The stream, of a forest that follows one."""
@@ -454,6 +483,16 @@ class StreamingMPF(PolyaForest):
         if self._stream is None:
             raise AttributeError('this forest was fitted on a table (window="auto") and keeps no points: set a window')
         return self._stream
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A stream writes to its arrays: hold it off. Ctrl-C has to wait too, or it might leave the door locked."""
+        if self._stream is None:
+            yield
+            return
+        with uninterrupted(), self._lock.reading():
+            self._stream.refuse_if_in_doubt()
+            yield
 
     @contextmanager
     def _writing(self) -> Iterator[Callable[[], bool]]:
@@ -465,7 +504,7 @@ class StreamingMPF(PolyaForest):
     def _with_points(self) -> Iterator[Stream]:
         """The stream, for as long as nobody changes it."""
         stream = self._kept()
-        with self._lock.reading():
+        with self._reading():
             if not stream.keeps_points:
                 raise AttributeError("a forest with window=None keeps no points")
             yield stream
