@@ -16,6 +16,7 @@ import numpy as np
 Array: TypeAlias = np.ndarray[Any, Any]
 
 NONE = -1  # no such node: the child of a leaf, the parent of a root
+UNBOUNDED = 2**31 - 1  # the depth limit of trees that have none
 
 # How a value falls with the reach r, the distance from the known world over its size.
 FADE_MASS = 0  # value / (1 + r): the share of first cuts of a world stretched to the row that would not cut it off

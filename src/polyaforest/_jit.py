@@ -69,7 +69,7 @@ class _Announcer(event.Listener):
         is_ours = event.data["dispatcher"].py_func.__module__.startswith("polyaforest")
         if is_ours and not self.silent:
             self.silent = True
-            print("polyaforest: compiling for this machine, once (about 15 seconds) ...", file=sys.stderr)
+            print("polyaforest: compiling for this machine, once (15 to 30 seconds) ...", file=sys.stderr)
 
     def on_end(self, event: event.Event) -> None:
         """Nothing to say: the work goes on."""

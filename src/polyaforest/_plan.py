@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import Array
+from polyaforest._arrays import UNBOUNDED, Array
 
-UNBOUNDED = int(np.iinfo(np.int32).max)
 _LEAST_SPREAD = 1e-300  # below it, one over the spread would overflow
 
 

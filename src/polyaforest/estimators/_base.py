@@ -160,7 +160,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
             raise ValueError(f"its forest has {self.forest_.weights.shape[1]} features, not {self.n_features_in_}")
         if "feature_names_in_" in vars(self) and len(self.feature_names_in_) != self.n_features_in_:
             raise ValueError("the number of its feature names is not that of its features")
-        if not 0 < self.prior_.strength < np.inf:
+        if not np.finfo(np.float64).tiny <= self.prior_.strength < np.inf:
             raise ValueError(f"its prior strength is {self.prior_.strength}")
         times = self.lifetimes_
         if (

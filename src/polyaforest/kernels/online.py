@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import NONE, Array
+from polyaforest._arrays import NONE, UNBOUNDED, Array
 from polyaforest._jit import jit_borrowing, jit_inline
 from polyaforest._rng import exponential, uniform
 from polyaforest.kernels.cuts import birth_time, draw_cut
 from polyaforest.kernels.geometry import contains, copy_box, excess, grow, is_spanned_by, measure, set_hull, set_point
 
 _LINE = 8  # numbers in a line of the cache
-UNBOUNDED = 2**31 - 1  # the depth limit of trees that have none
 
 
 class Tree(NamedTuple):
