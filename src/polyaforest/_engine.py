@@ -407,13 +407,9 @@ def log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array
 
 
 def log_mean_exp(values: Array) -> Array:
-    """Log of the mean of exp(values) along the first axis, without overflow; -inf where all are -inf.
-
-    Summed tree by tree: the order of NumPy's own sum depends on how many rows stand beside one.
-    """
+    """Log of the mean of exp(values) along the first axis, without overflow; -inf where all are -inf."""
     top = values.max(axis=0)
     shift = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
-        total = np.add.accumulate(np.exp(values - shift), axis=0)[-1]
-        result: Array = shift + np.log(total / len(values))
+        result: Array = shift + np.log(_ordered_sum(np.exp(values - shift)) / len(values))
     return result

@@ -34,6 +34,16 @@ def bounding_box(rows: Array) -> Array:
     return np.stack([rows.min(axis=0), rows.max(axis=0)])
 
 
+def empty_box(n_features: int) -> Array:
+    """The box that holds nothing, (2, D): the hull of it and another is the other."""
+    return np.repeat([[np.inf], [-np.inf]], n_features, axis=1)
+
+
+def unmeasured(n_features: int, fixed: Array | None) -> Weighting:
+    """How features are weighed while no rows have been measured."""
+    return Weighting(np.zeros(n_features), np.zeros(n_features), fixed)
+
+
 def weighting_of_rows(rows: Array) -> Weighting:
     """Weigh by the data: the spread is sqrt(range * mean absolute deviation), which a stray value moves little."""
     low, high = bounding_box(rows)

@@ -31,7 +31,7 @@ from polyaforest._arrays import (
 from polyaforest._check import check_forest
 from polyaforest._files import Arrays, Header
 from polyaforest._holdings import Holdings, Key, Schedule
-from polyaforest._plan import Plan, Weighting, weighting_of_rows
+from polyaforest._plan import Plan, empty_box, unmeasured, weighting_of_rows
 from polyaforest._state import decode, encode, pack_keys, packed, unpack_keys, unpacked
 from polyaforest._validation import all_or_nothing
 from polyaforest.kernels.online import Limits
@@ -47,24 +47,18 @@ _SCORES = {"multiscale": SCORE_CELLS, "mass": SCORE_MASS, "log_mass": SCORE_LOG_
 class Rules(NamedTuple):
     """What a stream was begun with."""
 
-    plan: Plan
+    plan: Plan  # its features unmeasured: what was measured would tell of points after they have gone
     policy: Policy | None  # None for a summary, which keeps no points
     prior: Prior
     grid: Array  # times of the multiscale score, in units of the weighting
     score: str
 
 
-def _unmeasured(fixed: Array | None) -> Weighting:
-    """How features are weighed, before any point has been measured."""
-    return Weighting(np.empty(0), np.empty(0), fixed)
-
-
 class Stream:
     """Trees that learn one point after another, and forget as exactly as they learn."""
 
     def __init__(self, rules: Rules) -> None:
-        plan = rules.plan._replace(weighting=_unmeasured(rules.plan.weighting.fixed))
-        self.rules = rules = rules._replace(plan=plan)
+        self.rules = rules
         self.lifetimes = rules.grid
         self.holdings = Holdings(rules.policy or Window(WARM_UP))
         self.forest: Forest = engine.empty_forest(rules.plan, engine.new_states(rules.plan))
@@ -125,7 +119,7 @@ class Stream:
     def of_state(cls, header: Header, arrays: Arrays, forest: Forest, prior: Prior, lifetimes: Array) -> Self:
         """The stream that `state` told of, going on with `forest`."""
         part = {name.removeprefix("stream/"): array for name, array in arrays.items() if name.startswith("stream/")}
-        weighting = _unmeasured(part["fixed"] if header["has_fixed_weights"] else None)
+        weighting = unmeasured(forest.domain.shape[1], part["fixed"] if header["has_fixed_weights"] else None)
         plan = Plan(
             len(forest.left),
             float(part["lifetime"]),
@@ -255,9 +249,8 @@ class Stream:
         wider = np.zeros((len(self.points.values), self.n_features + n_new))
         wider[:, :-n_new] = self.points.values
         wider[self.holdings.held, -n_new:] = values
-        domain = np.hstack([plan.domain, np.repeat([[np.inf], [-np.inf]], n_new, axis=1)])
-        fixed = plan.weighting.fixed
-        weighting = plan.weighting._replace(fixed=None if fixed is None else np.append(fixed, np.ones(n_new)))
+        domain, fixed = np.hstack([plan.domain, empty_box(n_new)]), plan.weighting.fixed
+        weighting = unmeasured(self.n_features + n_new, None if fixed is None else np.append(fixed, np.ones(n_new)))
         self.refuse_if_in_doubt()
         with all_or_nothing(self):
             self.points = self.points._replace(values=wider)
@@ -349,10 +342,7 @@ class Stream:
             self._forget_points()
 
     def _weigh(self, rows: Array) -> Plan:
-        """Measure the features by `rows`: sets the times of the score and returns a plan for trees.
-
-        The plan is for this once: what was measured would tell of points after they have gone.
-        """
+        """Measure the features by `rows`: sets the times of the score and returns a plan for trees, for this once."""
         weighting = weighting_of_rows(rows)._replace(fixed=self.rules.plan.weighting.fixed)
         self.lifetimes = self.rules.grid / weighting.unit
         return self.rules.plan._replace(weighting=weighting)

@@ -2,8 +2,6 @@
 
 import inspect
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -14,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 pytest.importorskip("pyod")
 
+from extras import import_without
 from pyod.models.base import BaseDetector
 from pyod.models.ecod import ECOD
 from pyod.utils.data import generate_data
@@ -240,17 +239,6 @@ def test_scores_can_be_averaged_with_those_of_other_detectors(fitted):
     assert roc_auc_score(Y_TRAIN, standardizer(scores).mean(axis=1)) >= ROC_FLOOR
 
 
-MISSING = """
-import sys
-sys.modules[{absent!r}] = None
-import polyaforest.adapters
-try:
-    import polyaforest.adapters.pyod
-except ImportError as problem:
-    print(type(problem).__name__, problem.name, problem)
-"""
-
-
 @pytest.mark.parametrize(
     ("absent", "message"),
     [
@@ -259,6 +247,4 @@ except ImportError as problem:
     ],
 )
 def test_without_pyod_one_is_told_how_to_get_it(absent, message):
-    command = [sys.executable, "-W", "error", "-c", MISSING.format(absent=absent)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == f"ModuleNotFoundError {absent} {message}"
+    assert import_without(absent, "polyaforest.adapters.pyod") == f"ModuleNotFoundError {absent} {message}"

@@ -19,7 +19,7 @@ from polyaforest._arrays import Array
 from polyaforest._files import Arrays, Header
 from polyaforest._holdings import Key
 from polyaforest._locks import uninterrupted
-from polyaforest._plan import bounding_box, weighting_of_rows
+from polyaforest._plan import bounding_box, empty_box, unmeasured, weighting_of_rows
 from polyaforest._validation import (
     all_or_nothing,
     read_domain,
@@ -367,7 +367,10 @@ class StreamingMPF(PolyaForest):
         stream = self._stream
         if stream is not None:
             stream.refuse_if_in_doubt()
-            self._offset = None if stream.keeps_points else self._offset or self._line_of_held(stream)
+            if stream.keeps_points:
+                self._offset = None  # worked out again when asked for
+            elif self._offset is None:
+                self._offset = self._line_of_held(stream)
         header, arrays = super()._state()
         if stream is None:
             return {**header, "stream": None}, arrays
@@ -443,9 +446,9 @@ class StreamingMPF(PolyaForest):
             raise ValueError(
                 "an endless stream needs a bound: set max_depth for a summary that keeps no points, or a window to keep"
             )
-        nowhere = np.repeat([[np.inf], [-np.inf]], rows.shape[1], axis=1)
-        domain = nowhere if self._is_closed else self._read_domain(rows)
-        plan = self._plan(weighting_of_rows(rows), domain)
+        n_features = rows.shape[1]
+        domain = empty_box(n_features) if self._is_closed else self._read_domain(rows)
+        plan = self._plan(unmeasured(n_features, None), domain)
         streams = _streams()
         stream: Stream = streams.Stream(streams.Rules(plan, policy, self.prior_, self._lifetimes, self.score))
         return stream
@@ -539,7 +542,7 @@ class StreamingMPF(PolyaForest):
 
     def _read_domain(self, rows: Array) -> Array:
         if self.domain is None:
-            return np.repeat([[np.inf], [-np.inf]], rows.shape[1], axis=1)
+            return empty_box(rows.shape[1])
         if self._is_closed:
             return bounding_box(rows)
         domain = read_domain(self.domain, rows.shape[1])
