@@ -1,0 +1,27 @@
+"""Pages under docs/benchmarks: prose by hand, tables by script between a pair of marks, from the CSV files alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+PAGES = Path(__file__).parents[1] / "docs" / "benchmarks"
+IMAGES = PAGES / "images"
+
+
+def fill(page: str, block: str, text: str, directory: Path = PAGES) -> None:
+    """Put `text` between ``<!-- begin block -->`` and ``<!-- end block -->`` of a page, which must have both."""
+    path = directory / f"{page}.md"
+    begin, end = f"<!-- begin {block} -->", f"<!-- end {block} -->"
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.S)
+    filled, n_found = pattern.subn(lambda _: f"{begin}\n{text.strip()}\n{end}", path.read_text("utf-8"))
+    if n_found != 1:
+        raise ValueError(f"{path} has {n_found} blocks named {block}, not one")
+    path.write_text(filled, "utf-8")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
