@@ -149,9 +149,10 @@ def test_readme_shows_code_and_its_output():
     assert None not in outputs
 
 
-def test_index_links_to_every_page():
-    linked = {found["target"] for found in LINK.finditer((ROOT / "docs" / "index.md").read_text("utf-8"))}
-    assert {page.name for page in PAGES[1:] if page.name != "index.md"} <= linked
+@pytest.mark.parametrize("folder", [ROOT / "docs", ROOT / "docs" / "benchmarks"], ids=lambda folder: folder.name)
+def test_index_links_to_every_page(folder):
+    linked = {found["target"] for found in LINK.finditer((folder / "index.md").read_text("utf-8"))}
+    assert {page.name for page in PAGES[1:] if page.parent == folder and page.name != "index.md"} <= linked
 
 
 # ---- the checks themselves can fail ---------------------------------------------------------------------------------
