@@ -19,6 +19,8 @@ from polyaforest._arrays import (
     FADE_LOG_MASS,
     FADE_MASS,
     NONE,
+    SCORE_CELLS,
+    SCORE_LOG_CELLS,
     SCORE_LOG_MASS,
     SCORE_MASS,
     SCORE_NOTHING,
@@ -77,20 +79,22 @@ def new_states(plan: Plan) -> Array:
     return seed_states(plan.seed, plan.n_trees)
 
 
-def grow_trees(X: Array, n_rows: int, plan: Plan, states: Array | None = None) -> Forest:
-    """A forest of Mondrian trees, each over `n_rows` of the rows of `X` drawn without replacement.
+def grow_trees(X: Array, n_rows: int | Array, plan: Plan, states: Array | None = None) -> Forest:
+    """A forest of Mondrian trees over rows of `X` drawn without replacement, so many for all trees or for each its own.
 
     The generators may be those of trees that went before; else the plan's seed makes new ones.
     """
     states = new_states(plan) if states is None else states
-    columns = np.ascontiguousarray(X.T) if n_rows == len(X) else None
+    sizes = np.broadcast_to(n_rows, plan.n_trees)
+    most = int(sizes.max())
+    columns = np.ascontiguousarray(X.T) if (sizes == len(X)).all() else None
 
     def grow_span(span: slice) -> list[Forest]:
-        grower = _Grower(X, columns, n_rows, plan)
-        return [grower.grow(state) for state in states[span]]
+        grower = _Grower(X, columns, most, plan)
+        return [grower.grow(state, int(size)) for state, size in zip(states[span], sizes[span], strict=True)]
 
-    if memory_needed(plan, plan.most_nodes(n_rows), boxed=True) > memory_limit():  # it may: one tree will tell
-        pilot = _Grower(X, columns, n_rows, plan).grow(states[0].copy())
+    if memory_needed(plan, plan.most_nodes(most), boxed=True) > memory_limit():  # it may: one tree will tell
+        pilot = _Grower(X, columns, most, plan).grow(states[sizes.argmax()].copy(), most)
         refuse_if_too_large(plan, int(pilot.size[0]), boxed=True)
     spans_of_trees = run(grow_span, tree_spans(plan.n_trees, plan.n_jobs), plan.n_jobs)
     return stack([tree for trees in spans_of_trees for tree in trees])
@@ -99,12 +103,12 @@ def grow_trees(X: Array, n_rows: int, plan: Plan, states: Array | None = None) -
 class _Grower:
     """One thread's work space for growing Mondrian trees one after another."""
 
-    def __init__(self, X: Array, columns: Array | None, n_rows: int, plan: Plan) -> None:
+    def __init__(self, X: Array, columns: Array | None, most_rows: int, plan: Plan) -> None:
         self.X, self.columns, self.plan = X, columns, plan
         self.taken = np.zeros(len(X), np.bool_)
-        self.chosen = np.empty(n_rows, np.int32)
-        self.order, self.spare = np.empty(n_rows, np.int32), np.empty(n_rows, np.int32)
-        self.most = plan.most_nodes(n_rows)
+        self.chosen = np.empty(most_rows, np.int32)
+        self.order, self.spare = np.empty(most_rows, np.int32), np.empty(most_rows, np.int32)
+        self.most = plan.most_nodes(most_rows)
         self._make_room(min(self.most, _FIRST_CAPACITY))
 
     def _make_room(self, capacity: int) -> None:
@@ -112,22 +116,23 @@ class _Grower:
         self.tree = new_forest(capacity, weights, rng, self.plan.domain, boxed=True)
         self.slots = [np.empty(capacity, np.int32) for _ in range(4)]
 
-    def grow(self, state: Array) -> Forest:
+    def grow(self, state: Array, n_rows: int) -> Forest:
         """Sample one tree with the generator `state`: its feature weights, its rows, its cuts."""
         weights = _draw_weights(state, self.plan.weighting)
-        rows, columns = self._draw_rows(state)
+        rows, columns = self._draw_rows(state, n_rows)
         while True:
             self.tree.rng[0], self.tree.weights[0] = state, weights
-            work = mondrian.Workspace(rows, columns, self.order, self.spare, *self.slots)
+            work = mondrian.Workspace(rows, columns, self.order[:n_rows], self.spare[:n_rows], *self.slots)
             if mondrian.sample_tree(self.tree, 0, work, self.plan.lifetime, self.plan.depth_limit):
                 return trim(self.tree)
             self._make_room(min(self.most, 2 * self.tree.left.shape[1]))
 
-    def _draw_rows(self, state: Array) -> tuple[Array, Array]:
+    def _draw_rows(self, state: Array, n_rows: int) -> tuple[Array, Array]:
         if self.columns is not None:
             return self.X, self.columns
-        mondrian.draw_rows(state, self.taken, self.chosen)
-        rows = self.X[self.chosen]
+        chosen = self.chosen[:n_rows]
+        mondrian.draw_rows(state, self.taken, chosen)
+        rows = self.X[chosen]
         return rows, np.ascontiguousarray(rows.T)
 
 
@@ -221,7 +226,7 @@ def run_chunk(
 ) -> Array:
     """Let all trees score and learn the rows of `chunk`, in place; the rows' scores, nothing if none are wanted."""
     n_trees, n_rows = len(forest.left), len(chunk.rows)
-    n_blocks, n_scores = -(-n_trees // stream.BLOCK), max(len(scoring.lifetimes), 1)
+    n_blocks, n_scores = -(-n_trees // stream.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
     totals = stream.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.full((n_blocks, n_scores, n_rows), -np.inf))
 
     def learn(span: slice) -> None:
@@ -240,7 +245,7 @@ def _scores_of_totals(totals: stream.Totals, kind: int, n_trees: int) -> Array:
     """Mean over trees, or the mean over lifetimes of its logarithm; always added up in the same order."""
     if kind == SCORE_NOTHING:
         return np.empty(0)
-    if kind == SCORE_LOG_MASS:
+    if kind in (SCORE_LOG_MASS, SCORE_LOG_CELLS):
         return _ordered_sum(totals.sums / n_trees)[0]  # type: ignore[no-any-return]
     top = totals.tops.max(axis=0)
     mean = _ordered_sum(totals.sums * np.exp(totals.tops - top)) / n_trees
@@ -398,10 +403,35 @@ def log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array
             log_mean: Array = np.log(total) - np.log(n_trees)
         faint = np.flatnonzero((total < _TINY).any(axis=0))
         if faint.size:
-            each = np.empty((n_trees, n_lifetimes, faint.size))
+            each = np.zeros((n_trees, n_lifetimes, faint.size))
             walks.cell_masses(forest, known.inside, X[rows][faint], lifetimes, np.empty((n_lifetimes, 0)), each)
             log_mean[:, faint] = log_mean_exp(each)
         return log_mean.T
+
+    return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
+
+
+def row_scores(kind: str, forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None) -> Array:
+    """The scores of rows, (n,), by the parameter `score` of the detectors."""
+    if kind == "mass":
+        return leaf_means(forest, mass_table(known), X, n_jobs)
+    if kind == "log_mass":
+        return leaf_means(forest, log_mass_table(known), X, n_jobs)
+    if kind == "multiscale":
+        return log_cell_masses(forest, known, X, lifetimes, n_jobs).mean(axis=1)  # type: ignore[no-any-return]
+    return mean_log_cell_masses(forest, known, X, lifetimes, n_jobs)
+
+
+def mean_log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None) -> Array:
+    """Mean over the trees and the ascending `lifetimes` of the log-mass of each row's cell, (n,)."""
+    n_trees, n_lifetimes = len(forest.left), len(lifetimes)
+    if is_empty(forest):
+        return np.full(len(X), known.outside[0])
+
+    def look_up(rows: slice) -> Array:
+        sums = np.zeros((1, n_lifetimes, rows.stop - rows.start))
+        walks.cell_masses(forest, known.inside, X[rows], lifetimes, np.empty((n_lifetimes, 0)), sums)
+        return _ordered_sum(sums[0]) / (n_trees * n_lifetimes)
 
     return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
 

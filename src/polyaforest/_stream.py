@@ -17,6 +17,7 @@ from polyaforest import _engine as engine
 from polyaforest._arrays import (
     NONE,
     SCORE_CELLS,
+    SCORE_LOG_CELLS,
     SCORE_LOG_MASS,
     SCORE_MASS,
     SCORE_NOTHING,
@@ -41,7 +42,12 @@ from polyaforest.retention import Policy, Reservoir, Window
 WARM_UP = 256  # arrivals after which the weights of features are settled
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree runs through at once
 _MOST_HELD_OUT = 512  # points that are scored as if they had not come yet
-_SCORES = {"multiscale": SCORE_CELLS, "mass": SCORE_MASS, "log_mass": SCORE_LOG_MASS}
+_SCORES = {
+    "typicality": SCORE_LOG_CELLS,
+    "multiscale": SCORE_CELLS,
+    "mass": SCORE_MASS,
+    "log_mass": SCORE_LOG_MASS,
+}
 
 
 class Rules(NamedTuple):
@@ -292,7 +298,7 @@ class Stream:
     def _run(self, rows: Array, schedule: Schedule, score: str | None, n_jobs: int | None) -> Array:
         prior, domain = self.rules.prior, self.rules.plan.domain
         kind = SCORE_NOTHING if score is None else _SCORES[score]
-        lifetimes = self.lifetimes if kind == SCORE_CELLS else np.empty(0)
+        lifetimes = self.lifetimes if kind in (SCORE_CELLS, SCORE_LOG_CELLS) else np.empty(0)
         scoring = Scoring(kind, lifetimes, prior.strength, prior.is_open, domain)
         return engine.run_chunk(self.forest, self.points, Chunk(rows, *schedule), self._limits, scoring, n_jobs)
 

@@ -60,14 +60,14 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         "prior_strength": [Interval(Real, 0, None, closed="neither")],
         "lifetime": [Interval(Real, 0, None, closed="right")],
         "feature_weights": [StrOptions({"auto"}), "array-like", None],
-        "score": [StrOptions({"multiscale", "mass", "log_mass"})],
+        "score": [StrOptions({"typicality", "multiscale", "mass", "log_mass"})],
         "contamination": [StrOptions({"auto"}), Interval(Real, 0, 0.5, closed="right")],
         "domain": [StrOptions({"data"}), "array-like", None],
         "random_state": ["random_state"],
         "n_jobs": [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None],
     }
 
-    _lifetimes: ClassVar[Array]  # times of the multiscale score, in units of the weighting
+    _lifetimes: ClassVar[dict[str, Array]]  # times behind each score that has any, in units of the weighting
     forest_: Forest
     lifetimes_: Array
     prior_: Prior
@@ -182,9 +182,11 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         Returns
         -------
         scores : ndarray of shape (n_rows,)
-            With ``score="multiscale"`` the mean, over ``lifetimes_``, of the log of ``mass(X, lifetime)``: a log
-            probability at several scales at once. With ``"mass"`` the same as ``mass(X)``, with ``"log_mass"`` the
-            mean over trees of the log of ``tree_masses(X)``.
+            With ``score="typicality"`` the mean, over trees and ``lifetimes_``, of the log of the mass of the row's
+            cell: how likely it is, at several scales at once, to find a point where the row is. With ``"multiscale"``
+            the mean, over ``lifetimes_``, of the log of ``mass(X, lifetime)``, in which trees are averaged first. With
+            ``"mass"`` the same as ``mass(X)``, with ``"log_mass"`` the mean over trees of the log of
+            ``tree_masses(X)``.
         """
         return self._scores(self._read(X))
 
@@ -266,11 +268,11 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         return read_rows(self, X, reset=False)
 
     def _scores(self, rows: Array) -> Array:
-        if self.score == "mass":
-            return self._leaf_means(kernels().mass_table, rows)
-        if self.score == "log_mass":
-            return self._leaf_means(kernels().log_mass_table, rows)
-        return self._log_cell_masses(rows, self.lifetimes_).mean(axis=1)  # type: ignore[no-any-return]
+        with self._reading():
+            scores: Array = kernels().row_scores(
+                self.score, self.forest_, self.posterior_, rows, self.lifetimes_, self.n_jobs
+            )
+        return scores
 
     def _leaf_means(self, tabulate: Tabulate, rows: Array) -> Array:
         """Mean over the trees of what a table of the posterior says of the leaves of `rows`."""
@@ -295,6 +297,11 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         return isinstance(self.domain, str)
 
     @property
+    def _times_of_score(self) -> Array:
+        """The times behind the score, in units of the weighting; a score without any keeps some for good measure."""
+        return self._lifetimes.get(self.score, self._lifetimes["multiscale"])
+
+    @property
     def _grown_until(self) -> float:
         """The lifetime of the forest as it stands, whatever the parameter says by now: the time of its leaves."""
         return float(self.forest_.time[0, : self.forest_.size[0]].max())
@@ -304,7 +311,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         weighting = measured
         if not isinstance(self.feature_weights, str):
             weighting = measured._replace(fixed=read_weights(self.feature_weights, domain.shape[1]))
-        self.lifetimes_ = self._lifetimes / weighting.unit
+        self.lifetimes_ = self._times_of_score / weighting.unit
         self.prior_ = Prior(float(self.prior_strength), is_open=not self._is_closed)
         self._lock = ReadersWriterLock()
         return Plan(

@@ -44,7 +44,7 @@ class BatchMPF(PolyaForest):
     feature_weights : "auto", None or array-like of shape (n_features,), default="auto"
         Weight of each feature's length in the choice of cuts. "auto" draws Exp(1) / (length of the domain) for every
         tree. None cuts plain lengths, as the paper does.
-    score : {"multiscale", "mass", "log_mass"}, default="log_mass"
+    score : {"log_mass", "mass", "multiscale", "typicality"}, default="log_mass"
         What `score_samples` returns: see there. "mass" is the paper's.
     contamination : "auto" or float in (0, 0.5], default="auto"
         Share of the fitted rows to flag. "auto" flags the lowest hundredth, and more where more lie so far below the
@@ -91,7 +91,7 @@ class BatchMPF(PolyaForest):
     True
     """
 
-    _lifetimes: ClassVar[Array] = np.geomspace(8, 128, 5)
+    _lifetimes: ClassVar[dict[str, Array]] = {"multiscale": np.geomspace(8, 128, 5)}
 
     def __init__(
         self,

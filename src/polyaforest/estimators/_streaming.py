@@ -38,6 +38,7 @@ from polyaforest.estimators._base import PolyaForest, kernels
 
 _BEGINNING = Lock()  # held while a stream begins: a forest that is not there yet has no lock of its own
 _ROWS_AT_ONCE = 4096  # rows that are scored while nothing may be learned
+_SAMPLE_SIZES = np.array([8, 16, 32, 64])  # rows of a table that trees take in turn
 _LOWEST = float(np.finfo(np.float64).min)  # below any score but that of mass 0
 
 
@@ -58,8 +59,10 @@ class StreamingMPF(PolyaForest):
     ----------
     n_estimators : int, default=100
         Number of trees.
-    max_samples : int, float or None, default=256
-        Rows of a table per tree, drawn without replacement: a number, a share in (0, 1], or None for all rows.
+    max_samples : "auto", int, float or None, default="auto"
+        Rows of a table per tree, drawn without replacement: a number, a share in (0, 1], or None for all rows. "auto"
+        gives trees 8, 16, 32 and 64 rows in turn, and never more than half of them: small samples tell a cluster of
+        anomalies from the bulk, larger ones see finer structure.
     window : "auto", int, timedelta, Window, Reservoir or None, default="auto"
         What the forest holds of a stream: the last so many points (`Window`), those of the last so long, a random
         sample (`Reservoir`), or with None no points at all but what the trees have counted, which needs `max_depth`.
@@ -76,7 +79,7 @@ class StreamingMPF(PolyaForest):
         Weight of each feature's length in the choice of cuts. "auto" draws for every tree Exp(1) / spread, the spread
         being sqrt(range * mean absolute deviation), so no scaling of the data is needed. None cuts plain lengths, as
         the paper does.
-    score : {"multiscale", "mass", "log_mass"}, default="multiscale"
+    score : {"typicality", "multiscale", "mass", "log_mass"}, default="typicality"
         What `score_samples` returns: see there. "mass" is the paper's.
     contamination : "auto" or float in (0, 0.5], default="auto"
         Share of the fitted rows to flag. "auto" flags the lowest hundredth, and more where more lie so far below the
@@ -98,11 +101,11 @@ class StreamingMPF(PolyaForest):
     prior_ : Prior
         The prior that the posterior was derived with.
     lifetimes_ : ndarray
-        The times behind the multiscale score.
+        The times behind the score.
     offset_ : float
         ``decision_function = score_samples - offset_``.
     n_points_ : int
-        Points that every tree holds.
+        Points that a tree holds.
     n_seen_ : int
         Rows of a stream that have come so far, held or not.
     points_ : ndarray
@@ -128,7 +131,12 @@ class StreamingMPF(PolyaForest):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **PolyaForest._parameter_constraints,
-        "max_samples": [Interval(Integral, 1, None, closed="left"), Interval(Real, 0, 1, closed="right"), None],
+        "max_samples": [
+            StrOptions({"auto"}),
+            Interval(Integral, 1, None, closed="left"),
+            Interval(Real, 0, 1, closed="right"),
+            None,
+        ],
         "window": [
             StrOptions({"auto"}),
             Interval(Integral, 1, None, closed="left"),
@@ -139,20 +147,23 @@ class StreamingMPF(PolyaForest):
         ],
     }
 
-    _lifetimes: ClassVar[Array] = np.geomspace(0.5, 5, 5)
+    _lifetimes: ClassVar[dict[str, Array]] = {
+        "multiscale": np.geomspace(0.5, 5, 5),
+        "typicality": np.geomspace(0.5, 32, 7),
+    }
     _stream: Stream | None  # None for a forest fitted on a table
 
     def __init__(
         self,
         *,
         n_estimators: int = 100,
-        max_samples: int | float | None = 256,
+        max_samples: int | float | str | None = "auto",
         window: int | timedelta | Window | Reservoir | str | None = "auto",
         max_depth: int | None = None,
         prior_strength: float = 0.001,
         lifetime: float = np.inf,
         feature_weights: Any = "auto",
-        score: str = "multiscale",
+        score: str = "typicality",
         contamination: str | float = "auto",
         domain: Any = None,
         random_state: Any = None,
@@ -312,10 +323,10 @@ class StreamingMPF(PolyaForest):
 
     @property
     def n_points_(self) -> int:
-        """Points that every tree holds."""
+        """Points that a tree holds: of a stream all the same, of a table the most that any drew."""
         check_is_fitted(self)
         with self._reading():
-            return int(self.forest_.counts[0, self.forest_.root[0]])
+            return int(self.forest_.counts[np.arange(len(self.forest_.root)), self.forest_.root].max())
 
     @property
     def n_seen_(self) -> int:
@@ -360,7 +371,7 @@ class StreamingMPF(PolyaForest):
             raise ValueError("a table given to fit keeps no points, so keys and times mean nothing: set window first")
         plan = self._plan(weighting_of_rows(rows), self._read_domain(rows))
         self._stream = None
-        self._adopt(kernels().grow_trees(rows, self._rows_per_tree(len(rows)), plan))
+        self._adopt(kernels().grow_trees(rows, self._sizes_of_samples(len(rows)), plan))
         self._offset = self._threshold(rows)
 
     def _state(self) -> tuple[Header, Arrays]:
@@ -450,7 +461,7 @@ class StreamingMPF(PolyaForest):
         domain = empty_box(n_features) if self._is_closed else self._read_domain(rows)
         plan = self._plan(unmeasured(n_features, None), domain)
         streams = _streams()
-        stream: Stream = streams.Stream(streams.Rules(plan, policy, self.prior_, self._lifetimes, self.score))
+        stream: Stream = streams.Stream(streams.Rules(plan, policy, self.prior_, self._times_of_score, self.score))
         return stream
 
     def _policy(self) -> Policy | None:
@@ -549,9 +560,12 @@ class StreamingMPF(PolyaForest):
         refuse_rows_outside(self, rows, domain)
         return domain
 
-    def _rows_per_tree(self, n_rows: int) -> int:
+    def _sizes_of_samples(self, n_rows: int) -> Array:
+        """How many rows of a table each tree takes."""
         if self.max_samples is None:
-            return n_rows
+            return np.full(self.n_estimators, n_rows)
+        if isinstance(self.max_samples, str):
+            return np.minimum(np.resize(_SAMPLE_SIZES, self.n_estimators), max(n_rows // 2, 1))
         if isinstance(self.max_samples, Integral):
-            return min(int(self.max_samples), n_rows)
-        return max(int(self.max_samples * n_rows), 1)
+            return np.full(self.n_estimators, min(int(self.max_samples), n_rows))
+        return np.full(self.n_estimators, max(int(self.max_samples * n_rows), 1))

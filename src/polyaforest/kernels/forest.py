@@ -227,21 +227,21 @@ def find_cells(time, lifetimes, path, length, rates, cells, log_weights):
 
 @jit
 def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
-    """Masses of each row's cells at each of the ascending lifetimes, (S,), from those of the nodes, (T, C).
+    """Add the masses of each row's cells at each of the ascending lifetimes, (S,), from those of the nodes, (T, C).
 
-    Added up over the trees into `total` (S, n); or, where that would underflow, tree by tree and in logarithms, those
-    of the nodes too, into `log_masses` (T, S, n). The one not wanted has no rows.
+    Summed over the trees into `total` (S, n); or in logarithms, those of the nodes too, into `log_masses`, (T, S, n)
+    tree by tree or (1, S, n) for their sums. The one not wanted has no rows.
     """
     n_lifetimes, width = lifetimes.shape[0], forest.left.shape[1]
     path, rates = np.empty(width, np.uint32), np.empty(width)
     active, nodes = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
     cells, log_weights = np.empty(n_lifetimes, np.uint32), np.empty(n_lifetimes)
     domain_lower, domain_upper, is_process = forest.domain[:1], forest.domain[1:], forest.lower.shape[2] == 0
-    until, summed = lifetimes[n_lifetimes - 1], total.shape[1] > 0
+    until, summed, per_tree = lifetimes[n_lifetimes - 1], total.shape[1] > 0, log_masses.shape[0] > 1
     for t in range(np.uint32(forest.left.shape[0])):
         left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
         lower, upper, parent, time = forest.lower[t], forest.upper[t], forest.parent[t], forest.time[t]
-        weights, masses = forest.weights[t], node_masses[t]
+        weights, masses, logs = forest.weights[t], node_masses[t], log_masses[t if per_tree else np.uint64(0)]
         descend(left, right, feature, cut, np.uint32(forest.root[t]), X, active, nodes, time, until)
         for i in range(np.uint32(X.shape[0])):
             # regions of a process reach as far as its domain; the boxes of a tree speak for themselves
@@ -251,7 +251,7 @@ def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
             find_cells(time, lifetimes, path, length, rates, cells, log_weights)
             for s in range(n_lifetimes):
                 if not summed:
-                    log_masses[t, s, i] = masses[cells[s]] + log_weights[s]
+                    logs[s, i] += masses[cells[s]] + log_weights[s]
                 elif log_weights[s] == 0.0:
                     total[s, i] += masses[cells[s]]
                 else:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import NONE, SCORE_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
+from polyaforest._arrays import NONE, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
 from polyaforest._jit import jit_borrowing, jit_inline
 from polyaforest.kernels.geometry import contains_live, log_live_share
 from polyaforest.kernels.online import delete_point, fetch, insert_point, plant, trace, tree_of
@@ -42,8 +42,8 @@ class Chunk(NamedTuple):
 class Scoring(NamedTuple):
     """What to score rows by."""
 
-    kind: int  # SCORE_NOTHING, SCORE_CELLS, SCORE_MASS or SCORE_LOG_MASS
-    lifetimes: Array  # float64 (S,): ascending; the times of SCORE_CELLS
+    kind: int  # one of SCORE_...
+    lifetimes: Array  # float64 (S,): ascending; the times of SCORE_CELLS and SCORE_LOG_CELLS, none for other scores
     gamma: float
     is_open: bool
     domain: Array  # float64 (2, D)
@@ -74,7 +74,7 @@ def run_chunk(forest, points, first, last, chunk, limits, scoring, totals, walk)
             length = np.uint32(0)
             if tree.size[0] > 0:
                 length = trace(tree, rows, i, walk)
-            if scoring.kind == SCORE_CELLS and length > 0:
+            if length > 0 and scoring.lifetimes.shape[0] > 0:
                 score_cells(tree, length, scoring, walk, sums, tops, i)
             elif scoring.kind != SCORE_NOTHING:
                 score_leaf(tree, rows, length, scoring, walk, sums, tops, i)
@@ -90,17 +90,27 @@ def run_chunk(forest, points, first, last, chunk, limits, scoring, totals, walk)
 
 @jit_inline
 def score_cells(tree, length, scoring, walk, sums, tops, i):
-    """Add the masses of a traced row's cells at the lifetimes to the totals."""
-    lifetimes = scoring.lifetimes
+    """Add the masses of a traced row's cells at the lifetimes, or the mean of their logarithms, to the totals."""
+    lifetimes, is_log = scoring.lifetimes, scoring.kind == SCORE_LOG_CELLS
     weigh_path(tree, length, lifetimes[lifetimes.shape[0] - 1], scoring, walk)
     step, began, ends = np.uint32(0), 0.0, tree.time[walk.path[0]]
+    product, total = 1.0, 0.0
     for s in range(lifetimes.shape[0]):
         while ends <= lifetimes[s] and step + np.uint32(1) < length:
             step += np.uint32(1)
             began, ends = ends, tree.time[walk.path[step]]
         rate, elapsed, hazard = walk.rates[step], min(lifetimes[s], ends) - began, walk.hazards[step]
         hazard += elapsed * rate if rate > 0.0 and elapsed > 0.0 else 0.0
-        add(sums, tops, s, i, walk.masses[step], walk.scales[step] - hazard)
+        if not is_log:
+            add(sums, tops, s, i, walk.masses[step], walk.scales[step] - hazard)
+            continue
+        total += walk.scales[step] - hazard
+        product *= walk.masses[step]  # one logarithm for all of them
+        if product < _FAINT:
+            total += math.log(product)
+            product = 1.0
+    if is_log:
+        sums[0, i] += (total + math.log(product)) / lifetimes.shape[0]
 
 
 @jit_inline
@@ -145,7 +155,7 @@ def score_leaf(tree, X, length, scoring, walk, sums, tops, i):
         mass, log_weight = empty_mass(scoring), 0.0
     else:
         mass, log_weight = leaf_mass(tree, X, length, scoring, walk, i)
-    if scoring.kind == SCORE_LOG_MASS:
+    if scoring.kind in (SCORE_LOG_MASS, SCORE_LOG_CELLS):
         sums[0, i] += log_weight + (math.log(mass) if mass > 0.0 else -np.inf)
         return
     for s in range(sums.shape[0]):
