@@ -77,6 +77,19 @@ def test_compiled_code_changes_a_row_and_nothing_beside_it(width):
     assert_array_equal(out, [*plain, np.full(width, 7.0)])
 
 
+def copy_first(vector, n, out):
+    live = within(n)
+    store(out, 1, live, load(vector, 0, live, 0.0))
+
+
+@pytest.mark.parametrize("copy", [copy_first, jit(copy_first)])
+@pytest.mark.parametrize("n", range(LANES + 1))
+def test_lanes_that_are_not_live_are_neither_read_nor_written(copy, n):
+    out = np.zeros(9)
+    copy(np.arange(1.0, 9.0), n, out)
+    assert_array_equal(out, [0.0, *range(1, n + 1), *np.zeros(8 - n)])
+
+
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="plain Python takes any layout")
 def test_rows_whose_numbers_do_not_lie_side_by_side_are_refused():
     matrix, vector = numbers(8)

@@ -21,7 +21,7 @@ _PLACES = np.arange(LANES)
 
 
 def within(n_left):
-    """Which lanes are taken when a row has so many numbers left."""
+    """Which lanes are live when a row has so many numbers left: the first so many."""
     return n_left > _PLACES
 
 
@@ -37,8 +37,8 @@ def ascending(first):
 
 def load(vector, k, live, filler):
     """The numbers from `k` on; `filler` in the lanes that are not `live`."""
-    lanes = np.full(LANES, filler)
-    lanes[live] = vector[k : k + LANES]
+    lanes, n = np.full(LANES, filler), count_of(live)
+    lanes[:n] = vector[k : k + n]
     return lanes
 
 
@@ -49,7 +49,8 @@ def load_row(matrix, j, k, live, filler):
 
 def store(vector, k, live, lanes):
     """Write the `live` lanes from `k` on."""
-    vector[k : k + LANES] = lanes[live]
+    n = count_of(live)
+    vector[k : k + n] = lanes[:n]
 
 
 def store_row(matrix, j, k, live, lanes):
