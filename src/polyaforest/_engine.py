@@ -291,6 +291,11 @@ def new_walk(forest: Forest) -> online.Walk:
         waiting=np.empty((n, 2), np.int32),
         freed=np.empty(n, np.int32),
         volumes=np.empty(n),
+        births=np.empty(n),
+        counts=np.empty(n),
+        sides=np.empty(n),
+        parts=np.empty(n),
+        means=np.empty(n),
         masses=np.empty(n),
         scales=np.empty(n),
     )

@@ -53,6 +53,11 @@ class Holdings:
         return len(self.arrivals)
 
     @property
+    def _most(self) -> float:
+        """Points that may be held."""
+        return self.policy.n or math.inf
+
+    @property
     def held(self) -> Array:
         """The slots in use, by order of arrival."""
         slots = np.flatnonzero(self.arrivals != NONE)
@@ -96,7 +101,9 @@ class Holdings:
 
     def admit(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Schedule:
         """Let points come, one after another, and others go as the policy has it."""
-        n, most = len(keys), self.policy.n or math.inf
+        if not (self.policy.needs_times or self.policy.is_random):
+            return self._pass_through(keys, times)
+        n, most = len(keys), self._most
         slots, until = np.full(n, NONE, np.int32), np.empty(n, np.int32)
         leaving: list[int] = []
         ranks = self.policy.ranks(np.arange(self.n_seen, self.n_seen + n), times, draws).tolist()
@@ -118,10 +125,36 @@ class Holdings:
         self._newest = int(slots[-1]) if n and slots[-1] not in leaving else NONE
         return Schedule(slots, until, np.array(leaving, np.int32))
 
+    def _pass_through(self, keys: Sequence[Key | None], times: Array) -> Schedule:
+        """As `admit`, for a window that goes by order of arrival: all come in, and the first to come are first to go.
+
+        Its queue is in order from the beginning to the end, not only at its head.
+        """
+        assert self.policy.n is not None
+        n, came, n_free = len(keys), self.n_seen, self.policy.n - len(self)
+        slots = [heapq.heappop(self._free) for _ in range(n)]
+        for arrival, (slot, key) in enumerate(zip(slots, keys, strict=True), came):
+            self._has_numbered |= isinstance(key, int)
+            self.keys[slot] = name = arrival if key is None else key
+            self.slot_of[name] = slot
+            self._queue.append((float(arrival), arrival, slot))
+        self.arrivals[slots] = self.ranks[slots] = np.arange(came, came + n)
+        self.times[slots] = times
+        self.n_seen += n
+        self.clock = max([self.clock, *times.tolist()])
+        n_leaving = max(n - n_free, 0)
+        leaving = [slot for _, _, slot in self._queue[:n_leaving]]
+        if leaving:
+            self.floor = self._queue[n_leaving - 1][0]
+            del self._queue[:n_leaving]
+            self._forget(leaving)
+        self._newest = slots[-1] if n and slots[-1] not in leaving else NONE
+        until = np.maximum(np.arange(1 - n_free, n + 1 - n_free), 0)
+        return Schedule(np.array(slots, np.int32), until.astype(np.int32), np.array(leaving, np.int32))
+
     def remove(self, slots: Iterable[int]) -> None:
         """Let points go that were asked to."""
-        for slot in slots:
-            self._let_go(slot)
+        self._forget(list(slots))
         self._line_up()  # not even its rank stays behind
 
     def settle(self, slots: Iterable[int]) -> None:
@@ -151,13 +184,13 @@ class Holdings:
             raise ValueError("the arrivals of its points are not distinct numbers of what has come")
         ranks = self.ranks[self.held]
         is_due = (ranks > self.policy.floor(self.clock)) & (ranks >= self.floor)
-        if len(self) > (self.policy.n or math.inf) or not is_due.all():
+        if len(self) > self._most or not is_due.all():
             raise ValueError("it holds points that its window would not")
 
     def _leave(self, leaving: list[int]) -> None:
         """Let the point of lowest rank go."""
         leaving.append(heapq.heappop(self._queue)[2])
-        self._let_go(leaving[-1])
+        self._forget(leaving[-1:])
 
     def _take_in(self, rank: float, time: float, key: Key | None) -> int:
         slot, arrival = heapq.heappop(self._free), self.n_seen
@@ -168,12 +201,14 @@ class Holdings:
         heapq.heappush(self._queue, (rank, arrival, slot))
         return slot
 
-    def _let_go(self, slot: int) -> None:
-        """Forget the point in `slot`, but for its place in the queue."""
-        key = self.keys[slot]
-        assert key is not None
-        del self.slot_of[key]
-        self.keys[slot], self.arrivals[slot], self.ranks[slot], self.times[slot] = None, NONE, 0.0, 0.0
+    def _forget(self, slots: list[int]) -> None:
+        """Forget the points in `slots`, but for their places in the queue."""
+        for slot in slots:
+            key = self.keys[slot]
+            assert key is not None
+            del self.slot_of[key]
+            self.keys[slot] = None
+        self.arrivals[slots], self.ranks[slots], self.times[slots] = NONE, 0.0, 0.0
 
     def _lowest(self) -> float:
         """The lowest rank held; there must be one."""

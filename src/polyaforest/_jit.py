@@ -19,8 +19,8 @@ def jit(kernel: Kernel) -> Kernel:
     """Compile `kernel` lazily, without the GIL and without fast-math, and keep the machine code on disk.
 
     A package directory that cannot be written to (a read-only image, a shared install) costs the cache, never the
-    program. With ``NUMBA_DISABLE_JIT=1`` the kernel stays plain Python, where unsigned arithmetic must wrap around in
-    silence as it does in machine code.
+    program. With ``NUMBA_DISABLE_JIT=1`` the kernel stays plain Python, where unsigned arithmetic must wrap around, and
+    0 / 0 be NaN, in silence as in machine code.
     """
     return _compile(kernel, {})
 
@@ -41,7 +41,7 @@ def jit_borrowing(kernel: Kernel) -> Kernel:
 
 def _compile(kernel: Kernel, options: dict[str, bool | str]) -> Kernel:
     if numba.config.DISABLE_JIT:
-        return np.errstate(over="ignore")(kernel)
+        return np.errstate(over="ignore", divide="ignore", invalid="ignore")(kernel)
     try:
         return numba.njit(nogil=True, cache=True, **options)(kernel)  # type: ignore[no-any-return]
     except RuntimeError:  # Numba found no directory that it may write to

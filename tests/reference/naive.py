@@ -133,8 +133,13 @@ def linear_dimension(box: Box, weights: Point) -> float:
 
 
 def extension(box: Box, weights: Point, x: Point) -> float:
-    """How much the linear dimension of `box` must grow to hold `x`."""
-    return ordered_sum(w * s.distance(v) for w, s, v in zip(weights, box, x, strict=True))
+    """How much the linear dimension of `box` must grow to hold `x`.
+
+    Rounding decides in which order to add: every fourth term together, then the four sums.
+    """
+    parts = [w * s.distance(v) for w, s, v in zip(weights, box, x, strict=True)]
+    a, b, c, d = (ordered_sum(iter(parts[lane::4])) for lane in range(4))
+    return (a + c) + (b + d)
 
 
 def holds(box: Box, x: Point) -> bool:

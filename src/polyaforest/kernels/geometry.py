@@ -9,6 +9,7 @@ a reference count that all threads share.
 import math
 
 from polyaforest._jit import jit, jit_inline
+from polyaforest.kernels.lanes import LANES, larger, load, load_row, product_of, spread, sum_of, within
 
 _SMALL = 1e-250  # volumes between this and its inverse are held by floats without loss
 _LEAST_GAP = 2.0**-1022  # a gap in the data stays a gap, however small a share of the side it is
@@ -54,10 +55,7 @@ def excess(low, high, value):
 @jit_inline
 def extension(lower, upper, j, weights, X, i):
     """Weighted L1 distance from row `i` of `X` to box `j`: how much its linear dimension must grow to hold the row."""
-    total = 0.0
-    for k in range(lower.shape[1]):
-        total += weights[k] * excess(lower[j, k], upper[j, k], X[i, k])
-    return total
+    return measure(lower, upper, j, weights, X, i)[0]
 
 
 @jit_inline
@@ -105,12 +103,14 @@ def set_hull(lower, upper, j, a, b):
 @jit_inline
 def measure(lower, upper, j, weights, X, i):
     """The `extension` of box `j` to row `i` of `X`, and its volume: 0 unless it is live in all dimensions."""
-    total, product = 0.0, 1.0
-    for k in range(lower.shape[1]):
-        low, high = lower[j, k], upper[j, k]
-        total += weights[k] * excess(low, high, X[i, k])
+    total, product, nothing = spread(0.0), spread(1.0), spread(0.0)
+    for k in range(0, lower.shape[1], LANES):
+        live = within(lower.shape[1] - k)
+        x, weight = load_row(X, i, k, live, 0.0), load(weights, k, live, 0.0)
+        low, high = load_row(lower, j, k, live, 0.0), load_row(upper, j, k, live, 1.0)
+        total += weight * larger(larger(low - x, x - high), nothing)
         product *= high - low
-    return total, product
+    return sum_of(total), product_of(product)
 
 
 @jit_inline

@@ -46,6 +46,11 @@ class Walk(NamedTuple):
     waiting: Array  # int32 (C + 1, 2): nodes of a subtree still to be visited, and their depths
     freed: Array  # int32 (C + 1,): slots that are no longer needed
     volumes: Array  # float64 (C + 1,): the volume of each box, 0 where a dimension is not live
+    births: Array  # float64 (C + 1,): the time at which each node is born; it ends when the next is born
+    counts: Array  # float64 (C + 1,): the points below each
+    sides: Array  # float64 (C + 1,): the length of the side that each cut divides ...
+    parts: Array  # float64 (C + 1,): ... and of the part that the point falls in
+    means: Array  # float64 (C + 1,): the share of its mass that each box passes on to the next
     masses: Array  # float64 (C + 1,): the mass of each box: a number ...
     scales: Array  # float64 (C + 1,): ... and the logarithm of another to multiply it by
 
@@ -223,14 +228,19 @@ def trace(tree, X, i, walk):
     while True:
         rate, volume = measure(tree.lower, tree.upper, j, tree.weights, X, i)
         walk.path[step], walk.rates[step], walk.hazards[step], walk.volumes[step] = j, rate, hazard, volume
-        step += np.uint32(1)
+        walk.births[step], walk.counts[step] = began, tree.counts[j]
         delta, ends = tree.feature[j], tree.time[j]
         hazard += (ends - began) * rate if rate > 0.0 else 0.0  # the time may be infinite
+        began = ends
         if delta == NONE:
             break
-        j = choose(X[i, np.uint32(delta)] <= tree.cut[j], np.uint32(tree.left[j]), np.uint32(tree.right[j]))
-        began = ends
-    walk.hazards[step] = hazard
+        low, high, xi = tree.lower[j, np.uint32(delta)], tree.upper[j, np.uint32(delta)], tree.cut[j]
+        goes_left = X[i, np.uint32(delta)] <= xi
+        walk.sides[step], walk.parts[step] = high - low, xi - low if goes_left else high - xi
+        j = choose(goes_left, np.uint32(tree.left[j]), np.uint32(tree.right[j]))
+        step += np.uint32(1)
+    step += np.uint32(1)
+    walk.hazards[step], walk.births[step] = hazard, began
     return step
 
 

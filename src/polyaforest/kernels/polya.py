@@ -20,7 +20,7 @@ from polyaforest.kernels.geometry import (
     log_volume,
 )
 
-_SLIVER = 2.0**-54  # stands for a side that rounding left without length: half the least share a draw can give
+SLIVER = 2.0**-54  # stands for a side that rounding left without length: half the least share a draw can give
 
 
 @jit_inline
@@ -46,7 +46,7 @@ def restriction_strength(gamma, depth):
 @jit_inline
 def cut_share(low, high, xi, goes_left):
     """The share of a side from `low` to `high` that a cut at `xi` leaves to the left or to the right."""
-    return max(((xi - low) if goes_left else (high - xi)) / (high - low), _SLIVER)
+    return max(((xi - low) if goes_left else (high - xi)) / (high - low), SLIVER)
 
 
 @jit

@@ -10,9 +10,11 @@ import numpy as np
 
 from polyaforest._arrays import NONE, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
 from polyaforest._jit import jit_borrowing, jit_inline
-from polyaforest.kernels.geometry import contains_live, log_live_share
+from polyaforest.kernels.geometry import are_told_apart, contains_live, log_live_share
+from polyaforest.kernels.lanes import LANES, ascending, count_of, larger, load, pick, smaller, spread, store, within
 from polyaforest.kernels.online import delete_point, fetch, insert_point, plant, trace, tree_of
 from polyaforest.kernels.polya import (
+    SLIVER,
     box_share,
     cut_share,
     cut_strength,
@@ -91,49 +93,75 @@ def run_chunk(forest, points, first, last, chunk, limits, scoring, totals, walk)
 @jit_inline
 def score_cells(tree, length, scoring, walk, sums, tops, i):
     """Add the masses of a traced row's cells at the lifetimes, or the mean of their logarithms, to the totals."""
-    lifetimes, is_log = scoring.lifetimes, scoring.kind == SCORE_LOG_CELLS
-    weigh_path(tree, length, lifetimes[lifetimes.shape[0] - 1], scoring, walk)
-    step, began, ends = np.uint32(0), 0.0, tree.time[walk.path[0]]
+    n_lifetimes, is_log = scoring.lifetimes.shape[0], scoring.kind == SCORE_LOG_CELLS
+    share_out(length, scoring.gamma, walk)
+    weigh_path(tree, length, scoring, walk)
     product, total = 1.0, 0.0
-    for s in range(lifetimes.shape[0]):
-        while ends <= lifetimes[s] and step + np.uint32(1) < length:
-            step += np.uint32(1)
-            began, ends = ends, tree.time[walk.path[step]]
-        rate, elapsed, hazard = walk.rates[step], min(lifetimes[s], ends) - began, walk.hazards[step]
-        hazard += elapsed * rate if rate > 0.0 and elapsed > 0.0 else 0.0
+    for s in range(n_lifetimes):
+        lifetime = scoring.lifetimes[s]
+        step = alive_at(lifetime, length, walk)
+        rate, elapsed = walk.rates[step], min(lifetime, walk.births[step + np.uint32(1)]) - walk.births[step]
+        hazard = walk.hazards[step] + (elapsed * rate if rate > 0.0 and elapsed > 0.0 else 0.0)
         if not is_log:
             add(sums, tops, s, i, walk.masses[step], walk.scales[step] - hazard)
             continue
         total += walk.scales[step] - hazard
-        product *= walk.masses[step]  # one logarithm for all of them
+        product *= walk.masses[step]  # so that one logarithm does for all of them
         if product < _FAINT:
             total += math.log(product)
             product = 1.0
     if is_log:
-        sums[0, i] += (total + math.log(product)) / lifetimes.shape[0]
+        sums[0, i] += (total + math.log(product)) / n_lifetimes
 
 
 @jit_inline
-def weigh_path(tree, length, lifetime, scoring, walk):
-    """Tell the masses of the boxes on a traced row's path, down to the one it is in at a `lifetime`."""
-    gamma, j, step = scoring.gamma, walk.path[0], np.uint32(0)
+def alive_at(lifetime, length, walk):
+    """The step of a path that is alive at a `lifetime`: how many nodes were born by then, after the first."""
+    n_born = 0
+    for k in range(1, length, LANES):
+        live = within(length - k)
+        n_born += count_of(load(walk.births, k, live, np.inf) <= spread(lifetime))
+    return np.uint32(n_born)
+
+
+@jit_inline
+def share_out(length, gamma, walk):
+    """Tell how the mass of each box on a path is shared out to the next: `enter_child` for all, where volumes tell."""
+    one, strength, least = spread(1.0), spread(gamma), spread(SLIVER)
+    for k in range(0, length - 1, LANES):
+        live = within(length - 1 - k)
+        depth = ascending(float(k))
+        for_cut, for_box = depth + depth + one, depth + depth + one + one
+        for_cut, for_box = strength * for_cut * for_cut, strength * for_box * for_box
+        share = larger(load(walk.parts, k, live, 1.0) / load(walk.sides, k, live, 1.0), least)
+        whole, part = load(walk.volumes, k, live, 1.0), load(walk.volumes, k + 1, live, 1.0)
+        n, n_child = load(walk.counts, k, live, 1.0), load(walk.counts, k + 1, live, 1.0)
+        f = pick(n_child == one, one, smaller(part / (whole * share), one))  # nothing is live in a single point's box
+        mean = (for_cut * share + n_child) * (for_box * f + n_child)
+        store(walk.means, k, live, mean / ((for_cut + n) * (for_box + n_child)))
+
+
+@jit_inline
+def weigh_path(tree, length, scoring, walk):
+    """Tell the masses of the boxes on a traced row's path."""
+    gamma, j = scoring.gamma, walk.path[0]
     n = tree.counts[j]
     mass, scale = within_mean(gamma, scoring.is_open, n), 0.0
     if not scoring.domain[0, 0] > scoring.domain[1, 0]:
         mass *= posterior_mean(gamma, world_share(tree.lower, tree.upper, j, scoring.domain), n, n)
-    while True:
-        walk.masses[step], walk.scales[step] = mass, scale
-        if lifetime < tree.time[j] or step + np.uint32(1) == length:
-            return
-        mean, f = enter_child(tree, step, gamma, walk)
-        depth = np.float64(step)
-        step += np.uint32(1)
-        j = walk.path[step]
-        n = tree.counts[j]
-        mass *= mean * posterior_mean(restriction_strength(gamma, depth), f, n, n)
+    walk.masses[0], walk.scales[0] = mass, scale
+    for step in range(length - np.uint32(1)):
+        below = step + np.uint32(1)
+        if walk.counts[below] == 1.0 or are_told_apart(walk.volumes[below], walk.volumes[step]):
+            mass *= walk.means[step]
+        else:
+            mean, f = enter_child(tree, step, gamma, walk)
+            n = tree.counts[walk.path[below]]
+            mass *= mean * posterior_mean(restriction_strength(gamma, np.float64(step)), f, n, n)
         if mass < _FAINT:
             scale += math.log(mass)
             mass = 1.0
+        walk.masses[below], walk.scales[below] = mass, scale
 
 
 @jit_inline
