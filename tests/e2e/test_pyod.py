@@ -126,17 +126,18 @@ def test_predicted_ranks_keep_the_order_of_scores(fitted, normalized):
     assert ranks.max() <= (1 if normalized else N_TRAIN)
 
 
-def test_pyods_check_of_ranks_still_fails_and_for_the_reason_given(fitted):
+def test_ranks_are_as_near_those_of_the_scores_as_pyod_checks(fitted):
     """PyOD allows ranks to be off by up to 3, or 4, for ties among rows between the same two fitted ones.
 
-    Fitted rows count themselves and score lower than new ones, so here more of the new rows tie above all fitted ones.
-    The rows that do not are within what PyOD allows. Once its check passes as it is, it should take this one's place.
+    All trees of a batch forest count all fitted rows, so these score lower than new ones, more of which tie above all
+    of them. The rows that do not are within what PyOD allows.
     """
     scores, ranks = fitted.decision_function(X_TEST), fitted._predict_rank(X_TEST)
-    is_above_all = scores > fitted.decision_scores_.max()
-    assert np.abs(rankdata(ranks) - rankdata(scores)).max() > 4
-    assert is_above_all.sum() >= Y_TEST.sum()
-    assert np.abs(rankdata(ranks[~is_above_all]) - rankdata(scores[~is_above_all])).max() <= 3
+    if isinstance(fitted, BatchMPF):
+        is_above_all = scores > fitted.decision_scores_.max()
+        assert is_above_all.sum() >= Y_TEST.sum()
+        scores, ranks = scores[~is_above_all], ranks[~is_above_all]
+    assert np.abs(rankdata(ranks) - rankdata(scores)).max() <= 3
 
 
 def test_cloning(fitted):

@@ -16,7 +16,7 @@ from polyaforest import BatchMPF, LeafKind, StreamingMPF
 from polyaforest._arrays import NONE
 
 ESTIMATORS = [StreamingMPF, BatchMPF]
-SCORES = ["multiscale", "mass", "log_mass"]
+SCORES = ["typicality", "multiscale", "mass", "log_mass"]
 N_TREES = 5
 ROWS = np.random.default_rng(0).normal([3.0, -1.0], [1.0, 20.0], size=(80, 2))
 NEAR_AND_FAR = np.concatenate([ROWS[:20], ROWS[20:40] * 1.5, ROWS[:8] * 50.0])
@@ -97,7 +97,7 @@ def test_the_automatic_threshold_flags_planted_rows_and_few_others(estimator):
 
 
 def test_log_density_is_the_log_of_the_mean_over_trees_of_mass_over_volume(estimator):
-    forest = build(estimator).fit(ROWS)
+    forest = build(estimator, **({"max_samples": None} if estimator is StreamingMPF else {})).fit(ROWS)
     known, leaves = forest.posterior_, forest.leaves(ROWS)
     trees = np.arange(N_TREES)
     inside = known.inside - known.inside_volume

@@ -19,7 +19,7 @@ from polyaforest._check import check_forest
 ROWS = np.random.default_rng(0).normal([3.0, -1.0], [1.0, 20.0], size=(80, 2))
 FAR = np.array([[1e4, 1e5]])
 TIMES = np.random.default_rng(1).permutation(40).repeat(2) + np.arange(80.0)
-SCORES = ["multiscale", "mass", "log_mass"]
+SCORES = ["typicality", "multiscale", "mass", "log_mass"]
 WINDOWS = {
     "points": (12, {}),
     "time": (Window(duration=15.0), {"times": TIMES}),
@@ -249,7 +249,7 @@ def test_a_forest_fitted_on_a_table_does_not_go_on_as_a_stream(call):
     with pytest.raises(ValueError, match=r"fitted on a table .* set a window before fit"):
         STREAM_CALLS[call](forest)
     assert pickle.dumps(forest) == before
-    assert forest.n_points_ == len(ROWS)
+    assert forest.n_points_ == 32  # three trees drew 8, 16 and 32 rows
     for name in ("points_", "keys_", "n_seen_"):
         assert not hasattr(forest, name)
         with pytest.raises(AttributeError, match="set a window"):

@@ -270,7 +270,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
     def _scores(self, rows: Array) -> Array:
         with self._reading():
             scores: Array = kernels().row_scores(
-                self.score, self.forest_, self.posterior_, rows, self.lifetimes_, self.n_jobs
+                self._kind_of_score, self.forest_, self.posterior_, rows, self.lifetimes_, self.n_jobs
             )
         return scores
 
@@ -297,9 +297,13 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         return isinstance(self.domain, str)
 
     @property
-    def _times_of_score(self) -> Array:
-        """The times behind the score, in units of the weighting; a score without any keeps some for good measure."""
-        return self._lifetimes.get(self.score, self._lifetimes["multiscale"])
+    def _kind_of_score(self) -> str:
+        """Which score the forest goes by."""
+        return str(self.score)
+
+    def _times_of(self, kind: str) -> Array:
+        """The times behind a kind of score, in units of the weighting; one without any keeps some for good measure."""
+        return self._lifetimes.get(kind, self._lifetimes["multiscale"])
 
     @property
     def _grown_until(self) -> float:
@@ -311,7 +315,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         weighting = measured
         if not isinstance(self.feature_weights, str):
             weighting = measured._replace(fixed=read_weights(self.feature_weights, domain.shape[1]))
-        self.lifetimes_ = self._times_of_score / weighting.unit
+        self.lifetimes_ = self._times_of(self._kind_of_score) / weighting.unit
         self.prior_ = Prior(float(self.prior_strength), is_open=not self._is_closed)
         self._lock = ReadersWriterLock()
         return Plan(
@@ -335,7 +339,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         """The score to flag below, by the scores of rows."""
         if self.contamination == "auto" and len(rows) > _THRESHOLD_ROWS:
             rows = rows[np.random.default_rng(len(rows)).choice(len(rows), _THRESHOLD_ROWS, replace=False)]
-        return self._line(self._scores(rows), is_log=self.score != "mass")
+        return self._line(self._scores(rows), is_log=self._kind_of_score != "mass")
 
     def _line(self, scores: Array, *, is_log: bool) -> float:
         """The score at the contamination asked for, or where the bulk of the scores says that their tail ends."""

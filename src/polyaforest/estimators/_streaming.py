@@ -79,8 +79,9 @@ class StreamingMPF(PolyaForest):
         Weight of each feature's length in the choice of cuts. "auto" draws for every tree Exp(1) / spread, the spread
         being sqrt(range * mean absolute deviation), so no scaling of the data is needed. None cuts plain lengths, as
         the paper does.
-    score : {"typicality", "multiscale", "mass", "log_mass"}, default="typicality"
-        What `score_samples` returns: see there. "mass" is the paper's.
+    score : {"auto", "typicality", "multiscale", "mass", "log_mass"}, default="auto"
+        What `score_samples` returns: see there. "auto" is "typicality" for a table, whose trees hold small samples, and
+        "multiscale" for a stream, whose trees hold all of its window. "mass" is the paper's.
     contamination : "auto" or float in (0, 0.5], default="auto"
         Share of the fitted rows to flag. "auto" flags the lowest hundredth, and more where more lie so far below the
         bulk that no more than one normal row in a thousand should.
@@ -131,6 +132,7 @@ class StreamingMPF(PolyaForest):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **PolyaForest._parameter_constraints,
+        "score": [StrOptions({"auto", "typicality", "multiscale", "mass", "log_mass"})],
         "max_samples": [
             StrOptions({"auto"}),
             Interval(Integral, 1, None, closed="left"),
@@ -149,9 +151,9 @@ class StreamingMPF(PolyaForest):
 
     _lifetimes: ClassVar[dict[str, Array]] = {
         "multiscale": np.geomspace(0.5, 5, 5),
-        "typicality": np.geomspace(0.5, 32, 7),
+        "typicality": np.geomspace(0.25, 16, 7),
     }
-    _stream: Stream | None  # None for a forest fitted on a table
+    _stream: Stream | None = None  # for a forest fitted on a table
 
     def __init__(
         self,
@@ -163,7 +165,7 @@ class StreamingMPF(PolyaForest):
         prior_strength: float = 0.001,
         lifetime: float = np.inf,
         feature_weights: Any = "auto",
-        score: str = "typicality",
+        score: str = "auto",
         contamination: str | float = "auto",
         domain: Any = None,
         random_state: Any = None,
@@ -369,8 +371,8 @@ class StreamingMPF(PolyaForest):
     def _fit_table(self, rows: Array, keys: Any, times: Any) -> None:
         if keys is not None or times is not None:
             raise ValueError("a table given to fit keeps no points, so keys and times mean nothing: set window first")
-        plan = self._plan(weighting_of_rows(rows), self._read_domain(rows))
         self._stream = None
+        plan = self._plan(weighting_of_rows(rows), self._read_domain(rows))
         self._adopt(kernels().grow_trees(rows, self._sizes_of_samples(len(rows)), plan))
         self._offset = self._threshold(rows)
 
@@ -461,7 +463,8 @@ class StreamingMPF(PolyaForest):
         domain = empty_box(n_features) if self._is_closed else self._read_domain(rows)
         plan = self._plan(unmeasured(n_features, None), domain)
         streams = _streams()
-        stream: Stream = streams.Stream(streams.Rules(plan, policy, self.prior_, self._times_of_score, self.score))
+        kind = "multiscale" if self.score == "auto" else self.score
+        stream: Stream = streams.Stream(streams.Rules(plan, policy, self.prior_, self._times_of(kind), kind))
         return stream
 
     def _policy(self) -> Policy | None:
@@ -546,6 +549,12 @@ class StreamingMPF(PolyaForest):
                 raise ValueError(f"row {i} is not held (so often). Nothing was deleted")
             slots.append(equal.pop())
         return slots
+
+    @property
+    def _kind_of_score(self) -> str:
+        if self._stream is not None:
+            return self._stream.rules.score
+        return "typicality" if self.score == "auto" else str(self.score)
 
     @property
     def _grown_until(self) -> float:
