@@ -140,8 +140,11 @@ def outside_figure() -> plt.Figure:
         view.axvspan(0, edge, color="#dddddd", label="box of the data")
         view.set(xlabel="distance from the centre, along the first feature", xlim=(0, 20))
         view.spines[["top", "right"]].set_visible(False)
-    left.plot(ray, StreamingMPF(random_state=0).fit(rows).score_samples(points), color="#00366c", linewidth=2)
-    left.set(ylabel="score_samples", title="StreamingMPF, multiscale score")
+    for score, colour in (("multiscale", "#d98a00"), ("typicality", "#00366c")):
+        scores = StreamingMPF(score=score, random_state=0).fit(rows).score_samples(points)
+        left.plot(ray, scores, color=colour, linewidth=2, label=score)
+    left.set(ylabel="score_samples", title="StreamingMPF, two scores")
+    left.legend(frameon=False, loc="upper right", bbox_to_anchor=(1.0, 0.85))
     styles = [
         ("StreamingMPF", StreamingMPF, {"max_depth": 10, "max_samples": None}, "#00366c", "-"),
         ("BatchMPF", BatchMPF, {"max_depth": 10}, "#d98a00", "-"),

@@ -50,7 +50,7 @@ def report(rows: np.ndarray, kinds: np.ndarray, forest: StreamingMPF) -> None:
     """Print the rows that stand out, most anomalous first."""
     score = forest.score_samples(rows)
     flagged = forest.predict(rows) < 0
-    mass = forest.mass(rows, lifetime=forest.lifetimes_[-1])
+    mass = forest.mass(rows, lifetime=np.median(forest.lifetimes_))
     planted = np.count_nonzero(kinds != "")
     print(f"{len(rows):,} readings, {planted} of them planted; asked to flag the oddest {forest.contamination:.1%}\n")
     print("   row   requests/s   latency ms   mass around it      score   verdict   planted as")
@@ -92,7 +92,7 @@ def draw_flagged(
         offset, side = ((-9, -3), "right") if points[0][0] > 400 else ((9, -3), "left")
         label = ax.annotate(kind, points[0], offset, textcoords="offset points", color="white", fontsize=9, ha=side)
         label.set_path_effects([withStroke(linewidth=2.5, foreground="#1b2a49")])
-    ax.figure.colorbar(shades, ax=ax, label="score: mean log mass over five scales", format="%.0f")
+    ax.figure.colorbar(shades, ax=ax, label="score: mean log mass over trees and scales", format="%.0f")
     ax.legend(loc="lower right", fontsize=8, framealpha=0.9)
     ax.set_title("The forest: score, threshold (white) and what it flags", fontsize=10)
 

@@ -26,9 +26,10 @@ FADE_LOG_DENSITY = 2  # value - D * r
 # What a walk of the prequential loop adds up for every row.
 SCORE_NOTHING = 0
 SCORE_CELLS = 1  # the masses of its cells at several lifetimes
-SCORE_LOG_CELLS = 4  # the mean of their logarithms
 SCORE_MASS = 2  # the mass of its leaf
 SCORE_LOG_MASS = 3  # the logarithm of the mass of its leaf
+SCORE_LOG_CELLS = 4  # the mean of the logarithms of the masses of its cells
+LEAST_LOG = -1e300  # what a logarithm counts for at least, so that sums of them stay finite
 
 
 class LeafKind(IntEnum):

@@ -28,8 +28,10 @@ from test_reference import assert_same_tree, generators, sides, slots, weights_o
 from polyaforest import StreamingMPF
 from polyaforest import _engine as engine
 from polyaforest._arrays import (
+    LEAST_LOG,
     NONE,
     SCORE_CELLS,
+    SCORE_LOG_CELLS,
     SCORE_LOG_MASS,
     SCORE_MASS,
     SCORE_NOTHING,
@@ -52,7 +54,14 @@ NOWHERE = [[np.inf], [-np.inf]]
 GRID = np.array([0.0, 0.3, 1.0, 4.0, 40.0])  # times to score at, in units of the weighting
 
 depths = st.sampled_from([None, 0, 1, 2, 3, 5])
-kinds = st.sampled_from([SCORE_NOTHING, SCORE_CELLS, SCORE_MASS, SCORE_LOG_MASS])
+kinds = st.sampled_from([SCORE_NOTHING, SCORE_CELLS, SCORE_LOG_CELLS, SCORE_MASS, SCORE_LOG_MASS])
+WITH_TIMES = (SCORE_CELLS, SCORE_LOG_CELLS)
+KINDS = {
+    "typicality": SCORE_LOG_CELLS,
+    "multiscale": SCORE_CELLS,
+    "mass": SCORE_MASS,
+    "log_mass": SCORE_LOG_MASS,
+}
 
 oracle = settings(
     deadline=None,
@@ -79,7 +88,7 @@ class World(NamedTuple):
 
     def scoring(self, kind: int) -> Scoring:
         times = np.minimum(GRID / self.plan.weighting.unit, self.plan.lifetime)
-        times = times if kind == SCORE_CELLS else np.empty(0)
+        times = times if kind in WITH_TIMES else np.empty(0)
         return Scoring(kind, times, self.prior.strength, self.prior.is_open, self.plan.domain)
 
 
@@ -112,10 +121,10 @@ def reference_score(trees: list[naive.Tree], x: list[float], scoring: Scoring) -
         return half if scoring.kind == SCORE_MASS else np.log(half) if half else -np.inf
     for tree in trees:
         naive.set_polya_parameters(tree, scoring.gamma, is_open=scoring.is_open)
-    if scoring.kind == SCORE_CELLS:
+    if scoring.kind in WITH_TIMES:
         times = scoring.lifetimes.tolist()
         logs = np.array([[naive.log_cell_mass(tree, x, t) for t in times] for tree in trees])
-        return engine.log_mean_exp(logs).mean()
+        return (engine.log_mean_exp(logs) if scoring.kind == SCORE_CELLS else logs.clip(LEAST_LOG)).mean()
     logs = [naive.find_leaf(tree, x).log_mass for tree in trees]
     return np.mean(logs if scoring.kind == SCORE_LOG_MASS else np.exp(logs))
 
@@ -273,7 +282,7 @@ class StreamTwins:
         policy = None if window is None else Window(window)
         self.stream = Stream(Rules(world.plan, policy, world.prior, GRID, score))
         self.trees = [naive.empty_tree([1.0] * world.rows.shape[1], sides(world.plan.domain)) for _ in self.rngs]
-        self.scoring = world.scoring({"multiscale": SCORE_CELLS, "mass": SCORE_MASS, "log_mass": SCORE_LOG_MASS}[score])
+        self.scoring = world.scoring(KINDS[score])
         self.held, self.n_seen, self.next_birth = [], 0, 1
 
     def begin_with(self, rows: list[int]) -> None:
@@ -354,7 +363,7 @@ def stream_steps(draw, n_rows):
     return draw(st.lists(st.one_of(chunk, chunk, st.integers(0, 11)), min_size=1, max_size=10))
 
 
-scores = st.sampled_from(["multiscale", "mass", "log_mass"])
+scores = st.sampled_from(list(KINDS))
 
 
 @oracle
@@ -460,6 +469,9 @@ def test_scores_of_a_stream_are_those_of_the_posterior(rows, data, window, max_d
         logs = engine.log_cell_masses(forest.forest_, forest.posterior_, X, forest.lifetimes_, None)
         assert_scores_close(found, logs.mean(axis=1), SCORE_CELLS)
         assert_array_equal(forest.mass(X, forest.lifetimes_), np.exp(logs))
+    elif score == "typicality":
+        means = engine.mean_log_cell_masses(forest.forest_, forest.posterior_, X, forest.lifetimes_, None)
+        assert_scores_close(found, means, SCORE_LOG_CELLS)
     elif score == "mass":
         assert_scores_close(found, forest.mass(X), SCORE_MASS)
         assert_scores_close(found, masses.mean(axis=1), SCORE_MASS)

@@ -13,7 +13,7 @@ from reference import naive
 from strategies import depths, domains, lifetimes, matrices, prior_strengths, probes, seeds, weightings
 
 from polyaforest import _engine as engine
-from polyaforest._arrays import NONE, Array, Forest, Posterior, Prior
+from polyaforest._arrays import LEAST_LOG, NONE, Array, Forest, Posterior, Prior
 from polyaforest._check import check_forest
 from polyaforest._plan import Plan
 
@@ -215,6 +215,8 @@ def test_masses_at_lifetimes_equal_the_reference(case, gamma, is_open, seed):
     logs = engine.log_cell_masses(case.forest, known, X, times, None)
     expected = np.array([masses_at(tree, X, times) for tree in case.trees])
     assert_allclose(logs, engine.log_mean_exp(expected), **TOLERANCE)
+    means = engine.mean_log_cell_masses(case.forest, known, X, times, None)
+    assert_allclose(means, expected.clip(LEAST_LOG).mean(axis=(0, 2)), **TOLERANCE)
 
 
 def masses_at(tree: naive.Tree, X: Array, times: Array) -> list[list[float]]:

@@ -70,7 +70,7 @@ def forest_of(kind, n_trees, weights, seed=5):
 
 def masses_by_tree(forest, X, times):
     """Mass of each row's cell at each time in each tree, (T, S, n)."""
-    each = np.empty((forest.n_estimators, len(times), len(X)))
+    each = np.zeros((forest.n_estimators, len(times), len(X)))
     walks.cell_masses(forest.forest_, forest.posterior_.inside, X, times, np.empty((len(times), 0)), each)
     return np.exp(each)
 

@@ -71,6 +71,33 @@ def test_score_samples_is_what_the_score_parameter_names(estimator):
     np.testing.assert_allclose(forest.score_samples(near), multiscale, rtol=1e-12)
 
 
+def test_typicality_averages_logarithms_over_trees_and_lifetimes():
+    forest = build(StreamingMPF, score="typicality").fit(ROWS)
+    alone = build(StreamingMPF, score="multiscale", n_estimators=1, max_samples=8).fit(ROWS)
+    logs = []
+    for t in range(N_TREES):  # with one tree, the log of the mean mass is the mean of the log
+        parts = forest.forest_._asdict().items()
+        alone.forest_ = type(forest.forest_)(*(part if name == "domain" else part[t : t + 1] for name, part in parts))
+        alone._posterior, alone.lifetimes_ = None, forest.lifetimes_
+        logs.append(alone.score_samples(NEAR_AND_FAR))
+    np.testing.assert_allclose(forest.score_samples(NEAR_AND_FAR), np.mean(logs, axis=0), rtol=1e-12)
+
+
+def test_the_automatic_score_is_typicality_for_a_table_and_multiscale_for_a_stream():
+    for window, score in (("auto", "typicality"), (50, "multiscale")):
+        automatic, named = (build(StreamingMPF, window=window, score=chosen).fit(ROWS) for chosen in ("auto", score))
+        np.testing.assert_array_equal(automatic.lifetimes_, named.lifetimes_)
+        np.testing.assert_array_equal(automatic.score_samples(NEAR_AND_FAR), named.score_samples(NEAR_AND_FAR))
+        assert automatic.offset_ == named.offset_
+
+
+@pytest.mark.parametrize(("n_rows", "sizes"), [(80, [8, 16, 32, 40, 8]), (20, [8, 10, 10, 10, 8]), (1, [1] * 5)])
+def test_trees_of_a_table_take_samples_of_several_sizes_and_never_more_than_half(n_rows, sizes):
+    forest = build(StreamingMPF).fit(ROWS[:n_rows])
+    assert forest.forest_.counts[np.arange(N_TREES), forest.forest_.root].tolist() == sizes
+    assert forest.n_points_ == max(sizes)
+
+
 @pytest.mark.parametrize("score", SCORES)
 def test_decisions_and_predictions_follow_from_scores_and_offset(estimator, score):
     forest = build(estimator, score=score).fit(ROWS)

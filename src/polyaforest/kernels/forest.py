@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from polyaforest._arrays import FADE_LOG_MASS, FADE_MASS, NONE, LeafKind
+from polyaforest._arrays import FADE_LOG_MASS, FADE_MASS, LEAST_LOG, NONE, LeafKind
 from polyaforest._jit import jit, jit_inline
 from polyaforest.kernels.geometry import contains, contains_live, extension, linear_dimension
 
@@ -251,7 +251,7 @@ def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
             find_cells(time, lifetimes, path, length, rates, cells, log_weights)
             for s in range(n_lifetimes):
                 if not summed:
-                    logs[s, i] += masses[cells[s]] + log_weights[s]
+                    logs[s, i] += max(masses[cells[s]] + log_weights[s], LEAST_LOG)
                 elif log_weights[s] == 0.0:
                     total[s, i] += masses[cells[s]]
                 else:

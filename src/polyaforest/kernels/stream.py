@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import NONE, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
+from polyaforest._arrays import LEAST_LOG, NONE, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
 from polyaforest._jit import jit_borrowing, jit_inline
 from polyaforest.kernels.geometry import are_told_apart, contains_live, log_live_share
 from polyaforest.kernels.lanes import LANES, ascending, count_of, larger, load, pick, smaller, spread, store, within
@@ -105,7 +105,7 @@ def score_cells(tree, length, scoring, walk, sums, tops, i):
         if not is_log:
             add(sums, tops, s, i, walk.masses[step], walk.scales[step] - hazard)
             continue
-        total += walk.scales[step] - hazard
+        total += max(walk.scales[step] - hazard, LEAST_LOG)
         product *= walk.masses[step]  # so that one logarithm does for all of them
         if product < _FAINT:
             total += math.log(product)
