@@ -10,7 +10,7 @@ LOWEST := joblib==1.3.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotl
 # Editing a kernel can leave its cached callers stale, so the cache is kept apart for each state of the sources.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/*/*.py | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow test-lowest lint format bench bench-defaults docs clean help
+.PHONY: demo test test-slow test-lowest lint format bench bench-full bench-pages docs clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -40,13 +40,31 @@ format: $(READY)  ## mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY_BENCH)  ## speed and start-up against peers, into benchmarks/results/
+bench: $(READY_BENCH)  ## a quick part of every benchmark, in minutes; files and pages stay as they are
+	$(BIN)/python benchmarks/speed.py --quick
+	$(BIN)/python benchmarks/streaming.py --quick --part throughput
+	$(BIN)/python benchmarks/accuracy.py --quick
+	$(BIN)/python benchmarks/toy.py --quick
+	$(BIN)/python benchmarks/density.py --quick
+	$(BIN)/python benchmarks/nab.py --quick
+
+bench-full: $(READY_BENCH)  ## every table and figure from nothing but the data, for hours; stopped, it goes on where it was
+	$(BIN)/python benchmarks/accuracy.py & $(BIN)/python benchmarks/tuning.py & wait
+	$(BIN)/python benchmarks/nab.py & $(BIN)/python benchmarks/toy.py & $(BIN)/python benchmarks/density.py & wait
+	$(BIN)/python benchmarks/ranks.py
+	$(BIN)/python benchmarks/runtime.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/streaming.py
 
-bench-defaults: $(READY_BENCH)  ## AUC as one default setting varies at a time (needs the data sets)
-	$(BIN)/python benchmarks/defaults.py
+bench-pages: $(READY_BENCH)  ## fill the pages of docs/benchmarks from benchmarks/results/ alone
+	$(BIN)/python benchmarks/accuracy.py --render
+	$(BIN)/python benchmarks/ranks.py
+	$(BIN)/python benchmarks/runtime.py --render
+	$(BIN)/python benchmarks/tuning.py --render
+	$(BIN)/python benchmarks/nab.py --part render
+	$(BIN)/python benchmarks/toy.py --render
+	$(BIN)/python benchmarks/density.py --render
 
 docs: $(READY)  ## draw the figures of the docs again
 	$(BIN)/python docs/figures.py

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import os
+import platform
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,19 @@ def read(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV file; lines that begin with # are remarks."""
     with path.open(newline="") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def write(name: str, rows: Iterable[dict[str, Any]]) -> None:
+    """Write a whole file at once, with a remark on the machine that the rows were measured on."""
+    rows = list(rows)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.csv"
+    with path.open("w", newline="") as file:
+        file.write(f"# {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"-> {path}")
 
 
 def _text(value: Any) -> str:

@@ -17,9 +17,9 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 import paper
-from _common import seconds
 from _pages import PAGES, fill, table
 from _results import Results
+from _timing import seconds
 from accuracy import PAGE, load_sets, marked, titled
 from methods import METHODS, Array, Method
 from polyaforest.datasets import SERIES, TABLES

@@ -18,8 +18,9 @@ import numpy as np
 from isotree import IsolationForest as IsoTree
 from sklearn.ensemble import IsolationForest
 
-from _common import load, seconds, write
-from polyaforest import BatchMPF, StreamingMPF
+from _results import write
+from _timing import seconds
+from polyaforest import BatchMPF, StreamingMPF, datasets
 
 PAPER = {"feature_weights": None, "max_depth": 10, "score": "mass", "random_state": 0, "n_jobs": 2}
 Method = Callable[[], Any]
@@ -40,11 +41,11 @@ def data_sets(quick: bool) -> dict[str, np.ndarray]:
     """The three sizes of the target: many rows, the middle, many columns."""
     rng = np.random.default_rng(0)
     sets = {"gauss 100000 x 10": rng.normal(size=(100_000, 10)), "gauss 10000 x 100": rng.normal(size=(10_000, 100))}
-    http = load("http")
-    if http is None:
-        print("http is not at hand (set POLYAFOREST_DATA): left out", file=sys.stderr)
-    else:
+    try:
+        http = datasets.load("http", download=False).X
         sets = {f"http {len(http)} x 3": http, **sets}
+    except FileNotFoundError:
+        print("http is not at hand (set POLYAFOREST_DATA): left out", file=sys.stderr)
     return {name: rows[:: 10 if quick else 1].copy() for name, rows in sets.items()}
 
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from typing import Any
 
-from _common import write
+from _results import write
 
 PROGRAM = """
 import time

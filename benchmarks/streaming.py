@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from _common import write
+from _results import write
 
 IMAGE = Path(__file__).resolve().parents[1] / "docs" / "images" / "streaming-memory.png"
 FEATURES = 10

@@ -331,7 +331,7 @@ class StreamTwins:
         plan = self.world.plan
         weighting = weighting._replace(fixed=plan.weighting.fixed)
         times = np.minimum(GRID / weighting.unit, plan.lifetime)
-        self.scoring = self.scoring._replace(lifetimes=times if self.scoring.kind == SCORE_CELLS else np.empty(0))
+        self.scoring = self.scoring._replace(lifetimes=times if self.scoring.kind in WITH_TIMES else np.empty(0))
         rows = self.world.rows[self.held]
         self.trees = [grown(rng, rows, weights_of(rng, weighting), self.world) for rng in self.rngs]
 

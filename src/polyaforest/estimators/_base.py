@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin
@@ -28,9 +28,6 @@ from polyaforest._validation import (
     read_weights,
 )
 from polyaforest.thresholds import auto_threshold
-
-if TYPE_CHECKING:
-    pass
 
 _THRESHOLD_ROWS = 4096  # rows whose scores place the automatic threshold
 Tabulate = Callable[[Posterior], LeafTable]
@@ -237,7 +234,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
     def epsilon_level(self, X: Any, phi: float) -> Array:
         """The smallest epsilon at which each row is an (epsilon, phi)-anomaly: the phi-quantile of its tree masses.
 
-        Leaf masses depend on how finely the trees cut: uncapped trees of 256 rows have leaves of about 1/256, however
+        Leaf masses depend on how finely the trees cut: uncapped trees of 64 rows have leaves of about 1/64, however
         normal. Set `max_depth` or `lifetime` where epsilon is to mean something by itself.
         """
         masses = self.tree_masses(X)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import _fit_context
@@ -17,9 +17,6 @@ from polyaforest._validation import (
     read_rows,
     refuse_rows_outside,
 )
-
-if TYPE_CHECKING:
-    pass
 
 from polyaforest.estimators._base import PolyaForest, kernels
 
@@ -67,7 +64,7 @@ class BatchMPF(PolyaForest):
     prior_ : Prior
         The prior that the posterior was derived with.
     lifetimes_ : ndarray
-        The times behind the multiscale score.
+        The times behind the scores that have any.
     offset_ : float
         ``decision_function = score_samples - offset_``; set by `fit` or the first `partial_fit`.
     n_features_in_ : int

@@ -1,0 +1,14 @@
+"""How long things take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def seconds(task: Callable[[], Any]) -> float:
+    """Wall-clock time of one run."""
+    start = time.perf_counter()
+    task()
+    return time.perf_counter() - start
