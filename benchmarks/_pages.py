@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 PAGES = Path(__file__).parents[1] / "docs" / "benchmarks"
 IMAGES = PAGES / "images"
+SCRATCH = Path(__file__).parents[1] / ".cache" / "benchmarks"
+
+
+def scratch() -> Path:
+    """A place with fresh copies of the pages, where a quick run can leave what it finds and draws."""
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+    shutil.copytree(PAGES, SCRATCH)
+    print(f"a quick run: files and pages go to {SCRATCH}")
+    return SCRATCH
 
 
 def fill(page: str, block: str, text: str, directory: Path = PAGES) -> None:

@@ -28,8 +28,8 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 import paper
-from _pages import PAGES, fill, table
-from _results import Results
+from _pages import PAGES, fill, scratch, table
+from _results import RESULTS, Results
 from methods import DETERMINISTIC, FORESTS, METHODS, OURS, Method, warm_up
 from polyaforest.datasets import ALTERNATIVES, SERIES, TABLES, load, load_series, shingled
 
@@ -321,10 +321,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small tables, few methods, two seeds")
     parser.add_argument("--render", action="store_true", help="only fill the page from the file")
     options = parser.parse_args()
-    results = Results("accuracy", KEYS)
+    pages, directory = PAGES, RESULTS
+    if options.quick:
+        pages = directory = scratch()
+        options.methods, options.seeds, options.data = QUICK_METHODS, QUICK_SEEDS, QUICK_DATA
+    results = Results("accuracy", KEYS, directory)
     if not options.render:
-        if options.quick:
-            options.methods, options.seeds, options.data = QUICK_METHODS, QUICK_SEEDS, QUICK_DATA
         if options.again:
             for method in options.methods:
                 results.forget(method=method)
@@ -332,7 +334,7 @@ def main() -> None:
         methods = {name: METHODS[name] for name in options.methods}
         with threadpool_limits(1):
             run(load_sets(options.data), methods, options.seeds, options.limit, results)
-    render(list(results))
+    render(list(results), pages)
 
 
 if __name__ == "__main__":

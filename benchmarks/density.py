@@ -24,7 +24,7 @@ from scipy.stats import multivariate_normal
 from sklearn.neighbors import KernelDensity
 from tqdm import tqdm
 
-from _pages import IMAGES, PAGES, fill, table
+from _pages import IMAGES, PAGES, fill, scratch, table
 from _results import RESULTS, Results
 from polyaforest import BatchMPF, StreamingMPF
 
@@ -389,6 +389,8 @@ def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory:
     parser.add_argument("--quick", action="store_true", help="only small samples and two seeds")
     parser.add_argument("--render", action="store_true", help="only fill the page and draw the pictures")
     options = parser.parse_args(arguments)
+    if options.quick and pages == PAGES:
+        pages = directory = scratch()
     results = Results("density", KEYS, directory)
     for estimator in [] if options.again is None else options.again or OURS:
         results.forget(estimator=estimator)

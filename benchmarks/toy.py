@@ -29,7 +29,7 @@ from sklearn.metrics import roc_curve
 from tqdm import tqdm
 
 import methods
-from _pages import IMAGES, PAGES, fill, table
+from _pages import IMAGES, PAGES, fill, scratch, table
 from _results import RESULTS, Results
 from baselines.pidforest import PIDForest
 from baselines.rrcf_batch import rrcf_scores
@@ -248,6 +248,8 @@ def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory:
     parser.add_argument("--quick", action="store_true", help="one seed and no random cut forest, which is slow")
     parser.add_argument("--render", action="store_true", help="only fill the page and draw the picture")
     options = parser.parse_args(arguments)
+    if options.quick and pages == PAGES:
+        pages = directory = scratch()
     results = Results("toy", KEYS, directory)
     for name in [] if options.again is None else options.again or OURS:
         results.forget(method=name)

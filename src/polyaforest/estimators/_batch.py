@@ -17,7 +17,6 @@ from polyaforest._validation import (
     read_rows,
     refuse_rows_outside,
 )
-
 from polyaforest.estimators._base import PolyaForest, kernels
 
 
