@@ -8,14 +8,15 @@ the file has already is not measured again. At most 4,000 rows of a set are used
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
 from tqdm import tqdm
 
-from _pages import fill, table
+from _pages import PAGES, fill, table
 from _results import Results
 from polyaforest import BatchMPF, StreamingMPF, datasets
 
@@ -115,12 +116,17 @@ def measure(results: Results, names: list[str]) -> None:
                 results.add({"data": name, "setting": setting, "seed": seed, "auc": float(auc)})
 
 
-def summary(rows: list[dict[str, str]]) -> list[list[str]]:
-    """For every setting its mean lead over the reference on either half, the error of that, and how often it leads."""
+def means_by_set(rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, float]]:
+    """For every setting its mean AUC over the seeds on every data set."""
     auc: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         auc.setdefault(row["setting"], {}).setdefault(row["data"], []).append(float(row["auc"]))
-    means = {setting: {name: float(np.mean(found)) for name, found in sets.items()} for setting, sets in auc.items()}
+    return {setting: {name: float(np.mean(found)) for name, found in sets.items()} for setting, sets in auc.items()}
+
+
+def summary(rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
+    """For every setting its mean lead over the reference on either half, the error of that, and how often it leads."""
+    means = means_by_set(rows)
     reference = means.pop(REFERENCE)
     lines = []
     for setting, found in means.items():
@@ -128,30 +134,19 @@ def summary(rows: list[dict[str, str]]) -> list[list[str]]:
         for half in halves():
             leads = np.array([found[name] - reference[name] for name in half if name in found])
             line.append(f"{leads.mean():+.4f} ± {leads.std(ddof=1) / np.sqrt(len(leads)):.4f}")
-        both = [found[name] > reference[name] for name in found]
-        lines.append([*line, f"{sum(both)} of {len(both)}"])
-    return lines
+        lines.append([*line, f"{sum(found[name] > reference[name] for name in found)} of {len(found)}"])
+    return sorted(lines, key=lambda line: -float(line[1].split()[0]))
 
 
-def render(results: Results) -> None:
-    """Fill the page."""
-    rows = list(results)
-    reference = {row["data"]: [] for row in rows}
-    for row in rows:
-        if row["setting"] == REFERENCE:
-            reference[row["data"]].append(float(row["auc"]))
-    means = [np.mean([np.mean(reference[name]) for name in half if name in reference]) for half in halves()]
-    fill(
-        "accuracy",
-        "halves",
-        "\n".join(
-            f"- {what}: {', '.join(names)}"
-            for what, names in zip(("to choose by", "to check with"), halves(), strict=True)
-        ),
-    )
-    lines = sorted(summary(rows), key=lambda line: -float(line[1].split()[0]))
+def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
+    """Fill the page from the rows of the file."""
+    roles = ("to choose by", "to check with")
+    names = [f"- {role}: {', '.join(half)}" for role, half in zip(roles, halves(), strict=True)]
+    fill("accuracy", "halves", "\n".join(names), directory)
+    reference = means_by_set(rows)[REFERENCE]
+    means = [np.mean([reference[name] for name in half if name in reference]) for half in halves()]
     head = [f"{REFERENCE}, its AUC", *(f"{mean:.4f}" for mean in means), ""]
-    fill("accuracy", "tuning", table(["setting", "to choose by", "to check with", "ahead on"], [head, *lines]))
+    fill("accuracy", "tuning", table(["setting", *roles, "ahead on"], [head, *summary(rows)]), directory)
 
 
 def main() -> None:
@@ -163,7 +158,7 @@ def main() -> None:
     results = Results("tuning", ("data", "setting", "seed"))
     if not options.render:
         measure(results, options.data)
-    render(results)
+    render(list(results))
 
 
 if __name__ == "__main__":

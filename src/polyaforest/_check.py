@@ -59,6 +59,7 @@ def check_forest(
     held: Array | None = None,
     lifetime: float | None = None,
     max_depth: int | None = None,
+    alike: bool = True,
 ) -> None:
     """Raise `CorruptForestError`, naming tree and node, unless the arrays of `forest` agree with each other.
 
@@ -77,6 +78,8 @@ def check_forest(
         When all leaves must end.
     max_depth : int, optional
         No node may lie deeper.
+    alike : bool, default=True
+        Whether all trees must have counted as many points; those grown on samples of their own need not.
     """
     lengths = _check_layout(forest, _FOREST_LAYOUT, {})
     _check_lengths(lengths)
@@ -89,7 +92,7 @@ def check_forest(
     _check_cuts(nodes)
     _check_times(nodes, lifetime)
     _check_counts(nodes)
-    _check_totals(nodes)
+    _check_totals(nodes, alike)
     if nodes.boxed:
         _check_boxes(nodes)
         _check_sides(nodes)
@@ -404,14 +407,14 @@ def _check_counts(nodes: _Nodes) -> None:
     )
 
 
-def _check_totals(nodes: _Nodes) -> None:
-    """All trees have counted as many points, and as many of them outside."""
+def _check_totals(nodes: _Nodes, alike: bool) -> None:
+    """All trees have counted as many points outside, and as many in all if they are to be `alike`."""
     inside, outside = nodes.counts[nodes.roots], nodes.forest.outside
     bad = (outside != 0) if nodes.boxed else (outside < 0)
     _refuse_trees(nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside")
     bad = outside != outside[0]
     _refuse_trees(nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside, in tree 0 {outside[0]}")
-    bad = inside != inside[:1]
+    bad = (inside != inside[:1]) & alike
     _refuse_trees(nodes.forest, bad, lambda t: f"its count is {inside[t]}, but that of tree 0 is {inside[0]}")
 
 

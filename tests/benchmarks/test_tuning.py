@@ -41,7 +41,6 @@ def test_a_mixture_of_the_default_sizes_at_the_default_lifetimes_is_near_the_def
 def test_a_run_is_taken_up_again_and_fills_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "load", toys)
     monkeypatch.setattr(tuning, "SEEDS", (0,))
-    monkeypatch.setattr(tuning, "fill", lambda *block: fill(*block, directory=tmp_path))
     names = [name for half in tuning.halves() for name in half[:2]]
     results = Results("tuning", ("data", "setting", "seed"), tmp_path)
     tuning.measure(results, names[:1])
@@ -52,7 +51,7 @@ def test_a_run_is_taken_up_again_and_fills_the_page(tmp_path, monkeypatch):
     (tmp_path / "accuracy.md").write_text(
         "<!-- begin halves --><!-- end halves -->\n<!-- begin tuning --><!-- end tuning -->\n"
     )
-    tuning.render(Results("tuning", ("data", "setting", "seed"), tmp_path))
+    tuning.render(rows, tmp_path)
     page = (tmp_path / "accuracy.md").read_text()
     assert page.count("\n| ") == n_settings + 2
     assert "| sMPF, 100 trees | " in page

@@ -404,6 +404,11 @@ def test_corruption_of_any_forest_is_caught(request, forest, corrupt, complaint)
         check_forest(broken)
 
 
+def test_trees_on_samples_of_their_own_need_not_count_alike(tree):
+    shift_count(tree, 1)
+    check_forest(tree, alike=False)
+
+
 @pytest.mark.parametrize(("corrupt", "complaint"), named(MONDRIAN_TREE))
 def test_corruption_of_a_mondrian_tree_is_caught(tree, corrupt, complaint):
     corrupt(tree)

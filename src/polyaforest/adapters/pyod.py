@@ -100,7 +100,7 @@ class StreamingMPF(_Detector):
         prior_strength: float = 0.001,
         lifetime: float = np.inf,
         feature_weights: Any = "auto",
-        score: str = "auto",
+        score: str = "typicality",
         domain: Any = None,
         random_state: Any = None,
         n_jobs: int | None = None,

@@ -93,7 +93,7 @@ class StreamingMPF(AnomalyDetector):
         prior_strength: float = 0.001,
         lifetime: float = math.inf,
         feature_weights: str | None = "auto",
-        score: str = "auto",
+        score: str = "typicality",
         domain: str | None = None,
         grace_period: int = 64,
         missing: float | None = None,

@@ -64,6 +64,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         "n_jobs": [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None],
     }
 
+    _trees_count_alike: ClassVar[bool] = True  # whether all trees count as many rows
     _lifetimes: ClassVar[dict[str, Array]]  # times behind each score that has any, in units of the weighting
     forest_: Forest
     lifetimes_: Array
@@ -152,7 +153,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
 
     def _check(self) -> None:
         """Raise unless what was read from a file can be a forest."""
-        check_forest(self.forest_)
+        check_forest(self.forest_, alike=self._trees_count_alike)
         if self.forest_.weights.shape[1] != self.n_features_in_:
             raise ValueError(f"its forest has {self.forest_.weights.shape[1]} features, not {self.n_features_in_}")
         if "feature_names_in_" in vars(self) and len(self.feature_names_in_) != self.n_features_in_:
@@ -267,7 +268,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
     def _scores(self, rows: Array) -> Array:
         with self._reading():
             scores: Array = kernels().row_scores(
-                self._kind_of_score, self.forest_, self.posterior_, rows, self.lifetimes_, self.n_jobs
+                self.score, self.forest_, self.posterior_, rows, self.lifetimes_, self.n_jobs
             )
         return scores
 
@@ -293,14 +294,10 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         """Whether the parameters say that nothing lies beyond the known world."""
         return isinstance(self.domain, str)
 
-    @property
-    def _kind_of_score(self) -> str:
-        """Which score the forest goes by."""
-        return str(self.score)
-
-    def _times_of(self, kind: str) -> Array:
-        """The times behind a kind of score, in units of the weighting; one without any keeps some for good measure."""
-        return self._lifetimes.get(kind, self._lifetimes["multiscale"])
+    @staticmethod
+    def _times_of(score: str, lifetimes: dict[str, Array]) -> Array:
+        """The times behind a score, in units of the weighting; a score without any keeps some for good measure."""
+        return lifetimes.get(score, lifetimes["multiscale"])
 
     @property
     def _grown_until(self) -> float:
@@ -312,7 +309,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         weighting = measured
         if not isinstance(self.feature_weights, str):
             weighting = measured._replace(fixed=read_weights(self.feature_weights, domain.shape[1]))
-        self.lifetimes_ = self._times_of(self._kind_of_score) / weighting.unit
+        self.lifetimes_ = self._times_of(self.score, self._lifetimes) / weighting.unit
         self.prior_ = Prior(float(self.prior_strength), is_open=not self._is_closed)
         self._lock = ReadersWriterLock()
         return Plan(
@@ -336,7 +333,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         """The score to flag below, by the scores of rows."""
         if self.contamination == "auto" and len(rows) > _THRESHOLD_ROWS:
             rows = rows[np.random.default_rng(len(rows)).choice(len(rows), _THRESHOLD_ROWS, replace=False)]
-        return self._line(self._scores(rows), is_log=self._kind_of_score != "mass")
+        return self._line(self._scores(rows), is_log=self.score != "mass")
 
     def _line(self, scores: Array, *, is_log: bool) -> float:
         """The score at the contamination asked for, or where the bulk of the scores says that their tail ends."""

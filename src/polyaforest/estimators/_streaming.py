@@ -79,9 +79,8 @@ class StreamingMPF(PolyaForest):
         Weight of each feature's length in the choice of cuts. "auto" draws for every tree Exp(1) / spread, the spread
         being sqrt(range * mean absolute deviation), so no scaling of the data is needed. None cuts plain lengths, as
         the paper does.
-    score : {"auto", "typicality", "multiscale", "mass", "log_mass"}, default="auto"
-        What `score_samples` returns: see there. "auto" is "typicality" for a table, whose trees hold small samples, and
-        "multiscale" for a stream, whose trees hold all of its window. "mass" is the paper's.
+    score : {"typicality", "multiscale", "mass", "log_mass"}, default="typicality"
+        What `score_samples` returns: see there. "mass" is the paper's.
     contamination : "auto" or float in (0, 0.5], default="auto"
         Share of the fitted rows to flag. "auto" flags the lowest hundredth, and more where more lie so far below the
         bulk that no more than one normal row in a thousand should.
@@ -132,7 +131,6 @@ class StreamingMPF(PolyaForest):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **PolyaForest._parameter_constraints,
-        "score": [StrOptions({"auto", "typicality", "multiscale", "mass", "log_mass"})],
         "max_samples": [
             StrOptions({"auto"}),
             Interval(Integral, 1, None, closed="left"),
@@ -149,10 +147,13 @@ class StreamingMPF(PolyaForest):
         ],
     }
 
+    _trees_count_alike: ClassVar[bool] = False  # on a table; a stream sees to it that its trees do
     _lifetimes: ClassVar[dict[str, Array]] = {
         "multiscale": np.geomspace(0.5, 5, 5),
         "typicality": np.geomspace(0.25, 16, 7),
     }
+    # at late times a row would look normal for one other like it, and all trees of a stream hold that one
+    _lifetimes_of_streams: ClassVar[dict[str, Array]] = {**_lifetimes, "typicality": np.geomspace(0.25, 4, 5)}
     _stream: Stream | None = None  # for a forest fitted on a table
 
     def __init__(
@@ -165,7 +166,7 @@ class StreamingMPF(PolyaForest):
         prior_strength: float = 0.001,
         lifetime: float = np.inf,
         feature_weights: Any = "auto",
-        score: str = "auto",
+        score: str = "typicality",
         contamination: str | float = "auto",
         domain: Any = None,
         random_state: Any = None,
@@ -463,8 +464,8 @@ class StreamingMPF(PolyaForest):
         domain = empty_box(n_features) if self._is_closed else self._read_domain(rows)
         plan = self._plan(unmeasured(n_features, None), domain)
         streams = _streams()
-        kind = "multiscale" if self.score == "auto" else self.score
-        stream: Stream = streams.Stream(streams.Rules(plan, policy, self.prior_, self._times_of(kind), kind))
+        grid = self._times_of(self.score, self._lifetimes_of_streams)
+        stream: Stream = streams.Stream(streams.Rules(plan, policy, self.prior_, grid, self.score))
         return stream
 
     def _policy(self) -> Policy | None:
@@ -549,12 +550,6 @@ class StreamingMPF(PolyaForest):
                 raise ValueError(f"row {i} is not held (so often). Nothing was deleted")
             slots.append(equal.pop())
         return slots
-
-    @property
-    def _kind_of_score(self) -> str:
-        if self._stream is not None:
-            return self._stream.rules.score
-        return "typicality" if self.score == "auto" else str(self.score)
 
     @property
     def _grown_until(self) -> float:

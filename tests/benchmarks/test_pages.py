@@ -1,0 +1,39 @@
+"""The pages under docs/benchmarks say what the files under benchmarks/results say."""
+
+import shutil
+
+import pytest
+
+import accuracy
+import density
+import nab
+import runtime
+import toy
+import tuning
+from _pages import PAGES
+from _results import RESULTS, read
+
+RENDERERS = {
+    "accuracy": (accuracy.render, "paper-tables"),
+    "runtime": (runtime.render, "paper-tables"),
+    "tuning": (tuning.render, "accuracy"),
+    "toy": (toy.render, "toy"),
+    "density": (density.render, "density"),
+}
+
+
+@pytest.fixture
+def pages(tmp_path):
+    return shutil.copytree(PAGES, tmp_path / "pages")
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+def test_tables_are_those_of_the_files(name, pages):
+    render, page = RENDERERS[name]
+    render(read(RESULTS / f"{name}.csv"), pages)
+    assert (pages / f"{page}.md").read_text("utf-8") == (PAGES / f"{page}.md").read_text("utf-8")
+
+
+def test_tables_of_nab_are_those_of_the_files(pages):
+    nab.render(RESULTS, pages)
+    assert (pages / "nab.md").read_text("utf-8") == (PAGES / "nab.md").read_text("utf-8")
