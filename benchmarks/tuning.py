@@ -1,8 +1,9 @@
 """Where the default settings come from: AUC as score, sample sizes, lifetimes, prior and depth vary.
 
 One half of the data sets was there to choose by, the other to see whether the choice holds; one setting serves all
-data sets. Writes results/tuning.csv, a row per data set, setting and seed, and fills docs/benchmarks/accuracy.md; what
-the file has already is not measured again. At most 4,000 rows of a set are used, the anomalies in proportion.
+data sets. Writes results/tuning.csv for tables and results/tuning-streams.csv for streams, a row per data set, setting
+and seed, and fills docs/benchmarks/accuracy.md; what the files have already is not measured again. At most 4,000 rows
+of a set are used, the anomalies in proportion.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ MOST_ROWS = 4_000
 RARE = 10  # a sample with fewer anomalies takes all there are
 RELATED = {"thyroid": "annthyroid", "satimage-2": "satellite"}  # share their rows, and so their half
 REFERENCE = "IsolationForest"
+ROLES = ("to choose by", "to check with")
 
 SIZES = (8, 16, 32, 64, 128, 256)
 MIXTURES = {"8 to 64": SIZES[:4], "8 to 256": SIZES, "32 to 256": SIZES[2:], "256": SIZES[5:]}
@@ -35,6 +37,16 @@ LIFETIMES = {
     "1/2 to 8": np.geomspace(0.5, 8, 5),
 }
 TREES_PER_SIZE = 25
+STREAMS = {
+    "typicality, lifetimes 1/8 to 2": ("typicality", np.geomspace(0.125, 2, 5)),
+    "typicality, lifetimes 1/4 to 4": ("typicality", np.geomspace(0.25, 4, 5)),
+    "typicality, lifetimes 1/2 to 5": ("typicality", np.geomspace(0.5, 5, 5)),
+    "typicality, lifetimes 1/4 to 16": ("typicality", np.geomspace(0.25, 16, 7)),
+    "multiscale, lifetimes 1/2 to 5": ("multiscale", np.geomspace(0.5, 5, 5)),
+    "log_mass": ("log_mass", np.geomspace(0.5, 5, 5)),
+}
+WINDOW = 256
+LEARNING = 100  # rows of a stream that are learned before scores count
 PRIORS = (1e-9, 0.01, 0.1)
 DEPTHS = (8, 12)
 
@@ -103,16 +115,40 @@ def scores_of_mixtures(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarr
             )
 
 
-def measure(results: Results, names: list[str]) -> None:
+def scores_of_streams(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:
+    """The rows as a stream, each scored before it is learned, by every setting; the first is what others compare to."""
+    window = min(WINDOW, len(X) // 2)
+    for setting, (score, lifetimes) in STREAMS.items():
+        forest = StreamingMPF(window=window, score=score, random_state=seed)
+        forest._lifetimes_of_streams = {
+            "multiscale": lifetimes,
+            score: lifetimes,
+        }  # not a parameter: it serves all data
+        yield setting, forest.score_then_learn(X)
+
+
+def as_stream(name: str) -> datasets.Dataset:
+    """A series as it is, a table in a random order."""
+    if name in datasets.SERIES:
+        return datasets.shingled(datasets.load_series(name))
+    data = load(name)
+    order = np.random.default_rng(1).permutation(len(data.X))
+    return data._replace(X=data.X[order], y=data.y[order])
+
+
+def measure(results: Results, names: list[str], *, streams: bool = False) -> None:
     """Measure what the file lacks."""
+    last = next(iter(STREAMS)) if streams else REFERENCE  # is written last: once it is there, all is
     for name in tqdm(names):
-        missing = [seed for seed in SEEDS if (name, REFERENCE, seed) not in results]
+        missing = [seed for seed in SEEDS if (name, last, seed) not in results]
         if not missing:
             continue
-        data = load(name)
+        data = as_stream(name) if streams else load(name)
+        start = min(LEARNING, len(data.y) // 4) if streams else 0
         for seed in missing:
-            found = [(setting, roc_auc_score(data.y, -score)) for setting, score in scores(data.X, seed)]
-            for setting, auc in reversed(found):  # the reference last: once it is there, all is
+            settings = scores_of_streams(data.X, seed) if streams else scores(data.X, seed)
+            found = [(setting, roc_auc_score(data.y[start:], -score[start:])) for setting, score in settings]
+            for setting, auc in reversed(found):
                 results.add({"data": name, "setting": setting, "seed": seed, "auc": float(auc)})
 
 
@@ -139,14 +175,23 @@ def summary(rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
 
 
 def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
-    """Fill the page from the rows of the file."""
-    roles = ("to choose by", "to check with")
-    names = [f"- {role}: {', '.join(half)}" for role, half in zip(roles, halves(), strict=True)]
+    """Fill the page from the rows of the file on tables."""
+    names = [f"- {role}: {', '.join(half)}" for role, half in zip(ROLES, halves(), strict=True)]
     fill("accuracy", "halves", "\n".join(names), directory)
-    reference = means_by_set(rows)[REFERENCE]
-    means = [np.mean([reference[name] for name in half if name in reference]) for half in halves()]
-    head = [f"{REFERENCE}, its AUC", *(f"{mean:.4f}" for mean in means), ""]
-    fill("accuracy", "tuning", table(["setting", *roles, "ahead on"], [head, *summary(rows)]), directory)
+    head = [f"{REFERENCE}, its AUC", *half_means(means_by_set(rows)[REFERENCE]), ""]
+    fill("accuracy", "tuning", table(["setting", *ROLES, "ahead on"], [head, *summary(rows)]), directory)
+
+
+def render_streams(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
+    """Fill the page from the rows of the file on streams."""
+    lines = [[setting, *half_means(found)] for setting, found in means_by_set(rows).items()]
+    lines.sort(key=lambda line: line[1], reverse=True)
+    fill("accuracy", "streams", table(["setting", *ROLES], lines), directory)
+
+
+def half_means(found: Mapping[str, float]) -> list[str]:
+    """The mean over the data sets of either half."""
+    return [f"{np.mean([found[name] for name in half if name in found]):.4f}" for half in halves()]
 
 
 def main() -> None:
@@ -155,10 +200,12 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=[name for half in halves() for name in half], metavar="NAME")
     parser.add_argument("--render", action="store_true", help="only fill the page from the file")
     options = parser.parse_args()
-    results = Results("tuning", ("data", "setting", "seed"))
+    tables, streams = (Results(name, ("data", "setting", "seed")) for name in ("tuning", "tuning-streams"))
     if not options.render:
-        measure(results, options.data)
-    render(list(results))
+        measure(tables, options.data)
+        measure(streams, options.data, streams=True)
+    render(list(tables))
+    render_streams(list(streams))
 
 
 if __name__ == "__main__":

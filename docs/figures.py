@@ -187,18 +187,18 @@ def stream_figure() -> plt.Figure:
         view.set_ylabel(label)
     axes[1].text(CHANGE + 0.1, 60, "latency rises for good", va="center")
     axes[1].set_ylim(40, 225)
-    axes[2].text(0.75, -5.4, "the first rows:\nlittle is known yet", va="center")
-    axes[2].text(CHANGE + HELD / 2, -5.4, "the window (3 days) fills\nwith the new normal", va="center", ha="center")
+    axes[2].text(0.75, -6.2, "the first rows:\nlittle is known yet", va="center")
+    axes[2].text(CHANGE + HELD / 2, -6.2, "the window (3 days) fills\nwith the new normal", va="center", ha="center")
     line = {"arrowstyle": "-", "color": "#8a8a8a", "shrinkB": 5}
     axes[2].annotate(
         "like the readings of the first week:\nan anomaly by now",
         (days[planted[2]], scores[planted[2]]),
-        (12.1, -5.4),
+        (12.1, -6.2),
         ha="center",
         va="center",
         arrowprops=line,
     )
-    axes[2].set(xlabel="day", xlim=(-0.1, 14.1), xticks=range(15), ylim=(-6.6, 0.1))
+    axes[2].set(xlabel="day", xlim=(-0.1, 14.1), xticks=range(15), ylim=(-7.2, 0.1))
     figure.align_ylabels()
     return figure
 

@@ -19,7 +19,7 @@ from polyaforest import StreamingMPF
 HOUR = 60  # readings, one a minute; also how many are scored at once
 DAY = 24 * HOUR
 WARM_UP = DAY  # no alarms before that
-LINE = -4.5  # alarms below this score: see docs/streaming.md on where to draw it
+LINE = -5.0  # alarms below this score: see docs/streaming.md on where to draw it
 PAUSE = 0.05  # seconds, so that one can watch
 
 

@@ -17,6 +17,7 @@ RENDERERS = {
     "accuracy": (accuracy.render, "paper-tables"),
     "runtime": (runtime.render, "paper-tables"),
     "tuning": (tuning.render, "accuracy"),
+    "tuning-streams": (tuning.render_streams, "accuracy"),
     "toy": (toy.render, "toy"),
     "density": (density.render, "density"),
 }

@@ -72,6 +72,19 @@ def test_leads_are_means_over_sets_of_means_over_seeds():
     assert tuning.summary(rows) == [["ours", "+0.0500 ± 0.0500", "+0.0500 ± 0.0500", "2 of 4"]]
 
 
+def test_streams_are_scored_before_they_are_learned(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "as_stream", toys)
+    monkeypatch.setattr(tuning, "SEEDS", (0,))
+    results = Results("tuning-streams", ("data", "setting", "seed"), tmp_path)
+    tuning.measure(results, ["glass", "heart"], streams=True)
+    expected = StreamingMPF(window=60, random_state=0).score_then_learn(toys("glass").X)
+    scores = dict(tuning.scores_of_streams(toys("glass").X, 0))
+    np.testing.assert_array_equal(scores["typicality, lifetimes 1/4 to 4"], expected)
+    (tmp_path / "accuracy.md").write_text("<!-- begin streams --><!-- end streams -->")
+    tuning.render_streams(list(results), tmp_path)
+    assert (tmp_path / "accuracy.md").read_text().count("\n| ") == len(tuning.STREAMS) + 2
+
+
 @pytest.mark.parametrize("page", ["no block", "<!-- begin tuning --><!-- end tuning -->" * 2])
 def test_a_page_must_have_a_block_once(tmp_path, page):
     (tmp_path / "accuracy.md").write_text(page)

@@ -79,7 +79,7 @@ class StreamingMPF(AnomalyDetector):
     >>> round(model.score_one({"load": 0.42, "heat": 21}), 1)
     0.6
     >>> round(model.score_one({"load": 0.95, "heat": 21}), 1)
-    0.8
+    0.9
     >>> round(model.score_one({"heat": 21}), 1)
     0.6
     """
