@@ -12,12 +12,13 @@ IMAGES = PAGES / "images"
 SCRATCH = Path(__file__).parents[1] / ".cache" / "benchmarks"
 
 
-def scratch() -> Path:
+def scratch(name: str) -> Path:
     """A place with fresh copies of the pages, where a quick run can leave what it finds and draws."""
-    shutil.rmtree(SCRATCH, ignore_errors=True)
-    shutil.copytree(PAGES, SCRATCH)
-    print(f"a quick run: files and pages go to {SCRATCH}")
-    return SCRATCH
+    place = SCRATCH / name
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(PAGES, place)
+    print(f"a quick run: files and pages go to {place}")
+    return place
 
 
 def fill(page: str, block: str, text: str, directory: Path = PAGES) -> None:

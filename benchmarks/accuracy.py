@@ -341,7 +341,7 @@ def main() -> None:
     options = parser.parse_args()
     pages, directory = PAGES, RESULTS
     if options.quick:
-        pages = directory = scratch()
+        pages = directory = scratch("accuracy")
         options.methods, options.seeds, options.data = QUICK_METHODS, QUICK_SEEDS, QUICK_DATA
     results = Results("accuracy", KEYS, directory)
     if not options.render:

@@ -390,7 +390,7 @@ def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory:
     parser.add_argument("--render", action="store_true", help="only fill the page and draw the pictures")
     options = parser.parse_args(arguments)
     if options.quick and pages == PAGES:
-        pages = directory = scratch()
+        pages = directory = scratch("density")
     results = Results("density", KEYS, directory)
     for estimator in [] if options.again is None else options.again or OURS:
         results.forget(estimator=estimator)

@@ -249,7 +249,7 @@ def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory:
     parser.add_argument("--render", action="store_true", help="only fill the page and draw the picture")
     options = parser.parse_args(arguments)
     if options.quick and pages == PAGES:
-        pages = directory = scratch()
+        pages = directory = scratch("toy")
     results = Results("toy", KEYS, directory)
     for name in [] if options.again is None else options.again or OURS:
         results.forget(method=name)
