@@ -20,29 +20,29 @@ from polyaforest.kernels.lanes import (
     smaller,
     spread,
     store,
-    store_row,
     sum_of,
     within,
 )
 
 
 def fold(matrix, j, vector):
-    total, product, n_equal = spread(0.0), spread(1.0), 0
+    total, product, n_equal, n_below = spread(0.0), spread(1.0), 0, 0
     for k in range(0, matrix.shape[1], LANES):
         live = within(matrix.shape[1] - k)
         a, b = load_row(matrix, j, k, live, 0.0), load(vector, k, live, 1.0)
         total += a
         product *= b
-        n_equal += count_of((a >= b) & (a <= b) | (a == b))
-    return sum_of(total), product_of(product), n_equal
+        n_equal += count_of(a == b)
+        n_below += count_of(a <= b) - (LANES - count_of(live))  # lanes not live hold 0 and 1
+    return sum_of(total), product_of(product), n_equal, n_below
 
 
 def transform(matrix, j, vector, out):
     for k in range(0, matrix.shape[1], LANES):
         live = within(matrix.shape[1] - k)
         a, b = load_row(matrix, j, k, live, 0.0), load(vector, k, live, 1.0)
-        store_row(out, 0, k, live, larger(a, b) - smaller(a, b))
-        store_row(out, 1, k, live, pick((a < b) | (a > b), a / b, ascending(1.0 * k)))
+        store(out[0], k, live, larger(a, b) - smaller(a, b))
+        store(out[1], k, live, pick(a == b, ascending(1.0 * k), a / b))
         store(out[2], k, live, a * b + a)
 
 
@@ -59,10 +59,11 @@ def numbers(width):
 def test_compiled_code_folds_lanes_as_plain_python_does(width):
     matrix, vector = numbers(width)
     assert compiled_fold(matrix, 1, vector) == fold(matrix, 1, vector)
-    total, product, n_equal = fold(matrix, 1, vector)
+    total, product, n_equal, n_below = fold(matrix, 1, vector)
     assert total == pytest.approx(matrix[1].sum(), rel=1e-12, abs=1e-12)
     assert product == pytest.approx(vector.prod(), rel=1e-12)
     assert n_equal == (matrix[1] == vector).sum()
+    assert n_below == (matrix[1] <= vector).sum()
 
 
 @pytest.mark.parametrize("width", range(11))

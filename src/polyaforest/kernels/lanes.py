@@ -53,11 +53,6 @@ def store(vector, k, live, lanes):
     vector[k : k + n] = lanes[:n]
 
 
-def store_row(matrix, j, k, live, lanes):
-    """As `store`, to row `j`."""
-    store(matrix[j], k, live, lanes)
-
-
 def larger(a, b):
     """The larger number in each lane."""
     return np.where(a > b, a, b)
@@ -176,7 +171,6 @@ def _load(context, builder, signature, arguments):
 
 
 @_compiled_by(store, types.void, types.Array, types.Integer, Flags, Lanes)
-@_compiled_by(store_row, types.void, types.Array, types.Integer, types.Integer, Flags, Lanes)
 def _store(context, builder, signature, arguments):
     address, live, lanes = _address(context, builder, signature, arguments), arguments[-2], arguments[-1]
     kind = ir.FunctionType(ir.VoidType(), [_DOUBLES, address.type, _INDEX, _FLAGS])
@@ -230,19 +224,12 @@ def _define_operators():
 
         for function in (getattr(operator, name), getattr(operator, f"i{name}")):
             _compiled_by(function, _LANES, Lanes, Lanes)(calculate)
-    for name, sign in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=="}.items():
+    for name, sign in {"le": "<=", "eq": "=="}.items():
 
         def compare(context, builder, signature, arguments, sign=sign):
             return builder.fcmp_ordered(sign, *arguments)
 
         _compiled_by(getattr(operator, name), _TRUTHS, Lanes, Lanes)(compare)
-    for name in ("and_", "or_"):
-
-        def join(context, builder, signature, arguments, name=name):
-            return getattr(builder, name)(*arguments)
-
-        for function in (getattr(operator, name), getattr(operator, f"i{name.rstrip('_')}")):
-            _compiled_by(function, _TRUTHS, Flags, Flags)(join)
 
 
 _define_operators()
