@@ -10,12 +10,11 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from polyaforest import BatchMPF, StreamingMPF
+from polyaforest import BatchMPF, StreamingMPF, plots
 
 IMAGES = Path(__file__).parent / "images"
 DPI = 110
 DOMAIN = np.array([[-4.0, -4.0], [7.0, 6.0]])  # the plane the first two figures show
-DOTS = {"s": 5, "linewidths": 0, "color": "black", "alpha": 0.55}
 PER_DAY = 144  # readings of the stream of the last figure: one every ten minutes
 CHANGE, HELD = 7, 3  # the day on which that stream changes for good, and the days that the window holds
 
@@ -28,53 +27,9 @@ def two_blobs(n_rows: int = 300) -> np.ndarray:
     return np.vstack([large, small])
 
 
-def plane(n_steps: int = 240) -> tuple[np.ndarray, list[float]]:
-    """The middles of a grid of pixels over `DOMAIN`, row by row, and the extent that `imshow` wants."""
-    steps = (np.arange(n_steps) + 0.5) / n_steps
-    x, y = (low + (high - low) * steps for low, high in DOMAIN.T)
-    pixels = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    return pixels, [DOMAIN[0, 0], DOMAIN[1, 0], DOMAIN[0, 1], DOMAIN[1, 1]]
-
-
-def regions_of_process(forest) -> dict[int, np.ndarray]:
-    """The region, (2, D), of every node of the first tree of a forest of Mondrian processes."""
-    regions = {int(forest.root[0]): forest.domain.copy()}
-    for j in range(forest.size[0]):  # children come after their parents
-        if forest.left[0, j] < 0:
-            continue
-        for side, child in ((1, forest.left[0, j]), (0, forest.right[0, j])):
-            region = regions[j].copy()
-            region[side, forest.feature[0, j]] = forest.cut[0, j]
-            regions[int(child)] = region
-    return regions
-
-
-def boxes_of_tree(forest) -> dict[int, np.ndarray]:
-    """The box, (2, D), of every node of the first tree of a forest of Mondrian trees."""
-    return {j: np.stack([forest.lower[0, j], forest.upper[0, j]]) for j in range(forest.size[0])}
-
-
-def draw_cuts(axes, forest, boxes, colour: str) -> None:
-    """Every cut of the first tree, from side to side of the box or region that it divides; early cuts are thick."""
-    for j, box in boxes.items():
-        delta, xi = forest.feature[0, j], forest.cut[0, j]
-        if delta < 0:
-            continue
-        other = box[:, 1 - delta]
-        ends = ([xi, xi], other) if delta == 0 else (other, [xi, xi])
-        axes.plot(*ends, color=colour, linewidth=0.6 + 1.4 / (1.0 + 1.5 * forest.time[0, j]))
-
-
-def draw_boxes(axes, boxes, colour: str, **style) -> None:
-    """Rectangles, those that have collapsed left out."""
-    for box in boxes:
-        if (box[0] < box[1]).all():
-            axes.add_patch(plt.Rectangle(box[0], *(box[1] - box[0]), fill=False, edgecolor=colour, **style))
-
-
 def show_plane(axes, title: str) -> None:
     """Same frame for all panels."""
-    axes.set(xlim=DOMAIN[:, 0], ylim=DOMAIN[:, 1], aspect="equal", title=title)
+    axes.set(xlim=DOMAIN[:, 0], ylim=DOMAIN[:, 1], aspect="equal", title=title, xlabel="", ylabel="")
     axes.tick_params(labelsize=8)
 
 
@@ -84,25 +39,17 @@ def partition_figure() -> plt.Figure:
     common = {"n_estimators": 1, "feature_weights": None, "prior_strength": 0.01, "domain": DOMAIN, "random_state": 11}
     process = BatchMPF(max_depth=8, **common).fit(rows)
     tree = StreamingMPF(max_depth=5, max_samples=None, **common).fit(rows)
-    cells, boxes = regions_of_process(process.forest_), boxes_of_tree(tree.forest_)
-    pixels, extent = plane(480)
-    densities = [forest.log_density(pixels).reshape(480, 480) / np.log(10) for forest in (process, tree)]
 
     figure, axes = plt.subplots(2, 2, figsize=(9.4, 7.6), layout="constrained")
-    for view, forest, parts in zip(axes[:, 0], (process, tree), (cells, boxes), strict=True):
-        draw_cuts(view, forest.forest_, parts, "#1f5a99")
-        view.scatter(*rows.T, **DOTS)
-    node_boxes = list(boxes.values())
-    draw_boxes(axes[1, 0], node_boxes, "#8a8a8a", linewidth=0.7, zorder=0)
-    draw_boxes(axes[1, 0], node_boxes[:1], "black", linewidth=1.4)
-    for view, density in zip(axes[:, 1], densities, strict=True):
-        image = view.imshow(density, origin="lower", extent=extent, cmap="viridis", vmin=-4.0, vmax=-0.5)
-    draw_cuts(axes[0, 1], process.forest_, cells, "#ffffff40")
+    for (left, right), forest in zip(axes, (process, tree), strict=True):
+        plots.partition(forest, X=rows, ax=left)
+        cells = plots.partition(forest, shade=True, colorbar=False, ax=right).cells
+        cells.set_clim(-4.0, -0.5)
     show_plane(axes[0, 0], "Mondrian process: cuts the domain")
     show_plane(axes[0, 1], "with Pólya counts (BatchMPF)")
     show_plane(axes[1, 0], "Mondrian tree: cuts the boxes of the data")
     show_plane(axes[1, 1], "with Pólya counts (StreamingMPF)")
-    figure.colorbar(image, ax=axes[:, 1], label="log10 density, one tree", extend="both", shrink=0.8)
+    figure.colorbar(cells, ax=axes[:, 1], label="log10 density, one tree", extend="both", shrink=0.8)
     return figure
 
 
@@ -110,19 +57,14 @@ def lifetimes_figure() -> plt.Figure:
     """Mass of the cell around each point of the plane, at three lifetimes."""
     rows = two_blobs()
     forest = StreamingMPF(feature_weights=None, max_samples=None, random_state=0).fit(rows)
-    pixels, extent = plane(160)
-    lifetimes = [0.3, 1.0, 3.0]
-    masses = np.log10(forest.mass(pixels, lifetime=lifetimes)).T.reshape(3, 160, 160)
 
-    steps = mpl.colormaps["viridis"].resampled(14)  # steps compress far better than a smooth scale
     figure, axes = plt.subplots(1, 3, figsize=(11.0, 3.7), layout="constrained", sharey=True)
-    for view, mass, lifetime in zip(axes, masses, lifetimes, strict=True):
-        image = view.imshow(mass, origin="lower", extent=extent, cmap=steps, vmin=-3.5, vmax=0.0)
-        levels = view.contour(
-            mass, levels=[-3, -2, -1], extent=extent, colors="white", linewidths=0.8, linestyles="solid"
-        )
+    for view, lifetime in zip(axes, (0.3, 1.0, 3.0), strict=True):
+        image = plots.density(forest, "mass", lifetime=lifetime, X=rows, domain=DOMAIN, colorbar=False, ax=view).image
+        image.set_clim(-3.5, 0.0)
+        lines = {"colors": "white", "linewidths": 0.8, "linestyles": "solid"}
+        levels = view.contour(image.get_array(), levels=[-3, -2, -1], extent=image.get_extent(), **lines)
         view.clabel(levels, fmt=lambda level: f"{10.0**level:g}", fontsize=8)
-        view.scatter(*rows.T, **{**DOTS, "s": 2})
         show_plane(view, f"lifetime {lifetime:g}")
     figure.colorbar(image, ax=axes, label="log10 mass of the cell", extend="min", shrink=0.85)
     return figure
@@ -187,18 +129,18 @@ def stream_figure() -> plt.Figure:
         view.set_ylabel(label)
     axes[1].text(CHANGE + 0.1, 60, "latency rises for good", va="center")
     axes[1].set_ylim(40, 225)
-    axes[2].text(0.75, -6.2, "the first rows:\nlittle is known yet", va="center")
-    axes[2].text(CHANGE + HELD / 2, -6.2, "the window (3 days) fills\nwith the new normal", va="center", ha="center")
+    axes[2].text(0.75, -15.6, "the first rows:\nlittle is known yet", va="center")
+    axes[2].text(CHANGE + HELD / 2, -15.6, "the window (3 days) fills\nwith the new normal", va="center", ha="center")
     line = {"arrowstyle": "-", "color": "#8a8a8a", "shrinkB": 5}
     axes[2].annotate(
         "like the readings of the first week:\nan anomaly by now",
         (days[planted[2]], scores[planted[2]]),
-        (12.1, -6.2),
+        (12.1, -15.6),
         ha="center",
         va="center",
         arrowprops=line,
     )
-    axes[2].set(xlabel="day", xlim=(-0.1, 14.1), xticks=range(15), ylim=(-7.2, 0.1))
+    axes[2].set(xlabel="day", xlim=(-0.1, 14.1), xticks=range(15), ylim=(-18, 0.3), yticks=range(-15, 1, 5))
     figure.align_ylabels()
     return figure
 

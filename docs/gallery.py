@@ -1,0 +1,35 @@
+"""Draw the pictures of docs/gallery.md into docs/images/gallery/ by running the page: part of ``make docs``."""
+
+from __future__ import annotations
+
+import re
+from contextlib import chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+PAGE = Path(__file__).resolve().parent / "gallery.md"
+DPI = 100
+BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$(?:\n+^!\[[^\]]*\]\((?P<image>[^)]+)\)$)?", re.M | re.S)
+
+
+def main() -> None:
+    """Run the page block by block, and save the figure of each that a picture follows."""
+    namespace: dict[str, object] = {"__name__": "__docs__"}
+    for block in BLOCK.finditer(PAGE.read_text("utf-8")):
+        with TemporaryDirectory() as elsewhere, chdir(elsewhere):  # for what the page itself saves
+            exec(compile(block["code"], str(PAGE), "exec"), namespace)
+        if block["image"] is not None:
+            file = PAGE.parent / block["image"]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            plt.gcf().savefig(file, dpi=DPI, metadata={"Software": None})
+            plt.close("all")
+            print(file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""How sure a forest is of the mass around rows: posterior means with their credible intervals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from polyaforest._arrays import Array
+from polyaforest.estimators._base import PolyaForest
+from polyaforest.plots._canvas import BLUE, SKY, canvas, check_forest, matplotlib, read_times, read_vector, write_dates
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import LineCollection, PolyCollection
+    from matplotlib.lines import Line2D
+
+_MOST_BARS = 60  # rows with a bar each; more make a band
+_DEPTH, _OUT_OF_SIGHT = 1e-3, 1e-6  # how far the picture reaches below the lowest mass, and what lies well below it
+
+
+class Bands(NamedTuple):
+    """What `credible_bands` drew."""
+
+    ax: Axes
+    masses: Line2D
+    intervals: LineCollection | PolyCollection  # a bar for each row, or a band
+
+
+def credible_bands(
+    forest: PolyaForest | None = None,
+    X: Any = None,
+    *,
+    level: float = 0.9,
+    lifetime: float | None = None,
+    masses: Any = None,
+    intervals: Any = None,
+    times: Any = None,
+    sort: bool = False,
+    ax: Axes | None = None,
+) -> Bands:
+    """The mass of each row and its credible interval, on a logarithmic axis.
+
+    Intervals may end at masses near 0. They are cut off a thousandth below the lowest mass.
+
+    Parameters
+    ----------
+    forest : BatchMPF or StreamingMPF, optional
+    X : array-like of shape (n_rows, n_features), optional
+        The rows. What is not given as `masses` and `intervals` is asked of the forest.
+    level : float in (0, 1), default=0.9
+        Probability that an interval holds.
+    lifetime : float, optional
+        As in ``forest.mass`` and ``forest.credible_interval``.
+    masses : array-like of shape (n_rows,), optional
+        As ``forest.mass(X, lifetime)`` gives them.
+    intervals : array-like of shape (n_rows, 2), optional
+        As ``forest.credible_interval(X, level, lifetime)`` gives them.
+    times : array-like of shape (n_rows,), optional
+        Numbers or dates; else rows are numbered.
+    sort : bool, default=False
+        Show rows by mass, not in the order given.
+    ax : Axes, optional
+        Where to draw; a new figure if None.
+
+    Returns
+    -------
+    drawn : Bands
+        ``ax``, ``masses`` and ``intervals``: bars of up to 60 rows, a band of more.
+    """
+    middle, ends = _read(forest, X, level, lifetime, masses, intervals)
+    if sort and times is not None:
+        raise ValueError("rows are shown either by mass or by time: leave out sort or times")
+    x = read_times(times, len(middle), "rows")
+    if sort:
+        order = np.argsort(middle, kind="stable")
+        middle, ends = middle[order], ends[order]
+    library, ax = matplotlib(), canvas(ax)
+    lowest = float(middle[middle > 0].min(initial=1.0))
+    low, high = np.maximum(ends, lowest * _OUT_OF_SIGHT).T  # there is no 0 on a logarithmic axis
+    is_few = len(middle) <= _MOST_BARS
+    style = {"linestyle": "none", "marker": "o", "markersize": 4.5} if is_few else {"linewidth": 1.1}
+    line = ax.plot(x, np.maximum(middle, lowest * _OUT_OF_SIGHT), color=BLUE, zorder=3, **style)[0]
+    if is_few:
+        drawn = ax.vlines(x, low, high, color=SKY, linewidth=2.2, capstyle="round", zorder=2)
+    else:
+        drawn = ax.fill_between(x, low, high, color=SKY, alpha=0.45, linewidth=0, zorder=2)
+    ax.set_yscale("log")
+    ax.set_ylim(bottom=max(float(low.min()) / 1.5, lowest * _DEPTH))
+    ax.yaxis.set_major_formatter(library.ticker.FuncFormatter(lambda mass, _: f"{100 * mass:g}%"))
+    ax.yaxis.set_minor_formatter(library.ticker.NullFormatter())
+    if x.dtype.kind == "M":
+        write_dates(ax)
+    ax.set(xlabel="rows, by mass" if sort else "row" if times is None else "")
+    ax.set_ylabel(f"mass, with its {level:.0%} credible interval")
+    return Bands(ax, line, drawn)
+
+
+def _read(
+    forest: PolyaForest | None, X: Any, level: float, lifetime: float | None, masses: Any, intervals: Any
+) -> tuple[Array, Array]:
+    """Masses, (n,), and intervals, (n, 2), as given or as the forest has them."""
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, such as 0.9; got {level}")
+    if masses is None or intervals is None:
+        if forest is None or X is None:
+            raise ValueError("give a forest and rows X, or both masses and intervals")
+        check_forest(forest)
+        masses = forest.mass(X, lifetime) if masses is None else masses
+        intervals = forest.credible_interval(X, level, lifetime) if intervals is None else intervals
+    middle = read_vector("masses", masses)
+    ends = np.asarray(intervals, dtype=np.float64)
+    if ends.shape != (len(middle), 2):
+        raise ValueError(f"intervals must be two ends for each of the {len(middle)} rows; got shape {ends.shape}")
+    bad = np.flatnonzero(~((ends[:, 0] <= ends[:, 1]) & (ends[:, 0] >= 0)))
+    if bad.size:
+        raise ValueError(f"the interval of row {bad[0]} is {ends[bad[0]].tolist()}: its ends are no masses in order")
+    return middle, ends

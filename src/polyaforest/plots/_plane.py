@@ -1,0 +1,376 @@
+"""The plane of two features: how one tree cuts it, and what the whole forest makes of it (the paper's figure 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from polyaforest._arrays import NONE, Array
+from polyaforest._validation import read_times
+from polyaforest.estimators._base import PolyaForest, kernels
+from polyaforest.plots._canvas import (
+    BLACK,
+    BLUE,
+    GREY,
+    SMALL,
+    VERMILION,
+    canvas,
+    check_forest,
+    check_tree,
+    hull,
+    matplotlib,
+    names_of,
+    place_of,
+)
+from polyaforest.plots._nodes import Node, is_met, nodes_of, seen_on_plane
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import LineCollection, PathCollection, PolyCollection
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.contour import QuadContourSet
+    from matplotlib.image import AxesImage
+
+_KINDS = {"density": "density", "mass": "mass of the cell", "score": "score (higher is more normal)"}
+_DECADES = 4.0  # of densities and masses that colours tell apart by default
+_STEPS = 16  # colours in which a forest is drawn: more would not be told apart, and pictures would be larger
+
+
+class Partition(NamedTuple):
+    """What `partition` drew."""
+
+    ax: Axes
+    cuts: LineCollection
+    boxes: PolyCollection
+    cells: PolyCollection | None  # the densities, if they were asked for
+    points: PathCollection | None
+    colorbar: Colorbar | None
+
+
+class Density(NamedTuple):
+    """What `density` drew."""
+
+    ax: Axes
+    image: AxesImage
+    threshold: QuadContourSet | None  # the line of `offset_`, for scores
+    points: PathCollection | None
+    colorbar: Colorbar | None
+
+
+class Plane(NamedTuple):
+    """The two features that a picture shows, and where all features stand."""
+
+    shown: tuple[int, int]
+    at: Array  # (D,): only the values of the features that are not shown matter
+    names: list[str]
+
+
+def partition(
+    forest: PolyaForest,
+    tree: int = 0,
+    *,
+    X: Any = None,
+    shade: bool = False,
+    features: Sequence[str | int] | None = None,
+    at: Any = None,
+    colorbar: bool = True,
+    ax: Axes | None = None,
+) -> Partition:
+    """How one tree cuts the plane of two features; early cuts are drawn thick.
+
+    A `BatchMPF` cuts its whole domain. The trees of a `StreamingMPF` cut the boxes of their data, which are drawn too.
+
+    Parameters
+    ----------
+    forest : BatchMPF or StreamingMPF
+    tree : int, default=0
+        Which tree.
+    X : array-like of shape (n_rows, n_features), optional
+        Rows to be drawn as dots.
+    shade : bool, default=False
+        Colour every cell by the density that the tree gives it.
+    features : two names or numbers, optional
+        Which features to show, across and up, of a forest that has more than two.
+    at : array-like of shape (n_features,), optional
+        The row through which the plane goes, of a forest of more than two features.
+    colorbar : bool, default=True
+        Whether to draw one beside `ax`, with `shade`.
+    ax : Axes, optional
+        Where to draw; a new figure if None.
+
+    Returns
+    -------
+    drawn : Partition
+        ``ax``, ``cuts``, ``boxes``, and, if asked for, ``cells``, ``points`` and ``colorbar``.
+    """
+    check_forest(forest)
+    plane = _read_plane(forest, features, at)
+    rows = None if X is None else forest._read(X)[:, plane.shown]
+    nodes = nodes_of(forest, check_tree(forest, tree))
+    world = nodes[0].side
+    if not is_met(world, plane.shown, plane.at):
+        raise ValueError(f"the row at lies beyond what tree {tree} knows of: give one within {world.tolist()}")
+    seen = seen_on_plane(nodes, plane.shown, plane.at)
+    library, ax = matplotlib(), canvas(ax, 6.0, 5.0)
+    cells = _draw_cells(library, ax, seen, plane) if shade else None
+    met = [node for node in seen if is_met(node.part, plane.shown, plane.at)]
+    boxes, cuts = _draw_lines(library, ax, met, plane, shade)
+    points = None if rows is None else _draw_points(ax, rows)
+    across_and_up = world[:, plane.shown]
+    _frame(ax, plane, _widened(hull([across_and_up] if rows is None else [across_and_up, rows]), 0.02))
+    bar = _draw_key(ax, cells, "density, log10", "min") if colorbar and cells is not None else None
+    return Partition(ax, cuts, boxes, cells, points, bar)
+
+
+def density(
+    forest: PolyaForest,
+    kind: str = "density",
+    *,
+    lifetime: float | None = None,
+    X: Any = None,
+    flag: bool = False,
+    features: Sequence[str | int] | None = None,
+    at: Any = None,
+    domain: Any = None,
+    resolution: int = 160,
+    colorbar: bool = True,
+    ax: Axes | None = None,
+) -> Density:
+    """What the whole forest makes of the plane of two features: its density, its mass, or its score.
+
+    Parameters
+    ----------
+    forest : BatchMPF or StreamingMPF
+    kind : {"density", "mass", "score"}, default="density"
+        The log density; the mass of the cell around each point; or the score, with the line below which rows are
+        flagged.
+    lifetime : float, optional
+        The time at which the partition is looked at, for masses: early cells are large, late cells small. None: the
+        leaves.
+    X : array-like of shape (n_rows, n_features), optional
+        Rows to be drawn as dots.
+    flag : bool, default=False
+        Ring those of `X` that the forest flags.
+    features : two names or numbers, optional
+        Which features to show, across and up, of a forest that has more than two.
+    at : array-like of shape (n_features,), optional
+        The row through which the plane goes, of a forest of more than two features.
+    domain : array-like of shape (2, 2), optional
+        Lower and upper bounds of the picture; by default what the trees and `X` take up, and a little more.
+    resolution : int, default=160
+        Pixels along either side.
+    colorbar : bool, default=True
+        Whether to draw one beside `ax`.
+    ax : Axes, optional
+        Where to draw; a new figure if None.
+
+    Returns
+    -------
+    drawn : Density
+        ``ax``, ``image``, and, where there are any, ``threshold``, ``points`` and ``colorbar``.
+    """
+    check_forest(forest)
+    if kind not in _KINDS:
+        raise ValueError(f"kind must be one of {', '.join(map(repr, _KINDS))}; got {kind!r}")
+    if lifetime is not None and kind != "mass":
+        raise ValueError(f'only masses have a lifetime: leave it out, or set kind="mass" in place of {kind!r}')
+    if resolution < 2:
+        raise ValueError(f"resolution must be at least 2 pixels; got {resolution}")
+    plane = _read_plane(forest, features, at)
+    rows = None if X is None else forest._read(X)[:, plane.shown]
+    box = _extent(forest, plane, rows, domain)
+    values = _values(forest, kind, lifetime, _pixels(plane, box, resolution)).reshape(resolution, resolution)
+    flagged = forest.predict(X) < 0 if flag and X is not None else None
+
+    low, high = _color_range(values, np.inf if kind == "score" else _DECADES)
+    values = np.where(np.isneginf(values), low, values)
+    library, ax = matplotlib(), canvas(ax, 6.4, 5.0)
+    style = {"origin": "lower", "extent": (box[0, 0], box[1, 0], box[0, 1], box[1, 1])}
+    shades = library.colormaps["viridis"].resampled(_STEPS)
+    image = ax.imshow(values, aspect="auto", interpolation="nearest", cmap=shades, vmin=low, vmax=high, **style)
+    threshold = None
+    if kind == "score" and low < forest.offset_ < high:
+        threshold = ax.contour(values, [forest.offset_], colors="white", linewidths=1.2, linestyles="solid", **style)
+        ax.clabel(threshold, fmt=lambda _: "threshold", fontsize=SMALL)
+    points = None if rows is None else _draw_points(ax, rows, flagged)
+    label = _KINDS[kind] if kind == "score" else f"{_KINDS[kind]}, log10"
+    bar = _draw_key(ax, image, label, "neither" if kind == "score" else "min") if colorbar else None
+    _frame(ax, plane, box)
+    return Density(ax, image, threshold, points, bar)
+
+
+# ---- what to show ----------------------------------------------------------------------------------------------------
+
+
+def _read_plane(forest: PolyaForest, features: Sequence[str | int] | None, at: Any) -> Plane:
+    """Which features to show and where the plane goes, checked."""
+    names = names_of(forest)
+    if features is None:
+        if len(names) != 2:
+            remedy = "name two as features, and give a row as at" if len(names) > 2 else "fit it on two columns"
+            raise ValueError(f"this draws the plane of two features, and the forest has {len(names)}: {remedy}")
+        features = (0, 1)
+    if isinstance(features, str) or len(features) != 2:
+        raise ValueError(f"features must be two, one across and one up; got {features!r}")
+    across, up = (place_of(feature, names) for feature in features)
+    if across == up:
+        raise ValueError(f"features must be two different ones; got {names[across]!r} twice")
+    if len(names) == 2:
+        return Plane((across, up), np.zeros(2), names)
+    if at is None:
+        raise ValueError(f"the forest has {len(names)} features: give a row at, for the values of those not shown")
+    return Plane((across, up), _read_row(at, names), names)
+
+
+def _read_row(at: Any, names: Sequence[str]) -> Array:
+    """The row that the plane goes through, checked."""
+    row = np.asarray(at, dtype=np.float64).ravel()
+    if len(row) != len(names):
+        raise ValueError(f"at must be one row of {len(names)} features; got {len(row)} values")
+    bad = np.flatnonzero(~np.isfinite(row))
+    if bad.size:
+        raise ValueError(f"at is {row[bad[0]]} in feature {names[bad[0]]!r}: give a finite value")
+    return row
+
+
+def _extent(forest: PolyaForest, plane: Plane, rows: Array | None, domain: Any) -> Array:
+    """Lower and upper bounds of the picture, (2, 2)."""
+    if domain is not None:
+        box = np.asarray(domain, dtype=np.float64)
+        if box.shape != (2, 2) or not (box[0] < box[1]).all():
+            raise ValueError(f"domain must be two rows, lower and higher bounds of two features; got {domain!r}")
+        return box
+    with forest._reading():
+        world = forest.posterior_.world[:, :, plane.shown]
+    return _widened(hull([world] if rows is None else [world, rows]), 0.06)
+
+
+def _widened(box: Array, share: float) -> Array:
+    """A box with some room around it; where it has no length it gets one."""
+    length = box[1] - box[0]
+    margin = np.where(length > 0, share * length, 1.0)
+    return np.stack([box[0] - margin, box[1] + margin])
+
+
+def _pixels(plane: Plane, box: Array, resolution: int) -> Array:
+    """The middles of the pixels, row by row, as rows of all features."""
+    steps = (np.arange(resolution) + 0.5) / resolution
+    across, up = (low + (high - low) * steps for low, high in box.T)
+    pixels = np.repeat(plane.at[None], resolution**2, axis=0)
+    pixels[:, plane.shown[0]], pixels[:, plane.shown[1]] = np.tile(across, resolution), np.repeat(up, resolution)
+    return pixels
+
+
+def _values(forest: PolyaForest, kind: str, lifetime: float | None, pixels: Array) -> Array:
+    """What is drawn of every pixel: its score, or a logarithm to the base of 10."""
+    if kind == "score":
+        return forest._scores(pixels)
+    if kind == "density":
+        logs = forest._leaf_values(kernels().log_density_table, pixels, kernels().log_mean_exp)
+    elif lifetime is None:
+        with np.errstate(divide="ignore"):
+            logs = np.log(forest._leaf_means(kernels().mass_table, pixels))
+    else:
+        logs = forest._log_cell_masses(pixels, read_times("lifetime", lifetime, forest._grown_until))[:, 0]
+    decades: Array = logs / np.log(10)
+    return decades
+
+
+def _color_range(values: Array, n_decades: float = np.inf) -> tuple[float, float]:
+    """The lowest and the highest finite value, but no more than so much apart."""
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return 0.0, 0.0
+    top = float(finite.max())
+    return max(float(finite.min()), top - n_decades), top
+
+
+# ---- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def _draw_cells(library: Any, ax: Axes, nodes: list[Node], plane: Plane) -> PolyCollection:
+    """Every part and what is left out around it, in the colour of its density; later ones cover earlier ones."""
+    patches, densities = [], []
+    for node in nodes:
+        inside, around = node.log_densities
+        if np.isfinite(around):
+            patches.append(_corners(node.side, plane))
+            densities.append(around)
+        if node.feature == NONE and is_met(node.part, plane.shown, plane.at):
+            patches.append(_corners(node.part, plane))
+            densities.append(inside)
+    values = np.array(densities) / np.log(10)
+    low, high = _color_range(values, _DECADES)
+    cells = library.collections.PolyCollection(patches, array=values, cmap="viridis", linewidths=0, antialiaseds=False)
+    cells.set_clim(low, high)
+    ax.add_collection(cells)
+    return cells
+
+
+def _draw_lines(
+    library: Any, ax: Axes, nodes: list[Node], plane: Plane, on_shades: bool
+) -> tuple[PolyCollection, LineCollection]:
+    """The boxes of nodes, where they differ from their sides of the cuts, and the cuts, drawn over them."""
+    boxes = library.collections.PolyCollection(
+        [_corners(node.part, plane) for node in nodes if node.parent == NONE or node.part is not node.side],
+        facecolors="none",
+        edgecolors="none" if on_shades else GREY,
+        linewidths=0.6,
+    )
+    cut_nodes = [node for node in nodes if node.feature in plane.shown]
+    cuts = library.collections.LineCollection(
+        [_segment(node, plane) for node in cut_nodes],
+        colors="white" if on_shades else BLUE,
+        linewidths=_widths(np.array([node.time for node in cut_nodes])) * (0.6 if on_shades else 1.0),
+        alpha=0.4 if on_shades else 1.0,
+    )
+    for lines in (boxes, cuts):
+        ax.add_collection(lines)
+    return boxes, cuts
+
+
+def _corners(box: Array, plane: Plane) -> Array:
+    """The four corners of a box on the plane."""
+    (left, bottom), (right, top) = box[:, plane.shown]
+    return np.array([(left, bottom), (right, bottom), (right, top), (left, top)])
+
+
+def _segment(node: Node, plane: Plane) -> Array:
+    """A cut, from side to side of what it divides."""
+    ends = node.part[:, plane.shown].copy()
+    ends[:, plane.shown.index(node.feature)] = node.cut
+    return ends
+
+
+def _widths(times: Array) -> Array:
+    """Line widths in points, thick for the cuts made first."""
+    if not times.size:
+        return times
+    widths: Array = 0.5 + 1.7 / (1.0 + 1.5 * times / np.median(times))
+    return widths
+
+
+def _draw_points(ax: Axes, rows: Array, flagged: Array | None = None) -> PathCollection:
+    """Rows as dots; a ring around those that are flagged."""
+    size = float(np.clip(1800 / len(rows), 3, 10))
+    points = ax.scatter(*rows.T, s=size, color=BLACK, alpha=0.6, linewidths=0, zorder=3)
+    if flagged is not None and flagged.any():
+        for colour, width in (("white", 3.0), (VERMILION, 1.5)):  # seen on bright ground and on dark
+            ax.scatter(*rows[flagged].T, s=46, facecolors="none", edgecolors=colour, linewidths=width, zorder=4)
+    return points
+
+
+def _draw_key(ax: Axes, colours: Any, label: str, extend: str) -> Colorbar:
+    """A colour bar beside `ax`."""
+    bar = ax.figure.colorbar(colours, ax=ax, label=label, extend=extend, aspect=30)
+    bar.outline.set_visible(False)
+    return bar
+
+
+def _frame(ax: Axes, plane: Plane, box: Array) -> None:
+    """Bounds and names of the axes."""
+    across, up = (plane.names[k] for k in plane.shown)
+    (left, bottom), (right, top) = box
+    ax.set(xlim=(left, right), ylim=(bottom, top), xlabel=across, ylabel=up)

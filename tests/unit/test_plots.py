@@ -1,0 +1,735 @@
+"""Pictures: they show what the forest says, on the Axes they are given, and disturb nothing."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import pairwise
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.path import Path
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import auc, average_precision_score, roc_auc_score
+
+from polyaforest import BatchMPF, StreamingMPF, plots
+from polyaforest.explain import Explanation
+from polyaforest.plots._canvas import HIGH, LOW
+from polyaforest.plots._nodes import nodes_of
+from polyaforest.plots._trace import spans_of
+from polyaforest.plots._tree import share_of
+
+RNG = np.random.default_rng(0)
+PLANE = pd.DataFrame(RNG.normal([20.0, 5.0], [4.0, 1.0], size=(40, 2)), columns=["load", "latency"])
+SPACE = RNG.normal(size=(40, 4))
+SMALL = {"n_estimators": 3, "max_depth": 4, "random_state": 1}
+FORESTS = {
+    "table": lambda rows: StreamingMPF(max_samples=None, **SMALL).fit(rows),
+    "stream": lambda rows: StreamingMPF(window=25, **SMALL).partial_fit(rows),
+    "summary": lambda rows: StreamingMPF(window=None, **SMALL).partial_fit(rows),
+    "process": lambda rows: BatchMPF(**SMALL).fit(rows),
+    "known world": lambda rows: StreamingMPF(
+        max_samples=None, domain=[np.min(rows, axis=0) - 2.0, np.max(rows, axis=0) + 3.0], **SMALL
+    ).fit(rows),
+}
+SCORES = np.r_[np.linspace(-1.0, -2.0, 20), -9.0, -8.0, np.linspace(-2.0, -1.0, 18)]
+
+
+@pytest.fixture(scope="module", params=FORESTS)
+def forest(request):
+    return FORESTS[request.param](PLANE)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return FORESTS["table"](PLANE)
+
+
+@pytest.fixture(scope="module")
+def wide():
+    return StreamingMPF(n_estimators=8, random_state=0).fit(SPACE)
+
+
+@pytest.fixture(scope="module")
+def odd(wide):
+    return wide.explain(np.array([[0.0, 9.0, 0.1, -6.0]]))[0]
+
+
+@pytest.fixture
+def ax():
+    """Axes of a figure that pyplot knows nothing of."""
+    return Figure().subplots()
+
+
+def drawers(table, wide, odd):
+    """Every function, ready to draw."""
+    labels = np.arange(40) % 3 == 0
+    return {
+        "partition": partial(plots.partition, table, X=PLANE),
+        "partition shaded": partial(plots.partition, table, shade=True),
+        "density": partial(plots.density, table, X=PLANE, flag=True, resolution=9),
+        "score": partial(plots.density, table, "score", resolution=9),
+        "trace": partial(plots.trace, SCORES, PLANE, threshold=-5.0, windows=[(3, 5)]),
+        "trace of scores": partial(plots.trace, SCORES),
+        "blame_bars": partial(plots.blame_bars, odd),
+        "blame_map": partial(plots.blame_map, wide.explain(SPACE[:5])),
+        "tree": partial(plots.tree, table),
+        "credible_bands": partial(plots.credible_bands, table, PLANE[:5]),
+        "credible_bands of many": partial(plots.credible_bands, table, pd.concat([PLANE] * 2)),
+        "roc": partial(plots.roc, labels, {"a": SCORES, "b": -SCORES}),
+        "precision_recall": partial(plots.precision_recall, labels, SCORES),
+    }
+
+
+NAMES = list(drawers(None, StreamingMPF(n_estimators=1, random_state=0).fit(SPACE), None))
+
+
+@pytest.fixture(params=NAMES)
+def draw(request, table, wide, odd):
+    return drawers(table, wide, odd)[request.param]
+
+
+# ---- every picture ---------------------------------------------------------------------------------------------------
+
+
+def test_the_axes_given_are_drawn_on_and_returned(draw, ax):
+    before = plt.get_fignums()
+    drawn = draw(ax=ax)
+    assert drawn._fields[0] == "ax"
+    assert drawn.ax is ax
+    assert ax.has_data() or ax.collections
+    assert plt.get_fignums() == before
+    ax.figure.canvas.draw()
+
+
+def test_without_axes_a_new_figure_is_made(draw):
+    before = plt.get_fignums()
+    drawn = draw()
+    (number,) = set(plt.get_fignums()) - set(before)
+    assert drawn.ax.figure.number == number
+    drawn.ax.figure.canvas.draw()  # warnings, as that of a layout that does not fit, are errors
+    plt.close(drawn.ax.figure)
+
+
+def test_nothing_is_shown_and_no_setting_changed(draw, ax, monkeypatch):
+    shown = []
+    monkeypatch.setattr(plt, "show", lambda *_, **__: shown.append(True))
+    before, backend = dict(mpl.rcParams), mpl.get_backend()
+    draw(ax=ax)
+    assert not shown
+    assert dict(mpl.rcParams) == before
+    assert mpl.get_backend() == backend
+
+
+def test_something_other_than_axes_is_refused(draw):
+    with pytest.raises(TypeError, match="ax must be the Axes to draw on, or None for a new figure; got Figure"):
+        draw(ax=Figure())
+
+
+def test_every_function_is_tried_above():
+    functions = {name for name in plots.__all__ if name.islower()}
+    assert {name.split()[0] for name in NAMES} - {"score"} == functions
+
+
+def test_an_error_leaves_no_figure_behind(table):
+    before = plt.get_fignums()
+    for mistake in (
+        lambda: plots.partition(table, tree=99),
+        lambda: plots.density(table, "colour"),
+        lambda: plots.trace(SCORES, windows=[(5, 3)]),
+        lambda: plots.roc([0, 1], [1.0, 2.0, 3.0]),
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            mistake()
+    assert plt.get_fignums() == before
+
+
+def run_python(script):
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_importing_does_not_import_matplotlib():
+    script = "import sys, polyaforest, polyaforest.plots; print('matplotlib' in sys.modules, 'numba' in sys.modules)"
+    assert run_python(script) == "False False"
+
+
+def test_drawing_without_matplotlib_says_which_extra_to_install():
+    script = """
+import sys
+sys.modules["matplotlib"] = None
+from polyaforest import plots
+try:
+    plots.trace([1.0, 2.0])
+except ImportError as problem:
+    print(problem.name, problem)
+"""
+    assert run_python(script) == 'matplotlib polyaforest.plots needs matplotlib: pip install "polyaforest[plots]"'
+
+
+def test_drawing_on_given_axes_does_not_need_pyplot():
+    script = """
+import sys
+from matplotlib.figure import Figure
+from polyaforest import plots
+plots.trace([1.0, 2.0], ax=Figure().subplots())
+print("matplotlib.pyplot" in sys.modules)
+"""
+    assert run_python(script) == "False"
+
+
+@pytest.mark.parametrize("draw", [plots.partition, plots.density, plots.tree])
+def test_what_is_no_forest_is_refused(draw):
+    with pytest.raises(NotFittedError):
+        draw(StreamingMPF())
+    with pytest.raises(TypeError, match="draws a fitted BatchMPF or StreamingMPF; got list"):
+        draw([1, 2])
+    emptied = StreamingMPF(window=3, n_estimators=2).partial_fit([[1.0, 2.0]])
+    emptied.delete(0)
+    with pytest.raises(ValueError, match="holds no points"):
+        draw(emptied)
+
+
+@pytest.mark.parametrize("draw", [plots.partition, plots.tree])
+def test_a_tree_that_is_not_there_is_refused(draw, table):
+    with pytest.raises(ValueError, match="there is no tree 3: this forest has 3, numbered from 0"):
+        draw(table, 3)
+
+
+# ---- the plane -------------------------------------------------------------------------------------------------------
+
+
+def one_tree(forest, tree):
+    """A forest of one tree of `forest`, as its owner."""
+    arrays = forest.forest_
+    alone = type(forest)(n_estimators=1)
+    vars(alone).update({**vars(forest), "_posterior": None, "_stream": None})
+    alone.forest_ = type(arrays)(
+        *(part if name == "domain" else part[tree : tree + 1] for name, part in arrays._asdict().items())
+    )
+    return alone
+
+
+def colour_at(cells, points):
+    """The value of the last, and so uppermost, cell that holds each point; NaN where there is none."""
+    found = np.full(len(points), np.nan)
+    for path, value in zip(cells.get_paths(), cells.get_array(), strict=True):
+        found[Path(path.vertices).contains_points(points)] = value
+    return found
+
+
+@pytest.mark.parametrize("tree", [0, 2])
+def test_cells_have_the_density_that_the_tree_gives_them(forest, tree, ax):
+    drawn = plots.partition(forest, tree, shade=True, ax=ax)
+    world = forest.posterior_.world[:, tree]
+    points = np.random.default_rng(3).uniform(*world, size=(300, 2))
+    expected = one_tree(forest, tree).log_density(pd.DataFrame(points, columns=PLANE.columns)) / np.log(10)
+    assert colour_at(drawn.cells, points) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", FORESTS)
+def test_a_plane_through_a_row_shows_what_lies_on_it(kind, ax):
+    forest = FORESTS[kind](SPACE)
+    row = forest.posterior_.world[:, 1].mean(axis=0)
+    drawn = plots.partition(forest, 1, shade=True, features=(2, 0), at=row, ax=ax)
+    shown = np.random.default_rng(4).uniform(*forest.posterior_.world[:, 1][:, [2, 0]], size=(200, 2))
+    points = np.tile(row, (200, 1))
+    points[:, [2, 0]] = shown
+    expected = one_tree(forest, 1).log_density(points) / np.log(10)
+    assert colour_at(drawn.cells, shown) == pytest.approx(expected, abs=1e-9)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("x2", "x0")
+
+
+def test_all_cuts_are_drawn_within_what_they_divide(forest, ax):
+    drawn = plots.partition(forest, 1, X=PLANE, ax=ax)
+    cut = [node for node in nodes_of(forest, 1) if node.feature >= 0]
+    segments = drawn.cuts.get_segments()
+    assert len(segments) == len(cut) > 3
+    for node, ends in zip(cut, segments, strict=True):
+        assert ends[:, node.feature].tolist() == [node.cut] * 2
+        assert (node.part[0] <= ends).all()
+        assert (ends <= node.part[1]).all()
+    first, last = np.argmin([node.time for node in cut]), np.argmax([node.time for node in cut])
+    assert drawn.cuts.get_linewidths()[first] > drawn.cuts.get_linewidths()[last]
+    assert len(drawn.points.get_offsets()) == len(PLANE)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("load", "latency")
+    n_boxes = 1 if isinstance(forest, BatchMPF) else forest.forest_.size[1]
+    assert len(drawn.boxes.get_paths()) == n_boxes
+
+
+@pytest.mark.parametrize(("kind", "lifetime"), [("density", None), ("mass", None), ("mass", 1.5), ("score", None)])
+def test_an_image_is_what_the_forest_says_of_its_pixels(forest, kind, lifetime, ax):
+    drawn = plots.density(forest, kind, lifetime=lifetime, domain=[[10, 2], [30, 8]], resolution=6, ax=ax)
+    steps = (np.arange(6) + 0.5) / 6
+    pixels = pd.DataFrame([(10 + 20 * x, 2 + 6 * y) for y in steps for x in steps], columns=PLANE.columns)
+    expected = {
+        "density": lambda: forest.log_density(pixels) / np.log(10),
+        "mass": lambda: np.log10(forest.mass(pixels, lifetime)),
+        "score": lambda: forest.score_samples(pixels),
+    }[kind]()
+    assert np.asarray(drawn.image.get_array()).ravel() == pytest.approx(expected, abs=1e-9)
+    assert drawn.image.get_extent() == [10, 30, 2, 8]
+
+
+def test_a_slice_of_a_forest_is_what_it_says_of_rows(wide, ax):
+    drawn = plots.density(wide, "score", features=("x3", "x1"), at=[0.5, 0, -0.5, 0], resolution=5, ax=ax)
+    left, right, bottom, top = drawn.image.get_extent()
+    middle = np.array([[0.5, (bottom + top) / 2, -0.5, (left + right) / 2]])
+    assert drawn.image.get_array()[2, 2] == pytest.approx(wide.score_samples(middle)[0])
+
+
+def test_flagged_rows_are_ringed(table, ax):
+    rows = pd.concat([PLANE, pd.DataFrame([[40.0, 9.0]], columns=PLANE.columns)])
+    drawn = plots.density(table, "score", X=rows, flag=True, resolution=20, ax=ax)
+    rings = [part.get_offsets() for part in ax.collections if part is not drawn.points and hasattr(part, "get_sizes")]
+    n_flagged = int((table.predict(rows) < 0).sum())
+    assert [len(offsets) for offsets in rings if len(offsets)][-1] == n_flagged >= 1
+    assert drawn.threshold.levels.tolist() == [table.offset_]
+
+
+def test_mass_0_does_not_spoil_the_colours(ax):
+    closed = StreamingMPF(domain="data", score="log_mass", **SMALL).fit(PLANE)
+    for kind in ("density", "mass", "score"):
+        drawn = plots.density(closed, kind, resolution=8, domain=[[-50, -50], [60, 60]], ax=ax)
+        assert np.isfinite(drawn.image.get_clim()).all()
+        assert np.isfinite(drawn.image.get_array()).all()
+
+
+@pytest.mark.parametrize("draw", [plots.partition, plots.density])
+def test_a_plane_that_cannot_be_drawn_is_refused(draw, wide, table):
+    one = StreamingMPF(n_estimators=2, random_state=0).fit(SPACE[:, :1])
+    with pytest.raises(ValueError, match=r"the forest has 1: fit it on two columns"):
+        draw(one)
+    with pytest.raises(ValueError, match=r"the forest has 4: name two as features, and give a row as at"):
+        draw(wide)
+    with pytest.raises(ValueError, match="the forest has 4 features: give a row at"):
+        draw(wide, features=(0, 1))
+    with pytest.raises(ValueError, match="there is no feature 'cpu'; there are 'load', 'latency'"):
+        draw(table, features=("load", "cpu"))
+    with pytest.raises(ValueError, match="there is no feature 7: there are 4, numbered from 0"):
+        draw(wide, features=(0, 7), at=np.zeros(4))
+    with pytest.raises(ValueError, match="two different ones; got 'load' twice"):
+        draw(table, features=("load", 0))
+    with pytest.raises(ValueError, match="features must be two"):
+        draw(table, features=["load"])
+    with pytest.raises(ValueError, match="one row of 4 features; got 3 values"):
+        draw(wide, features=(0, 1), at=[1, 2, 3])
+    with pytest.raises(ValueError, match="at is nan in feature 'x3': give a finite value"):
+        draw(wide, features=(0, 1), at=[1, 2, 3, np.nan])
+    with pytest.raises(ValueError, match=r"lower and higher bounds|beyond what tree 0 knows of"):
+        draw(wide, features=(0, 1), at=[0, 0, 99, 0], **({"domain": [[1, 1], [0, 0]]} if draw is plots.density else {}))
+
+
+def test_settings_of_density_that_make_no_sense_are_refused(table):
+    with pytest.raises(ValueError, match="kind must be one of 'density', 'mass', 'score'; got 'colour'"):
+        plots.density(table, "colour")
+    with pytest.raises(ValueError, match="only masses have a lifetime"):
+        plots.density(table, lifetime=2.0)
+    with pytest.raises(ValueError, match="resolution must be at least 2"):
+        plots.density(table, resolution=1)
+
+
+# ---- a stream --------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40), st.floats(0.1, 10))
+def test_spans_cover_flagged_rows_and_no_others(flags, step):
+    x = step * np.arange(len(flags))
+    spans = spans_of(np.array(flags), x)
+    covered = [any(first < place < last for first, last in spans) for place in x]
+    assert covered == flags
+    assert all(before[1] < after[0] for before, after in pairwise(spans))
+
+
+def flagged_rows(drawn):
+    return np.flatnonzero(np.isfinite(drawn.flagged[-1].get_ydata())).tolist()
+
+
+def test_rows_on_the_wrong_side_of_the_threshold_are_flagged(ax):
+    drawn = plots.trace(SCORES, threshold=-5.0, ax=ax)
+    assert flagged_rows(drawn) == [20, 21]
+    (span,) = drawn.spans[0].get_paths()
+    assert (span.vertices[:, 0].min(), span.vertices[:, 0].max()) == (19.5, 21.5)
+    assert set(drawn.threshold.get_ydata()) == {-5.0}
+    assert drawn.scores.get_ydata().tolist() == SCORES.tolist()
+
+
+def test_scores_that_are_higher_for_anomalies_are_flagged_above(ax):
+    drawn = plots.trace(-SCORES, threshold=5.0, higher="anomalous", ax=ax)
+    assert flagged_rows(drawn) == [20, 21]
+    assert "more anomalous" in ax.get_ylabel()
+
+
+def test_a_threshold_may_change_and_flags_may_be_given(ax):
+    running = np.where(np.arange(40) < 21, -99.0, -5.0)
+    assert flagged_rows(plots.trace(SCORES, threshold=running, ax=ax)) == [21]
+    assert flagged_rows(plots.trace(SCORES, threshold=-5.0, flagged=np.arange(40) == 7, ax=ax)) == [7]
+    assert plots.trace(SCORES, threshold=-99.0, ax=ax).flagged == []
+
+
+def test_every_channel_has_a_panel_that_shares_the_axis(ax):
+    drawn = plots.trace(SCORES, PLANE, threshold=-5.0, ax=ax)
+    assert [panel.get_ylabel() for panel in drawn.panels] == ["load", "latency"]
+    assert [line.get_ydata().tolist() for line in drawn.values] == [PLANE[name].tolist() for name in PLANE]
+    assert len(drawn.flagged) == len(drawn.spans) == 3
+    for panel in drawn.panels:
+        assert panel.get_shared_x_axes().joined(panel, ax)
+
+
+@pytest.mark.parametrize("make", [lambda: Figure().subplots(), lambda: Figure().add_axes((0.2, 0.1, 0.7, 0.8))])
+def test_panels_stand_in_the_room_of_the_axes(make):
+    ax = make()
+    room = ax.get_position()
+    places = [panel.get_position() for panel in (*plots.trace(SCORES, PLANE, ax=ax).panels, ax)]
+    assert places[0].y1 == pytest.approx(room.y1)
+    assert places[-1].y0 == pytest.approx(room.y0)
+    assert all(above.y0 > below.y1 for above, below in pairwise(places))
+
+
+@pytest.mark.parametrize("zone", [None, UTC])
+def test_times_may_be_dates(ax, zone):
+    start = datetime(2026, 3, 2, tzinfo=zone)
+    dates = [start + timedelta(hours=hour) for hour in range(40)]
+    naive = [date.replace(tzinfo=None) for date in dates]
+    drawn = plots.trace(SCORES, times=dates, threshold=-5.0, windows=[(naive[3], naive[5])], ax=ax)
+    ax.figure.canvas.draw()
+    from matplotlib.dates import date2num
+
+    window = drawn.windows[0].get_paths()[0].vertices[:, 0]
+    assert (window.min(), window.max()) == pytest.approx((date2num(naive[3]), date2num(naive[5])))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"values": np.zeros(39)}, "values must hold a row for each of the 40 scores; got shape"),
+        ({"values": np.zeros((40, 9))}, "there are 9 channels: choose at most 8"),
+        ({"values": np.zeros(40), "names": ["a", "b"]}, "there are 2 names for 1 channels"),
+        ({"times": np.arange(3)}, "one time for each of the 40 rows; got shape"),
+        ({"times": ["noon"] * 40}, "times must be numbers or dates; got <U4"),
+        ({"times": [0.0, np.nan] * 20}, "time 1 is missing"),
+        ({"times": [np.datetime64("NaT")] * 40}, "time 0 is missing"),
+        ({"threshold": [1.0, 2.0]}, "threshold must be a number or one for each of the 40 rows"),
+        ({"flagged": np.zeros(40)}, "flagged must be True or False for each of the 40 rows; got float64"),
+        ({"flagged": np.zeros(4, bool)}, "flagged must be True or False for each of the 40 rows"),
+        ({"windows": [(1, 2), (5, 3)]}, "window 1 ends before it begins"),
+        ({"windows": [(1, 2, 3)]}, "window 0 must be a first and a last time"),
+        ({"higher": "up"}, 'higher must be "normal" or "anomalous"'),
+    ],
+)
+def test_a_trace_that_does_not_fit_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        plots.trace(SCORES, **arguments)
+
+
+def test_scores_must_be_numbers():
+    with pytest.raises(ValueError, match="scores holds no number in row 2"):
+        plots.trace([1.0, 2.0, np.nan])
+    with pytest.raises(ValueError, match="scores must hold one number a row; got shape"):
+        plots.trace(np.zeros((3, 2)))
+
+
+# ---- blame -----------------------------------------------------------------------------------------------------------
+
+
+def test_bars_add_up_to_the_surprise(odd, ax):
+    for top in (1, 2, 8):
+        drawn = plots.blame_bars(odd, top=top, ax=ax)
+        lengths = [bar.get_width() for bar in drawn.bars]
+        assert sum(lengths) == pytest.approx(odd.surprise - odd.typical, abs=1e-9)
+        assert len(lengths) == min(top + 1, 4)
+
+
+def test_bars_name_what_is_odd_and_on_which_side(odd, ax):
+    drawn = plots.blame_bars(odd, ax=ax)
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    worst = {names[place].split(" = ")[0]: place for place in (0, 1)}
+    assert set(worst) == {"x1", "x3"}
+    for name, side, colour in (("x1", "high", HIGH), ("x3", "low", LOW)):
+        assert drawn.bars[worst[name]].get_facecolor() == to_rgba(colour)
+        assert f"too {side}" in drawn.labels[worst[name]].get_text()
+    assert "usual" in names[0]
+    assert ax.get_title(loc="left").startswith("Anomalous")
+    words = " ".join(text.get_text() for text in ax.texts).replace("\n", " ")
+    assert f"{odd.surprise:.1f} bits of surprise" in words
+    assert odd.region in words
+    widths = [bar.get_width() for bar in drawn.bars]
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_a_row_that_nobody_is_to_blame_for_is_grey(wide, ax):
+    drawn = plots.blame_bars(wide.explain(np.median(SPACE, axis=0)[None])[0], ax=ax)
+    assert not {to_rgba(HIGH), to_rgba(LOW)} & {bar.get_facecolor() for bar in drawn.bars}
+
+
+def test_bits_without_end_have_a_bar_that_ends(ax):
+    closed = BatchMPF(domain="data", n_estimators=4, random_state=0).fit(SPACE)
+    drawn = plots.blame_bars(closed.explain(np.array([[0.0, 99.0, 0.0, 0.0]]))[0], ax=ax)
+    assert np.isfinite([bar.get_width() for bar in drawn.bars]).all()
+    assert "∞" in drawn.labels[0].get_text()
+    ax.figure.canvas.draw()
+
+
+def test_bars_are_of_one_explanation(wide, odd):
+    with pytest.raises(TypeError, match="bars are of one row, and here are 3"):
+        plots.blame_bars(wide.explain(SPACE[:3]))
+    with pytest.raises(TypeError, match=r"draws an Explanation, forest.explain\(X\)\[0\]; got ndarray"):
+        plots.blame_bars(SPACE[0])
+    with pytest.raises(ValueError, match="top must be at least 1"):
+        plots.blame_bars(odd, top=0)
+
+
+def bits_of(drawn):
+    """What a map shows, features by rows."""
+    n_features, n_rows = np.array(drawn.mesh.get_coordinates().shape[:2]) - 1
+    return np.asarray(drawn.mesh.get_array()).reshape(n_features, n_rows)
+
+
+def test_a_map_shows_the_worse_side_of_every_feature(wide, ax):
+    rows = np.vstack([SPACE[:6], [[0, 9, 0, 0]], [[0, 0, 0, -9]]])
+    explained = wide.explain(rows)
+    drawn = plots.blame_map(explained, ax=ax)
+    bits = bits_of(drawn)
+    assert bits[1, 6] == pytest.approx(explained.high[6, 1])
+    assert bits[3, 7] == pytest.approx(-explained.low[7, 3])
+    assert bits[1, 6] > 1
+    assert bits[3, 7] < -1
+    low, high = drawn.mesh.get_clim()
+    assert low == -high == -np.abs(bits).max()
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["x0", "x1", "x2", "x3"]
+
+
+def test_a_map_of_chosen_features(wide, ax):
+    explained = wide.explain(np.vstack([SPACE[:6], [[0, 9, 0, -9]]]))
+    whole = bits_of(plots.blame_map(explained, ax=ax))
+    named = bits_of(plots.blame_map(explained, features=["x3", 1], ax=ax))
+    assert np.array_equal(named, whole[[3, 1]])
+    worst = plots.blame_map(explained, top=2, limit=1.0, ax=ax)
+    assert np.array_equal(bits_of(worst), np.clip(whole[[1, 3]], -1, 1))
+    assert worst.mesh.get_clim() == (-1.0, 1.0)
+
+
+def test_shingles_are_unfolded_onto_time(wide, ax):
+    explained = wide.explain(SPACE[:3])  # of 2 steps of 2 channels
+    signed = bits_of(plots.blame_map(explained, ax=ax)).T
+    unfolded = bits_of(plots.blame_map(explained, n_steps=2, ax=ax)).T
+    steps = signed.reshape(3, 2, 2)
+    expected = [steps[0, 0], (steps[0, 1] + steps[1, 0]) / 2, (steps[1, 1] + steps[2, 0]) / 2, steps[2, 1]]
+    assert unfolded == pytest.approx(np.array(expected))
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["channel 0", "channel 1"]
+
+
+def test_one_shingle_ends_at_step_0_and_keeps_the_names_of_its_channels(ax):
+    columns = ["cpu[t-1]", "load[t-1]", "cpu[t]", "load[t]"]
+    forest = StreamingMPF(n_estimators=2, random_state=0).fit(pd.DataFrame(SPACE, columns=columns))
+    drawn = plots.blame_map(forest.explain(pd.DataFrame(SPACE[:1], columns=columns))[0], n_steps=2, ax=ax)
+    assert drawn.mesh.get_coordinates()[0, :, 0].tolist() == [-1.5, -0.5, 0.5]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["cpu", "load"]
+
+
+def test_a_map_may_have_dates(wide, ax):
+    days = np.datetime64("2026-03-01") + np.arange(5)
+    drawn = plots.blame_map(wide.explain(SPACE[:5]), times=days, ax=ax)
+    edges = np.asarray(drawn.mesh.get_coordinates()[0, :, 0])
+    assert np.diff(edges) == pytest.approx(np.ones(5))
+    ax.figure.canvas.draw()
+
+
+def test_a_map_that_does_not_fit_is_refused(wide):
+    explained = wide.explain(SPACE[:5])
+    with pytest.raises(ValueError, match="rows of 4 features cannot be shingles of 3 steps"):
+        plots.blame_map(explained, n_steps=3)
+    with pytest.raises(ValueError, match="there is no feature 'cpu'"):
+        plots.blame_map(explained, features=["cpu"])
+    with pytest.raises(ValueError, match="features must be a list of names"):
+        plots.blame_map(explained, features="x1")
+    with pytest.raises(ValueError, match="one time for each of the 5 rows"):
+        plots.blame_map(explained, times=[1, 2])
+    with pytest.raises(ValueError, match="one time for each of the 6 steps"):
+        plots.blame_map(explained, n_steps=2, times=np.arange(5))
+    with pytest.raises(ValueError, match="top must be at least 1"):
+        plots.blame_map(explained, top=0)
+    with pytest.raises(TypeError, match="draws the explanations of some rows"):
+        plots.blame_map([])
+    with pytest.raises(TypeError, match="draws the explanations of some rows"):
+        plots.blame_map(SPACE)
+    assert isinstance(explained[0], Explanation)
+
+
+# ---- a tree ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_depth", [0, 1, 3, 99])
+def test_a_diagram_shows_every_cut_and_all_mass(forest, max_depth, ax):
+    drawn = plots.tree(forest, 1, max_depth=max_depth, ax=ax)
+    nodes = nodes_of(forest, 1)
+    cuts = [node for node in nodes if node.feature >= 0 and node.depth < max_depth]
+    ends = [node for node in nodes if node.depth == max_depth or (node.feature < 0 and node.depth < max_depth)]
+    assert len(drawn.cuts) == len(cuts)
+    assert len(drawn.labels) == len(ends) == len(cuts) + 1
+    assert len(drawn.branches.get_paths()) == len(cuts) + len(ends)
+    assert [node.n_rows for node in ends] == [
+        int(label.get_text().split("\n")[1].replace(",", "")) for label in drawn.labels
+    ]
+    left_out = sum(np.exp(node.log_masses[1]) for node in cuts)  # by the boxes of what is cut
+    assert sum(share_of(node) for node in ends) + left_out == pytest.approx(share_of(nodes[0]))
+
+
+def test_every_node_has_a_column_and_cuts_stand_at_their_times(forest, ax):
+    drawn = plots.tree(forest, ax=ax)
+    cuts = [node for node in nodes_of(forest, 0, 4) if node.feature >= 0 and node.depth < 4]
+    assert [text.xy[1] for text in drawn.cuts] == [node.time for node in cuts]
+    ends = drawn.ends.get_offsets()[:, 0].tolist()
+    assert ends == list(range(len(ends)))
+    between = sorted(text.xy[0] for text in drawn.cuts)
+    assert between == [end + 0.5 for end in ends[:-1]]
+    top, bottom = ax.get_ylim()[::-1]
+    assert top < min(node.time for node in cuts) <= max(node.time for node in cuts) < bottom
+
+
+def test_the_words_of_a_cut(table, ax):
+    drawn = plots.tree(table, max_depth=1, precision=2, ax=ax)
+    root = nodes_of(table, 0)[0]
+    assert drawn.cuts[0].get_text() == f"{PLANE.columns[root.feature]}\n≤ {root.cut:.2g}"
+    large = plots.tree(FORESTS["table"](PLANE * 1e5), max_depth=1, ax=ax)
+    assert large.cuts[0].get_text().split("≤ ")[1].count(",") >= 1
+    long = PLANE.rename(columns={"load": "requests per second", "latency": "milliseconds to answer"})
+    drawn = plots.tree(FORESTS["table"](long), max_depth=1, ax=ax)
+    assert drawn.cuts[0].get_text().split("\n")[0] in ("requests per …", "milliseconds …")
+
+
+def test_leaves_are_full_and_what_goes_on_is_hollow(table, ax):
+    drawn = plots.tree(table, max_depth=3, ax=ax)
+    is_leaf = [
+        node.feature < 0 for node in nodes_of(table, 0) if node.depth == 3 or (node.feature < 0 and node.depth < 3)
+    ]
+    fills = drawn.ends.get_facecolors()
+    assert len({tuple(fill) for fill in fills[np.array(is_leaf)]} & {tuple(ax.get_facecolor())}) == 0
+    assert {tuple(fill) for fill in fills[~np.array(is_leaf)]} == {tuple(ax.get_facecolor())}
+
+
+def test_a_forest_of_one_row_is_a_leaf(ax):
+    drawn = plots.tree(StreamingMPF(n_estimators=1).fit([[1.0, 2.0]]), ax=ax)
+    assert (len(drawn.cuts), len(drawn.labels)) == (0, 1)
+    plots.partition(StreamingMPF(n_estimators=1).fit([[1.0, 2.0]]), shade=True, ax=ax)
+    ax.figure.canvas.draw()
+
+
+def test_a_negative_depth_is_refused(table):
+    with pytest.raises(ValueError, match="max_depth must not be negative"):
+        plots.tree(table, max_depth=-1)
+
+
+# ---- intervals -------------------------------------------------------------------------------------------------------
+
+
+def ends_of(drawn):
+    return np.array([path.vertices[:, 1] for path in drawn.intervals.get_paths()])
+
+
+def test_bands_are_what_the_forest_says(forest, ax):
+    drawn = plots.credible_bands(forest, PLANE[:6], level=0.5, lifetime=1.0, ax=ax)
+    assert drawn.masses.get_ydata() == pytest.approx(forest.mass(PLANE[:6], 1.0))
+    expected = forest.credible_interval(PLANE[:6], 0.5, 1.0)
+    assert ends_of(drawn) == pytest.approx(np.maximum(expected, 1e-6 * drawn.masses.get_ydata().min()))
+    assert "50%" in ax.get_ylabel()
+    assert ax.get_yscale() == "log"
+
+
+def test_bands_of_masses_and_intervals_given(ax):
+    masses, intervals = [0.1, 0.001], [[0.05, 0.2], [0.0, 0.01]]
+    drawn = plots.credible_bands(masses=masses, intervals=intervals, ax=ax)
+    assert drawn.masses.get_ydata().tolist() == masses
+    assert ends_of(drawn)[0].tolist() == [0.05, 0.2]
+    assert 0 < ends_of(drawn)[1, 0] < ax.get_ylim()[0] < 0.001
+    by_mass = plots.credible_bands(masses=masses, intervals=intervals, sort=True, ax=ax)
+    assert by_mass.masses.get_ydata().tolist() == sorted(masses)
+    many = plots.credible_bands(masses=[0.1] * 61, intervals=[[0.05, 0.2]] * 61, ax=ax)
+    assert len(many.intervals.get_paths()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "give a forest and rows X, or both masses and intervals"),
+        ({"masses": [0.1]}, "give a forest and rows X, or both masses and intervals"),
+        ({"masses": [0.1], "intervals": [0.1, 0.2]}, "two ends for each of the 1 rows; got shape"),
+        ({"masses": [0.1, 0.1], "intervals": [[0, 1], [0.3, 0.2]]}, r"interval of row 1 is \[0.3, 0.2\]"),
+        ({"masses": [0.1], "intervals": [[np.nan, 1]]}, "interval of row 0 is"),
+        ({"masses": [0.1], "intervals": [[0, 1]], "level": 1.5}, "level must be between 0 and 1"),
+        ({"masses": [0.1], "intervals": [[0, 1]], "times": [1], "sort": True}, "either by mass or by time"),
+        ({"masses": [0.1], "intervals": [[0, 1]], "times": [1, 2]}, "one time for each of the 1 rows"),
+    ],
+)
+def test_bands_that_do_not_fit_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        plots.credible_bands(**arguments)
+
+
+# ---- curves ----------------------------------------------------------------------------------------------------------
+
+CURVES = [(plots.roc, roc_auc_score), (plots.precision_recall, average_precision_score)]
+TRUTH = RNG.random(60) < 0.3
+NORMALITY = RNG.normal(size=60).round(1) - 1.5 * TRUTH
+
+
+@pytest.mark.parametrize(("draw", "measure"), CURVES)
+def test_areas_are_those_of_scikit_learn_whatever_the_direction(draw, measure, ax):
+    expected = measure(TRUTH, -NORMALITY)
+    assert draw(TRUTH, NORMALITY, ax=ax).areas == {"": pytest.approx(expected)}
+    assert draw(TRUTH, -NORMALITY, higher="anomalous", ax=ax).areas == {"": pytest.approx(expected)}
+    assert draw(np.where(TRUTH, -1, 1), NORMALITY, ax=ax).areas == {"": pytest.approx(expected)}
+    assert draw(TRUTH.astype(int), np.exp(9 * NORMALITY), ax=ax).areas == {"": pytest.approx(expected)}
+    assert draw(TRUTH, -NORMALITY, ax=ax).areas[""] < expected
+
+
+@pytest.mark.parametrize(("draw", "measure"), CURVES)
+def test_several_methods_are_told_apart_and_ranked(draw, measure, ax):
+    methods = {"weak": NORMALITY + 9 * np.sin(np.arange(60)), **{f"m{k}": NORMALITY for k in range(7)}}
+    drawn = draw(TRUTH, methods, ax=ax)
+    assert len(drawn.lines) == len(methods)
+    assert (
+        len({(line.get_color(), str(line.get_linestyle()), line._dash_pattern[1] is None) for line in drawn.lines}) > 6
+    )
+    texts = [text.get_text() for text in drawn.legend.get_texts()]
+    assert texts[-1] == f"weak  {'AUC' if draw is plots.roc else 'AP'} {drawn.areas['weak']:.3f}"
+    assert drawn.areas["weak"] == pytest.approx(measure(TRUTH, -methods["weak"]))
+
+
+def test_the_area_under_the_line_drawn_is_the_one_named(ax):
+    drawn = plots.roc(TRUTH, NORMALITY, ax=ax)
+    assert auc(*drawn.lines[0].get_data()) == pytest.approx(drawn.areas[""])
+    drawn = plots.precision_recall(TRUTH, NORMALITY, ax=ax)
+    recall, precision = drawn.lines[0].get_data()
+    assert -np.diff(recall) @ precision[:-1] == pytest.approx(drawn.areas[""])
+    assert (recall.max(), recall.min()) == (1.0, 0.0)
+
+
+def test_scores_without_end_are_ranked_too(ax):
+    scores = np.where(TRUTH, -np.inf, NORMALITY)
+    assert plots.roc(TRUTH, scores, ax=ax).areas[""] == 1.0
+
+
+@pytest.mark.parametrize("draw", [plots.roc, plots.precision_recall])
+@pytest.mark.parametrize(
+    ("y", "scores", "message"),
+    [
+        ([0, 0], [1.0, 2.0], "rows of one kind only"),
+        ([0, 2], [1.0, 2.0], "y must be 1 for anomalies and 0 for normal rows, .* it holds 0, 2"),
+        ([0, np.nan], [1.0, 2.0], "y holds no number in row 1"),
+        ([0, 1], [1.0, np.nan], "scores holds no number in row 1"),
+        ([0, 1], {"mine": [1.0]}, "scores of 'mine' must hold one number for each of the 2 rows"),
+        ([0, 1], {}, "no scores to draw"),
+    ],
+)
+def test_curves_that_cannot_be_drawn_are_refused(draw, y, scores, message):
+    with pytest.raises(ValueError, match=message):
+        draw(y, scores)
