@@ -37,13 +37,17 @@ LIFETIMES = {
     "1/2 to 8": np.geomspace(0.5, 8, 5),
 }
 TREES_PER_SIZE = 25
-STREAMS = {
-    "typicality, lifetimes 1/8 to 2": ("typicality", np.geomspace(0.125, 2, 5)),
-    "typicality, lifetimes 1/4 to 4": ("typicality", np.geomspace(0.25, 4, 5)),
-    "typicality, lifetimes 1/2 to 5": ("typicality", np.geomspace(0.5, 5, 5)),
-    "typicality, lifetimes 1/4 to 16": ("typicality", np.geomspace(0.25, 16, 7)),
-    "multiscale, lifetimes 1/2 to 5": ("multiscale", np.geomspace(0.5, 5, 5)),
-    "log_mass": ("log_mass", np.geomspace(0.5, 5, 5)),
+STREAMS = {  # score, samples, lifetimes
+    "typicality, samples, lifetimes 1/4 to 16": ("typicality", "auto", np.geomspace(0.25, 16, 7)),
+    "typicality, samples, lifetimes 1/4 to 4": ("typicality", "auto", np.geomspace(0.25, 4, 5)),
+    "typicality, samples, lifetimes 1/2 to 32": ("typicality", "auto", np.geomspace(0.5, 32, 7)),
+    "multiscale, samples, lifetimes 1/2 to 5": ("multiscale", "auto", np.geomspace(0.5, 5, 5)),
+    "typicality, all points, lifetimes 1/8 to 2": ("typicality", None, np.geomspace(0.125, 2, 5)),
+    "typicality, all points, lifetimes 1/4 to 4": ("typicality", None, np.geomspace(0.25, 4, 5)),
+    "typicality, all points, lifetimes 1/2 to 5": ("typicality", None, np.geomspace(0.5, 5, 5)),
+    "typicality, all points, lifetimes 1/4 to 16": ("typicality", None, np.geomspace(0.25, 16, 7)),
+    "multiscale, all points, lifetimes 1/2 to 5": ("multiscale", None, np.geomspace(0.5, 5, 5)),
+    "log_mass, all points": ("log_mass", None, np.geomspace(0.5, 5, 5)),
 }
 WINDOW = 256
 LEARNING = 100  # rows of a stream that are learned before scores count
@@ -118,12 +122,9 @@ def scores_of_mixtures(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarr
 def scores_of_streams(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:
     """The rows as a stream, each scored before it is learned, by every setting; the first is what others compare to."""
     window = min(WINDOW, len(X) // 2)
-    for setting, (score, lifetimes) in STREAMS.items():
-        forest = StreamingMPF(window=window, score=score, random_state=seed)
-        forest._lifetimes_of_streams = {
-            "multiscale": lifetimes,
-            score: lifetimes,
-        }  # not a parameter: it serves all data
+    for setting, (score, max_samples, lifetimes) in STREAMS.items():
+        forest = StreamingMPF(window=window, score=score, max_samples=max_samples, random_state=seed)
+        forest._lifetimes = {"multiscale": lifetimes, score: lifetimes}  # not a parameter: it serves all data
         yield setting, forest.score_then_learn(X)
 
 

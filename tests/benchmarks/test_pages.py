@@ -6,6 +6,8 @@ import pytest
 
 import accuracy
 import density
+import explanations
+import missing
 import nab
 import runtime
 import toy
@@ -20,6 +22,7 @@ RENDERERS = {
     "tuning-streams": (tuning.render_streams, "accuracy"),
     "toy": (toy.render, "toy"),
     "density": (density.render, "density"),
+    "missing": (missing.render, "missing"),
 }
 
 
@@ -38,3 +41,10 @@ def test_tables_are_those_of_the_files(name, pages):
 def test_tables_of_nab_are_those_of_the_files(pages):
     nab.render(RESULTS, pages)
     assert (pages / "nab.md").read_text("utf-8") == (PAGES / "nab.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("part", explanations.FILES)
+def test_tables_of_explanations_are_those_of_the_files(part, pages):
+    name, _ = explanations.FILES[part]
+    explanations.render(part, read(RESULTS / f"{name}.csv"), pages)
+    assert (pages / "explanations.md").read_text("utf-8") == (PAGES / "explanations.md").read_text("utf-8")

@@ -1,0 +1,288 @@
+"""Missing values: how much of its accuracy each detector keeps, and how well each fills in what was hidden.
+
+Values are hidden at random, in the rows to score or in the rows to fit as well. Writes results/missing.csv, a row per
+task, data set, setting, share hidden, method and seed (of the mask and of the method), and fills
+docs/benchmarks/missing.md. A run can be stopped and taken up again: what is in the file is not measured again, unless
+`--again` names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.impute import KNNImputer, SimpleImputer
+from sklearn.preprocessing import StandardScaler
+from tqdm import tqdm
+
+from _pages import PAGES, fill, scratch, table
+from _results import RESULTS, Results
+from metrics import auc
+from polyaforest import BatchMPF, StreamingMPF
+from polyaforest.datasets import load
+
+Array = np.ndarray
+Method = Callable[[Array, Array, int], Array]  # of rows to fit, rows with gaps and a seed: scores, or rows filled in
+
+PAGE = "missing"
+KEYS = ("task", "data", "setting", "rate", "method", "seed")
+N_SEEDS = 3
+RATES = (10, 30)  # per cent of the values
+SETTINGS = ("scored", "both")  # whether values are hidden in the rows to score alone, or in the fitted rows too
+# Of detectors also: what there is to keep, and how they do when all rows to score lack the same columns
+CONTROLS = (("none", 0), ("columns", 30))
+DETECTED = ("wine", "glass", "vertebral", "ecoli", "wbc", "ionosphere", "breastw", "pima", "cardio", "thyroid")
+FILLED = ("wine", "glass", "pima", "ionosphere", "cardio", "vertebral", "ecoli", "wbc")
+QUICK_DATA = ("wine", "glass")
+OURS = ("sMPF", "bMPF", "sMPF, filled by impute", "sMPF, filled by column means")
+
+# What isotree's documentation says may be better for imputing: cuts by gain, the best of ten, in trees of all rows
+GUIDED: dict[str, Any] = {
+    "ndim": 2,
+    "sample_size": None,
+    "max_depth": None,
+    "ntrees": 200,
+    "missing_action": "impute",
+    "coefs": "normal",
+    "ntry": 10,
+    "prob_pick_pooled_gain": 1,
+}
+
+
+class Task(NamedTuple):
+    """One measurement to be made."""
+
+    task: str
+    data: str
+    setting: str
+    rate: int
+    method: str
+    seed: int
+
+
+# ---- detectors -------------------------------------------------------------------------------------------------------
+
+
+def by_forest(X: Array, gappy: Array, seed: int, *, detector: type) -> Array:
+    """Scores of one of our forests, which marginalises."""
+    return -detector(missing="marginalise", random_state=seed).fit(X).score_samples(gappy)
+
+
+def by_imputing_forest(X: Array, gappy: Array, seed: int) -> Array:
+    """Scores of our streaming forest for rows that it has filled in itself."""
+    forest = StreamingMPF(missing="marginalise", random_state=seed).fit(X)
+    return -forest.score_samples(forest.impute(gappy))
+
+
+def by_filling(X: Array, gappy: Array, seed: int) -> Array:
+    """Scores of our streaming forest after column means have been put into the gaps."""
+    filler = SimpleImputer().fit(X)
+    return -StreamingMPF(random_state=seed).fit(filler.transform(X)).score_samples(filler.transform(gappy))
+
+
+def by_isotree(X: Array, gappy: Array, seed: int, **parameters: Any) -> Array:
+    """Scores of an isotree model, on one thread; it may write to what it is given."""
+    forest = import_module("isotree").IsolationForest(random_seed=seed, nthreads=1, **parameters)
+    return forest.fit(X.copy()).predict(gappy.copy())
+
+
+DETECTORS: dict[str, Method] = {
+    "sMPF": partial(by_forest, detector=StreamingMPF),
+    "bMPF": partial(by_forest, detector=BatchMPF),
+    "sMPF, filled by impute": by_imputing_forest,
+    "sMPF, filled by column means": by_filling,
+    "isotree, impute": partial(by_isotree, missing_action="impute"),
+    "isotree, divide": partial(by_isotree, ndim=1, missing_action="divide"),
+}
+
+
+# ---- imputers --------------------------------------------------------------------------------------------------------
+
+
+def impute_by_forest(X: Array, gappy: Array, seed: int, *, detector: type) -> Array:
+    """Rows filled in by one of our forests."""
+    return detector(missing="marginalise", random_state=seed).fit(X).impute(gappy)
+
+
+def impute_by_isotree(X: Array, gappy: Array, seed: int, **parameters: Any) -> Array:
+    """Rows filled in by an isotree model."""
+    forest = import_module("isotree").IsolationForest(random_seed=seed, nthreads=1, build_imputer=True, **parameters)
+    return forest.fit(X.copy()).transform(gappy.copy())
+
+
+def impute_by_neighbours(X: Array, gappy: Array, seed: int) -> Array:
+    """Rows filled in by the mean of five neighbours, by distance in standardised features."""
+    scaler = StandardScaler().fit(X)
+    filled = KNNImputer().fit(scaler.transform(X)).transform(scaler.transform(gappy))
+    return scaler.inverse_transform(filled)
+
+
+def impute_by_means(X: Array, gappy: Array, seed: int) -> Array:
+    """Rows filled in by column means."""
+    return SimpleImputer().fit(X).transform(gappy)
+
+
+IMPUTERS: dict[str, Method] = {
+    "sMPF": partial(impute_by_forest, detector=StreamingMPF),
+    "bMPF": partial(impute_by_forest, detector=BatchMPF),
+    "isotree": impute_by_isotree,
+    "isotree, guided": partial(impute_by_isotree, **GUIDED),
+    "5 neighbours": impute_by_neighbours,
+    "column mean": impute_by_means,
+}
+TASKS = {"detect": (DETECTED, DETECTORS), "impute": (FILLED, IMPUTERS)}
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------
+
+
+def mask(X: Array, rate: int, rng: np.random.Generator) -> Array:
+    """A copy of rows with a share of their values hidden at random; every column keeps at least one."""
+    hidden = rng.random(X.shape) < rate / 100
+    hidden[0, hidden.all(axis=0)] = False
+    return np.where(hidden, np.nan, X)
+
+
+def hide_columns(X: Array, rate: int, rng: np.random.Generator) -> Array:
+    """A copy of rows that all lack the same share of columns, at least one."""
+    gappy = X.copy()
+    gappy[:, rng.permutation(X.shape[1])[: max(round(rate / 100 * X.shape[1]), 1)]] = np.nan
+    return gappy
+
+
+def detection(X: Array, y: Array, setting: str, rate: int, method: Method, seed: int) -> float:
+    """AUC of the scores of a table with gaps, fitted on itself or on the same rows without gaps."""
+    rng = np.random.default_rng(seed)
+    gappy = hide_columns(X, rate, rng) if setting == "columns" else mask(X, rate, rng)
+    return auc(y, method(gappy if setting == "both" else X, gappy, seed))
+
+
+def imputation(X: Array, setting: str, rate: int, method: Method, seed: int) -> float:
+    """Root mean squared error of the values filled in, in standard deviations of their columns.
+
+    One half of the rows is fitted, the other has gaps to fill; columns that are constant do not count.
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(X))
+    fitted, asked = X[order[::2]], X[order[1::2]]
+    gappy = mask(asked, rate, rng)
+    filled = method(mask(fitted, rate, rng) if setting == "both" else fitted, gappy, seed)
+    deviation = X.std(axis=0)
+    counts = np.isnan(gappy) & (deviation > 0)
+    return float(np.sqrt(np.mean(((filled - asked) / np.where(deviation > 0, deviation, 1.0))[counts] ** 2)))
+
+
+def measure(task: Task) -> float:
+    """AUC of a detector, or error of an imputer."""
+    data, method = load(task.data), TASKS[task.task][1][task.method]
+    if task.task == "detect":
+        return detection(data.X, data.y, task.setting, task.rate, method, task.seed)
+    return imputation(data.X, task.setting, task.rate, method, task.seed)
+
+
+def tasks_of(n_seeds: int, names: Iterable[str] | None = None) -> list[Task]:
+    """All there is to measure."""
+    tasks = []
+    for task, (sets, methods) in TASKS.items():
+        chosen = [data for data in sets if names is None or data in names]
+        hidden = [(setting, rate) for setting in SETTINGS for rate in RATES]
+        more = list(CONTROLS) if task == "detect" else []
+        tasks += [
+            Task(task, data, setting, rate, method, seed)
+            for seed in range(n_seeds)
+            for data in chosen
+            for setting, rate in more + hidden
+            for method in methods
+        ]
+    return tasks
+
+
+def run(results: Results, tasks: Iterable[Task]) -> None:
+    """Measure what is not in the file yet."""
+    for task in tqdm([task for task in tasks if task not in results], disable=None):
+        results.add({**task._asdict(), "value": measure(task)})
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def picked(rows: Iterable[Mapping[str, str]], **wanted: Any) -> list[float]:
+    """The values of the rows that match."""
+    return [float(row["value"]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
+
+
+def summary_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Mean AUC over sets and seeds by what was hidden, the best of each column in bold."""
+    columns = [CONTROLS[0], *((setting, rate) for setting in SETTINGS for rate in RATES), CONTROLS[1]]
+    heads = {
+        "none": "nothing hidden",
+        "scored": "% of values to score",
+        "both": "% of all values",
+        "columns": "% of columns to score",
+    }
+    header = ["", *(f"{rate} {heads[setting]}" if rate else heads[setting] for setting, rate in columns)]
+    found = {
+        method: [
+            mean(picked(rows, task="detect", setting=setting, rate=rate, method=method)) for setting, rate in columns
+        ]
+        for method in DETECTORS
+    }
+    best = [max(round(values[c], 3) for values in found.values()) for c in range(len(columns))]
+    return table(header, [[method, *map(emphasised, values, best)] for method, values in found.items()])
+
+
+def sets_table(
+    rows: Sequence[Mapping[str, str]], task: str, setting: str, rate: int, best: Callable[..., float]
+) -> str:
+    """Mean over seeds by set and method, the best of each set in bold, and the mean over the sets."""
+    sets, methods = TASKS[task]
+    lines = []
+    for data in [data for data in sets if picked(rows, task=task, data=data)]:
+        values = [mean(picked(rows, task=task, data=data, setting=setting, rate=rate, method=m)) for m in methods]
+        top = best(round(value, 3) for value in values)
+        lines.append([data, *(emphasised(value, top) for value in values)])
+    means = [mean(picked(rows, task=task, setting=setting, rate=rate, method=method)) for method in methods]
+    top = best(round(value, 3) for value in means)
+    return table(["", *methods], [*lines, ["mean of the sets", *(emphasised(value, top) for value in means)]])
+
+
+def emphasised(value: float, best: float) -> str:
+    """A figure, bold where it is the best."""
+    return f"**{value:.3f}**" if round(value, 3) == best else f"{value:.3f}"
+
+
+def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
+    """Fill the tables of the page from the rows of the file."""
+    fill(PAGE, "summary", summary_table(rows), directory)
+    for setting in SETTINGS:
+        fill(PAGE, f"detect-{setting}", sets_table(rows, "detect", setting, 30, max), directory)
+        for rate in RATES:
+            fill(PAGE, f"impute-{setting}-{rate}", sets_table(rows, "impute", setting, rate, min), directory)
+
+
+def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory: Path = RESULTS) -> None:
+    """Measure what the file lacks, and fill the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    names = list(DETECTORS | IMPUTERS)
+    parser.add_argument("--again", nargs="*", choices=names, metavar="METHOD", help="measure again; ours if bare")
+    parser.add_argument("--quick", action="store_true", help="two small sets and one seed")
+    parser.add_argument("--render", action="store_true", help="only fill the page")
+    options = parser.parse_args(arguments)
+    if options.quick and pages == PAGES:
+        pages = directory = scratch("missing")
+    results = Results("missing", KEYS, directory)
+    for name in [] if options.again is None else options.again or OURS:
+        results.forget(method=name)
+    if not options.render:
+        run(results, tasks_of(1, QUICK_DATA) if options.quick else tasks_of(N_SEEDS))
+    render(list(results), pages)
+
+
+if __name__ == "__main__":
+    main()
