@@ -45,17 +45,21 @@ bench: $(READY_BENCH)  ## a quick part of every benchmark, in minutes; files and
 	$(BIN)/python benchmarks/streaming.py --quick --part throughput
 	$(BIN)/python benchmarks/accuracy.py --quick
 	$(BIN)/python benchmarks/toy.py --quick
+	$(BIN)/python benchmarks/missing.py --quick
 	$(BIN)/python benchmarks/density.py --quick
 	$(BIN)/python benchmarks/nab.py --quick
+	$(BIN)/python benchmarks/explanations.py --quick
 
 bench-full: $(READY_BENCH)  ## every table and figure from nothing but the data, for hours; stopped, it goes on where it was
 	$(BIN)/python benchmarks/accuracy.py & $(BIN)/python benchmarks/tuning.py & wait
 	$(BIN)/python benchmarks/nab.py & $(BIN)/python benchmarks/toy.py & $(BIN)/python benchmarks/density.py & wait
 	$(BIN)/python benchmarks/ranks.py
+	$(BIN)/python benchmarks/missing.py
 	$(BIN)/python benchmarks/runtime.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/streaming.py
+	$(BIN)/python benchmarks/explanations.py
 
 bench-pages: $(READY_BENCH)  ## fill the pages of docs/benchmarks from benchmarks/results/ alone
 	$(BIN)/python benchmarks/accuracy.py --render
@@ -64,10 +68,13 @@ bench-pages: $(READY_BENCH)  ## fill the pages of docs/benchmarks from benchmark
 	$(BIN)/python benchmarks/tuning.py --render
 	$(BIN)/python benchmarks/nab.py --part render
 	$(BIN)/python benchmarks/toy.py --render
+	$(BIN)/python benchmarks/missing.py --render
 	$(BIN)/python benchmarks/density.py --render
+	$(BIN)/python benchmarks/explanations.py --render
 
 docs: $(READY)  ## draw the figures of the docs again
 	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/gallery.py
 	@$(BIN)/python examples/demo.py docs/images/demo.png
 
 clean:

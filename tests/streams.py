@@ -30,7 +30,8 @@ def held(forest):
 def assert_whole(forest):
     """The trees hold exactly the points that the forest says it holds."""
     assert forest.n_points_ == len(forest.points_) == len(forest.keys_)
-    if forest.n_points_:
+    forest._stream.check()
+    if forest.n_points_ and not forest._stream.is_sampled:
         check_forest(forest.forest_, forest.points_)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 Array: TypeAlias = np.ndarray[Any, Any]
 
 NONE = -1  # no such node: the child of a leaf, the parent of a root
+EVERY = 2**62  # the size of a sample that takes every point
 UNBOUNDED = 2**31 - 1  # the depth limit of trees that have none
 
 # How a value falls with the reach r, the distance from the known world over its size.

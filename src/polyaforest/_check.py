@@ -72,6 +72,7 @@ def check_forest(
     points : Points, optional
         What the forest has learned, where it keeps points, and their lists: every point must be in one list of each
         tree, that of the leaf which the cuts send it to, and counts and boxes must be exactly those of the points.
+        Trees that are not `alike` may each hold some of the points only.
     held : ndarray of int of shape (n,), optional
         The slots of `points` in use, all of them by default; the others must be empty.
     lifetime : float, optional
@@ -104,7 +105,7 @@ def check_forest(
     if rows is not None:
         _check_rows(nodes, rows)
     if points is not None:
-        _check_points(nodes, points, held, lengths)
+        _check_points(nodes, points, held, lengths, alike)
 
 
 class _Nodes(NamedTuple):
@@ -531,7 +532,7 @@ def _check_rows(nodes: _Nodes, rows: Array) -> None:
     )
     is_missing = np.full(len(nodes.forest.root), len(held) > 0 and not len(nodes.roots))
     _refuse_trees(nodes.forest, is_missing, lambda _: f"the tree is empty, but has learned {len(held)} rows")
-    _check_contents(nodes, held, _leaves_of(nodes, held))
+    _check_contents(nodes, np.tile(held, (len(nodes.roots), 1)), _leaves_of(nodes, held))
 
 
 def _leaves_of(nodes: _Nodes, rows: Array) -> Array:
@@ -549,15 +550,15 @@ def _leaves_of(nodes: _Nodes, rows: Array) -> Array:
 def _check_contents(nodes: _Nodes, rows: Array, leaf: Array) -> None:
     """Counts and boxes of leaves are those of the rows in them; what lies above follows from its children.
 
-    `leaf`, int64 (T * n,), is that of every row in tree after tree. Where there are boxes, each row is then where the
-    cuts send it: its leaf's box holds it, so all boxes above do, and no box reaches across a cut above it.
+    `leaf`, int64, is that of every row of `rows`, which come tree after tree. Where there are boxes, each row is then
+    where the cuts send it: its leaf's box holds it, so all boxes above do, and no box reaches across a cut above it.
     """
     n = np.bincount(leaf, minlength=len(nodes.left))[nodes.leaves]
     counts = nodes.counts[nodes.leaves]
     nodes.refuse(n != counts, nodes.leaves, lambda i: f"{n[i]} rows fall in it, but its count is {counts[i]}")
     if not nodes.boxed or not len(leaf):
         return
-    by_leaf = rows.take(np.argsort(leaf) % len(rows), axis=0)
+    by_leaf = rows.take(np.argsort(leaf), axis=0)
     starts = np.cumsum(n) - n  # no leaf is empty, or its count would be less than 1
     for corner, hull in ((nodes.lower, np.minimum), (nodes.upper, np.maximum)):
         bad = corner.take(nodes.leaves, axis=0) != hull.reduceat(by_leaf, starts, axis=0)
@@ -572,7 +573,7 @@ class _Lists(NamedTuple):
 
     links: Array  # int32 (T * P, 3)
     is_held: Array  # bool (P + 1,): whether a slot is in use; the last, which is none, is not
-    places: Array  # int64 (T * n,): the numbers of the points held, in tree after tree
+    places: Array  # int64: the numbers of the points that the trees hold, in tree after tree
 
     @property
     def n_slots(self) -> int:
@@ -603,7 +604,7 @@ class _Lists(NamedTuple):
             raise CorruptForestError(f"tree {t}, point {slot}: {explain(i)}")
 
 
-def _check_points(nodes: _Nodes, points: Points, held: Array | None, lengths: dict[str, int]) -> None:
+def _check_points(nodes: _Nodes, points: Points, held: Array | None, lengths: dict[str, int], alike: bool) -> None:
     """Every point held is in one list of each tree, that of its leaf; counts and boxes are those of the points."""
     lengths = _check_layout(points, _POINTS_LAYOUT, lengths)
     n_slots = lengths["P"]
@@ -614,6 +615,8 @@ def _check_points(nodes: _Nodes, points: Points, held: Array | None, lengths: di
     is_held[slots] = True
     _check_free_slots(points, ~is_held[:-1])
     places = (np.arange(lengths["T"])[:, None] * n_slots + slots).reshape(-1)
+    if not alike:
+        places = places[(points.links.reshape(-1, 3)[places] != NONE).any(axis=1)]
     lists = _Lists(points.links.reshape(-1, 3), is_held, places)
     leaf = _check_leaves(nodes, lists)
     _check_heads(nodes, lists, points.head.reshape(-1), leaf)
@@ -622,7 +625,7 @@ def _check_points(nodes: _Nodes, points: Points, held: Array | None, lengths: di
     for side in (_BEFORE, _AFTER):
         _check_ways_back(lists, side)
     _check_list_circles(lists)
-    _check_contents(nodes, points.values[slots], leaf)
+    _check_contents(nodes, points.values[lists.slots], leaf)
 
 
 def _check_held(held: Array, n_slots: int) -> Array:

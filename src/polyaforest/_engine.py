@@ -15,6 +15,7 @@ import numpy as np
 from joblib import effective_n_jobs
 
 from polyaforest._arrays import (
+    EVERY,
     FADE_LOG_DENSITY,
     FADE_LOG_MASS,
     FADE_MASS,
@@ -38,14 +39,32 @@ from polyaforest._arrays import (
     stack,
     trim,
 )
+from polyaforest._mixture import Masses, interval
 from polyaforest._plan import Plan, Weighting
 from polyaforest._rng import fill_exponentials, seed_states
-from polyaforest.kernels import cuts, mondrian, online, polya, process, stream, upkeep
+from polyaforest.kernels import (
+    blame,
+    cuts,
+    doubt,
+    left_out,
+    marginal,
+    mondrian,
+    online,
+    polya,
+    process,
+    samples,
+    stream,
+    upkeep,
+)
 from polyaforest.kernels import forest as walks
 
 _FIRST_CAPACITY = 4096  # node slots of the first attempt at a tree
 ROOM_TO_MOVE = 2  # node slots that a tree needs for a moment while it changes
+_BLAMED_AT_ONCE = 512  # rows that are blamed by one thread at a time
+_LARGEST_TABLE = 2**27  # bytes that each thread may take for speed
 _WORTH_A_THREAD = 2000  # rows times trees from which on a chunk is shared among threads
+_ROWS_OF_A_MIXTURE = 256  # rows whose quantiles are looked for together
+_ROWS_BY_TREE = 256  # rows looked up together where what every tree says of them is kept
 _TINY = 1e-290  # a sum of masses below this has lost digits to underflow
 
 Item = TypeVar("Item")
@@ -79,25 +98,39 @@ def new_states(plan: Plan) -> Array:
     return seed_states(plan.seed, plan.n_trees)
 
 
-def grow_trees(X: Array, n_rows: int | Array, plan: Plan, states: Array | None = None) -> Forest:
+def grow_trees(
+    X: Array, n_rows: int | Array, plan: Plan, states: Array | None = None, members: Array | None = None
+) -> Forest:
+    """As `grow_samples`, the forest alone."""
+    return grow_samples(X, n_rows, plan, states, members)[0]
+
+
+def grow_samples(
+    X: Array, n_rows: int | Array, plan: Plan, states: Array | None = None, members: Array | None = None
+) -> tuple[Forest, list[Array]]:
     """A forest of Mondrian trees over rows of `X` drawn without replacement, so many for all trees or for each its own.
 
-    The generators may be those of trees that went before; else the plan's seed makes new ones.
+    The generators may be those of trees that went before; else the plan's seed makes new ones. Where the rows of each
+    tree are given, (T, n) with NONE after the last of the `n_rows`, none are drawn. Returns the rows of each tree too.
     """
     states = new_states(plan) if states is None else states
     sizes = np.broadcast_to(n_rows, plan.n_trees)
     most = int(sizes.max())
     columns = np.ascontiguousarray(X.T) if (sizes == len(X)).all() else None
 
-    def grow_span(span: slice) -> list[Forest]:
+    def grow_span(span: slice) -> list[tuple[Forest, Array]]:
         grower = _Grower(X, columns, most, plan)
-        return [grower.grow(state, int(size)) for state, size in zip(states[span], sizes[span], strict=True)]
+        return [
+            grower.grow(states[t], int(sizes[t]), None if members is None else members[t])
+            for t in range(span.start, span.stop)
+        ]
 
     if memory_needed(plan, plan.most_nodes(most), boxed=True) > memory_limit():  # it may: one tree will tell
-        pilot = _Grower(X, columns, most, plan).grow(states[sizes.argmax()].copy(), most)
+        pilot, _ = _Grower(X, columns, most, plan).grow(states[sizes.argmax()].copy(), most)
         refuse_if_too_large(plan, int(pilot.size[0]), boxed=True)
     spans_of_trees = run(grow_span, tree_spans(plan.n_trees, plan.n_jobs), plan.n_jobs)
-    return stack([tree for trees in spans_of_trees for tree in trees])
+    trees, chosen = zip(*(grown for span in spans_of_trees for grown in span), strict=True)
+    return stack(trees), list(chosen)
 
 
 class _Grower:
@@ -116,24 +149,28 @@ class _Grower:
         self.tree = new_forest(capacity, weights, rng, self.plan.domain, boxed=True)
         self.slots = [np.empty(capacity, np.int32) for _ in range(4)]
 
-    def grow(self, state: Array, n_rows: int) -> Forest:
-        """Sample one tree with the generator `state`: its feature weights, its rows, its cuts."""
+    def grow(self, state: Array, n_rows: int, members: Array | None = None) -> tuple[Forest, Array]:
+        """Sample one tree with the generator `state`: its feature weights, its rows unless given, its cuts.
+
+        Returns the numbers of its rows too.
+        """
         weights = _draw_weights(state, self.plan.weighting)
-        rows, columns = self._draw_rows(state, n_rows)
+        rows, columns, chosen = self._rows_of(state, n_rows, members)
         while True:
             self.tree.rng[0], self.tree.weights[0] = state, weights
             work = mondrian.Workspace(rows, columns, self.order[:n_rows], self.spare[:n_rows], *self.slots)
             if mondrian.sample_tree(self.tree, 0, work, self.plan.lifetime, self.plan.depth_limit):
-                return trim(self.tree)
+                return trim(self.tree), chosen
             self._make_room(min(self.most, 2 * self.tree.left.shape[1]))
 
-    def _draw_rows(self, state: Array, n_rows: int) -> tuple[Array, Array]:
+    def _rows_of(self, state: Array, n_rows: int, members: Array | None) -> tuple[Array, Array, Array]:
         if self.columns is not None:
-            return self.X, self.columns
-        chosen = self.chosen[:n_rows]
-        mondrian.draw_rows(state, self.taken, chosen)
+            return self.X, self.columns, np.arange(n_rows)
+        chosen = self.chosen[:n_rows] if members is None else members[:n_rows]
+        if members is None:
+            mondrian.draw_rows(state, self.taken, chosen)
         rows = self.X[chosen]
-        return rows, np.ascontiguousarray(rows.T)
+        return rows, np.ascontiguousarray(rows.T), chosen.copy()
 
 
 def sample_processes(plan: Plan) -> Forest:
@@ -203,17 +240,33 @@ def empty_forest(plan: Plan, states: Array) -> Forest:
     return new_forest(plan.most_nodes(1) + ROOM_TO_MOVE, weights, states, plan.domain, boxed=True)
 
 
-def hold_points(forest: Forest, values: Array, slots: Array, n_jobs: int | None) -> Points:
-    """The lists of the points in `slots` of `values`, which the trees were grown on."""
+def hold_points(forest: Forest, values: Array, members: Array, n_jobs: int | None) -> Points:
+    """The lists of points that trees were grown on, the slots of `values` in `members`: all in every tree, or, (T, n),
+    those of each, with NONE after the last.
+    """
     n_trees, n_nodes = forest.left.shape
     points = new_points(n_trees, n_nodes, *values.shape)._replace(values=values)
-    slots = slots.astype(np.int32)
+    slots = np.ascontiguousarray(np.broadcast_to(members, (n_trees, members.shape[-1])), np.int32)
 
     def link(span: slice) -> None:
         upkeep.link_points(forest, points, span.start, span.stop, slots)
 
     run(link, tree_spans(n_trees, n_jobs), n_jobs)
     return points
+
+
+def tickets(seeds: Array, numbers: Array) -> Array:
+    """The tickets of arrivals in every tree, uint64 (T, n)."""
+    drawn = np.empty((len(seeds), len(numbers)), np.uint64)
+    samples.fill_tickets(seeds, numbers, drawn)
+    return drawn
+
+
+def every_point(n_trees: int) -> samples.Samples:
+    """Samples for trees that all take every point."""
+    nothing = np.empty(0, np.uint64)
+    sizes = np.full(n_trees, EVERY, np.int64)
+    return samples.Samples(sizes, nothing, nothing.copy(), np.empty(0, np.int64), np.empty(0, np.bool_))
 
 
 def run_chunk(
@@ -223,16 +276,21 @@ def run_chunk(
     limits: online.Limits,
     scoring: stream.Scoring,
     n_jobs: int | None,
+    drawn: samples.Samples | None = None,
 ) -> Array:
-    """Let all trees score and learn the rows of `chunk`, in place; the rows' scores, nothing if none are wanted."""
+    """Let all trees score and learn the rows of `chunk`, in place; the rows' scores, nothing if none are wanted.
+
+    Trees take every point that is kept, or those that their samples have `drawn`.
+    """
     n_trees, n_rows = len(forest.left), len(chunk.rows)
+    drawn = every_point(n_trees) if drawn is None else drawn
     n_blocks, n_scores = -(-n_trees // stream.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
     totals = stream.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.full((n_blocks, n_scores, n_rows), -np.inf))
 
     def learn(span: slice) -> None:
         first, last = span.start * stream.BLOCK, min(span.stop * stream.BLOCK, n_trees)
-        walk = new_walk(forest)
-        stream.run_chunk(forest, points, first, last, chunk, limits, scoring, totals, walk)
+        walk = new_walk(forest, drawn)
+        stream.run_chunk(forest, points, first, last, chunk, limits, scoring, drawn, totals, walk)
 
     if n_rows * n_trees < _WORTH_A_THREAD:
         learn(slice(0, n_blocks))
@@ -261,12 +319,20 @@ def _ordered_sum(terms: Array) -> Array:
     return total
 
 
-def remove_points(forest: Forest, points: Points, slots: Array, limits: online.Limits, n_jobs: int | None) -> None:
-    """Delete the points in `slots` from all trees, in place."""
+def remove_points(
+    forest: Forest,
+    points: Points,
+    slots: Array,
+    limits: online.Limits,
+    n_jobs: int | None,
+    drawn: samples.Samples | None = None,
+) -> None:
+    """Delete the points in `slots`, which no longer count as held, from all trees, in place."""
     slots = slots.astype(np.int32)
+    drawn = every_point(len(forest.left)) if drawn is None else drawn
 
     def remove(span: slice) -> None:
-        upkeep.remove_points(forest, points, span.start, span.stop, slots, limits, new_walk(forest))
+        upkeep.remove_points(forest, points, span.start, span.stop, slots, limits, drawn, new_walk(forest, drawn))
 
     run(remove, tree_spans(len(forest.left), n_jobs), n_jobs)
 
@@ -281,8 +347,8 @@ def subtract_rows(forest: Forest, points: Points, X: Array, n_jobs: int | None) 
     return reduced, min(run(subtract, tree_spans(len(forest.left), n_jobs), n_jobs))
 
 
-def new_walk(forest: Forest) -> online.Walk:
-    """Room for a thread to walk the trees of `forest`."""
+def new_walk(forest: Forest, drawn: samples.Samples) -> online.Walk:
+    """Room for a thread to walk the trees of `forest`, which take the points `drawn`."""
     n = forest.left.shape[1] + 1
     return online.Walk(
         path=np.empty(n, np.uint32),
@@ -298,6 +364,7 @@ def new_walk(forest: Forest) -> online.Walk:
         means=np.empty(n),
         masses=np.empty(n),
         scales=np.empty(n),
+        is_held=np.empty(len(drawn.is_held), np.bool_),
     )
 
 
@@ -374,6 +441,7 @@ def _look_up_leaves(
             values += table.outside[:, None] if height > 1 else _ordered_sum(table.outside)
         else:
             walks.leaf_values(forest, table, X[rows], values)
+            _make_good(X[rows], values, lambda gappy, totals: marginal.leaf_values(forest, table, gappy, totals))
         return reduce(values)
 
     return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
@@ -411,6 +479,11 @@ def log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array
             each = np.zeros((n_trees, n_lifetimes, faint.size))
             walks.cell_masses(forest, known.inside, X[rows][faint], lifetimes, np.empty((n_lifetimes, 0)), each)
             log_mean[:, faint] = log_mean_exp(each)
+        gappy = rows_with_gaps(X[rows])
+        if gappy.size:
+            each = np.zeros((n_trees, n_lifetimes, gappy.size))
+            marginal.cell_masses(forest, known.inside, X[rows][gappy], lifetimes, each)
+            log_mean[:, gappy] = log_mean_exp(each)
         return log_mean.T
 
     return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
@@ -436,9 +509,115 @@ def mean_log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: 
     def look_up(rows: slice) -> Array:
         sums = np.zeros((1, n_lifetimes, rows.stop - rows.start))
         walks.cell_masses(forest, known.inside, X[rows], lifetimes, np.empty((n_lifetimes, 0)), sums)
+        _make_good(
+            X[rows], sums, lambda gappy, totals: marginal.cell_masses(forest, known.inside, gappy, lifetimes, totals)
+        )
         return _ordered_sum(sums[0]) / (n_trees * n_lifetimes)
 
     return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
+
+
+def weighted_scores(
+    kind: str,
+    forest: Forest,
+    known: Posterior,
+    X: Array,
+    lifetimes: Array,
+    weights: Array,
+    n_jobs: int | None,
+) -> Array:
+    """As `row_scores`, the trees counting with `weights`, (T, n), which sum to 1 for every row."""
+    if kind in ("mass", "log_mass"):
+        table = mass_table(known) if kind == "mass" else log_mass_table(known)
+        return _weighted_sum(leaf_values(forest, table, X, np.transpose, n_jobs).T, weights)
+
+    def look_up(rows: slice) -> Array:
+        logs = np.zeros((len(forest.left), len(lifetimes), rows.stop - rows.start))
+        walks.cell_masses(forest, known.inside, X[rows], lifetimes, np.empty((len(lifetimes), 0)), logs)
+        _make_good(
+            X[rows], logs, lambda gappy, each: marginal.cell_masses(forest, known.inside, gappy, lifetimes, each)
+        )
+        share = weights[:, None, rows]
+        if kind == "multiscale":
+            top = logs.max(axis=0)
+            return (np.log(_weighted_sum(np.exp(logs - top), share)) + top).mean(axis=0)  # type: ignore[no-any-return]
+        return _weighted_sum(logs, share).mean(axis=0)  # type: ignore[no-any-return]
+
+    return np.concatenate(run(look_up, spans(len(X), _ROWS_BY_TREE), n_jobs))
+
+
+def left_out_scores(
+    kind: str, forest: Forest, known: Posterior, prior: Prior, X: Array, lifetimes: Array, n_jobs: int | None
+) -> Array:
+    """As `row_scores`, for rows that a forest of processes has counted, each as if it had not been.
+
+    They may lie beyond the domain, as if it had not grown to hold them: cells at its edge have counted them.
+    """
+    if kind in ("mass", "log_mass"):
+        times = np.array([np.inf])
+        excess = np.zeros_like(X)
+    else:
+        times = lifetimes
+        excess = np.maximum(np.maximum(forest.domain[0] - X, X - forest.domain[1]), 0.0)
+
+    def look_up(rows: slice) -> Array:
+        logs = np.empty((len(forest.left), len(times), rows.stop - rows.start))
+        left_out.left_out_masses(forest, known, prior.strength, prior.is_open, X[rows], times, logs)
+        if excess[rows].any():
+            logs -= times[:, None] * (forest.weights @ excess[rows].T)[:, None]
+        if kind in ("typicality", "log_mass"):
+            return logs.mean(axis=(0, 1))  # type: ignore[no-any-return]
+        log_means = log_mean_exp(logs)
+        return np.exp(log_means[0]) if kind == "mass" else log_means.mean(axis=0)  # type: ignore[no-any-return]
+
+    return np.concatenate(run(look_up, spans(len(X), _ROWS_BY_TREE), n_jobs))
+
+
+def _weighted_sum(values: Array, weights: Array) -> Array:
+    """Sum over the trees, of which those without weight may say anything."""
+    total: Array = (np.where(weights > 0, values, 0.0) * weights).sum(axis=0)
+    return total
+
+
+def rows_with_gaps(X: Array) -> Array:
+    """Which rows lack values."""
+    return np.flatnonzero(np.isnan(X).any(axis=1))
+
+
+def _make_good(X: Array, values: Array, walk: Callable[[Array, Array], None]) -> None:
+    """Put the totals of a marginal walk in the place of what `values`, (..., n), hold for rows that lack values."""
+    gappy = rows_with_gaps(X)
+    if gappy.size:
+        totals = np.zeros((*values.shape[:-1], gappy.size))
+        walk(X[gappy], totals)
+        values[..., gappy] = totals
+
+
+def impute(forest: Forest, known: Posterior, X: Array, lifetimes: Array, how: str, n_jobs: int | None) -> Array:
+    """`X` with the missing values filled in: by the mean of the cells that a row may be in, or by the heaviest.
+
+    Of several `lifetimes` the means count alike, each of them taken over all trees.
+    """
+    filled = X.copy()
+    gappy = rows_with_gaps(X)
+
+    def fill(span: slice) -> None:
+        rows = X[gappy[span]]
+        each, wide = (len(lifetimes), len(rows)), (len(lifetimes), *rows.shape)
+        guess = marginal.Guess(
+            tops=np.full(each, -np.inf),
+            totals=np.zeros(wide),
+            sums=np.zeros(wide),
+            peaks=np.full(each, -np.inf),
+            modes=np.zeros(wide),
+        )
+        marginal.guess_values(forest, known.inside, rows, lifetimes, guess)
+        with np.errstate(invalid="ignore"):  # of features that are there nothing is known
+            values = guess.modes[-1] if how == "mode" else _ordered_sum(guess.sums / guess.totals) / len(lifetimes)
+        filled[gappy[span]] = np.where(np.isnan(rows), values, rows)
+
+    run(fill, spans(len(gappy), walks.BLOCK), n_jobs)
+    return filled
 
 
 def log_mean_exp(values: Array) -> Array:
@@ -448,3 +627,161 @@ def log_mean_exp(values: Array) -> Array:
     with np.errstate(divide="ignore"):
         result: Array = shift + np.log(_ordered_sum(np.exp(values - shift)) / len(values))
     return result
+
+
+# ---- uncertainty ---------------------------------------------------------------------------------------------------
+
+
+def doubts(forest: Forest, prior: Prior, known: Posterior, n_jobs: int | None) -> doubt.Doubt:
+    """How sure the posterior is of the mass of every node."""
+    nodes = np.zeros_like(known.inside), np.zeros_like(known.inside)
+    whole = doubt.Doubt(*nodes, np.zeros_like(known.outside))
+    if is_empty(forest):  # a share of which nothing is known but that it is as likely large as small
+        whole.outside[:] = doubt.log_excess(0.5 * prior.strength, 0.5 * prior.strength) if prior.is_open else 0.0
+        return whole
+
+    def derive(span: slice) -> None:
+        doubt.set_doubts(forest, span.start, span.stop, prior.strength, prior.is_open, known.world, whole)
+
+    run(derive, tree_spans(len(forest.left), n_jobs), n_jobs)
+    return whole
+
+
+def row_masses(
+    forest: Forest, known: Posterior, unsure: doubt.Doubt, X: Array, lifetime: float | None, n_jobs: int | None
+) -> Masses:
+    """What every tree says of the mass of each row's leaf, or of its cell at a lifetime."""
+
+    def look_up(rows: slice) -> Masses:
+        nodes, is_complement, log_weights = _places(forest, known, X[rows], lifetime)
+        trees, is_outside = np.arange(len(nodes))[:, None], nodes == NONE
+
+        def values(of: Posterior | doubt.Doubt) -> Array:
+            within = np.where(is_complement, of.complement[trees, nodes], of.inside[trees, nodes])
+            return np.where(is_outside, of.outside[:, None], within)
+
+        parts = values(known), values(unsure), log_weights
+        return Masses(*(np.ascontiguousarray(part.T) for part in parts))
+
+    return Masses(*map(np.concatenate, zip(*run(look_up, spans(len(X), walks.BLOCK), n_jobs), strict=True)))
+
+
+def _places(forest: Forest, known: Posterior, X: Array, lifetime: float | None) -> tuple[Array, Array, Array]:
+    """The node whose mass counts for each row in each tree, whether what it left out counts, and the log of a weight.
+
+    All are (T, n). The node is NONE where what lies beyond the known world counts.
+    """
+    n_trees, n_nodes = forest.left.shape
+    nodes, log_weights = np.full((n_trees, len(X)), NONE), np.zeros((n_trees, len(X)))
+    if is_empty(forest):
+        return nodes, np.zeros_like(nodes, np.bool_), log_weights
+    if lifetime is not None:
+        doubt.cells_of_rows(forest, X, np.array([lifetime]), nodes, log_weights)
+        return nodes, np.zeros_like(nodes, np.bool_), log_weights
+    # one walk for both: places have the numbers from 1 on, and numbers up to 0 are the log of how masses fade beyond
+    numbers = np.tile(np.arange(1.0, n_nodes + 1), (n_trees, 1))
+    table = LeafTable(numbers, numbers + n_nodes, np.zeros(n_trees), known.world, FADE_LOG_MASS)
+    walks.leaf_values(forest, table, X, log_weights)
+    is_inside = log_weights > 0
+    nodes[is_inside] = log_weights[is_inside] - 1
+    is_complement = nodes >= n_nodes
+    nodes[is_complement] -= n_nodes
+    log_weights[is_inside] = 0.0
+    return nodes, is_complement, log_weights
+
+
+def intervals(masses: Masses, level: float, n_jobs: int | None) -> Array:
+    """The credible interval of each row's mass, (n, 2); rows in blocks that fit the cache."""
+
+    def find(rows: slice) -> Array:
+        return interval(Masses(*(part[rows] for part in masses)), level)
+
+    return np.concatenate(run(find, spans(len(masses.log_mean), _ROWS_OF_A_MIXTURE), n_jobs))
+
+
+# ---- blame ---------------------------------------------------------------------------------------------------------
+
+
+def blame_rows(forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None) -> tuple[Array, float]:
+    """What the low and the high side of each feature cost each row, (n, 2, D), and what all rows are charged, in bits.
+
+    Mean over the trees, and over the cells at the ascending `lifetimes`; over leaves if there are no lifetimes.
+    """
+    n_trees, bits = len(forest.left), _bits_per_nat(forest)
+    if is_empty(forest):
+        return np.zeros((len(X), 2, X.shape[1])), float(-known.outside[0] * bits * n_trees)
+    nothing, with_table = np.empty((0, 0, 0)), blame_with_table(forest, len(X))
+
+    def look_up(rows: slice) -> Array:
+        sides = np.zeros((rows.stop - rows.start, 2, X.shape[1]))
+        blame.blame_rows(forest, known, X[rows], lifetimes, with_table, sides, nothing)
+        return sides * bits
+
+    trees = np.arange(n_trees)
+    within = np.logaddexp(known.inside[trees, forest.root], known.complement[trees, forest.root])
+    sides = np.concatenate(run(look_up, spans(len(X), _BLAMED_AT_ONCE), n_jobs))
+    return sides, float(-_ordered_sum(within) * bits)
+
+
+def agreed_blame(forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None) -> Array:
+    """What most trees agree that each feature costs each row, (n, D), in bits.
+
+    Distances have no bound: a tree in which a row went astray, by a cut of one feature, finds it distant in all others,
+    and outweighs many. So the mean is over the three quarters of the trees that charge least for a feature. Without
+    boxes or lifetimes nothing of the kind happens, and all trees count.
+    """
+    if is_empty(forest) or not (forest.lower.shape[2] and len(lifetimes)):
+        return blame_rows(forest, known, X, lifetimes, n_jobs)[0].sum(axis=1)  # type: ignore[no-any-return]
+    n_trees, n_features, with_table = len(forest.left), X.shape[1], blame_with_table(forest, len(X))
+
+    def look_up(rows: slice) -> Array:
+        n_rows = rows.stop - rows.start
+        by_tree, agreed = np.empty((n_trees, n_rows, n_features)), np.empty((n_rows, n_features))
+        blame.blame_rows(forest, known, X[rows], lifetimes, with_table, np.zeros((n_rows, 2, n_features)), by_tree)
+        blame.agree(by_tree, -(-n_trees * 3 // 4), agreed)
+        agreed /= np.log(2)
+        return agreed
+
+    at_once = max(min(_BLAMED_AT_ONCE, _LARGEST_TABLE // (8 * n_trees * n_features)), 1)
+    return np.concatenate(run(look_up, spans(len(X), at_once), n_jobs))
+
+
+def _bits_per_nat(forest: Forest) -> float:
+    """Bits of the mean over the trees per nat of their sum."""
+    return float(1 / (len(forest.left) * np.log(2)))
+
+
+def blame_with_table(forest: Forest, n_rows: int) -> bool:
+    """Whether sums along the paths to all nodes are worth making, in time and in memory. It changes no result."""
+    n_nodes, n_features = forest.left.shape[1], forest.lower.shape[2]
+    return bool(n_features > 0 and n_nodes < 4 * n_rows and n_nodes * 2 * n_features * 8 < _LARGEST_TABLE)
+
+
+def blame_counted(forest: Forest, known: Posterior, lifetimes: Array) -> Array:
+    """What the points counted are charged on average, (2, D), in bits."""
+    parts = np.zeros((2, forest.weights.shape[1]))
+    if not is_empty(forest):
+        blame.blame_counted(forest, known, lifetimes, parts)
+    return parts * _bits_per_nat(forest)
+
+
+def find_bounds(
+    forest: Forest, known: Posterior, row: Array, lifetimes: Array, features: Array, sides: Array
+) -> tuple[Array, Array]:
+    """Where the blame of a row begins in each tree, for some features on one side each, and what it costs: (T, m).
+
+    A bound is infinite where a tree does not blame that side.
+    """
+    shape = (len(forest.left), len(features))
+    bounds, costs = np.where(sides == blame.LOW, np.inf, -np.inf) + np.zeros(shape), np.zeros(shape)
+    if not is_empty(forest):
+        blame.find_bounds(forest, known, row[None], lifetimes, features, sides, bounds, costs)
+    return bounds, costs
+
+
+def count_within(forest: Forest, world: Array, low: Array, high: Array) -> Array:
+    """How many points of each tree lie above `low` and up to `high` in all features, (T,)."""
+    counts = np.zeros(len(forest.left))
+    if not is_empty(forest):
+        blame.count_within(forest, world, low, high, counts)
+    return counts

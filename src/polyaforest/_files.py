@@ -2,7 +2,7 @@
 
 A file is a `.npz` without pickles, so `numpy.load` opens it too:
 
-    header.json.npy   uint8: the JSON object {"format": "polyaforest", "version": 1, "header": what the caller gave,
+    header.json.npy   uint8: the JSON object {"format": "polyaforest", "version": 2, "header": what the caller gave,
                       "arrays": {name: {"dtype": "<f8", "shape": [2, 3], "sha256": of the array's bytes}, ...}}
     <name>.npy        each array, little-endian and in C order, in the order the header lists them
     archive comment   "polyaforest sha256 " and the SHA-256 of every byte of the file before the comment
@@ -36,7 +36,7 @@ from polyaforest._arrays import Array
 Header: TypeAlias = dict[str, Any]
 Arrays: TypeAlias = dict[str, Array]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _FORMAT = "polyaforest"
 _HEADER = "header.json"
@@ -286,7 +286,7 @@ def _reader_of(version: Any) -> Callable[[zipfile.ZipFile, Header], tuple[Header
     return _READERS[version]
 
 
-def _read_version_1(archive: zipfile.ZipFile, header: Header) -> tuple[Header, Arrays]:
+def _read_entries(archive: zipfile.ZipFile, header: Header) -> tuple[Header, Arrays]:
     if list(header) != ["format", "version", "header", "arrays"]:
         raise ValueError(f"its header has the keys {list(header)}")
     given, described = header["header"], header["arrays"]
@@ -304,7 +304,7 @@ def _read_version_1(archive: zipfile.ZipFile, header: Header) -> tuple[Header, A
 
 
 # How to read each version there has been, as a model of today.
-_READERS = {1: _read_version_1}
+_READERS = {1: _read_entries, 2: _read_entries}
 
 
 def _read_array(archive: zipfile.ZipFile, name: str) -> Array:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import signal
+# `signal` wraps the same in enumerations, at a cost that counts when every row of a stream comes in a call of its own
+import _signal  # type: ignore[import-not-found]
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Condition, current_thread, main_thread
+from signal import SIGINT
+from threading import Condition, get_ident, main_thread
 from types import FrameType
 
 
@@ -15,16 +17,16 @@ def uninterrupted() -> Iterator[Callable[[], bool]]:
 
     Python hands signals to the main thread alone, so nothing needs doing in others.
     """
-    handler = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
+    handler = _signal.getsignal(SIGINT) if get_ident() == main_thread().ident else None
     if not callable(handler):
         yield lambda: False
         return
     caught: list[tuple[int, FrameType | None]] = []
     try:
-        signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+        _signal.signal(SIGINT, lambda number, frame: caught.append((number, frame)))
         yield lambda: bool(caught)
     finally:
-        signal.signal(signal.SIGINT, handler)
+        _signal.signal(SIGINT, handler)
         if caught:
             handler(*caught[-1])
 

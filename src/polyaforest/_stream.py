@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from polyaforest import _engine as engine
 from polyaforest._arrays import (
+    EVERY,
     NONE,
     SCORE_CELLS,
     SCORE_LOG_CELLS,
@@ -29,6 +31,7 @@ from polyaforest._arrays import (
     pad,
     pad_points,
 )
+from polyaforest._calibration import LEAST_ROWS
 from polyaforest._check import check_forest
 from polyaforest._files import Arrays, Header
 from polyaforest._holdings import Holdings, Key, Schedule
@@ -36,12 +39,13 @@ from polyaforest._plan import Plan, empty_box, unmeasured, weighting_of_rows
 from polyaforest._state import decode, encode, pack_keys, packed, unpack_keys, unpacked
 from polyaforest._validation import all_or_nothing
 from polyaforest.kernels.online import Limits
+from polyaforest.kernels.samples import NO_BAR, Samples
 from polyaforest.kernels.stream import Chunk, Scoring
 from polyaforest.retention import Policy, Reservoir, Window
+from polyaforest.thresholds import RunningCalibration
 
 WARM_UP = 256  # arrivals after which the weights of features are settled
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree runs through at once
-_MOST_HELD_OUT = 512  # points that are scored as if they had not come yet
 _SCORES = {
     "typicality": SCORE_LOG_CELLS,
     "multiscale": SCORE_CELLS,
@@ -58,6 +62,8 @@ class Rules(NamedTuple):
     prior: Prior
     grid: Array  # times of the multiscale score, in units of the weighting
     score: str
+    sizes: Array  # int64 (T,): the most points that each tree takes, EVERY for all that are held
+    n_judges: int = LEAST_ROWS  # the most scores to compare others with
 
 
 class Stream:
@@ -70,8 +76,14 @@ class Stream:
         self.forest: Forest = engine.empty_forest(rules.plan, engine.new_states(rules.plan))
         self.points: Points = new_points(rules.plan.n_trees, self.forest.left.shape[1], 0, self.n_features)
         self.rng = rules.plan.seed.spawn(1)[0].generate_state(4, np.uint64)  # for policies that draw
+        self.seeds = rules.plan.seed.spawn(1)[0].generate_state(rules.plan.n_trees, np.uint64)  # of the trees' tickets
+        self.bars = np.full(rules.plan.n_trees, NO_BAR)
+        self.numbers = np.empty(0, np.int64)  # the arrival of the point in each slot, NONE in a free one
         self.next_birth = 1  # the arrival after which the trees are grown anew; 0 when they no longer are
         self.in_doubt = False  # whether learning was interrupted half-way
+        self.judges = RunningCalibration(
+            rules.n_judges
+        )  # the scores of those who came last and were asked to be judged
         self.parting_scores = np.empty(0)  # of the points that a summary has forgotten, as `score_held` gives them
 
     @property
@@ -106,6 +118,7 @@ class Stream:
             "n_seen": holdings.n_seen,
             "next_birth": self.next_birth,
             "has_fixed_weights": plan.weighting.fixed is not None,
+            "n_judges": rules.n_judges,
         }
         arrays = {
             "lifetime": np.array(plan.lifetime),
@@ -118,6 +131,10 @@ class Stream:
             "times": holdings.times,
             "keys": pack_keys(holdings.held_keys),
             "fixed": np.empty(0) if plan.weighting.fixed is None else plan.weighting.fixed,
+            "sizes": rules.sizes,
+            "seeds": self.seeds,
+            "judges": self.judges.arrivals,
+            "judging": self.judges.scores,
         }
         return header, {**packed("points", self.points), **{f"stream/{name}": part for name, part in arrays.items()}}
 
@@ -136,27 +153,41 @@ class Stream:
             None,
         )
         stream = cls.__new__(cls)
-        stream.rules = Rules(plan, decode(header["policy"]), prior, part["grid"], header["score"])
+        n_judges = header.get("n_judges", LEAST_ROWS)
+        sizes = part.get(
+            "sizes", np.full(plan.n_trees, EVERY, np.int64)
+        )  # trees took every point before there were any
+        stream.rules = Rules(plan, decode(header["policy"]), prior, part["grid"], header["score"], sizes, n_judges)
+        stream.seeds = part.get("seeds", np.zeros(plan.n_trees, np.uint64))
         stream.lifetimes, stream.forest, stream.rng = lifetimes, forest, part["rng"]
         stream.points, stream.next_birth, stream.in_doubt = (
             unpacked("points", arrays, Points),
             header["next_birth"],
             False,
         )
+        stream.judges = RunningCalibration.of_state(
+            n_judges, part.get("judges", np.empty(0, np.int64)), part.get("judging", np.empty(0))
+        )
         stream.parting_scores = np.empty(0)
         stream.holdings = Holdings(stream.rules.policy or Window(WARM_UP))
         stream.holdings.n_seen = header["n_seen"]
         stream.holdings.clock, stream.holdings.floor = float(part["clock"]), float(part["floor"])
         stream.holdings.restore(part["arrivals"], part["ranks"], part["times"], unpack_keys(part["keys"]))
+        stream.numbers = part["arrivals"].copy()
         stream.check()
+        stream.bars = stream._bars_now()
         return stream
 
     def check(self) -> None:
         """Raise unless trees, points and holdings agree with each other and with the rules."""
         rules, plan, holdings = self.rules, self.rules.plan, self.holdings
         points, held = (self.points, holdings.held) if self.keeps_points else (None, None)
-        check_forest(self.forest, points=points, held=held, lifetime=plan.lifetime, max_depth=plan.max_depth)
+        alike = not self.is_sampled
+        check_forest(
+            self.forest, points=points, held=held, lifetime=plan.lifetime, max_depth=plan.max_depth, alike=alike
+        )
         holdings.check()
+        self._check_samples()
         n_slots, n_features = self.points.values.shape
         sizes = {"slots": (n_slots, holdings.capacity), "features": (n_features, self.n_features)}
         if not self.keeps_points:
@@ -168,8 +199,23 @@ class Stream:
             raise ValueError(f"its stream goes by {rules.policy!r} and {rules.score!r}, which is nothing known")
         if self.rng.shape != (4,) or self.rng.dtype != np.uint64:
             raise ValueError("the generator of its stream is not one")
+        if len(self.judges) and not 0 <= self.judges.arrivals[0] <= self.judges.arrivals[-1] < holdings.n_seen:
+            raise ValueError("its stream has scores of rows that have not come")
         if rules.grid.shape != self.lifetimes.shape or not (rules.grid > 0).all():
             raise ValueError("the times of its score are not positive")
+
+    def _check_samples(self) -> None:
+        """Raise unless every tree holds the points that its tickets say."""
+        n_trees, sizes = self.rules.plan.n_trees, self.rules.sizes
+        for name, part, kind in (("sizes", sizes, np.int64), ("seeds", self.seeds, np.uint64)):
+            if part.shape != (n_trees,) or part.dtype != kind:
+                raise ValueError(f"its stream has not one of the {name} of samples for each tree")
+        if (sizes < 1).any() or (self.is_sampled and self.rules.policy is None):
+            raise ValueError("the sizes of its samples are not those of any")
+        if self.is_sampled:
+            is_member = self.points.links[:, self.holdings.held, 2] != NONE
+            if not np.array_equal(is_member, self._is_drawn()):
+                raise ValueError("its trees do not hold the points that were drawn for them")
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
@@ -211,29 +257,35 @@ class Stream:
         """Score rows without learning them."""
         idle = np.full(len(rows), NONE, np.int32)
         schedule = Schedule(idle, np.zeros(len(rows), np.int32), np.empty(0, np.int32))
-        return self._run(rows, schedule, self.rules.score, n_jobs)
+        return self._run(rows, schedule, self.rules.score, n_jobs, self._samples)
 
-    def score_held(self, n_jobs: int | None) -> Array:
+    def score_held(self, n_jobs: int | None, most: int) -> Array:
         """Score points held, each by the forest without it: what it would have got had it come only now.
 
         One point after another leaves a copy of the forest, is scored and comes back. Of many points a part, spread
-        over all arrivals, tells enough.
+        over all arrivals, tells enough: so many at most.
         """
         slots = self.holdings.held.astype(np.int32)
         if len(slots) == 0:
             return np.empty(0)
-        slots = np.ascontiguousarray(slots[:: -(-len(slots) // _MOST_HELD_OUT)])
+        slots = np.ascontiguousarray(slots[:: -(-len(slots) // most)])
         copy = deepcopy(self)
-        engine.remove_points(copy.forest, copy.points, slots[:1], self._limits, n_jobs)
+        others = copy._samples_without(slots[:1])
+        engine.remove_points(copy.forest, copy.points, slots[:1], self._limits, n_jobs, others)
         turns = Schedule(slots, np.minimum(np.arange(1, len(slots) + 1), len(slots) - 1).astype(np.int32), slots[1:])
-        return copy._run(self.points.values[slots], turns, self.rules.score, n_jobs)
+        return copy._run(self.points.values[slots], turns, self.rules.score, n_jobs, others)
+
+    def judge(self, scores: Array, came: int) -> Array:
+        """The p-values of the scores of rows that have come, the first of them as arrival `came`."""
+        return self.judges.p_values_then_learn(scores, np.arange(came, came + len(scores)))
 
     def delete(self, slots: Sequence[int], n_jobs: int | None) -> None:
         """Take points out again."""
         gone = np.array(slots, np.int32)
         with self._changing():
+            self.judges.forget(self.numbers[gone].tolist())
             self.holdings.remove(slots)
-            engine.remove_points(self.forest, self.points, gone, self._limits, n_jobs)
+            engine.remove_points(self.forest, self.points, gone, self._limits, n_jobs, self._samples_without(gone))
             self._let_go(gone)
 
     def subtract(self, rows: Array, n_jobs: int | None) -> int:
@@ -277,8 +329,9 @@ class Stream:
         self._make_slots(len(rows))
         self._make_nodes(len(rows))
         with self._changing():
+            samples = self._samples
             schedule = self._admit(rows, keys, times)
-            scores = self._run(rows, schedule, self.rules.score if is_scored else None, n_jobs)
+            scores = self._run(rows, schedule, self.rules.score if is_scored else None, n_jobs, samples)
             self._let_go(schedule.leaving)
             if self.holdings.n_seen == self.next_birth:
                 self._give_birth(n_jobs)
@@ -290,26 +343,65 @@ class Stream:
             self.holdings.n_seen += len(rows)
             return Schedule(np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int32), np.empty(0, np.int32))
         draws = engine.draw_exponentials(self.rng, len(rows)) if self.holdings.policy.is_random else np.empty(0)
+        came = self.holdings.n_seen
         schedule = self.holdings.admit(keys, times, draws)
         kept = np.flatnonzero(schedule.slots != NONE)
-        self.points.values[schedule.slots[kept]] = rows[kept]
+        slots = schedule.slots[kept]
+        self.points.values[slots], self.numbers[slots] = rows[kept], came + kept
         return schedule
 
-    def _run(self, rows: Array, schedule: Schedule, score: str | None, n_jobs: int | None) -> Array:
+    def _run(self, rows: Array, schedule: Schedule, score: str | None, n_jobs: int | None, samples: Samples) -> Array:
         prior, domain = self.rules.prior, self.rules.plan.domain
         kind = SCORE_NOTHING if score is None else _SCORES[score]
         lifetimes = self.lifetimes if kind in (SCORE_CELLS, SCORE_LOG_CELLS) else np.empty(0)
         scoring = Scoring(kind, lifetimes, prior.strength, prior.is_open, domain)
-        return engine.run_chunk(self.forest, self.points, Chunk(rows, *schedule), self._limits, scoring, n_jobs)
+        chunk = Chunk(rows, *schedule)
+        return engine.run_chunk(self.forest, self.points, chunk, self._limits, scoring, n_jobs, samples)
 
     def _let_go(self, slots: Array) -> None:
         """Wipe the points that have left out of their slots."""
-        self.points.values[slots] = 0.0
+        self.points.values[slots], self.numbers[slots] = 0.0, NONE
         self.holdings.settle(slots.tolist())
 
     @property
     def _limits(self) -> Limits:
         return Limits(self.rules.plan.lifetime, self.rules.plan.depth_limit)
+
+    # ---- samples ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether trees take samples of their own from the points held."""
+        return bool((self.rules.sizes < EVERY).any())
+
+    @property
+    def _samples(self) -> Samples:
+        """What decides which points trees take, with the points held now."""
+        return Samples(self.rules.sizes, self.seeds, self.bars, self.numbers, self.numbers != NONE)
+
+    def _samples_without(self, slots: Array) -> Samples:
+        """As `_samples`, as if the points in `slots` had left."""
+        samples = self._samples
+        samples.is_held[slots] = False
+        return samples
+
+    def _is_drawn(self) -> Array:
+        """Which of the points held, by order of arrival, each tree takes: the lowest tickets, bool (T, n)."""
+        held, sizes = self.holdings.held, self.rules.sizes
+        is_drawn = np.ones((len(sizes), len(held)), np.bool_)
+        for size in np.unique(sizes[sizes < len(held)]):
+            alike = sizes == size
+            tickets = engine.tickets(self.seeds[alike], self.numbers[held])
+            is_drawn[alike] = tickets <= np.partition(tickets, size - 1, axis=1)[:, size - 1 : size]
+        return is_drawn
+
+    def _bars_now(self) -> Array:
+        """The highest ticket of each tree that holds as many points as it may."""
+        if not self.is_sampled:
+            return np.full(len(self.seeds), NO_BAR)
+        tickets, is_drawn = engine.tickets(self.seeds, self.numbers[self.holdings.held]), self._is_drawn()
+        highest = np.where(is_drawn, tickets, np.uint64(0)).max(axis=1, initial=0)
+        return np.where(is_drawn.sum(axis=1) == self.rules.sizes, highest, NO_BAR)
 
     # ---- room -------------------------------------------------------------------------------------------------------
 
@@ -320,22 +412,27 @@ class Stream:
             most = (self.holdings.policy.n or np.inf) + n_coming
             n_slots = int(min(max(needed, 2 * self.holdings.capacity), most))
             points = pad_points(self.points, 0, n_slots)
+            numbers = np.append(self.numbers, np.full(n_slots - len(self.numbers), NONE))
             self.holdings.make_room(n_slots)
-            self.points = points
+            self.points, self.numbers = points, numbers
 
     def _make_nodes(self, n_coming: int) -> None:
         """Have node slots for so many more points."""
-        plan, most = self.rules.plan, self.rules.plan.most_nodes()
-        if self.keeps_points:
-            most = plan.most_nodes((self.holdings.policy.n or 2**30) + 1)
-        needed = min(plan.most_nodes(self.n_points + n_coming), most)
-        capacity = self.forest.left.shape[1]
-        if needed + engine.ROOM_TO_MOVE > capacity:
-            n_nodes = min(max(needed, 2 * capacity), most)
-            engine.refuse_if_too_large(plan, n_nodes, boxed=True)
-            forest = pad(self.forest, n_nodes + engine.ROOM_TO_MOVE)
-            points = pad_points(self.points, n_nodes + engine.ROOM_TO_MOVE, 0) if self.keeps_points else self.points
-            self.forest, self.points = forest, points
+        plan, capacity = self.rules.plan, self.forest.left.shape[1] - engine.ROOM_TO_MOVE
+        most_points = self._most_points + 1 if self.keeps_points else 2**30
+        needed = 2 * min(self.n_points + n_coming, most_points) - 1
+        if needed <= capacity or capacity >= plan.most_nodes(most_points):
+            return
+        n_nodes = min(max(needed, 2 * capacity), plan.most_nodes(most_points))
+        engine.refuse_if_too_large(plan, n_nodes, boxed=True)
+        forest = pad(self.forest, n_nodes + engine.ROOM_TO_MOVE)
+        points = pad_points(self.points, n_nodes + engine.ROOM_TO_MOVE, 0) if self.keeps_points else self.points
+        self.forest, self.points = forest, points
+
+    @cached_property
+    def _most_points(self) -> int:
+        """The most points that a tree may come to hold."""
+        return min(self.holdings.policy.n or 2**30, int(self.rules.sizes.max()))
 
     # ---- trees anew -------------------------------------------------------------------------------------------------
 
@@ -344,7 +441,7 @@ class Stream:
         self.next_birth = 2 * self.next_birth if self.next_birth < WARM_UP else 0
         self.rebuild(n_jobs)
         if not self.keeps_points:
-            self.parting_scores = self.score_held(n_jobs)
+            self.parting_scores = self.score_held(n_jobs, WARM_UP)
             self._forget_points()
 
     def _weigh(self, rows: Array) -> Plan:
@@ -357,11 +454,15 @@ class Stream:
         """Grow all trees from the points held, with the generators they have."""
         slots, n_nodes = self.holdings.held, self.forest.left.shape[1]
         if len(slots):
-            forest = engine.grow_trees(self.points.values[slots], len(slots), plan, self.forest.rng)
+            members = _numbered(self._is_drawn())
+            n_members = (members != NONE).sum(axis=1)
+            forest = engine.grow_trees(self.points.values[slots], n_members, plan, self.forest.rng, members)
         else:
-            forest = engine.empty_forest(plan, self.forest.rng)
-        self.forest = pad(forest, max(n_nodes, plan.most_nodes(max(len(slots), 1)) + engine.ROOM_TO_MOVE))
-        self.points = engine.hold_points(self.forest, self.points.values, slots, n_jobs)
+            members, forest = np.empty((plan.n_trees, 0), np.int64), engine.empty_forest(plan, self.forest.rng)
+        self.forest = pad(forest, max(n_nodes, plan.most_nodes(max(members.shape[1], 1)) + engine.ROOM_TO_MOVE))
+        in_slots = np.where(members == NONE, NONE, slots[members]) if len(slots) else members
+        self.points = engine.hold_points(self.forest, self.points.values, in_slots, n_jobs)
+        self.bars = self._bars_now()
 
     def _forget_points(self) -> None:
         """Keep the trees alone."""
@@ -369,6 +470,7 @@ class Stream:
         self.holdings = Holdings(self.holdings.policy)
         self.holdings.n_seen = n_seen
         self.points = new_points(len(self.forest.left), 0, 0, self.n_features)
+        self.numbers = np.empty(0, np.int64)
 
     def refuse_if_in_doubt(self) -> None:
         """Raise if learning was once cut short, so that the trees may disagree with the points and with each other."""
@@ -385,3 +487,9 @@ class Stream:
         self.in_doubt = True
         yield
         self.in_doubt = False
+
+
+def _numbered(is_drawn: Array) -> Array:
+    """The places of the true values in each row, in order, (T, most); NONE after the last."""
+    order = np.argsort(~is_drawn, axis=1, kind="stable")[:, : int(is_drawn.sum(axis=1).max())]
+    return np.where(np.take_along_axis(is_drawn, order, axis=1), order, NONE)

@@ -30,10 +30,15 @@ def all_or_nothing(thing: object) -> Iterator[None]:
         raise
 
 
-def read_rows(estimator: BaseEstimator, X: Any, *, reset: bool, at_least: int = 1) -> Array:
-    """`X` as a C-contiguous, writable float64 matrix of finite values, its columns checked against the fit's."""
+def read_rows(
+    estimator: BaseEstimator, X: Any, *, reset: bool, at_least: int = 1, allow_missing: bool = False
+) -> Array:
+    """`X` as a C-contiguous, writable float64 matrix of finite values, its columns checked against the fit's.
+
+    Where values are allowed to be missing they are NaN.
+    """
     if not reset and _is_plain(estimator, X):
-        _refuse_extreme(estimator, X)
+        _refuse_extreme(estimator, X, allow_missing)
         return X  # type: ignore[no-any-return]
     _refuse_unmeasurable(X)
     try:
@@ -49,7 +54,7 @@ def read_rows(estimator: BaseEstimator, X: Any, *, reset: bool, at_least: int = 
     except (TypeError, ValueError) as problem:
         _name_unreadable_cell(X, problem)
         raise
-    _refuse_extreme(estimator, rows)
+    _refuse_extreme(estimator, rows, allow_missing)
     return np.require(np.asarray(rows), np.float64, ["C", "W"])
 
 
@@ -187,6 +192,13 @@ def read_share(name: str, value: Any) -> float:
     return float(value)
 
 
+def read_rate(name: str, value: Any) -> float:
+    """A number between 0 and 1, neither of them, that a caller gave, checked."""
+    if not isinstance(value, Real) or not 0 < float(value) < 1:
+        raise ValueError(f"{name} must be a number between 0 and 1, both excluded; got {value!r}")
+    return float(value)
+
+
 def read_times(name: str, value: Any, latest: float) -> Array:
     """One or more times from 0 to `latest` that a caller gave, as a vector, checked."""
     times = np.atleast_1d(_as_floats(name, value))
@@ -201,10 +213,12 @@ def column_name(estimator: BaseEstimator, k: int) -> str:
     return str(k) if names is None else repr(str(names[k]))
 
 
-def _refuse_extreme(estimator: BaseEstimator, rows: Array) -> None:
-    """Raise if any value is NaN, infinite or too large to measure, naming the first."""
-    with np.errstate(invalid="ignore"):
-        bad = ~(np.abs(rows) <= LARGEST)
+def _refuse_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> None:
+    """Raise if any value is NaN, unless that is allowed, infinite or too large to measure, naming the first."""
+    sizes = np.abs(rows)
+    if not rows.size or sizes.max() <= LARGEST:  # which NaN is not
+        return
+    bad = sizes > LARGEST if allow_missing else ~(sizes <= LARGEST)
     if not bad.any():
         return
     i, k = (int(place) for place in np.argwhere(bad)[0])
@@ -212,10 +226,17 @@ def _refuse_extreme(estimator: BaseEstimator, rows: Array) -> None:
     place = f"row {i}, column {column_name(estimator, k)}"
     more = f" ({n_bad:,} such values in all)" if n_bad > 1 else ""
     if np.isnan(value):
-        raise ValueError(f"Input X contains NaN: {place} is missing{more}; drop such rows or fill them in first")
+        raise ValueError(f"Input X contains NaN: {place} is missing{more}; {_remedy_for_missing(estimator)}")
     if np.isinf(value):
         raise ValueError(f"Input X contains infinity: {place} is {value}{more}; drop such rows or cap the values first")
     raise ValueError(f"{place} is {value:g}{more}: values beyond {LARGEST:g} cannot be measured; rescale the column")
+
+
+def _remedy_for_missing(estimator: BaseEstimator) -> str:
+    """What to do about values that are missing where they may not be."""
+    if getattr(estimator, "missing", "error") == "error":
+        return 'drop such rows, fill them in first, or set missing="marginalise"'
+    return "this needs complete rows: drop such rows or fill them in first, as impute(X) does"
 
 
 def _refuse_unmeasurable(X: Any) -> None:

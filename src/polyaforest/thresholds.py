@@ -1,6 +1,16 @@
-"""Where to draw the line when nobody has said where."""
+"""Where to draw the line: when nobody has said where, and so that it means a rate of false alarms.
+
+Scores are higher for normal rows; a row is flagged if its score is *below* the line.
+"""
 
 from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Iterable
+from fractions import Fraction
+from math import ceil
+from typing import Self
 
 import numpy as np
 
@@ -30,3 +40,156 @@ def end_of_tail(log_scores: Array, rate: float) -> float:
     if step <= 0:  # ties down to the quartile: the mean excess of an exponential tail gives the same step
         step = 2 * np.log(2) * np.maximum(median - log_scores, 0).mean()
     return float(median - np.log2(0.5 / rate) * step)
+
+
+# ---- p-values ------------------------------------------------------------------------------------------------------
+
+
+def conformal_p_values(scores: Array, calibration: Array) -> Array:
+    """How surprising scores are next to those of a calibration set: (1 + number of them not above it) / (n + 1).
+
+    If a score and those of the calibration set could have come in any order, its p-value is at most alpha with a
+    probability of at most alpha, for every alpha. Ties count against surprise, which keeps that true with them.
+
+    Examples
+    --------
+    >>> conformal_p_values(np.array([-9.0, 2.0]), calibration=np.array([1.0, 2.0, 3.0, 4.0]))
+    array([0.2, 0.6])
+    """
+    ranks = np.searchsorted(np.sort(calibration), scores, side="right")
+    return (1 + ranks) / (len(calibration) + 1)
+
+
+def least_calibration(alpha: float) -> int:
+    """The size that a calibration set needs for any p-value to be `alpha` or less.
+
+    Examples
+    --------
+    >>> least_calibration(0.05)
+    19
+    """
+    n = ceil(1 / Fraction(alpha)) - 1
+    return n - 1 if n > 0 and 1 / n <= alpha else n  # by the p-value as it is rounded: 1 / 3 is not above itself
+
+
+def conformal_threshold(calibration: Array, alpha: float) -> float:
+    """The line below which are exactly the scores with a p-value of at most `alpha`."""
+    n = len(calibration)
+    if n < least_calibration(alpha):
+        raise ValueError(
+            f"a false alarm rate of {alpha:g} needs at least {least_calibration(alpha):,} scores to calibrate with; "
+            f"there are {n:,}: give more rows or allow a higher rate"
+        )
+    rank = int(alpha * (n + 1))  # how many may be at or below a score that is flagged; rounding may be off by one
+    while (1 + rank) / (n + 1) > alpha:
+        rank -= 1
+    return float(np.partition(calibration, rank)[rank])
+
+
+def benjamini_hochberg(p_values: Array, rate: float) -> Array:
+    """Which of many to flag so that, on average, at most a share `rate` of those flagged are false discoveries.
+
+    Sorted p-values p_1 <= ... <= p_m: the largest k with p_k <= rate * k / m, and all up to it.
+
+    Examples
+    --------
+    >>> benjamini_hochberg(np.array([0.001, 0.9, 0.04, 0.03]), rate=0.1)
+    array([ True, False,  True,  True])
+    """
+    m = len(p_values)
+    ascending = np.sort(p_values)
+    small = np.flatnonzero(ascending <= rate * np.arange(1, m + 1) / m)
+    if not small.size:
+        return np.zeros(m, np.bool_)
+    return np.asarray(p_values <= ascending[small[-1]])
+
+
+class RunningCalibration:
+    """The scores of the last `n` arrivals, against which those that come are judged.
+
+    Each score belongs to an arrival, a number that only rises. The result is the same score by score or in chunks.
+
+    Parameters
+    ----------
+    n : int
+        How many scores are held at most.
+
+    Examples
+    --------
+    >>> calibration = RunningCalibration(3)
+    >>> calibration.p_values_then_learn(np.array([5.0, 4.0, 6.0, 1.0]), arrivals=np.arange(4))
+    array([1.  , 0.5 , 1.  , 0.25])
+    >>> calibration.scores
+    array([4., 6., 1.])
+    """
+
+    def __init__(self, n: int) -> None:
+        if n < 1:
+            raise ValueError(f"a running calibration holds at least one score, not {n}")
+        self.n = n
+        self._by_arrival: OrderedDict[int, float] = OrderedDict()
+        self._ascending: list[float] = []
+
+    @classmethod
+    def of_state(cls, n: int, arrivals: Array, scores: Array) -> Self:
+        """The calibration that holds these scores; its own `arrivals` and `scores` make it again."""
+        calibration = cls(n)
+        if len(scores) > n:
+            raise ValueError(f"there are {len(scores)} scores to calibrate with, more than {n}")
+        numbers, values = calibration._read(scores, arrivals)
+        calibration._by_arrival.update(zip(numbers, values, strict=True))
+        calibration._ascending = sorted(values)
+        return calibration
+
+    def __len__(self) -> int:
+        return len(self._ascending)
+
+    @property
+    def arrivals(self) -> Array:
+        """The arrivals whose scores are held, ascending, int64 (n_held,)."""
+        return np.fromiter(self._by_arrival.keys(), np.int64, len(self))
+
+    @property
+    def scores(self) -> Array:
+        """The scores held, by order of arrival, float64 (n_held,)."""
+        return np.fromiter(self._by_arrival.values(), np.float64, len(self))
+
+    @property
+    def ascending(self) -> Array:
+        """The scores held, the least normal first, float64 (n_held,)."""
+        return np.array(self._ascending, np.float64)
+
+    def p_values(self, scores: Array) -> Array:
+        """The p-values of scores that do not join."""
+        return conformal_p_values(scores, self.ascending)
+
+    def p_values_then_learn(self, scores: Array, arrivals: Array) -> Array:
+        """One after another: the p-value of a score by those held, then it joins them and the oldest one leaves."""
+        numbers, values = self._read(scores, arrivals)
+        by_arrival, ascending, p_values = self._by_arrival, self._ascending, []
+        for number, score in zip(numbers, values, strict=True):
+            p_values.append((1 + bisect_right(ascending, score)) / (len(ascending) + 1))
+            if len(ascending) == self.n:
+                del ascending[bisect_left(ascending, by_arrival.popitem(last=False)[1])]
+            insort(ascending, score)
+            by_arrival[number] = score
+        return np.array(p_values, np.float64)
+
+    def forget(self, arrivals: Iterable[int]) -> None:
+        """Take the scores of these arrivals out, of those that are still held."""
+        for number in arrivals:
+            score = self._by_arrival.pop(int(number), None)
+            if score is not None:
+                del self._ascending[bisect_left(self._ascending, score)]
+
+    def _read(self, scores: Array, arrivals: Array) -> tuple[list[int], list[float]]:
+        """Scores to come and their arrivals, checked."""
+        numbers, values = np.asarray(arrivals, np.int64), np.asarray(scores, np.float64)
+        if numbers.ndim != 1 or numbers.shape != values.shape:
+            raise ValueError(f"there are {np.size(values)} scores for {np.size(numbers)} arrivals: give one for each")
+        if np.isnan(values).any():
+            raise ValueError(f"score {int(np.isnan(values).argmax())} is not a number")
+        newest = next(reversed(self._by_arrival), None)
+        if (np.diff(numbers) <= 0).any() or (newest is not None and numbers.size and numbers[0] <= newest):
+            raise ValueError("arrivals must rise, from score to score and from call to call")
+        return numbers.tolist(), values.tolist()

@@ -429,7 +429,7 @@ def test_a_quantile_filter_flags_the_odd(is_protected):
 
 def test_a_filter_in_a_pipeline_keeps_the_odd_from_what_follows():
     detector = StreamingMPF(n_estimators=20, window=128, seed=0)
-    model = anomaly.ThresholdFilter(detector, threshold=0.74) | preprocessing.StandardScaler()
+    model = anomaly.ThresholdFilter(detector, threshold=0.87) | preprocessing.StandardScaler()
     for x, _ in labelled(600):
         model.learn_one(x)
     scaler = model["StandardScaler"]

@@ -28,6 +28,7 @@ from test_reference import assert_same_tree, generators, sides, slots, weights_o
 from polyaforest import StreamingMPF
 from polyaforest import _engine as engine
 from polyaforest._arrays import (
+    EVERY,
     LEAST_LOG,
     NONE,
     SCORE_CELLS,
@@ -141,9 +142,9 @@ def assert_same_trees(forest: Forest, trees: list[naive.Tree], rngs: list[naive.
             assert not getattr(forest, name)[t, forest.size[t] :].any(), f"{name} of a free slot"
 
 
-def assert_same_lists(forest: Forest, points: Points, trees: list[naive.Tree], held: list[int]) -> None:
+def assert_same_lists(forest: Forest, points: Points, trees: list[naive.Tree], members: list[list[int]]) -> None:
     """Every leaf lists the rows that it holds in the reference, and nothing else is listed."""
-    for t, tree in enumerate(trees):
+    for t, (tree, held) in enumerate(zip(trees, members, strict=True)):
         listed = []
         leaves = set()
         for j, node in slots(forest, t, tree.root) if tree.root else []:
@@ -237,7 +238,7 @@ class Twins:
 
     def assert_alike(self) -> None:
         assert_same_trees(self.forest, self.trees, self.rngs)
-        assert_same_lists(self.forest, self.points, self.trees, self.held)
+        assert_same_lists(self.forest, self.points, self.trees, [self.held] * len(self.trees))
         plan, held = self.world.plan, np.array(self.held, np.int32)
         check_forest(self.forest, points=self.points, held=held, lifetime=plan.lifetime, max_depth=plan.max_depth)
 
@@ -275,19 +276,22 @@ def test_trees_that_points_come_to_and_leave_equal_the_reference_draw_for_draw(w
 
 
 class StreamTwins:
-    """A stream and its twin in the reference: arrivals, the window, and trees grown anew while features are weighed."""
+    """A stream and its twin in the reference: arrivals, the window, samples, and trees grown anew in the beginning."""
 
-    def __init__(self, world: World, window: int | None, score: str) -> None:
+    def __init__(self, world: World, window: int | None, score: str, sizes: list[int] | None = None) -> None:
         self.world, self.window, self.rngs = world, window, generators_of(world.plan)
         policy = None if window is None else Window(window)
-        self.stream = Stream(Rules(world.plan, policy, world.prior, GRID, score))
+        self.sizes = [EVERY] * len(self.rngs) if sizes is None else sizes
+        self.stream = Stream(Rules(world.plan, policy, world.prior, GRID, score, np.array(self.sizes, np.int64)))
         self.trees = [naive.empty_tree([1.0] * world.rows.shape[1], sides(world.plan.domain)) for _ in self.rngs]
         self.scoring = world.scoring(KINDS[score])
         self.held, self.n_seen, self.next_birth = [], 0, 1
+        self.arrivals = []  # the number of each of the points held
 
     def begin_with(self, rows: list[int]) -> None:
         self.stream.begin_with(self.world.rows[rows], [None] * len(rows), np.full(len(rows), np.nan), None)
         self.held, self.n_seen, self.next_birth = rows[-(self.window or len(rows)) :], len(rows), 0
+        self.arrivals = list(range(len(rows) - len(self.held), len(rows)))
         self._grow_anew(weighting_of_rows(self.world.rows[rows]))
 
     def advance(self, rows: list[int], *, is_scored: bool) -> None:
@@ -311,9 +315,10 @@ class StreamTwins:
     def _come(self, i: int, is_scored: bool) -> float | None:
         x = self.world.rows[i].tolist()
         score = reference_score(self.trees, x, self.scoring) if is_scored else None
-        for tree, rng in zip(self.trees, self.rngs, strict=True):
-            naive.insert_point(rng, tree, x, self.world.plan.lifetime, self.world.depth)
+        before = [self.members(t) for t in range(len(self.trees))]
         self.held.append(i)
+        self.arrivals.append(self.n_seen)
+        self._keep_up(before)
         if self.window is not None and len(self.held) > self.window:
             self._leave(0)
         self.n_seen += 1
@@ -323,17 +328,35 @@ class StreamTwins:
         return score
 
     def _leave(self, place: int) -> None:
-        x = self.world.rows[self.held.pop(place)].tolist()
-        for tree, rng in zip(self.trees, self.rngs, strict=True):
-            naive.delete_point(rng, tree, x, self.world.plan.lifetime, self.world.depth)
+        before = [self.members(t) for t in range(len(self.trees))]
+        gone = self.arrivals.pop(place), self.held.pop(place)
+        self._keep_up(before, gone)
+
+    def members(self, t: int) -> list[int]:
+        """The arrivals that tree `t` holds: those with the lowest tickets."""
+        drawn = sorted(self.arrivals, key=lambda arrival: ticket(int(self.stream.seeds[t]), arrival))
+        return sorted(drawn[: self.sizes[t]])
+
+    def _keep_up(self, before: list[list[int]], gone: tuple[int, int] | None = None) -> None:
+        """Let every tree hold what it should: who has come joins before another makes way, who goes leaves first."""
+        row_of = dict([*zip(self.arrivals, self.held, strict=True), *([gone] if gone else [])])
+        for t, (tree, rng) in enumerate(zip(self.trees, self.rngs, strict=True)):
+            now, limits = self.members(t), (self.world.plan.lifetime, self.world.depth)
+            steps = [(naive.insert_point, set(now) - set(before[t])), (naive.delete_point, set(before[t]) - set(now))]
+            for change, arrivals in reversed(steps) if gone else steps:
+                for arrival in arrivals:
+                    change(rng, tree, self.world.rows[row_of[arrival]].tolist(), *limits)
 
     def _grow_anew(self, weighting: Weighting) -> None:
         plan = self.world.plan
         weighting = weighting._replace(fixed=plan.weighting.fixed)
         times = np.minimum(GRID / weighting.unit, plan.lifetime)
         self.scoring = self.scoring._replace(lifetimes=times if self.scoring.kind in WITH_TIMES else np.empty(0))
-        rows = self.world.rows[self.held]
-        self.trees = [grown(rng, rows, weights_of(rng, weighting), self.world) for rng in self.rngs]
+        row_of = dict(zip(self.arrivals, self.held, strict=True))
+        self.trees = [
+            grown(rng, self.world.rows[[row_of[a] for a in self.members(t)]], weights_of(rng, weighting), self.world)
+            for t, rng in enumerate(self.rngs)
+        ]
 
     def assert_alike(self) -> None:
         stream = self.stream
@@ -341,11 +364,22 @@ class StreamTwins:
         assert stream.n_points == len(self.held)
         if stream.keeps_points:
             assert_array_equal(stream.rows, self.world.rows[self.held])
-            assert_same_lists(stream.forest, stream.points, self.trees, stream.holdings.held.tolist())
+            slot_of = dict(zip(self.arrivals, stream.holdings.held.tolist(), strict=True))
+            members = [[slot_of[arrival] for arrival in self.members(t)] for t in range(len(self.trees))]
+            assert_same_lists(stream.forest, stream.points, self.trees, members)
         else:
             assert stream.points.values.size == stream.points.head.size == stream.points.links.size == 0
-        if self.held:
+        if self.held and not stream.is_sampled:
             check_forest(stream.forest, self.world.rows[self.held])
+        stream._check_samples()
+
+
+def ticket(seed: int, arrival: int) -> int:
+    """The place of an arrival in a SplitMix64 sequence, halved."""
+    word = (seed + arrival * 0x9E3779B97F4A7C15) % 2**64
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
+    return (word ^ (word >> 31)) >> 1
 
 
 def is_spared(tree: naive.Tree, x: list[float]) -> bool:
@@ -370,6 +404,30 @@ scores = st.sampled_from(list(KINDS))
 @given(world=worlds(), data=st.data(), window=st.integers(1, 6), score=scores, n_first=st.integers(0, 5))
 def test_a_stream_with_a_window_equals_the_reference_draw_for_draw(world, data, window, score, n_first):
     twins = StreamTwins(world, window, score)
+    if n_first:
+        twins.begin_with((np.arange(n_first) % len(world.rows)).tolist())
+        twins.assert_alike()
+    for step in data.draw(stream_steps(len(world.rows))):
+        if isinstance(step, list):
+            twins.advance(step, is_scored=data.draw(st.booleans()))
+        elif twins.held:
+            twins.delete(step % len(twins.held))
+        twins.assert_alike()
+
+
+@oracle
+@given(
+    world=worlds(),
+    data=st.data(),
+    window=st.integers(2, 8),
+    score=scores,
+    n_first=st.integers(0, 5),
+    sizes=st.lists(st.sampled_from([1, 2, 3, EVERY]), min_size=N_TREES, max_size=N_TREES),
+)
+def test_trees_that_take_samples_of_a_stream_equal_the_reference_draw_for_draw(
+    world, data, window, score, n_first, sizes
+):
+    twins = StreamTwins(world, window, score, sizes)
     if n_first:
         twins.begin_with((np.arange(n_first) % len(world.rows)).tolist())
         twins.assert_alike()

@@ -86,11 +86,13 @@ class StreamMachine(RuleBasedStateMachine):
         n_features=st.integers(1, 3),
         max_depth=st.sampled_from([None, 0, 1, 3]),
         lifetime=st.sampled_from([np.inf, 0.5]),
-        score=st.sampled_from(["multiscale", "mass", "log_mass"]),
+        score=st.sampled_from(["typicality", "multiscale", "mass", "log_mass"]),
+        max_samples=st.sampled_from([None, 1, 2, 3, "auto"]),
         seed=seeds,
     )
-    def begin(self, policy, n_features, max_depth, lifetime, score, seed):
+    def begin(self, policy, n_features, max_depth, lifetime, score, max_samples, seed):
         parameters = {"max_depth": max_depth, "lifetime": lifetime, "score": score, "random_state": seed}
+        parameters["max_samples"] = max_samples
         self.forest, self.twin = (StreamingMPF(n_estimators=N_TREES, window=policy, **parameters) for _ in range(2))
         self.model, self.n_features = Model(policy), n_features
         self.probes = np.random.default_rng(seed).normal(size=(3, n_features)) * 3
@@ -253,9 +255,10 @@ class StreamMachine(RuleBasedStateMachine):
         assert_array_equal(forest.points_, rows)
         assert forest.n_points_ == len(rows)
         assert forest.n_seen_ == model.n_seen
-        if len(rows):
+        if len(rows) and not forest._stream.is_sampled:
             check_forest(forest.forest_, rows)
         forest._stream.check()
+        assert_array_equal(forest._stream.bars, forest._stream._bars_now())
         assert np.isfinite(forest.score_samples(self.probes)).all()
 
     @invariant()

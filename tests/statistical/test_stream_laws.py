@@ -180,11 +180,44 @@ def test_points_that_stayed_share_a_cell_as_the_laplace_kernel_has_it(lifetime, 
 def test_points_in_a_detector_share_a_cell_as_the_laplace_kernel_has_it(window, n_trees):
     X, weights = pool(5), np.array(WEIGHTS[5][1])
     rows = X[np.random.default_rng(65).integers(len(X), size=150)]
-    detector = StreamingMPF(n_estimators=n_trees, window=window, feature_weights=weights, random_state=66)
+    detector = StreamingMPF(
+        n_estimators=n_trees, window=window, feature_weights=weights, max_samples=None, random_state=66
+    )
     detector.partial_fit(rows, times=np.arange(150.0))
     detector.delete(detector.keys_[1:3])
     assert len(detector.points_) >= 5
     assert_laplace(detector.forest_, detector.points_, weights)
+
+
+# ---- samples -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_trees", SIZES)
+@pytest.mark.parametrize("window", [Window(7), Window(duration=9.0), Reservoir(7)], ids=str)
+def test_trees_that_take_samples_are_mondrian_trees_of_samples_drawn_evenly(window, n_trees):
+    """Every pair of points is as likely as any other to be in a sample, and those that are share cells as ever."""
+    X, weights, size = pool(5), np.array(WEIGHTS[5][1]), 3
+    rows = X[np.random.default_rng(67).integers(len(X), size=150)]
+    detector = StreamingMPF(
+        n_estimators=n_trees, window=window, feature_weights=weights, max_samples=size, random_state=68
+    )
+    detector.partial_fit(rows, times=np.arange(150.0))
+    detector.delete(detector.keys_[1:3])
+    held, n = detector.points_, detector.n_points_
+    assert n >= 5
+    is_member = detector._stream.points.links[:, detector._stream.holdings.held, 2] != NONE
+    assert (is_member.sum(axis=1) == size).all()
+    found = {pair: is_member[:, pair].all(axis=1) for pair in combinations(range(n), 2)}
+    # a tree holds three pairs that have points in common, so the counts of pairs scatter less than if drawn one by one
+    scatter = sum((together.sum() - n_trees * 6 / (n * (n - 1))) ** 2 for together in found.values())
+    assert stats.chi2.sf(scatter / (n_trees * 6 / (n * (n - 1))), len(found) - 1) > ALARM / 2
+    assert stats.chisquare(is_member.sum(axis=0)).pvalue > ALARM / 2
+    cell = {time: cells(detector.forest_, held, time) for time in (0.1, 0.4)}
+    for (a, b), together in found.items():
+        for time, at in cell.items():
+            n_shared = int((at[together, a] == at[together, b]).sum())
+            chance = np.exp(-time * np.abs(held[a] - held[b]) @ weights)
+            assert stats.binomtest(n_shared, int(together.sum()), chance).pvalue > ALARM / (len(found) * len(cell))
 
 
 # ---- reservoirs ----------------------------------------------------------------------------------------------------

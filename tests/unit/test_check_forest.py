@@ -56,7 +56,7 @@ def sampled_processes():
 
 @cache
 def streamed(max_depth):
-    model = StreamingMPF(window=10, n_estimators=3, random_state=1, max_depth=max_depth)
+    model = StreamingMPF(window=10, n_estimators=3, random_state=1, max_depth=max_depth, max_samples=None)
     stream = model.partial_fit(np.random.default_rng(8).random((24, N_FEATURES)))._stream
     return Held(stream.forest, stream.points, stream.holdings.held)
 

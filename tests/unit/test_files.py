@@ -336,10 +336,10 @@ def test_the_crafted_file_without_fault_is_read(path):
     ("changes", "reason"),
     [
         ({"format": "other"}, "not a polyaforest model"),
-        ({"version": 2}, "format version 2, and this release reads up to version 1: upgrade polyaforest"),
+        ({"version": 3}, "format version 3, and this release reads up to version 2: upgrade polyaforest"),
         ({"version": 10**30, "arrays": None}, "upgrade polyaforest"),
-        ({"version": 0}, r"format version 0, and this release reads \[1\]"),
-        ({"version": -1}, r"format version -1, and this release reads \[1\]"),
+        ({"version": 0}, r"format version 0, and this release reads \[1, 2\]"),
+        ({"version": -1}, r"format version -1, and this release reads \[1, 2\]"),
         ({"version": True}, "True for a format version"),
         ({"version": 1.0}, "1.0 for a format version"),
         ({"version": "1"}, "'1' for a format version"),
@@ -508,10 +508,10 @@ def test_entries_that_claim_more_than_the_file_holds(path):
 
 def test_a_header_read_by_another_reader_of_the_table(model, monkeypatch):
     """What a later release does with files of today."""
-    monkeypatch.setattr(_files, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(_files, "FORMAT_VERSION", 3)
     assert read_model(model)[0] == HEADER
-    monkeypatch.setattr(_files, "_READERS", {2: None})
-    assert_refused(model, r"format version 1, and this release reads \[2\]")
+    monkeypatch.setattr(_files, "_READERS", {3: None})
+    assert_refused(model, r"format version 2, and this release reads \[3\]")
 
 
 # ---- what cannot be written ------------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def test_no_cut_is_left_that_only_parted_the_point_from_others():
 
 def test_the_trees_are_the_ones_there_would_be_had_the_point_never_come():
     """Cuts that did not only part it from others stay as they were, to the bit."""
-    forest = build(n_estimators=10).fit(ROWS[:15])
+    forest = build(n_estimators=10, max_samples=None).fit(ROWS[:15])
     before = [cuts_of(forest, t) for t in range(10)]
     forest.insert(SECRET[0], key=NAME)
     assert [cuts_of(forest, t) for t in range(10)] != before

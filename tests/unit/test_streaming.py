@@ -203,9 +203,79 @@ def test_fit_begins_afresh_and_the_stream_goes_on_from_there(name):
     assert forest.keys_ == build(window=window).partial_fit(ROWS, **given).keys_
 
 
-def test_every_tree_holds_every_point_whatever_max_samples_says():
-    forest = build(window=50, max_samples=4).fit(ROWS)
-    assert (forest.forest_.counts[range(3), forest.forest_.root] == 50).all()
+def members(forest):
+    """Which of the points held each tree holds, bool (T, n)."""
+    return forest._stream.points.links[:, forest._stream.holdings.held, 2] >= 0
+
+
+@pytest.mark.parametrize(
+    ("max_samples", "window", "sizes"),
+    [
+        (None, 20, [20] * 6),
+        ("auto", 20, [8, 10, 10, 10, 8, 10]),
+        ("auto", 200, [8, 16, 32, 64, 8, 16]),
+        ("auto", Window(duration=1e9), [8, 16, 32, 64, 8, 16]),
+        (5, 20, [5] * 6),
+        (50, 20, [20] * 6),
+        (0.25, 20, [5] * 6),
+        (0.001, 20, [1] * 6),
+    ],
+)
+@pytest.mark.parametrize("begins", ["fit", "partial_fit"])
+def test_every_tree_takes_a_sample_of_the_points_held(max_samples, window, sizes, begins):
+    forest = build(n_estimators=6, max_samples=max_samples, window=window)
+    getattr(forest, begins)(ROWS, times=np.arange(80.0))
+    np.testing.assert_array_equal(members(forest).sum(axis=1), sizes)
+    np.testing.assert_array_equal(forest.forest_.counts[range(6), forest.forest_.root], sizes)
+    assert forest.n_points_ == len(forest.points_)
+    assert_whole(forest)
+
+
+def test_samples_stay_full_while_points_come_and_go():
+    forest = build(n_estimators=4, max_samples=3, window=10)
+    for i, row in enumerate(ROWS):
+        forest.insert(row)
+        assert (members(forest).sum(axis=1) == min(i + 1, 3)).all()
+    for n_left in range(9, -1, -1):
+        forest.delete(forest.keys_[n_left // 2])
+        assert (members(forest).sum(axis=1) == min(n_left, 3)).all()
+        assert_whole(forest)
+
+
+def test_trees_differ_in_what_they_hold_and_keep_it_when_they_are_rebuilt():
+    forest = build(n_estimators=5, max_samples=4, window=40).partial_fit(ROWS)
+    before = members(forest)
+    assert len(np.unique(before, axis=0)) == 5
+    np.testing.assert_array_equal(members(forest.rebuild()), before)
+
+
+def test_a_point_in_no_sample_changes_nothing_by_coming_and_going():
+    forest = build(n_estimators=1, max_samples=2, window=40).fit(ROWS[:30])
+    stranger = next(key for key, (is_held,) in zip(forest.keys_, members(forest).T, strict=True) if not is_held)
+    before = forest.score_samples(ROWS)
+    np.testing.assert_array_equal(forest.delete(stranger).score_samples(ROWS), before)
+
+
+def test_a_share_of_a_window_in_time_is_a_share_of_nothing_known():
+    with pytest.raises(ValueError, match=r"max_samples=0.5 is a share .* does not say how many"):
+        build(max_samples=0.5, window=Window(duration=5.0)).partial_fit(ROWS, times=np.arange(80.0))
+
+
+@pytest.mark.parametrize("change", [{"window": None, "max_depth": 4}, {"domain": "data"}])
+def test_where_no_sample_can_be_drawn_every_tree_takes_all_points(change):
+    forest = build(max_samples=4, **change).fit(ROWS)
+    assert (forest.forest_.counts[range(3), forest.forest_.root] == forest.n_points_).all()
+
+
+def test_anomalies_that_come_together_do_not_vouch_for_each_other_in_small_samples():
+    odd = np.random.default_rng(3).normal([9.0, 150.0], 0.1, size=(10, 2))
+    rows = np.concatenate([ROWS[:60], odd])
+    gaps = {}
+    for max_samples in (4, None):
+        forest = build(n_estimators=50, max_samples=max_samples, window=70).fit(rows)
+        scores = forest.score_samples(np.concatenate([ROWS[60:], odd]))
+        gaps[max_samples] = (np.median(scores[:20]) - np.median(scores[20:])) / scores[:20].std()
+    assert gaps[4] > 1.5 * gaps[None]
 
 
 def test_features_are_weighed_by_all_rows_of_a_fit():
@@ -922,7 +992,7 @@ def test_parameters_are_checked_when_a_stream_begins():
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("contamination", [0.1, 0.5])
 def test_contamination_is_the_share_of_the_points_held_that_would_be_flagged_had_they_not_come(score, contamination):
-    forest = build(n_estimators=5, window=40, max_depth=6, score=score, contamination=contamination)
+    forest = build(n_estimators=5, window=40, max_depth=6, score=score, contamination=contamination, max_samples=None)
     for part in chunks(40):
         forest.partial_fit(ROWS[part] * (1 + part.start))
         scores = [

@@ -62,7 +62,8 @@ class StreamingMPF(_Detector):
     ----------
     contamination : float in (0, 0.5], default=0.1
         Share of the fitted rows to flag; or a thresholder of PyThresh.
-    n_estimators, max_samples, max_depth, prior_strength, lifetime, feature_weights, score, domain, random_state, n_jobs
+    n_estimators, max_samples, max_depth, prior_strength, lifetime, feature_weights, score, domain, missing,
+    random_state, n_jobs
         As for `polyaforest.StreamingMPF`.
 
     Attributes
@@ -102,6 +103,7 @@ class StreamingMPF(_Detector):
         feature_weights: Any = "auto",
         score: str = "typicality",
         domain: Any = None,
+        missing: str = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -114,6 +116,7 @@ class StreamingMPF(_Detector):
         self.feature_weights = feature_weights
         self.score = score
         self.domain = domain
+        self.missing = missing
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -127,7 +130,7 @@ class BatchMPF(_Detector):
     ----------
     contamination : float in (0, 0.5], default=0.1
         Share of the fitted rows to flag; or a thresholder of PyThresh.
-    n_estimators, max_depth, prior_strength, lifetime, feature_weights, score, domain, random_state, n_jobs
+    n_estimators, max_depth, prior_strength, lifetime, feature_weights, score, domain, missing, random_state, n_jobs
         As for `polyaforest.BatchMPF`.
 
     Attributes
@@ -151,6 +154,7 @@ class BatchMPF(_Detector):
         feature_weights: Any = "auto",
         score: str = "log_mass",
         domain: Any = None,
+        missing: str = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -162,5 +166,6 @@ class BatchMPF(_Detector):
         self.feature_weights = feature_weights
         self.score = score
         self.domain = domain
+        self.missing = missing
         self.random_state = random_state
         self.n_jobs = n_jobs

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin
@@ -16,20 +16,29 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest._arrays import Array, Forest, LeafTable, Posterior, Prior
+from polyaforest._calibration import n_to_calibrate, some_rows
 from polyaforest._check import check_forest
 from polyaforest._files import Arrays, Header, read_model, write_model
 from polyaforest._locks import ReadersWriterLock
+from polyaforest._mixture import Masses, Moments, moments
 from polyaforest._plan import Plan, Weighting
 from polyaforest._state import decode, encode, packed, refusing, unpacked
 from polyaforest._validation import (
+    read_rate,
     read_rows,
     read_share,
     read_times,
     read_weights,
 )
-from polyaforest.thresholds import auto_threshold
+from polyaforest.explain import Explanations, read_features
+from polyaforest.thresholds import auto_threshold, benjamini_hochberg, conformal_p_values, conformal_threshold
 
+if TYPE_CHECKING:
+    from polyaforest._reference import Reference, Witness
+
+_FEW = 16  # rows of a stream for which words are looked up at once
 _THRESHOLD_ROWS = 4096  # rows whose scores place the automatic threshold
+_ROWS_OF_MASSES = 2048  # rows whose masses are looked up, tree by tree, at a time
 Tabulate = Callable[[Posterior], LeafTable]
 _ROUNDING = 1 - 1e-12  # keeps a mass from falling below its own logarithm's exponential
 
@@ -59,18 +68,26 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         "feature_weights": [StrOptions({"auto"}), "array-like", None],
         "score": [StrOptions({"typicality", "multiscale", "mass", "log_mass"})],
         "contamination": [StrOptions({"auto"}), Interval(Real, 0, 0.5, closed="right")],
+        "false_alarm_rate": [Interval(Real, 0, 1, closed="neither"), None],
         "domain": [StrOptions({"data"}), "array-like", None],
+        "missing": [StrOptions({"error", "marginalise"})],
         "random_state": ["random_state"],
         "n_jobs": [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None],
     }
 
     _trees_count_alike: ClassVar[bool] = True  # whether all trees count as many rows
     _lifetimes: ClassVar[dict[str, Array]]  # times behind each score that has any, in units of the weighting
+    _grids: ClassVar[list[Array]]  # all of these times, and those of streams
+    _imputing_times: ClassVar[Array]  # times of the cells that missing values are filled in by, in the same units
     forest_: Forest
     lifetimes_: Array
     prior_: Prior
     _posterior: Posterior | None  # derived from the forest as it stands, None until it is asked for
     _offset: float | None  # as above
+    _calibration: Array | None = None  # scores of rows as if the forest had not learned them, if they are known
+    _doubt: tuple[Posterior, Any] | None = None  # how sure a posterior is, and which one
+    _reference: tuple[Posterior, str, Reference] | None = None  # what is typical, by which posterior and score
+    _quantiles: Array | None = None  # of the rows of a table, by which to tell what is usual
     _lock: ReadersWriterLock
 
     def _reading(self) -> AbstractContextManager[None]:
@@ -93,12 +110,17 @@ class PolyaForest(OutlierMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {name: part for name, part in state.items() if name != "_lock"}
+        return {name: part for name, part in state.items() if name not in ("_lock", "_reference")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "forest_" in state:
             self._lock = ReadersWriterLock()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self._marginalises
+        return tags
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
@@ -132,6 +154,8 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         }
         offset = np.nan if self._offset is None else self._offset
         numbers = {"prior_strength": np.array(self.prior_.strength), "offset": np.array(offset)}
+        known = {"quantiles": self._quantiles, "calibration": self._calibration}
+        numbers |= {name: part for name, part in known.items() if part is not None}
         return header, {**numbers, "lifetimes": self.lifetimes_, **packed("forest", self.forest_)}
 
     @classmethod
@@ -147,6 +171,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         forest.prior_ = Prior(float(arrays["prior_strength"]), bool(header["is_open"]))
         offset = float(arrays["offset"])
         forest._offset, forest._posterior = None if np.isnan(offset) else offset, None
+        forest._quantiles, forest._calibration = arrays.get("quantiles"), arrays.get("calibration")
         forest._lock = ReadersWriterLock()
         forest._check()
         return forest
@@ -160,6 +185,13 @@ class PolyaForest(OutlierMixin, BaseEstimator):
             raise ValueError("the number of its feature names is not that of its features")
         if not np.finfo(np.float64).tiny <= self.prior_.strength < np.inf:
             raise ValueError(f"its prior strength is {self.prior_.strength}")
+        if self._quantiles is not None:
+            self._check_quantiles(self._quantiles)
+        calibration = self._calibration
+        if calibration is not None and (
+            calibration.ndim != 1 or calibration.dtype != np.float64 or np.isnan(calibration).any()
+        ):
+            raise ValueError("the scores that it was calibrated with are not scores")
         times = self.lifetimes_
         if (
             times.ndim != 1
@@ -186,15 +218,64 @@ class PolyaForest(OutlierMixin, BaseEstimator):
             ``"mass"`` the same as ``mass(X)``, with ``"log_mass"`` the mean over trees of the log of
             ``tree_masses(X)``.
         """
-        return self._scores(self._read(X))
+        return self._scores(self._read(X, allow_missing=True))
 
     def decision_function(self, X: Any) -> Array:
         """``score_samples(X) - offset_``: negative for anomalies."""
-        return self.score_samples(X) - self.offset_
+        scores, offset = self.score_samples(X), self.offset_
+        with np.errstate(invalid="ignore"):
+            return np.where(scores == offset, 0.0, scores - offset)  # both may be infinite
 
     def predict(self, X: Any) -> Array:
         """+1 for normal rows, -1 for anomalies (``decision_function(X) < 0``)."""
         return np.where(self.decision_function(X) >= 0, 1, -1)
+
+    # ---- false alarms -----------------------------------------------------------------------------------------------
+
+    def p_value(self, X: Any) -> Array:
+        """How likely a row like those learned, but new, would look at least as strange: conformal p-values.
+
+        A p-value is (1 + the number of calibration scores that are not above the row's) / (1 + their number). The
+        calibration scores are those of rows that were learned, each scored as if it had not been. If the new row could
+        as well have been one of them, its p-value is at most alpha with a probability of about alpha, for every alpha.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+
+        Returns
+        -------
+        p_values : ndarray of shape (n_rows,)
+            From ``1 / (n + 1)``, for rows stranger than all n calibration scores, to 1.
+        """
+        rows = self._read(X, allow_missing=True)
+        return conformal_p_values(self._scores(rows), self._calibrated())
+
+    def discoveries(self, X: Any, rate: float = 0.1) -> Array:
+        """Which rows to flag if, on average, at most a share `rate` of those flagged may be false alarms.
+
+        The procedure of Benjamini and Hochberg on ``p_value(X)``: all rows are judged together, so that many of them do
+        not make many false alarms.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        rate : float between 0 and 1, default=0.1
+
+        Returns
+        -------
+        is_flagged : ndarray of bool, shape (n_rows,)
+        """
+        return benjamini_hochberg(self.p_value(X), read_rate("rate", rate))
+
+    def _calibrated(self) -> Array:
+        """The scores to compare others with."""
+        if self._calibration is None:
+            raise ValueError(
+                "this forest has no scores to compare with, because its trees hold all rows that they could be "
+                "calibrated with: set false_alarm_rate before fit, or max_samples to leave each tree some rows to judge"
+            )
+        return self._calibration
 
     # ---- probabilities ----------------------------------------------------------------------------------------------
 
@@ -213,7 +294,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         -------
         mass : ndarray of shape (n_rows,), or (n_rows, n_lifetimes) for an array of lifetimes
         """
-        rows = self._read(X)
+        rows = self._read(X, allow_missing=True)
         if lifetime is None:
             return self._leaf_means(kernels().mass_table, rows)
         times = read_times("lifetime", lifetime, self._grown_until)
@@ -223,14 +304,16 @@ class PolyaForest(OutlierMixin, BaseEstimator):
 
     def tree_masses(self, X: Any) -> Array:
         """Mass of the leaf that holds each row, in every tree, ndarray of shape (n_rows, n_estimators)."""
-        return self._leaf_values(kernels().mass_table, self._read(X), np.transpose)
+        return self._leaf_values(kernels().mass_table, self._read(X, allow_missing=True), np.transpose)
 
     def log_density(self, X: Any) -> Array:
         """Log of the forest's mean density at each row, over the features that vary.
 
-        Within a leaf the density is its mass divided by its volume.
+        Within a leaf the density is its mass divided by its volume. For a row that lacks values it is the density of
+        those that are there.
         """
-        return self._leaf_values(kernels().log_density_table, self._read(X), kernels().log_mean_exp)
+        rows = self._read(X, allow_missing=True)
+        return self._leaf_values(kernels().log_density_table, rows, kernels().log_mean_exp)
 
     def epsilon_level(self, X: Any, phi: float) -> Array:
         """The smallest epsilon at which each row is an (epsilon, phi)-anomaly: the phi-quantile of its tree masses.
@@ -259,11 +342,203 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         with self._reading():
             return Leaves(*kernels().leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs))
 
+    # ---- missing values ---------------------------------------------------------------------------------------------
+
+    def impute(self, X: Any, how: str = "mean") -> Array:
+        """The rows of `X` with their missing values (NaN) filled in by the forest, whatever the parameter `missing`.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        how : {"mean", "mode"}, default="mean"
+            "mean" fills in the conditional expectation of each value: the mean of the centres of the cells that the row
+            may be in, weighted by their mass and by how near they are in the values that are there. "mode" takes the
+            centre of the heaviest of these cells, so that values filled into one row go together.
+
+        Returns
+        -------
+        filled : ndarray of shape (n_rows, n_features)
+            Rows that lack nothing are as they were.
+        """
+        if how not in ("mean", "mode"):
+            raise ValueError(f'how must be "mean" or "mode"; got {how!r}')
+        check_is_fitted(self)
+        rows = read_rows(self, X, reset=False, allow_missing=True)
+        with self._reading():
+            if kernels().is_empty(self.forest_):
+                raise ValueError("a forest that holds no points knows nothing to fill in: let it learn some first")
+            return self._imputed(rows, how)
+
+    def _imputed(self, rows: Array, how: str) -> Array:
+        times = np.unique(np.minimum(self._imputing_times * self._unit_of_time, self._grown_until))
+        filled: Array = kernels().impute(self.forest_, self.posterior_, rows, times, how, self.n_jobs)
+        return filled
+
+    @property
+    def _unit_of_time(self) -> float:
+        """What the lifetimes are multiples of, told from them: parameters may have changed since they were set."""
+        for grid in self._grids:
+            if len(grid) == len(self.lifetimes_) and np.allclose(grid / grid[0], self.lifetimes_ / self.lifetimes_[0]):
+                return float(self.lifetimes_[0] / grid[0])
+        return 1.0
+
+    # ---- uncertainty ------------------------------------------------------------------------------------------------
+
+    def mass_moments(self, X: Any, lifetime: float | None = None) -> Moments:
+        """Mean and variance of the posterior of ``mass(X, lifetime)``, for a tree of the forest drawn at random.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        lifetime : float, optional
+            As in `mass`.
+
+        Returns
+        -------
+        moments : Moments
+            ``mean``, the same as ``mass(X, lifetime)``, and ``variance``, both of shape (n_rows,). The variance is what
+            the posterior of each tree leaves open, on average, and how much the trees disagree.
+        """
+        parts = [moments(masses) for masses in self._masses(X, lifetime)]
+        return Moments(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def credible_interval(self, X: Any, level: float = 0.9, lifetime: float | None = None) -> Array:
+        """Where the mass of each row lies with probability `level`, by the posterior of a tree drawn at random.
+
+        The interval is equal-tailed. It says how sure the forest is of a mass, not how often rows are flagged.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        level : float between 0 and 1, default=0.9
+        lifetime : float, optional
+            As in `mass`.
+
+        Returns
+        -------
+        interval : ndarray of shape (n_rows, 2)
+            Lower and upper bound. A bound too small for a float is 0.
+        """
+        level = read_rate("level", level)
+        return np.concatenate([kernels().intervals(masses, level, self.n_jobs) for masses in self._masses(X, lifetime)])
+
+    def _masses(self, X: Any, lifetime: float | None) -> Iterator[Masses]:
+        """What the trees say of the masses of rows, so many at a time that a stream need not wait for all of them."""
+        rows = self._read(X)
+        if np.ndim(lifetime):  # type: ignore[arg-type]
+            raise ValueError(f"lifetime must be one time; got {lifetime!r}")
+        time = None if lifetime is None else float(read_times("lifetime", lifetime, self._grown_until)[0])
+        for start in range(0, len(rows), _ROWS_OF_MASSES):
+            with self._reading():
+                doubt, some = self._doubts(), rows[start : start + _ROWS_OF_MASSES]
+                masses = kernels().row_masses(self.forest_, self.posterior_, doubt, some, time, self.n_jobs)
+            yield masses
+
+    def _doubts(self) -> Any:
+        """How sure ``posterior_`` is of its masses, kept for as long as that stands."""
+        known, kept = self.posterior_, self._doubt
+        if kept is None or kept[0] is not known:
+            kept = self._doubt = known, kernels().doubts(self.forest_, self.prior_, known, self.n_jobs)
+        return kept[1]
+
+    # ---- explanations -----------------------------------------------------------------------------------------------
+
+    def explain(self, X: Any, features: Sequence[str | int] | None = None) -> Explanations:
+        """Why rows are as strange as they are: bits of surprise, feature by feature, and in words.
+
+        With the scores ``"typicality"`` and ``"multiscale"`` the surprise of a row is the mean, over trees and
+        ``lifetimes_``, of -log2 of the mass of its cell; with ``"log_mass"`` and ``"mass"`` the mean over trees of
+        -log2 of the mass of its leaf. So for ``"typicality"`` and ``"log_mass"`` it is the score itself, in bits:
+        ``-score_samples(X) / log(2)``.
+
+        Every bit is charged to the feature that caused it, on its low or its high side, and the bits that a typical
+        point is charged are taken off: what remains adds up to the surprise beyond the typical, exactly.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        features : sequence of names or column numbers, optional
+            The features that may be blamed, if not all; the bits of the others are counted all the same.
+
+        Returns
+        -------
+        explanations : Explanations
+            A sequence of one `Explanation` per row, with the arrays ``surprise``, ``low``, ``high`` and ``parts``.
+            Words are looked up when first asked for. A stream that has learned since can no longer be asked: see
+            `Explanations.settle`, which happens by itself for a few rows.
+        """
+        rows = self._read(X)
+        names = [str(name) for name in getattr(self, "feature_names_in_", [f"x{k}" for k in range(rows.shape[1])])]
+        candidates = read_features(features, names)
+        scores, offset = self._scores(rows), self.offset_
+        p_values = self._p_values(scores)
+        index = X.index if hasattr(X, "iloc") else None
+        with self._reading():
+            witness = self._witness(offset)
+            must_hurry = witness.watching is not nullcontext and len(rows) <= _FEW
+            if must_hurry:  # nobody can change the forest until all is said
+                witness = witness._replace(watching=nullcontext)
+            charges, base = kernels().blame_rows(witness.forest, witness.known, rows, witness.lifetimes, self.n_jobs)
+            is_anomaly = scores < offset
+            said = Explanations(rows.copy(), names, charges, base, is_anomaly, p_values, candidates, witness, index)
+            return said.settle() if must_hurry else said
+
+    def _p_values(self, scores: Array) -> Array | None:
+        """The p-values of scores, where there is anything to compare them with."""
+        return None if self._calibration is None else conformal_p_values(scores, self._calibrated())
+
+    def _witness(self, offset: float) -> Witness:
+        """The forest as it stands, for questions about rows."""
+        from polyaforest import _reference
+
+        forest, known, times, score = self.forest_, self.posterior_, self.lifetimes_, self._kind_of_score
+        lifetimes = times if score in ("typicality", "multiscale") else np.empty(0)
+        if self._reference is None or self._reference[0] is not known or self._reference[1] != score:
+            reference = _reference.derive(forest, known, lifetimes, self._points_kept, self._quantiles)
+            self._reference = known, score, reference
+        return _reference.Witness(
+            forest,
+            known,
+            lifetimes,
+            lambda rows: kernels().row_scores(score, forest, known, rows, times, None),
+            offset,
+            self._reference[2],
+            None,
+            nullcontext,
+        )
+
+    @property
+    def _kind_of_score(self) -> str:
+        """The score that the forest gives as it stands."""
+        return str(self.score)
+
+    @property
+    def _points_kept(self) -> Array | None:
+        """The points that the forest knows, if it does."""
+        return None
+
+    def _check_quantiles(self, quantiles: Array) -> None:
+        from polyaforest._reference import N_QUANTILES
+
+        if quantiles.shape != (N_QUANTILES, self.n_features_in_) or quantiles.dtype != np.float64:
+            raise ValueError("the quantiles of its rows are not those of its features")
+
+    def _note_what_is_usual(self, rows: Array) -> None:
+        from polyaforest._reference import quantiles_of
+
+        self._quantiles = quantiles_of(rows)
+
     # ---- shared machinery --------------------------------------------------------------------------------------------
 
-    def _read(self, X: Any) -> Array:
+    def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
+        """Rows checked against the fit's; they may lack values only where the caller can do with that."""
         check_is_fitted(self)
-        return read_rows(self, X, reset=False)
+        return read_rows(self, X, reset=False, allow_missing=allow_missing and self._marginalises)
+
+    @property
+    def _marginalises(self) -> bool:
+        """Whether rows may lack values."""
+        return bool(self.missing == "marginalise")
 
     def _scores(self, rows: Array) -> Array:
         with self._reading():
@@ -329,14 +604,34 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         with self._lock.writing():
             self.forest_, self._posterior = forest, posterior
 
+    def _refuse_two_rates(self) -> None:
+        if self.contamination != "auto" and self.false_alarm_rate is not None:
+            raise ValueError(
+                f"contamination={self.contamination} and false_alarm_rate={self.false_alarm_rate} both say how many "
+                "rows to flag: set one of them"
+            )
+
+    def _rows_to_calibrate(self, n_rows: int) -> Array:
+        """Which of so many rows to calibrate with."""
+        return some_rows(n_rows, n_to_calibrate(self.false_alarm_rate))
+
     def _threshold(self, rows: Array) -> float:
-        """The score to flag below, by the scores of rows."""
-        if self.contamination == "auto" and len(rows) > _THRESHOLD_ROWS:
-            rows = rows[np.random.default_rng(len(rows)).choice(len(rows), _THRESHOLD_ROWS, replace=False)]
-        return self._line(self._scores(rows), is_log=self.score != "mass")
+        """The score to flag below: by the scores that the forest was calibrated with, where false alarms count.
+
+        Otherwise by the rows' own scores, since it is among them that a share is to be flagged, or the odd ones.
+        """
+        if self.false_alarm_rate is not None:
+            scores = self._calibrated()
+        elif self.contamination == "auto":
+            scores = self._scores(rows[some_rows(len(rows), _THRESHOLD_ROWS)])
+        else:
+            scores = self._scores(rows)
+        return self._line(scores, is_log=self.score != "mass")
 
     def _line(self, scores: Array, *, is_log: bool) -> float:
-        """The score at the contamination asked for, or where the bulk of the scores says that their tail ends."""
+        """The score at the share to flag, or where the bulk of the scores says that their tail ends."""
+        if self.false_alarm_rate is not None:
+            return conformal_threshold(scores, self.false_alarm_rate)
         if self.contamination != "auto":
             return float(np.percentile(scores, 100.0 * self.contamination))
         if is_log:

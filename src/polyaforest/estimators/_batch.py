@@ -10,6 +10,8 @@ from sklearn.base import _fit_context
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest._arrays import Array, Forest, LeafKind
+from polyaforest._calibration import as_beyond, boxes_without
+from polyaforest._donors import fill_table
 from polyaforest._plan import bounding_box, weighting_of_domain
 from polyaforest._validation import (
     all_or_nothing,
@@ -45,10 +47,15 @@ class BatchMPF(PolyaForest):
     contamination : "auto" or float in (0, 0.5], default="auto"
         Share of the fitted rows to flag. "auto" flags the lowest hundredth, and more where more lie so far below the
         bulk that no more than one normal row in a thousand should.
+    false_alarm_rate : float between 0 and 1, optional
+        Share of new, normal rows that may be flagged; instead of `contamination`. See `p_value`.
     domain : None, "data" or array-like of shape (2, n_features), default=None
         The box that is cut. None: the box of the rows first given, with room for rows beyond it. An array of lower and
         upper bounds: that box, with room beyond. "data": the box of the rows and nothing outside it (mass 0), the
         paper's reading. Forests to be merged need an array.
+    missing : {"error", "marginalise"}, default="error"
+        What to do about NaN. "error" refuses it. "marginalise" scores a row by the values that are there, a missing one
+        being free to be anything, and learns it with the values of the nearest row that has them.
     random_state : int, RandomState or None, default=None
         Forests to be merged need the same integer.
     n_jobs : int or None, default=None
@@ -88,6 +95,8 @@ class BatchMPF(PolyaForest):
     """
 
     _lifetimes: ClassVar[dict[str, Array]] = {"multiscale": np.geomspace(8, 128, 5)}
+    _grids: ClassVar[list[Array]] = [*_lifetimes.values()]
+    _imputing_times: ClassVar[Array] = np.array([32.0, 64.0])
 
     def __init__(
         self,
@@ -99,7 +108,9 @@ class BatchMPF(PolyaForest):
         feature_weights: Any = "auto",
         score: str = "log_mass",
         contamination: str | float = "auto",
+        false_alarm_rate: float | None = None,
         domain: Any = None,
+        missing: str = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -110,7 +121,9 @@ class BatchMPF(PolyaForest):
         self.feature_weights = feature_weights
         self.score = score
         self.contamination = contamination
+        self.false_alarm_rate = false_alarm_rate
         self.domain = domain
+        self.missing = missing
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -124,7 +137,7 @@ class BatchMPF(PolyaForest):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Cut the domain afresh and count the rows of `X`; `y` is ignored."""
         with all_or_nothing(self):
-            self._begin(read_rows(self, X, reset=True))
+            self._begin(read_rows(self, X, reset=True, allow_missing=self._marginalises))
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -133,7 +146,7 @@ class BatchMPF(PolyaForest):
         if not hasattr(self, "forest_"):
             self.fit(X)
             return self
-        rows = read_rows(self, X, reset=False)
+        rows = fill_table(self, read_rows(self, X, reset=False, allow_missing=self._marginalises))
         if not self.prior_.is_open:
             refuse_rows_outside(self, rows, self.forest_.domain)
         self._adopt(self._with_counts(*kernels().count_rows(self.forest_, rows, self.n_jobs)))
@@ -171,11 +184,33 @@ class BatchMPF(PolyaForest):
         engine = kernels()
         if self.max_depth is None and not np.isfinite(self.lifetime):
             raise ValueError("a Mondrian process without max_depth and lifetime would never end: set one of them")
+        self._refuse_two_rates()
         given = self.domain is not None and not self._is_closed
-        domain = read_domain(self.domain, rows.shape[1]) if given else bounding_box(rows)
+        whole = fill_table(self, rows)
+        domain = read_domain(self.domain, rows.shape[1]) if given else bounding_box(whole)
         self.forest_ = engine.sample_processes(self._plan(weighting_of_domain(domain), domain))
-        self._adopt(self._with_counts(*engine.count_rows(self.forest_, rows, self.n_jobs)))
+        self._adopt(self._with_counts(*engine.count_rows(self.forest_, whole, self.n_jobs)))
+        self._calibration = self._scores_of_left_out(whole, follows_rows=not given) if len(rows) > 1 else None
         self._offset = self._threshold(rows)
+        self._note_what_is_usual(rows)
+
+    def _scores_of_left_out(self, rows: Array, *, follows_rows: bool) -> Array:
+        """Scores of some rows, each as if it had not been counted.
+
+        Where the domain follows the rows, one that lies beyond all others is scored as beyond the domain.
+        """
+        chosen, domain = self._rows_to_calibrate(len(rows)), self.forest_.domain
+        own = as_beyond(rows[chosen], boxes_without(rows, chosen), domain) if follows_rows else rows[chosen]
+        is_outside = ((own < domain[0]) | (own > domain[1])).any(axis=1)
+        is_counted = ~is_outside if self.score in ("mass", "log_mass") or not follows_rows else np.ones_like(is_outside)
+        scores = np.empty(len(own))
+        if is_counted.any():
+            scores[is_counted] = kernels().left_out_scores(
+                self.score, self.forest_, self.posterior_, self.prior_, own[is_counted], self.lifetimes_, self.n_jobs
+            )
+        if not is_counted.all():  # in no cell, or in none whose mass would be different
+            scores[~is_counted] = self._scores(own[~is_counted])
+        return scores
 
     def _with_counts(self, counts: Array, outside: Array) -> Forest:
         """The forest with these counts added to its own."""

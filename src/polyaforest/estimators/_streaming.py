@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from enum import Enum
+from math import isfinite
 from numbers import Integral, Real
 from threading import Lock
 from types import ModuleType
@@ -15,13 +18,16 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest._arrays import Array
+from polyaforest._arrays import EVERY, Array, Posterior
+from polyaforest._calibration import n_to_calibrate, some_rows, weights_of_strangers
+from polyaforest._donors import MOST, fill_row, fill_table
 from polyaforest._files import Arrays, Header
 from polyaforest._holdings import Key
 from polyaforest._locks import uninterrupted
-from polyaforest._plan import bounding_box, empty_box, unmeasured, weighting_of_rows
+from polyaforest._plan import Plan, bounding_box, empty_box, unmeasured, weighting_of_rows
 from polyaforest._validation import (
     all_or_nothing,
+    column_name,
     read_domain,
     read_key,
     read_keys,
@@ -30,16 +36,37 @@ from polyaforest._validation import (
     refuse_rows_outside,
 )
 from polyaforest.retention import Policy, Reservoir, Window, as_policy
+from polyaforest.thresholds import conformal_p_values
 
 if TYPE_CHECKING:
+    from polyaforest._reference import Witness
     from polyaforest._stream import Stream
 
 from polyaforest.estimators._base import PolyaForest, kernels
 
 _BEGINNING = Lock()  # held while a stream begins: a forest that is not there yet has no lock of its own
 _ROWS_AT_ONCE = 4096  # rows that are scored while nothing may be learned
-_SAMPLE_SIZES = np.array([8, 16, 32, 64])  # rows of a table that trees take in turn
+_MOST_HELD_OUT = 512  # points of a stream that are scored as if they had not come yet, unless a rate needs more
 _LOWEST = float(np.finfo(np.float64).min)  # below any score but that of mass 0
+_SAMPLE_SIZES = np.array([8, 16, 32, 64])  # rows that trees take in turn, of a table or of the points held
+
+
+class Task(Enum):
+    """What to say of rows before they are learned."""
+
+    LEARN = 0  # nothing
+    SCORE = 1  # their scores
+    JUDGE = 2  # their p-values
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether scores are needed."""
+        return self is not Task.LEARN
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether scores are compared with those before."""
+        return self is Task.JUDGE
 
 
 def _streams() -> ModuleType:
@@ -60,14 +87,17 @@ class StreamingMPF(PolyaForest):
     n_estimators : int, default=100
         Number of trees.
     max_samples : "auto", int, float or None, default="auto"
-        Rows of a table per tree, drawn without replacement: a number, a share in (0, 1], or None for all rows. "auto"
-        gives trees 8, 16, 32 and 64 rows in turn, and never more than half of them: small samples tell a cluster of
-        anomalies from the bulk, larger ones see finer structure.
+        Rows per tree, each tree drawing its own without replacement, of a table or of the points that a stream holds: a
+        number, a share in (0, 1] of the table or of the n of the window, or None for all. "auto" gives trees 8, 16, 32
+        and 64 in turn, and never more than half of them: small samples tell a cluster of anomalies from the bulk,
+        larger ones see finer structure. On a stream the samples change as points come and go, and are random samples of
+        what is held at every moment. Trees take all points where the forest keeps none (``window=None``), or where
+        nothing lies beyond them (``domain="data"`` on a stream).
     window : "auto", int, timedelta, Window, Reservoir or None, default="auto"
         What the forest holds of a stream: the last so many points (`Window`), those of the last so long, a random
         sample (`Reservoir`), or with None no points at all but what the trees have counted, which needs `max_depth`.
-        Every tree then holds all of it. "auto" takes what is given to `fit` for a table, from which each tree draws
-        `max_samples` rows of its own and which cannot be continued; a stream begun without `fit` holds 256 points.
+        "auto" takes what is given to `fit` for a table, which cannot be continued; a stream begun without `fit` holds
+        256 points.
     max_depth : int or None, default=None
         Depth at which cutting stops.
     prior_strength : float, default=0.001
@@ -84,10 +114,15 @@ class StreamingMPF(PolyaForest):
     contamination : "auto" or float in (0, 0.5], default="auto"
         Share of the fitted rows to flag. "auto" flags the lowest hundredth, and more where more lie so far below the
         bulk that no more than one normal row in a thousand should.
+    false_alarm_rate : float between 0 and 1, optional
+        Share of new, normal rows that may be flagged; instead of `contamination`. See `p_value`.
     domain : None, "data" or array-like of shape (2, n_features), default=None
         The known world. None: the box of each tree's rows, with room for rows beyond it. An array of lower and upper
         bounds: that box, with room beyond. "data": the box of the rows and nothing outside it (mass 0), the paper's
         reading.
+    missing : {"error", "marginalise"}, default="error"
+        What to do about NaN. "error" refuses it. "marginalise" scores a row by the values that are there, a missing one
+        being free to be anything, and learns it with the values of the nearest row that has them.
     random_state : int, RandomState or None, default=None
     n_jobs : int or None, default=None
         Threads; None means 1. Results do not depend on it.
@@ -105,7 +140,7 @@ class StreamingMPF(PolyaForest):
     offset_ : float
         ``decision_function = score_samples - offset_``.
     n_points_ : int
-        Points that a tree holds.
+        Points that the forest holds: of a stream, what its window keeps; of a table, the most that a tree drew.
     n_seen_ : int
         Rows of a stream that have come so far, held or not.
     points_ : ndarray
@@ -152,8 +187,11 @@ class StreamingMPF(PolyaForest):
         "multiscale": np.geomspace(0.5, 5, 5),
         "typicality": np.geomspace(0.25, 16, 7),
     }
-    # at late times a row would look normal for one other like it, and all trees of a stream hold that one
-    _lifetimes_of_streams: ClassVar[dict[str, Array]] = {**_lifetimes, "typicality": np.geomspace(0.25, 4, 5)}
+    _grids: ClassVar[list[Array]] = [
+        *_lifetimes.values(),
+        np.geomspace(0.25, 4, 5),
+    ]  # the last: of streams in files of version 1
+    _imputing_times: ClassVar[Array] = np.array([8.0, 16.0])
     _stream: Stream | None = None  # for a forest fitted on a table
 
     def __init__(
@@ -168,7 +206,9 @@ class StreamingMPF(PolyaForest):
         feature_weights: Any = "auto",
         score: str = "typicality",
         contamination: str | float = "auto",
+        false_alarm_rate: float | None = None,
         domain: Any = None,
+        missing: str = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -181,7 +221,9 @@ class StreamingMPF(PolyaForest):
         self.feature_weights = feature_weights
         self.score = score
         self.contamination = contamination
+        self.false_alarm_rate = false_alarm_rate
         self.domain = domain
+        self.missing = missing
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -196,15 +238,18 @@ class StreamingMPF(PolyaForest):
         `times` are those of `partial_fit`.
         """
         with all_or_nothing(self):
-            rows = read_rows(self, X, reset=True)
+            rows = read_rows(self, X, reset=True, allow_missing=self._marginalises)
+            whole = fill_table(self, rows)
             if isinstance(self.window, str):
-                self._fit_table(rows, keys, times)
+                self._fit_table(rows, whole, keys, times)
             else:
                 stream = self._new_stream(rows)
                 stamps, names = self._read_labels(stream, len(rows), keys, times)
                 stream.holdings.refuse_keys(names)
-                stream.begin_with(rows, names, stamps, self.n_jobs)
-                self._follow(stream, rows)
+                stream.begin_with(whole, names, stamps, self.n_jobs)
+                self._follow(stream)
+                if not stream.keeps_points:
+                    self._calibrate_summary(stream, rows, whole)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
@@ -218,7 +263,7 @@ class StreamingMPF(PolyaForest):
         times : array-like of float or datetime, optional
             When each row happened; windows in time need it.
         """
-        self._advance(X, keys, times, is_scored=False)
+        self._advance(X, keys, times, Task.LEARN)
         return self
 
     def score_then_learn(self, X: Any, *, keys: Any = None, times: Any = None) -> Array:
@@ -237,7 +282,26 @@ class StreamingMPF(PolyaForest):
             As `score_samples` gives them; higher is more normal. A forest that holds nothing yet gives every row a mass
             of one half.
         """
-        return self._advance(X, keys, times, is_scored=True)[0]
+        return self._advance(X, keys, times, Task.SCORE)[0]
+
+    def p_value_then_learn(self, X: Any, *, keys: Any = None, times: Any = None) -> Array:
+        """As `score_then_learn`, for p-values: how strange each row is next to the rows that this was asked of before.
+
+        A running calibration: the score of a row is compared with those that the last thousand rows got when they came
+        (or the last ``10 / false_alarm_rate``, if that is more), then joins them. It costs hardly more than scoring,
+        and what counts as strange follows the stream. The score of a point that is deleted leaves with it.
+
+        Parameters
+        ----------
+        X, keys, times
+            As in `partial_fit`.
+
+        Returns
+        -------
+        p_values : ndarray of shape (n_rows,)
+            1 for the first row; while n rows have come, none is below ``1 / (n + 1)``.
+        """
+        return self._advance(X, keys, times, Task.JUDGE)[0]
 
     def insert(self, x: Any, key: Key | None = None, time: Any = None) -> Key | None:
         """Learn one point.
@@ -263,7 +327,7 @@ class StreamingMPF(PolyaForest):
         row = x.to_frame().T if is_series else x if is_frame else np.atleast_2d(np.asarray(x))
         if len(row) != 1 or row.ndim != 2:
             raise ValueError(f"insert takes one point, an array of its features; got shape {np.shape(x)}")
-        return self._advance(row, None if key is None else [key], None if time is None else [time], is_scored=False)[1]
+        return self._advance(row, None if key is None else [key], None if time is None else [time], Task.LEARN)[1]
 
     def delete(self, keys: Key | Iterable[Key]) -> Self:
         """Take points out again: afterwards the forest is what it would be had they never come.
@@ -326,9 +390,11 @@ class StreamingMPF(PolyaForest):
 
     @property
     def n_points_(self) -> int:
-        """Points that a tree holds: of a stream all the same, of a table the most that any drew."""
+        """Points that the forest holds: of a stream, what its window keeps; of a table, the most that a tree drew."""
         check_is_fitted(self)
         with self._reading():
+            if self._stream is not None:
+                return self._stream.n_points
             return int(self.forest_.counts[np.arange(len(self.forest_.root)), self.forest_.root].max())
 
     @property
@@ -364,25 +430,92 @@ class StreamingMPF(PolyaForest):
         return offset
 
     def _line_of_held(self, stream: Stream) -> float:
-        scores = stream.score_held(self.n_jobs) if stream.keeps_points else stream.parting_scores
+        scores = self._scores_of_held(stream)
         return self._line(scores, is_log=stream.rules.score != "mass") if len(scores) else _LOWEST
+
+    def _scores_of_held(self, stream: Stream) -> Array:
+        """The scores of points held, each as if it had not come yet; of those of the warm-up, where none are kept."""
+        if self._calibration is None:
+            most = n_to_calibrate(self.false_alarm_rate) if self.false_alarm_rate is not None else _MOST_HELD_OUT
+            kept = stream.keeps_points
+            self._calibration = stream.score_held(self.n_jobs, most) if kept else stream.parting_scores
+        return self._calibration
+
+    def _calibrated(self) -> Array:
+        stream = self._stream
+        if stream is None:
+            return super()._calibrated()
+        with self._reading():
+            scores = self._scores_of_held(stream)
+        if not len(scores) and stream.keeps_points:
+            raise ValueError("this forest holds no points whose scores could be compared with: let it learn some first")
+        if not len(scores):
+            self._calibration = None  # it began with a table, of which nothing was held out
+        return super()._calibrated()
+
+    def _p_values(self, scores: Array) -> Array | None:
+        if self._stream is None:
+            return super()._p_values(scores)
+        with self._reading():
+            known = self._scores_of_held(self._stream)
+        return conformal_p_values(scores, known) if len(known) else None
 
     # ---- inner workings ---------------------------------------------------------------------------------------------
 
-    def _fit_table(self, rows: Array, keys: Any, times: Any) -> None:
+    def _fit_table(self, rows: Array, whole: Array, keys: Any, times: Any) -> None:
+        """Grow trees on the rows made `whole`, and place the threshold by the `rows` as they were given."""
         if keys is not None or times is not None:
             raise ValueError("a table given to fit keeps no points, so keys and times mean nothing: set window first")
+        self._refuse_two_rates()
         self._stream = None
-        plan = self._plan(weighting_of_rows(rows), self._read_domain(rows))
-        self._adopt(kernels().grow_trees(rows, self._sizes_of_samples(len(rows)), plan))
+        plan = self._plan(weighting_of_rows(whole), self._read_domain(whole))
+        sizes = self._sizes_of_samples(len(rows))
+        forest, members = kernels().grow_samples(whole, sizes, plan)
+        self._adopt(forest)
+        if 2 * sizes.max() <= len(rows):
+            self._calibration = self._scores_by_strangers(rows, members)
+        else:
+            self._calibration = self._scores_of_held_out(rows, whole, plan)
         self._offset = self._threshold(rows)
+        self._note_what_is_usual(rows)
+
+    def _scores_by_strangers(self, rows: Array, members: Sequence[Array]) -> Array:
+        """Scores of some rows of a table, each by the trees that did not take it."""
+        chosen = self._rows_to_calibrate(len(rows))
+        weights = weights_of_strangers(members, chosen, len(rows))
+        has_any = weights.any(axis=0)
+        scores: Array = kernels().weighted_scores(
+            self.score,
+            self.forest_,
+            self.posterior_,
+            rows[chosen[has_any]],
+            self.lifetimes_,
+            weights[:, has_any],
+            self.n_jobs,
+        )
+        return scores
+
+    def _scores_of_held_out(self, rows: Array, whole: Array, plan: Plan) -> Array | None:
+        """Scores of a part of the rows, by another forest that was grown on the rest: only where false alarms count."""
+        if self.false_alarm_rate is None:
+            return None
+        engine, n = kernels(), min(n_to_calibrate(self.false_alarm_rate), len(rows) // 2)
+        if n == 0:
+            return np.empty(0)
+        is_held_out = np.zeros(len(rows), np.bool_)
+        is_held_out[some_rows(len(rows), n)] = True
+        sizes = self._sizes_of_samples(len(rows) - n)
+        forest = engine.grow_trees(whole[~is_held_out], sizes, plan._replace(seed=plan.seed.spawn(1)[0]))
+        known = engine.posterior(forest, self.prior_, n_jobs=self.n_jobs)
+        scores: Array = engine.row_scores(self.score, forest, known, rows[is_held_out], self.lifetimes_, self.n_jobs)
+        return scores
 
     def _state(self) -> tuple[Header, Arrays]:
         stream = self._stream
         if stream is not None:
             stream.refuse_if_in_doubt()
             if stream.keeps_points:
-                self._offset = None  # worked out again when asked for
+                self._offset = self._calibration = None  # worked out again when asked for
             elif self._offset is None:
                 self._offset = self._line_of_held(stream)
         header, arrays = super()._state()
@@ -401,50 +534,83 @@ class StreamingMPF(PolyaForest):
             )
         return forest
 
-    def _advance(self, X: Any, keys: Any, times: Any, *, is_scored: bool) -> tuple[Array, Key | None]:
-        """Learn rows, each scored first if wanted; return the scores, and the key of the last row if it is held.
+    def _advance(self, X: Any, keys: Any, times: Any, task: Task) -> tuple[Array, Key | None]:
+        """Learn rows; return what the task asks of them first, and the key of the last row if it is held.
 
         All checks come before any change.
         """
         with nullcontext() if hasattr(self, "forest_") else _BEGINNING:
             if not hasattr(self, "forest_"):
-                return self._begin(X, keys, times, is_scored)
-        rows = read_rows(self, X, reset=False, at_least=0)
-        return self._learn(self._continued(), rows, keys, times, is_scored)
+                return self._begin(X, keys, times, task)
+        rows = read_rows(self, X, reset=False, at_least=0, allow_missing=self._marginalises)
+        return self._learn(self._continued(), rows, keys, times, task)
 
-    def _begin(self, X: Any, keys: Any, times: Any, is_scored: bool) -> tuple[Array, Key | None]:
+    def _begin(self, X: Any, keys: Any, times: Any, task: Task) -> tuple[Array, Key | None]:
         self._validate_params()
         with all_or_nothing(self):
-            rows = read_rows(self, X, reset=True)
+            rows = read_rows(self, X, reset=True, allow_missing=self._marginalises)
             stream = self._new_stream(rows)
-            self._follow(stream, None)
-            return self._learn(stream, rows, keys, times, is_scored)
+            self._follow(stream)
+            return self._learn(stream, rows, keys, times, task)
 
-    def _learn(self, stream: Stream, rows: Array, keys: Any, times: Any, is_scored: bool) -> tuple[Array, Key | None]:
+    def _learn(self, stream: Stream, rows: Array, keys: Any, times: Any, task: Task) -> tuple[Array, Key | None]:
         stamps, names = self._read_labels(stream, len(rows), keys, times)
-        if np.isfinite(self.forest_.domain).all():
+        if isfinite(self.forest_.domain[0, -1]):  # only features that came later, hence last, are without bounds
             refuse_rows_outside(self, rows, self.forest_.domain)
-        scores, start, key = [], 0, None
-        while start < len(rows):  # more than once only if Ctrl-C came and was not taken as a reason to stop
+        ends = [*self._places_of_gaps(stream, rows), len(rows)]  # of stretches of complete rows
+        answers, start, key = [], 0, None
+        # more than once only if rows lack values, or if Ctrl-C came and was not taken as a reason to stop
+        while start < len(rows):
+            stop = ends[bisect_left(ends, start)]
+            part = slice(start, max(stop, start + 1))
             with self._writing() as is_interrupted:
                 came = stream.holdings.n_seen
                 stream.holdings.refuse_keys(names[start:])
+                labels = names[part], stamps[part]
                 try:
-                    scores.append(
-                        stream.advance(
-                            rows[start:],
-                            names[start:],
-                            stamps[start:],
-                            is_scored=is_scored,
-                            n_jobs=self.n_jobs,
-                            is_stopped=is_interrupted,
+                    if stop > start:
+                        scores = stream.advance(
+                            rows[part], *labels, is_scored=task.is_scored, n_jobs=self.n_jobs, is_stopped=is_interrupted
                         )
-                    )
+                    else:
+                        scores = self._marginal_scores(rows[part]) if task.is_scored else np.empty(0)
+                        whole = self._made_whole(stream, rows, start)
+                        stream.advance(whole, *labels, is_scored=False, n_jobs=self.n_jobs)
+                    if task.is_judged:
+                        scores = stream.judge(scores, came)
                 finally:
                     self._refresh(stream)
+                answers.append(scores)
                 start += stream.holdings.n_seen - came
                 key = stream.holdings.newest_key
-        return np.concatenate([*scores, np.empty(0)]), key
+        return np.concatenate([*answers, np.empty(0)]), key
+
+    def _places_of_gaps(self, stream: Stream, rows: Array) -> list[int]:
+        """Which rows lack values; refused where nothing is there to learn them with."""
+        gaps: list[int] = np.flatnonzero(np.isnan(rows).any(axis=1)).tolist() if self._marginalises else []
+        if gaps and gaps[0] == 0 and not stream.n_points:
+            self._refuse_for_want_of_donors(rows, 0, "begin with a complete row")
+        return gaps
+
+    def _made_whole(self, stream: Stream, rows: Array, i: int) -> Array:
+        """Row `i` to learn, with values in place of those that it lacks: a donor's, or what a summary would expect."""
+        row = rows[i : i + 1]
+        if not stream.n_points:
+            self._refuse_for_want_of_donors(rows, i, "give a complete row first. The rows before it were learned")
+        if not stream.keeps_points:
+            return self._imputed(row, "mode")
+        return fill_row(row, stream.points.values[stream.holdings.held[-MOST:]])
+
+    def _refuse_for_want_of_donors(self, rows: Array, i: int, remedy: str) -> None:
+        place = f"row {i}, column {column_name(self, int(np.isnan(rows[i]).argmax()))}"
+        raise ValueError(f"{place} is missing, and no point is held yet to take the value from: {remedy}")
+
+    def _marginal_scores(self, rows: Array) -> Array:
+        """Scores of rows that lack values, by the stream as it is shown."""
+        assert self._stream is not None
+        score, times = self._stream.rules.score, self.lifetimes_
+        scores: Array = kernels().row_scores(score, self.forest_, self.posterior_, rows, times, self.n_jobs)
+        return scores
 
     @staticmethod
     def _read_labels(stream: Stream, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
@@ -455,6 +621,7 @@ class StreamingMPF(PolyaForest):
 
     def _new_stream(self, rows: Array) -> Stream:
         """A stream by the parameters as they are, for rows like these."""
+        self._refuse_two_rates()
         policy = self._policy()
         if policy is None and self.max_depth is None:
             raise ValueError(
@@ -464,27 +631,47 @@ class StreamingMPF(PolyaForest):
         domain = empty_box(n_features) if self._is_closed else self._read_domain(rows)
         plan = self._plan(unmeasured(n_features, None), domain)
         streams = _streams()
-        grid = self._times_of(self.score, self._lifetimes_of_streams)
-        stream: Stream = streams.Stream(streams.Rules(plan, policy, self.prior_, grid, self.score))
+        grid = self._times_of(self.score, self._lifetimes)
+        sizes = self._sizes_in_stream(policy)
+        stream: Stream = streams.Stream(
+            streams.Rules(plan, policy, self.prior_, grid, self.score, sizes, n_to_calibrate(self.false_alarm_rate))
+        )
         return stream
+
+    def _sizes_in_stream(self, policy: Policy | None) -> Array:
+        """How many of the points held each tree takes.
+
+        A summary keeps none to draw from: its trees count all. And where nothing lies beyond the box of the points
+        held, every tree has to know all of them.
+        """
+        if policy is None or self._is_closed:
+            return np.full(self.n_estimators, EVERY)
+        sizes = self._sizes_of_samples(policy.n)
+        return np.where(sizes < (policy.n or EVERY), sizes, EVERY)
 
     def _policy(self) -> Policy | None:
         if isinstance(self.window, str):
             return Window(_streams().WARM_UP)
         return None if self.window is None else as_policy(self.window)
 
-    def _follow(self, stream: Stream, rows: Array | None) -> None:
-        """Make `stream` this detector's; `rows` place the threshold where no points are kept to do it."""
+    def _follow(self, stream: Stream) -> None:
+        """Make `stream` this detector's."""
         self._stream = stream
         self._refresh(stream)
-        if rows is not None and not stream.keeps_points:
-            self._offset = self._threshold(rows)
+
+    def _calibrate_summary(self, stream: Stream, rows: Array, whole: Array) -> None:
+        """Place the threshold by the rows that a summary begins with, since it keeps no points to do it later."""
+        plan = stream.rules.plan
+        weighting = weighting_of_rows(whole)._replace(fixed=plan.weighting.fixed)
+        self._calibration = self._scores_of_held_out(rows, whole, plan._replace(weighting=weighting))
+        self._offset = self._threshold(rows)
 
     def _refresh(self, stream: Stream) -> None:
         """Show the stream as it is now, and forget what was derived from it as it was."""
         self.forest_, self.lifetimes_, self._posterior = stream.forest, stream.lifetimes, None
+        self._reference = self._quantiles = None
         if stream.keeps_points or len(stream.parting_scores):
-            self._offset = None
+            self._offset = self._calibration = None
 
     def _scores(self, rows: Array) -> Array:
         if self._stream is None:
@@ -492,8 +679,43 @@ class StreamingMPF(PolyaForest):
         parts = []
         for start in range(0, len(rows), _ROWS_AT_ONCE):  # so that learning and Ctrl-C need not wait for all of them
             with self._reading():
-                parts.append(self._stream.score(rows[start : start + _ROWS_AT_ONCE], self.n_jobs))
+                part = rows[start : start + _ROWS_AT_ONCE]
+                scores = self._stream.score(part, self.n_jobs)
+                gaps = kernels().rows_with_gaps(part) if self._marginalises else []
+                if len(gaps):
+                    scores[gaps] = self._marginal_scores(part[gaps])
+                parts.append(scores)
         return np.concatenate(parts)
+
+    def _witness(self, offset: float) -> Witness:
+        from polyaforest._reference import Held
+
+        witness, stream = super()._witness(offset), self._stream
+        if stream is None:
+            return witness
+        return witness._replace(
+            held=(lambda: Held(stream.rows, stream.holdings.held_keys)) if stream.keeps_points else None,
+            watching=lambda: self._watching(witness.known),
+        )
+
+    @contextmanager
+    def _watching(self, known: Posterior) -> Iterator[None]:
+        """Read the forest, if it is still the one that rows were explained by."""
+        with self._reading():
+            if self._posterior is not known:
+                raise RuntimeError(
+                    "the stream has moved on since these rows were explained: read the explanations before it does, "
+                    "or call settle() on them to have all words looked up"
+                )
+            yield
+
+    @property
+    def _kind_of_score(self) -> str:
+        return super()._kind_of_score if self._stream is None else self._stream.rules.score
+
+    @property
+    def _points_kept(self) -> Array | None:
+        return self._stream.rows if self._stream is not None and self._stream.keeps_points else None
 
     def _kept(self) -> Stream:
         """The stream, of a forest that follows one."""
@@ -564,12 +786,18 @@ class StreamingMPF(PolyaForest):
         refuse_rows_outside(self, rows, domain)
         return domain
 
-    def _sizes_of_samples(self, n_rows: int) -> Array:
-        """How many rows of a table each tree takes."""
+    def _sizes_of_samples(self, n_rows: int | None) -> Array:
+        """How many rows each tree takes of a table, or of a window that holds so many at most, if anybody knows."""
+        most = EVERY if n_rows is None else n_rows
         if self.max_samples is None:
-            return np.full(self.n_estimators, n_rows)
+            return np.full(self.n_estimators, most)
         if isinstance(self.max_samples, str):
-            return np.minimum(np.resize(_SAMPLE_SIZES, self.n_estimators), max(n_rows // 2, 1))
+            return np.minimum(np.resize(_SAMPLE_SIZES, self.n_estimators), max(most // 2, 1))
         if isinstance(self.max_samples, Integral):
-            return np.full(self.n_estimators, min(int(self.max_samples), n_rows))
+            return np.full(self.n_estimators, min(int(self.max_samples), most))
+        if n_rows is None:
+            raise ValueError(
+                f"max_samples={self.max_samples} is a share of the points held, but this window does not say how many "
+                "they are: give max_samples as a number of points, or the window a number too"
+            )
         return np.full(self.n_estimators, max(int(self.max_samples * n_rows), 1))

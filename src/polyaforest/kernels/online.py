@@ -53,6 +53,7 @@ class Walk(NamedTuple):
     means: Array  # float64 (C + 1,): the share of its mass that each box passes on to the next
     masses: Array  # float64 (C + 1,): the mass of each box: a number ...
     scales: Array  # float64 (C + 1,): ... and the logarithm of another to multiply it by
+    is_held: Array  # bool (P,): which points there are at the moment, where trees hold samples of them
 
 
 class Limits(NamedTuple):

@@ -25,9 +25,10 @@ from polyaforest.kernels.polya import (
     world_reach,
     world_share,
 )
+from polyaforest.kernels.samples import has_gap, is_drawn, is_member, is_sampled, keep_to_size, take_next
 
 BLOCK = 5  # trees whose masses are added up together, whatever the number of threads
-_FETCH_PAYS = 128  # nodes of a tree per row, up to which it is quicker to fetch the whole tree first
+_FETCH_PAYS = 16  # nodes of a tree per row, up to which it is quicker to fetch the whole tree first
 _FLIGHT = 256.0  # logarithms of totals rise in steps of this: rarely, hence foreseeably
 _FAINT = 1e-150  # a product of means below this goes on as a logarithm
 
@@ -62,32 +63,75 @@ class Totals(NamedTuple):
 
 
 @jit_borrowing
-def run_chunk(forest, points, first, last, chunk, limits, scoring, totals, walk):
+def run_chunk(forest, points, first, last, chunk, limits, scoring, samples, totals, walk):
     """Let the trees from `first` up to `last` score and learn the rows of `chunk` one after another."""
     rows, values = chunk.rows, points.values
     for t in range(first, last):
-        tree = tree_of(forest, points, t)
+        tree, sampled = tree_of(forest, points, t), is_sampled(samples, t)
         sums, tops = totals.sums[t // BLOCK], totals.tops[t // BLOCK]
-        n_left = 0
+        n_left, n_came, n_gone = 0, NONE, 0
         if tree.size[0] < rows.shape[0] * _FETCH_PAYS:
             fetch(tree, walk)
         for i in range(np.uint32(rows.shape[0])):
             slot = chunk.slots[i]
+            joins = slot != NONE and (not sampled or is_drawn(samples, t, np.uint32(slot)))
             length = np.uint32(0)
-            if tree.size[0] > 0:
+            if tree.size[0] > 0 and (joins or scoring.kind != SCORE_NOTHING):
                 length = trace(tree, rows, i, walk)
             if length > 0 and scoring.lifetimes.shape[0] > 0:
                 score_cells(tree, length, scoring, walk, sums, tops, i)
             elif scoring.kind != SCORE_NOTHING:
                 score_leaf(tree, rows, length, scoring, walk, sums, tops, i)
-            if slot != NONE:
-                if length == 0:
-                    plant(tree, rows, i, np.uint32(slot), limits.lifetime)
-                else:
-                    insert_point(tree, rows, i, np.uint32(slot), length, limits, walk)
+            if joins:
+                take_in(tree, rows, i, np.uint32(slot), length, limits, walk)
+                if sampled:
+                    keep_to_size(tree, values, samples, t, limits, walk)
             while n_left < chunk.until[i]:
-                delete_point(tree, values, np.uint32(chunk.leaving[n_left]), limits, walk)
+                slot = np.uint32(chunk.leaving[n_left])
                 n_left += 1
+                if is_member(tree, slot):
+                    delete_point(tree, values, slot, limits, walk)
+                    if has_gap(samples, t):
+                        n_came, n_gone = catch_up(chunk, samples, n_came, n_gone, i + 1, n_left, walk)
+                        take_next(tree, values, walk.is_held, samples, t, limits, walk)
+
+
+@jit_inline
+def take_in(tree, X, i, slot, length, limits, walk):
+    """Let the tree take row `i`, the point in `slot`, which was traced unless the tree is empty."""
+    if length == 0:
+        plant(tree, X, i, slot, limits.lifetime)
+    else:
+        insert_point(tree, X, i, slot, length, limits, walk)
+
+
+@jit_inline
+def catch_up(chunk, samples, n_came, n_gone, now_came, now_gone, walk):
+    """Have `walk.is_held` tell who is held once so many rows of the chunk have come and so many of `leaving` gone.
+
+    It told who was held at an earlier moment, which was so and so long ago, or nothing if `n_came` is NONE: few trees
+    lose a point in a short chunk, and those that do not need not know.
+    """
+    if n_came == NONE:
+        n_came = 0
+        for slot in range(samples.is_held.shape[0]):
+            walk.is_held[slot] = samples.is_held[slot]
+    while n_came < now_came:
+        if n_came > 0:
+            n_gone = see_off(chunk, n_gone, chunk.until[n_came - 1], walk)
+        if chunk.slots[n_came] != NONE:
+            walk.is_held[np.uint32(chunk.slots[n_came])] = True
+        n_came += 1
+    return n_came, see_off(chunk, n_gone, now_gone, walk)
+
+
+@jit_inline
+def see_off(chunk, n_gone, now_gone, walk):
+    """Note that so many of `leaving` are no longer held."""
+    while n_gone < now_gone:
+        walk.is_held[np.uint32(chunk.leaving[n_gone])] = False
+        n_gone += 1
+    return n_gone
 
 
 @jit_inline

@@ -5,6 +5,7 @@ import numpy as np
 from polyaforest._arrays import NONE
 from polyaforest._jit import jit_borrowing, jit_inline
 from polyaforest.kernels.online import delete_point, link, tree_of
+from polyaforest.kernels.samples import has_gap, is_member, take_next
 
 
 @jit_inline
@@ -17,22 +18,30 @@ def leaf_of(tree, X, i):
 
 
 @jit_borrowing
-def link_points(forest, points, first, last, slots):
-    """Put the points in `slots` into the lists of their leaves, in the trees from `first` up to `last`."""
+def link_points(forest, points, first, last, members):
+    """Put the points of each tree from `first` up to `last` into the lists of their leaves.
+
+    `members`, int32 (T, n): the slots of each tree's points, NONE after the last.
+    """
+    for t in range(first, last):
+        tree = tree_of(forest, points, t)
+        for place in range(members.shape[1]):
+            if members[t, place] != NONE:
+                slot = np.uint32(members[t, place])
+                link(tree, leaf_of(tree, points.values, slot), slot)
+
+
+@jit_borrowing
+def remove_points(forest, points, first, last, slots, limits, samples, walk):
+    """Delete the points in `slots`, which no longer count as held, from the trees from `first` up to `last`."""
     for t in range(first, last):
         tree = tree_of(forest, points, t)
         for place in range(slots.shape[0]):
             slot = np.uint32(slots[place])
-            link(tree, leaf_of(tree, points.values, slot), slot)
-
-
-@jit_borrowing
-def remove_points(forest, points, first, last, slots, limits, walk):
-    """Delete the points in `slots` from the trees from `first` up to `last`."""
-    for t in range(first, last):
-        tree = tree_of(forest, points, t)
-        for place in range(slots.shape[0]):
-            delete_point(tree, points.values, np.uint32(slots[place]), limits, walk)
+            if is_member(tree, slot):
+                delete_point(tree, points.values, slot, limits, walk)
+                if has_gap(samples, t):
+                    take_next(tree, points.values, samples.is_held, samples, t, limits, walk)
 
 
 @jit_borrowing

@@ -1,0 +1,265 @@
+"""What is usual, and how to look for what is not: all that explanations need to know of a forest beyond its scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import betaincinv
+
+from polyaforest import _engine as engine
+from polyaforest._arrays import NONE, Array, Forest, Posterior
+from polyaforest._holdings import Key
+from polyaforest._validation import LARGEST
+from polyaforest.kernels.blame import HIGH, LOW
+
+_MOST_ROWS = 512  # rows that stand for all when it comes to what a typical one is charged
+_FEW_ROWS = 128  # and when it comes to what trees agree on, which takes longer
+_MOST_LEAVES = 4096  # leaves that stand for all when it comes to where points are
+N_QUANTILES = 41
+_SHARES = np.linspace(0, 1, N_QUANTILES)  # shares of the points below the quantiles that are kept
+_USUAL = slice(2, None, 36)  # the quantiles between which nine points in ten lie
+_INTERVAL = np.array([0.05, 0.95])  # of the posterior of a share
+_AGREED = 0.9  # of what trees charge for a side lies beyond the bound that they agree on
+_STEPS_BEYOND = 9  # values tried between the known ones and a row's own
+_STEPS_BETWEEN = 8  # values tried between the last that is normal and the first that is not, twice over
+_NEIGHBOURS, _SIMILAR = 16, 3  # nearest points looked at, and normal ones among them shown
+
+
+class Reference(NamedTuple):
+    """What a typical point is like."""
+
+    typical: Array  # (2, D): what the low and the high side of each feature cost it, in bits
+    agreed: Array  # (D,): the same for both, as far as most trees agree
+    quantiles: Array  # (41, D): values with equal shares of the points between them
+    n_known: int  # points that this, and the share of any region, is known from
+
+    @property
+    def usual(self) -> Array:
+        """The range of each feature in which nine points in ten lie, (2, D)."""
+        return self.quantiles[_USUAL]
+
+
+def quantiles_of(rows: Array, counts: Array | None = None) -> Array:
+    """Values of each feature with equal shares of the `rows` between them, (41, D); rows may stand for several."""
+    if counts is None:
+        return np.nanquantile(spread_out(rows), _SHARES, axis=0)
+    order = np.argsort(rows, axis=0)
+    middles = np.cumsum(counts[order], axis=0) - 0.5 * counts[order]
+    columns = zip(middles.T, np.take_along_axis(rows, order, axis=0).T, strict=True)
+    return np.stack([np.interp(_SHARES * counts.sum(), middle, column) for middle, column in columns], axis=1)
+
+
+def spread_out(rows: Array, most: int = _MOST_ROWS) -> Array:
+    """At most so many of the rows, evenly spread over all of them."""
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]
+
+
+def derive(
+    forest: Forest, known: Posterior, lifetimes: Array, points: Array | None, quantiles: Array | None
+) -> Reference:
+    """What is typical of `points`, or, where none are kept, of those that the trees have counted.
+
+    Leaves that have closed in on single points give those back, to be charged like any other row: most trees have not
+    seen them. What leaves with several points, and cells of a process, charge those is known on average.
+    """
+    n_features = forest.weights.shape[1]
+    most_counted = int((forest.counts[np.arange(len(forest.root)), forest.root] + forest.outside).max())
+    if engine.is_empty(forest) or not most_counted:
+        nothing = np.zeros((2, n_features))
+        return Reference(nothing, nothing[0], np.zeros((len(_SHARES), n_features)), 0)
+    counts = None
+    if points is None:
+        trees, nodes = _leaves_with_points(forest)
+        lower, upper = _boxes_of(forest, known.world, trees, nodes)
+        points, counts = lower + 0.5 * (upper - lower), forest.counts[trees, nodes]
+    else:
+        points = points[~np.isnan(points).any(axis=1)]
+    if quantiles is None:
+        quantiles = quantiles_of(points, counts)
+    if counts is not None and (lower < upper).any():
+        typical = engine.blame_counted(forest, known, lifetimes)
+        return Reference(typical, typical.sum(axis=0), quantiles, most_counted)
+    distinct = points if counts is None else np.unique(points, axis=0)
+    some, few = (np.ascontiguousarray(spread_out(distinct, most)) for most in (_MOST_ROWS, _FEW_ROWS))
+    sides, _ = engine.blame_rows(forest, known, some, lifetimes, 1)
+    agreed = engine.agreed_blame(forest, known, few, lifetimes, 1)
+    return Reference(sides.mean(axis=0), agreed.mean(axis=0), quantiles, max(len(distinct), most_counted))
+
+
+def _leaves_with_points(forest: Forest) -> tuple[Array, Array]:
+    """The trees and nodes of leaves that have counted points: all of them, or many."""
+    trees, nodes = np.nonzero((forest.left == NONE) & (forest.counts > 0))
+    return spread_out(trees, _MOST_LEAVES), spread_out(nodes, _MOST_LEAVES)
+
+
+def _boxes_of(forest: Forest, world: Array, trees: Array, nodes: Array) -> tuple[Array, Array]:
+    """The boxes of leaves, or the regions of cells of a process, (leaves, D) each."""
+    if forest.lower.shape[2]:
+        return forest.lower[trees, nodes], forest.upper[trees, nodes]
+    lower, upper = world[0, trees], world[1, trees]
+    leaves, above = np.arange(len(trees)), forest.parent[trees, nodes]
+    while (above != NONE).any():
+        is_below = above != NONE
+        leaves, trees, nodes, above = leaves[is_below], trees[is_below], nodes[is_below], above[is_below]
+        delta, xi, is_left = forest.feature[trees, above], forest.cut[trees, above], forest.left[trees, above] == nodes
+        upper[leaves, delta] = np.where(is_left, np.minimum(upper[leaves, delta], xi), upper[leaves, delta])
+        lower[leaves, delta] = np.where(is_left, lower[leaves, delta], np.maximum(lower[leaves, delta], xi))
+        nodes, above = above, forest.parent[trees, above]
+    return lower, upper
+
+
+# ---- asking a forest about one row ---------------------------------------------------------------------------------
+
+
+class Held(NamedTuple):
+    """The points that a stream holds, and their keys."""
+
+    points: Array
+    keys: Sequence[Key]
+
+
+class Condition(NamedTuple):
+    """One side of one feature, from a bound on: above it, or up to it."""
+
+    feature: int
+    side: int  # LOW or HIGH
+    bound: float
+
+
+class Witness(NamedTuple):
+    """A forest as it was when rows were explained, for questions that come up later."""
+
+    forest: Forest
+    known: Posterior
+    lifetimes: Array  # as in `engine.blame_rows`
+    score: Callable[[Array], Array]
+    offset: float
+    reference: Reference
+    held: Callable[[], Held] | None  # for a stream that keeps its points
+    watching: Callable[[], AbstractContextManager[None]]  # refuses if the forest is no longer what it was
+
+    def consensus(self, rows: Array) -> Array:
+        """What most trees agree that each feature adds to a typical point's surprise, (n, D)."""
+        with self.watching():
+            agreed: Array = engine.agreed_blame(self.forest, self.known, rows, self.lifetimes, 1)
+        return agreed - self.reference.agreed
+
+    def conditions(self, row: Array, features: Array, sides: Array) -> list[Condition]:
+        """Where it begins to get strange, for some features on one side each.
+
+        In every tree that is the nearest of the cuts and box edges that cost the row something: the bound of the cell
+        that it is in. Some trees know few points and see strangeness early; the bound is the first by which trees with
+        nine tenths of all charges have seen it.
+        """
+        with self.watching():
+            bounds, costs = engine.find_bounds(self.forest, self.known, row, self.lifetimes, features, sides)
+        found = []
+        for k, side, bound, cost in zip(features, sides, bounds.T, costs.T, strict=True):
+            is_known = np.isfinite(bound) & (cost > 0)
+            if is_known.any():
+                found.append(Condition(int(k), int(side), _agreed(bound[is_known], cost[is_known], int(side))))
+        return found
+
+    def share(self, conditions: Sequence[Condition]) -> tuple[float, tuple[float, float]]:
+        """The share of all points that meet all conditions, and an interval that holds it with a probability of 90 %.
+
+        By the Beta posterior to Jeffreys' prior.
+        """
+        n, total = self.count_of(conditions)
+        low, high = betaincinv(n + 0.5, max(total - n, 0) + 0.5, _INTERVAL)
+        return (n + 0.5) / (total + 1), (float(low), float(high))
+
+    def count_of(self, conditions: Sequence[Condition]) -> tuple[float, int]:
+        """How many points meet all conditions, and of how many that is known.
+
+        Where no points are kept, the trees count theirs, and the share is that of all their counts together.
+        """
+        low, high = np.full(len(self.forest.domain[0]), -np.inf), np.full(len(self.forest.domain[0]), np.inf)
+        for k, side, bound in conditions:
+            if side == LOW:
+                high[k] = bound
+            else:
+                low[k] = bound
+        if self.held is not None:
+            with self.watching():
+                points = self.held().points
+            return float(((points > low) & (points <= high)).all(axis=1).sum()), len(points)
+        counts = engine.count_within(self.forest, self.known.world, low, high)
+        totals = self.forest.counts[np.arange(len(self.forest.root)), self.forest.root] + self.forest.outside
+        return float(counts.sum() / max(totals.sum(), 1) * self.reference.n_known), self.reference.n_known
+
+    def expected(self, row: Array, features: Sequence[int]) -> list[tuple[float, float] | None]:
+        """For each of the `features`, the values nearest to the row's that would have been normal given the others.
+
+        The others are as they are. Where no value would do then, those among `features` are set, one after another, to
+        the known value at which the row scores best.
+        """
+        with self.watching():
+            ranges = [self._normal_range(row, k, float(row[k])) for k in features]
+            if None not in ranges or len(features) < 2:
+                return ranges
+            best = row.copy()
+            for k in features:
+                values = np.unique(self.reference.quantiles[:, k])
+                best[k] = values[np.argmax(self._scores_at(best, k, values))]
+            pairs = zip(features, ranges, strict=True)
+            return [self._normal_range(best, k, float(row[k])) if found is None else found for k, found in pairs]
+
+    def _scores_at(self, row: Array, k: int, values: Array) -> Array:
+        """The scores of `row` with other values of feature `k`."""
+        rows = np.repeat(row[None], len(values), axis=0)
+        rows[:, k] = values
+        return self.score(rows)
+
+    def _normal_range(self, row: Array, k: int, own: float) -> tuple[float, float] | None:
+        """The range of normal values of feature `k` nearest to the row's `own`, to within a small part of a gap."""
+        values = np.unique(self.reference.quantiles[:, k])
+        nearest = np.clip(own, values[0], values[-1])
+        values = np.unique(np.concatenate([values, np.linspace(nearest, own, _STEPS_BEYOND)]))
+        is_normal = self._scores_at(row, k, values) >= self.offset
+        if not is_normal.any():
+            return None
+        closest = int(np.argmin(np.where(is_normal, np.abs(values - own), np.inf)))
+        first = last = closest
+        while first > 0 and is_normal[first - 1]:
+            first -= 1
+        while last + 1 < len(values) and is_normal[last + 1]:
+            last += 1
+        low, high = values[first], values[last]
+        if first > 0:
+            low = self._edge(row, k, low, values[first - 1])
+        if last + 1 < len(values):
+            high = self._edge(row, k, high, values[last + 1])
+        return float(low), float(high)
+
+    def _edge(self, row: Array, k: int, normal: float, strange: float) -> float:
+        """The last normal value of feature `k` on the way from one that is to one that is not."""
+        for _ in range(2):
+            values = np.linspace(normal, strange, _STEPS_BETWEEN + 2)
+            is_strange = self._scores_at(row, k, values[1:-1]) < self.offset
+            steps = int(np.argmax(is_strange)) if is_strange.any() else _STEPS_BETWEEN
+            normal, strange = float(values[steps]), float(values[steps + 1])
+        return normal
+
+    def similar(self, row: Array) -> list[tuple[Key, Array]]:
+        """The normal points held that are nearest to a row, by the weights that features have in the forest."""
+        if self.held is None:
+            return []
+        with self.watching():
+            held = self.held()
+            distances = np.abs(held.points - row) @ self.forest.weights.mean(axis=0)
+            nearest = np.argsort(distances, kind="stable")[:_NEIGHBOURS]
+            near = np.ascontiguousarray(held.points[nearest])
+            is_normal = self.score(near) >= self.offset if len(near) else np.zeros(0, bool)
+        return [(held.keys[i], held.points[i]) for i in nearest[is_normal][:_SIMILAR]]
+
+
+def _agreed(bounds: Array, weights: Array, side: int) -> float:
+    """The bound at which all but a tenth of the weight has come to see the side as strange."""
+    order = np.argsort(bounds if side == HIGH else -bounds)
+    weights = np.minimum(weights[order], LARGEST)
+    shares = np.cumsum(weights / weights.max())
+    return float(bounds[order][np.searchsorted(shares, _AGREED * shares[-1])])

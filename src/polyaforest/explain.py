@@ -1,0 +1,549 @@
+"""Why a row is strange, in bits and in words.
+
+`forest.explain(X)` gives `Explanations`, one `Explanation` per row. Surprise is -log2 of a probability, on average over
+the trees; it is the sum of what each feature adds by being too low or too high, and of what a typical point gets.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from importlib import import_module
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import numpy as np
+
+from polyaforest._arrays import Array
+
+if TYPE_CHECKING:
+    from polyaforest._reference import Condition, Witness
+
+__all__ = ["Blame", "Explanation", "Explanations"]
+
+_LEAST_BITS = 0.5  # a feature that adds less is not blamed
+_LEAST_SHARE = 0.1  # nor one that adds less than this share of what the first does
+_SURE_EXCESS = 1.0  # but a row with so many bits too many has at least one feature to blame
+_MOST_BLAMED = 5
+_OTHER_SIDE = 0.25  # a side that has this share of the blame of a feature bounds the region too
+_MOST_LINES = 8  # features shown
+_WIDTH = 96  # of lines of text
+_BAR = 20  # width of the longest bar, in characters
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_SIDES = ("low", "high")
+_MANY_BITS = math.log2(1e6)
+
+
+class Blame(NamedTuple):
+    """One feature that has to answer for a row's surprise."""
+
+    feature: int  # its column
+    name: str
+    value: float
+    bits: float  # what it adds to the surprise of a typical point
+    side: str  # "low" or "high"
+    usual: tuple[float, float]  # the range of nine points in ten
+    expected: tuple[float, float] | None  # the nearest values that would have been normal; None if none would
+
+
+class _Words(NamedTuple):
+    """What has to be looked up to put an explanation in words."""
+
+    consensus: Array
+    blamed: list[Blame]
+    conditions: list[Condition]
+    share: float
+    share_interval: tuple[float, float]
+    similar: list[tuple[int | str, Array]]
+
+
+@dataclass(eq=False)
+class Explanation:
+    """Why one row is as surprising as it is.
+
+    ``parts.sum() == surprise - typical``, and ``parts == low + high``, all in bits. Printed, it is a short report; in a
+    notebook, a table.
+
+    Attributes
+    ----------
+    values : ndarray of shape (n_features,)
+        The row.
+    names : list of str
+        The features.
+    surprise, typical : float
+        Bits of surprise: this row's, and a typical point's.
+    low, high, parts : ndarray of shape (n_features,)
+        What each feature adds by being low, by being high, and in all.
+    consensus : ndarray of shape (n_features,)
+        What most trees agree that each feature adds: the mean over the three quarters that charge least for it. Blame
+        goes by it, as a few trees in which a row went astray can find fault with every feature. It does not add up.
+    is_anomaly : bool
+        Whether the forest flags the row.
+    p_value : float or None
+        The share of normal points that would look as strange, if the forest can tell.
+    blamed : list of Blame
+        The features that matter most, the worst first.
+    region : str
+        The part of space the row is in, in words, and how many points live there.
+    share, share_interval : float, (float, float)
+        Those points as a share of all, and an interval that holds the true share with a probability of 90 %.
+    similar : list of (key, values)
+        The most similar normal points, if the forest keeps points.
+    """
+
+    values: Array
+    names: list[str]
+    surprise: float
+    typical: float
+    low: Array
+    high: Array
+    usual: Array
+    is_anomaly: bool
+    p_value: float | None
+    candidates: Array = field(repr=False)  # the columns that may be blamed
+    witness: Witness | None = field(repr=False)
+
+    @property
+    def parts(self) -> Array:
+        """What each feature adds to the surprise of a typical point."""
+        return self.low + self.high
+
+    @property
+    def consensus(self) -> Array:
+        """What most trees agree that each feature adds; blame goes by it."""
+        return self._words.consensus
+
+    @property
+    def blamed(self) -> list[Blame]:
+        """The features that matter most, the worst first."""
+        return self._words.blamed
+
+    @property
+    def share(self) -> float:
+        """The share of all points that live in the region."""
+        return self._words.share
+
+    @property
+    def share_interval(self) -> tuple[float, float]:
+        """An interval that holds the true share with a probability of 90 %."""
+        return self._words.share_interval
+
+    @property
+    def similar(self) -> list[tuple[int | str, Array]]:
+        """The most similar normal points that the forest holds: their keys and values."""
+        return self._words.similar
+
+    @property
+    def region(self) -> str:
+        """The region in words: "cpu > 93.1 (usual 2–61): about 3 in 10,000 points live here [1–9 in 10,000]"."""
+        conditions = self._words.conditions
+        if not conditions:
+            return "no feature stands out"
+        texts = [self._condition_in_words(k) for k in dict.fromkeys(condition.feature for condition in conditions)]
+        return f"{' and '.join(texts)}: {_share_in_words(self.share, self.share_interval)}"
+
+    def fold(self, n_steps: int) -> Array:
+        """`parts` of a shingle, a row that holds `n_steps` time steps one after another: (n_steps, n_channels)."""
+        folded: Array = _fold(self.parts[None], n_steps)[0]
+        return folded
+
+    # ---- looking up -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _words(self) -> _Words:
+        witness, parts = self.witness, self.parts
+        assert witness is not None
+        consensus = witness.consensus(self.values[None])[0]
+        columns = self._columns_to_blame(consensus)
+        sides = [(k, side) for k in columns for side in self._sides_to_blame(k)]
+        features = np.array([k for k, _ in sides], np.int64)
+        conditions = witness.conditions(self.values, features, np.array([side for _, side in sides], np.int64))
+        share, interval = witness.share(conditions)
+        blamed = [
+            Blame(
+                k,
+                self.names[k],
+                float(self.values[k]),
+                float(parts[k]),
+                _SIDES[int(self.high[k] >= self.low[k])],
+                (float(self.usual[0, k]), float(self.usual[1, k])),
+                expected,
+            )
+            for k, expected in zip(columns, witness.expected(self.values, columns), strict=True)
+        ]
+        words = _Words(consensus, blamed, conditions, share, interval, witness.similar(self.values))
+        self.witness = None  # has said all there is to say
+        return words
+
+    def _columns_to_blame(self, consensus: Array) -> list[int]:
+        blame = np.where(self.parts > 0, consensus, -np.inf)[self.candidates]
+        worst_first = np.argsort(-blame, kind="stable")[:_MOST_BLAMED]
+        if not len(worst_first):
+            return []
+        largest = blame[worst_first[0]]
+        is_blamed = (blame >= _LEAST_BITS) & (blame >= _LEAST_SHARE * largest)
+        is_blamed[worst_first[0]] |= largest > -np.inf and self.surprise - self.typical >= _SURE_EXCESS
+        return [int(self.candidates[k]) for k in worst_first if is_blamed[k]]
+
+    def _sides_to_blame(self, k: int) -> list[int]:
+        """The sides of a feature that have their share of its blame: both if a value is strange between others."""
+        both = (self.low[k], self.high[k])
+        return [side for side in (0, 1) if both[side] >= max(_OTHER_SIDE * max(both), 1e-12)]
+
+    # ---- words ------------------------------------------------------------------------------------------------------
+
+    def _number(self, k: int, value: float) -> str:
+        """A value of feature `k` in as few digits as tell it from its usual ones."""
+        return _number(value, float(self.usual[1, k] - self.usual[0, k]))
+
+    def _range(self, k: int, ends: tuple[float, float]) -> str:
+        low, high = (self._number(k, end) for end in ends)
+        return low if low == high else f"{low} to {high}" if "-" in low + high else f"{low}–{high}"
+
+    def _usual_in_words(self, k: int) -> str:
+        return self._range(k, (float(self.usual[0, k]), float(self.usual[1, k])))
+
+    def _condition_in_words(self, k: int) -> str:
+        bounds = {c.side: self._number(k, c.bound) for c in self._words.conditions if c.feature == k}
+        usual = f"(usual {self._usual_in_words(k)})"
+        if len(bounds) == 2:
+            return f"{bounds[1]} < {self.names[k]} ≤ {bounds[0]} {usual}"
+        ((side, bound),) = bounds.items()
+        return f"{self.names[k]} {'≤>'[side]} {bound} {usual}"
+
+    @property
+    def _verdict(self) -> str:
+        word = "Anomalous" if self.is_anomaly else "Normal"
+        chance = "" if self.p_value is None else f"; p = {self.p_value:.2g}"
+        bits = f"{self.surprise:.1f} bits of surprise, {self.typical:.1f} are usual"
+        return f"{word}: {_odds_in_words(self.surprise - self.typical)} ({bits}{chance})"
+
+    def _lines(self) -> tuple[list[list[str]], list[float]]:
+        """The cells of the features to show, and their bits."""
+        blames = {blame.feature: blame for blame in self.blamed}
+        order = [*blames, *sorted(set(self.candidates.tolist()) - set(blames), key=lambda k: (-self.parts[k], k))]
+        shown = order[:_MOST_LINES] if len(order) > _MOST_LINES + 1 else order
+        lines = []
+        for k in shown:
+            blame = blames.get(k)
+            expected = self._expected_in_words(blame) if blame is not None and self.is_anomaly else ""
+            cells = [self.names[k], self._number(k, float(self.values[k])), f"{self.parts[k]:+.1f}"]
+            verdict = "" if blame is None else f"too {blame.side}" if self.is_anomaly else blame.side
+            lines.append([*cells, verdict, self._usual_in_words(k), expected])
+        bits = [float(self.parts[k]) for k in shown]
+        rest = [k for k in range(len(self.names)) if k not in shown]
+        if rest:
+            others = float(self.parts[rest].sum())
+            lines.append([f"{len(rest)} others" if len(rest) > 1 else "1 other", "", f"{others:+.1f}", "", "", ""])
+            bits.append(others)
+        return lines, bits
+
+    def _expected_in_words(self, blame: Blame) -> str:
+        if blame.expected is None:
+            return "no value"
+        low, high = blame.expected
+        return "as it is" if low <= blame.value <= high else self._range(blame.feature, blame.expected)
+
+    def __str__(self) -> str:
+        lines, bits = self._lines()
+        most = max([*bits, 1e-300])
+        bars = [_bar(part / most) for part in bits]
+        header = ["", "value", "bits", "", "", "usual", "would be normal" if any(line[-1] for line in lines) else ""]
+        table = [header] + [[*cells[:3], bar, *cells[3:]] for cells, bar in zip(lines, bars, strict=True)]
+        to_right = (False, True, True, False, False, False, False)
+        report = [*wrap(self._verdict, _WIDTH), *wrap(self.region, _WIDTH), "", *_aligned(table, to_right)]
+        if self.similar:
+            report += ["", "Most similar normal points:"]
+            report += [f"  {key}: {self._values_in_words(values)}" for key, values in self.similar]
+        return "\n".join(report)
+
+    def _values_in_words(self, values: Array) -> str:
+        columns = [blame.feature for blame in self.blamed] or self.candidates[:_MOST_BLAMED].tolist()
+        return ", ".join(f"{self.names[k]} {self._number(k, float(values[k]))}" for k in columns)
+
+    def _repr_html_(self) -> str:
+        lines, bits = self._lines()
+        most = max([*bits, 1e-300])
+        rows = []
+        for cells, part in zip(lines, bits, strict=True):
+            width = 0 if not most > 0 else round(100 * min(max(part / most, 0), 1)) if math.isfinite(part) else 100
+            bar = f'<div style="background:#d55e00;height:0.8em;width:{width}%"></div>'
+            name, value, amount, side, usual, expected = (html.escape(cell) for cell in cells)
+            columns = [name, value, amount, f'<div style="width:10em">{bar}</div>', side, usual, expected]
+            rows.append("<tr>" + "".join(f'<td style="text-align:left">{column}</td>' for column in columns) + "</tr>")
+        heads = "".join(
+            f'<th style="text-align:left">{head}</th>'
+            for head in ("", "value", "bits", "", "", "usual", "would be normal")
+        )
+        region = html.escape(self.region)
+        similar = "".join(
+            f"<li>{html.escape(str(key))}: {html.escape(self._values_in_words(values))}</li>"
+            for key, values in self.similar
+        )
+        return (
+            f"<div><p><b>{html.escape(self._verdict)}</b><br>{region}</p>"
+            f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+            + (f"<p>Most similar normal points:</p><ul>{similar}</ul>" if similar else "")
+            + "</div>"
+        )
+
+    # ---- for machines -----------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in plain Python values; None stands for what is not finite."""
+        features = [
+            {"name": name, "value": value, "low": low, "high": high, "bits": low + high}
+            for name, value, low, high in zip(
+                self.names, self.values.tolist(), self.low.tolist(), self.high.tolist(), strict=True
+            )
+        ]
+        facts = {
+            "surprise": self.surprise,
+            "typical": self.typical,
+            "is_anomaly": self.is_anomaly,
+            "p_value": self.p_value,
+            "region": self.region,
+            "share": self.share,
+            "share_interval": list(self.share_interval),
+            "blamed": [blame._asdict() for blame in self.blamed],
+            "features": features,
+            "similar": [{"key": key, "values": values.tolist()} for key, values in self.similar],
+        }
+        plain: dict[str, Any] = _finite(facts)
+        return plain
+
+    def to_json(self, **options: Any) -> str:
+        """`to_dict` as JSON text; `options` are those of `json.dumps`."""
+        return json.dumps(self.to_dict(), allow_nan=False, **{"ensure_ascii": False, **options})
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._words  # noqa: B018 - looked up now: the forest stays behind
+        return {**vars(self), "witness": None}
+
+
+class Explanations(Sequence[Explanation]):
+    """The explanations of some rows: arrays for all of them, and an `Explanation` for each.
+
+    ``parts.sum(axis=1) == surprise - typical``, and ``parts == low + high``, all in bits.
+
+    Attributes
+    ----------
+    values : ndarray of shape (n_rows, n_features)
+    names : list of str
+    surprise : ndarray of shape (n_rows,)
+    typical : float
+    low, high, parts, consensus : ndarray of shape (n_rows, n_features)
+    is_anomaly : ndarray of bool, shape (n_rows,)
+    p_values : ndarray of shape (n_rows,) or None
+    """
+
+    def __init__(
+        self,
+        values: Array,
+        names: list[str],
+        charges: Array,
+        base: float,
+        is_anomaly: Array,
+        p_values: Array | None,
+        candidates: Array,
+        witness: Witness,
+        index: Any = None,
+    ) -> None:
+        typical = witness.reference.typical
+        self.values, self.names = values, names
+        self.surprise: Array = base + charges.sum(axis=(1, 2))
+        self.typical = float(base + typical.sum())
+        self.low: Array = charges[:, 0] - typical[0]
+        self.high: Array = charges[:, 1] - typical[1]
+        self.is_anomaly, self.p_values = is_anomaly, p_values
+        self._candidates, self._witness, self._index = candidates, witness, index
+        self._made: dict[int, Explanation] = {}
+
+    @property
+    def parts(self) -> Array:
+        """What each feature adds to the surprise of a typical point, (n_rows, n_features)."""
+        return self.low + self.high
+
+    @cached_property
+    def consensus(self) -> Array:
+        """What most trees agree that each feature adds, (n_rows, n_features): see `Explanation`."""
+        return self._witness.consensus(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, i: int) -> Explanation: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Explanation]: ...
+    def __getitem__(self, i: int | slice) -> Explanation | list[Explanation]:
+        """The explanation of a row, or those of several."""
+        if isinstance(i, slice):
+            return [self[j] for j in range(*i.indices(len(self)))]
+        i = range(len(self))[i]
+        if i not in self._made:
+            self._made[i] = Explanation(
+                values=self.values[i],
+                names=self.names,
+                surprise=float(self.surprise[i]),
+                typical=self.typical,
+                low=self.low[i],
+                high=self.high[i],
+                usual=self._witness.reference.usual,
+                is_anomaly=bool(self.is_anomaly[i]),
+                p_value=None if self.p_values is None else float(self.p_values[i]),
+                candidates=self._candidates,
+                witness=self._witness,
+            )
+        return self._made[i]
+
+    def __iter__(self) -> Iterator[Explanation]:
+        return (self[i] for i in range(len(self)))
+
+    def settle(self) -> Explanations:
+        """Look up all words now, for rows of a stream that is to go on before they are read."""
+        for explanation in self:
+            explanation._words  # noqa: B018 - looked up and kept
+        return self
+
+    def fold(self, n_steps: int) -> Array:
+        """`parts` of shingles, rows that hold `n_steps` time steps one after another: (n_rows, n_steps, n_channels)."""
+        return _fold(self.parts, n_steps)
+
+    def __str__(self) -> str:
+        return "\n\n".join(str(explanation) for explanation in self)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} explanations, {int(self.is_anomaly.sum())} of anomalies>"
+
+    def _repr_html_(self) -> str:
+        return "".join(explanation._repr_html_() for explanation in self)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict of plain Python values per row."""
+        return [explanation.to_dict() for explanation in self]
+
+    def to_json(self, **options: Any) -> str:
+        """A JSON list, one object per row; `options` are those of `json.dumps`."""
+        return json.dumps(self.to_dicts(), allow_nan=False, **{"ensure_ascii": False, **options})
+
+    def to_frame(self) -> Any:
+        """A pandas frame, one line per row: surprise, what is typical, the verdict, and the bits of each feature."""
+        try:
+            pd = import_module("pandas")
+        except ImportError as problem:
+            raise ImportError("to_frame needs pandas: pip install pandas, or use to_dicts()") from problem
+        frame = pd.DataFrame({"surprise": self.surprise, "typical": self.typical, "is_anomaly": self.is_anomaly})
+        if self.p_values is not None:
+            frame["p_value"] = self.p_values
+        bits = pd.DataFrame(self.parts, columns=[f"bits: {name}" for name in self.names])
+        whole = pd.concat([frame, bits], axis=1)
+        return whole if self._index is None else whole.set_axis(self._index, axis=0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.settle()
+        self.consensus  # noqa: B018 - looked up now: the forest stays behind
+        return {**vars(self), "_witness": None}
+
+
+def read_features(features: Sequence[str | int] | None, names: list[str]) -> Array:
+    """The columns of features that a caller named, or of all of them."""
+    if features is None:
+        return np.arange(len(names))
+    if isinstance(features, str | int):
+        raise ValueError(f"features must be a list of names or column numbers, not the single {features!r}")
+    return np.array([_column(feature, names) for feature in dict.fromkeys(features)], np.int64)
+
+
+def _column(feature: str | int, names: list[str]) -> int:
+    if isinstance(feature, str):
+        if feature in names:
+            return names.index(feature)
+        close = get_close_matches(feature, names, 1)
+        known = ", ".join(names[:_MOST_LINES]) + (", ..." if len(names) > _MOST_LINES else "")
+        raise ValueError(
+            f"there is no feature {feature!r}: {f'did you mean {close[0]!r}?' if close else f'there are {known}'}"
+        )
+    if not -len(names) <= feature < len(names):
+        raise ValueError(f"there is no feature number {feature}: there are {len(names)}, counted from 0")
+    return range(len(names))[feature]
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def _fold(parts: Array, n_steps: int) -> Array:
+    n_features = parts.shape[1]
+    if n_steps < 1 or n_features % n_steps:
+        raise ValueError(f"{n_features} features cannot be folded onto {n_steps} time steps of equally many channels")
+    return parts.reshape(len(parts), n_steps, n_features // n_steps)
+
+
+def _number(value: float, scale: float) -> str:
+    """A number to a few hundredths of `scale`, without idle zeros."""
+    scale = scale if scale > 0 else abs(value)
+    if not math.isfinite(value) or scale == 0:
+        return f"{value:g}"
+    decimals = math.ceil(1.5 - math.log10(scale))
+    if abs(value) >= 1e9 * scale or not 1e-6 < abs(value) < 1e9:
+        return f"{value:.{max(3, min(decimals + math.ceil(math.log10(abs(value))), 17))}g}" if value else "0"
+    decimals = max(decimals, 0)
+    text = f"{round(value, decimals) + 0.0:.{decimals}f}"  # adding 0.0 makes a zero of a negative one
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _odds_in_words(bits: float) -> str:
+    """So many bits more than a typical point has, as how much less likely that is."""
+    if bits < 1:
+        return "as likely as a typical point"
+    if bits >= _MANY_BITS:
+        return "more than a million times less likely than a typical point"
+    times = 2.0**bits
+    rounded = round(times, 1 - math.floor(math.log10(times)))
+    return f"about {rounded:,.0f} times less likely than a typical point"
+
+
+def _share_in_words(share: float, interval: tuple[float, float]) -> str:
+    """A share as so many in ten, a hundred, a thousand and so on."""
+    whole = 10
+    while share * whole < 0.95:
+        whole *= 10
+    low, high = (_count(end * whole) for end in interval)
+    return f"about {_count(share * whole)} in {whole:,} points live here [{low}–{high} in {whole:,}]"
+
+
+def _count(number: float) -> str:
+    return f"{number:.0f}" if number >= 0.95 or number < 0.05 else f"{number:.1f}"
+
+
+def _bar(share: float) -> str:
+    """A bar of blocks."""
+    eighths = round(8 * _BAR * min(max(share, 0.0), 1.0)) if math.isfinite(share) else 8 * _BAR
+    return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
+
+
+def _aligned(table: list[list[str]], to_right: Sequence[bool]) -> list[str]:
+    """The cells of a table in columns."""
+    widths = [max(len(row[c]) for row in table) for c in range(len(to_right))]
+    return [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, to_right, strict=True)
+            if width
+        ).rstrip()
+        for row in table
+    ]
+
+
+def _finite(fact: Any) -> Any:
+    """`fact` with None in place of numbers that are not finite."""
+    if isinstance(fact, dict):
+        return {name: _finite(part) for name, part in fact.items()}
+    if isinstance(fact, list | tuple):
+        return [_finite(part) for part in fact]
+    return None if isinstance(fact, float) and not math.isfinite(fact) else fact

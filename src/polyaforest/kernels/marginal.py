@@ -1,0 +1,316 @@
+"""Walks of rows that lack values: a missing value may be anything, so the walk goes down both sides of its cuts.
+
+What such a row gets is the total over all leaves, or all cells, that it may be in. A missing value is NaN, which is
+neither below nor above anything: so `contains`, `contains_live` and `extension` ask only for the values that are there.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from polyaforest._arrays import FADE_LOG_DENSITY, FADE_MASS, LEAST_LOG, NONE, Array
+from polyaforest._jit import jit, jit_inline
+from polyaforest.kernels.forest import fade
+from polyaforest.kernels.geometry import contains, contains_live, extension, linear_dimension, log_share
+from polyaforest.kernels.polya import cut_share, side_bounds
+
+
+class Room(NamedTuple):
+    """Nodes that wait to be visited, and what is known of each when it is."""
+
+    nodes: Array  # int32
+    births: Array  # float64: when the node was born
+    logs: Array  # float64: a log-weight, or a log-volume
+    firsts: Array  # int32: the first of the lifetimes that the walk has not come to before
+
+
+class Found(NamedTuple):
+    """Leaves or cells that a row may be in."""
+
+    nodes: Array  # int32
+    marks: Array  # int32: of a leaf, whether it lies inside the node's box; of a cell, the number of its lifetime
+    logs: Array  # float64: the log-weight to count it with
+
+
+@jit
+def new_room(n_nodes):
+    """Room for a walk down trees of so many nodes."""
+    n = n_nodes + 1
+    return Room(np.empty(n, np.int32), np.empty(n), np.empty(n), np.empty(n, np.int32))
+
+
+@jit
+def new_found(n):
+    """Room for so many leaves or cells."""
+    return Found(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n))
+
+
+@jit_inline
+def log_add(a, b):
+    """The logarithm of exp(a) + exp(b)."""
+    high, low = (a, b) if a > b else (b, a)
+    return high + math.log1p(math.exp(low - high)) if low > -np.inf else high
+
+
+# ---- leaves --------------------------------------------------------------------------------------------------------
+
+
+@jit
+def leaf_values(forest, table, X, out):
+    """Add the total of the table's values over all leaves that each row may be in to `out`, (T, n) or (1, n).
+
+    Values that are logarithms give the logarithm of the total. A density counts with the volume of the leaf's slice at
+    the row, over the features that are missing: what comes out is the density of the features that are there.
+    """
+    room, found = new_room(forest.left.shape[1]), new_found(2 * forest.left.shape[1] + 1)
+    is_log, sliced = table.fading != FADE_MASS, table.fading == FADE_LOG_DENSITY
+    for t in range(forest.left.shape[0]):
+        inside, complement, values = table.inside[t], table.complement[t], out[t if out.shape[0] > 1 else 0]
+        for i in range(X.shape[0]):
+            total = value_outside(forest, table, t, X, i)
+            n_found = find_leaves(forest, t, table.world, X, i, sliced, room, found)
+            for place in range(n_found):
+                j = found.nodes[place]
+                value = inside[j] if found.marks[place] else complement[j]
+                total = log_add(total, value + found.logs[place]) if is_log else total + value
+            values[i] += total
+
+
+@jit
+def value_outside(forest, table, t, X, i):
+    """What a row may have from beyond the known world: all of it, if the values that are there lie within."""
+    lower, upper, weights = table.world[0], table.world[1], forest.weights[t]
+    size = linear_dimension(lower[t], upper[t], weights)
+    reach = extension(lower, upper, t, weights, X, i) / (size if size > 0.0 else 1.0)
+    value = fade(table.outside[t], table.fading, reach, X.shape[1])
+    if table.fading == FADE_LOG_DENSITY:
+        value += log_slice_outside(lower[t], upper[t], weights, size, X, i, contains(lower, upper, t, X, i))
+    return value
+
+
+@jit
+def log_slice_outside(lower, upper, weights, size, X, i, is_within):
+    """Log of what the falling density beyond the world adds up to along the missing features, the world left out."""
+    n_features, log_side, log_all = X.shape[1], 0.0, 0.0
+    for k in range(n_features):
+        side = upper[k] - lower[k]
+        if math.isnan(X[i, k]) and side > 0.0:
+            log_side += math.log(side)
+            log_all += math.log(side + 2.0 * size / (n_features * weights[k]) if weights[k] > 0.0 else side)
+    if not is_within:
+        return log_all
+    return log_all + math.log(-math.expm1(log_side - log_all)) if log_side < log_all else -np.inf
+
+
+@jit
+def find_leaves(forest, t, world, X, i, sliced, room, found):
+    """List the leaves of tree `t` that row `i` may be in; return how many.
+
+    A box that leaves out a value that is there leaves the row to its complementary leaf alone. Otherwise the row may be
+    inside; and outside as well, if the box is narrower than its region along a missing feature. With `sliced`, the log
+    volumes of the leaves' slices at the row are worked out, over the missing features.
+    """
+    lower, upper, feature, cut = forest.lower[t], forest.upper[t], forest.feature[t], forest.cut[t]
+    if not contains(world[0], world[1], t, X, i):
+        return 0
+    room.nodes[0], room.logs[0] = forest.root[t], log_slice(world[0, t], world[1, t], X, i) if sliced else 0.0
+    n_waiting, n_found = 1, 0
+    while n_waiting > 0:
+        n_waiting -= 1
+        j, volume = room.nodes[n_waiting], room.logs[n_waiting]
+        if not contains_live(lower, upper, j, X, i):
+            n_found = note(found, n_found, j, 0, volume if sliced else 0.0)
+            continue
+        log_f = log_missing_share(forest, t, j, world, X, i)
+        if log_f < 0.0:
+            n_found = note(found, n_found, j, 0, volume + math.log(-math.expm1(log_f)) if sliced else 0.0)
+        volume += log_f if sliced else 0.0
+        if feature[j] == NONE:
+            n_found = note(found, n_found, j, 1, volume)
+            continue
+        value, is_sliced = X[i, feature[j]], sliced and math.isnan(X[i, feature[j]])
+        low, high = side_bounds(forest, t, j, world) if is_sliced else (0.0, 1.0)
+        for side in range(2):
+            if may_go(value, cut[j], side == 0):
+                room.nodes[n_waiting] = forest.left[t, j] if side == 0 else forest.right[t, j]
+                share = math.log(cut_share(low, high, cut[j], side == 0)) if is_sliced else 0.0
+                room.logs[n_waiting] = volume + share
+                n_waiting += 1
+    return n_found
+
+
+@jit_inline
+def may_go(value, xi, goes_left):
+    """Whether a value, or some value where it is missing, lies on that side of a cut."""
+    return not value > xi if goes_left else not value <= xi
+
+
+@jit_inline
+def note(found, n_found, j, mark, log_weight):
+    """Add a leaf or cell to a list; return how long it is then."""
+    found.nodes[n_found], found.marks[n_found], found.logs[n_found] = j, mark, log_weight
+    return n_found + 1
+
+
+@jit
+def log_slice(lower, upper, X, i):
+    """Log of the volume of a box over the missing features of row `i`, those without length left out."""
+    total = 0.0
+    for k in range(lower.shape[0]):
+        if math.isnan(X[i, k]) and lower[k] < upper[k]:
+            total += math.log(upper[k] - lower[k])
+    return total
+
+
+@jit
+def log_missing_share(forest, t, j, world, X, i):
+    """Log of the volume share that the box of node `j` takes of its region over the missing features live in it.
+
+    As `log_live_share`: the region is the parent's box on this side of its cut, or the known world for the root.
+    """
+    lower, upper, above = forest.lower[t], forest.upper[t], forest.parent[t, j]
+    total = 0.0
+    for k in range(lower.shape[1]):
+        if not math.isnan(X[i, k]) or lower[j, k] >= upper[j, k]:
+            continue
+        low, high = (world[0, t, k], world[1, t, k]) if above == NONE else (lower[above, k], upper[above, k])
+        if above != NONE and forest.feature[t, above] == k:
+            goes_left, xi = forest.left[t, above] == j, forest.cut[t, above]
+            low, high = (low, xi) if goes_left else (xi, high)
+        total += log_share(low, high, lower[j, k], upper[j, k])
+    return total
+
+
+# ---- cells ---------------------------------------------------------------------------------------------------------
+
+
+@jit
+def find_cells(forest, t, X, i, lifetimes, room, found):
+    """List the cells of tree `t` that row `i` may be in at each of the ascending `lifetimes`; return how many.
+
+    Each comes with the log-probability that the row is still with it, by the distances along the features that are
+    there. Over the cells, mass times probability adds up to a kernel density of those features.
+    """
+    lower, upper, weights = forest.lower[t], forest.upper[t], forest.weights[t]
+    feature, cut, time, n_lifetimes = forest.feature[t], forest.cut[t], forest.time[t], lifetimes.shape[0]
+    base = 0.0 if lower.shape[1] > 0 else extension(forest.domain[:1], forest.domain[1:], 0, weights, X, i)
+    room.nodes[0], room.births[0], room.logs[0], room.firsts[0] = forest.root[t], 0.0, 0.0, 0
+    n_waiting, n_found = 1, 0
+    while n_waiting > 0:
+        n_waiting -= 1
+        j, began, log_weight = room.nodes[n_waiting], room.births[n_waiting], room.logs[n_waiting]
+        s, ends, is_leaf = room.firsts[n_waiting], time[j], feature[j] == NONE
+        rate = base + extension(lower, upper, j, weights, X, i)
+        while s < n_lifetimes and (lifetimes[s] < ends or is_leaf):
+            elapsed = min(lifetimes[s], ends) - began
+            spent = elapsed * rate if rate > 0.0 and elapsed > 0.0 else 0.0  # either may be infinite
+            n_found = note(found, n_found, j, s, log_weight - spent)
+            s += 1
+        if s == n_lifetimes:
+            continue
+        log_weight -= (ends - began) * rate if rate > 0.0 else 0.0
+        for side in range(2):
+            if may_go(X[i, feature[j]], cut[j], side == 0):
+                room.nodes[n_waiting] = forest.left[t, j] if side == 0 else forest.right[t, j]
+                room.births[n_waiting], room.logs[n_waiting], room.firsts[n_waiting] = ends, log_weight, s
+                n_waiting += 1
+    return n_found
+
+
+@jit
+def cell_masses(forest, node_masses, X, lifetimes, log_masses):
+    """Add the log of the total mass of the cells that each row may be in to `log_masses`, (T, S, n) or (1, S, n).
+
+    The masses of the nodes, (T, C), are logarithms.
+    """
+    n_lifetimes = lifetimes.shape[0]
+    room, found = new_room(forest.left.shape[1]), new_found(n_lifetimes * forest.left.shape[1] + 1)
+    totals = np.empty(n_lifetimes)
+    for t in range(forest.left.shape[0]):
+        masses, logs = node_masses[t], log_masses[t if log_masses.shape[0] > 1 else 0]
+        for i in range(X.shape[0]):
+            n_found = find_cells(forest, t, X, i, lifetimes, room, found)
+            totals[:] = -np.inf
+            for place in range(n_found):
+                s = found.marks[place]
+                totals[s] = log_add(totals[s], masses[found.nodes[place]] + found.logs[place])
+            for s in range(n_lifetimes):
+                logs[s, i] += max(totals[s], LEAST_LOG)
+
+
+# ---- values that are missing -----------------------------------------------------------------------------------------
+
+
+class Guess(NamedTuple):
+    """What the missing values of rows may be, at each of S lifetimes, put together from cells.
+
+    `sums` over `totals` are weighted means of the centres of cells. Both are in units of exp(`tops`), so that they
+    cannot underflow. `modes` are the centres of the heaviest cells, whose log-weights are `peaks`.
+    """
+
+    tops: Array  # float64 (S, n), -inf at first
+    totals: Array  # float64 (S, n, D), zeros at first
+    sums: Array  # float64 (S, n, D), zeros at first
+    peaks: Array  # float64 (S, n), -inf at first
+    modes: Array  # float64 (S, n, D)
+
+
+@jit
+def guess_values(forest, node_masses, X, lifetimes, guess):
+    """Add the cells that each row may be in to `guess`, each with its mass, of which the logarithm is given, (T, C)."""
+    room, found = new_room(forest.left.shape[1]), new_found(lifetimes.shape[0] * forest.left.shape[1] + 1)
+    bounds = np.empty((2, X.shape[1]))
+    for t in range(forest.left.shape[0]):
+        masses = node_masses[t]
+        for i in range(X.shape[0]):
+            n_found = find_cells(forest, t, X, i, lifetimes, room, found)
+            for place in range(n_found):
+                j = found.nodes[place]
+                set_bounds(forest, t, j, X, i, bounds)
+                add_cell(forest, masses[j] + found.logs[place], bounds, X, i, found.marks[place], guess)
+
+
+@jit
+def set_bounds(forest, t, j, X, i, bounds):
+    """Where node `j` lies along the missing features of row `i`: its box, or in a process its region."""
+    boxed = forest.lower.shape[2] > 0
+    for k in range(X.shape[1]):
+        if math.isnan(X[i, k]):
+            bounds[0, k] = forest.lower[t, j, k] if boxed else forest.domain[0, k]
+            bounds[1, k] = forest.upper[t, j, k] if boxed else forest.domain[1, k]
+    child, above = j, NONE if boxed else forest.parent[t, j]
+    while above != NONE:
+        delta, xi = forest.feature[t, above], forest.cut[t, above]
+        if forest.left[t, above] == child:
+            bounds[1, delta] = min(bounds[1, delta], xi)
+        else:
+            bounds[0, delta] = max(bounds[0, delta], xi)
+        child, above = above, forest.parent[t, above]
+
+
+@jit
+def add_cell(forest, log_weight, bounds, X, i, s, guess):
+    """Let a cell have its say on the missing values of row `i`.
+
+    The box of a tree is as wide as the data in it. A cell of a process is as wide as chance would have it, and the
+    wider it is, the less it tells of where in it the data are: so it counts with its mass over its width.
+    """
+    if log_weight > guess.tops[s, i]:
+        scale = math.exp(guess.tops[s, i] - log_weight)
+        guess.tops[s, i] = log_weight
+        guess.totals[s, i] *= scale
+        guess.sums[s, i] *= scale
+    weight, log_density = math.exp(log_weight - guess.tops[s, i]), log_weight
+    boxed = forest.lower.shape[2] > 0
+    for k in range(X.shape[1]):
+        if math.isnan(X[i, k]):
+            width = bounds[1, k] - bounds[0, k]
+            factor = 1.0 if boxed or width <= 0.0 else (forest.domain[1, k] - forest.domain[0, k]) / width
+            guess.totals[s, i, k] += factor * weight
+            guess.sums[s, i, k] += factor * weight * 0.5 * (bounds[0, k] + bounds[1, k])
+            log_density += math.log(factor)
+    if log_density > guess.peaks[s, i]:
+        guess.peaks[s, i] = log_density
+        for k in range(X.shape[1]):
+            guess.modes[s, i, k] = 0.5 * (bounds[0, k] + bounds[1, k])

@@ -1,0 +1,96 @@
+"""What rows that lack values come to, computed plainly: leaf by leaf, and cell by cell."""
+
+import math
+
+import numpy as np
+
+NONE = -1
+
+
+def hide(rows, hidden):
+    """A copy of rows that lacks the values in hidden columns."""
+    return np.where(hidden, np.nan, rows)
+
+
+def sides(forest, t, j, low, high, opened):
+    """The regions of a node's children: corners, and whether the lower side is open."""
+    delta, xi = forest.feature[t, j], forest.cut[t, j]
+    upper, lower, is_open = high.copy(), low.copy(), opened.copy()
+    upper[delta], lower[delta], is_open[delta] = min(high[delta], xi), max(low[delta], xi), True
+    return (forest.left[t, j], low, upper, opened), (forest.right[t, j], lower, high, is_open)
+
+
+def holds(value, low, high, is_open):
+    return (low < value if is_open else low <= value) and value <= high
+
+
+def leaves_of(forest, known, t):
+    """All leaves of a tree, each as its log mass and a test of whether a row may be in it."""
+    boxed = forest.lower.shape[2] > 0
+    found = []
+
+    def walk(j, low, high, opened):
+        live = forest.lower[t, j] < forest.upper[t, j] if boxed else np.zeros(len(low), bool)
+        in_low = np.where(live, forest.lower[t, j], low) if boxed else low
+        in_high = np.where(live, forest.upper[t, j], high) if boxed else high
+
+        def may_be_in_region(x):
+            return all(np.isnan(v) or holds(v, *side) for v, *side in zip(x, low, high, opened, strict=True))
+
+        def may_be_left_out(x):
+            return may_be_in_region(x) and any(
+                (low[k] < in_low[k] or in_high[k] < high[k]) if np.isnan(x[k]) else not in_low[k] <= x[k] <= in_high[k]
+                for k in np.flatnonzero(live)
+            )
+
+        def may_be_in_box(x):
+            return may_be_in_region(x) and all(
+                np.isnan(x[k]) or in_low[k] <= x[k] <= in_high[k] for k in np.flatnonzero(live)
+            )
+
+        if live.any():
+            found.append((known.complement[t, j], may_be_left_out))
+        if forest.left[t, j] == NONE:
+            found.append((known.inside[t, j], may_be_in_box))
+            return
+        for child in sides(forest, t, j, in_low, in_high, opened & ~live):
+            walk(*child)
+
+    low, high = known.world[0, t].copy(), known.world[1, t].copy()
+    walk(forest.root[t], low, high, np.zeros(len(low), bool))
+    return found
+
+
+def plain_mass(forest, known, t, x):
+    """The total mass of the leaves that a row may be in."""
+    low, high = known.world[0, t], known.world[1, t]
+    is_there = ~np.isnan(x)
+    excess = np.where(is_there, np.maximum(np.maximum(low - x, x - high), 0.0), 0.0)
+    reach = (forest.weights[t] * excess).sum() / ((forest.weights[t] * (high - low)).sum() or 1.0)
+    is_within = ((low <= x) & (x <= high))[is_there].all()
+    within = sum(math.exp(log_mass) for log_mass, may_be in leaves_of(forest, known, t) if is_within and may_be(x))
+    return within + math.exp(known.outside[t]) / (1.0 + reach)
+
+
+def plain_cells(forest, known, t, x, time):
+    """The cells that a row may be in at a time: node and log weight."""
+    is_there, boxed = ~np.isnan(x), forest.lower.shape[2] > 0
+
+    def walk(j, began, log_weight):
+        low = forest.lower[t, j] if boxed else forest.domain[0]
+        high = forest.upper[t, j] if boxed else forest.domain[1]
+        apart = np.maximum(np.maximum(low - x, x - high), 0.0)
+        rate = float((forest.weights[t] * apart)[is_there].sum())
+        ends, is_leaf = forest.time[t, j], forest.left[t, j] == NONE
+        if time < ends or is_leaf:
+            elapsed = min(time, ends) - began
+            yield j, log_weight - (elapsed * rate if rate else 0.0)
+            return
+        value = x[forest.feature[t, j]]
+        log_weight -= (ends - began) * rate if rate else 0.0
+        if not value > forest.cut[t, j]:
+            yield from walk(forest.left[t, j], ends, log_weight)
+        if not value <= forest.cut[t, j]:
+            yield from walk(forest.right[t, j], ends, log_weight)
+
+    return [(j, known.inside[t, j] + log_weight) for j, log_weight in walk(forest.root[t], 0.0, 0.0)]

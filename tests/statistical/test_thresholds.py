@@ -1,0 +1,81 @@
+"""Rates that are promised and rates that come about: false alarms and false discoveries, by simulation.
+
+For the false-alarm rate of the tests themselves see the package.
+"""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from polyaforest.thresholds import RunningCalibration, benjamini_hochberg, conformal_p_values, conformal_threshold
+
+from . import ALARM
+
+REPEATS = 4000
+KINDS = {
+    "gaussian": lambda rng, size: rng.normal(size=size),
+    "heavy": lambda rng, size: rng.standard_cauchy(size=size),
+    "ties": lambda rng, size: rng.integers(0, 5, size=size).astype(float),
+}
+
+
+@pytest.mark.parametrize("alpha", [0.02, 0.1, 0.25])
+@pytest.mark.parametrize("kind", KINDS)
+def test_normal_rows_are_flagged_at_the_rate_asked_for(kind, alpha):
+    rng = np.random.default_rng(0)
+    draws = KINDS[kind](rng, (REPEATS, 100))  # 99 to calibrate with and one to judge, anew each time
+    flagged = sum(bool(row[0] < conformal_threshold(row[1:], alpha)) for row in draws)
+    side = "greater" if kind == "ties" else "two-sided"  # without ties the rate is met exactly: alpha * 100 is whole
+    assert stats.binomtest(flagged, REPEATS, alpha, alternative=side).pvalue > ALARM
+
+
+def test_counting_without_the_one_for_the_row_itself_would_flag_too_many():
+    rng, alpha = np.random.default_rng(1), 0.12
+    draws = rng.normal(size=(REPEATS, 10))
+    plain = sum(bool((row[1:] <= row[0]).mean() <= alpha) for row in draws)
+    corrected = sum(bool(conformal_p_values(row[:1], row[1:])[0] <= alpha) for row in draws)
+    assert stats.binomtest(corrected, REPEATS, alpha, alternative="greater").pvalue > ALARM
+    assert stats.binomtest(plain, REPEATS, alpha, alternative="greater").pvalue < ALARM
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.2])
+def test_false_discoveries_are_no_more_than_the_rate_with_one_calibration_set_for_all(rate):
+    rng, shares, found = np.random.default_rng(2), [], 0
+    for _ in range(1500):
+        scores = rng.normal(size=100)
+        scores[:15] -= 4.0
+        flagged = benjamini_hochberg(conformal_p_values(scores, rng.normal(size=300)), rate)
+        shares.append(flagged[15:].sum() / max(flagged.sum(), 1))
+        found += flagged[:15].sum()
+    error = np.std(shares) / np.sqrt(len(shares))
+    assert np.mean(shares) <= rate + stats.norm.isf(ALARM) * error
+    assert np.mean(shares) > 0.5 * rate  # it does not keep the promise by flagging nothing
+    assert found / (15 * 1500) > 0.8
+
+
+def rates_of_streams(streams, n, alpha):
+    """The share of the scores of each stream whose running p-value is small, once the calibration is full."""
+    arrivals = np.arange(streams.shape[1])
+    return np.array([(RunningCalibration(n).p_values_then_learn(row, arrivals)[n:] <= alpha).mean() for row in streams])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_of_exchangeable_scores_is_flagged_at_the_rate(kind):
+    rates = rates_of_streams(KINDS[kind](np.random.default_rng(3), (300, 400)), 99, 0.05)
+    limit = stats.norm.isf(ALARM / 2) * rates.std() / np.sqrt(len(rates))
+    assert rates.mean() <= 0.05 + limit
+    assert kind == "ties" or rates.mean() >= 0.05 - limit
+
+
+def test_a_stream_that_drifts_is_flagged_more_often():
+    streams = np.random.default_rng(4).normal(size=(50, 400)) - np.linspace(0, 8, 400)
+    assert rates_of_streams(streams, 99, 0.05).mean() > 0.15
+
+
+def test_alarms_of_an_autocorrelated_stream_come_in_runs():
+    noise, scores = np.random.default_rng(5).normal(size=20_000), np.zeros(20_000)
+    for i in range(1, len(noise)):
+        scores[i] = 0.95 * scores[i - 1] + noise[i]
+    p_values = RunningCalibration(256).p_values_then_learn(scores, np.arange(len(scores)))
+    flagged = p_values <= 0.01
+    assert flagged[1:][flagged[:-1]].mean() > 0.25

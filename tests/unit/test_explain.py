@@ -1,0 +1,687 @@
+"""Explanations: the parts add up, are those of the rules, blame the guilty, and are well put."""
+
+import json
+import math
+import pickle
+import sys
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import NotFittedError
+
+from polyaforest import BatchMPF, ModelFileError, Reservoir, StreamingMPF
+from polyaforest import _engine as engine
+from polyaforest._arrays import NONE
+from polyaforest.explain import Explanation, Explanations, _number, _odds_in_words, _share_in_words
+
+SCORES = ["typicality", "multiscale", "log_mass", "mass"]
+LOW, HIGH = 0, 1
+
+
+def table(n=60, n_features=3, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, n_features))
+
+
+def probes(rows):
+    """Rows of the table, rows near, rows outside in one feature or all, and far off."""
+    near = rows[:3] + 0.1
+    one_off = rows[:2].copy()
+    one_off[0, 0], one_off[1, -1] = 9.0, -9.0
+    return np.vstack([rows[:4], near, one_off, np.full((1, rows.shape[1]), 50.0)])
+
+
+def with_duplicates():
+    return np.repeat(np.round(table(20)), 3, axis=0)
+
+
+def with_a_constant():
+    rows = table(40)
+    rows[:, 1] = 3.0
+    return rows
+
+
+def streamed(**parameters):
+    forest = StreamingMPF(**parameters)
+    forest.partial_fit(table(50))
+    return forest.partial_fit(table(30, seed=1))
+
+
+DOMAIN = [[-5.0] * 3, [5.0] * 3]
+FORESTS = {
+    "table": lambda **p: StreamingMPF(**p).fit(table()),
+    "capped": lambda **p: StreamingMPF(max_depth=3, max_samples=None, **p).fit(table()),
+    "mortal": lambda **p: StreamingMPF(lifetime=1.0, **p).fit(table()),
+    "duplicates": lambda **p: StreamingMPF(max_samples=None, **p).fit(with_duplicates()),
+    "constant": lambda **p: StreamingMPF(**p).fit(with_a_constant()),
+    "domain": lambda **p: StreamingMPF(domain=DOMAIN, **p).fit(table()),
+    "weights": lambda **p: StreamingMPF(feature_weights=[0.0, 1.0, 2.0], **p).fit(table()),
+    "window": lambda **p: streamed(window=40, **p),
+    "reservoir": lambda **p: streamed(window=Reservoir(30), **p),
+    "warming up": lambda **p: streamed(window=None, max_depth=4, **p),
+    "summary": lambda **p: StreamingMPF(window=None, max_depth=4, **p).fit(table()).partial_fit(table(30, seed=1)),
+    "process": lambda **p: BatchMPF(max_depth=5, **p).fit(table()),
+    "process with a domain": lambda **p: BatchMPF(max_depth=5, domain=[[-1.0] * 3, [1.0] * 3], **p).fit(table()),
+}
+
+
+def forest_of(kind, score="typicality", **parameters):
+    return FORESTS[kind](score=score, n_estimators=6, random_state=0, **parameters)
+
+
+# ---- a plain reading of the rules ------------------------------------------------------------------------------------
+
+
+def naive_charges(forest, row):
+    """What the sides of each feature cost a row, in bits, and what every row is charged, by the rules of the docs."""
+    lifetimes = forest.lifetimes_ if forest.score in ("typicality", "multiscale") else [None]
+    n_trees = len(forest.forest_.left)
+    parts, base = np.zeros((2, len(row))), 0.0
+    for t in range(n_trees):
+        for life in lifetimes:
+            base += NaiveWalk(forest, t, row, life, parts).run()
+    scale = n_trees * len(lifetimes) * math.log(2)
+    return parts / scale, base / scale
+
+
+class NaiveWalk:
+    """One row's walk down one tree, to its cell at a lifetime or to its leaf, charging features as it goes."""
+
+    def __init__(self, model, t, row, life, parts):
+        self.forest, self.prior, self.t, self.row, self.life, self.parts = (
+            model.forest_,
+            model.prior_,
+            t,
+            row,
+            life,
+            parts,
+        )
+        self.boxed = self.forest.lower.shape[2] > 0
+        self.weights = self.forest.weights[t]
+
+    def run(self):
+        forest, t, gamma = self.forest, self.t, self.prior.strength
+        root = forest.root[t]
+        low, high = forest.domain[0].copy(), forest.domain[1].copy()
+        if self.boxed:
+            low, high = np.minimum(low, forest.lower[t, root]), np.maximum(high, forest.upper[t, root])
+        n_out, n = forest.outside[t], forest.counts[t, root]
+        outside = (gamma / 2 + n_out) / (gamma + n + n_out) if self.prior.is_open else 0.0
+        excess = np.maximum(np.maximum(low - self.row, self.row - high), 0)
+        if self.life is None and excess.any():
+            reach = (self.weights * excess).sum() / ((self.weights * (high - low)).sum() or 1.0)
+            self.charge_missed(excess, low, math.log(1 - outside) - math.log(outside) + math.log1p(reach))
+        else:
+            self.visit(root, 0, (low, high), 0.0, gamma)
+        return -math.log(1 - outside)
+
+    def visit(self, j, depth, region, began, strength):
+        forest, t = self.forest, self.t
+        box, n = region, forest.counts[t, j]
+        if self.boxed:
+            box = forest.lower[t, j], forest.upper[t, j]
+            if self.restrict(region, box, n, strength):
+                return
+        ends = forest.time[t, j]
+        is_leaf = forest.left[t, j] == NONE
+        if self.life is not None:
+            until = min(self.life, ends)
+            edge = box if self.boxed else forest.domain
+            self.parts[LOW] += (until - began) * self.weights * np.maximum(edge[0] - self.row, 0)
+            self.parts[HIGH] += (until - began) * self.weights * np.maximum(self.row - edge[1], 0)
+            is_leaf |= self.life < ends
+        if not is_leaf:
+            self.cross(j, depth, box, ends)
+
+    def restrict(self, region, box, n, strength):
+        """Charge for the restriction to a box; whether the walk ends in what it left out."""
+        live = box[0] < box[1]
+        shares = np.where(live, (box[1] - box[0]) / np.where(live, region[1] - region[0], 1.0), 1.0)
+        f = shares.prod()
+        excess = np.maximum(np.maximum(box[0] - self.row, self.row - box[1]), 0) * live
+        if self.life is None and excess.any():
+            self.charge_missed(excess, box[0], -math.log(strength * (1 - f) / (strength + n)))
+            return True
+        if f < 1:
+            amount = -math.log((strength * f + n) / (strength + n))
+            for k in np.flatnonzero(shares < 1):
+                below, above = box[0][k] - region[0][k], region[1][k] - box[1][k]
+                part = amount * math.log(shares[k]) / math.log(f)
+                self.parts[HIGH, k] += part * below / (below + above)
+                self.parts[LOW, k] += part * above / (below + above)
+        return False
+
+    def cross(self, j, depth, box, ends):
+        forest, t, gamma = self.forest, self.t, self.prior.strength
+        k, xi = forest.feature[t, j], forest.cut[t, j]
+        goes_left = self.row[k] <= xi
+        child = (forest.left if goes_left else forest.right)[t, j]
+        a = gamma * (2 * depth + 1 if self.boxed else depth + 1) ** 2
+        share = ((xi - box[0][k]) if goes_left else (box[1][k] - xi)) / (box[1][k] - box[0][k])
+        mean = (a * share + forest.counts[t, child]) / (a + forest.counts[t, j])
+        self.parts[LOW if goes_left else HIGH, k] -= math.log(mean)
+        side = box[0].copy(), box[1].copy()
+        side[1 if goes_left else 0][k] = xi
+        self.visit(child, depth + 1, side, ends, gamma * (2 * depth + 2) ** 2)
+
+    def charge_missed(self, excess, lower, amount):
+        shares = self.weights * excess
+        shares = shares / shares.sum() if shares.any() else (excess > 0) / (excess > 0).sum()
+        for k in np.flatnonzero(shares):
+            self.parts[LOW if self.row[k] < lower[k] else HIGH, k] += amount * shares[k]
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("kind", FORESTS)
+def test_parts_are_those_of_a_plain_reading_of_the_rules(kind, score):
+    forest = forest_of(kind, score)
+    rows = probes(table())
+    lifetimes = forest.lifetimes_ if score in ("typicality", "multiscale") else np.empty(0)
+    charges, base = engine.blame_rows(forest.forest_, forest.posterior_, rows, lifetimes, None)
+    for row, charge in zip(rows, charges, strict=True):
+        expected, expected_base = naive_charges(forest, row)
+        assert_allclose(charge, expected, rtol=1e-9, atol=1e-9)
+        assert base == pytest.approx(expected_base, abs=1e-12)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("kind", FORESTS)
+def test_parts_add_up(kind, score):
+    forest = forest_of(kind, score)
+    rows = probes(table())
+    said = forest.explain(rows)
+    assert_allclose(said.parts.sum(axis=1), said.surprise - said.typical, rtol=0, atol=1e-9)
+    assert_array_equal(said.parts, said.low + said.high)
+    if score in ("typicality", "log_mass"):
+        assert_allclose(said.surprise, -forest.score_samples(rows) / math.log(2), rtol=1e-12, atol=1e-9)
+    assert_array_equal(said.is_anomaly, forest.predict(rows) < 0)
+
+
+@pytest.mark.parametrize("kind", ["table", "window", "process"])
+@pytest.mark.parametrize("score", ["typicality", "log_mass"])
+def test_neither_company_nor_threads_nor_tables_change_a_bit(kind, score, monkeypatch):
+    forest = forest_of(kind, score)
+    rows = probes(table())
+    whole = forest.explain(rows)
+    for i in range(len(rows)):
+        assert_array_equal(forest.explain(rows[i : i + 1]).low[0], whole.low[i])
+    monkeypatch.setattr(engine, "_BLAMED_AT_ONCE", 2)
+    assert_array_equal(forest.set_params(n_jobs=2).explain(rows).parts, whole.parts)
+    for answer in (False, True):
+        monkeypatch.setattr(engine, "blame_with_table", lambda forest, n_rows, answer=answer: answer)
+        assert_array_equal(forest.explain(rows).parts, whole.parts)
+
+
+@pytest.mark.parametrize("kind", ["process", "process with a domain"])
+@pytest.mark.parametrize("score", ["typicality", "log_mass"])
+def test_what_is_typical_of_a_process_is_the_mean_over_all_rows_counted_in_it(kind, score):
+    forest = forest_of(kind, score)
+    rows = table()
+    within = rows[((rows >= forest.forest_.domain[0]) & (rows <= forest.forest_.domain[1])).all(axis=1)]
+    assert forest.explain(within).parts.mean(axis=0) == pytest.approx(0, abs=1e-9)
+
+
+def test_what_is_typical_of_a_stream_is_the_mean_over_the_points_held():
+    forest = forest_of("window")
+    assert forest.explain(forest.points_).parts.mean(axis=0) == pytest.approx(0, abs=1e-9)
+
+
+def test_rows_of_a_table_are_typical_of_it():
+    rows = table(200)
+    parts = StreamingMPF(n_estimators=30, random_state=0).fit(rows).explain(rows).parts
+    assert np.abs(parts.mean(axis=0)).max() < 0.1
+
+
+def test_nothing_beyond_a_closed_world_is_infinitely_surprising():
+    forest = StreamingMPF(domain="data", score="log_mass", max_samples=None, n_estimators=4, random_state=0)
+    rows = table()
+    outside = rows[:1].copy()
+    outside[0, 1] = 9.0
+    said = forest.fit(rows).explain(outside)[0]
+    assert said.surprise == np.inf
+    assert said.parts[1] == said.high[1] == np.inf
+    assert np.isfinite(said.parts[[0, 2]]).all()
+    assert [blame.name for blame in said.blamed] == ["x1"]
+    facts = json.loads(said.to_json())
+    assert facts["surprise"] is None
+    assert "inf" in str(said)
+    assert "width:100%" in said._repr_html_()
+
+
+def test_an_emptied_stream_has_nothing_to_say():
+    forest = streamed(window=40, n_estimators=3, random_state=0)
+    forest.delete(forest.keys_)
+    said = forest.explain(table(1))[0]
+    assert said.surprise == said.typical == pytest.approx(1.0)
+    assert not said.parts.any()
+    assert "no feature stands out" in str(said)
+
+
+@pytest.mark.parametrize("kind", ["table", "capped", "window", "process"])
+@pytest.mark.parametrize("score", ["typicality", "log_mass"])
+def test_consensus_is_what_three_quarters_of_the_trees_charge_at_most(kind, score):
+    forest = forest_of(kind, score)
+    rows = probes(table())
+    lifetimes = forest.lifetimes_ if score == "typicality" else np.empty(0)
+    charges, _ = engine.blame_rows(forest.forest_, forest.posterior_, rows, lifetimes, None)
+    agreed = engine.agreed_blame(forest.forest_, forest.posterior_, rows, lifetimes, None)
+    said = forest.explain(rows)
+    assert_allclose(np.diff(said.consensus, axis=0), np.diff(agreed, axis=0), atol=1e-9)
+    for one, consensus in zip(said, said.consensus, strict=True):
+        assert_array_equal(one.consensus, consensus)
+    if score == "log_mass" or kind == "process":
+        assert_allclose(agreed, charges.sum(axis=1))
+        return
+    by_tree = np.array([of_one_tree(forest, t, rows, lifetimes) for t in range(6)])
+    assert_allclose(by_tree.mean(axis=0), charges.sum(axis=1))
+    assert_allclose(np.sort(by_tree, axis=0)[:5].mean(axis=0), agreed)
+
+
+def of_one_tree(model, t, rows, lifetimes):
+    """What a single tree charges for each feature."""
+    forest = model.forest_._replace(
+        **{name: part[t : t + 1].copy() for name, part in model.forest_._asdict().items() if name != "domain"}
+    )
+    known = engine.posterior(forest, model.prior_, n_jobs=None)
+    return engine.blame_rows(forest, known, rows, lifetimes, None)[0].sum(axis=1)
+
+
+# ---- the guilty ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["table", "window", "summary", "process"])
+@pytest.mark.parametrize("score", ["typicality", "log_mass"])
+@pytest.mark.parametrize(("value", "side"), [(9.0, "high"), (-9.0, "low")])
+def test_the_guilty_feature_is_blamed_on_the_right_side(kind, score, value, side):
+    row = np.zeros((1, 3))
+    row[0, 1] = value
+    said = forest_of(kind, score).explain(row)[0]
+    assert said.is_anomaly
+    blame = said.blamed[0]
+    assert (blame.feature, blame.name, blame.value, blame.side) == (1, "x1", value, side)
+    assert blame.bits == said.parts[1] == said.parts.max()
+    assert blame.usual[0] < 0 < blame.usual[1]
+    low, high = blame.expected
+    assert -5 < low < high < 5
+
+
+def test_both_of_two_guilty_features_are_blamed_and_no_other():
+    rows = table(150, 8)
+    row = np.zeros((1, 8))
+    row[0, [2, 5]] = 6.0, -6.0
+    said = StreamingMPF(n_estimators=30, random_state=0).fit(rows).explain(row)[0]
+    assert {(blame.feature, blame.side) for blame in said.blamed} == {(2, "high"), (5, "low")}
+    assert "x2 >" in said.region
+    assert "x5 ≤" in said.region
+
+
+def test_a_value_between_two_clusters_is_bounded_from_both_sides():
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(-5, 0.3, (60, 1)), rng.normal(5, 0.3, (60, 1))])
+    said = StreamingMPF(n_estimators=30, random_state=0).fit(rows).explain([[0.0]])[0]
+    sides = {condition.side: condition.bound for condition in said._words.conditions}
+    assert -6 < sides[HIGH] < 0 < sides[LOW] < 6
+    assert " < x0 ≤ " in said.region
+
+
+def test_a_typical_row_has_nobody_to_blame():
+    said = StreamingMPF(n_estimators=30, random_state=0).fit(table(150)).explain([[0.0, 0.0, 0.0]])[0]
+    assert not said.is_anomaly
+    assert said.blamed == []
+    assert said.region == "no feature stands out"
+    assert said.share == pytest.approx(1, abs=0.01)
+
+
+def test_the_expected_range_is_normal_and_what_lies_just_beyond_is_not():
+    forest = StreamingMPF(n_estimators=30, random_state=0).fit(table(150))
+    row = np.array([0.2, 8.0, -0.3])
+    (blame,) = forest.explain(row[None])[0].blamed
+
+    def with_value(value):
+        return forest.predict([[row[0], value, row[2]]])[0]
+
+    low, high = blame.expected
+    assert with_value(low) == with_value(high) == 1
+    assert with_value(high + 0.3) == -1
+
+
+def test_no_value_is_expected_where_none_would_do():
+    forest = StreamingMPF(n_estimators=30, random_state=0).fit(table(150))
+    said = forest.explain([[8.0, 8.0, 8.0]], features=["x0"])[0]
+    assert [blame.expected for blame in said.blamed] == [None]
+    assert "no value" in str(said)
+
+
+def test_the_share_of_a_region_is_counted_in_the_points_held():
+    forest = streamed(window=40, n_estimators=6, random_state=0)
+    row = np.array([[0.0, 1.0, 0.0]])
+    said = forest.explain(row)[0]
+    low, high = np.full(3, -np.inf), np.full(3, np.inf)
+    for k, side, bound in said._words.conditions:
+        (high if side == LOW else low)[k] = bound
+    n = ((forest.points_ > low) & (forest.points_ <= high)).all(axis=1).sum()
+    assert said.share == pytest.approx((n + 0.5) / 41)
+    assert said.share_interval[0] < said.share < said.share_interval[1]
+
+
+@pytest.mark.parametrize("kind", ["table", "duplicates", "process", "process with a domain"])
+def test_counting_in_trees_is_counting_points(kind):
+    forest = forest_of(kind)
+    low, high = np.array([-0.5, -np.inf, -np.inf]), np.array([np.inf, 0.5, np.inf])
+    counts = engine.count_within(forest.forest_, forest.posterior_.world, low, high)
+    for t, count in enumerate(counts):
+        assert count == pytest.approx(naive_count(forest, t, low, high))
+
+
+def naive_count(model, t, low, high):
+    """Points of one tree within bounds, leaf by leaf."""
+    forest, total = model.forest_, 0.0
+
+    def visit(j, box):
+        nonlocal total
+        if forest.lower.shape[2]:
+            box = forest.lower[t, j].copy(), forest.upper[t, j].copy()
+        if forest.left[t, j] == NONE:
+            length = box[1] - box[0]
+            inside = np.clip(np.minimum(box[1], high) - np.maximum(box[0], low), 0, None)
+            is_in = (box[0] > low) & (box[0] <= high)
+            total += forest.counts[t, j] * np.where(length > 0, inside / np.where(length > 0, length, 1), is_in).prod()
+            return
+        k, xi = forest.feature[t, j], forest.cut[t, j]
+        left, right = (box[0].copy(), box[1].copy()), (box[0].copy(), box[1].copy())
+        left[1][k] = right[0][k] = xi
+        visit(forest.left[t, j], left)
+        visit(forest.right[t, j], right)
+
+    visit(forest.root[t], model.posterior_.world[:, t])
+    return total
+
+
+def test_similar_points_are_held_normal_and_near():
+    forest = streamed(window=40, n_estimators=6, random_state=0)
+    said = forest.explain([[0.1, 0.1, 6.0]])[0]
+    assert len(said.similar) == 3
+    for key, values in said.similar:
+        assert_array_equal(forest.points_[forest.keys_.index(key)], values)
+    assert (forest.score_samples(np.array([values for _, values in said.similar])) >= forest.offset_).all()
+    distances = np.abs(forest.points_ - [0.1, 0.1, 6.0]) @ forest.forest_.weights.mean(axis=0)
+    nearest = forest.points_[np.argsort(distances)]
+    normal = nearest[forest.score_samples(nearest) >= forest.offset_]
+    assert_array_equal([values for _, values in said.similar], normal[:3])
+
+
+@pytest.mark.parametrize("kind", ["table", "process", "summary"])
+def test_forests_that_keep_no_points_show_none(kind):
+    assert forest_of(kind).explain([[0.1, 0.1, 6.0]])[0].similar == []
+
+
+# ---- files and streams -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["table", "window", "summary", "process"])
+def test_a_saved_forest_explains_alike(kind, tmp_path):
+    forest = forest_of(kind)
+    forest.save(tmp_path / "forest.mpf")
+    again = type(forest).load(tmp_path / "forest.mpf")
+    rows = probes(table())
+    assert_array_equal(again.explain(rows).parts, forest.explain(rows).parts)
+    assert again.explain(rows).to_dicts() == forest.explain(rows).to_dicts()
+    assert pickle.loads(pickle.dumps(forest)).explain(rows).to_dicts() == forest.explain(rows).to_dicts()
+
+
+@pytest.mark.parametrize("kind", ["table", "process"])
+def test_a_forest_from_before_there_were_explanations_explains_too(kind):
+    forest = forest_of(kind)
+    usual = forest.explain(table(1))[0].usual
+    forest._quantiles = forest._reference = None
+    said = forest.explain([[0.0, 9.0, 0.0]])[0]
+    assert said.blamed[0].name == "x1"
+    assert (np.abs(said.usual - usual) < 1.5).all()
+
+
+def test_quantiles_of_other_features_are_refused(tmp_path):
+    forest = forest_of("table")
+    forest._quantiles = forest._quantiles[:, :2].copy()
+    forest.save(tmp_path / "forest.mpf")
+    with pytest.raises(ModelFileError, match="quantiles"):
+        StreamingMPF.load(tmp_path / "forest.mpf")
+
+
+def test_nothing_about_points_is_kept_when_they_have_gone():
+    forest = streamed(window=40, n_estimators=3, random_state=0)
+    forest.insert([77.0, 0.0, 0.0], key="secret")
+    assert 77.0 in forest.explain(table(1))._witness.reference.quantiles
+    forest.delete("secret")
+    assert forest._reference is None
+    assert forest._quantiles is None
+    assert 77.0 not in forest.explain(table(1))._witness.reference.quantiles
+
+
+def test_many_rows_of_a_stream_must_be_read_before_it_moves_on():
+    forest = streamed(window=40, n_estimators=3, random_state=0)
+    rows = table(20, seed=5)
+    late, settled, few = forest.explain(rows), forest.explain(rows).settle(), forest.explain(rows[:2])
+    words = str(settled)
+    forest.partial_fit(rows)
+    with pytest.raises(RuntimeError, match="moved on"):
+        str(late[0])
+    assert late.parts.shape == rows.shape
+    assert str(settled) == words
+    assert str(few[0]) == str(settled[0])
+
+
+def test_a_table_may_be_fitted_again_before_words_are_read():
+    forest = StreamingMPF(n_estimators=6, random_state=0).fit(table())
+    rows = np.array([[0.0, 9.0, 0.0]])
+    before, late = str(forest.explain(rows)), forest.explain(rows)
+    forest.fit(table(seed=3) * 100)
+    assert str(late) == before
+
+
+def test_the_rows_are_copied():
+    rows = table(2)
+    said = forest_of("table").explain(rows)
+    values = said.values.copy()
+    rows[:] = 0
+    assert_array_equal(said.values, values)
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def servers():
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"cpu": rng.uniform(2, 61, 150), "latency": rng.normal(200, 40, 150), "disk": rng.random(150)})
+
+
+@pytest.fixture
+def odd(servers):
+    row = servers.iloc[[0]].copy()
+    row[["cpu", "latency"]] = 97.2, 512.0
+    return row
+
+
+def test_the_report_says_what_is_odd_how_sure_and_what_would_be_normal(servers, odd):
+    said = StreamingMPF(n_estimators=30, random_state=0).fit(servers).explain(odd)[0]
+    report = str(said)
+    assert report.startswith("Anomalous: ")
+    assert "times less likely than a typical point" in report
+    assert "cpu > " in said.region
+    assert "latency > " in said.region
+    assert "points live here [" in said.region
+    assert "would be normal" in report
+    assert report.count("too high") == 2
+    assert "█" in report
+    assert max(map(len, report.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (-3.0, "as likely as"),
+        (0.9, "as likely as"),
+        (1.0, "about 2 times"),
+        (10.2, "about 1,200 times"),
+        (25.0, "more than a million times"),
+        (np.inf, "more than a million times"),
+    ],
+)
+def test_bits_are_put_in_odds(bits, words):
+    assert words in _odds_in_words(bits)
+
+
+@pytest.mark.parametrize(
+    ("value", "scale", "text"),
+    [
+        (93.1234, 59.0, "93"),
+        (2.0, 59.0, "2"),
+        (0.41234, 0.05, "0.412"),
+        (-0.001, 3.0, "0"),
+        (512.0, 0.0, "512"),
+        (1_234_567.0, 2e6, "1234567"),
+        (1.7e9 + 0.25, 1.0, "1700000000.25"),
+        (3e-12, 1e-12, "3e-12"),
+        (0.0, 0.0, "0"),
+        (np.inf, 1.0, "inf"),
+    ],
+)
+def test_numbers_have_as_many_digits_as_tell(value, scale, text):
+    assert _number(value, scale) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "interval", "words"),
+    [
+        (0.0003, (0.0001, 0.0009), "about 3 in 10,000 points live here [1–9 in 10,000]"),
+        (0.0001, (0.0, 0.0004), "about 1 in 10,000 points live here [0–4 in 10,000]"),
+        (0.97, (0.9, 0.99), "about 10 in 10 points live here [9–10 in 10]"),
+        (0.002, (0.0004, 0.005), "about 2 in 1,000 points live here [0.4–5 in 1,000]"),
+    ],
+)
+def test_shares_are_put_in_words(share, interval, words):
+    assert _share_in_words(share, interval) == words
+
+
+def test_names_are_escaped_in_html(servers):
+    hostile = servers.rename(columns={"cpu": "<script>alert('x')</script>"})
+    row = hostile.iloc[[0]].copy()
+    row.iloc[0, 0] = 500.0
+    said = StreamingMPF(n_estimators=10, random_state=0).fit(hostile).explain(row)
+    assert "<script>" in str(said)
+    for page in (said[0]._repr_html_(), said._repr_html_()):
+        assert "<script>" not in page
+        assert "&lt;script&gt;" in page
+
+
+def test_keys_are_escaped_in_html():
+    forest = StreamingMPF(window=40, n_estimators=6, random_state=0)
+    forest.partial_fit(table(30), keys=[f"<b>{i}" for i in range(30)])
+    page = forest.explain([[0.0, 9.0, 0.0]])[0]._repr_html_()
+    assert "&lt;b&gt;" in page
+    assert "<b>1" not in page
+
+
+def test_json_goes_there_and_back(servers, odd):
+    said = StreamingMPF(n_estimators=30, random_state=0).fit(servers).explain(odd)
+    facts = json.loads(said.to_json())
+    assert facts == said.to_dicts() == [said[0].to_dict()]
+    assert json.loads(said[0].to_json(indent=2)) == facts[0]
+    assert facts[0]["surprise"] == said.surprise[0]
+    assert sum(feature["bits"] for feature in facts[0]["features"]) == pytest.approx(said.surprise[0] - said.typical)
+    assert {blame["name"] for blame in facts[0]["blamed"]} == {"cpu", "latency"}
+
+
+def test_frames_have_names_and_the_index_of_the_rows(servers, odd):
+    forest = StreamingMPF(n_estimators=30, random_state=0).fit(servers)
+    frame = forest.explain(odd.set_axis(["web-3"], axis=0)).to_frame()
+    assert list(frame.index) == ["web-3"]
+    assert [name for name in frame if name.startswith("bits")] == ["bits: cpu", "bits: latency", "bits: disk"]
+    assert frame.filter(like="bits").sum(axis=1).iloc[0] == pytest.approx((frame.surprise - frame.typical).iloc[0])
+    assert frame.is_anomaly.tolist() == [True]
+
+
+def test_a_frame_without_pandas_is_a_clear_error(monkeypatch):
+    said = forest_of("table").explain(table(1))
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        said.to_frame()
+
+
+def test_explanations_are_a_sequence():
+    said = forest_of("table").explain(table(5))
+    assert isinstance(said, Explanations)
+    assert len(said) == 5
+    assert all(isinstance(one, Explanation) for one in said)
+    assert said[-1] is said[4]
+    assert said[1:3] == [said[1], said[2]]
+    with pytest.raises(IndexError):
+        said[5]
+    assert repr(said).startswith("<5 explanations")
+
+
+def test_explanations_can_be_sent_elsewhere():
+    said = forest_of("table").explain(probes(table()))
+    again = pickle.loads(pickle.dumps(said))
+    assert str(again) == str(said)
+    assert_array_equal(again.parts, said.parts)
+
+
+def test_blame_is_folded_onto_time_steps():
+    rows = table(120, 6)
+    row = np.zeros((1, 6))
+    row[0, 3] = 9.0  # the second channel of the second of three steps
+    said = StreamingMPF(n_estimators=30, random_state=0).fit(rows).explain(row)
+    folded = said.fold(3)
+    assert folded.shape == (1, 3, 2)
+    assert np.unravel_index(folded[0].argmax(), (3, 2)) == (1, 1)
+    assert_array_equal(said[0].fold(3), folded[0])
+    assert folded.sum() == pytest.approx(said.surprise[0] - said.typical)
+    with pytest.raises(ValueError, match="6 features cannot be folded onto 4"):
+        said.fold(4)
+
+
+def test_only_some_features_may_be_blamed():
+    row = [[9.0, 9.0, 0.0]]
+    forest = forest_of("table")
+    assert {blame.name for blame in forest.explain(row)[0].blamed} == {"x0", "x1"}
+    some = forest.explain(row, features=["x1", 2])
+    assert [blame.name for blame in some[0].blamed] == ["x1"]
+    assert_array_equal(some.parts, forest.explain(row).parts)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (["x11"], "no feature 'x11': did you mean 'x1'"),
+        (["speed"], "no feature 'speed': there are x0, x1, x2"),
+        ([3], "no feature number 3: there are 3"),
+        ("x1", "must be a list"),
+    ],
+)
+def test_features_that_do_not_exist_are_named(features, message):
+    with pytest.raises(ValueError, match=message):
+        forest_of("table").explain(table(1), features=features)
+
+
+@pytest.mark.parametrize("detector", [StreamingMPF, BatchMPF])
+def test_an_unfitted_forest_has_nothing_to_explain(detector):
+    with pytest.raises(NotFittedError):
+        detector().explain(table(1))
+
+
+def test_a_row_with_a_gap_is_refused():
+    row = table(1)
+    row[0, 1] = np.nan
+    with pytest.raises(ValueError, match="row 0"):
+        forest_of("table").explain(row)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-9, 1.0, 1e9, 1e290])
+def test_words_are_found_at_any_scale(scale):
+    rows = table(40) * scale
+    said = StreamingMPF(n_estimators=8, random_state=0).fit(rows).explain([[0.0, 30 * scale, 0.0]])[0]
+    assert np.isfinite(said.parts).all()
+    assert said.blamed[0].name == "x1"
+    assert "x1 > " in str(said)

@@ -1,0 +1,239 @@
+"""P-values, and thresholds that mean a rate of false alarms."""
+
+import copy
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.exceptions import NotFittedError
+
+from polyaforest import BatchMPF, StreamingMPF
+from polyaforest import load as load_model
+from polyaforest._calibration import as_beyond, boxes_without, some_rows, weights_of_strangers
+from polyaforest.thresholds import conformal_p_values
+
+RNG = np.random.default_rng(5)
+ROWS = RNG.normal(size=(60, 2))
+NEW = np.vstack([RNG.normal(size=(20, 2)), [[9.0, 9.0], [0.0, 40.0]]])
+SCORES = ["typicality", "multiscale", "mass", "log_mass"]
+FORESTS = {
+    "table": StreamingMPF,
+    "table of all rows": lambda **parameters: StreamingMPF(max_samples=None, max_depth=5, **parameters),
+    "window": lambda **parameters: StreamingMPF(window=60, **parameters),
+    "summary": lambda **parameters: StreamingMPF(window=None, max_depth=5, **parameters),
+    "batch": lambda **parameters: BatchMPF(max_depth=5, **parameters),
+    "batch, domain": lambda **parameters: BatchMPF(max_depth=5, domain=[[-2.0, -2.0], [2.0, 2.0]], **parameters),
+}
+
+
+def build(kind, **parameters):
+    return FORESTS[kind](**{"n_estimators": 12, "random_state": 0} | parameters)
+
+
+# ---- rows as if they had not been learned ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("domain", [None, [[-2.0, -2.0], [2.0, 2.0]]])
+def test_rows_of_a_batch_are_calibrated_as_if_they_had_been_removed(score, domain):
+    forest = BatchMPF(n_estimators=5, max_depth=5, score=score, domain=domain, random_state=0).fit(ROWS)
+    low, high = ROWS.min(axis=0), ROWS.max(axis=0)
+    for row, score_of_row in zip(ROWS, forest._calibration, strict=True):
+        is_edge = domain is None and ((row == low) | (row == high)).any()
+        is_outside = domain is not None and (np.abs(row) > 2).any()
+        if not is_edge and not is_outside:
+            removed = copy.deepcopy(forest).remove(row[None])
+            assert_allclose(score_of_row, removed.score_samples(row[None])[0], rtol=1e-9)
+
+
+def test_a_row_that_holds_up_the_domain_is_calibrated_as_beyond_it():
+    rows = np.vstack([ROWS, [[5.0, 0.0]]])
+    forest = BatchMPF(n_estimators=20, max_depth=6, random_state=0).fit(rows)
+    beyond = rows[-1] + [5.0 - ROWS[:, 0].max(), 0.0]
+    assert_allclose(forest._calibration[-1], forest.score_samples(beyond[None])[0])
+    assert forest._calibration[-1] < forest.score_samples(rows[-1:])[0]
+
+
+def test_the_box_of_all_others_and_what_lies_beyond_it():
+    rows = np.array([[0.0, 5.0], [1.0, 5.0], [4.0, 7.0], [9.0, 2.0]])
+    low, high = boxes_without(rows, np.array([0, 3]))
+    assert_array_equal(low, [[1.0, 2.0], [0.0, 5.0]])
+    assert_array_equal(high, [[9.0, 7.0], [4.0, 7.0]])
+    moved = as_beyond(rows[[0, 3]], np.stack([low, high]), np.array([[0.0, 2.0], [9.0, 7.0]]))
+    assert_array_equal(moved, [[-1.0, 5.0], [14.0, -1.0]])
+
+
+def test_a_row_counts_for_the_trees_that_did_not_take_it_and_sizes_count_as_ever():
+    members = [np.array([0]), np.array([1]), np.array([0, 1, 2]), np.array([3, 4, 5]), np.array([0, 4, 5])]
+    weights = weights_of_strangers(members, np.array([0, 2, 6]), 7)
+    assert_allclose(weights.sum(axis=0), 1.0)
+    assert_allclose(weights[:, 0], [0, 2 / 5, 0, 3 / 5, 0])
+    assert_allclose(weights[:, 1], [1 / 5, 1 / 5, 0, 3 / 10, 3 / 10])
+    assert_allclose(weights[:, 2], 1 / 5)
+
+
+def test_a_row_that_all_trees_took_counts_nowhere():
+    assert not weights_of_strangers([np.array([0, 1]), np.array([0])], np.array([0]), 3).any()
+
+
+def test_the_rows_of_a_size_without_strangers_leave_their_weight_to_the_others():
+    weights = weights_of_strangers([np.array([0, 1]), np.array([2])], np.array([0]), 3)
+    assert_array_equal(weights[:, 0], [0.0, 1.0])
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_rows_of_a_table_are_calibrated_by_the_trees_that_did_not_take_them(score):
+    """Of trees that took one row of three each, two do not know a given row."""
+    rows = np.array([[0.0], [1.0], [5.0]])
+    forest = StreamingMPF(n_estimators=30, max_samples=1, score=score, random_state=0).fit(rows)
+    taken = forest.forest_.lower[np.arange(30), forest.forest_.root, 0]
+    for row, found in zip(rows, forest._calibration, strict=True):
+        strangers = np.flatnonzero(taken != row[0])
+        alone = copy.deepcopy(forest)
+        alone.forest_ = type(forest.forest_)(
+            *(part if name == "domain" else part[strangers] for name, part in forest.forest_._asdict().items())
+        )
+        alone._posterior = None
+        assert_allclose(found, alone.score_samples(row[None])[0], rtol=1e-9)
+
+
+def test_some_rows_are_all_where_they_are_few_and_else_always_the_same():
+    assert_array_equal(some_rows(5, 9), np.arange(5))
+    chosen = some_rows(1000, 50)
+    assert len(np.unique(chosen)) == 50
+    assert_array_equal(chosen, some_rows(1000, 50))
+
+
+# ---- verdicts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FORESTS)
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("rate", [0.05, 0.2])
+def test_a_row_is_flagged_if_and_only_if_its_p_value_is_at_most_the_rate(kind, score, rate):
+    forest = build(kind, score=score, false_alarm_rate=rate).fit(ROWS)
+    p_values = forest.p_value(NEW)
+    assert_array_equal(forest.predict(NEW) == -1, p_values <= rate)
+    assert_array_equal(forest.decision_function(NEW) < 0, p_values <= rate)
+    assert (p_values > 0).all()
+    assert (p_values <= 1).all()
+
+
+@pytest.mark.parametrize("kind", set(FORESTS) - {"table of all rows", "summary"})
+def test_p_values_need_no_rate(kind):
+    forest = build(kind).fit(ROWS)
+    p_values = forest.p_value(NEW)
+    assert p_values[-2:].max() < 0.1 < np.median(p_values[:-2])
+    assert_array_equal(p_values, conformal_p_values(forest.score_samples(NEW), forest._calibrated()))
+
+
+@pytest.mark.parametrize("kind", ["table of all rows", "summary"])
+def test_without_a_rate_a_forest_that_holds_all_rows_has_nothing_to_compare_with(kind):
+    with pytest.raises(ValueError, match="set false_alarm_rate before fit"):
+        build(kind).fit(ROWS).p_value(NEW)
+
+
+@pytest.mark.parametrize("kind", FORESTS)
+def test_too_few_rows_for_a_rate_are_refused_and_the_message_says_how_many_it_takes(kind):
+    forest = build(kind, false_alarm_rate=0.001)
+    with pytest.raises(ValueError, match=r"false alarm rate of 0.001 needs at least 999 scores"):
+        forest.fit(ROWS).predict(NEW)
+
+
+def test_a_fit_that_is_refused_changes_nothing():
+    forest = build("table").fit(ROWS)
+    before = forest.score_samples(NEW)
+    with pytest.raises(ValueError, match="needs at least"):
+        forest.set_params(false_alarm_rate=1e-6).fit(ROWS[:10])
+    assert_array_equal(forest.score_samples(NEW), before)
+
+
+@pytest.mark.parametrize("rate", [0, 1, -0.1, 1.5, "much"])
+@pytest.mark.parametrize("kind", ["table", "batch"])
+def test_a_rate_must_lie_between_0_and_1(kind, rate):
+    with pytest.raises(ValueError, match="false_alarm_rate"):
+        build(kind, false_alarm_rate=rate).fit(ROWS)
+    with pytest.raises((ValueError, TypeError), match="rate"):
+        build(kind).fit(ROWS).discoveries(NEW, rate=rate)
+
+
+@pytest.mark.parametrize("kind", FORESTS)
+def test_two_ways_to_say_how_many_to_flag_are_one_too_many(kind):
+    with pytest.raises(ValueError, match=r"contamination=0.1 and false_alarm_rate=0.05"):
+        build(kind, contamination=0.1, false_alarm_rate=0.05).fit(ROWS)
+
+
+def test_p_values_of_an_unfitted_forest():
+    with pytest.raises(NotFittedError):
+        StreamingMPF().p_value(NEW)
+
+
+@pytest.mark.parametrize("kind", set(FORESTS) - {"window"})
+def test_p_values_survive_a_file(kind, tmp_path):
+    forest = build(kind, false_alarm_rate=0.1).fit(ROWS)
+    forest.save(tmp_path / "forest.mpf")
+    assert_array_equal(load_model(tmp_path / "forest.mpf").p_value(NEW), forest.p_value(NEW))
+
+
+def test_discoveries_are_fewer_than_rows_with_small_p_values():
+    forest = StreamingMPF(n_estimators=20, random_state=0).fit(np.random.default_rng(1).normal(size=(400, 2)))
+    rows = np.vstack([np.random.default_rng(2).normal(size=(200, 2)), np.full((10, 2), 8.0)])
+    found = forest.discoveries(rows, rate=0.1)
+    assert found[-10:].all()
+    assert found.sum() <= (forest.p_value(rows) <= 0.1).sum()
+
+
+# ---- streams --------------------------------------------------------------------------------------------------------
+
+
+def test_p_values_of_a_stream_follow_what_it_holds():
+    forest = StreamingMPF(n_estimators=12, window=60, random_state=0).fit(ROWS)
+    before = forest.p_value(NEW)
+    forest.partial_fit(ROWS + 9.0)
+    assert forest.p_value(NEW)[-2] > before[-2]
+    forest.delete(forest.keys_)
+    with pytest.raises(ValueError, match="holds no points"):
+        forest.p_value(NEW)
+
+
+@pytest.mark.parametrize("size", [1, 7, 60])
+def test_running_p_values_compare_each_score_with_those_before_in_any_chunks(size):
+    forest, twin = (StreamingMPF(n_estimators=5, window=20, random_state=0) for _ in range(2))
+    scores = twin.score_then_learn(ROWS)
+    expected = [(1 + (scores[:i] <= scores[i]).sum()) / (i + 1) for i in range(len(ROWS))]
+    parts = [forest.p_value_then_learn(ROWS[start : start + size]) for start in range(0, 60, size)]
+    assert_allclose(np.concatenate(parts), expected)
+
+
+def test_running_p_values_compare_with_the_last_thousand_or_as_many_as_a_rate_needs():
+    for rate, n in ((None, 1000), (0.05, 1000), (0.001, 10_000)):
+        forest = StreamingMPF(n_estimators=1, window=5, false_alarm_rate=rate, random_state=0).partial_fit(ROWS[:5])
+        assert forest._stream.judges.n == n
+
+
+def test_a_point_that_is_deleted_no_longer_judges_others(tmp_path):
+    forest = StreamingMPF(n_estimators=5, window=20, random_state=0)
+    forest.p_value_then_learn(ROWS[:20])
+    assert len(forest._stream.judges) == 20
+    forest.delete([3, 17])
+    assert_array_equal(forest._stream.judges.arrivals, np.delete(np.arange(20), [3, 17]))
+    forest.save(tmp_path / "stream.mpf")
+    loaded = load_model(tmp_path / "stream.mpf")
+    assert_array_equal(loaded.p_value_then_learn(ROWS[20:]), forest.p_value_then_learn(ROWS[20:]))
+
+
+def test_rows_that_were_only_scored_do_not_judge():
+    forest = StreamingMPF(n_estimators=5, window=20, random_state=0)
+    forest.score_then_learn(ROWS[:30])
+    assert_allclose(forest.p_value_then_learn(ROWS[30:31]), 1.0)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_rows_beyond_a_domain_that_was_given_are_calibrated_as_they_are_scored(score):
+    forest = BatchMPF(n_estimators=5, max_depth=4, score=score, domain=[[-0.5, -0.5], [0.5, 0.5]], random_state=0).fit(
+        ROWS
+    )
+    is_outside = (np.abs(ROWS) > 0.5).any(axis=1)
+    assert 0 < is_outside.sum() < len(ROWS)
+    assert_array_equal(forest._calibration[is_outside], forest.score_samples(ROWS[is_outside]))
+    assert np.isfinite(forest._calibration).all()
