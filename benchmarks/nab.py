@@ -77,12 +77,18 @@ def shingles(value: Array, size: int) -> Array:
 def ours(rows: Array, setting: Setting) -> Array:
     """StreamingMPF over a window of the last points: minus the logarithm of a point's mass, or its mean over scales.
 
-    An average point of n has a mass of 1 / n: the relative log mass is measured from there.
+    Leaf masses are told apart by how many points there are, so every tree holds all of them. An average point of n has
+    a mass of 1 / n: the relative log mass is measured from there.
     """
     is_relative = setting.variant == "relative log mass"
     score = "multiscale" if setting.variant == "multiscale" else "log_mass"
     forest = StreamingMPF(
-        n_estimators=setting.trees, window=setting.window, score=score, random_state=setting.seed, n_jobs=1
+        n_estimators=setting.trees,
+        window=setting.window,
+        max_samples=None,
+        score=score,
+        random_state=setting.seed,
+        n_jobs=1,
     )
     starts = range(0, len(rows), ROWS_A_CALL)
     surprise = -np.concatenate([forest.score_then_learn(rows[start : start + ROWS_A_CALL]) for start in starts])

@@ -1,6 +1,7 @@
 """A stream scored, learned and forgotten, against other streaming detectors: speed, growth of the cost, and memory.
 
-Every point is scored, then inserted, and the oldest is evicted; timing starts when the windows are full. Writes
+Every point is scored, then inserted, and the oldest is evicted; timing starts when the windows are full. Trees take
+samples of the window, ours and those of random cut forests as they come, or hold all of it. Writes
 results/streaming.csv, results/streaming-growth.csv, results/streaming-memory.csv and docs/images/streaming-memory.png.
 All methods take turns and the median round counts, so the ratios are what to read. Data are Gaussian, one row in a
 hundred four times as far out as the others. `python benchmarks/streaming.py --quick` takes less than a minute.
@@ -104,9 +105,10 @@ class Detector:
 
 
 class Ours(Detector):
-    """StreamingMPF with its defaults."""
+    """StreamingMPF with its defaults, or with all points of the window in every tree."""
 
     module = "polyaforest"
+    holds = "the last points; each tree a sample of them"
 
     def __init__(
         self,
@@ -116,10 +118,19 @@ class Ours(Detector):
         rows_a_call: int = 1000,
         n_jobs: int = 1,
         n_estimators: int = TREES,
+        all_points: bool = False,
     ) -> None:
         super().__init__(window, n_features)
         self.rows_a_call = rows_a_call
-        self.forest = self.library.StreamingMPF(n_estimators=n_estimators, window=window, n_jobs=n_jobs, random_state=0)
+        if all_points:
+            self.holds = Detector.holds
+        self.forest = self.library.StreamingMPF(
+            n_estimators=n_estimators,
+            window=window,
+            max_samples=None if all_points else "auto",
+            n_jobs=n_jobs,
+            random_state=0,
+        )
 
     def prepare(self, rows: np.ndarray) -> Sequence[np.ndarray]:
         return [rows[start : start + self.rows_a_call] for start in range(0, len(rows), self.rows_a_call)]
@@ -240,10 +251,15 @@ class PysadTrees(Detector):
 
 OURS = "polyaforest, 1,000 rows a call"
 OURS_BY_ROW = "polyaforest, one row a call"
+ALL_POINTS = "polyaforest, all points, 1,000 rows a call"
+ALL_POINTS_BY_ROW = "polyaforest, all points, one row a call"
 METHODS: dict[str, Callable[[int], Detector]] = {
     OURS: Ours,
     "polyaforest, 1,000 rows a call, 2 threads": partial(Ours, n_jobs=2),
     OURS_BY_ROW: partial(Ours, rows_a_call=1),
+    ALL_POINTS: partial(Ours, all_points=True),
+    "polyaforest, all points, 1,000 rows a call, 2 threads": partial(Ours, n_jobs=2, all_points=True),
+    ALL_POINTS_BY_ROW: partial(Ours, rows_a_call=1, all_points=True),
     "krcf": Krcf,
     "krcf, its default sample": partial(Krcf, sample=True),
     "rcf3": Rcf3,
@@ -336,6 +352,8 @@ def throughput(size: Size, names: Sequence[str]) -> list[dict[str, Any]]:
                 "fastest": round(max(result.rates)),
                 "ours_over_this": ratio(results.get(OURS), result),
                 "ours_by_row_over_this": ratio(results.get(OURS_BY_ROW), result),
+                "all_points_over_this": ratio(results.get(ALL_POINTS), result),
+                "all_points_by_row_over_this": ratio(results.get(ALL_POINTS_BY_ROW), result),
                 "auc_planted": round(result.auc, 3),
             }
             for name, result in results.items()
@@ -351,12 +369,19 @@ def growth(size: Size) -> list[dict[str, Any]]:
     """What a point costs as the window and the number of features grow."""
     settings = [("window", window, FEATURES) for window in size.growth_windows]
     settings += [("features", 256, n_features) for n_features in size.growth_features]
-    detectors = {setting: Ours(*setting[1:]) for setting in settings}
+    detectors = {
+        (*setting, all_points): Ours(*setting[1:], all_points=all_points)
+        for setting in settings
+        for all_points in (False, True)
+    }
     rows = []
-    for (varied, window, n_features), result in measure(detectors, size.rounds, size.seconds_a_round).items():
+    for (varied, window, n_features, all_points), result in measure(
+        detectors, size.rounds, size.seconds_a_round
+    ).items():
         cost = 1e6 / result.rate
         row = {
             "varied": varied,
+            "trees_hold": "all points" if all_points else "samples",
             "window": window,
             "features": n_features,
             "us_per_point": round(cost, 1),

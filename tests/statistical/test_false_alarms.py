@@ -18,6 +18,9 @@ FORESTS = {
         max_samples=None, max_depth=6, score=score, false_alarm_rate=RATE, n_estimators=25, random_state=seed
     ),
     "batch": lambda seed, score: BatchMPF(score=score, false_alarm_rate=RATE, n_estimators=50, random_state=seed),
+    "summary": lambda seed, score: StreamingMPF(
+        window=None, max_depth=6, score=score, false_alarm_rate=RATE, n_estimators=25, random_state=seed
+    ),
     "window": lambda seed, score: StreamingMPF(
         window=150, score=score, false_alarm_rate=RATE, n_estimators=50, random_state=seed
     ),
@@ -40,6 +43,7 @@ def draw(kind, n, rng):
         ("table", "typicality"),
         ("table", "multiscale"),
         ("all rows", "mass"),
+        ("summary", "log_mass"),
         ("batch", "log_mass"),
         ("window", "typicality"),
     ],
@@ -52,8 +56,9 @@ def test_the_share_of_new_rows_that_is_flagged_is_about_the_rate_and_hardly_more
         rates.append((forest.predict(draw(data, N_NEW, rng)) == -1).mean())
     error = 4 * np.std(rates) / np.sqrt(N_FITS)
     assert np.mean(rates) < RATE + error + 0.02
-    if data != "ties" and kind != "all rows":  # ties leave no line at the rate; held-out rows are few and were cautious
-        assert np.mean(rates) > RATE - error - 0.03
+    if data != "ties":  # which leave no line at the rate
+        slack = 0.07 if kind in ("all rows", "summary") else 0.03  # a forest of half the rows is less sure of new ones
+        assert np.mean(rates) > RATE - error - slack
 
 
 def test_running_p_values_of_a_stream_are_uniform():

@@ -495,7 +495,7 @@ class StreamingMPF(PolyaForest):
         )
         return scores
 
-    def _scores_of_held_out(self, rows: Array, whole: Array, plan: Plan) -> Array | None:
+    def _scores_of_held_out(self, rows: Array, whole: Array, plan: Plan, *, all_rows: bool = False) -> Array | None:
         """Scores of a part of the rows, by another forest that was grown on the rest: only where false alarms count."""
         if self.false_alarm_rate is None:
             return None
@@ -504,7 +504,7 @@ class StreamingMPF(PolyaForest):
             return np.empty(0)
         is_held_out = np.zeros(len(rows), np.bool_)
         is_held_out[some_rows(len(rows), n)] = True
-        sizes = self._sizes_of_samples(len(rows) - n)
+        sizes = len(rows) - n if all_rows else self._sizes_of_samples(len(rows) - n)
         forest = engine.grow_trees(whole[~is_held_out], sizes, plan._replace(seed=plan.seed.spawn(1)[0]))
         known = engine.posterior(forest, self.prior_, n_jobs=self.n_jobs)
         scores: Array = engine.row_scores(self.score, forest, known, rows[is_held_out], self.lifetimes_, self.n_jobs)
@@ -663,7 +663,7 @@ class StreamingMPF(PolyaForest):
         """Place the threshold by the rows that a summary begins with, since it keeps no points to do it later."""
         plan = stream.rules.plan
         weighting = weighting_of_rows(whole)._replace(fixed=plan.weighting.fixed)
-        self._calibration = self._scores_of_held_out(rows, whole, plan._replace(weighting=weighting))
+        self._calibration = self._scores_of_held_out(rows, whole, plan._replace(weighting=weighting), all_rows=True)
         self._offset = self._threshold(rows)
 
     def _refresh(self, stream: Stream) -> None:
