@@ -277,23 +277,25 @@ def run_chunk(
     scoring: stream.Scoring,
     n_jobs: int | None,
     drawn: samples.Samples | None = None,
+    room: online.Walk | None = None,
 ) -> Array:
     """Let all trees score and learn the rows of `chunk`, in place; the rows' scores, nothing if none are wanted.
 
-    Trees take every point that is kept, or those that their samples have `drawn`.
+    Trees take every point that is kept, or those that their samples have `drawn`. A chunk too small to be shared among
+    threads is walked in the `room` given, if any.
     """
     n_trees, n_rows = len(forest.left), len(chunk.rows)
     drawn = every_point(n_trees) if drawn is None else drawn
     n_blocks, n_scores = -(-n_trees // stream.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
     totals = stream.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.full((n_blocks, n_scores, n_rows), -np.inf))
 
-    def learn(span: slice) -> None:
+    def learn(span: slice, room: online.Walk | None = None) -> None:
         first, last = span.start * stream.BLOCK, min(span.stop * stream.BLOCK, n_trees)
-        walk = new_walk(forest, drawn)
+        walk = new_walk(forest, drawn) if room is None else room
         stream.run_chunk(forest, points, first, last, chunk, limits, scoring, drawn, totals, walk)
 
     if n_rows * n_trees < _WORTH_A_THREAD:
-        learn(slice(0, n_blocks))
+        learn(slice(0, n_blocks), room)
     else:
         run(learn, tree_spans(n_blocks, n_jobs), n_jobs)
     return _scores_of_totals(totals, scoring.kind, n_trees)

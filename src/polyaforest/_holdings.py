@@ -58,6 +58,11 @@ class Holdings:
         return self.policy.n or math.inf
 
     @property
+    def takes_all(self) -> bool:
+        """Whether every point is taken in, and the oldest make way."""
+        return not (self.policy.needs_times or self.policy.is_random)
+
+    @property
     def held(self) -> Array:
         """The slots in use, by order of arrival."""
         slots = np.flatnonzero(self.arrivals != NONE)
@@ -101,7 +106,7 @@ class Holdings:
 
     def admit(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Schedule:
         """Let points come, one after another, and others go as the policy has it."""
-        if not (self.policy.needs_times or self.policy.is_random):
+        if self.takes_all:
             return self._pass_through(keys, times)
         n, most = len(keys), self._most
         slots, until = np.full(n, NONE, np.int32), np.empty(n, np.int32)
@@ -131,15 +136,14 @@ class Holdings:
         Its queue is in order from the beginning to the end, not only at its head.
         """
         assert self.policy.n is not None
-        n, came, n_free = len(keys), self.n_seen, self.policy.n - len(self)
+        n, n_free = len(keys), self.policy.n - len(self)
         slots = [heapq.heappop(self._free) for _ in range(n)]
-        for arrival, (slot, key) in enumerate(zip(slots, keys, strict=True), came):
+        for arrival, (slot, key, time) in enumerate(zip(slots, keys, times.tolist(), strict=True), self.n_seen):
             self._has_numbered |= isinstance(key, int)
             self.keys[slot] = name = arrival if key is None else key
             self.slot_of[name] = slot
             self._queue.append((float(arrival), arrival, slot))
-        self.arrivals[slots] = self.ranks[slots] = np.arange(came, came + n)
-        self.times[slots] = times
+            self.arrivals[slot], self.ranks[slot], self.times[slot] = arrival, arrival, time
         self.n_seen += n
         self.clock = max([self.clock, *times.tolist()])
         n_leaving = max(n - n_free, 0)
@@ -149,8 +153,8 @@ class Holdings:
             del self._queue[:n_leaving]
             self._forget(leaving)
         self._newest = slots[-1] if n and slots[-1] not in leaving else NONE
-        until = np.maximum(np.arange(1 - n_free, n + 1 - n_free), 0)
-        return Schedule(np.array(slots, np.int32), until.astype(np.int32), np.array(leaving, np.int32))
+        until = [max(i - n_free, 0) for i in range(1, n + 1)]
+        return Schedule(*(np.array(part, np.int32) for part in (slots, until, leaving)))
 
     def remove(self, slots: Iterable[int]) -> None:
         """Let points go that were asked to."""
@@ -208,7 +212,7 @@ class Holdings:
             assert key is not None
             del self.slot_of[key]
             self.keys[slot] = None
-        self.arrivals[slots], self.ranks[slots], self.times[slots] = NONE, 0.0, 0.0
+            self.arrivals[slot], self.ranks[slot], self.times[slot] = NONE, 0.0, 0.0
 
     def _lowest(self) -> float:
         """The lowest rank held; there must be one."""

@@ -583,7 +583,7 @@ class StreamingMPF(PolyaForest):
                 answers.append(scores)
                 start += stream.holdings.n_seen - came
                 key = stream.holdings.newest_key
-        return np.concatenate([*answers, np.empty(0)]), key
+        return answers[0] if len(answers) == 1 else np.concatenate([*answers, np.empty(0)]), key
 
     def _places_of_gaps(self, stream: Stream, rows: Array) -> list[int]:
         """Which rows lack values; refused where nothing is there to learn them with."""

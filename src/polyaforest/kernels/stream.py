@@ -28,7 +28,8 @@ from polyaforest.kernels.polya import (
 from polyaforest.kernels.samples import has_gap, is_drawn, is_member, is_sampled, keep_to_size, take_next
 
 BLOCK = 5  # trees whose masses are added up together, whatever the number of threads
-_FETCH_PAYS = 16  # nodes of a tree per row, up to which it is quicker to fetch the whole tree first
+_FETCH_PAYS = 16  # nodes of a tree per row, up to which it is quicker to fetch the whole tree first ...
+_MANY_ROWS = 16  # ... if there are so many rows
 _FLIGHT = 256.0  # logarithms of totals rise in steps of this: rarely, hence foreseeably
 _FAINT = 1e-150  # a product of means below this goes on as a logarithm
 
@@ -70,7 +71,7 @@ def run_chunk(forest, points, first, last, chunk, limits, scoring, samples, tota
         tree, sampled = tree_of(forest, points, t), is_sampled(samples, t)
         sums, tops = totals.sums[t // BLOCK], totals.tops[t // BLOCK]
         n_left, n_came, n_gone = 0, NONE, 0
-        if tree.size[0] < rows.shape[0] * _FETCH_PAYS:
+        if _MANY_ROWS <= rows.shape[0] and tree.size[0] < rows.shape[0] * _FETCH_PAYS:
             fetch(tree, walk)
         for i in range(np.uint32(rows.shape[0])):
             slot = chunk.slots[i]
