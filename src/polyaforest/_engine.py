@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import local
 from typing import TypeVar
 
 import numpy as np
@@ -67,6 +68,7 @@ _ROWS_OF_A_MIXTURE = 256  # rows whose quantiles are looked for together
 _ROWS_BY_TREE = 256  # rows looked up together where what every tree says of them is kept
 _TINY = 1e-290  # a sum of masses below this has lost digits to underflow
 
+_ROOM = local()
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -277,25 +279,23 @@ def run_chunk(
     scoring: stream.Scoring,
     n_jobs: int | None,
     drawn: samples.Samples | None = None,
-    room: online.Walk | None = None,
 ) -> Array:
     """Let all trees score and learn the rows of `chunk`, in place; the rows' scores, nothing if none are wanted.
 
-    Trees take every point that is kept, or those that their samples have `drawn`. A chunk too small to be shared among
-    threads is walked in the `room` given, if any.
+    Trees take every point that is kept, or those that their samples have `drawn`.
     """
     n_trees, n_rows = len(forest.left), len(chunk.rows)
     drawn = every_point(n_trees) if drawn is None else drawn
     n_blocks, n_scores = -(-n_trees // stream.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
     totals = stream.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.full((n_blocks, n_scores, n_rows), -np.inf))
 
-    def learn(span: slice, room: online.Walk | None = None) -> None:
+    def learn(span: slice) -> None:
         first, last = span.start * stream.BLOCK, min(span.stop * stream.BLOCK, n_trees)
-        walk = new_walk(forest, drawn) if room is None else room
+        walk = room_to_walk(forest, drawn)
         stream.run_chunk(forest, points, first, last, chunk, limits, scoring, drawn, totals, walk)
 
     if n_rows * n_trees < _WORTH_A_THREAD:
-        learn(slice(0, n_blocks), room)
+        learn(slice(0, n_blocks))
     else:
         run(learn, tree_spans(n_blocks, n_jobs), n_jobs)
     return _scores_of_totals(totals, scoring.kind, n_trees)
@@ -334,7 +334,7 @@ def remove_points(
     drawn = every_point(len(forest.left)) if drawn is None else drawn
 
     def remove(span: slice) -> None:
-        upkeep.remove_points(forest, points, span.start, span.stop, slots, limits, drawn, new_walk(forest, drawn))
+        upkeep.remove_points(forest, points, span.start, span.stop, slots, limits, drawn, room_to_walk(forest, drawn))
 
     run(remove, tree_spans(len(forest.left), n_jobs), n_jobs)
 
@@ -349,9 +349,19 @@ def subtract_rows(forest: Forest, points: Points, X: Array, n_jobs: int | None) 
     return reduced, min(run(subtract, tree_spans(len(forest.left), n_jobs), n_jobs))
 
 
-def new_walk(forest: Forest, drawn: samples.Samples) -> online.Walk:
-    """Room for a thread to walk the trees of `forest`, which take the points `drawn`."""
-    n = forest.left.shape[1] + 1
+def room_to_walk(forest: Forest, drawn: samples.Samples) -> online.Walk:
+    """Room for this thread to walk the trees of `forest`, which take the points `drawn`; what it had, if that will do.
+
+    It is the thread's and not the forest's: walks leave traces of the points that they were about.
+    """
+    shape = forest.left.shape[1] + 1, len(drawn.is_held)
+    if getattr(_ROOM, "shape", None) != shape:
+        _ROOM.shape, _ROOM.walk = shape, _new_walk(*shape)
+    walk: online.Walk = _ROOM.walk
+    return walk
+
+
+def _new_walk(n: int, n_slots: int) -> online.Walk:
     return online.Walk(
         path=np.empty(n, np.uint32),
         rates=np.empty(n),
@@ -366,7 +376,7 @@ def new_walk(forest: Forest, drawn: samples.Samples) -> online.Walk:
         means=np.empty(n),
         masses=np.empty(n),
         scales=np.empty(n),
-        is_held=np.empty(len(drawn.is_held), np.bool_),
+        is_held=np.empty(n_slots, np.bool_),
     )
 
 

@@ -38,7 +38,7 @@ from polyaforest._holdings import Holdings, Key, Schedule
 from polyaforest._plan import Plan, empty_box, unmeasured, weighting_of_rows
 from polyaforest._state import decode, encode, pack_keys, packed, unpack_keys, unpacked
 from polyaforest._validation import all_or_nothing
-from polyaforest.kernels.online import Limits, Walk
+from polyaforest.kernels.online import Limits
 from polyaforest.kernels.samples import NO_BAR, Samples
 from polyaforest.kernels.stream import Chunk, Scoring
 from polyaforest.retention import Policy, Reservoir, Window
@@ -68,8 +68,6 @@ class Rules(NamedTuple):
 
 class Stream:
     """Trees that learn one point after another, and forget as exactly as they learn."""
-
-    _walk: tuple[tuple[int, int], Walk] | None = None
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -286,7 +284,6 @@ class Stream:
         gone = np.array(slots, np.int32)
         with self._changing():
             self.judges.forget(self.numbers[gone].tolist())
-            self._walk = None  # it may tell where they were
             self.holdings.remove(slots)
             engine.remove_points(self.forest, self.points, gone, self._limits, n_jobs, self._samples_without(gone))
             self._let_go(gone)
@@ -335,7 +332,7 @@ class Stream:
             samples = self._samples
             schedule = self._admit(rows, keys, times)
             score = self.rules.score if is_scored else None
-            scores = self._run(rows, schedule, score, n_jobs, samples, self._room(samples))
+            scores = self._run(rows, schedule, score, n_jobs, samples)
             self._let_go(schedule.leaving)
             if self.holdings.n_seen == self.next_birth:
                 self._give_birth(n_jobs)
@@ -363,21 +360,13 @@ class Stream:
         score: str | None,
         n_jobs: int | None,
         samples: Samples,
-        room: Walk | None = None,
     ) -> Array:
         prior, domain = self.rules.prior, self.rules.plan.domain
         kind = SCORE_NOTHING if score is None else _SCORES[score]
         lifetimes = self.lifetimes if kind in (SCORE_CELLS, SCORE_LOG_CELLS) else np.empty(0)
         scoring = Scoring(kind, lifetimes, prior.strength, prior.is_open, domain)
         chunk = Chunk(rows, *schedule)
-        return engine.run_chunk(self.forest, self.points, chunk, self._limits, scoring, n_jobs, samples, room)
-
-    def _room(self, samples: Samples) -> Walk:
-        """Room to walk in, for whoever may change the stream; the same again until the trees outgrow it."""
-        shape = self.forest.left.shape[1], len(samples.is_held)
-        if self._walk is None or self._walk[0] != shape:
-            self._walk = shape, engine.new_walk(self.forest, samples)
-        return self._walk[1]
+        return engine.run_chunk(self.forest, self.points, chunk, self._limits, scoring, n_jobs, samples)
 
     def _let_go(self, slots: Array) -> None:
         """Wipe the points that have left out of their slots."""

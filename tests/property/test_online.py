@@ -397,22 +397,27 @@ def stream_steps(draw, n_rows):
     return draw(st.lists(st.one_of(chunk, chunk, st.integers(0, 11)), min_size=1, max_size=10))
 
 
+def live_through(twins: StreamTwins, data, n_first: int) -> None:
+    """Let points come and go, and compare at every step."""
+    n_rows = len(twins.world.rows)
+    if n_first:
+        twins.begin_with((np.arange(n_first) % n_rows).tolist())
+        twins.assert_alike()
+    for step in data.draw(stream_steps(n_rows)):
+        if isinstance(step, list):
+            twins.advance(step, is_scored=data.draw(st.booleans()))
+        elif twins.held:
+            twins.delete(step % len(twins.held))
+        twins.assert_alike()
+
+
 scores = st.sampled_from(list(KINDS))
 
 
 @oracle
 @given(world=worlds(), data=st.data(), window=st.integers(1, 6), score=scores, n_first=st.integers(0, 5))
 def test_a_stream_with_a_window_equals_the_reference_draw_for_draw(world, data, window, score, n_first):
-    twins = StreamTwins(world, window, score)
-    if n_first:
-        twins.begin_with((np.arange(n_first) % len(world.rows)).tolist())
-        twins.assert_alike()
-    for step in data.draw(stream_steps(len(world.rows))):
-        if isinstance(step, list):
-            twins.advance(step, is_scored=data.draw(st.booleans()))
-        elif twins.held:
-            twins.delete(step % len(twins.held))
-        twins.assert_alike()
+    live_through(StreamTwins(world, window, score), data, n_first)
 
 
 @oracle
@@ -427,16 +432,7 @@ def test_a_stream_with_a_window_equals_the_reference_draw_for_draw(world, data, 
 def test_trees_that_take_samples_of_a_stream_equal_the_reference_draw_for_draw(
     world, data, window, score, n_first, sizes
 ):
-    twins = StreamTwins(world, window, score, sizes)
-    if n_first:
-        twins.begin_with((np.arange(n_first) % len(world.rows)).tolist())
-        twins.assert_alike()
-    for step in data.draw(stream_steps(len(world.rows))):
-        if isinstance(step, list):
-            twins.advance(step, is_scored=data.draw(st.booleans()))
-        elif twins.held:
-            twins.delete(step % len(twins.held))
-        twins.assert_alike()
+    live_through(StreamTwins(world, window, score, sizes), data, n_first)
 
 
 capped = depths.filter(lambda depth: depth is not None)

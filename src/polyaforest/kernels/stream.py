@@ -71,7 +71,7 @@ def run_chunk(forest, points, first, last, chunk, limits, scoring, samples, tota
         tree, sampled = tree_of(forest, points, t), is_sampled(samples, t)
         sums, tops = totals.sums[t // BLOCK], totals.tops[t // BLOCK]
         n_left, n_came, n_gone = 0, NONE, 0
-        if _MANY_ROWS <= rows.shape[0] and tree.size[0] < rows.shape[0] * _FETCH_PAYS:
+        if rows.shape[0] >= _MANY_ROWS and tree.size[0] < rows.shape[0] * _FETCH_PAYS:
             fetch(tree, walk)
         for i in range(np.uint32(rows.shape[0])):
             slot = chunk.slots[i]
