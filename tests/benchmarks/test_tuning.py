@@ -79,7 +79,7 @@ def test_streams_are_scored_before_they_are_learned(tmp_path, monkeypatch):
     tuning.measure(results, ["glass", "heart"], streams=True)
     expected = StreamingMPF(window=60, random_state=0).score_then_learn(toys("glass").X)
     scores = dict(tuning.scores_of_streams(toys("glass").X, 0))
-    np.testing.assert_array_equal(scores["typicality, lifetimes 1/4 to 4"], expected)
+    np.testing.assert_array_equal(scores["typicality, samples, lifetimes 1/4 to 16"], expected)
     (tmp_path / "accuracy.md").write_text("<!-- begin streams --><!-- end streams -->")
     tuning.render_streams(list(results), tmp_path)
     assert (tmp_path / "accuracy.md").read_text().count("\n| ") == len(tuning.STREAMS) + 2
