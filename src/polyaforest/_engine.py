@@ -355,10 +355,10 @@ def room_to_walk(forest: Forest, drawn: samples.Samples) -> online.Walk:
     It is the thread's and not the forest's: walks leave traces of the points that they were about.
     """
     shape = forest.left.shape[1] + 1, len(drawn.is_held)
-    if getattr(_ROOM, "shape", None) != shape:
-        _ROOM.shape, _ROOM.walk = shape, _new_walk(*shape)
-    walk: online.Walk = _ROOM.walk
-    return walk
+    room: tuple[tuple[int, int], online.Walk] | None = getattr(_ROOM, "room", None)
+    if room is None or room[0] != shape:
+        room = _ROOM.room = shape, _new_walk(*shape)
+    return room[1]
 
 
 def _new_walk(n: int, n_slots: int) -> online.Walk:
@@ -551,8 +551,9 @@ def weighted_scores(
         )
         share = weights[:, None, rows]
         if kind == "multiscale":
-            top = logs.max(axis=0)
-            return (np.log(_weighted_sum(np.exp(logs - top), share)) + top).mean(axis=0)  # type: ignore[no-any-return]
+            top = np.where(share > 0, logs, -np.inf).max(axis=0)
+            near = np.exp(np.minimum(logs - top, 0.0))
+            return (np.log(_weighted_sum(near, share)) + top).mean(axis=0)  # type: ignore[no-any-return]
         return _weighted_sum(logs, share).mean(axis=0)  # type: ignore[no-any-return]
 
     return np.concatenate(run(look_up, spans(len(X), _ROWS_BY_TREE), n_jobs))
@@ -576,7 +577,8 @@ def left_out_scores(
         logs = np.empty((len(forest.left), len(times), rows.stop - rows.start))
         left_out.left_out_masses(forest, known, prior.strength, prior.is_open, X[rows], times, logs)
         if excess[rows].any():
-            logs -= times[:, None] * (forest.weights @ excess[rows].T)[:, None]
+            endured = np.minimum(times, forest.time.max())[:, None]  # cells end with the forest's own lifetime
+            logs -= endured * (forest.weights @ excess[rows].T)[:, None]
         if kind in ("typicality", "log_mass"):
             return logs.mean(axis=(0, 1))  # type: ignore[no-any-return]
         log_means = log_mean_exp(logs)
@@ -722,11 +724,12 @@ def blame_rows(forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_j
     n_trees, bits = len(forest.left), _bits_per_nat(forest)
     if is_empty(forest):
         return np.zeros((len(X), 2, X.shape[1])), float(-known.outside[0] * bits * n_trees)
-    nothing, with_table = np.empty((0, 0, 0)), blame_with_table(forest, len(X))
+    with_table = blame_with_table(forest, len(X))
 
     def look_up(rows: slice) -> Array:
+        turns = np.zeros((2, forest.left.shape[1]), np.int32)
         sides = np.zeros((rows.stop - rows.start, 2, X.shape[1]))
-        blame.blame_rows(forest, known, X[rows], lifetimes, with_table, sides, nothing)
+        blame.blame_rows(forest, known, X[rows], lifetimes, with_table, turns, sides)
         return sides * bits
 
     trees = np.arange(n_trees)
@@ -735,36 +738,13 @@ def blame_rows(forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_j
     return sides, float(-_ordered_sum(within) * bits)
 
 
-def agreed_blame(forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None) -> Array:
-    """What most trees agree that each feature costs each row, (n, D), in bits.
-
-    Distances have no bound: a tree in which a row went astray, by a cut of one feature, finds it distant in all others,
-    and outweighs many. So the mean is over the three quarters of the trees that charge least for a feature. Without
-    boxes or lifetimes nothing of the kind happens, and all trees count.
-    """
-    if is_empty(forest) or not (forest.lower.shape[2] and len(lifetimes)):
-        return blame_rows(forest, known, X, lifetimes, n_jobs)[0].sum(axis=1)  # type: ignore[no-any-return]
-    n_trees, n_features, with_table = len(forest.left), X.shape[1], blame_with_table(forest, len(X))
-
-    def look_up(rows: slice) -> Array:
-        n_rows = rows.stop - rows.start
-        by_tree, agreed = np.empty((n_trees, n_rows, n_features)), np.empty((n_rows, n_features))
-        blame.blame_rows(forest, known, X[rows], lifetimes, with_table, np.zeros((n_rows, 2, n_features)), by_tree)
-        blame.agree(by_tree, -(-n_trees * 3 // 4), agreed)
-        agreed /= np.log(2)
-        return agreed
-
-    at_once = max(min(_BLAMED_AT_ONCE, _LARGEST_TABLE // (8 * n_trees * n_features)), 1)
-    return np.concatenate(run(look_up, spans(len(X), at_once), n_jobs))
-
-
 def _bits_per_nat(forest: Forest) -> float:
     """Bits of the mean over the trees per nat of their sum."""
     return float(1 / (len(forest.left) * np.log(2)))
 
 
 def blame_with_table(forest: Forest, n_rows: int) -> bool:
-    """Whether sums along the paths to all nodes are worth making, in time and in memory. It changes no result."""
+    """Whether sums along paths are worth keeping for other rows, in time and in memory. It changes no result."""
     n_nodes, n_features = forest.left.shape[1], forest.lower.shape[2]
     return bool(n_features > 0 and n_nodes < 4 * n_rows and n_nodes * 2 * n_features * 8 < _LARGEST_TABLE)
 

@@ -16,7 +16,6 @@ from polyaforest._validation import LARGEST
 from polyaforest.kernels.blame import HIGH, LOW
 
 _MOST_ROWS = 512  # rows that stand for all when it comes to what a typical one is charged
-_FEW_ROWS = 128  # and when it comes to what trees agree on, which takes longer
 _MOST_LEAVES = 4096  # leaves that stand for all when it comes to where points are
 N_QUANTILES = 41
 _SHARES = np.linspace(0, 1, N_QUANTILES)  # shares of the points below the quantiles that are kept
@@ -32,7 +31,6 @@ class Reference(NamedTuple):
     """What a typical point is like."""
 
     typical: Array  # (2, D): what the low and the high side of each feature cost it, in bits
-    agreed: Array  # (D,): the same for both, as far as most trees agree
     quantiles: Array  # (41, D): values with equal shares of the points between them
     n_known: int  # points that this, and the share of any region, is known from
 
@@ -69,7 +67,7 @@ def derive(
     most_counted = int((forest.counts[np.arange(len(forest.root)), forest.root] + forest.outside).max())
     if engine.is_empty(forest) or not most_counted:
         nothing = np.zeros((2, n_features))
-        return Reference(nothing, nothing[0], np.zeros((len(_SHARES), n_features)), 0)
+        return Reference(nothing, np.zeros((len(_SHARES), n_features)), 0)
     counts = None
     if points is None:
         trees, nodes = _leaves_with_points(forest)
@@ -81,12 +79,10 @@ def derive(
         quantiles = quantiles_of(points, counts)
     if counts is not None and (lower < upper).any():
         typical = engine.blame_counted(forest, known, lifetimes)
-        return Reference(typical, typical.sum(axis=0), quantiles, most_counted)
+        return Reference(typical, quantiles, most_counted)
     distinct = points if counts is None else np.unique(points, axis=0)
-    some, few = (np.ascontiguousarray(spread_out(distinct, most)) for most in (_MOST_ROWS, _FEW_ROWS))
-    sides, _ = engine.blame_rows(forest, known, some, lifetimes, 1)
-    agreed = engine.agreed_blame(forest, known, few, lifetimes, 1)
-    return Reference(sides.mean(axis=0), agreed.mean(axis=0), quantiles, max(len(distinct), most_counted))
+    sides, _ = engine.blame_rows(forest, known, np.ascontiguousarray(spread_out(distinct)), lifetimes, 1)
+    return Reference(sides.mean(axis=0), quantiles, max(len(distinct), most_counted))
 
 
 def _leaves_with_points(forest: Forest) -> tuple[Array, Array]:
@@ -140,12 +136,6 @@ class Witness(NamedTuple):
     reference: Reference
     held: Callable[[], Held] | None  # for a stream that keeps its points
     watching: Callable[[], AbstractContextManager[None]]  # refuses if the forest is no longer what it was
-
-    def consensus(self, rows: Array) -> Array:
-        """What most trees agree that each feature adds to a typical point's surprise, (n, D)."""
-        with self.watching():
-            agreed: Array = engine.agreed_blame(self.forest, self.known, rows, self.lifetimes, 1)
-        return agreed - self.reference.agreed
 
     def conditions(self, row: Array, features: Array, sides: Array) -> list[Condition]:
         """Where it begins to get strange, for some features on one side each.

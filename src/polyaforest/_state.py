@@ -50,11 +50,18 @@ def encode(value: Any) -> Any:
         return int(value)
     if isinstance(value, Real):
         return float(value) if math.isfinite(value) else {"float": str(float(value))}
+    if isinstance(value, timedelta | Window | Reservoir):
+        return _encode_policy(value)
+    return {"array": np.asarray(value, np.float64).tolist()}
+
+
+def _encode_policy(value: timedelta | Window | Reservoir) -> dict[str, Any]:
+    """What a stream holds on to, as JSON can hold it."""
+    if isinstance(value, timedelta):
+        return {"timedelta": value.total_seconds()}
     if isinstance(value, Window):
         return {"window": [value.n, value.duration]}
-    if isinstance(value, Reservoir):
-        return {"reservoir": [value.n, value.half_life, value.by_time]}
-    return {"array": np.asarray(value, np.float64).tolist()}
+    return {"reservoir": [value.n, value.half_life, value.by_time]}
 
 
 def decode(value: Any) -> Any:
@@ -64,6 +71,8 @@ def decode(value: Any) -> Any:
     ((kind, content),) = value.items()
     if kind == "float":
         return float(content)
+    if kind == "timedelta":
+        return timedelta(seconds=content)
     if kind == "window":
         return Window(*content)
     if kind == "reservoir":

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Blame", "Explanation", "Explanations"]
 
-_LEAST_BITS = 0.5  # a feature that adds less is not blamed
+_LEAST_BITS = 0.5  # a feature that adds less is not blamed, nor is any for a row with no more beyond the typical
 _LEAST_SHARE = 0.1  # nor one that adds less than this share of what the first does
 _SURE_EXCESS = 1.0  # but a row with so many bits too many has at least one feature to blame
 _MOST_BLAMED = 5
@@ -54,7 +54,6 @@ class Blame(NamedTuple):
 class _Words(NamedTuple):
     """What has to be looked up to put an explanation in words."""
 
-    consensus: Array
     blamed: list[Blame]
     conditions: list[Condition]
     share: float
@@ -79,9 +78,6 @@ class Explanation:
         Bits of surprise: this row's, and a typical point's.
     low, high, parts : ndarray of shape (n_features,)
         What each feature adds by being low, by being high, and in all.
-    consensus : ndarray of shape (n_features,)
-        What most trees agree that each feature adds: the mean over the three quarters that charge least for it. Blame
-        goes by it, as a few trees in which a row went astray can find fault with every feature. It does not add up.
     is_anomaly : bool
         Whether the forest flags the row.
     p_value : float or None
@@ -112,11 +108,6 @@ class Explanation:
     def parts(self) -> Array:
         """What each feature adds to the surprise of a typical point."""
         return self.low + self.high
-
-    @property
-    def consensus(self) -> Array:
-        """What most trees agree that each feature adds; blame goes by it."""
-        return self._words.consensus
 
     @property
     def blamed(self) -> list[Blame]:
@@ -158,8 +149,7 @@ class Explanation:
     def _words(self) -> _Words:
         witness, parts = self.witness, self.parts
         assert witness is not None
-        consensus = witness.consensus(self.values[None])[0]
-        columns = self._columns_to_blame(consensus)
+        columns = self._columns_to_blame()
         sides = [(k, side) for k in columns for side in self._sides_to_blame(k)]
         features = np.array([k for k, _ in sides], np.int64)
         conditions = witness.conditions(self.values, features, np.array([side for _, side in sides], np.int64))
@@ -176,18 +166,18 @@ class Explanation:
             )
             for k, expected in zip(columns, witness.expected(self.values, columns), strict=True)
         ]
-        words = _Words(consensus, blamed, conditions, share, interval, witness.similar(self.values))
+        words = _Words(blamed, conditions, share, interval, witness.similar(self.values))
         self.witness = None  # has said all there is to say
         return words
 
-    def _columns_to_blame(self, consensus: Array) -> list[int]:
-        blame = np.where(self.parts > 0, consensus, -np.inf)[self.candidates]
+    def _columns_to_blame(self) -> list[int]:
+        blame = self.parts[self.candidates]
         worst_first = np.argsort(-blame, kind="stable")[:_MOST_BLAMED]
-        if not len(worst_first):
+        if not len(worst_first) or self.surprise - self.typical < _LEAST_BITS:
             return []
         largest = blame[worst_first[0]]
         is_blamed = (blame >= _LEAST_BITS) & (blame >= _LEAST_SHARE * largest)
-        is_blamed[worst_first[0]] |= largest > -np.inf and self.surprise - self.typical >= _SURE_EXCESS
+        is_blamed[worst_first[0]] |= largest > 0 and self.surprise - self.typical >= _SURE_EXCESS
         return [int(self.candidates[k]) for k in worst_first if is_blamed[k]]
 
     def _sides_to_blame(self, k: int) -> list[int]:
@@ -337,7 +327,7 @@ class Explanations(Sequence[Explanation]):
     names : list of str
     surprise : ndarray of shape (n_rows,)
     typical : float
-    low, high, parts, consensus : ndarray of shape (n_rows, n_features)
+    low, high, parts : ndarray of shape (n_rows, n_features)
     is_anomaly : ndarray of bool, shape (n_rows,)
     p_values : ndarray of shape (n_rows,) or None
     """
@@ -348,8 +338,6 @@ class Explanations(Sequence[Explanation]):
         names: list[str],
         charges: Array,
         base: float,
-        is_anomaly: Array,
-        p_values: Array | None,
         candidates: Array,
         witness: Witness,
         index: Any = None,
@@ -360,7 +348,8 @@ class Explanations(Sequence[Explanation]):
         self.typical = float(base + typical.sum())
         self.low: Array = charges[:, 0] - typical[0]
         self.high: Array = charges[:, 1] - typical[1]
-        self.is_anomaly, self.p_values = is_anomaly, p_values
+        self.is_anomaly: Array = np.zeros(len(values), np.bool_)
+        self.p_values: Array | None = None
         self._candidates, self._witness, self._index = candidates, witness, index
         self._made: dict[int, Explanation] = {}
 
@@ -369,10 +358,15 @@ class Explanations(Sequence[Explanation]):
         """What each feature adds to the surprise of a typical point, (n_rows, n_features)."""
         return self.low + self.high
 
-    @cached_property
-    def consensus(self) -> Array:
-        """What most trees agree that each feature adds, (n_rows, n_features): see `Explanation`."""
-        return self._witness.consensus(self.values)
+    def judged(self, is_anomaly: Array, p_values: Array | None) -> Explanations:
+        """These explanations, with the verdicts on their rows."""
+        self.is_anomaly, self.p_values = is_anomaly, p_values
+        for i, explanation in self._made.items():
+            explanation.is_anomaly, explanation.p_value = bool(is_anomaly[i]), self._p_value(i)
+        return self
+
+    def _p_value(self, i: int) -> float | None:
+        return None if self.p_values is None else float(self.p_values[i])
 
     def __len__(self) -> int:
         return len(self.values)
@@ -396,7 +390,7 @@ class Explanations(Sequence[Explanation]):
                 high=self.high[i],
                 usual=self._witness.reference.usual,
                 is_anomaly=bool(self.is_anomaly[i]),
-                p_value=None if self.p_values is None else float(self.p_values[i]),
+                p_value=self._p_value(i),
                 candidates=self._candidates,
                 witness=self._witness,
             )
@@ -447,7 +441,6 @@ class Explanations(Sequence[Explanation]):
 
     def __getstate__(self) -> dict[str, Any]:
         self.settle()
-        self.consensus  # noqa: B018 - looked up now: the forest stays behind
         return {**vars(self), "_witness": None}
 
 

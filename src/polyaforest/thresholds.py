@@ -68,17 +68,19 @@ def least_calibration(alpha: float) -> int:
     >>> least_calibration(0.05)
     19
     """
-    n = ceil(1 / Fraction(alpha)) - 1
+    n = ceil(1 / Fraction(float(alpha))) - 1
     return n - 1 if n > 0 and 1 / n <= alpha else n  # by the p-value as it is rounded: 1 / 3 is not above itself
 
 
-def conformal_threshold(calibration: Array, alpha: float) -> float:
+def conformal_threshold(
+    calibration: Array, alpha: float, remedy: str = "give more rows or allow a higher rate"
+) -> float:
     """The line below which are exactly the scores with a p-value of at most `alpha`."""
     n = len(calibration)
     if n < least_calibration(alpha):
         raise ValueError(
             f"a false alarm rate of {alpha:g} needs at least {least_calibration(alpha):,} scores to calibrate with; "
-            f"there are {n:,}: give more rows or allow a higher rate"
+            f"there are {n:,}: {remedy}"
         )
     rank = int(alpha * (n + 1))  # how many may be at or below a score that is flagged; rounding may be off by one
     while (1 + rank) / (n + 1) > alpha:

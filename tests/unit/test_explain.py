@@ -75,11 +75,17 @@ def forest_of(kind, score="typicality", **parameters):
 def naive_charges(forest, row):
     """What the sides of each feature cost a row, in bits, and what every row is charged, by the rules of the docs."""
     lifetimes = forest.lifetimes_ if forest.score in ("typicality", "multiscale") else [None]
-    n_trees = len(forest.forest_.left)
+    n_trees, boxed = len(forest.forest_.left), forest.forest_.lower.shape[2] > 0
     parts, base = np.zeros((2, len(row))), 0.0
     for t in range(n_trees):
-        for life in lifetimes:
-            base += NaiveWalk(forest, t, row, life, parts).run()
+        walks = [NaiveWalk(forest, t, row, life) for life in lifetimes]
+        base += sum(walk.run() for walk in walks)
+        by_cuts, by_distance = (sum(getattr(walk, name) for walk in walks) for name in ("parts", "distances"))
+        if boxed and by_distance.any():
+            rate = walks[-1].distances.sum()  # the chance is that of being together until the last lifetime
+            chance = math.exp(-rate) if rate < math.log(1e4) else 0.0
+            by_cuts = chance * by_cuts + (1 - chance) * by_cuts.sum() * by_distance / by_distance.sum()
+        parts += by_cuts + by_distance
     scale = n_trees * len(lifetimes) * math.log(2)
     return parts / scale, base / scale
 
@@ -87,15 +93,9 @@ def naive_charges(forest, row):
 class NaiveWalk:
     """One row's walk down one tree, to its cell at a lifetime or to its leaf, charging features as it goes."""
 
-    def __init__(self, model, t, row, life, parts):
-        self.forest, self.prior, self.t, self.row, self.life, self.parts = (
-            model.forest_,
-            model.prior_,
-            t,
-            row,
-            life,
-            parts,
-        )
+    def __init__(self, model, t, row, life):
+        self.forest, self.prior, self.t, self.row, self.life = model.forest_, model.prior_, t, row, life
+        self.parts, self.distances = np.zeros((2, len(row))), np.zeros((2, len(row)))
         self.boxed = self.forest.lower.shape[2] > 0
         self.weights = self.forest.weights[t]
 
@@ -110,7 +110,13 @@ class NaiveWalk:
         excess = np.maximum(np.maximum(low - self.row, self.row - high), 0)
         if self.life is None and excess.any():
             reach = (self.weights * excess).sum() / ((self.weights * (high - low)).sum() or 1.0)
-            self.charge_missed(excess, low, math.log(1 - outside) - math.log(outside) + math.log1p(reach))
+            amount = math.log(1 - outside) - math.log(outside) + math.log1p(reach)
+            if not self.boxed:  # the cuts charge what they would the nearest point of the domain
+                self.visit(root, 0, (low, high), 0.0, gamma)
+                if self.parts.sum() > amount:
+                    self.parts *= max(amount, 0) / self.parts.sum()
+                amount -= self.parts.sum()
+            self.charge_missed(excess, low, amount)
         else:
             self.visit(root, 0, (low, high), 0.0, gamma)
         return -math.log(1 - outside)
@@ -127,8 +133,8 @@ class NaiveWalk:
         if self.life is not None:
             until = min(self.life, ends)
             edge = box if self.boxed else forest.domain
-            self.parts[LOW] += (until - began) * self.weights * np.maximum(edge[0] - self.row, 0)
-            self.parts[HIGH] += (until - began) * self.weights * np.maximum(self.row - edge[1], 0)
+            self.distances[LOW] += (until - began) * self.weights * np.maximum(edge[0] - self.row, 0)
+            self.distances[HIGH] += (until - began) * self.weights * np.maximum(self.row - edge[1], 0)
             is_leaf |= self.life < ends
         if not is_leaf:
             self.cross(j, depth, box, ends)
@@ -257,33 +263,92 @@ def test_an_emptied_stream_has_nothing_to_say():
     assert "no feature stands out" in str(said)
 
 
-@pytest.mark.parametrize("kind", ["table", "capped", "window", "process"])
-@pytest.mark.parametrize("score", ["typicality", "log_mass"])
-def test_consensus_is_what_three_quarters_of_the_trees_charge_at_most(kind, score):
-    forest = forest_of(kind, score)
-    rows = probes(table())
-    lifetimes = forest.lifetimes_ if score == "typicality" else np.empty(0)
-    charges, _ = engine.blame_rows(forest.forest_, forest.posterior_, rows, lifetimes, None)
-    agreed = engine.agreed_blame(forest.forest_, forest.posterior_, rows, lifetimes, None)
-    said = forest.explain(rows)
-    assert_allclose(np.diff(said.consensus, axis=0), np.diff(agreed, axis=0), atol=1e-9)
-    for one, consensus in zip(said, said.consensus, strict=True):
-        assert_array_equal(one.consensus, consensus)
-    if score == "log_mass" or kind == "process":
-        assert_allclose(agreed, charges.sum(axis=1))
-        return
-    by_tree = np.array([of_one_tree(forest, t, rows, lifetimes) for t in range(6)])
-    assert_allclose(by_tree.mean(axis=0), charges.sum(axis=1))
-    assert_allclose(np.sort(by_tree, axis=0)[:5].mean(axis=0), agreed)
+# ---- cut off ---------------------------------------------------------------------------------------------------------
 
 
-def of_one_tree(model, t, rows, lifetimes):
-    """What a single tree charges for each feature."""
-    forest = model.forest_._replace(
-        **{name: part[t : t + 1].copy() for name, part in model.forest_._asdict().items() if name != "domain"}
+def test_a_row_far_outside_is_charged_by_nothing_but_its_distances():
+    forest = forest_of("table")
+    row = np.array([[0.0, 40.0, 0.0]])
+    charges, _ = engine.blame_rows(forest.forest_, forest.posterior_, row, forest.lifetimes_, None)
+    expected = np.zeros((2, 3))
+    for t in range(6):
+        walks = [NaiveWalk(forest, t, row[0], life) for life in forest.lifetimes_]
+        for walk in walks:
+            walk.run()
+        distances = sum(walk.distances for walk in walks)
+        assert math.exp(-walks[-1].distances.sum()) < 1e-4
+        expected += distances * (1 + sum(walk.parts.sum() for walk in walks) / distances.sum())
+    assert_allclose(charges[0], expected / (6 * len(forest.lifetimes_) * math.log(2)), rtol=1e-9)
+
+
+def test_blame_does_not_jump_where_a_box_ends():
+    forest = StreamingMPF(max_depth=0, max_samples=None, n_estimators=2, random_state=0).fit(table())
+    edge = forest.forest_.upper[0, forest.forest_.root[0]]
+    rows = np.array([edge, edge + 1e-9, edge + 1e-6, edge + 0.1])
+    parts = forest.explain(rows).parts
+    assert_allclose(parts[1], parts[0], atol=1e-6)
+    assert_allclose(parts[2], parts[0], atol=1e-3)
+    assert np.abs(parts[3] - parts[0]).max() > 0.1
+
+
+def test_cuts_charge_a_row_beyond_the_domain_like_the_nearest_point_within():
+    forest = forest_of("process", "log_mass")
+    low, high = forest.forest_.domain
+    row = np.array([[0.0, high[1] + 1e6, 0.0]])
+    lifetimes = np.empty(0)
+    charges, within = (
+        engine.blame_rows(forest.forest_, forest.posterior_, rows, lifetimes, None)[0].sum(axis=1)[0]
+        for rows in (row, np.clip(row, low, high))
     )
-    known = engine.posterior(forest, model.prior_, n_jobs=None)
-    return engine.blame_rows(forest, known, rows, lifetimes, None)[0].sum(axis=1)
+    assert_allclose(charges[[0, 2]], within[[0, 2]])
+    assert charges[1] > within[1]
+
+
+def test_where_nothing_is_left_for_the_outside_the_cuts_share_what_there_is():
+    rows = np.concatenate([table(400) * 0.3, table(100) + 9.0])
+    forest = BatchMPF(max_depth=8, n_estimators=6, domain=[[-1.0] * 3, [1.0] * 3], random_state=0).fit(rows)
+    far = np.array([[-1.1, 0.9, -0.9]])
+    charges, base = engine.blame_rows(forest.forest_, forest.posterior_, far, np.empty(0), None)
+    assert (charges >= -1e-12).all()
+    assert charges[0].sum() + base == pytest.approx(-forest.score_samples(far)[0] / math.log(2))
+    assert charges[0].sum() < forest.explain(np.clip(far, -1, 1)).surprise[0] - base
+
+
+# ---- verdicts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("kind", ["table", "duplicates", "window", "summary", "process"])
+def test_verdicts_are_those_of_scores(kind, score):
+    forest = forest_of(kind, score, false_alarm_rate=0.1)
+    rows = np.vstack([probes(table()), with_duplicates()])
+    said = forest.explain(rows)
+    assert_array_equal(said.is_anomaly, forest.predict(rows) < 0)
+    assert_array_equal(said.p_values, forest.p_value(rows))
+    for i in (0, -1):
+        assert said[i].p_value == said.p_values[i]
+        assert said[i].is_anomaly == said.is_anomaly[i]
+
+
+@pytest.mark.parametrize("score", ["typicality", "log_mass"])
+def test_rows_that_are_clear_are_not_scored_again_and_others_are(score, monkeypatch):
+    forest = forest_of("process", score)
+    rows = probes(table())
+    scores, asked = forest.score_samples(rows), []
+
+    def score_rows(some, ask=forest._scores):
+        asked.append(some)
+        return ask(some)
+
+    monkeypatch.setattr(forest, "_scores", score_rows)
+    forest._calibration = None
+    forest._offset = float(scores.min()) - 1.0
+    assert not forest.explain(rows).is_anomaly.any()
+    assert asked == []
+    forest._offset = float(np.sort(scores)[2])  # somebody is on the line
+    assert_array_equal(forest.explain(rows).is_anomaly, scores < forest._offset)
+    on_the_line = rows[np.isclose(scores, forest._offset, rtol=1e-12)]
+    assert_array_equal(asked[0], on_the_line)
 
 
 # ---- the guilty ------------------------------------------------------------------------------------------------------
@@ -330,6 +395,16 @@ def test_a_typical_row_has_nobody_to_blame():
     assert said.blamed == []
     assert said.region == "no feature stands out"
     assert said.share == pytest.approx(1, abs=0.01)
+
+
+def test_a_row_hardly_more_surprising_than_a_typical_one_has_nobody_to_blame_either():
+    forest = StreamingMPF(n_estimators=4, random_state=0).fit(table(150))
+    said = forest.explain(table(200, seed=1))
+    excess = said.surprise - said.typical
+    few = [one for one, bits in zip(said, excess, strict=True) if bits < 0.5]
+    assert any(one.parts.max() > 0.5 for one in few), "for which its other features make good"
+    assert not any(one.blamed for one in few)
+    assert all(one.blamed for one, bits in zip(said, excess, strict=True) if bits >= 1.0)
 
 
 def test_the_expected_range_is_normal_and_what_lies_just_beyond_is_not():

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
 
-from polyaforest import BatchMPF, StreamingMPF
+from polyaforest import BatchMPF, StreamingMPF, _engine
 from polyaforest import load as load_model
 from polyaforest._calibration import as_beyond, boxes_without, some_rows, weights_of_strangers
 from polyaforest.thresholds import conformal_p_values
@@ -129,7 +129,7 @@ def test_p_values_need_no_rate(kind):
 
 @pytest.mark.parametrize("kind", ["table of all rows", "summary"])
 def test_without_a_rate_a_forest_that_holds_all_rows_has_nothing_to_compare_with(kind):
-    with pytest.raises(ValueError, match="set false_alarm_rate before fit"):
+    with pytest.raises(ValueError, match=r"[sS]et false_alarm_rate before fit"):
         build(kind).fit(ROWS).p_value(NEW)
 
 
@@ -229,11 +229,100 @@ def test_rows_that_were_only_scored_do_not_judge():
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_rows_beyond_a_domain_that_was_given_are_calibrated_as_they_are_scored(score):
+def test_rows_beyond_a_domain_that_was_given_are_calibrated_by_the_rest(score):
     forest = BatchMPF(n_estimators=5, max_depth=4, score=score, domain=[[-0.5, -0.5], [0.5, 0.5]], random_state=0).fit(
         ROWS
     )
     is_outside = (np.abs(ROWS) > 0.5).any(axis=1)
     assert 0 < is_outside.sum() < len(ROWS)
-    assert_array_equal(forest._calibration[is_outside], forest.score_samples(ROWS[is_outside]))
+    first = np.flatnonzero(is_outside)[::2]  # they are counted out by halves
+    removed = copy.deepcopy(forest).remove(ROWS[first])
+    assert_allclose(forest._calibration[first], removed.score_samples(ROWS[first]))
     assert np.isfinite(forest._calibration).all()
+
+
+def test_rows_beyond_a_domain_are_calibrated_without_what_they_add_to_the_outside():
+    rows = np.vstack([ROWS / 10, [[5.0, 5.0]]])
+    forest = BatchMPF(n_estimators=5, max_depth=4, domain=[[-0.5, -0.5], [0.5, 0.5]], random_state=0).fit(rows)
+    removed = copy.deepcopy(forest).remove(rows[-1:])
+    assert_allclose(forest._calibration[-1], removed.score_samples(rows[-1:])[0])
+
+
+def test_rows_of_a_batch_that_lack_values_are_calibrated_as_new_ones_are_scored():
+    rng = np.random.default_rng(8)
+    rows, new = (np.where(rng.uniform(size=(600, 3)) < 0.3, np.nan, rng.normal(size=(600, 3))) for _ in range(2))
+    forest = BatchMPF(n_estimators=20, max_depth=5, missing="marginalise", random_state=0).fit(rows)
+    assert abs((forest.p_value(new) <= 0.3).mean() - 0.3) < 0.1
+
+
+def test_a_row_at_the_edge_is_calibrated_up_to_the_lifetime_of_the_forest():
+    rows = np.vstack([ROWS, [[30.0, 30.0]]])
+    forest = BatchMPF(n_estimators=10, lifetime=3.0, max_depth=8, score="typicality", random_state=0).fit(rows)
+    within = _engine.left_out_scores(
+        "typicality", forest.forest_, forest.posterior_, forest.prior_, rows[-1:], forest.lifetimes_, None
+    )
+    distance = (forest.forest_.weights @ (30.0 - ROWS.max(axis=0))).mean()
+    endured = np.minimum(forest.lifetimes_, 3.0).mean()
+    assert_allclose(forest._calibration[-1], within[0] - endured * distance)
+
+
+def test_more_rows_calibrate_a_batch_anew_and_fewer_leave_it_be():
+    forest = BatchMPF(n_estimators=5, max_depth=5, false_alarm_rate=0.1, domain=[[-9] * 2, [9] * 2], random_state=0)
+    forest.fit(ROWS)
+    first, line = forest._calibration, forest.offset_
+    forest.partial_fit(ROWS[:5])
+    assert_array_equal(forest._calibration, first)
+    forest.partial_fit(np.random.default_rng(3).normal(size=(150, 2)))
+    assert len(forest._calibration) == 150
+    assert forest.offset_ != line
+    assert_array_equal(forest.predict(NEW) == -1, forest.p_value(NEW) <= 0.1)
+
+
+@pytest.mark.parametrize("change", ["remove", "merge"])
+def test_a_batch_whose_counts_have_changed_waits_for_rows_to_compare_with(change):
+    forest = BatchMPF(n_estimators=5, max_depth=5, domain=[[-9] * 2, [9] * 2], random_state=0).fit(ROWS)
+    getattr(forest, change)(ROWS[:1] if change == "remove" else copy.deepcopy(forest))
+    with pytest.raises(ValueError, match=r"counts have changed .* partial_fit with 100 rows"):
+        forest.p_value(NEW)
+    forest.predict(NEW)
+    forest.partial_fit(np.random.default_rng(3).normal(size=(100, 2)))
+    assert forest.p_value(NEW)[-1] < 0.1
+
+
+def test_a_summary_that_cannot_meet_its_rate_can_still_be_saved(tmp_path):
+    rows = np.random.default_rng(2).normal(size=(300, 2))
+    forest = StreamingMPF(n_estimators=3, window=None, max_depth=4, false_alarm_rate=0.001, random_state=0)
+    forest.partial_fit(rows).save(tmp_path / "summary.mpf")
+    loaded = load_model(tmp_path / "summary.mpf")
+    for model in (forest, loaded):
+        with pytest.raises(ValueError, match=r"needs at least 999 .* there are 256: hold more points"):
+            model.predict(NEW)
+    assert_array_equal(loaded.p_value(NEW), forest.p_value(NEW))
+
+
+def test_a_higher_precision_asked_for_later_is_calibrated_for():
+    rows = np.random.default_rng(2).normal(size=(1200, 2))
+    forest = StreamingMPF(n_estimators=2, window=1200, random_state=0).fit(rows)
+    forest.p_value(NEW)
+    forest.set_params(false_alarm_rate=0.001)
+    assert forest.predict(NEW)[-1] == -1
+
+
+def test_a_rate_may_be_of_any_kind_of_float():
+    forest = build("table", false_alarm_rate=np.float32(0.25)).fit(ROWS)
+    assert_array_equal(forest.predict(NEW) == -1, forest.p_value(NEW) <= 0.25)
+
+
+def test_far_rows_do_not_underflow_where_trees_are_averaged_first():
+    rows = np.vstack([np.random.default_rng(4).normal(size=(300, 2)), [[1e4, 1e4]]])
+    forest = StreamingMPF(n_estimators=30, score="multiscale", feature_weights=None, random_state=0).fit(rows)
+    assert np.isfinite(forest._calibration).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 40])
+def test_a_share_of_rows_of_which_some_are_impossible_has_a_line(n):
+    forest = StreamingMPF(
+        n_estimators=10, window=40, domain="data", score="log_mass", contamination=0.05, random_state=0
+    ).partial_fit(ROWS[:n])
+    assert not np.isnan(forest.offset_)
+    assert (forest.predict(ROWS[:n]) == 1).any()

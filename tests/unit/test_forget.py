@@ -42,6 +42,8 @@ def look_around(forest):
     for name, arguments in READERS.items():
         getattr(forest, name)(np.concatenate([ROWS, WIDE]), **arguments)
     assert not np.isnan(forest.offset_)
+    assert str(forest.explain(ROWS[:1])[0])
+    forest.p_value(ROWS)
 
 
 # ---- the search finds what there is ---------------------------------------------------------------------------------

@@ -368,6 +368,11 @@ def test_scores_that_are_higher_for_anomalies_are_flagged_above(ax):
     assert "more anomalous" in ax.get_ylabel()
 
 
+@pytest.mark.parametrize("threshold", [-np.inf, float(np.finfo(float).min)])
+def test_a_threshold_below_everything_is_no_line(ax, threshold):
+    assert plots.trace(np.arange(5.0), threshold=threshold, ax=ax).threshold is None
+
+
 def test_a_threshold_may_change_and_flags_may_be_given(ax):
     running = np.where(np.arange(40) < 21, -99.0, -5.0)
     assert flagged_rows(plots.trace(SCORES, threshold=running, ax=ax)) == [21]

@@ -28,6 +28,7 @@ DETECTORS = {
     "window": lambda: StreamingMPF(**SMALL, window=9).partial_fit(ROWS),
     "window fitted": lambda: StreamingMPF(**SMALL, window=Window(9)).fit(ROWS),
     "warming up": lambda: StreamingMPF(**SMALL, window=100).partial_fit(ROWS[:3]),
+    "an hour": lambda: StreamingMPF(**SMALL, window=timedelta(seconds=9)).partial_fit(ROWS, times=TIMES),
     "in time": lambda: StreamingMPF(**SMALL, window=Window(duration=9.0)).partial_fit(ROWS, times=TIMES),
     "reservoir": lambda: StreamingMPF(**SMALL, window=Reservoir(7)).partial_fit(ROWS),
     "fading": lambda: StreamingMPF(**SMALL, window=Reservoir(7, timedelta(seconds=4))).partial_fit(ROWS, times=TIMES),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from polyaforest._reference import Reference, Witness
 
 _FEW = 16  # rows of a stream for which words are looked up at once
+_DOUBT = 1e-9  # by which share surprise and score, which are worked out in different ways, may differ
 _THRESHOLD_ROWS = 4096  # rows whose scores place the automatic threshold
 _ROWS_OF_MASSES = 2048  # rows whose masses are looked up, tree by tree, at a time
 Tabulate = Callable[[Posterior], LeafTable]
@@ -110,7 +111,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {name: part for name, part in state.items() if name not in ("_lock", "_reference")}
+        return {name: part for name, part in state.items() if name not in ("_lock", "_reference", "_doubt")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -268,13 +269,17 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         """
         return benjamini_hochberg(self.p_value(X), read_rate("rate", rate))
 
+    _why_uncalibrated: ClassVar[str]  # and what to do about it
+
+    @property
+    def _remedy_for_few(self) -> str:
+        """What to do if there are too few scores for a rate."""
+        return "give more rows or allow a higher rate"
+
     def _calibrated(self) -> Array:
         """The scores to compare others with."""
         if self._calibration is None:
-            raise ValueError(
-                "this forest has no scores to compare with, because its trees hold all rows that they could be "
-                "calibrated with: set false_alarm_rate before fit, or max_samples to leave each tree some rows to judge"
-            )
+            raise ValueError(f"this forest has no scores to compare with: {self._why_uncalibrated}")
         return self._calibration
 
     # ---- probabilities ----------------------------------------------------------------------------------------------
@@ -470,18 +475,38 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         rows = self._read(X)
         names = [str(name) for name in getattr(self, "feature_names_in_", [f"x{k}" for k in range(rows.shape[1])])]
         candidates = read_features(features, names)
-        scores, offset = self._scores(rows), self.offset_
-        p_values = self._p_values(scores)
-        index = X.index if hasattr(X, "iloc") else None
+        offset, index = self.offset_, X.index if hasattr(X, "iloc") else None
         with self._reading():
             witness = self._witness(offset)
             must_hurry = witness.watching is not nullcontext and len(rows) <= _FEW
             if must_hurry:  # nobody can change the forest until all is said
                 witness = witness._replace(watching=nullcontext)
             charges, base = kernels().blame_rows(witness.forest, witness.known, rows, witness.lifetimes, self.n_jobs)
-            is_anomaly = scores < offset
-            said = Explanations(rows.copy(), names, charges, base, is_anomaly, p_values, candidates, witness, index)
-            return said.settle() if must_hurry else said
+            said = Explanations(rows.copy(), names, charges, base, candidates, witness, index)
+            if must_hurry:
+                said.settle()
+        return said.judged(*self._verdicts(rows, said.surprise, offset))
+
+    def _verdicts(self, rows: Array, surprise: Array, offset: float) -> tuple[Array, Array | None]:
+        """Which rows are anomalies, and their p-values, by their surprise where the score is the same in other units.
+
+        That is true up to rounding, so rows that are no farther than that from the line, or from a score that they
+        are compared with, are scored after all.
+        """
+        if self._kind_of_score not in ("typicality", "log_mass"):
+            scores = self._scores(rows)
+            return scores < offset, self._p_values(scores)
+        n, scores = len(rows), surprise * -np.log(2)
+        margin = np.where(np.isfinite(scores), _DOUBT * (1 + np.abs(scores)), 0.0)
+        either = np.concatenate([scores - margin, scores + margin])
+        p_values, is_anomaly = self._p_values(either), either < offset
+        in_doubt = is_anomaly[:n] != is_anomaly[n:]
+        if p_values is not None:
+            in_doubt |= p_values[:n] != p_values[n:]
+        if in_doubt.any():
+            scores[in_doubt] = self._scores(rows[in_doubt])
+            return scores < offset, self._p_values(scores)
+        return is_anomaly[:n], None if p_values is None else p_values[:n]
 
     def _p_values(self, scores: Array) -> Array | None:
         """The p-values of scores, where there is anything to compare them with."""
@@ -603,6 +628,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         posterior = kernels().posterior(forest, self.prior_, n_jobs=self.n_jobs)
         with self._lock.writing():
             self.forest_, self._posterior = forest, posterior
+            self._quantiles = self._reference = self._doubt = self._calibration = None
 
     def _refuse_two_rates(self) -> None:
         if self.contamination != "auto" and self.false_alarm_rate is not None:
@@ -631,11 +657,18 @@ class PolyaForest(OutlierMixin, BaseEstimator):
     def _line(self, scores: Array, *, is_log: bool) -> float:
         """The score at the share to flag, or where the bulk of the scores says that their tail ends."""
         if self.false_alarm_rate is not None:
-            return conformal_threshold(scores, self.false_alarm_rate)
+            return conformal_threshold(scores, float(self.false_alarm_rate), self._remedy_for_few)
         if self.contamination != "auto":
-            return float(np.percentile(scores, 100.0 * self.contamination))
+            return _percentile(scores, 100.0 * self.contamination)
         if is_log:
             return auto_threshold(scores)
         with np.errstate(divide="ignore"):
             threshold = np.exp(auto_threshold(np.log(scores)))
         return float(threshold * _ROUNDING)
+
+
+def _percentile(scores: Array, percent: float) -> float:
+    """The percentile of scores; where it would lie between an infinite one and another, the other."""
+    with np.errstate(invalid="ignore"):
+        line = float(np.percentile(scores, percent))
+    return line if np.isfinite(line) else float(np.percentile(scores, percent, method="higher"))

@@ -21,6 +21,8 @@ from polyaforest._validation import (
 )
 from polyaforest.estimators._base import PolyaForest, kernels
 
+_ROWS_THAT_TELL = 100  # rows of a chunk from which on it calibrates the forest anew
+
 
 class BatchMPF(PolyaForest):
     """Batch Mondrian Pólya forest (bMPF): anomalies by probability mass, from partitions that do not look at the data.
@@ -94,6 +96,9 @@ class BatchMPF(PolyaForest):
     True
     """
 
+    _why_uncalibrated: ClassVar[str] = (
+        "its counts have changed since, or it was fitted on one row. A fit or partial_fit with 100 rows or more will do"
+    )
     _lifetimes: ClassVar[dict[str, Array]] = {"multiscale": np.geomspace(8, 128, 5)}
     _grids: ClassVar[list[Array]] = [*_lifetimes.values()]
     _imputing_times: ClassVar[Array] = np.array([32.0, 64.0])
@@ -142,18 +147,31 @@ class BatchMPF(PolyaForest):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Count more rows; rows beyond the domain count as outside it. The first call is a `fit`."""
+        """Count more rows; rows beyond the domain count as outside it. The first call is a `fit`.
+
+        A hundred rows or more calibrate `p_value`, and a line by `false_alarm_rate`, anew.
+        """
         if not hasattr(self, "forest_"):
             self.fit(X)
             return self
-        rows = fill_table(self, read_rows(self, X, reset=False, allow_missing=self._marginalises))
+        rows = read_rows(self, X, reset=False, allow_missing=self._marginalises)
+        whole = fill_table(self, rows)
         if not self.prior_.is_open:
-            refuse_rows_outside(self, rows, self.forest_.domain)
-        self._adopt(self._with_counts(*kernels().count_rows(self.forest_, rows, self.n_jobs)))
+            refuse_rows_outside(self, whole, self.forest_.domain)
+        known = self._calibration, self._quantiles
+        self._adopt(self._with_counts(*kernels().count_rows(self.forest_, whole, self.n_jobs)))
+        self._calibration, self._quantiles = known
+        if len(rows) >= _ROWS_THAT_TELL:
+            self._calibration = self._scores_of_left_out(rows, whole, follows_rows=False)
+            if self.false_alarm_rate is not None:
+                self._offset = self._threshold(rows)
         return self
 
     def remove(self, X: Any) -> Self:
-        """Take rows out again: afterwards the forest is what it would be had they never been counted."""
+        """Take rows out again: afterwards the forest is what it would be had they never been counted.
+
+        Nothing remains of them but the line, ``offset_``; `p_value` waits for the next hundred rows to compare with.
+        """
         rows = self._read(X)
         count, outside = kernels().count_rows(self.forest_, rows, self.n_jobs)
         if (self.forest_.counts < count).any() or (self.forest_.outside < outside).any():
@@ -166,7 +184,10 @@ class BatchMPF(PolyaForest):
         return self
 
     def merge(self, other: BatchMPF) -> Self:
-        """Take over the counts of another forest with the same partition; exact, as if all rows had been seen here."""
+        """Take over the counts of another forest with the same partition; exact, as if all rows had been seen here.
+
+        The line, ``offset_``, stays this forest's own; `p_value` waits for the next hundred rows to compare with.
+        """
         check_is_fitted(self)
         if not isinstance(other, BatchMPF):
             raise TypeError(f"only a BatchMPF can be merged into a BatchMPF, not {type(other).__name__}")
@@ -190,26 +211,42 @@ class BatchMPF(PolyaForest):
         domain = read_domain(self.domain, rows.shape[1]) if given else bounding_box(whole)
         self.forest_ = engine.sample_processes(self._plan(weighting_of_domain(domain), domain))
         self._adopt(self._with_counts(*engine.count_rows(self.forest_, whole, self.n_jobs)))
-        self._calibration = self._scores_of_left_out(whole, follows_rows=not given) if len(rows) > 1 else None
+        if len(rows) > 1:
+            self._calibration = self._scores_of_left_out(rows, whole, follows_rows=not given)
         self._offset = self._threshold(rows)
         self._note_what_is_usual(rows)
 
-    def _scores_of_left_out(self, rows: Array, *, follows_rows: bool) -> Array:
-        """Scores of some rows, each as if it had not been counted.
+    def _scores_of_left_out(self, rows: Array, whole: Array, *, follows_rows: bool) -> Array:
+        """Scores of some of the rows that were counted, made `whole`, each as if it had not been.
 
-        Where the domain follows the rows, one that lies beyond all others is scored as beyond the domain.
+        Where the domain follows the rows, one that lies beyond all others is scored as beyond the domain. Rows that
+        lack values, and those beyond a domain that was given, are counted out by halves and scored by the rest.
         """
         chosen, domain = self._rows_to_calibrate(len(rows)), self.forest_.domain
-        own = as_beyond(rows[chosen], boxes_without(rows, chosen), domain) if follows_rows else rows[chosen]
+        own = as_beyond(whole[chosen], boxes_without(whole, chosen), domain) if follows_rows else whole[chosen]
         is_outside = ((own < domain[0]) | (own > domain[1])).any(axis=1)
-        is_counted = ~is_outside if self.score in ("mass", "log_mass") or not follows_rows else np.ones_like(is_outside)
-        scores = np.empty(len(own))
-        if is_counted.any():
-            scores[is_counted] = kernels().left_out_scores(
-                self.score, self.forest_, self.posterior_, self.prior_, own[is_counted], self.lifetimes_, self.n_jobs
+        is_apart = np.isnan(rows[chosen]).any(axis=1) | (is_outside & (not follows_rows))
+        is_moved = is_outside & ~is_apart & (self.score in ("mass", "log_mass"))  # to where no cell has counted it
+        is_plain, scores = ~(is_apart | is_moved), np.empty(len(own))
+        if is_plain.any():
+            scores[is_plain] = kernels().left_out_scores(
+                self.score, self.forest_, self.posterior_, self.prior_, own[is_plain], self.lifetimes_, self.n_jobs
             )
-        if not is_counted.all():  # in no cell, or in none whose mass would be different
-            scores[~is_counted] = self._scores(own[~is_counted])
+        if is_moved.any():
+            scores[is_moved] = self._scores(own[is_moved])
+        apart = np.flatnonzero(is_apart)
+        for half in (apart[::2], apart[1::2]):
+            if half.size:
+                scores[half] = self._scores_without(rows[chosen[half]], whole[chosen[half]])
+        return scores
+
+    def _scores_without(self, rows: Array, whole: Array) -> Array:
+        """The scores of rows by the forest without any of them."""
+        engine = kernels()
+        counts, outside = engine.count_rows(self.forest_, whole, self.n_jobs)
+        rest = self._with_counts(-counts, -outside)
+        known = engine.posterior(rest, self.prior_, n_jobs=self.n_jobs)
+        scores: Array = engine.row_scores(self.score, rest, known, rows, self.lifetimes_, self.n_jobs)
         return scores
 
     def _with_counts(self, counts: Array, outside: Array) -> Forest:

@@ -182,6 +182,10 @@ class StreamingMPF(PolyaForest):
         ],
     }
 
+    _why_uncalibrated: ClassVar[str] = (
+        "its trees hold the rows that they could be calibrated with. Set false_alarm_rate before fit, or max_samples "
+        "to leave each tree some rows to judge; one row is not enough"
+    )
     _trees_count_alike: ClassVar[bool] = False  # on a table; a stream sees to it that its trees do
     _lifetimes: ClassVar[dict[str, Array]] = {
         "multiscale": np.geomspace(0.5, 5, 5),
@@ -193,6 +197,7 @@ class StreamingMPF(PolyaForest):
     ]  # the last: of streams in files of version 1
     _imputing_times: ClassVar[Array] = np.array([8.0, 16.0])
     _stream: Stream | None = None  # for a forest fitted on a table
+    _held_scores: tuple[int, Array] | None = None  # of so many points held at most, as if they had not come
 
     def __init__(
         self,
@@ -289,7 +294,8 @@ class StreamingMPF(PolyaForest):
 
         A running calibration: the score of a row is compared with those that the last thousand rows got when they came
         (or the last ``10 / false_alarm_rate``, if that is more), then joins them. It costs hardly more than scoring,
-        and what counts as strange follows the stream. The score of a point that is deleted leaves with it.
+        and what counts as strange follows the stream. The score of a point that is deleted by its key, or found by
+        its value among those held, leaves with it.
 
         Parameters
         ----------
@@ -435,11 +441,13 @@ class StreamingMPF(PolyaForest):
 
     def _scores_of_held(self, stream: Stream) -> Array:
         """The scores of points held, each as if it had not come yet; of those of the warm-up, where none are kept."""
-        if self._calibration is None:
-            most = n_to_calibrate(self.false_alarm_rate) if self.false_alarm_rate is not None else _MOST_HELD_OUT
-            kept = stream.keeps_points
-            self._calibration = stream.score_held(self.n_jobs, most) if kept else stream.parting_scores
-        return self._calibration
+        if not stream.keeps_points:
+            return np.empty(0) if self._calibration is None else self._calibration
+        wanted = _MOST_HELD_OUT if self.false_alarm_rate is None else n_to_calibrate(self.false_alarm_rate)
+        known = self._held_scores
+        if known is None or known[0] < wanted:
+            known = self._held_scores = wanted, stream.score_held(self.n_jobs, wanted)
+        return known[1]
 
     def _calibrated(self) -> Array:
         stream = self._stream
@@ -447,11 +455,20 @@ class StreamingMPF(PolyaForest):
             return super()._calibrated()
         with self._reading():
             scores = self._scores_of_held(stream)
-        if not len(scores) and stream.keeps_points:
-            raise ValueError("this forest holds no points whose scores could be compared with: let it learn some first")
         if not len(scores):
-            self._calibration = None  # it began with a table, of which nothing was held out
-        return super()._calibrated()
+            held = "holds no points" if stream.keeps_points else "keeps no points, and began with a table, but none"
+            remedy = "let it learn some first" if stream.keeps_points else "set false_alarm_rate before fit"
+            raise ValueError(f"this forest {held} whose scores could be compared with: {remedy}")
+        return scores
+
+    @property
+    def _remedy_for_few(self) -> str:
+        if self._stream is None:
+            return super()._remedy_for_few
+        return (
+            "hold more points, allow a higher rate, or ask p_value_then_learn, which remembers the scores of points "
+            "that have left"
+        )
 
     def _p_values(self, scores: Array) -> Array | None:
         if self._stream is None:
@@ -512,15 +529,12 @@ class StreamingMPF(PolyaForest):
 
     def _state(self) -> tuple[Header, Arrays]:
         stream = self._stream
-        if stream is not None:
-            stream.refuse_if_in_doubt()
-            if stream.keeps_points:
-                self._offset = self._calibration = None  # worked out again when asked for
-            elif self._offset is None:
-                self._offset = self._line_of_held(stream)
         header, arrays = super()._state()
         if stream is None:
             return {**header, "stream": None}, arrays
+        stream.refuse_if_in_doubt()
+        if stream.keeps_points:
+            arrays["offset"] = np.array(np.nan)  # worked out again when asked for
         about, parts = stream.state()
         return {**header, "stream": about}, {**arrays, **parts}
 
@@ -669,9 +683,12 @@ class StreamingMPF(PolyaForest):
     def _refresh(self, stream: Stream) -> None:
         """Show the stream as it is now, and forget what was derived from it as it was."""
         self.forest_, self.lifetimes_, self._posterior = stream.forest, stream.lifetimes, None
-        self._reference = self._quantiles = None
-        if stream.keeps_points or len(stream.parting_scores):
+        self._reference = self._quantiles = self._doubt = self._held_scores = None
+        if stream.keeps_points:
             self._offset = self._calibration = None
+        elif len(stream.parting_scores):
+            self._calibration, self._offset = stream.parting_scores, None
+            stream.parting_scores = np.empty(0)
 
     def _scores(self, rows: Array) -> Array:
         if self._stream is None:

@@ -3,12 +3,15 @@
 The log-mass of a cell is a sum along the path to it: of posterior means, one for every cut and every restriction, and
 of what it costs to be outside a box. Every term was made by features, and goes to them:
 
+- the distance from a box, times the weight, times how long it was endured, to each feature by its own distance;
 - a cut's to its feature: to the low side for rows that go left, to the high side for those that go right;
 - a restriction's to the features that narrowed the box, in proportion to the logarithms of how much they did; where
   the region was cut away below the box, its rows are on the high side, and the other way round;
-- the distance from a box, times the weight, times how long it was endured, to each feature by its own distance;
+- but a row outside the boxes of a tree would have been cut off from the data sooner or later, by the features that put
+  it outside, and what the others say of it then is said of its neighbours. So cuts and restrictions keep the share of
+  their terms that is the chance that it would not have been; the rest goes by the tree's distances;
 - a complementary leaf's, and the outside's, to the features by which the row misses the box, in proportion to their
-  weighted distances.
+  weighted distances; for a row beyond the domain of a process, what the cuts on its path leave of it.
 
 What is left, the share within the known world, is the same for all rows. All of it is read from the posterior, so the
 parts cannot but add up to what scores are made of.
@@ -23,6 +26,7 @@ from polyaforest._arrays import LEAST_LOG, NONE
 from polyaforest._jit import jit, jit_borrowing, jit_inline
 from polyaforest.kernels.forest import climb, descend, find_leaf, first_holder
 from polyaforest.kernels.geometry import contains, excess, extension, linear_dimension, log_share
+from polyaforest.kernels.lanes import LANES, larger, load, load_row, pick, smaller, spread, store, sum_of, within
 
 LOW, HIGH = 0, 1  # the sides of a feature
 _HELD, _COMPLEMENTARY, _OUTSIDE = (
@@ -32,6 +36,7 @@ _HELD, _COMPLEMENTARY, _OUTSIDE = (
 )  # whether a row is in a leaf's box, in none below a node's, or in no box at all
 _FIRST = np.uint32(0)  # of one type with all other nodes, so that kernels are compiled once
 MOST = -LEAST_LOG  # what a single distance counts for at most, so that sums stay finite
+_SURE = math.log(1e4)  # a row that stays with the data with a chance of less than one in 10,000 is cut off for sure
 
 
 class Tree(NamedTuple):
@@ -49,6 +54,20 @@ class Tree(NamedTuple):
     complement: np.ndarray
     world_lower: np.ndarray  # (1, D)
     world_upper: np.ndarray
+
+
+class Room(NamedTuple):
+    """Where things are worked out, and what is known of the nodes of one tree once a row has come by."""
+
+    path: np.ndarray  # uint32 (C,)
+    away: np.ndarray  # (D,): what a row's distances cost
+    logs: np.ndarray  # (D,)
+    endured: np.ndarray  # (C,): how long a row is with the node, on average over the lifetimes
+    lived: np.ndarray  # (C,): and until the last of them
+    cost: np.ndarray  # (C,): what cuts and restrictions cost a row that ends there
+    sums: np.ndarray  # (C, 2, D), or one for all nodes: the same, by the features that made them
+    timed: np.ndarray  # int32 (C,): the turn in which times and costs were noted
+    summed: np.ndarray  # int32 (C,): and that in which the sums were
 
 
 @jit_inline
@@ -111,7 +130,7 @@ def add_restriction(tree, j, amount, logs, parts):
             parts[LOW, k] += part - high_part
 
 
-@jit_borrowing
+@jit_inline
 def add_cut(tree, j, share, parts):
     """Give the cut that made node `j`, and not the root, its part."""
     above = tree.parent[j]
@@ -120,7 +139,7 @@ def add_cut(tree, j, share, parts):
         parts[side, tree.feature[above]] += share * (tree.inside[above] - log_whole(tree, j))
 
 
-@jit_borrowing
+@jit_inline
 def add_node(tree, j, lifetimes, logs, parts):
     """Give the cut that made node `j`, and the restriction to its box, their parts."""
     above = tree.parent[j]
@@ -131,33 +150,115 @@ def add_node(tree, j, lifetimes, logs, parts):
         add_restriction(tree, j, share * lost, logs, parts)
 
 
+@jit_borrowing
+def note_times(tree, end, lifetimes, turn, room):
+    """Work out times and costs of the nodes on the path down to `end` that have none yet in this turn."""
+    length = np.uint32(0)
+    j = np.int32(end)
+    while j != NONE and room.timed[j] != turn:
+        room.path[length] = j
+        length += np.uint32(1)
+        j = tree.parent[j]
+    while length > 0:
+        length -= np.uint32(1)
+        j, above = room.path[length], tree.parent[room.path[length]]
+        began = 0.0 if above == NONE else tree.time[above]
+        room.endured[j] = time_endured(lifetimes, began, tree.time[j])
+        room.lived[j] = max(min(lifetimes[lifetimes.shape[0] - 1], tree.time[j]) - began, 0.0)
+        if above == NONE:
+            room.cost[j] = log_whole(tree, j) - tree.inside[j]
+        else:
+            room.cost[j] = room.cost[above] + share_from(lifetimes, began) * (tree.inside[above] - tree.inside[j])
+        room.timed[j] = turn
+
+
 @jit_inline
-def set_path(tree, path, start, length, lifetimes, logs, parts):
-    """Add up in `parts`, (2, D), what the nodes from place `start` of a path give, from the root down."""
-    for k in range(parts.shape[1]):
-        parts[LOW, k] = parts[HIGH, k] = 0.0
-    step = length
+def place_of_sums(tree, start, length, lifetimes, turn, room):
+    """Add up what the nodes from place `start` of the path give to their own features; return where the sums are.
+
+    Where there is room for all nodes, sums that have been made in this turn are not made again.
+    """
+    is_kept = room.sums.shape[0] > 1
+    step = start
+    while step < length and not (is_kept and room.summed[room.path[step]] == turn):
+        step += np.uint32(1)
+    if not is_kept:
+        room.sums[0] = 0.0
     while step > start:
         step -= np.uint32(1)
-        add_node(tree, path[step], lifetimes, logs, parts)
+        j, above = room.path[step], tree.parent[room.path[step]]
+        if is_kept:
+            for k in range(room.logs.shape[0]):
+                room.sums[j, LOW, k] = 0.0 if above == NONE else room.sums[above, LOW, k]
+                room.sums[j, HIGH, k] = 0.0 if above == NONE else room.sums[above, HIGH, k]
+            room.summed[j] = turn
+        add_node(tree, j, lifetimes, room.logs, room.sums[j if is_kept else _FIRST])
+    return room.path[start] if is_kept else _FIRST
 
 
 @jit_inline
-def set_table(tree, right, root, lifetimes, logs, waiting, table):
-    """`set_path` for the paths to all nodes at once, (C, 2, D), in the same order of sums."""
-    waiting[0] = root
-    n_waiting = 1
-    while n_waiting > 0:
-        n_waiting -= 1
-        j = np.uint32(waiting[n_waiting])
+def add_path(tree, start, length, share, lifetimes, turn, room, parts, i):
+    """Add to the parts of row `i` a share of what the nodes of its path give, from the root down to place `start`."""
+    if start == length:
+        return
+    j = place_of_sums(tree, start, length, lifetimes, turn, room)
+    for side in range(2):
+        for k in range(parts.shape[2]):
+            parts[i, side, k] += share * room.sums[j, side, k]
+
+
+@jit_inline
+def add_box(lower, upper, j, weights, X, i, endured, away):
+    """Add what it costs row `i` to be outside box `j` for so long to `away`; return the distance from the box."""
+    total, nothing, most = spread(0.0), spread(0.0), spread(MOST)
+    for k in range(0, lower.shape[1], LANES):
+        live = within(lower.shape[1] - k)
+        x, weight = load_row(X, i, k, live, 0.0), load(weights, k, live, 0.0)
+        low, high = load_row(lower, j, k, live, 0.0), load_row(upper, j, k, live, 0.0)
+        distance = smaller(weight * larger(larger(low - x, x - high), nothing), most)
+        store(away, k, live, smaller(load(away, k, live, 0.0) + spread(endured) * distance, most))
+        total += distance
+    return sum_of(total)
+
+
+@jit_inline
+def set_away(tree, X, i, j, room):
+    """Set `away` to what the distances of row `i` from the boxes down to node `j` cost, feature by feature.
+
+    Returns the rate at which the row would have been cut off by then, summed over time. Boxes are nested: the first
+    that is no distance away ends the climb, and a feature is off to the same side all along.
+    """
+    for k in range(room.away.shape[0]):
+        room.away[k] = 0.0
+    rate = 0.0
+    while True:
+        distance = add_box(tree.lower, tree.upper, j, tree.weights, X, i, room.endured[j], room.away)
+        rate += room.lived[j] * distance
         above = tree.parent[j]
-        for k in range(table.shape[2]):
-            table[j, LOW, k] = 0.0 if above == NONE else table[above, LOW, k]
-            table[j, HIGH, k] = 0.0 if above == NONE else table[above, HIGH, k]
-        add_node(tree, j, lifetimes, logs, table[j])
-        if tree.left[j] != NONE:
-            waiting[n_waiting], waiting[n_waiting + 1] = tree.left[j], right[j]
-            n_waiting += 2
+        if distance == 0.0 or above == NONE:
+            return rate
+        j = np.uint32(above)
+
+
+@jit_inline
+def add_away(lower, j, away, factor, X, i, low_parts, high_parts):
+    """Add what the distances of row `i` from the boxes down to `j` cost, times a factor, to the sides that it is on."""
+    nothing = spread(0.0)
+    for k in range(0, lower.shape[1], LANES):
+        live = within(lower.shape[1] - k)
+        is_low = load_row(X, i, k, live, 0.0) <= load_row(lower, j, k, live, 0.0)
+        cost = load(away, k, live, 0.0) * spread(factor)
+        store(low_parts, k, live, load(low_parts, k, live, 0.0) + pick(is_low, cost, nothing))
+        store(high_parts, k, live, load(high_parts, k, live, 0.0) + pick(is_low, nothing, cost))
+
+
+@jit_inline
+def sum_all(values):
+    """The sum of a vector."""
+    total = spread(0.0)
+    for k in range(0, values.shape[0], LANES):
+        total += load(values, k, within(values.shape[0] - k), 0.0)
+    return sum_of(total)
 
 
 @jit_inline
@@ -191,77 +292,35 @@ def add_missed(lower, upper, j, weights, live_only, amount, X, i, parts):
 
 
 @jit
-def blame_rows(forest, known, X, lifetimes, with_table, parts, by_tree):
+def blame_rows(forest, known, X, lifetimes, with_table, turns, parts):
     """Add up over all trees what each feature's sides cost each row, in nats, to `parts`, (n, 2, D).
 
-    What each tree charges for both sides together is written to `by_tree`, (T, n, D), unless it has no rows.
-
     The cells at the ascending `lifetimes` count, on average; or the leaves, if there are no lifetimes. With a table
-    the sums along all paths are made once per tree, without it for every row; the result is the same.
+    sums along paths are kept for the next row of the same tree; the result is the same. `turns`, int32 (2, C), are 0.
     """
     width, n_features = forest.left.shape[1], X.shape[1]
-    path, waiting = np.empty(width, np.uint32), np.empty(width + 1, np.int32)
     active, nodes = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
-    logs, table = np.empty(n_features), np.empty((width if with_table else 1, 2, n_features))
-    charged = np.empty(parts.shape)
+    room = Room(
+        np.empty(width, np.uint32),
+        np.empty(n_features),
+        np.empty(n_features),
+        np.empty(width),
+        np.empty(width),
+        np.empty(width),
+        np.empty((width if with_table else 1, 2, n_features)),
+        turns[0],
+        turns[1],
+    )
     until = lifetimes[-1] if lifetimes.shape[0] else np.inf
     for t in range(forest.left.shape[0]):
         tree, root = tree_of(forest, known, t), np.uint32(forest.root[t])
-        if with_table:
-            set_table(tree, forest.right[t], root, lifetimes, logs, waiting, table)
         descend(tree.left, forest.right[t], tree.feature, tree.cut, root, X, active, nodes, tree.time, until)
-        charged[:] = 0.0
-        if lifetimes.shape[0]:
-            blame_cells(tree, forest.domain, X, nodes, lifetimes, path, logs, table, charged)
+        if not lifetimes.shape[0]:
+            blame_leaves(tree, known.outside[t], X, nodes, lifetimes, t + 1, room, parts)
+        elif forest.lower.shape[2]:
+            blame_cells(tree, X, nodes, lifetimes, t + 1, room, parts)
         else:
-            blame_leaves(tree, known.outside[t], X, nodes, lifetimes, path, logs, table, charged)
-        for i in range(X.shape[0]):
-            for k in range(n_features):
-                parts[i, LOW, k] += charged[i, LOW, k]
-                parts[i, HIGH, k] += charged[i, HIGH, k]
-        if by_tree.shape[0] > 0:
-            for i in range(X.shape[0]):
-                for k in range(n_features):
-                    by_tree[t, i, k] = charged[i, LOW, k] + charged[i, HIGH, k]
-
-
-@jit
-def agree(by_tree, n, agreed):
-    """Write to `agreed`, (n_rows, D), the mean of the `n` lowest charges of all trees, (T, n_rows, D)."""
-    charges = np.empty(by_tree.shape[0])
-    for i in range(by_tree.shape[1]):
-        for k in range(by_tree.shape[2]):
-            for t in range(by_tree.shape[0]):
-                charges[t] = by_tree[t, i, k]
-            lowest_first(charges, n)
-            total = 0.0
-            for t in range(n):
-                total += charges[t]
-            agreed[i, k] = total / n
-
-
-@jit_borrowing
-def lowest_first(values, n):
-    """Bring the `n` lowest of some values to the front (Hoare's selection)."""
-    first, last = 0, values.shape[0] - 1
-    while first < last:
-        pivot = values[(first + last) // 2]
-        low, high = first, last
-        while low <= high:
-            while values[low] < pivot:
-                low += 1
-            while pivot < values[high]:
-                high -= 1
-            if low <= high:
-                values[low], values[high] = values[high], values[low]
-                low += 1
-                high -= 1
-        if n - 1 <= high:
-            last = high
-        elif n - 1 >= low:
-            first = low
-        else:
-            return
+            blame_process_cells(tree, forest.domain, X, nodes, lifetimes, t + 1, room, parts)
 
 
 @jit
@@ -283,47 +342,44 @@ def tree_of(forest, known, t):
     )
 
 
-@jit_inline
-def add_path(tree, path, start, length, lifetimes, logs, table, parts, i):
-    """Add to the parts of row `i` what the nodes of its path give, from the root down to place `start`."""
-    if start == length:
-        return
-    j = path[start] if table.shape[0] > 1 else np.uint32(0)
-    if table.shape[0] == 1:
-        set_path(tree, path, start, length, lifetimes, logs, table[0])
-    for side in range(2):
-        for k in range(parts.shape[2]):
-            parts[i, side, k] += table[j, side, k]
-
-
-@jit
-def blame_cells(tree, domain, X, nodes, lifetimes, path, logs, table, parts):
+@jit_borrowing
+def blame_cells(tree, X, nodes, lifetimes, turn, room, parts):
     """Blame for the cells of rows that have come down one tree to `nodes`."""
-    is_process = tree.lower.shape[1] == 0
     for i in range(X.shape[0]):
-        length = climb(tree.parent, nodes[i], path)
-        add_path(tree, path, _FIRST, length, lifetimes, logs, table, parts, i)
-        if is_process:  # its regions reach as far as the domain
-            endured = time_endured(lifetimes, 0.0, tree.time[nodes[i]])
-            add_distances(domain[:1], domain[1:], _FIRST, tree.weights, X, i, endured, parts[i])
-            continue
-        step = np.uint32(0)
-        while step < length and not contains(tree.lower, tree.upper, path[step], X, i):
-            j = path[step]
-            began = tree.time[tree.parent[j]] if step + 1 < length else 0.0
-            endured = time_endured(lifetimes, began, tree.time[j])
-            add_distances(tree.lower, tree.upper, j, tree.weights, X, i, endured, parts[i])
-            step += np.uint32(1)
+        j = nodes[i]
+        if room.timed[j] != turn:
+            note_times(tree, j, lifetimes, turn, room)
+        rate = set_away(tree, X, i, j, room)
+        total, chance = sum_all(room.away) if rate > 0.0 else 0.0, 1.0
+        if total > 0.0:
+            chance = math.exp(-rate) if rate < _SURE else 0.0
+            cut_off = -math.expm1(-rate) if rate < _SURE else 1.0
+            factor = 1.0 + cut_off / total * room.cost[j]
+            add_away(tree.lower, j, room.away, factor, X, i, parts[i, LOW], parts[i, HIGH])
+        if chance > 0.0:
+            length = climb(tree.parent, j, room.path)
+            add_path(tree, _FIRST, length, chance, lifetimes, turn, room, parts, i)
+
+
+@jit_borrowing
+def blame_process_cells(tree, domain, X, nodes, lifetimes, turn, room, parts):
+    """As `blame_cells`, for a process: its regions reach as far as the domain."""
+    for i in range(X.shape[0]):
+        length = climb(tree.parent, nodes[i], room.path)
+        add_path(tree, _FIRST, length, 1.0, lifetimes, turn, room, parts, i)
+        endured = time_endured(lifetimes, 0.0, tree.time[nodes[i]])
+        add_distances(domain[:1], domain[1:], _FIRST, tree.weights, X, i, endured, parts[i])
 
 
 @jit_borrowing
 def find_end(tree, X, i, path, length):
     """How the walk of row `i` ends; the place on its path of the last node that holds it; and the box that it misses.
 
-    Places count upwards, and the one beyond the path stands for none.
+    Places count upwards, and the one beyond the path stands for none. A row beyond the domain of a process is charged
+    by the path of the nearest point within, which is its own.
     """
     if not contains(tree.world_lower, tree.world_upper, _FIRST, X, i):
-        return _OUTSIDE, length, _FIRST
+        return _OUTSIDE, length if tree.lower.shape[1] else _FIRST, _FIRST
     if tree.lower.shape[1] == 0 or contains(tree.lower, tree.upper, path[0], X, i):
         return _HELD, _FIRST, _FIRST
     holder = first_holder(tree.lower, tree.upper, X, i, path, length)
@@ -345,27 +401,37 @@ def outside_cost(tree, root, log_outside, X, i):
 
 
 @jit_borrowing
-def add_end(tree, log_outside, X, i, root, end, missed, parts):
-    """Add what it costs row `i` to be in the complementary leaf of a node rather than in its box, or outside."""
-    if end == _OUTSIDE:
-        amount = outside_cost(tree, root, log_outside, X, i)
-        add_missed(tree.world_lower, tree.world_upper, _FIRST, tree.weights, False, amount, X, i, parts)
-    else:
+def add_end(tree, log_outside, X, i, path, length, end, missed, parts):
+    """Add what it costs row `i` to be in the complementary leaf of a node rather than in its box, or outside.
+
+    Returns the share of their terms that the nodes of its path are to have beside: less than all where the nearest
+    point of a domain is rarer than all that lies beyond.
+    """
+    if end == _COMPLEMENTARY:
         amount = log_whole(tree, missed) - tree.complement[missed]
         add_missed(tree.lower, tree.upper, missed, tree.weights, True, amount, X, i, parts)
+        return 1.0
+    root, share = path[length - np.uint32(1)], 1.0
+    amount = outside_cost(tree, root, log_outside, X, i)
+    if tree.lower.shape[1] == 0:
+        cost = tree.inside[root] - tree.inside[path[0]]
+        share = max(amount, 0.0) / cost if cost > amount else 1.0
+        amount -= share * cost
+    add_missed(tree.world_lower, tree.world_upper, _FIRST, tree.weights, False, amount, X, i, parts)
+    return share
 
 
-@jit
-def blame_leaves(tree, log_outside, X, nodes, lifetimes, path, logs, table, parts):
+@jit_borrowing
+def blame_leaves(tree, log_outside, X, nodes, lifetimes, turn, room, parts):
     """Blame for the leaves of rows that have come down one tree to `nodes`, complementary and outside ones too."""
     for i in range(X.shape[0]):
-        length = climb(tree.parent, nodes[i], path)
-        end, start, missed = find_end(tree, X, i, path, length)
+        length, share = climb(tree.parent, nodes[i], room.path), 1.0
+        end, start, missed = find_end(tree, X, i, room.path, length)
         if end != _HELD:
-            add_end(tree, log_outside, X, i, path[length - np.uint32(1)], end, missed, parts[i])
+            share = add_end(tree, log_outside, X, i, room.path, length, end, missed, parts[i])
         if end == _COMPLEMENTARY:
             add_cut(tree, missed, 1.0, parts[i])
-        add_path(tree, path, start, length, lifetimes, logs, table, parts, i)
+        add_path(tree, start, length, share, lifetimes, turn, room, parts, i)
 
 
 @jit
@@ -414,7 +480,7 @@ def find_bounds(forest, known, X, lifetimes, features, sides, bounds, costs):
             end, start, missed = find_end(tree, X, 0, path, length)
             if end != _HELD:
                 cost[:] = 0.0
-                add_end(tree, known.outside[t], X, 0, root, end, missed, cost)
+                add_end(tree, known.outside[t], X, 0, path, length, end, missed, cost)
                 lower, upper = (tree.world_lower, tree.world_upper) if end == _OUTSIDE else (tree.lower, tree.upper)
                 note_edges(lower, upper, missed, features, sides, cost, bounds[t], costs[t])
             if end == _COMPLEMENTARY:

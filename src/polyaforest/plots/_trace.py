@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 _MOST_CHANNELS = 8
+_NOWHERE = 1e300  # a threshold that far away is no line to draw
 
 
 class Trace(NamedTuple):
@@ -205,8 +206,8 @@ def spans_of(flagged: Array, x: Array) -> list[tuple[float, float]]:
 
 
 def _draw_threshold(ax: Axes, story: Story) -> Line2D | None:
-    """The threshold, and its name at its end."""
-    if story.threshold is None:
+    """The threshold, and its name at its end; none if it lies below everything there can be."""
+    if story.threshold is None or (np.abs(story.threshold) >= _NOWHERE).all():
         return None
     heights = np.broadcast_to(story.threshold, story.scores.shape)
     line = ax.plot(story.times, heights, color=VERMILION, linewidth=1.0, linestyle=(0, (5, 3)))[0]
