@@ -287,7 +287,8 @@ def run_chunk(
     n_trees, n_rows = len(forest.left), len(chunk.rows)
     drawn = every_point(n_trees) if drawn is None else drawn
     n_blocks, n_scores = -(-n_trees // stream.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
-    totals = stream.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.full((n_blocks, n_scores, n_rows), -np.inf))
+    n_tops = n_rows if scoring.kind in (SCORE_CELLS, SCORE_MASS) else 0  # logarithms are added up as they are
+    totals = stream.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.full((n_blocks, n_scores, n_tops), -np.inf))
 
     def learn(span: slice) -> None:
         first, last = span.start * stream.BLOCK, min(span.stop * stream.BLOCK, n_trees)

@@ -69,17 +69,21 @@ class ReadersWriterLock:
                 self._n_reading -= 1
                 self._changed.notify_all()
 
+    def _wait_to_write(self) -> None:
+        try:
+            self._changed.wait_for(lambda: self._n_reading == 0 and self._n_passing == 0 and not self._is_writing)
+        except BaseException:
+            self._n_to_write -= 1
+            self._changed.notify_all()
+            raise
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold off everyone else."""
         with self._changed:
             self._n_to_write += 1
-            try:
-                self._changed.wait_for(lambda: self._n_reading == 0 and self._n_passing == 0 and not self._is_writing)
-            except BaseException:
-                self._n_to_write -= 1
-                self._changed.notify_all()
-                raise
+            if self._n_reading or self._n_passing or self._is_writing:
+                self._wait_to_write()
             self._is_writing = True
         try:
             yield

@@ -251,7 +251,7 @@ class Stream:
             part = slice(start, stop)
             scores.append(self._learn(rows[part], keys[part], times[part], is_scored, n_jobs))
             start = stop
-        return np.concatenate(scores) if scores else np.empty(0)
+        return scores[0] if len(scores) == 1 else np.concatenate([*scores, np.empty(0)])
 
     def score(self, rows: Array, n_jobs: int | None) -> Array:
         """Score rows without learning them."""

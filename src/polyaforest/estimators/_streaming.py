@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum
 from math import isfinite
@@ -553,9 +553,10 @@ class StreamingMPF(PolyaForest):
 
         All checks come before any change.
         """
-        with nullcontext() if hasattr(self, "forest_") else _BEGINNING:
-            if not hasattr(self, "forest_"):
-                return self._begin(X, keys, times, task)
+        if not hasattr(self, "forest_"):
+            with _BEGINNING:
+                if not hasattr(self, "forest_"):  # nobody else has begun meanwhile
+                    return self._begin(X, keys, times, task)
         rows = read_rows(self, X, reset=False, at_least=0, allow_missing=self._marginalises)
         return self._learn(self._continued(), rows, keys, times, task)
 
