@@ -113,7 +113,7 @@ def probes(rows, seed):
     feature = rng.integers(n_features, size=4)
     one_off[np.arange(4), feature] += span[feature] * np.array([-2.0, -0.3, 0.3, 2.0])
     far = np.stack([low - 0.1 * span, high + 0.1 * span, low - 30.0 * span])
-    return np.concatenate([rows[:4], mixed, between, one_off, far])
+    return np.concatenate([rows[:4], mixed, between, one_off, far]).clip(-1e300, 1e300)
 
 
 def rows_of_a_stream(max_features=4):

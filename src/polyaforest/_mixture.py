@@ -17,7 +17,7 @@ _FLOOR = float(np.log(np.finfo(np.float64).tiny))  # what lies below it is 0 for
 _TOLERANCE = 1e-9  # of a quantile, relative to it; the last step of Newton's rule leaves far less than its length
 _NARROW = 1e-12  # of the interval around a quantile at which the mixture jumps
 _MOST_STEPS = 200  # bisection alone takes 50
-_LEAST = 1e-300  # a parameter of a Beta that is all or nothing
+_LEAST = 1e-100  # a parameter of a Beta that is all or nothing; smaller ones are too much for older versions of SciPy
 _LONG_TAIL = 1e10  # from this sum of its parameters on, a Beta of small mean is a Gamma
 
 

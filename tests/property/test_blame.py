@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from strategies import depths, feature_weights, matrices, prior_strengths, seeds
-from strategies import probes as places
+from strategies import depths, feature_weights, matrices, prior_strengths, probes, seeds
 
 from polyaforest import BatchMPF, StreamingMPF
 from polyaforest import _engine as engine
@@ -15,10 +14,6 @@ from polyaforest import _engine as engine
 SCORES = ["typicality", "multiscale", "log_mass", "mass"]
 TREES = 3
 FAR = 1e290  # surprise that scores no longer measure
-
-
-def probes(rows, seed):
-    return np.clip(places(rows, seed), -1e300, 1e300)
 
 
 def assert_adds_up(forest, rows):
