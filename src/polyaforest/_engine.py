@@ -487,16 +487,9 @@ def log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array
         walks.cell_masses(forest, masses, X[rows], lifetimes, total, np.empty((n_trees, n_lifetimes, 0)))
         with np.errstate(divide="ignore"):
             log_mean: Array = np.log(total) - np.log(n_trees)
-        faint = np.flatnonzero((total < _TINY).any(axis=0))
-        if faint.size:
-            each = np.zeros((n_trees, n_lifetimes, faint.size))
-            walks.cell_masses(forest, known.inside, X[rows][faint], lifetimes, np.empty((n_lifetimes, 0)), each)
-            log_mean[:, faint] = log_mean_exp(each)
-        gappy = rows_with_gaps(X[rows])
-        if gappy.size:
-            each = np.zeros((n_trees, n_lifetimes, gappy.size))
-            marginal.cell_masses(forest, known.inside, X[rows][gappy], lifetimes, each)
-            log_mean[:, gappy] = log_mean_exp(each)
+        apart = np.flatnonzero((total < _TINY).any(axis=0) | np.isnan(X[rows]).any(axis=1))
+        if apart.size:
+            log_mean[:, apart] = log_mean_exp(_log_cells(forest, known, X[rows][apart], lifetimes, n_trees))
         return log_mean.T
 
     return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
@@ -520,11 +513,7 @@ def mean_log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: 
         return np.full(len(X), known.outside[0])
 
     def look_up(rows: slice) -> Array:
-        sums = np.zeros((1, n_lifetimes, rows.stop - rows.start))
-        walks.cell_masses(forest, known.inside, X[rows], lifetimes, np.empty((n_lifetimes, 0)), sums)
-        _make_good(
-            X[rows], sums, lambda gappy, totals: marginal.cell_masses(forest, known.inside, gappy, lifetimes, totals)
-        )
+        sums = _log_cells(forest, known, X[rows], lifetimes, 1)
         return _ordered_sum(sums[0]) / (n_trees * n_lifetimes)
 
     return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
@@ -545,11 +534,7 @@ def weighted_scores(
         return _weighted_sum(leaf_values(forest, table, X, np.transpose, n_jobs).T, weights)
 
     def look_up(rows: slice) -> Array:
-        logs = np.zeros((len(forest.left), len(lifetimes), rows.stop - rows.start))
-        walks.cell_masses(forest, known.inside, X[rows], lifetimes, np.empty((len(lifetimes), 0)), logs)
-        _make_good(
-            X[rows], logs, lambda gappy, each: marginal.cell_masses(forest, known.inside, gappy, lifetimes, each)
-        )
+        logs = _log_cells(forest, known, X[rows], lifetimes, len(forest.left))
         share = weights[:, None, rows]
         if kind == "multiscale":
             top = np.where(share > 0, logs, -np.inf).max(axis=0)
@@ -592,6 +577,14 @@ def _weighted_sum(values: Array, weights: Array) -> Array:
     """Sum over the trees, of which those without weight may say anything."""
     total: Array = (np.where(weights > 0, values, 0.0) * weights).sum(axis=0)
     return total
+
+
+def _log_cells(forest: Forest, known: Posterior, X: Array, lifetimes: Array, height: int) -> Array:
+    """Log-masses of the cells of rows, which may lack values: of every tree, (T, S, n), or with height 1 their sums."""
+    logs = np.zeros((height, len(lifetimes), len(X)))
+    walks.cell_masses(forest, known.inside, X, lifetimes, np.empty((len(lifetimes), 0)), logs)
+    _make_good(X, logs, lambda gappy, each: marginal.cell_masses(forest, known.inside, gappy, lifetimes, each))
+    return logs
 
 
 def rows_with_gaps(X: Array) -> Array:

@@ -81,9 +81,7 @@ class Stream:
         self.numbers = np.empty(0, np.int64)  # the arrival of the point in each slot, NONE in a free one
         self.next_birth = 1  # the arrival after which the trees are grown anew; 0 when they no longer are
         self.in_doubt = False  # whether learning was interrupted half-way
-        self.judges = RunningCalibration(
-            rules.n_judges
-        )  # the scores of those who came last and were asked to be judged
+        self.judges = RunningCalibration(rules.n_judges)  # scores of the last rows that were to be judged
         self.parting_scores = np.empty(0)  # of the points that a summary has forgotten, as `score_held` gives them
 
     @property
@@ -154,9 +152,8 @@ class Stream:
         )
         stream = cls.__new__(cls)
         n_judges = header.get("n_judges", LEAST_ROWS)
-        sizes = part.get(
-            "sizes", np.full(plan.n_trees, EVERY, np.int64)
-        )  # trees took every point before there were any
+        every = np.full(plan.n_trees, EVERY, np.int64)  # before there were samples, trees took every point
+        sizes = part.get("sizes", every)
         stream.rules = Rules(plan, decode(header["policy"]), prior, part["grid"], header["score"], sizes, n_judges)
         stream.seeds = part.get("seeds", np.zeros(plan.n_trees, np.uint64))
         stream.lifetimes, stream.forest, stream.rng = lifetimes, forest, part["rng"]
