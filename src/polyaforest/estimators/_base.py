@@ -594,10 +594,10 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         """Whether the parameters say that nothing lies beyond the known world."""
         return isinstance(self.domain, str)
 
-    @staticmethod
-    def _times_of(score: str, lifetimes: dict[str, Array]) -> Array:
-        """The times behind a score, in units of the weighting; a score without any keeps some for good measure."""
-        return lifetimes.get(score, lifetimes["multiscale"])
+    @property
+    def _grid(self) -> Array:
+        """The times behind the score, in units of the weighting; a score without any keeps some for good measure."""
+        return self._lifetimes.get(self.score, self._lifetimes["multiscale"])
 
     @property
     def _grown_until(self) -> float:
@@ -609,7 +609,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         weighting = measured
         if not isinstance(self.feature_weights, str):
             weighting = measured._replace(fixed=read_weights(self.feature_weights, domain.shape[1]))
-        self.lifetimes_ = self._times_of(self.score, self._lifetimes) / weighting.unit
+        self.lifetimes_ = self._grid / weighting.unit
         self.prior_ = Prior(float(self.prior_strength), is_open=not self._is_closed)
         self._lock = ReadersWriterLock()
         return Plan(

@@ -191,10 +191,7 @@ class StreamingMPF(PolyaForest):
         "multiscale": np.geomspace(0.5, 5, 5),
         "typicality": np.geomspace(0.25, 16, 7),
     }
-    _grids: ClassVar[list[Array]] = [
-        *_lifetimes.values(),
-        np.geomspace(0.25, 4, 5),
-    ]  # the last: of streams in files of version 1
+    _grids: ClassVar[list[Array]] = [*_lifetimes.values(), np.geomspace(0.25, 4, 5)]  # the last: files of version 1
     _imputing_times: ClassVar[Array] = np.array([8.0, 16.0])
     _stream: Stream | None = None  # for a forest fitted on a table
     _held_scores: tuple[int, Array] | None = None  # of so many points held at most, as if they had not come
@@ -646,10 +643,11 @@ class StreamingMPF(PolyaForest):
         domain = empty_box(n_features) if self._is_closed else self._read_domain(rows)
         plan = self._plan(unmeasured(n_features, None), domain)
         streams = _streams()
-        grid = self._times_of(self.score, self._lifetimes)
         sizes = self._sizes_in_stream(policy)
         stream: Stream = streams.Stream(
-            streams.Rules(plan, policy, self.prior_, grid, self.score, sizes, n_to_calibrate(self.false_alarm_rate))
+            streams.Rules(
+                plan, policy, self.prior_, self._grid, self.score, sizes, n_to_calibrate(self.false_alarm_rate)
+            )
         )
         return stream
 
