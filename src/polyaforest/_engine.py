@@ -140,6 +140,7 @@ class _Grower:
 
     def __init__(self, X: Array, columns: Array | None, most_rows: int, plan: Plan) -> None:
         self.X, self.columns, self.plan = X, columns, plan
+        self.everyone = np.arange(len(X) if columns is not None else 0)  # one for all trees: there may be many rows
         self.taken = np.zeros(len(X), np.bool_)
         self.chosen = np.empty(most_rows, np.int32)
         self.order, self.spare = np.empty(most_rows, np.int32), np.empty(most_rows, np.int32)
@@ -167,7 +168,7 @@ class _Grower:
 
     def _rows_of(self, state: Array, n_rows: int, members: Array | None) -> tuple[Array, Array, Array]:
         if self.columns is not None:
-            return self.X, self.columns, np.arange(n_rows)
+            return self.X, self.columns, self.everyone
         chosen = self.chosen[:n_rows] if members is None else members[:n_rows]
         if members is None:
             mondrian.draw_rows(state, self.taken, chosen)
