@@ -3,10 +3,54 @@
 `StreamingMPF` grows Mondrian trees on the data, `BatchMPF` counts it in Mondrian processes over a domain.
 """
 
-from polyaforest._arrays import LeafKind
-from polyaforest._files import ModelFileError
-from polyaforest.estimators import BatchMPF, Leaves, StreamingMPF, load
-from polyaforest.retention import Reservoir, Window
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["BatchMPF", "LeafKind", "Leaves", "ModelFileError", "Reservoir", "StreamingMPF", "Window", "load"]
+if TYPE_CHECKING:
+    from polyaforest._arrays import LeafKind
+    from polyaforest._files import ModelFileError
+    from polyaforest._load import load
+    from polyaforest.estimators import BatchMPF, Judgements, Leaves, StreamingMPF
+    from polyaforest.retention import Reservoir, Window
+
+__all__ = [
+    "BatchMPF",
+    "Judgements",
+    "LeafKind",
+    "Leaves",
+    "ModelFileError",
+    "Reservoir",
+    "StreamingMPF",
+    "Window",
+    "load",
+]
 __version__ = "0.1.0"
+
+# Where each name lives: it is imported when first asked for, so that the command line can answer at once.
+_HOMES = {
+    "BatchMPF": "estimators",
+    "Judgements": "estimators",
+    "LeafKind": "_arrays",
+    "Leaves": "estimators",
+    "ModelFileError": "_files",
+    "Reservoir": "retention",
+    "StreamingMPF": "estimators",
+    "Window": "retention",
+    "load": "_load",
+}
+_MODULES = {"datasets", "estimators", "explain", "plots", "retention", "thresholds", "timeseries"}
+
+
+def __getattr__(name: str) -> Any:
+    """What is called `name`, imported on first use."""
+    if name in _HOMES:
+        globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return globals()[name]
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Everything there is, whether it was imported yet or not."""
+    return sorted({*globals(), *_HOMES, *_MODULES})

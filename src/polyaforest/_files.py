@@ -26,6 +26,7 @@ import stat
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from typing import IO, Any, TypeAlias
 
 import numpy as np
@@ -35,6 +36,7 @@ from polyaforest._arrays import Array
 
 Header: TypeAlias = dict[str, Any]
 Arrays: TypeAlias = dict[str, Array]
+Place: TypeAlias = str | os.PathLike[str] | IO[bytes]  # where a model is: at a path, or in an open file
 
 FORMAT_VERSION = 2
 
@@ -53,7 +55,7 @@ class ModelFileError(ValueError):
     """A model file is damaged, made by something else, or of a version this release cannot read."""
 
 
-def write_model(path: str | os.PathLike[str], header: Header, arrays: Mapping[str, Array]) -> None:
+def write_model(path: Place, header: Header, arrays: Mapping[str, Array]) -> None:
     """Write `header` and `arrays` to `path`, all of it or nothing: until the end, and on any error, an old file stays.
 
     The same header and arrays make the same bytes. A symbolic link is followed; an existing file passes its permissions
@@ -62,7 +64,8 @@ def write_model(path: str | os.PathLike[str], header: Header, arrays: Mapping[st
 
     Parameters
     ----------
-    path : str or path-like
+    path : str, path-like or binary file
+        An open file is given the model in one piece.
     header : dict of what JSON holds as it is
         String keys, lists, strings, finite numbers, booleans and None; at most 16 MiB as JSON.
     arrays : dict of arrays of booleans, integers or floats of at most 64 bits
@@ -80,19 +83,17 @@ def write_model(path: str | os.PathLike[str], header: Header, arrays: Mapping[st
     """
     stored = {name: _storable(name, array) for name, array in arrays.items()}
     text = _header_text(header, stored)
-    with _replacing(os.path.realpath(os.fsdecode(path))) as file:
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, array in {_HEADER: np.frombuffer(text, np.uint8), **stored}.items():
-                entry = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, so that the same model makes the same bytes
-                entry.create_system, entry.external_attr = 3, 0o644 << 16  # as on Unix, whatever the platform
-                with archive.open(entry, "w", force_zip64=True) as stream:
-                    npy.write_array(stream, array, version=(1, 0), allow_pickle=False)
-            archive.comment = b"\0" * _SEAL_SIZE  # the seal covers the end record, which counts the comment's bytes
-        file.write(_seal(file))
+    if isinstance(path, str | os.PathLike):
+        with _replacing(os.path.realpath(os.fsdecode(path))) as file:
+            _write_archive(file, text, stored)
+    else:
+        memory = BytesIO()  # a seal is made by reading, which an open file may not allow
+        _write_archive(memory, text, stored)
+        path.write(memory.getbuffer())
 
 
-def read_model(path: str | os.PathLike[str]) -> tuple[Header, Arrays]:
-    """Read the header and the arrays that `write_model` wrote to `path`.
+def read_model(path: Place) -> tuple[Header, Arrays]:
+    """Read the header and the arrays that `write_model` wrote to `path`, or to a binary file that can seek.
 
     Returns
     -------
@@ -107,23 +108,41 @@ def read_model(path: str | os.PathLike[str]) -> tuple[Header, Arrays]:
     OSError
         If there is no such file (FileNotFoundError) or it may not be read.
     """
-    name = os.fsdecode(path)
-    mode = os.stat(name).st_mode
+    name = name_of(path)
     try:
-        _refuse_irregular(mode)  # before opening: a pipe would wait for a writer
-        with open(name, "rb") as file:
-            _check_seal(file)
-            with zipfile.ZipFile(file) as archive:
-                return _read_archive(archive, os.fstat(file.fileno()).st_size)
+        if not isinstance(path, str | os.PathLike):
+            return _read_file(path)
+        _refuse_irregular(os.stat(path).st_mode)  # before opening: a pipe would wait for a writer
+        with open(path, "rb") as file:
+            return _read_file(file)
     except Exception as problem:  # zipfile and NumPy do not say all that a malformed archive makes them raise
         seeks_nowhere = isinstance(problem, OSError) and problem.errno == errno.EINVAL  # where a false offset leads
         if isinstance(problem, OSError | MemoryError) and not seeks_nowhere:
             raise
         reason = str(problem) or type(problem).__name__
-        raise ModelFileError(f"{name!r} cannot be read as a model: {reason}") from problem
+        raise ModelFileError(f"{name} cannot be read as a model: {reason}") from problem
+
+
+def name_of(path: Place) -> str:
+    """What to call the file in words."""
+    if isinstance(path, str | os.PathLike):
+        return repr(os.fsdecode(path))
+    return repr(getattr(path, "name", None) or "the file given")
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------
+
+
+def _write_archive(file: IO[bytes], header: bytes, stored: Arrays) -> None:
+    """Write a sealed archive to a file that can be read back."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in {_HEADER: np.frombuffer(header, np.uint8), **stored}.items():
+            entry = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, so that the same model makes the same bytes
+            entry.create_system, entry.external_attr = 3, 0o644 << 16  # as on Unix, whatever the platform
+            with archive.open(entry, "w", force_zip64=True) as stream:
+                npy.write_array(stream, array, version=(1, 0), allow_pickle=False)
+        archive.comment = b"\0" * _SEAL_SIZE  # the seal covers the end record, which counts the comment's bytes
+    file.write(_seal(file))
 
 
 def _storable(name: str, array: Array) -> Array:
@@ -238,6 +257,12 @@ def _sync_folder(folder: str) -> None:
 # ---- what is read ----------------------------------------------------------------------------------------------------
 
 
+def _read_file(file: IO[bytes]) -> tuple[Header, Arrays]:
+    _check_seal(file)
+    with zipfile.ZipFile(file) as archive:
+        return _read_archive(archive, file.seek(0, os.SEEK_END))
+
+
 def _check_seal(file: IO[bytes]) -> None:
     """Raise unless `file` is what `write_model` made, byte for byte; foreign files are told without reading them."""
     start = file.read(len(_ZIP_START))
@@ -318,6 +343,5 @@ def _read_array(archive: zipfile.ZipFile, name: str) -> Array:
             raise ValueError(f"array {name!r} is of dtype {dtype} and order {'FC'[not is_fortran]}, as no model's is")
         if math.prod(shape) * dtype.itemsize != entry.file_size - stream.tell():  # before there is room made for it
             raise ValueError(f"array {name!r} does not have as many bytes as its shape {shape} takes")
-        stream.seek(0)
-        array: Array = npy.read_array(stream, allow_pickle=False)
+        array: Array = np.frombuffer(stream.read(), dtype).reshape(shape).copy()  # to be written to
         return array

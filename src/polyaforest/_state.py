@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,19 +13,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from polyaforest._arrays import Array, Forest, Points
-from polyaforest._files import Arrays, ModelFileError
+from polyaforest._files import Arrays, ModelFileError, Place, name_of
 from polyaforest.retention import Reservoir, Window
 
 Tuple = TypeVar("Tuple", Forest, Points)
 
 
 @contextmanager
-def refusing(path: str | os.PathLike[str]) -> Iterator[None]:
+def refusing(path: Place) -> Iterator[None]:
     """Say of what is wrong with the contents of a file that it is the file."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as problem:
-        raise ModelFileError(f"{os.fsdecode(path)!r} does not hold a whole model: {problem!r}") from problem
+        raise ModelFileError(f"{name_of(path)} does not hold a whole model: {problem!r}") from problem
 
 
 def packed(name: str, parts: Forest | Points) -> Arrays:

@@ -42,7 +42,7 @@ from polyaforest.kernels.online import Limits
 from polyaforest.kernels.samples import NO_BAR, Samples
 from polyaforest.kernels.stream import Chunk, Scoring
 from polyaforest.retention import Policy, Reservoir, Window
-from polyaforest.thresholds import RunningCalibration
+from polyaforest.thresholds import Judgements, RunningCalibration
 
 WARM_UP = 256  # arrivals after which the weights of features are settled
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree runs through at once
@@ -272,9 +272,27 @@ class Stream:
         turns = Schedule(slots, np.minimum(np.arange(1, len(slots) + 1), len(slots) - 1).astype(np.int32), slots[1:])
         return copy._run(self.points.values[slots], turns, self.rules.score, n_jobs, others)
 
-    def judge(self, scores: Array, came: int) -> Array:
-        """The p-values of the scores of rows that have come, the first of them as arrival `came`."""
-        return self.judges.p_values_then_learn(scores, np.arange(came, came + len(scores)))
+    def judge(self, scores: Array, came: int, rate: float | None) -> Judgements:
+        """The verdicts on rows that have come, the first of them as arrival `came`."""
+        numbers = np.arange(came, came + len(scores))
+        return self._in_own_units(scores, self.judges.judge_then_learn(self._in_logs(scores), numbers, rate))
+
+    def verdicts(self, scores: Array, rate: float | None) -> Judgements:
+        """The verdicts on rows that are not to be learned, each as if it came next."""
+        return self._in_own_units(scores, self.judges.judge(self._in_logs(scores), rate))
+
+    def _in_logs(self, scores: Array) -> Array:
+        """Scores as they are compared: tails are told in logs, and ranks are the same in them."""
+        if self.rules.score != "mass":
+            return scores
+        with np.errstate(divide="ignore"):
+            logs: Array = np.log(scores)
+        return logs
+
+    def _in_own_units(self, scores: Array, judged: Judgements) -> Judgements:
+        if self.rules.score != "mass":
+            return judged
+        return judged._replace(scores=scores, lines=np.exp(judged.lines))
 
     def delete(self, slots: Sequence[int], n_jobs: int | None) -> None:
         """Take points out again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from numbers import Integral, Real
@@ -16,6 +16,38 @@ from polyaforest._arrays import Array
 
 LARGEST = 1e300  # beyond it, the length of a side or the sum of some could overflow
 _EXACT_INTEGER = 2**53
+
+
+class NamedRows:
+    """A matrix whose columns have names, as cheap to hand over as the matrix alone: a frame costs more than a row does.
+
+    Parameters
+    ----------
+    values : array of float64, shape (n_rows, n_features)
+    names : sequence of str
+    """
+
+    def __init__(self, values: Array, names: Sequence[str] | Array) -> None:
+        self.values = np.require(values, np.float64, ["C", "W"])
+        self.names = names if isinstance(names, np.ndarray) else np.array([str(name) for name in names], dtype=object)
+        if self.values.ndim != 2 or self.values.shape[1] != len(self.names):
+            raise ValueError(f"there are {len(self.names)} names for values of shape {self.values.shape}")
+
+    @property
+    def columns(self) -> Array:
+        """The names, as frames call them."""
+        return self.names
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As a matrix has it."""
+        return self.values.shape
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, part: slice) -> NamedRows:
+        return NamedRows(self.values[part], self.names)
 
 
 @contextmanager
@@ -37,6 +69,8 @@ def read_rows(
 
     Where values are allowed to be missing they are NaN.
     """
+    if isinstance(X, NamedRows):
+        return _read_named(estimator, X, reset, at_least, allow_missing)
     if not reset and _is_plain(estimator, X):
         _refuse_extreme(estimator, X, allow_missing)
         return X  # type: ignore[no-any-return]
@@ -56,6 +90,19 @@ def read_rows(
         raise
     _refuse_extreme(estimator, rows, allow_missing)
     return np.require(np.asarray(rows), np.float64, ["C", "W"])
+
+
+def _read_named(estimator: BaseEstimator, rows: NamedRows, reset: bool, at_least: int, allow_missing: bool) -> Array:
+    if len(rows) < at_least:
+        raise ValueError(f"Found array with {len(rows)} sample(s) while a minimum of {at_least} is required.")
+    if reset:
+        estimator.n_features_in_, estimator.feature_names_in_ = len(rows.names), rows.names
+    known = getattr(estimator, "feature_names_in_", None)
+    if known is not rows.names and (known is None or known.tolist() != rows.names.tolist()):
+        given = "it was given none" if known is None else f"it was given {known.tolist()}"
+        raise ValueError(f"the columns are {rows.names.tolist()}, but when the forest was fitted {given}")
+    _refuse_extreme(estimator, rows.values, allow_missing)
+    return rows.values
 
 
 def _is_plain(estimator: BaseEstimator, X: Any) -> bool:

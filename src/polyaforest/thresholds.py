@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from math import ceil
-from typing import Self
+from math import ceil, inf, log2
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from polyaforest._arrays import Array
 
 AUTO_SHARE = 0.01  # share of the rows that is flagged however ordinary they are
 AUTO_RATE = 0.001  # share of normal rows that the tail beyond the bulk may claim
+_LEAST_TO_JUDGE = 100  # scores that a stream must have given before it flags any
 
 
 def auto_threshold(log_scores: Array) -> float:
@@ -40,6 +41,29 @@ def end_of_tail(log_scores: Array, rate: float) -> float:
     if step <= 0:  # ties down to the quartile: the mean excess of an exponential tail gives the same step
         step = 2 * np.log(2) * np.maximum(median - log_scores, 0).mean()
     return float(median - np.log2(0.5 / rate) * step)
+
+
+def line_below(ascending: Sequence[float], rate: float) -> float:
+    """The log-score below which a share `rate` of the next ones should fall, by those of a stream of late.
+
+    As `end_of_tail`, and once more from the lowest eighth and the lowest of 32: what halves twice between them goes on
+    halving beyond. The lower of both lines holds. So heavy tails are followed, and a burst of anomalies, up to one
+    score in 32, does not move the line. There is none, minus infinity, before a hundred scores have come.
+
+    Examples
+    --------
+    >>> line_below([-8.0, *np.linspace(-3, -2, 200)], rate=0.001) > -8
+    True
+    """
+    n = len(ascending)
+    if n < _LEAST_TO_JUDGE:
+        return -inf
+    least, eighth, quartile, median = (float(ascending[n // part]) for part in (32, 8, 4, 2))
+    if least == -inf:
+        return -inf
+    by_tail = least - log2(1 / 32 / rate) * (eighth - least) / 2
+    by_bulk = median - log2(0.5 / rate) * (median - quartile)
+    return min(by_tail, by_bulk) if median > quartile else by_tail
 
 
 # ---- p-values ------------------------------------------------------------------------------------------------------
@@ -82,10 +106,16 @@ def conformal_threshold(
             f"a false alarm rate of {alpha:g} needs at least {least_calibration(alpha):,} scores to calibrate with; "
             f"there are {n:,}: {remedy}"
         )
-    rank = int(alpha * (n + 1))  # how many may be at or below a score that is flagged; rounding may be off by one
+    rank = _most_below(alpha, n)
+    return float(np.partition(calibration, rank)[rank])
+
+
+def _most_below(alpha: float, n: int) -> int:
+    """How many of `n` calibration scores may be at or below one with a p-value of at most `alpha`; -1 if none has."""
+    rank = int(alpha * (n + 1))  # rounding may be off by one
     while (1 + rank) / (n + 1) > alpha:
         rank -= 1
-    return float(np.partition(calibration, rank)[rank])
+    return rank
 
 
 def benjamini_hochberg(p_values: Array, rate: float) -> Array:
@@ -104,6 +134,15 @@ def benjamini_hochberg(p_values: Array, rate: float) -> Array:
     if not small.size:
         return np.zeros(m, np.bool_)
     return np.asarray(p_values <= ascending[small[-1]])
+
+
+class Judgements(NamedTuple):
+    """What a stream says of rows as they come; arrays of shape (n_rows,)."""
+
+    scores: Array  # higher is more normal
+    p_values: Array  # the share of those before that were as strange
+    is_anomaly: Array  # bool: whether the score is below the line
+    lines: Array  # the line that held when the row came, as a score
 
 
 class RunningCalibration:
@@ -165,17 +204,44 @@ class RunningCalibration:
         """The p-values of scores that do not join."""
         return conformal_p_values(scores, self.ascending)
 
+    def judge(self, scores: Array, rate: float | None = None) -> Judgements:
+        """As `judge_then_learn`, of scores that do not join."""
+        lines = np.full(len(scores), self._line(rate))
+        return Judgements(scores, self.p_values(scores), scores < lines, lines)
+
     def p_values_then_learn(self, scores: Array, arrivals: Array) -> Array:
         """One after another: the p-value of a score by those held, then it joins them and the oldest one leaves."""
+        return self.judge_then_learn(scores, arrivals).p_values
+
+    def judge_then_learn(self, scores: Array, arrivals: Array, rate: float | None = None) -> Judgements:
+        """As `p_values_then_learn`, with verdicts: p-values of at most `rate`, or without one log-scores `line_below`.
+
+        Examples
+        --------
+        >>> calibration = RunningCalibration(1000)
+        >>> scores = np.append(np.linspace(-3, -2, 200), [-8.0, -2.5])
+        >>> np.flatnonzero(calibration.judge_then_learn(scores, np.arange(202)).is_anomaly)
+        array([200])
+        """
         numbers, values = self._read(scores, arrivals)
-        by_arrival, ascending, p_values = self._by_arrival, self._ascending, []
+        by_arrival, ascending = self._by_arrival, self._ascending
+        p_values, lines = [], []
         for number, score in zip(numbers, values, strict=True):
             p_values.append((1 + bisect_right(ascending, score)) / (len(ascending) + 1))
+            lines.append(self._line(rate))
             if len(ascending) == self.n:
                 del ascending[bisect_left(ascending, by_arrival.popitem(last=False)[1])]
             insort(ascending, score)
             by_arrival[number] = score
-        return np.array(p_values, np.float64)
+        given, line = np.array(values, np.float64), np.array(lines, np.float64)
+        return Judgements(given, np.array(p_values, np.float64), given < line, line)
+
+    def _line(self, rate: float | None) -> float:
+        """The line below which are the scores to flag, by those held."""
+        if rate is None:
+            return line_below(self._ascending, AUTO_RATE)
+        rank = _most_below(rate, len(self))
+        return self._ascending[rank] if 0 <= rank < len(self) else -inf
 
     def forget(self, arrivals: Iterable[int]) -> None:
         """Take the scores of these arrivals out, of those that are still held."""

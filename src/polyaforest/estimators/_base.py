@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -18,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from polyaforest._arrays import Array, Forest, LeafTable, Posterior, Prior
 from polyaforest._calibration import n_to_calibrate, some_rows
 from polyaforest._check import check_forest
-from polyaforest._files import Arrays, Header, read_model, write_model
+from polyaforest._files import Arrays, Header, Place, read_model, write_model
 from polyaforest._locks import ReadersWriterLock
 from polyaforest._mixture import Masses, Moments, moments
 from polyaforest._plan import Plan, Weighting
@@ -31,7 +30,13 @@ from polyaforest._validation import (
     read_weights,
 )
 from polyaforest.explain import Explanations, read_features
-from polyaforest.thresholds import auto_threshold, benjamini_hochberg, conformal_p_values, conformal_threshold
+from polyaforest.thresholds import (
+    Judgements,
+    auto_threshold,
+    benjamini_hochberg,
+    conformal_p_values,
+    conformal_threshold,
+)
 
 if TYPE_CHECKING:
     from polyaforest._reference import Reference, Witness
@@ -89,6 +94,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
     _doubt: tuple[Posterior, Any] | None = None  # how sure a posterior is, and which one
     _reference: tuple[Posterior, str, Reference] | None = None  # what is typical, by which posterior and score
     _quantiles: Array | None = None  # of the rows of a table, by which to tell what is usual
+    _notes: Mapping[str, Any] = MappingProxyType({})
     _lock: ReadersWriterLock
 
     def _reading(self) -> AbstractContextManager[None]:
@@ -125,19 +131,32 @@ class PolyaForest(OutlierMixin, BaseEstimator):
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What was noted in the file that the forest was loaded from; empty for any other forest."""
+        return dict(self._notes)
+
+    def save(self, path: Place, notes: Mapping[str, Any] | None = None) -> None:
         """Write the forest to a file, from which `load` makes one that goes on as this one would, bit for bit.
 
         The file holds arrays and a JSON header, no code. It is written whole or not at all: until the end, and if
         anything goes wrong, what was at `path` before stays there.
+
+        Parameters
+        ----------
+        path : str, path-like or binary file
+        notes : dict of what JSON holds as it is, optional
+            What else to remember: how far into its stream the forest has come, say. `load` gives it back as ``notes``.
+            By default the notes that the forest came with.
         """
         check_is_fitted(self)
         self._validate_params()  # or the file could not be read again
         with self._reading():
-            write_model(path, *self._state())
+            header, arrays = self._state()
+            write_model(path, {**header, "notes": self.notes if notes is None else dict(notes)}, arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: Place) -> Self:
         """The forest that `save` wrote to a file; a `ModelFileError` if the file is damaged or another's."""
         header, arrays = read_model(path)
         with refusing(path):
@@ -173,12 +192,15 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         offset = float(arrays["offset"])
         forest._offset, forest._posterior = None if np.isnan(offset) else offset, None
         forest._quantiles, forest._calibration = arrays.get("quantiles"), arrays.get("calibration")
+        forest._notes = header.get("notes", {})  # models written before there were any have none
         forest._lock = ReadersWriterLock()
         forest._check()
         return forest
 
     def _check(self) -> None:
         """Raise unless what was read from a file can be a forest."""
+        if not isinstance(self._notes, dict):
+            raise ValueError(f"its notes are {self._notes!r}")
         check_forest(self.forest_, alike=self._trees_count_alike)
         if self.forest_.weights.shape[1] != self.n_features_in_:
             raise ValueError(f"its forest has {self.forest_.weights.shape[1]} features, not {self.n_features_in_}")
@@ -230,6 +252,22 @@ class PolyaForest(OutlierMixin, BaseEstimator):
     def predict(self, X: Any) -> Array:
         """+1 for normal rows, -1 for anomalies (``decision_function(X) < 0``)."""
         return np.where(self.decision_function(X) >= 0, 1, -1)
+
+    def judge(self, X: Any) -> Judgements:
+        """Scores, p-values and verdicts of rows in one call, nothing being learned.
+
+        Returns
+        -------
+        judgements : Judgements
+            A named tuple of arrays of shape (n_rows,): `scores`, `p_values` (NaN where the forest has nothing to
+            compare with), `is_anomaly`, and `lines`, below which scores are flagged: ``offset_``; for a stream see
+            `StreamingMPF.judge_then_learn`.
+        """
+        scores = self.score_samples(X)
+        p_values, line = self._p_values(scores), self.offset_
+        unknown = np.full(len(scores), np.nan)
+        lines = np.full(len(scores), line)
+        return Judgements(scores, unknown if p_values is None else p_values, scores < line, lines)
 
     # ---- false alarms -----------------------------------------------------------------------------------------------
 
@@ -448,7 +486,9 @@ class PolyaForest(OutlierMixin, BaseEstimator):
 
     # ---- explanations -----------------------------------------------------------------------------------------------
 
-    def explain(self, X: Any, features: Sequence[str | int] | None = None) -> Explanations:
+    def explain(
+        self, X: Any, features: Sequence[str | int] | None = None, *, line: float | None = None
+    ) -> Explanations:
         """Why rows are as strange as they are: bits of surprise, feature by feature, and in words.
 
         With the scores ``"typicality"`` and ``"multiscale"`` the surprise of a row is the mean, over trees and
@@ -464,6 +504,9 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         X : array-like or frame of shape (n_rows, n_features)
         features : sequence of names or column numbers, optional
             The features that may be blamed, if not all; the bits of the others are counted all the same.
+        line : float, optional
+            The score below which rows count as anomalies, if not ``offset_``: one of `StreamingMPF.judge_then_learn`,
+            say. It saves a stream the time to work its own line out.
 
         Returns
         -------
@@ -475,7 +518,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         rows = self._read(X)
         names = [str(name) for name in getattr(self, "feature_names_in_", [f"x{k}" for k in range(rows.shape[1])])]
         candidates = read_features(features, names)
-        offset, index = self.offset_, X.index if hasattr(X, "iloc") else None
+        offset, index = self.offset_ if line is None else line, X.index if hasattr(X, "iloc") else None
         with self._reading():
             witness = self._witness(offset)
             must_hurry = witness.watching is not nullcontext and len(rows) <= _FEW
@@ -485,32 +528,39 @@ class PolyaForest(OutlierMixin, BaseEstimator):
             said = Explanations(rows.copy(), names, charges, base, candidates, witness, index)
             if must_hurry:
                 said.settle()
-        return said.judged(*self._verdicts(rows, said.surprise, offset))
+        return said.judged(*self._verdicts(rows, said.surprise, offset, as_it_comes=line is not None))
 
-    def _verdicts(self, rows: Array, surprise: Array, offset: float) -> tuple[Array, Array | None]:
+    def _verdicts(
+        self, rows: Array, surprise: Array, offset: float, *, as_it_comes: bool
+    ) -> tuple[Array, Array | None]:
         """Which rows are anomalies, and their p-values, by their surprise where the score is the same in other units.
 
         That is true up to rounding, so rows that are no farther than that from the line, or from a score that they
         are compared with, are scored after all.
         """
+        compare = self._p_values_of_late if as_it_comes else self._p_values
         if self._kind_of_score not in ("typicality", "log_mass"):
             scores = self._scores(rows)
-            return scores < offset, self._p_values(scores)
+            return scores < offset, compare(scores)
         n, scores = len(rows), surprise * -np.log(2)
         margin = np.where(np.isfinite(scores), _DOUBT * (1 + np.abs(scores)), 0.0)
         either = np.concatenate([scores - margin, scores + margin])
-        p_values, is_anomaly = self._p_values(either), either < offset
+        p_values, is_anomaly = compare(either), either < offset
         in_doubt = is_anomaly[:n] != is_anomaly[n:]
         if p_values is not None:
             in_doubt |= p_values[:n] != p_values[n:]
         if in_doubt.any():
             scores[in_doubt] = self._scores(rows[in_doubt])
-            return scores < offset, self._p_values(scores)
+            return scores < offset, compare(scores)
         return is_anomaly[:n], None if p_values is None else p_values[:n]
 
     def _p_values(self, scores: Array) -> Array | None:
         """The p-values of scores, where there is anything to compare them with."""
         return None if self._calibration is None else conformal_p_values(scores, self._calibrated())
+
+    def _p_values_of_late(self, scores: Array) -> Array | None:
+        """The p-values of scores by what a stream has said of late; other forests say the same at any time."""
+        return self._p_values(scores)
 
     def _witness(self, offset: float) -> Witness:
         """The forest as it stands, for questions about rows."""

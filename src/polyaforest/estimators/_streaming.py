@@ -36,7 +36,7 @@ from polyaforest._validation import (
     refuse_rows_outside,
 )
 from polyaforest.retention import Policy, Reservoir, Window, as_policy
-from polyaforest.thresholds import conformal_p_values
+from polyaforest.thresholds import Judgements, conformal_p_values
 
 if TYPE_CHECKING:
     from polyaforest._reference import Witness
@@ -56,7 +56,7 @@ class Task(Enum):
 
     LEARN = 0  # nothing
     SCORE = 1  # their scores
-    JUDGE = 2  # their p-values
+    JUDGE = 2  # their scores, p-values and verdicts, the rows of one array
 
     @property
     def is_scored(self) -> bool:
@@ -304,7 +304,40 @@ class StreamingMPF(PolyaForest):
         p_values : ndarray of shape (n_rows,)
             1 for the first row; while n rows have come, none is below ``1 / (n + 1)``.
         """
-        return self._advance(X, keys, times, Task.JUDGE)[0]
+        return self.judge_then_learn(X, keys=keys, times=times).p_values
+
+    def judge_then_learn(self, X: Any, *, keys: Any = None, times: Any = None) -> Judgements:
+        """Scores, p-values and verdicts of rows as they come, each by those before it, and then they are learned.
+
+        With a `false_alarm_rate` a row is an anomaly if its p-value is at most that. Without one the line is drawn
+        where the scores of late, as many as `p_value_then_learn` compares with, would thin out to one in a thousand:
+        a burst of anomalies does not hide itself. That flags more than one in a thousand where tails are heavy, up to
+        about one in a hundred. Either way nothing is flagged before a hundred rows have come, or enough for the rate.
+
+        Parameters
+        ----------
+        X, keys, times
+            As in `partial_fit`.
+
+        Returns
+        -------
+        judgements : Judgements
+            A named tuple of arrays of shape (n_rows,): `scores`, `p_values`, `is_anomaly`, and `lines`, below which
+            scores were flagged.
+        """
+        scores, p_values, is_anomaly, lines = self._advance(X, keys, times, Task.JUDGE)[0]
+        return Judgements(scores, p_values, is_anomaly > 0, lines)
+
+    def judge(self, X: Any) -> Judgements:
+        """As `judge_then_learn`, each row as if it came next, but nothing is learned.
+
+        For a forest fitted on a table: by ``offset_`` and `p_value`.
+        """
+        if self._stream is None:
+            return super().judge(X)
+        scores = self.score_samples(X)
+        with self._reading():
+            return self._stream.verdicts(scores, self.false_alarm_rate)
 
     def insert(self, x: Any, key: Key | None = None, time: Any = None) -> Key | None:
         """Learn one point.
@@ -474,6 +507,12 @@ class StreamingMPF(PolyaForest):
             known = self._scores_of_held(self._stream)
         return conformal_p_values(scores, known) if len(known) else None
 
+    def _p_values_of_late(self, scores: Array) -> Array | None:
+        if self._stream is None:
+            return super()._p_values_of_late(scores)
+        with self._reading():
+            return self._stream.verdicts(scores, self.false_alarm_rate).p_values
+
     # ---- inner workings ---------------------------------------------------------------------------------------------
 
     def _fit_table(self, rows: Array, whole: Array, keys: Any, times: Any) -> None:
@@ -589,13 +628,16 @@ class StreamingMPF(PolyaForest):
                         whole = self._made_whole(stream, rows, start)
                         stream.advance(whole, *labels, is_scored=False, n_jobs=self.n_jobs)
                     if task.is_judged:
-                        scores = stream.judge(scores, came)
+                        scores = np.stack(stream.judge(scores, came, self.false_alarm_rate))
                 finally:
                     self._refresh(stream)
                 answers.append(scores)
                 start += stream.holdings.n_seen - came
                 key = stream.holdings.newest_key
-        return answers[0] if len(answers) == 1 else np.concatenate([*answers, np.empty(0)]), key
+        if len(answers) == 1:
+            return answers[0], key
+        none = np.empty((len(Judgements._fields), 0) if task.is_judged else 0)
+        return np.concatenate([none, *answers], axis=-1), key
 
     def _places_of_gaps(self, stream: Stream, rows: Array) -> list[int]:
         """Which rows lack values; refused where nothing is there to learn them with."""
