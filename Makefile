@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready-dev
 READY_BENCH := $(VENV)/.ready-bench
 LOWEST := joblib==1.3.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotlib==3.8.* pandas==2.1.* polars==1.0.* \
-	scipy==1.13.* river==0.21.* pyod==2.0.* h5py==3.10.* pooch==1.8.* tqdm==4.60.*
+	scipy==1.13.* river==0.21.* pyod==2.0.* h5py==3.10.* pooch==1.8.* tqdm==4.60.* \
+	click==8.1.* orjson==3.10.* redis==5.0.* confluent-kafka==2.4.*
 
 # Editing a kernel can leave its cached callers stale, so the cache is kept apart for each state of the sources.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/*/*.py | cksum | cut -d' ' -f1)

@@ -1,0 +1,26 @@
+"""`polyaforest completion`: the script that makes a shell complete commands and options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+# What to do with the script, by shell.
+_PLACES = {
+    "bash": "polyaforest completion bash > ~/.local/share/bash-completion/completions/polyaforest",
+    "zsh": 'polyaforest completion zsh > "${fpath[1]}/_polyaforest"',
+    "fish": "polyaforest completion fish > ~/.config/fish/completions/polyaforest.fish",
+}
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(_PLACES)))
+@click.pass_context
+def command(ctx: click.Context, shell: str) -> None:
+    """Print the script that completes commands and options in your SHELL, and where to put it."""
+    completion = get_completion_class(shell)
+    assert completion is not None
+    program = ctx.find_root()
+    script = completion(program.command, {}, program.info_name or "polyaforest", "_POLYAFOREST_COMPLETE").source()
+    click.echo(script)
+    click.echo(f"To have it in every new shell:  {_PLACES[shell]}", err=True)

@@ -1,0 +1,55 @@
+"""Names that several rows may share, made into keys that a forest holds only once.
+
+The first row of a name has the name itself for a key, the others the name, a sign that no text contains, and a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from polyaforest._holdings import Key
+
+__all__ = ["keys_named", "point_keys"]
+
+_AGAIN = "\x1f"  # the unit separator of ASCII
+
+
+def point_keys(names: Iterable[str], taken: Iterable[Key] = ()) -> list[str]:
+    r"""A key for each row of these names, none of them among those `taken`.
+
+    Examples
+    --------
+    >>> point_keys(["ann", "bob", "ann"], taken=["bob"])
+    ['ann', 'bob\x1f2', 'ann\x1f2']
+    """
+    last: dict[str, int] = {}
+    for key in taken:
+        if isinstance(key, str):
+            name, number = _parts(key)
+            last[name] = max(last.get(name, 0), number)
+    keys = []
+    for name in names:
+        if _AGAIN in name:
+            raise ValueError(f"the name {name!r} contains the control character {_AGAIN!r}: take it out of the file")
+        number = last[name] = last.get(name, 0) + 1
+        keys.append(name if number == 1 else f"{name}{_AGAIN}{number}")
+    return keys
+
+
+def keys_named(name: str, keys: Iterable[Key]) -> list[Key]:
+    r"""Those of the `keys` that rows of this name have; a row without a name goes by its number.
+
+    Examples
+    --------
+    >>> keys_named("ann", ["ann", "anna", 3, "ann\x1f2"])
+    ['ann', 'ann\x1f2']
+    >>> keys_named("3", ["ann", 3])
+    [3]
+    """
+    return [key for key in keys if (_parts(key)[0] if isinstance(key, str) else str(key)) == name]
+
+
+def _parts(key: str) -> tuple[str, int]:
+    """The name in a key, and which of its rows this is."""
+    name, _, number = key.partition(_AGAIN)
+    return name, int(number) if number.isdecimal() else 1

@@ -1,0 +1,38 @@
+"""How a file is known again: by its first bytes and by the line that was read last, wherever it has been moved to."""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+
+from polyaforest.io.sources._source import Position
+
+__all__ = ["MARKED", "has_mark", "last_line", "mark", "start_of"]
+
+MARKED = 1024  # so many bytes at most of each
+
+
+def mark(start: bytes, line: bytes, size: int) -> dict[str, int | str]:
+    """What tells a file read so far: `start` are its first bytes, `line` the last that was read, of `size` bytes."""
+    # the last byte is left out, since it may or may not be a newline
+    seen = start[:MARKED] + line[: min(max(size - 1, 0), MARKED)]
+    return {"last": size, "mark": blake2b(seen, digest_size=8).hexdigest()}
+
+
+def has_mark(file: int, position: Position) -> bool:
+    """Whether an open file is the one that was read up to a position, or a copy of it."""
+    offset = position["offset"]
+    if os.fstat(file).st_size < offset:
+        return False
+    return mark(start_of(file, offset), *last_line(file, position))["mark"] == str(position["mark"])
+
+
+def start_of(file: int, offset: int) -> bytes:
+    """The first bytes of an open file, as many as count and as lie before an offset."""
+    return os.pread(file, min(offset, MARKED), 0)
+
+
+def last_line(file: int, position: Position) -> tuple[bytes, int]:
+    """The line that ends at a position, as much of it as counts, and its size."""
+    last = position["last"]
+    return os.pread(file, min(last, MARKED), position["offset"] - last), last

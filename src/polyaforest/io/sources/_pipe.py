@@ -1,0 +1,121 @@
+"""Standard input, named pipes and files that are read once to their end."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+
+from polyaforest.io._errors import BadInput
+from polyaforest.io.records import Record
+from polyaforest.io.sources._lines import LineSource
+from polyaforest.io.sources._marks import has_mark, last_line, mark, start_of
+from polyaforest.io.sources._source import Position
+
+__all__ = ["Pipe"]
+
+_CHUNK = 1 << 18
+
+
+class Pipe(LineSource):
+    """The lines of standard input ("-"), of a named pipe, or of a file.
+
+    Only a file can be read again from a position. With a pipe, `seek` steps over as many lines as had been read, which
+    is right where the program that writes starts over, too.
+    """
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._name = "standard input" if where == "-" else f"'{where}'"
+        self._file: int | None = 0 if where == "-" else _opened(where)
+        self._is_ours = where != "-"
+        kind = _kind(self._file, self._name)
+        self.can_replay = stat.S_ISREG(kind)
+        self._skip = 0
+        if self.can_replay:
+            self._offset = os.lseek(self._file, 0, os.SEEK_CUR)
+        else:
+            self._poll = select.poll()
+            self._poll.register(self._file, select.POLLIN)
+
+    def _fill(self, wait: float) -> bool:
+        """Take in bytes, or the end; False if neither came within `wait` seconds."""
+        if self._file is None or (not self.can_replay and not self._poll.poll(wait * 1000.0)):
+            return False
+        try:
+            chunk = os.read(self._file, _CHUNK)
+        except BlockingIOError:  # somebody else reads the same pipe and was faster
+            return False
+        if chunk:
+            self._lines.feed(chunk)
+            self._step_over()
+        else:
+            self._lines.finish()
+            self._step_over()
+            self._ended = True
+        return True
+
+    def _step_over(self) -> None:
+        """Drop the lines that were read before a restart."""
+        while self._skip and self._lines.ready:
+            self._hand_out()
+            self._skip -= 1
+
+    def read(self, most: int, wait: float) -> list[Record] | None:
+        """At most `most` lines: [] if none came within `wait` seconds, None after the last."""
+        return None if self._file is None else super().read(most, wait)
+
+    @property
+    def position(self) -> Position:
+        """The number of lines handed out; for a file also where the next starts, and how to know the file again."""
+        if not self.can_replay:
+            return {"line": self._line}
+        return {"line": self._line, "offset": self._offset} | self._mark
+
+    @property
+    def _mark(self) -> Position:
+        """How to know the file again."""
+        return mark(b"" if self._file is None else start_of(self._file, self._offset), *self._last)
+
+    def seek(self, position: Position) -> None:
+        """Go on after the line whose `position` this was."""
+        if self._file is None:
+            raise ValueError(f"{self._name} is closed")
+        if not self.can_replay:
+            self._skip = position["line"] - self._line
+            self._step_over()
+            return
+        self._lines.clear()
+        self._ended = False
+        if "offset" not in position or not has_mark(self._file, position):
+            self.notices.append(f"{self._name} is not what was read before: it is read from its beginning")
+            position = {"line": 0, "offset": 0, "last": 0}
+        self._line, self._offset = position["line"], os.lseek(self._file, position["offset"], os.SEEK_SET)
+        self._last = last_line(self._file, position)
+
+    def close(self) -> None:
+        """Close the file; standard input stays open, being not ours."""
+        if self._file is not None and self._is_ours:
+            os.close(self._file)
+        self._file = None
+
+
+def _opened(path: str) -> int:
+    """The descriptor of a file, or of a named pipe whether or not somebody writes to it yet."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise BadInput(f"there is no file '{path}'; to wait until there is one, follow it") from None
+    except OSError as problem:
+        raise BadInput(f"'{path}' cannot be read: {problem.strerror}") from problem
+
+
+def _kind(file: int, name: str) -> int:
+    """The kind of file that is open."""
+    try:
+        kind = os.fstat(file).st_mode
+    except OSError as problem:
+        raise BadInput(f"{name} cannot be read: {problem.strerror}") from problem
+    if stat.S_ISDIR(kind):
+        raise BadInput(f"{name} is a directory; give a file in it")
+    return kind

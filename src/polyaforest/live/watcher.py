@@ -1,0 +1,361 @@
+"""The endless loop: records are read, judged, explained, learned, written and, now and then, saved.
+
+Records are pulled in batches no larger than fits, and the next batch is read when the lines of the last are written: so
+nothing piles up, and a slow reader slows the source down. A commit saves the models, the place in the source and the
+lengths of the files written, all at one moment. After a crash the files are cut back to that moment and the source goes
+on from there: every record is learned once, and its line is in the file once.
+"""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import isfinite, isnan
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from polyaforest._validation import NamedRows
+from polyaforest.explain import Explanation
+from polyaforest.io.keys import point_keys
+from polyaforest.io.records import Record, RecordReader, Row
+from polyaforest.io.sources import Source
+from polyaforest.live.judging import Detector, judge_and_explain
+from polyaforest.live.outputs import Lines
+from polyaforest.live.stock import Entry, Stock
+from polyaforest.timeseries import Event, EventTracker, SeriesMPF
+
+__all__ = ["Cadence", "Counts", "Watcher"]
+
+_PATIENCE = 0.25  # seconds to wait for a record before looking around
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often things are done."""
+
+    records: int = 10_000  # after which the models are saved
+    seconds: float = 30.0  # as above, if any have come
+    batch: int = 4096  # the most records that are read at a time
+
+
+@dataclass
+class Counts:
+    """What has happened since the models began."""
+
+    records: int = 0
+    bad: int = 0
+    anomalies: int = 0
+
+
+class _Arrival(NamedTuple):
+    """A record that can be judged."""
+
+    place: int  # in its batch
+    record: Record
+    row: Row
+
+
+class Watcher:
+    """Judges the records of a source by models of a stock.
+
+    Parameters
+    ----------
+    source : Source
+    reader : RecordReader
+    stock : Stock
+    out, quarantine : Lines
+        Where verdicts and bad records go, a line of JSON each.
+    where : str
+        The name of the source, by which to know it again.
+    settings : dict
+        What the models were made by, to be noted.
+    only_anomalies : bool
+        No lines for records that are not flagged.
+    merge : int or None
+        Write a line for each event instead, flagged records at most so many apart being one.
+    cadence : Cadence
+    tell : callable
+        Takes words for people.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        reader: RecordReader,
+        stock: Stock,
+        out: Lines,
+        quarantine: Lines,
+        *,
+        where: str = "-",
+        settings: dict[str, Any] | None = None,
+        only_anomalies: bool = False,
+        merge: int | None = None,
+        cadence: Cadence | None = None,
+        tell: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        self.source, self.reader, self.stock, self.out, self.quarantine = source, reader, stock, out, quarantine
+        self._where, self._settings, self._tell = where, settings or {}, tell
+        self._only_anomalies, self._merge = only_anomalies, merge
+        self._cadence = cadence or Cadence()
+        self.counts = Counts()
+        self._uncommitted = 0  # records since the last commit
+        self._committed_at = clock.monotonic()
+
+    # ---- the loop ----------------------------------------------------------------------------------------------------
+
+    def resume(self, *, skip_seen: bool = False) -> bool:
+        """Go back to the last commit, if the stock has one: whether the source goes on where it was.
+
+        A source that cannot replay goes on with whatever comes, unless it begins anew: then `skip_seen` passes over the
+        records that were counted before.
+        """
+        notes = self.stock.notes
+        if not notes:
+            self.commit()  # a first one: what is written from now on can be taken back
+            return False
+        self.counts = Counts(**notes["counts"])
+        self.reader = RecordReader.of_state(notes["reader"])
+        self.out.rewind(notes["out"])
+        self.quarantine.rewind(notes["quarantine"])
+        is_same = notes["where"] == self._where and notes["position"] is not None
+        if is_same and (self.source.can_replay or skip_seen):
+            self.source.seek(notes["position"])
+        return bool(is_same)
+
+    def run(self, is_stopped: Callable[[], bool] = lambda: False, watching: Callable[[], None] = lambda: None) -> None:
+        """Until the source ends, or somebody asks to stop; then everything is saved.
+
+        If the lines cannot be written, nothing is saved: what was not delivered comes again next time.
+        """
+        while not is_stopped():
+            records = self.source.read(self._cadence.batch, _PATIENCE)
+            self._pass_on_notices()
+            if records is None:
+                self._end_events()
+                break
+            if records:
+                self._handle(records)
+            if self._is_due():
+                self.commit()
+            watching()
+        self.commit()
+
+    def commit(self) -> None:
+        """Save the models, with the place in the source and the lengths of the files."""
+        self.stock.commit(
+            {
+                "where": self._where,
+                "position": self.source.position,
+                "settings": self._settings,
+                "reader": self.reader.state(),
+                "out": self.out.mark(),
+                "quarantine": self.quarantine.mark(),
+                "counts": vars(self.counts).copy(),
+            }
+        )
+        self._uncommitted, self._committed_at = 0, clock.monotonic()
+
+    def close(self) -> None:
+        """Let go of the source and of the files."""
+        for part in (self.source, self.out, self.quarantine):
+            part.close()
+
+    def _is_due(self) -> bool:
+        is_time = clock.monotonic() - self._committed_at >= self._cadence.seconds
+        return self.stock.is_due or self._uncommitted >= self._cadence.records or bool(self._uncommitted and is_time)
+
+    def _pass_on_notices(self) -> None:
+        while self.source.notices:
+            self._tell(self.source.notices.pop(0))
+
+    # ---- a batch -----------------------------------------------------------------------------------------------------
+
+    def _handle(self, records: list[Record]) -> None:
+        """Judge records, learn them, and write the lines, in the order in which they came."""
+        streams: dict[str, list[_Arrival]] = {}
+        bad: list[tuple[Record, str]] = []
+        for place, record in enumerate(records):
+            row = self.reader.parse(record)
+            if isinstance(row, Row):
+                streams.setdefault(row.key or "", []).append(_Arrival(place, record, row))
+            elif row is not None:
+                bad.append((record, row))
+        lines: dict[int, list[dict[str, Any]]] = {}
+        for key, arrivals in streams.items():
+            self._judge(key, arrivals, lines, bad)
+        self.counts.records += len(records)
+        self.counts.bad += len(bad)
+        self._uncommitted += len(records)
+        self.quarantine.write(_as_lines(_account(record, reason) for record, reason in bad))
+        self.out.write(_as_lines(line for place in sorted(lines) for line in lines[place]))
+
+    def _judge(
+        self,
+        key: str,
+        arrivals: list[_Arrival],
+        lines: dict[int, list[dict[str, Any]]],
+        bad: list[tuple[Record, str]],
+    ) -> None:
+        """Judge what came for one stream: all at once, or one by one if there is something wrong with any."""
+        entry = self.stock[key]
+        good: list[_Arrival] = []
+        for arrival in arrivals:
+            reason = _why_useless(arrival.row, entry, is_first=not good)
+            if reason is None:
+                good.append(arrival)
+            else:
+                bad.append((arrival.record, reason))
+        try:
+            self._judge_together(entry, good, lines)
+        except ValueError:  # nothing was learned: detectors look before they learn
+            for arrival in good:
+                try:
+                    self._judge_together(entry, [arrival], lines)
+                except ValueError as reason:
+                    bad.append((arrival.record, str(reason)))
+
+    def _judge_together(self, entry: Entry, arrivals: list[_Arrival], lines: dict[int, list[dict[str, Any]]]) -> None:
+        if not arrivals:
+            return
+        rows = NamedRows(np.array([arrival.row.values for arrival in arrivals], np.float64), self.reader.names)
+        times = None
+        if self.reader.time is not None:
+            times = np.array([arrival.row.time for arrival in arrivals], np.float64)
+        judged, explanations = judge_and_explain(
+            entry.detector, rows, times=times, keys=_keys_of(arrivals, entry.detector)
+        )
+        self.counts.anomalies += int(judged.is_anomaly.sum())
+        answers = zip(*(field.tolist() for field in judged[:3]), strict=True)
+        for i, (arrival, (score, p_value, is_anomaly)) in enumerate(zip(arrivals, answers, strict=True)):
+            why = explanations.get(i)
+            line = _verdict(arrival, score, p_value, is_anomaly, why)
+            said = lines.setdefault(arrival.place, [])
+            if self._merge is not None:
+                said.extend(self._events_until(entry, arrival, line, why))
+            elif is_anomaly or not self._only_anomalies:
+                said.append(line)
+
+    # ---- events ------------------------------------------------------------------------------------------------------
+
+    def _events_until(
+        self, entry: Entry, arrival: _Arrival, line: dict[str, Any], why: Explanation | None
+    ) -> Iterable[dict[str, Any]]:
+        """The event that ends with a record, if one does. What is open is noted with the model."""
+        assert self._merge is not None
+        known = entry.notes.get("events")
+        tracker = EventTracker(self._merge) if known is None else EventTracker.of_state(known)
+        number = entry.notes["rows"] = entry.notes.get("rows", -1) + 1
+        is_anomaly, score = line["is_anomaly"], line["score"]
+        ended = None
+        if is_anomaly or (known is not None and known["event"] is not None):
+            time = _written_time(arrival.row.time)
+            blame = None if why is None else _blame(entry.detector, why)
+            ended = tracker.update(
+                number, is_anomaly, -np.inf if score is None else score, time=time, p_value=line["p_value"], blame=blame
+            )
+            entry.notes["events"] = tracker.state()
+        return [] if ended is None else [_event_line(arrival.row.key, ended)]
+
+    def _end_events(self) -> None:
+        """Tell of the events that are open when the source ends."""
+        if self._merge is None:
+            return
+        for key in self.stock.keys:
+            entry = self.stock[key]
+            known = entry.notes.get("events")
+            event = None if known is None else EventTracker.of_state(known).close()
+            if event is not None:
+                entry.notes["events"] = None
+                self.out.write(_as_lines([_event_line(key or None, event)]))
+
+
+# ---- what can be learned ---------------------------------------------------------------------------------------------
+
+
+def _why_useless(row: Row, entry: Entry, *, is_first: bool) -> str | None:
+    """Why a record cannot be learned although it can be read, if so."""
+    missing = [isnan(value) for value in row.values]
+    if all(missing):
+        return "it has none of the values"
+    if any(missing) and isinstance(entry.detector, SeriesMPF):
+        return None  # a step that is missing, for which there is a rule
+    if any(missing) and is_first and not getattr(entry.detector, "n_points_", 0):
+        return "a value is missing, and no record has come yet to take it from"
+    return None
+
+
+def _keys_of(arrivals: list[_Arrival], detector: Detector) -> list[str] | None:
+    """Keys for records that have names of their own."""
+    names = [arrival.row.id for arrival in arrivals]
+    if any(name is None for name in names):
+        return None
+    return point_keys([str(name) for name in names], detector.keys_ if hasattr(detector, "forest_") else ())
+
+
+# ---- what is written -------------------------------------------------------------------------------------------------
+
+
+def _verdict(
+    arrival: _Arrival, score: float, p_value: float, is_anomaly: bool, why: Explanation | None
+) -> dict[str, Any]:
+    """What is said of a record."""
+    row = arrival.row
+    names = {"time": _written_time(row.time), "key": row.key, "id": row.id}
+    line: dict[str, Any] = {"position": arrival.record.position}
+    line |= {name: value for name, value in names.items() if value is not None}
+    line |= {"score": _number(score), "p_value": _number(p_value), "is_anomaly": is_anomaly}
+    if why is not None:
+        line["bits"] = _number(why.surprise - why.typical)
+        line["reasons"] = [
+            {
+                "feature": blame.name,
+                "value": _number(blame.value),
+                "bits": _number(blame.bits),
+                "side": blame.side,
+                "usual": blame.usual,
+                "expected": blame.expected,
+            }
+            for blame in why.blamed
+        ]
+        line["region"] = why.region
+    return line
+
+
+def _event_line(key: str | None, event: Event) -> dict[str, Any]:
+    facts = event._asdict()
+    facts["score"] = _number(event.score)
+    return {"event": facts} if key is None else {"key": key, "event": facts}
+
+
+def _blame(detector: Detector, why: Explanation) -> dict[str, float]:
+    """Bits by channel or feature."""
+    if isinstance(detector, SeriesMPF):
+        return detector.blame_by_channel(why)
+    return dict(zip(why.names, why.parts.tolist(), strict=True))
+
+
+def _account(record: Record, reason: str) -> dict[str, Any]:
+    """What is said of a bad record."""
+    return {"position": record.position, "reason": reason, "record": record.text}
+
+
+def _written_time(time: float | None) -> str | None:
+    """A time as people write it; a number that no calendar has, as a number."""
+    if time is None:
+        return None
+    try:
+        return datetime.fromtimestamp(time, UTC).isoformat().replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return str(time)
+
+
+def _number(value: float) -> float | None:
+    return float(value) if isfinite(value) else None
+
+
+def _as_lines(facts: Iterable[dict[str, Any]]) -> bytes:
+    return b"".join(orjson.dumps(fact, option=orjson.OPT_APPEND_NEWLINE) for fact in facts)

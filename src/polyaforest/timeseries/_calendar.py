@@ -1,0 +1,83 @@
+"""What the clock says: times of day and days of the week as places on a circle."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+from polyaforest._arrays import Array
+
+_DAY = 86_400.0  # seconds
+_DAYS_BEFORE_MONDAY = 3  # of 1 January 1970, a Thursday
+_EARLIEST, _LATEST = (datetime(year, 1, 2, tzinfo=UTC).timestamp() for year in (1, 9999))
+
+
+def _time_of_day(seconds: Array) -> Array:
+    """The share of the day that has passed."""
+    share: Array = np.mod(seconds, _DAY) / _DAY
+    return share
+
+
+def _day_of_week(seconds: Array) -> Array:
+    """The number of the day, from Monday on, as a share of the week."""
+    share: Array = np.mod(np.floor(seconds / _DAY) + _DAYS_BEFORE_MONDAY, 7) / 7
+    return share
+
+
+_CIRCLES = {"time of day": _time_of_day, "day of week": _day_of_week}
+
+
+def read_calendar(calendar: object) -> tuple[str, ...]:
+    """The words of a calendar that a caller gave, checked."""
+    words = (calendar,) if isinstance(calendar, str) else tuple(calendar)  # type: ignore[arg-type]
+    for word in words:
+        if word not in _CIRCLES:
+            near = get_close_matches(str(word), _CIRCLES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it knows {' and '.join(map(repr, _CIRCLES))}"
+            raise ValueError(f"calendar does not know {word!r}: {hint}")
+    if len(set(words)) < len(words):
+        raise ValueError(f"calendar names a feature twice: {words}")
+    return words
+
+
+def read_timezone(name: str) -> ZoneInfo:
+    """The time zone of that name."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as problem:
+        raise ValueError(f"there is no time zone {name!r}: give one like 'UTC' or 'Europe/Berlin'") from problem
+
+
+def calendar_names(words: tuple[str, ...]) -> list[str]:
+    """The names of the features of a calendar."""
+    return [f"{word} ({side})" for word in words for side in ("sin", "cos")]
+
+
+def calendar_features(stamps: Array, words: tuple[str, ...], timezone: str) -> Array:
+    """Where on its circle each time is, by sine and cosine, (n, 2 * number of words)."""
+    if not words:
+        return np.empty((len(stamps), 0))
+    local = _local_seconds(stamps, timezone)
+    angles = [2 * np.pi * _CIRCLES[word](local) for word in words]
+    return np.stack([side(angle) for angle in angles for side in (np.sin, np.cos)], axis=1)
+
+
+def refuse_no_dates(stamps: Array) -> None:
+    """Raise if a time is none that a calendar has."""
+    bad = np.flatnonzero(~((stamps >= _EARLIEST) & (stamps < _LATEST)))
+    if bad.size:
+        raise ValueError(
+            f"the time of row {bad[0]} is {stamps[bad[0]]}, no date of a calendar: give dates, or seconds since 1970"
+        )
+
+
+def _local_seconds(stamps: Array, timezone: str) -> Array:
+    """Seconds since 1970 as clocks on the wall show them."""
+    if timezone == "UTC":
+        return stamps
+    zone = read_timezone(timezone)
+    offsets = [datetime.fromtimestamp(stamp, zone).utcoffset() for stamp in stamps.tolist()]
+    return np.add(stamps, [offset.total_seconds() for offset in offsets if offset is not None])

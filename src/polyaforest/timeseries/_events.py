@@ -1,0 +1,214 @@
+"""Anomalous stretches: flagged rows that are near each other, as one event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from math import isnan
+from numbers import Integral, Real
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+Blames = Sequence[Mapping[str, float] | None] | Mapping[int, Mapping[str, float]]
+
+
+class Event(NamedTuple):
+    """Flagged rows that belong together.
+
+    `start`, `end` and `peak` are the times of the first, the last and the oddest flagged row, or their numbers if no
+    times were given. `score`, `p_value` and `blame` are those of the oddest row: of the rows with the lowest score, the
+    first.
+    """
+
+    start: Any
+    end: Any
+    peak: Any
+    first: int  # the numbers of the first and the last flagged row
+    last: int
+    n_flagged: int
+    score: float
+    p_value: float | None
+    blame: dict[str, float]  # bits by channel or feature
+
+    def __str__(self) -> str:
+        worst = max(self.blame, key=lambda name: self.blame[name], default=None)
+        because = f", mostly {worst}" if worst is not None and self.blame[worst] > 0 else ""
+        rows = f"{self.n_flagged} flagged row" + ("s" if self.n_flagged > 1 else "")
+        return f"{self.start} to {self.end}, peak at {self.peak}: {rows}, score {self.score:.2f}{because}"
+
+
+class EventTracker:
+    """Merges flagged rows into events as they come.
+
+    Flagged rows at most `merge` rows apart are one event. It is told once no further row can belong to it: by the
+    `update` with the row `merge` rows after the last flagged one, or by `close`.
+
+    Parameters
+    ----------
+    merge : int, default=10
+
+    Examples
+    --------
+    >>> tracker = EventTracker(merge=2)
+    >>> flags = [False, True, False, True, False, False, False]
+    >>> for row, is_anomaly in enumerate(flags):
+    ...     if event := tracker.update(row, is_anomaly, -8.0 - row):
+    ...         print(f"row {row}: {event}")
+    row 5: 1 to 3, peak at 3: 2 flagged rows, score -11.00
+    """
+
+    def __init__(self, merge: int = 10) -> None:
+        if isinstance(merge, bool) or not isinstance(merge, Integral) or merge < 1:
+            raise ValueError(f"merge must be a whole number of rows, at least 1; got {merge!r}")
+        self.merge: int = int(merge)
+        self._row: int | None = None  # the latest
+        self._event: Event | None = None  # still open
+
+    def update(
+        self,
+        row: int,
+        is_anomaly: bool,
+        score: float,
+        *,
+        time: Any = None,
+        p_value: float | None = None,
+        blame: Mapping[str, float] | None = None,
+    ) -> Event | None:
+        """Take in the next row; return the event that ended before it, if any.
+
+        Parameters
+        ----------
+        row : int
+            Its number; rows that are not flagged may be left out.
+        is_anomaly : bool
+        score : float
+            Lower is odder.
+        time : float, str or datetime, optional
+        p_value : float, optional
+        blame : dict of str to float, optional
+            Bits by channel or feature, wanted for flagged rows only.
+        """
+        if self._row is not None and row <= self._row:
+            raise ValueError(f"rows must rise: {row} came after {self._row}")
+        ended = self._ended_before(int(row), bool(is_anomaly))
+        self._row = int(row)
+        if is_anomaly:
+            self._take_in(int(row), _plain(score), _plain(row if time is None else time), _plain(p_value), blame)
+        return ended
+
+    def close(self) -> Event | None:
+        """The event that is still open, if any; afterwards none is."""
+        event, self._event = self._event, None
+        return event
+
+    def _ended_before(self, row: int, is_anomaly: bool) -> Event | None:
+        is_far = self._event is not None and row - self._event.last >= self.merge + is_anomaly
+        return self.close() if is_far else None
+
+    def _take_in(
+        self, row: int, score: float, time: Any, p_value: float | None, blame: Mapping[str, float] | None
+    ) -> None:
+        """Add a flagged row to the event that is open, or open one."""
+        bits = {str(name): float(part) for name, part in (blame or {}).items()}
+        event = self._event
+        if event is None:
+            self._event = Event(time, time, time, row, row, 1, score, p_value, bits)
+            return
+        self._event = event._replace(end=time, last=row, n_flagged=event.n_flagged + 1)
+        if score < event.score or (isnan(event.score) and not isnan(score)):
+            self._event = self._event._replace(peak=time, score=score, p_value=p_value, blame=bits)
+
+    # ---- to stop and go on ------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """All there is to know, as JSON can hold it."""
+        event = None if self._event is None else [_encoded(part) for part in self._event]
+        return {"merge": self.merge, "row": self._row, "event": event}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Self:
+        """The tracker that `state` told of."""
+        tracker = cls(state["merge"])
+        tracker._row = None if state["row"] is None else int(state["row"])
+        if state["event"] is not None:
+            tracker._event = Event(*(_decoded(part) for part in state["event"]))
+        return tracker
+
+
+def find_events(
+    is_anomaly: Any,
+    scores: Any,
+    *,
+    times: Any = None,
+    p_values: Any = None,
+    blame: Blames | None = None,
+    merge: int = 10,
+) -> list[Event]:
+    """Merge flagged rows into events.
+
+    Parameters
+    ----------
+    is_anomaly : array-like of bool, shape (n_rows,)
+        Which rows are flagged.
+    scores : array-like of float, shape (n_rows,)
+        Lower is odder.
+    times : sequence, optional
+        When each row happened.
+    p_values : array-like of float, shape (n_rows,), optional
+    blame : sequence of dicts, or dict of row number to dict, optional
+        Bits by channel or feature, as of `SeriesMPF.blame_by_channel`, at least of the flagged rows; None elsewhere.
+    merge : int, default=10
+        Flagged rows at most so many rows apart are one event.
+
+    Returns
+    -------
+    events : list of Event, by time
+
+    Examples
+    --------
+    >>> find_events([0, 1, 1, 0, 0, 0, 1], [0, -9, -8, 0, 0, 0, -7], merge=3)[0]
+    Event(start=1, end=2, peak=1, first=1, last=2, n_flagged=2, score=-9.0, p_value=None, blame={})
+    """
+    flags, values = np.asarray(is_anomaly, np.bool_), np.asarray(scores, np.float64)
+    columns = {"scores": values, "times": times, "p_values": p_values}
+    for name, column in columns.items():
+        if flags.ndim != 1 or (column is not None and len(column) != len(flags)):
+            raise ValueError(f"{name} and is_anomaly must be as long as each other, one value for each row")
+    tracker, events = EventTracker(merge), []
+    for row in np.flatnonzero(flags).tolist():
+        time, p_value = (None if column is None else _item(column, row) for column in (times, p_values))
+        events.append(tracker.update(row, True, values[row], time=time, p_value=p_value, blame=_blame_of(blame, row)))
+    return [event for event in (*events, tracker.close()) if event is not None]
+
+
+def _item(column: Any, row: int) -> Any:
+    return column.iloc[row] if hasattr(column, "iloc") else column[row]
+
+
+def _blame_of(blame: Blames | None, row: int) -> Mapping[str, float] | None:
+    if blame is None:
+        return None
+    return blame.get(row) if isinstance(blame, Mapping) else blame[row]
+
+
+def _plain(value: Any) -> Any:
+    """A number or a date as Python has it."""
+    if isinstance(value, np.datetime64):
+        return value.astype("datetime64[us]").item()
+    if hasattr(value, "to_pydatetime"):
+        return value.to_pydatetime(warn=False)
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+def _encoded(part: Any) -> Any:
+    if isinstance(part, datetime):
+        return {"date": part.isoformat()}
+    return {"float": str(part)} if isinstance(part, float) and not np.isfinite(part) else {"is": part}
+
+
+def _decoded(part: Mapping[str, Any]) -> Any:
+    ((kind, value),) = part.items()
+    return datetime.fromisoformat(value) if kind == "date" else float(value) if kind == "float" else value

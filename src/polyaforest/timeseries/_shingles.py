@@ -1,0 +1,285 @@
+"""Readings laid out in even steps, and the shingles that end at them.
+
+A shingle is the last readings of all channels in one row, oldest first. Readings may come late, lack values or stay
+away: here is what is done about it, for tables and streams alike. `lay` is a pure function of what was kept of the past
+and of the rows that come, so rows can also be laid on trial, and the result is the same row by row or in chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from math import isnan, nan
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, validate_parameter_constraints
+
+from polyaforest._arrays import NONE, Array
+from polyaforest.timeseries._calendar import (
+    calendar_features,
+    calendar_names,
+    read_calendar,
+    read_timezone,
+    refuse_no_dates,
+)
+
+# What both the transformer and the detector let callers set.
+CONSTRAINTS: dict[str, list[Any]] = {
+    "shingle": [Interval(Integral, 1, None, closed="left")],
+    "every": [Interval(Real, 0, None, closed="neither"), timedelta, np.timedelta64, None],
+    "max_gap": [Interval(Integral, 0, None, closed="left")],
+    "difference": ["boolean"],
+    "calendar": ["array-like", str],
+    "timezone": [str],
+}
+
+
+class Pattern(NamedTuple):
+    """What shingles are made of."""
+
+    shingle: int  # readings in each
+    max_gap: int  # the most steps in a row that are filled in
+    difference: bool  # whether changes count instead of levels
+    calendar: tuple[str, ...]
+    timezone: str
+
+    @property
+    def depth(self) -> int:
+        """Steps that a shingle is made from."""
+        return self.shingle + self.difference
+
+    @property
+    def room(self) -> int:
+        """Steps to keep for the shingles to come: those they share, and those that gaps are filled in from."""
+        return max(self.depth - 1, self.max_gap + 1)
+
+    @property
+    def readings_before_the_newest(self) -> tuple[int, int]:
+        """How many more than its newest a shingle is made of, at least and at most."""
+        return self.depth - 1 if self.max_gap == 0 else min(self.depth - 1, 1), self.depth - 1 + self.max_gap
+
+    def n_features(self, n_channels: int) -> int:
+        """Features of a shingle."""
+        return self.shingle * n_channels + 2 * len(self.calendar)
+
+    def names(self, channels: Sequence[str]) -> list[str]:
+        """What the features of a shingle are called: "cpu[-3]" is the reading three steps before the newest, "cpu"."""
+        words = [f"change of {channel}" for channel in channels] if self.difference else channels
+        ages = range(self.shingle - 1, -1, -1)
+        return [f"{word}[-{age}]" if age else word for age in ages for word in words] + calendar_names(self.calendar)
+
+
+def checked_pattern(**settings: Any) -> Pattern:
+    """The pattern that these settings ask for; raises if there is no such pattern."""
+    validate_parameter_constraints(CONSTRAINTS, settings, "a series")
+    shingle, max_gap, difference, calendar, timezone = (settings[name] for name in Pattern._fields)
+    read_timezone(timezone)
+    return Pattern(int(shingle), int(max_gap), bool(difference), read_calendar(calendar), timezone)
+
+
+def read_pattern(estimator: Any) -> Pattern:
+    """The pattern that the parameters of an estimator ask for, checked."""
+    return checked_pattern(**{name: getattr(estimator, name) for name in Pattern._fields})
+
+
+def read_every(every: Any) -> float:
+    """The spacing that a caller gave, in seconds; NaN if it is to be measured."""
+    if every is None:
+        return nan
+    if isinstance(every, np.timedelta64):
+        every = float(every / np.timedelta64(1, "s"))
+    seconds = every.total_seconds() if isinstance(every, timedelta) else float(every)
+    if not 0 < seconds < np.inf:
+        raise ValueError(f"every must be a positive length of time; got {every!r}")
+    return float(seconds)
+
+
+def refuse_times(stamps: Array, latest: float, pattern: Pattern) -> None:
+    """Raise if times go back, or are missing or beyond all dates where a calendar needs them."""
+    if pattern.calendar:
+        if np.isnan(stamps).any():
+            raise ValueError(f"calendar={pattern.calendar} needs times: give one for each row")
+        refuse_no_dates(stamps)
+    before = np.append(latest, stamps[:-1])
+    is_back = stamps < before
+    if is_back.any():
+        i = int(is_back.argmax())
+        raise ValueError(
+            f"the time of row {i} is {stamps[i]}, before that of the row before it, {before[i]}: sort the rows by "
+            "time. Nothing was learned"
+        )
+
+
+def measured_spacing(stamps: Array) -> float:
+    """The usual time from one reading to the next; 0 if there is none, so that rows simply follow each other.
+
+    Readings with the same time say nothing about it.
+    """
+    steps = np.diff(stamps)
+    return float(np.median(steps[steps > 0])) if (steps > 0).any() else 0.0
+
+
+class Track(NamedTuple):
+    """The last steps of a series, as far as shingles to come may need them. The newest is always a reading."""
+
+    values: Array  # float64 (k, C): NaN where nothing is known
+    numbers: Array  # int64 (k,): the arrival of the reading, NONE for a step without one
+    since: Array  # int64 (k,): the oldest reading that the values are derived from
+    times: Array  # float64 (k,): NaN for a step without a reading, or without times
+    every: float  # the usual spacing: NaN while it is unknown, 0 if there is none
+
+    @property
+    def latest(self) -> float:
+        """The time of the newest reading, NaN if there is none."""
+        return float(self.times[-1]) if len(self.times) else nan
+
+    @property
+    def oldest(self) -> int | None:
+        """The arrival of the oldest reading kept, None if none is."""
+        readings = self.numbers[self.numbers != NONE]
+        return int(readings[0]) if len(readings) else None
+
+    def without(self, number: int) -> Track:
+        """What remains if a reading had never come: the steps after all that was derived from it, or from older ones.
+
+        So a shingle begins anew behind the hole.
+        """
+        told = np.flatnonzero(self.since <= number)
+        return self.last(len(self.values) - 1 - int(told[-1])) if len(told) else self
+
+    def last(self, n: int) -> Track:
+        """The newest `n` steps, in arrays of their own, so that nothing else is kept alive."""
+        start = max(len(self.values) - n, 0)
+        values, numbers, since, times = (part[start:].copy() for part in self[:-1])
+        return Track(values, numbers, since, times, self.every)
+
+
+def new_track(n_channels: int, every: float) -> Track:
+    """The track of a series that has not begun."""
+    none = np.empty(0, np.int64)
+    return Track(np.empty((0, n_channels)), none, none, np.empty(0), every)
+
+
+class Laid(NamedTuple):
+    """Rows laid out in steps, behind those of a track."""
+
+    track: Track  # all steps, gaps filled in where that may be; not cut to size
+    places: Array  # int64 (n,): the step of each row
+    starts: Array  # int64 (n,): the first of the unbroken steps that end at the row
+    is_whole: Array  # bool (n,): whether a whole shingle ends at the row
+    is_complete: Array  # bool (n,): whether the row lacks no value
+    pattern: Pattern
+
+    def kept(self) -> Track:
+        """What to remember for rows to come; everything, while the spacing is not known yet."""
+        is_pending = isnan(self.track.every) and not isnan(self.track.latest)
+        return self.track.last(self.pattern.shingle if is_pending else self.pattern.room)
+
+    def shingles(self) -> Array:
+        """The shingles that end at whole rows, (n_whole, n_features)."""
+        places = self.places[self.is_whole]
+        return self._finished(self.track.values[self._steps_to(places)], places)
+
+    def padded_shingles(self) -> Array:
+        """A shingle for each row, with the first reading of a run in place of those before it; NaN if it lacks values.
+
+        (n, n_features)
+        """
+        steps = np.maximum(self._steps_to(self.places), np.where(self.is_complete, self.starts, 0)[:, None])
+        rows = self._finished(self.track.values[steps], self.places)
+        rows[~self.is_complete] = np.nan
+        return rows
+
+    def oldest(self) -> Array:
+        """For each whole row the oldest reading that has a part in its shingle, int64 (n_whole,)."""
+        oldest: Array = self.track.since[self._steps_to(self.places[self.is_whole])].min(axis=1)
+        return oldest
+
+    def _steps_to(self, places: Array) -> Array:
+        """The steps of the shingles that end at some, (n, depth)."""
+        return np.add.outer(places, np.arange(1 - self.pattern.depth, 1))
+
+    def _finished(self, steps: Array, places: Array) -> Array:
+        """Windows of steps, (n, depth, C), as rows of features."""
+        levels = np.diff(steps, axis=1) if self.pattern.difference else steps
+        flat = levels.reshape(len(levels), self.pattern.shingle * levels.shape[2])
+        if not self.pattern.calendar:
+            return flat
+        clock = calendar_features(self.track.times[places], self.pattern.calendar, self.pattern.timezone)
+        return np.hstack([flat, clock])
+
+
+def lay(track: Track, rows: Array, stamps: Array, number: int, pattern: Pattern) -> Laid:
+    """Lay rows out behind a track, the first of them as arrival `number`. The track stays as it is.
+
+    The steps missing before a row are the time since the row before it in units of the usual spacing, rounded, but
+    one; without times there are none. Values that are missing for at most `max_gap` steps in a row are filled in on a
+    straight line, once the next one is known.
+    """
+    n_old, n = len(track.values), len(rows)
+    arrivals = np.arange(number, number + n)
+    values, times = np.concatenate([track.values, rows]), np.concatenate([track.times, stamps])
+    numbers, since = np.concatenate([track.numbers, arrivals]), np.concatenate([track.since, arrivals])
+    every, n_laid, n_mute = track.every, n_old, n_old
+    is_pending = isnan(every) and len(times) > 0 and not isnan(times[-1])
+    if is_pending:
+        n_laid, n_mute = 0, max(n_old, pattern.shingle)  # rows before the spacing is known end no shingle
+        is_pending = len(values) <= pattern.shingle
+        every = nan if is_pending else measured_spacing(times[: pattern.shingle + 1])
+    steps, places = Track(values, numbers, since, times, every), np.arange(n_old + n)
+    if every > 0 and not np.isnan(stamps).any():
+        steps, places = _with_gaps(steps, n_laid, pattern.max_gap)
+    if not is_pending:
+        _fill(steps, pattern.max_gap)
+    new = places[n_old:]
+    starts, is_complete = _starts(steps.values)[new], np.logical_not(np.isnan(rows).any(axis=1))
+    is_whole = is_complete & (new - starts + 1 >= pattern.depth)
+    is_whole[: n_mute - n_old] = False
+    return Laid(steps, new, starts, is_whole, is_complete, pattern)
+
+
+def _with_gaps(steps: Track, n_laid: int, max_gap: int) -> tuple[Track, Array]:
+    """Put empty steps where readings are missing, behind the first `n_laid` steps; also where each step is now.
+
+    Beyond `max_gap` it does not matter how many they are.
+    """
+    n, behind = len(steps.values), max(n_laid, 1)
+    missing = np.rint((steps.times[behind:] - steps.times[behind - 1 : -1]) / steps.every) - 1
+    missing = np.clip(missing, 0, max_gap + 1).astype(np.int64)
+    if not missing.any():
+        return steps, np.arange(n)
+    places = np.arange(n)
+    places[behind:] += np.cumsum(missing)
+    n_steps = int(places[-1]) + 1
+    values, numbers = np.full((n_steps, steps.values.shape[1]), np.nan), np.full(n_steps, NONE, np.int64)
+    since, times = np.repeat(steps.since, np.diff(places, prepend=-1)), np.full(n_steps, np.nan)
+    values[places], numbers[places], times[places] = steps.values, steps.numbers, steps.times
+    return Track(values, numbers, since, times, steps.every), places
+
+
+def _fill(steps: Track, max_gap: int) -> None:
+    """Fill in, channel by channel, what is missing between two readings that are near enough."""
+    values = steps.values
+    for channel in np.flatnonzero(np.isnan(values).any(axis=0)):
+        column = values[:, channel]
+        known, holes = np.flatnonzero(~np.isnan(column)), np.flatnonzero(np.isnan(column))
+        after = np.searchsorted(known, holes)
+        is_between = (after > 0) & (after < len(known))
+        holes, after = holes[is_between], after[is_between]
+        left, right = known[after - 1], known[after]
+        is_short = right - left <= max_gap + 1
+        holes, left, right = holes[is_short], left[is_short], right[is_short]
+        share = (holes - left) / (right - left)
+        column[holes] = (1 - share) * column[left] + share * column[right]
+        steps.since[holes] = np.minimum(steps.since[holes], steps.numbers[left])
+
+
+def _starts(values: Array) -> Array:
+    """For each step the first of the unbroken ones that end there; the next step, if it is broken itself."""
+    is_broken = np.isnan(values).any(axis=1)
+    if not is_broken.any():
+        return np.zeros(len(values), np.int64)
+    starts: Array = np.maximum.accumulate(np.where(is_broken, np.arange(1, len(values) + 1), 0))
+    return starts

@@ -1,0 +1,447 @@
+"""`detect`, `fit`, `score` and `explain` from end to end: a file goes in, an answer comes out."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import polyaforest
+from polyaforest import BatchMPF, StreamingMPF
+from polyaforest.cli import _detect, run
+from polyaforest.cli._demo import write_example
+from polyaforest.io.sample import INCIDENTS, server_metrics
+from polyaforest.timeseries import SeriesMPF
+
+PROGRAM = [sys.executable, "-m", "polyaforest"]
+METRICS = ["requests", "cpu", "memory", "latency_ms", "errors"]
+TO_BLAME = {
+    "slow": "latency_ms",
+    "no requests": "latency_ms",
+    "a rush": "errors",
+    "memory": "memory",
+    "the proc": "cpu",
+}
+
+
+@pytest.fixture
+def cli(capfd, monkeypatch):
+    """Run the program within this process, for its exit code, stdout and stderr."""
+
+    def call(*args):
+        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # `run` sets another
+        with pytest.raises(SystemExit) as left:
+            run([str(arg) for arg in args])
+        return left.value.code, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def metrics() -> pl.DataFrame:
+    return pl.DataFrame(server_metrics())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, metrics) -> Path:
+    """A folder with the metrics of servers, a quiet file, and one with all kinds of bad rows."""
+    place = tmp_path_factory.mktemp("files")
+    metrics.write_csv(place / "metrics.csv")
+    quiet = pl.DataFrame(np.random.default_rng(0).uniform(size=(300, 2)), schema=["a", "b"])
+    quiet.write_csv(place / "quiet.csv")
+    lines = (place / "metrics.csv").read_text().splitlines()
+    lines[1] = lines[1].rsplit(",", 1)[0] + ","  # no errors in row 1
+    lines[17] = "torn"
+    lines[30] = lines[30].replace("web-2,", "web-2,oops")
+    cells = lines[2217].split(",")  # in the rush
+    lines[2217] = ",".join([*cells[:3], "", *cells[4:]])
+    (place / "holes.csv").write_text("\n".join(lines) + "\n")
+    return place
+
+
+@pytest.fixture(scope="module")
+def rush(metrics) -> range:
+    """The numbers of the rows of the rush of requests, from the first to the last."""
+    start = int((metrics["timestamp"] == f"{INCIDENTS[2].start}Z").arg_max())
+    return range(start + 1, start + 10)
+
+
+# ---- detect ----------------------------------------------------------------------------------------------------------
+
+
+def test_everything_that_went_wrong_is_found_at_the_first_try(cli, folder):
+    code, out, err = cli("detect", folder / "metrics.csv")
+    assert code == 0
+    assert out.startswith("20 of 4,032 rows stand out, in 5 events. By chance alone up to about 4 might.\n")
+    blocks = out.split("\n\n")[1:]
+    assert len(blocks) == len(INCIDENTS)
+    for incident in INCIDENTS:
+        start = incident.start.replace("T", " ")[:16]
+        (block,) = [block for block in blocks if f", {start} to " in block]
+        (blamed,) = [name for begin, name in TO_BLAME.items() if incident.what.startswith(begin)]
+        assert f"({incident.n_readings} flagged, worst " in block
+        assert block.splitlines()[1].split()[0] == blamed
+    assert err.splitlines() == [
+        "Read 4,032 rows of metrics.csv, using requests, cpu, memory, latency_ms, errors (5 of 7 columns).",
+        "Times from timestamp. Left out: host (text).",
+    ]
+
+
+@pytest.mark.parametrize("args", [["--batch"], ["--stream"], ["--shingle", "4"], ["--epsilon", "0.002"], []])
+def test_every_kind_of_forest_finds_the_rush_of_its_host(cli, folder, rush, args):
+    code, out, _ = cli("detect", folder / "metrics.csv", "--key", "host", "--top", "2", *args)
+    assert code == 0
+    assert "judged by each host apart (2)" in out
+    heads = [line for line in out.splitlines() if line[:3] in ("1. ", "2. ")]
+    numbers = [int(head.split("rows ")[1].split("–")[0].replace(",", "")) for head in heads]
+    assert any(number in rush and "web-1" in head for number, head in zip(numbers, heads, strict=True))
+
+
+def test_nothing_found_is_said_and_ends_with_0(cli, folder):
+    code, out, _ = cli("detect", folder / "quiet.csv", "--fail-on-anomaly")
+    assert (code, out) == (0, "Nothing stands out: 0 of 300 rows. By chance alone hardly any would.\n")
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl", "parquet"])
+def test_other_formats_give_the_same_answer(cli, folder, metrics, kind):
+    path = folder / f"metrics.{kind}"
+    writers = {"tsv": lambda: metrics.write_csv(path, separator="\t"), "jsonl": lambda: metrics.write_ndjson(path)}
+    writers.get(kind, lambda: metrics.write_parquet(path))()
+    assert cli("detect", path, "-q") == cli("detect", folder / "metrics.csv", "-q")
+
+
+def test_bad_rows_are_left_out_and_gaps_are_no_obstacle(cli, folder, rush):
+    code, out, err = cli("detect", folder / "holes.csv", "--top", "1")
+    assert code == 0
+    assert "of 4,030 rows" in out
+    assert f"1. rows {rush[0]:,}–{rush[-1]:,}" in out
+    assert "2 more rows left out: row 17: " in err
+    assert "row 30: column 'requests' holds 'oops" in err
+    code, out, err = cli("detect", folder / "holes.csv", "--stream", "--out", "-", "--only-anomalies", "-q")
+    assert (code, err) == (0, "")
+    row = next(line for line in out.splitlines() if line.startswith("2217,"))
+    assert "missing: cpu" in row
+    code, out, err = cli("detect", folder / "holes.csv", "--strict")
+    assert (code, out) == (3, "")
+    assert err.startswith("Error: Row 17 ")
+
+
+def test_results_have_every_row_its_score_and_the_reason(cli, folder, metrics):
+    args = ["detect", folder / "metrics.csv", "--id", "host", "-q"]
+    assert cli(*args, "--out", folder / "all.parquet", "--fail-on-anomaly")[0] == 1
+    written = pl.read_parquet(folder / "all.parquet")
+    assert written.columns == [
+        "row",
+        "timestamp",
+        "host",
+        *METRICS,
+        "score",
+        "p_value",
+        "is_anomaly",
+        "blamed",
+        "reason",
+    ]
+    assert written["row"].to_list() == list(range(1, 4033))
+    assert written.select("timestamp", "host").equals(metrics.select("timestamp", "host"))
+    np.testing.assert_array_equal(written.select(METRICS).to_numpy(), metrics.select(METRICS).to_numpy())
+    forest = StreamingMPF(random_state=0).fit(metrics.select(METRICS).cast(pl.Float64))
+    scores = forest.score_samples(metrics.select(METRICS).cast(pl.Float64))
+    np.testing.assert_array_equal(written["score"].to_numpy(), scores)
+    flagged = written.filter(pl.col("is_anomaly"))
+    assert len(flagged) == 20
+    assert flagged["score"].max() < written.filter(~pl.col("is_anomaly"))["score"].min()
+    assert (flagged["blamed"].list.len() > 0).all()
+    assert flagged["reason"].str.contains(r"^\w+ [\d.]+ \(usual .+\): \+\d+\.\d bits").all()
+    assert (written.filter(~pl.col("is_anomaly"))["reason"].fill_null("") == "").all()
+    cli(*args, "--out", folder / "some.jsonl", "--only-anomalies")
+    some = [json.loads(line) for line in (folder / "some.jsonl").read_text().splitlines()]
+    assert [one["row"] for one in some] == flagged["row"].to_list()
+    assert [one["score"] for one in some] == flagged["score"].to_list()
+
+
+def test_a_false_alarm_rate_flags_that_share_of_a_table(cli, folder):
+    _, out, _ = cli("detect", folder / "metrics.csv", "--false-alarm-rate", "0.01")
+    assert out.startswith("40 of 4,032 rows stand out")
+    code, out, err = cli("detect", folder / "quiet.csv", "--false-alarm-rate", "0.001")
+    assert (code, out) == (3, "")
+    assert "it takes at least 1,000 for a false alarm rate of 0.001" in err
+
+
+def test_a_stream_is_judged_as_the_detector_would_in_chunks_of_any_size(cli, folder, metrics, monkeypatch):
+    monkeypatch.setattr(_detect, "_ROWS_OF_STREAM", 700)
+    path = folder / "stream.parquet"
+    _, out, _ = cli("detect", folder / "metrics.csv", "--stream", "--window", "300", "--seed", "5", "--out", path)
+    written = pl.read_parquet(path)
+    judged = StreamingMPF(window=300, random_state=5).judge_then_learn(metrics.select(METRICS).to_numpy())
+    np.testing.assert_array_equal(written["score"].to_numpy(), judged.scores)
+    np.testing.assert_array_equal(written["p_value"].to_numpy(), judged.p_values)
+    np.testing.assert_array_equal(written["is_anomaly"].to_numpy(), judged.is_anomaly)
+    assert f"{judged.is_anomaly.sum()} of 4,032 rows stand out" in out
+
+
+def test_keys_of_a_stream_are_streams_of_their_own(cli, folder, metrics):
+    path = folder / "keyed.parquet"
+    cli("detect", folder / "metrics.csv", "--shingle", "5", "--key", "host", "--out", path, "-q")
+    written = pl.read_parquet(path)
+    for host in ("web-1", "web-2"):
+        rows = metrics.filter(pl.col("host") == host)
+        times = rows["timestamp"].str.to_datetime(time_zone="UTC").dt.epoch("s").to_numpy().astype(np.float64)
+        detector = SeriesMPF(StreamingMPF(window=1024, random_state=0), shingle=5)
+        judged = detector.judge_then_learn(rows.select(METRICS).to_numpy().astype(np.float64), times=times)
+        mine = written.filter(pl.col("host") == host)
+        np.testing.assert_array_equal(mine["score"].fill_null(np.nan).to_numpy(), judged.scores)
+        np.testing.assert_array_equal(mine["is_anomaly"].to_numpy(), judged.is_anomaly)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["--epsilon", "0.1", "--false-alarm-rate", "0.1"], 2, "contradict each other"),
+        (["--phi", "0.5"], 2, "--phi needs --epsilon"),
+        (["--stream", "--epsilon", "0.1"], 2, "leaves of a whole table"),
+        (["--batch", "--shingle", "3"], 2, "--batch does not look at"),
+        (["--window", "100"], 2, "add --stream"),
+        (["--only-anomalies"], 2, "add --out FILE"),
+        (["--plot", "-"], 2, "name of a file"),
+        (["--columns", ","], 2, "at least one name"),
+        (["--plot", "nowhere/picture.png"], 3, "there is no directory nowhere"),
+        (["--out", "all.xls"], 3, "End its name in .csv"),
+        (["--plot", "picture.txt"], 3, "must end in .pdf, .png or .svg"),
+        (["--out", "nowhere/at/all.csv"], 3, "there is no directory nowhere/at"),
+        (["--columns", "cpu,latency"], 3, "Did you mean 'latency_ms'?"),
+        (["--key", "timestamp", "--columns", "cpu", "--stream"], 3, "--id"),
+        (["--key", "nobody"], 3, "has no column 'nobody'"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(cli, folder, args, code, words):
+    done, out, err = cli("detect", folder / "quiet.csv" if args[0] == "--window" else folder / "metrics.csv", *args)
+    assert (done, out) == (code, "")
+    assert words in " ".join(err.split())
+    assert "Traceback" not in err
+
+
+def test_the_input_is_not_written_over(cli, folder):
+    before = (folder / "quiet.csv").read_bytes()
+    assert cli("detect", folder / "quiet.csv", "--out", folder / "quiet.csv")[0] == 3
+    assert (folder / "quiet.csv").read_bytes() == before
+
+
+def test_readings_of_a_series_must_be_in_order(cli, folder, metrics):
+    metrics.reverse().write_csv(folder / "backwards.csv")
+    code, out, err = cli("detect", folder / "backwards.csv", "--shingle", "3")
+    assert (code, out) == (3, "")
+    assert "row 3 is from 2026-03-08 23:50, and the row before it from 2026-03-08 23:55" in err
+    assert cli("detect", folder / "backwards.csv", "-q")[1].count("flagged, worst") == 5  # a table is sorted
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("args", [[], ["--key", "host", "--shingle", "3", "--top", "0"]])
+def test_a_picture_is_drawn(cli, folder, monkeypatch, args):
+    from polyaforest.cli import _picture
+
+    monkeypatch.setattr(_picture, "_MOST_ROWS", 500)  # so that rows are left out
+    path = folder / "picture.svg"
+    assert cli("detect", folder / "metrics.csv", "--plot", path, *args)[0] == 0
+    assert path.read_text().startswith("<?xml")
+    assert cli("detect", folder / "quiet.csv", "--plot", path)[0] == 0  # nothing to blame anybody for
+
+
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_read(cli, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, out, err = cli("detect", folder / "metrics.csv", "--plot", "picture.png")
+    assert (code, out) == (3, "")
+    assert err == 'Error: polyaforest.plots needs matplotlib: pip install "polyaforest[plots]"\n'
+
+
+# ---- fit, score, explain ---------------------------------------------------------------------------------------------
+
+
+def test_a_model_scores_as_detect_does_whatever_the_order_of_columns(cli, folder, metrics):
+    model = folder / "model.mpf"
+    code, out, err = cli("fit", folder / "metrics.csv", "-m", model)
+    assert (code, out) == (0, "")
+    assert err.endswith("model.mpf has seen 4,032 rows.\n")
+    shuffled = metrics.select("errors", "host", "cpu", "latency_ms", "requests", "timestamp", "memory")
+    shuffled.write_csv(folder / "shuffled.csv")
+    cli("detect", folder / "metrics.csv", "--out", folder / "judged.parquet", "-q")
+    judged = pl.read_parquet(folder / "judged.parquet")
+    code, out, err = cli("score", "-m", model, folder / "shuffled.csv", "--id", "host")
+    scored = pl.read_csv(out.encode())
+    assert (code, scored.columns) == (0, ["row", "timestamp", "host", "score", "p_value", "is_anomaly"])
+    assert err.endswith("20 rows flagged.\n")
+    for name in ("row", "score", "is_anomaly"):
+        np.testing.assert_array_equal(scored[name].to_numpy(), judged[name].to_numpy())
+    forest = polyaforest.load(model)
+    rows = metrics.select(METRICS).cast(pl.Float64)
+    np.testing.assert_array_equal(scored["p_value"].to_numpy(), forest.p_value(rows))
+    code, out, _ = cli("score", "-m", model, folder / "metrics.csv", "--false-alarm-rate", "0.01", "--only-anomalies")
+    assert pl.read_csv(out.encode())["row"].to_list() == (np.flatnonzero(forest.p_value(rows) <= 0.01) + 1).tolist()
+    assert cli("score", "-m", model, folder / "metrics.csv", "-q", "--fail-on-anomaly")[0] == 1
+
+
+def test_a_model_that_lacks_a_column_says_which(cli, folder, metrics):
+    model = folder / "lacks.mpf"
+    cli("fit", folder / "metrics.csv", "-m", model, "--columns", "cpu,memory")
+    metrics.select("cpu", pl.col("memory").alias("mem")).write_csv(folder / "renamed.csv")
+    for command in (["score"], ["explain", "--row", "1"]):
+        code, out, err = cli(*command, "-m", model, folder / "renamed.csv")
+        assert (code, out) == (3, "")
+        assert "renamed.csv has no column 'memory'. Did you mean 'mem'?" in err
+    StreamingMPF(n_estimators=5, random_state=0).fit(np.eye(9)).save(folder / "nameless.mpf")
+    code, _, err = cli("score", "-m", folder / "nameless.mpf", folder / "metrics.csv")
+    assert code == 3
+    assert "9 columns whose names it does not know, and there are 5 here" in err
+    assert cli("score", "-m", folder / "missing.mpf", folder / "metrics.csv")[0] == 3
+
+
+def test_rows_are_explained_in_words_and_for_machines(cli, folder, rush):
+    model, row = folder / "explain.mpf", rush[-1]
+    cli("fit", folder / "metrics.csv", "-m", model)
+    code, out, err = cli("explain", "-m", model, folder / "holes.csv", "--row", row)
+    assert code == 0
+    assert out.startswith("Anomalous: more than a million times less likely than a typical point")
+    assert err == f"Row {row:,} has no cpu: explained with what the model would expect.\n"
+    code, out, err = cli("explain", "-m", model, folder / "metrics.csv", "--row", row, "--row", "100", "--json")
+    facts = [json.loads(line) for line in out.splitlines()]
+    assert [(fact["row"], fact["is_anomaly"]) for fact in facts] == [(row, True), (100, False)]
+    assert facts[0]["blamed"][0]["name"] == "errors"
+    for number, words in ((4033, "there is no row 4,033: the input has 4,032"), (17, "row 17 cannot be read: ")):
+        code, out, err = cli("explain", "-m", model, folder / "holes.csv", "--row", number)
+        assert (code, out) == (3, "")
+        assert words in err
+
+
+def test_models_that_count_alike_are_merged_into_what_one_would_have_counted(cli, folder, metrics):
+    for name, part in (("a", metrics[:2000]), ("b", metrics[2000:])):
+        part.write_csv(folder / f"{name}.csv")
+    cli("fit", "--batch", folder / "a.csv", "-m", folder / "a.mpf")
+    code, _, err = cli("fit", "--batch", "--like", folder / "a.mpf", folder / "b.csv", "-m", folder / "b.mpf")
+    assert (code, err.splitlines()[-1]) == (0, f"{folder / 'b.mpf'} has counted 2,032 rows.")
+    assert cli("merge", folder / "a.mpf", folder / "b.mpf", "-o", folder / "ab.mpf")[0] == 0
+    a, merged = (polyaforest.load(folder / f"{name}.mpf") for name in ("a", "ab"))
+    rows = metrics.select(METRICS).cast(pl.Float64)
+    whole = BatchMPF(**a.get_params()).fit(rows)
+    np.testing.assert_array_equal(merged.forest_.counts, whole.forest_.counts)
+    code, out, _ = cli("score", "-m", folder / "ab.mpf", folder / "metrics.csv", "--only-anomalies")
+    scored = pl.read_csv(out.encode())
+    assert (scored["score"] < a.notes["line"]).all()
+    assert 15 <= len(scored) < 60
+
+
+def test_a_stream_is_fitted_in_chunks_and_rows_are_held_by_name(cli, folder, metrics):
+    model = folder / "stream.mpf"
+    cli("fit", "--stream", "--window", "500", folder / "holes.csv", "-m", model, "-q")
+    assert (polyaforest.load(model).n_points_, polyaforest.load(model).n_seen_) == (500, 4029)  # not the first row
+    err = cli("fit", folder / "metrics.csv", "-m", model, "--key", "host")[2]
+    assert err.endswith("stream.mpf holds 4,032 points, which `forget` can take out by host.\n")
+    assert cli("forget", "-m", model, "--key", "web-2")[0] == 0
+    held = polyaforest.load(model)
+    np.testing.assert_array_equal(held.points_, metrics.filter(pl.col("host") == "web-1").select(METRICS).to_numpy())
+    assert cli("score", "-m", model, folder / "metrics.csv", "-q", "--fail-on-anomaly")[0] == 1
+
+
+def test_a_model_of_a_series_scores_what_came_before_as_if_it_came_next(cli, folder, rush):
+    model = folder / "series.mpf"
+    code, _, err = cli("fit", folder / "metrics.csv", "-m", model, "--shingle", "4", "--columns", "errors,cpu")
+    assert (code, err.splitlines()[-1]) == (0, f"{model} holds 1,024 points, and can go on learning.")
+    code, out, _ = cli("score", "-m", model, folder / "metrics.csv", "--only-anomalies")
+    flagged = pl.read_csv(out.encode())
+    assert code == 0
+    assert set(rush[::2]) <= set(flagged["row"])
+    code, out, _ = cli("explain", "-m", model, folder / "metrics.csv", "--row", rush[-1])
+    assert code == 0
+    assert "errors[-2]" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--batch", "--key", "host"], "--key is for streams"),
+        (["--like", "x.mpf"], "add --batch"),
+        (["--batch", "--like", "x.mpf", "--seed", "1"], "--seed is taken from the model"),
+        (["--window", "9"], "add --stream"),
+    ],
+)
+def test_fit_refuses_what_does_not_go_together(cli, folder, args, words):
+    code, out, err = cli("fit", folder / "quiet.csv", "-m", folder / "never.mpf", *args)
+    assert (code, out) == (2, "")
+    assert words in " ".join(err.split())
+    assert not (folder / "never.mpf").exists()
+
+
+# ---- a process among others ------------------------------------------------------------------------------------------
+
+TWICE = """
+import os
+from polyaforest.cli import run
+for _ in range(2):
+    try:
+        run(["detect", "metrics.csv", "--top", "1"])
+    except SystemExit as left:
+        assert left.code == 0
+    os.environ["NO_COLOR"] = "1"
+"""
+
+
+def test_colours_are_for_terminals_and_for_those_who_want_them(folder):
+    controller, terminal = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE], cwd=folder, stdout=terminal, stderr=subprocess.PIPE, text=True, check=True
+    )
+    os.close(terminal)
+    seen = os.read(controller, 1 << 16).decode()
+    os.close(controller)
+    coloured, plain = seen.split("more events: ")[:2]
+    assert "\x1b[1m20 of 4,032 rows stand out" in coloured
+    assert "\x1b[31merrors" in coloured
+    assert "20 of 4,032 rows stand out" in plain
+    assert "\x1b[1m20 of" not in plain
+    assert "\x1b" not in done.stderr
+
+
+def test_a_pipe_in_and_a_pipe_out_that_closes(folder):
+    with open(folder / "metrics.csv", "rb") as file:
+        words = ["detect", "-", "--stream", "--out", "-", "-q"]
+        program = subprocess.Popen(
+            [*PROGRAM, *words], stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert program.stdout is not None
+        assert program.stderr is not None
+        header = program.stdout.readline()
+        program.stdout.close()
+        assert (program.wait(), program.stderr.read()) == (0, "")
+    program.stderr.close()
+    assert header.startswith("row,timestamp,requests,")
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+CONSOLE = re.compile(
+    r"^```console\n\$ polyaforest (?P<args>.*?)(?: \| head -n (?P<head>\d+))?\n(?P<shown>.*?)^```$", re.M | re.S
+)
+
+
+def test_the_page_shows_what_is_printed(cli, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "detect.md").read_text("utf-8")
+    write_example(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    blocks = list(CONSOLE.finditer(page))
+    assert len(blocks) == page.count("```console") > 5
+    for block in blocks:
+        code, out, err = cli(*block["args"].split())
+        said = err + "".join(out.splitlines(keepends=True)[: int(block["head"] or 1000)])
+        assert (code, rounded(said)) == (0, rounded(block["shown"]))
+
+
+def rounded(text: str) -> str:
+    """The text, without the digits of numbers that may differ from one machine to another."""
+    return re.sub(r"-?\d+\.\d{9,}", lambda found: f"{float(found[0]):.6g}", text)

@@ -1,0 +1,235 @@
+"""Shingles against a slow oracle that knows the rules by heart, and series that must not depend on chunks."""
+
+import copy
+import json
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyaforest import Reservoir, StreamingMPF, Window
+from polyaforest.datasets import shingle
+from polyaforest.timeseries import EventTracker, SeriesMPF, find_events
+from polyaforest.timeseries._shingles import Pattern, lay, new_track
+
+# ---- the rules once more, slowly -------------------------------------------------------------------------------------
+
+
+def steps_of(rows, times, every, max_gap):
+    """Readings in even steps: a list of lists of values, and the step of each row."""
+    steps, places = [], []
+    for i, row in enumerate(rows):
+        if i and times is not None and every:
+            missing = max(round((times[i] - times[i - 1]) / every) - 1, 0)
+            steps += [[np.nan] * len(row) for _ in range(missing)]
+        places.append(len(steps))
+        steps.append(list(row))
+    for channel in range(len(rows[0])):
+        known = [k for k, step in enumerate(steps) if not np.isnan(step[channel])]
+        for left, right in pairwise(known):
+            if right - left - 1 <= max_gap:
+                for k in range(left + 1, right):
+                    share = (k - left) / (right - left)
+                    steps[k][channel] = (1 - share) * steps[left][channel] + share * steps[right][channel]
+    return steps, places
+
+
+def spacing(times, n):
+    gaps = [b - a for a, b in pairwise(times[:n]) if b > a]
+    return float(np.median(gaps)) if gaps else 0.0
+
+
+def naive_shingles(rows, times, every, pattern):
+    """The shingle that ends at each row, None where there is none."""
+    shingles = []
+    for i in range(len(rows)):
+        is_known = times is None or every is not None or i >= pattern.shingle
+        width = every if every is not None or times is None else spacing(times, pattern.shingle + 1)
+        steps, _ = steps_of(rows[: i + 1], times, width, pattern.max_gap)
+        last = np.array(steps[-pattern.depth :])
+        if not is_known or np.isnan(rows[i]).any() or len(last) < pattern.depth or np.isnan(last).any():
+            shingles.append(None)
+        else:
+            shingles.append((np.diff(last, axis=0) if pattern.difference else last).ravel())
+    return shingles
+
+
+patterns = st.builds(Pattern, st.integers(1, 4), st.integers(0, 3), st.booleans(), st.just(()), st.just("UTC"))
+values = st.sampled_from([np.nan, np.nan, 0.0, 1.0, -2.5, 1e6, 3.0, 4.0, 5.0])
+
+
+@st.composite
+def series(draw, max_channels=2, max_rows=24):
+    """Readings with gaps, and with or without times that jitter, repeat and jump."""
+    n, n_channels = draw(st.integers(1, max_rows)), draw(st.integers(1, max_channels))
+    rows = np.array(draw(st.lists(values, min_size=n * n_channels, max_size=n * n_channels))).reshape(n, n_channels)
+    if not draw(st.booleans()):
+        return rows, None
+    gaps = draw(st.lists(st.sampled_from([1.0, 1.0, 1.0, 0.9, 1.3, 0.0, 2.0, 4.1, 9.0]), min_size=n, max_size=n))
+    return rows, np.cumsum(gaps)
+
+
+def laid_in_chunks(rows, times, every, pattern, cuts):
+    """Row by row what `lay` says of a series that comes in chunks: shingles and their oldest readings."""
+    track, shingles, oldest = new_track(rows.shape[1], np.nan if every is None else every), [], []
+    stamps = np.full(len(rows), np.nan) if times is None else times
+    for part in np.split(np.arange(len(rows)), cuts):
+        laid = lay(track, rows[part], stamps[part], int(part[0]) if len(part) else len(shingles), pattern)
+        found, since = iter(laid.shingles()), iter(laid.oldest().tolist())
+        shingles += [next(found) if is_whole else None for is_whole in laid.is_whole]
+        oldest += [next(since) if is_whole else None for is_whole in laid.is_whole]
+        track = laid.kept()
+        assert len(track.values) <= max(pattern.room, pattern.shingle)
+    return shingles, oldest
+
+
+@settings(max_examples=300)
+@given(series(), patterns, st.sampled_from([None, 1.0]), st.lists(st.integers(0, 24), max_size=6).map(sorted))
+def test_shingles_are_what_the_rules_say_in_chunks_of_any_size(given_series, pattern, every, cuts):
+    rows, times = given_series
+    expected = naive_shingles(rows, times, every, pattern)
+    found, _ = laid_in_chunks(rows, times, every, pattern, np.minimum(cuts, len(rows)))
+    assert [one is None for one in found] == [one is None for one in expected]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine is None or mine.tobytes() == theirs.tobytes()
+
+
+@settings(max_examples=100)
+@given(series(), patterns, st.data())
+def test_no_reading_changes_a_shingle_that_is_not_said_to_depend_on_it(given_series, pattern, data):
+    rows, times = given_series
+    shingles, oldest = laid_in_chunks(rows, times, 1.0, pattern, [])
+    r = data.draw(st.integers(0, len(rows) - 1))
+    others = laid_in_chunks(rows + 7.0 * (np.arange(len(rows)) == r)[:, None], times, 1.0, pattern, [])[0]
+    for i, (mine, other) in enumerate(zip(shingles, others, strict=True)):
+        if mine is None:
+            continue
+        is_changed = mine.tobytes() != other.tobytes()
+        is_said_to = oldest[i] <= r <= i
+        assert is_said_to or not is_changed
+        if rows.shape[1] == 1 and not np.isnan(rows[r, 0]):
+            assert is_said_to == is_changed
+
+
+@given(st.lists(st.floats(-9, 9), min_size=5, max_size=30), st.integers(1, 5))
+def test_without_gaps_shingles_are_those_of_the_data_sets(line, size):
+    rows = np.array(line)[:, None]
+    laid = lay(new_track(1, np.nan), rows, np.full(len(rows), np.nan), 0, Pattern(size, 3, False, (), "UTC"))
+    assert np.array_equal(laid.shingles(), shingle(line, size))
+
+
+# ---- series ----------------------------------------------------------------------------------------------------------
+
+
+def build(window=12, **parameters):
+    return SeriesMPF(StreamingMPF(n_estimators=3, window=window, random_state=0), **{"shingle": 3} | parameters)
+
+
+def same(one, other):
+    """Whether two series are in the same state, and hold the same."""
+    if not one._has_begun or not other._has_begun:
+        return one._has_begun == other._has_begun and one.keys_ == other.keys_
+    return (
+        one.keys_ == other.keys_
+        and one.forest_.keys_ == other.forest_.keys_
+        and one.forest_.points_.tobytes() == other.forest_.points_.tobytes()
+        and one.forest_.forest_.rng.tobytes() == other.forest_.forest_.rng.tobytes()
+        and one._memory.ledger.spans == other._memory.ledger.spans
+        and all(
+            np.array_equal(a, b, equal_nan=True) for a, b in zip(one._memory.track, other._memory.track, strict=True)
+        )
+    )
+
+
+@settings(max_examples=30)
+@given(
+    series(),
+    st.lists(st.integers(0, 24), max_size=5).map(sorted),
+    st.sampled_from([4, 12, Reservoir(3), Window(5, duration=6.0)]),
+    st.sampled_from([{}, {"difference": True}, {"calendar": ("time of day",)}, {"max_gap": 0, "every": 1.0}]),
+)
+def test_a_series_is_the_same_in_chunks_and_goes_on_from_a_copy(given_series, cuts, window, parameters):
+    rows, times = given_series
+    if times is None and ("calendar" in parameters or isinstance(window, Window)):
+        times = np.arange(len(rows)) * 1.0
+    whole, parts = build(window, **parameters), build(window, **parameters)
+    scores, found = whole.score_then_learn(rows, times=times), []
+    for part in filter(len, np.split(np.arange(len(rows)), np.minimum(cuts, len(rows)))):
+        found.append(parts.score_then_learn(rows[part], times=None if times is None else times[part]))
+        parts = copy.deepcopy(parts)
+    assert np.array_equal(scores, np.concatenate(found), equal_nan=True)
+    assert same(whole, parts)
+
+
+@settings(max_examples=40)
+@given(series(max_channels=1), st.sampled_from([6, 30, Reservoir(4)]), st.booleans(), st.data())
+def test_deletion_takes_exactly_the_shingles_that_the_reading_has_a_part_in(given_series, window, difference, data):
+    rows, times = given_series
+    model = build(window, difference=difference, every=1.0).partial_fit(rows, times=times)
+    before, known = (model.forest_.keys_ if model._has_begun else []), model.keys_
+    if not known:
+        return
+    r = data.draw(st.sampled_from(known))
+    touched = rows + 7.0 * (np.arange(len(rows)) == r)[:, None]
+    pattern = model._memory.pattern
+    plain, other = (naive_shingles(table, times, 1.0, pattern) for table in (rows, touched))
+    model.delete(r)
+    held = model.forest_.keys_ if model._has_begun else []
+    assert r not in model.keys_
+    kept = [i for i in before if plain[i].tobytes() == other[i].tobytes()]
+    if np.isnan(rows[r, 0]):  # has a part in what was filled in across it, too
+        assert set(held) <= set(kept)
+    else:
+        assert held == kept
+    assert held == [] or model.forest_.points_.tobytes() == np.stack([plain[i] for i in held]).tobytes()
+    assert set(model.keys_) <= set(known) - {r}
+    model._memory.ledger.check(model.n_seen_)
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+flags_and_scores = st.lists(st.tuples(st.booleans(), st.integers(-9, 0)), max_size=40)
+
+
+def naive_events(flagged, merge):
+    groups = []
+    for row in flagged:
+        if groups and row - groups[-1][-1] <= merge:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+@given(flags_and_scores, st.integers(1, 6), st.integers(0, 40), st.booleans())
+def test_events_are_runs_of_flagged_rows_and_the_same_online(rows, merge, stop, has_dates):
+    flags, scores = [flag for flag, _ in rows], [float(score) for _, score in rows]
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    times = [start + timedelta(minutes=i) if has_dates else 5.0 * i for i in range(len(rows))]
+    blame = {i: {"a": float(i)} for i in range(len(rows))}
+    events = find_events(flags, scores, times=times, blame=blame, merge=merge)
+    groups = naive_events([i for i, flag in enumerate(flags) if flag], merge)
+    assert [(event.first, event.last, event.n_flagged) for event in events] == [(g[0], g[-1], len(g)) for g in groups]
+    for event, group in zip(events, groups, strict=True):
+        peak = min(group, key=lambda i: scores[i])
+        assert (event.start, event.end, event.peak) == (times[group[0]], times[group[-1]], times[peak])
+        assert event.score == scores[peak]
+        assert event.blame == {"a": float(peak)}
+    tracker, online = EventTracker(merge), []
+    for i, (flag, score) in enumerate(zip(flags, scores, strict=True)):
+        if i == stop:
+            tracker = EventTracker.of_state(json.loads(json.dumps(tracker.state())))
+        online.append(tracker.update(i, flag, score, time=times[i], blame=blame[i]))
+        assert online[-1] is None or i - online[-1].last >= merge  # told as soon as it is certain
+    assert [event for event in (*online, tracker.close()) if event is not None] == events
+
+
+def test_the_oracle_can_tell():
+    rows, pattern = np.array([[0.0], [np.nan], [4.0], [5.0]]), Pattern(3, 1, False, (), "UTC")
+    assert naive_shingles(rows, None, None, pattern)[2].tolist() == [0.0, 2.0, 4.0]
+    assert naive_shingles(rows, None, None, pattern._replace(max_gap=0)) == [None] * 4
+    with pytest.raises(AssertionError):
+        assert naive_shingles(rows, None, None, pattern)[3] is None

@@ -1,0 +1,272 @@
+"""What `detect` says, what it merges, and where it draws the line, without reading a file."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import click
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyaforest import StreamingMPF
+from polyaforest.cli import _report as report
+from polyaforest.cli._findings import Findings
+from polyaforest.cli._judging import (
+    Judged,
+    Rule,
+    TableJudge,
+    flagged_of,
+    line_below_bulk,
+    named,
+    places_by_key,
+    refuse_disorder,
+    shares_as_strange,
+)
+from polyaforest.io.keys import keys_named, point_keys
+from polyaforest.io.tables import BadInput, Chunk, Columns, Rejected
+from polyaforest.timeseries import find_events
+
+NOON = 1_714_564_800.0  # 2024-05-01 12:00 UTC
+
+
+@pytest.fixture(scope="module")
+def explained():
+    """The explanation of a row whose second value is far too high."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal([50.0, 20.0, 5.0], [5.0, 2.0, 1.0], size=(400, 3))
+    forest = StreamingMPF(n_estimators=20, random_state=0).fit(rows)
+    return named(forest.explain([[50.0, 90.0, 5.0]])[0], ["cpu", "latency", "errors"])
+
+
+def summary(**changes):
+    facts = {"n_rows": 5000, "n_flagged": 7, "n_findings": 2, "in_events": True, "expected": 0.001}
+    return report.Summary(**{**facts, **changes})
+
+
+def chunk_of(rows, *, times=None, keys=None, first=1):
+    rows = np.asarray(rows, np.float64)
+    return Chunk(rows, np.arange(first, first + len(rows)), times, keys, None)
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "7 of 5,000 rows stand out, in 2 events. By chance alone up to about 5 might."),
+        ({"in_events": False}, "7 of 5,000 rows stand out. By chance alone up to about 5 might."),
+        ({"n_flagged": 1, "n_findings": 1, "expected": None}, "1 of 5,000 rows stands out, in 1 event."),
+        ({"n_rows": 90}, "7 of 90 rows stand out, in 2 events. By chance alone hardly any would."),
+        ({"n_flagged": 0}, "Nothing stands out: 0 of 5,000 rows. By chance alone up to about 5 might."),
+        ({"expected": None}, "7 of 5,000 rows stand out, in 2 events."),
+        ({"expected": 0.002, "is_share": True}, "7 of 5,000 rows stand out, in 2 events. At this rate about 10 do, "
+         "whatever they are like."),
+        ({"key": "host", "n_keys": 3}, "7 of 5,000 rows stand out, in 2 events, judged by each host apart (3). "
+         "By chance alone up to about 5 might."),
+    ],
+)  # fmt: skip
+def test_the_headline_says_how_much_is_chance(changes, words):
+    assert click.unstyle(report.headline(summary(**changes))) == words
+
+
+def test_the_report_names_rows_reasons_and_what_is_not_shown(explained):
+    event = report.Finding(
+        17, -9.0, 0.0004, NOON, "web-1", "req 7", 15, 19, NOON - 3600, NOON + 3600, 4, explained, ("errors",)
+    )
+    alone = report.Finding(3, -8.0, None, 60.5, id="req 3")
+    first, second, third, last = click.unstyle(report.report(summary(n_findings=3), [event, alone])).split("\n\n")
+    bits = f"{explained.surprise:.1f}"
+    assert first.endswith(f"A usual row has {explained.typical:.1f} bits of surprise; each bit more is half as likely.")
+    head, blame, missing = second.splitlines()
+    assert head == (
+        f"1. rows 15–19, web-1, 2024-05-01 11:00 to 13:00 (4 flagged, worst 17, req 7): {bits} bits, p = 0.0004"
+    )
+    assert blame.split()[:4] == ["latency", "90", "too", "high"]
+    assert "usual 1" in blame
+    assert "would be normal: 1" in blame
+    assert missing.strip() == "missing: errors"
+    assert third == "2. row 3, req 3, 60.5"
+    assert last == "1 more event: --top N prints more, --out FILE writes all."
+
+
+def test_reasons_on_one_line(explained):
+    bits = explained.blamed[0].bits
+    assert report.reason(explained, ["errors"]).startswith("latency 90 (usual 1")
+    assert report.reason(explained, ["errors"]).endswith(f"): {bits:+.1f} bits; missing: errors")
+    ordinary = SimpleNamespace(blamed=[])
+    assert report.reason(ordinary) == "no value by itself: the combination is rare"
+    assert report.reasons(ordinary) == ["no value by itself: the combination is rare"]
+
+
+def test_what_was_read_and_left_out():
+    columns = Columns(["cpu", "mem"], {"host": "text", "os": "text", "id": "counts the rows"}, "when", None, "name")
+    rejected = [Rejected(17, "it has 4 cells instead of 7", "..."), Rejected(30, "it is cut off", "...")]
+    table = SimpleNamespace(columns=columns, n_rows=5000, n_rejected=2, rejected=rejected)
+    assert report.reading_in_words(table, ["/data/metrics.csv"]) == [
+        "Read 5,000 rows of metrics.csv, using cpu, mem (2 of 7 columns).",
+        "Times from when. Names from name. Left out: host, os (text); id (counts the rows).",
+        "2 more rows left out: row 17: it has 4 cells instead of 7; row 30: it is cut off.",
+    ]
+    plain = SimpleNamespace(columns=Columns(["cpu"]), n_rows=1, n_rejected=0, rejected=[])
+    assert report.reading_in_words(plain, ["-"]) == ["Read 1 row of standard input, using cpu (1 of 1 column)."]
+    assert report.rejected_in_words(9, rejected).endswith("it is cut off; ....")
+    assert report.listed(map(str, range(20))) == "0, 1, 2, 3, 4, 5, 6, 7 and 12 others"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words", "iso"),
+    [
+        (NOON, "2024-05-01 12:00", "2024-05-01T12:00:00Z"),
+        (NOON + 7, "2024-05-01 12:00:07", "2024-05-01T12:00:07Z"),
+        (NOON + 0.25, "2024-05-01 12:00:00.25", "2024-05-01T12:00:00.250000Z"),
+        (12.5, "12.5", "12.5"),
+        (123456.0, "123456", "123456"),
+    ],
+)
+def test_times_are_dates_where_they_can_be(seconds, words, iso):
+    assert (report.moment(seconds), report.stamp(seconds)) == (words, iso)
+
+
+# ---- where the line is drawn -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_odd", [0, 1, 40, 180])
+def test_the_line_finds_many_anomalies_as_well_as_few(n_odd):
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(2000, 3))
+    rows[:n_odd] = rng.normal(9.0, 1.0, size=(n_odd, 3))
+    judged = TableJudge(chunk_of(rows), ["a", "b", "c"], Rule()).judge()
+    assert judged.is_anomaly[:n_odd].all()
+    assert judged.is_anomaly[n_odd:].sum() <= 4
+
+
+def test_counts_do_not_make_everything_stand_out():
+    rows = np.random.default_rng(2).poisson(0.3, size=(3000, 3))
+    judged = TableJudge(chunk_of(rows), ["a", "b", "c"], Rule()).judge()
+    assert judged.is_anomaly.mean() < 0.02
+
+
+def test_the_line_of_an_exponential_tail_is_where_it_should_be():
+    scores = -np.random.default_rng(3).exponential(size=200_000)
+    assert 0.0005 < (scores < line_below_bulk(scores, 0.001)).mean() < 0.0011
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=30))
+def test_p_values_are_the_share_that_is_as_strange(scores):
+    expected = [sum(other <= score for other in scores) / len(scores) for score in scores]
+    np.testing.assert_allclose(shares_as_strange(np.array(scores, np.float64)), expected)
+
+
+def test_too_few_rows_are_refused_or_told():
+    names, rows = ["a"], np.arange(30.0)[:, None]
+    with pytest.raises(BadInput, match="only 1 row: it takes at least 8 to tell what is usual"):
+        TableJudge(chunk_of([[1.0]]), names, Rule()).judge()
+    with pytest.raises(BadInput, match=r"at least 100 for a false alarm rate of 0.01"):
+        TableJudge(chunk_of(rows), names, Rule(false_alarm_rate=0.01)).judge()
+    with pytest.raises(BadInput, match="none of the 5 values of the key column has the 8 rows"):
+        TableJudge(chunk_of(rows, keys=[*"abcde"] * 6), names, Rule()).judge()
+    with pytest.raises(BadInput, match=r"30 different values in 30 rows.*--id"):
+        TableJudge(chunk_of(rows, keys=[str(i) for i in range(30)]), names, Rule()).judge()
+    judge = TableJudge(chunk_of(rows, keys=["a"] * 25 + ["b"] * 5), names, Rule())
+    assert np.isnan(judge.judge().scores).tolist() == [False] * 25 + [True] * 5
+    assert judge.too_small == {"b": 5}
+
+
+# ---- keys and order --------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=40))
+def test_rows_are_found_by_key_in_order(keys):
+    places = places_by_key(keys, len(keys))
+    assert {key: part.tolist() for key, part in places.items()} == {
+        key: [i for i, other in enumerate(keys) if other == key] for key in dict.fromkeys(keys)
+    }
+    assert places_by_key(None, 3)[""].tolist() == [0, 1, 2]
+
+
+@given(st.lists(st.lists(st.text("ab", max_size=2), max_size=8), max_size=4))
+def test_every_row_has_a_key_of_its_own_by_which_its_name_is_found(chunks):
+    held: list[int | str] = [7]
+    for names in chunks:
+        held += point_keys(names, held)
+    names = [name for chunk in chunks for name in chunk]
+    assert len(set(held)) == len(held)
+    for name in set(names):
+        assert keys_named(name, held) == [key for key, other in zip(held[1:], names, strict=True) if other == name]
+    assert keys_named("7", held) == [7]
+
+
+def test_names_with_the_sign_of_keys_are_refused():
+    with pytest.raises(ValueError, match="control character"):
+        point_keys(["a\x1f2"])
+
+
+def test_readings_out_of_order_are_named():
+    refuse_disorder(np.array([NOON, NOON, NOON + 60]), np.array([4, 5, 6]))
+    with pytest.raises(BadInput, match=r"row 6 is from 2024-05-01 12:00, .* from 2024-05-01 12:01: .*sort"):
+        refuse_disorder(np.array([NOON, NOON + 60, NOON]), np.array([4, 5, 6]))
+    with pytest.raises(BadInput, match="row 4"):
+        refuse_disorder(np.array([NOON]), np.array([4]), latest=NOON + 60)
+
+
+# ---- findings --------------------------------------------------------------------------------------------------------
+
+FLAGS = st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.integers(-4, 0)), min_size=1, max_size=60)
+
+
+def found_in(rows, cuts, rule, top=100, times=None):
+    """What is found in rows that come in chunks."""
+    found = Findings(Columns(["x"], time="t" if times is not None else None, key="k"), rule, top=top)
+    edges = sorted({0, len(rows), *(cut % len(rows) for cut in cuts)})
+    for start, stop in pairwise(edges):
+        flags, keys, scores = zip(*rows[start:stop], strict=True)
+        some = None if times is None else times[start:stop]
+        chunk = chunk_of(np.zeros((stop - start, 1)), keys=list(keys), first=start + 1, times=some)
+        values = np.array(scores, np.float64)
+        found.add(Judged(chunk, values, np.full(len(flags), 0.5), np.array(flags), {}))
+    found.close()
+    return found
+
+
+@given(FLAGS, st.lists(st.integers(0, 60), max_size=4))
+def test_events_are_those_of_each_key_however_the_rows_are_cut(rows, cuts):
+    found = found_in(rows, cuts, Rule("stream"))
+    expected = []
+    for key in "ab":
+        numbers = [i + 1 for i, row in enumerate(rows) if row[1] == key]
+        flags, scores = ([row[k] for row in rows if row[1] == key] for k in (0, 2))
+        for event in find_events(flags, scores, times=numbers, merge=5):
+            expected.append((event.peak, event.score, key, event.start, event.end, event.n_flagged))
+    findings = found.findings()
+    said = [(f.number, f.score, f.key, f.first, f.last, f.n_flagged) for f in findings]
+    assert sorted(said) == sorted(expected)
+    assert [f.score for f in findings] == sorted(f.score for f in findings)
+    assert found.summary().n_flagged == sum(row[0] for row in rows)
+    worst = found_in(rows, cuts, Rule("stream"), top=2)
+    assert [f.score for f in worst.findings()] == [f.score for f in findings[:2]]
+    assert worst.summary().n_findings == len(findings)
+
+
+def test_rows_of_a_table_are_findings_of_their_own_unless_they_have_times():
+    rows = [(True, "a", -9), (True, "a", -8), (False, "a", 0), (True, "a", -7)]
+    assert [f.number for f in found_in(rows, [], Rule()).findings()] == [1, 2, 4]
+    backwards = found_in(rows, [], Rule(), times=np.array([4e9, 3e9, 2e9, 1e9])).findings()
+    assert [(f.number, f.first, f.last, f.start, f.end) for f in backwards] == [(1, 1, 4, 1e9, 4e9)]
+
+
+def test_what_is_written_keeps_the_names_of_the_input_apart(explained):
+    columns = Columns(["cpu", "score", "errors"], time="when", id="row")
+    chunk = Chunk(np.array([[1.0, np.nan, 3.0]] * 2), np.array([4, 5]), np.array([NOON, NOON]), None, ["a", "b"])
+    judged = Judged(chunk, np.array([-9.0, np.nan]), np.array([0.1, np.nan]), np.array([True, False]), {0: explained})
+    written = Findings(columns, Rule()).written(judged)
+    assert list(written) == ["row", "when", "row_", "cpu", "score_", "errors", "score", "p_value", "is_anomaly",
+                             "blamed", "reason"]  # fmt: skip
+    first = [next(iter(column)) for column in written.values()]
+    assert first[:4] == [4, "2024-05-01T12:00:00Z", "a", 1.0]
+    np.testing.assert_array_equal(first[4:8], [np.nan, 3.0, -9.0, 0.1])
+    assert written["blamed"] == [["latency"], []]
+    assert written["reason"][0].endswith("missing: score")
+    assert flagged_of(judged).chunk.numbers.tolist() == [4]
+    assert flagged_of(judged).explanations == {0: explained}

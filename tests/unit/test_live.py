@@ -1,0 +1,427 @@
+"""What watch is made of: judging with reasons, models kept by key, lines that can be taken back, and the loop."""
+
+import json
+import sqlite3
+from contextlib import closing, contextmanager, suppress
+from io import BytesIO
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from polyaforest import ModelFileError, StreamingMPF
+from polyaforest._validation import NamedRows
+from polyaforest.io.records import Record, RecordReader
+from polyaforest.live.judging import judge_and_explain
+from polyaforest.live.outputs import FileLines, PipeLines
+from polyaforest.live.stock import Stock, is_stock, read_model, read_notes
+from polyaforest.live.watcher import Cadence, Watcher
+from polyaforest.timeseries import SeriesMPF
+
+ROWS = np.random.default_rng(8).normal(size=(220, 2))
+ROWS[[150, 151, 200]] = [[30.0, 0.0], [25.0, 25.0], [0.0, -40.0]]
+
+
+NAMED = NamedRows(ROWS, ["cpu", "disk"])
+
+
+def forest():
+    return StreamingMPF(n_estimators=5, window=40, missing="marginalise", random_state=1)
+
+
+def series():
+    return SeriesMPF(forest(), shingle=3)
+
+
+# ---- judging ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [forest, series])
+def test_verdicts_and_reasons_do_not_depend_on_the_chunks(make):
+    named = NamedRows(ROWS, ["cpu", "disk"])
+    whole, reasons = judge_and_explain(make(), named)
+    assert whole.is_anomaly[150]
+    assert sorted(reasons) == np.flatnonzero(whole.is_anomaly).tolist()
+    detector, again, found, start = make(), [], {}, 0
+    for size in (1, 120, 16, 14, 3, 40, 26):
+        judged, some = judge_and_explain(detector, named[start : start + size])
+        again.append(judged)
+        found |= {start + i: explanation for i, explanation in some.items()}
+        start += size
+    assert start == len(ROWS)
+    for mine, theirs in zip(whole, zip(*again, strict=True), strict=True):
+        assert np.array_equal(mine, np.concatenate(theirs), equal_nan=True)
+    assert {i: why.to_dict() for i, why in found.items()} == {i: why.to_dict() for i, why in reasons.items()}
+
+
+def test_reasons_are_those_of_the_forest_before_the_row():
+    detector = forest()
+    judge_and_explain(detector, ROWS[:150])
+    line = float(detector.judge(ROWS[150:151]).lines[0])
+    before = detector.explain(ROWS[150:151], line=line)[0]
+    _, reasons = judge_and_explain(detector, ROWS[150:190])
+    assert reasons[0].to_dict() == before.to_dict()
+    assert reasons[0].surprise == pytest.approx(-judge_and_explain_score(ROWS) / np.log(2))
+
+
+def judge_and_explain_score(rows):
+    return forest().score_then_learn(rows)[150]
+
+
+def test_a_row_with_gaps_is_explained_by_what_is_there():
+    rows = ROWS.copy()
+    rows[200, 0] = np.nan
+    judged, reasons = judge_and_explain(forest(), rows)
+    assert judged.is_anomaly[200]
+    assert reasons[200].blamed[0].feature == 1
+
+
+# ---- models by key ---------------------------------------------------------------------------------------------------
+
+
+def fed(stock, keys=("a", "b", "c"), rounds=4):
+    """Scores of models that take turns."""
+    return [
+        stock[key].detector.score_then_learn(ROWS[20 * turn : 20 * turn + 20] + place)
+        for turn in range(rounds)
+        for place, key in enumerate(keys)
+    ]
+
+
+def test_models_that_wait_on_disk_go_on_bit_for_bit(tmp_path):
+    with Stock(None, forest) as roomy, Stock(tmp_path / "m", forest, most=1) as tight:
+        assert all(np.array_equal(mine, theirs) for mine, theirs in zip(fed(roomy), fed(tight), strict=True))
+        assert (roomy.n_in_memory, tight.n_in_memory) == (3, 1)
+        assert len(tight) == 3
+
+
+def test_what_was_not_committed_is_gone_and_what_was_is_not(tmp_path):
+    with Stock(tmp_path / "m", forest, most=1) as stock:
+        fed(stock, rounds=2)
+        stock.commit({"position": 17})
+        expected = [stock[key].detector.score_samples(ROWS) for key in "abc"]
+        fed(stock, rounds=3)  # models are put back, but that is not kept
+    with Stock(tmp_path / "m", forest) as stock:
+        assert stock.notes == {"position": 17}
+        assert all(
+            np.array_equal(stock[key].detector.score_samples(ROWS), e) for key, e in zip("abc", expected, strict=True)
+        )
+    assert read_notes(tmp_path / "m") == ({"position": 17}, ["a", "b", "c"])
+    assert np.array_equal(read_model(tmp_path / "m", "b").score_samples(ROWS), expected[1])
+    with pytest.raises(KeyError, match="'d'"):
+        read_model(tmp_path / "m", "d")
+
+
+def test_notes_of_a_stream_stay_with_it(tmp_path):
+    with Stock(tmp_path / "m", forest, most=1) as stock:
+        fed(stock, rounds=1)
+        stock["a"].notes["rows"] = 7
+        fed(stock, rounds=1)
+        assert stock["a"].notes == {"rows": 7}
+
+
+def test_a_stream_can_be_forgotten(tmp_path):
+    with Stock(tmp_path / "m", forest) as stock:
+        fed(stock, rounds=1)
+        stock.forget("b")
+        with pytest.raises(KeyError, match="no stream 'z'"):
+            stock.forget("z")
+        stock.commit({})
+        assert len(stock) == 2
+    assert read_notes(tmp_path / "m")[1] == ["a", "c"]
+
+
+def test_only_one_may_write_but_others_may_read(tmp_path):
+    with Stock(tmp_path / "m", forest) as stock:
+        fed(stock, rounds=1)
+        stock.commit({"n": 1})
+        with pytest.raises(BlockingIOError, match="in use"):
+            Stock(tmp_path / "m", forest)
+        assert read_notes(tmp_path / "m")[0] == {"n": 1}
+
+
+def test_other_files_are_refused(tmp_path):
+    (tmp_path / "text").write_text("nothing of the kind" * 100)
+    with pytest.raises(ModelFileError, match="not a file of models"):
+        Stock(tmp_path / "text", forest)
+    other = sqlite3.connect(tmp_path / "other")
+    other.execute("CREATE TABLE cats (name TEXT)")
+    other.close()
+    for use in (lambda: Stock(tmp_path / "other", forest), lambda: read_notes(tmp_path / "other")):
+        with pytest.raises(ModelFileError, match="not one of polyaforest"):
+            use()
+    with pytest.raises(FileNotFoundError):
+        read_notes(tmp_path / "nowhere")
+    with pytest.raises(OSError, match="cannot be opened"):
+        Stock(tmp_path / "no" / "where", forest)
+    Stock(tmp_path / "new", forest).close()
+    with sqlite3.connect(tmp_path / "new") as newer:
+        newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    with pytest.raises(ModelFileError, match="upgrade"):
+        Stock(tmp_path / "new", forest)
+    assert is_stock(tmp_path / "new")
+    assert not is_stock(tmp_path / "text")
+
+
+def test_a_damaged_model_is_refused(tmp_path):
+    with Stock(tmp_path / "m", forest) as stock:
+        fed(stock, rounds=1)
+        stock.commit({})
+    with sqlite3.connect(tmp_path / "m") as file:
+        file.execute("UPDATE models SET model = substr(model, 1, 1000) WHERE key = 'a'")
+    file.close()
+    with Stock(tmp_path / "m", forest) as stock, pytest.raises(ModelFileError):
+        stock["a"]
+
+
+# ---- lines -----------------------------------------------------------------------------------------------------------
+
+
+def test_lines_after_a_mark_can_be_taken_back(tmp_path):
+    lines = FileLines(str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    empty = lines.mark()
+    lines.write(b"one\n")
+    mark = lines.mark()
+    lines.write(b"two\n")
+    lines.rewind(mark)
+    assert (tmp_path / "out").read_bytes() == b"one\n"
+    lines.write(b"three\n")
+    assert (tmp_path / "out").read_bytes() == b"one\nthree\n"
+    lines.rewind({**mark, "path": "another"})
+    lines.rewind({**mark, "length": 1000})
+    lines.rewind(None)
+    assert (tmp_path / "out").read_bytes() == b"one\nthree\n"
+    lines.rewind(empty)
+    lines.close()
+    assert (tmp_path / "out").read_bytes() == b""
+
+
+def test_a_place_that_cannot_be_written_to_is_told_at_once(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        FileLines(str(tmp_path / "no" / "out"))
+    with pytest.raises(IsADirectoryError):
+        FileLines(str(tmp_path))
+
+
+# ---- the loop --------------------------------------------------------------------------------------------------------
+
+
+class ListSource:
+    """Records in memory, handed out in pieces of the sizes given, then one by one."""
+
+    def __init__(self, records, sizes=(), can_replay=True):
+        self._records, self._sizes, self._next = records, list(sizes), 0
+        self.can_replay, self.notices, self.position = can_replay, [], 0
+
+    def read(self, most, wait):
+        if self.position == len(self._records):
+            return None
+        size = min(most, self._sizes.pop(0) if self._sizes else 1000)
+        taken = self._records[self.position : self.position + size]
+        self.position += len(taken)
+        return [Record(str(self.position - len(taken) + i), data) for i, data in enumerate(taken)]
+
+    def seek(self, position):
+        self.position = position
+
+    def close(self):
+        pass
+
+
+def as_lines(rows, hosts=2, **more):
+    return [
+        json.dumps({"host": f"web-{i % hosts}", "cpu": row[0], "disk": row[1], **more}).encode()
+        for i, row in enumerate(rows.tolist())
+    ]
+
+
+@contextmanager
+def watching(folder, source, stock, **options):
+    reader = options.pop("reader", None) or RecordReader(key="host")
+    out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
+    with closing(Watcher(source, reader, stock, out, bad, **options)) as loop:
+        yield loop
+
+
+def written(folder, name="out"):
+    path = folder / name
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_every_record_gets_a_line_with_reasons_for_those_that_are_flagged(tmp_path):
+    rows = np.repeat(ROWS, 2, axis=0)
+    with Stock(None, forest) as stock, watching(tmp_path, ListSource(as_lines(rows)), stock) as loop:
+        loop.resume()
+        loop.run()
+    lines = written(tmp_path)
+    assert [line["position"] for line in lines] == [str(i) for i in range(len(rows))]
+    expected = forest().judge_then_learn(ROWS)
+    for host in (0, 1):
+        mine = lines[host::2]
+        assert {line["key"] for line in mine} == {f"web-{host}"}
+        assert [line["score"] for line in mine] == expected.scores.tolist()
+        assert [line["is_anomaly"] for line in mine] == expected.is_anomaly.tolist()
+    assert lines[300]["reasons"][0]["feature"] == "cpu"
+    assert lines[300]["reasons"][0]["side"] == "high"
+    assert "cpu >" in lines[300]["region"]
+    assert all("reasons" not in line for line in lines if not line["is_anomaly"])
+    assert loop.counts.anomalies == 2 * expected.is_anomaly.sum()
+
+
+def test_bad_records_are_put_aside_with_a_reason_and_harm_nobody(tmp_path):
+    good = as_lines(ROWS, hosts=1)
+    bad = [b"\xff\xfe", b"{", b"[1]", b'{"host": "web-0", "cpu": 1e400, "disk": 1}', b'{"cpu": 1, "disk": 2}']
+    bad += [b'{"host": "web-0", "cpu": "hot", "disk": 2}', b'{"host": "web-0"}', b'{"host": "new", "cpu": 1}']
+    mixed = [*good[:50], *bad, *good[50:]]
+    for name, records in (("mixed", mixed), ("clean", good)):
+        (tmp_path / name).mkdir()
+        with Stock(None, forest) as stock, watching(tmp_path / name, ListSource(records, [60]), stock) as loop:
+            loop.run()
+    scores = [[line["score"] for line in written(tmp_path / name)] for name in ("mixed", "clean")]
+    assert scores[0] == scores[1]
+    aside = written(tmp_path / "mixed", "bad")
+    assert sorted(line["position"] for line in aside) == [str(50 + i) for i in range(len(bad))]
+    assert all(line["reason"] for line in aside)
+    assert not (tmp_path / "clean" / "bad").exists()
+
+
+def test_a_record_that_the_model_refuses_is_put_aside_alone(tmp_path):
+    huge = b'{"host": "web-0", "cpu": 1e301, "disk": 0.0}'  # beyond what can be measured
+    records = as_lines(ROWS, hosts=1)
+    with (
+        Stock(None, forest) as stock,
+        watching(tmp_path, ListSource([*records[:30], huge, *records[30:]]), stock) as loop,
+    ):
+        loop.run()
+    assert [line["position"] for line in written(tmp_path, "bad")] == ["30"]
+    assert [line["score"] for line in written(tmp_path)] == forest().score_then_learn(ROWS).tolist()
+
+
+def test_only_anomalies(tmp_path):
+    with (
+        Stock(None, forest) as stock,
+        watching(tmp_path, ListSource(as_lines(ROWS, hosts=1)), stock, only_anomalies=True) as loop,
+    ):
+        loop.run()
+    expected = np.flatnonzero(forest().judge_then_learn(ROWS).is_anomaly)
+    assert [int(line["position"]) for line in written(tmp_path)] == expected.tolist()
+
+
+def test_neighbours_become_events(tmp_path):
+    with (
+        Stock(None, forest) as stock,
+        watching(tmp_path, ListSource(as_lines(ROWS, hosts=1), [7, 151, 3]), stock, merge=3) as loop,
+    ):
+        loop.run()
+    events = [line["event"] for line in written(tmp_path)]
+    both = [event for event in events if event["first"] <= 150 <= event["last"]]
+    assert both[0]["n_flagged"] >= 2
+    assert {"cpu", "disk"} == set(both[0]["blame"])
+    assert sum(event["n_flagged"] for event in events) == forest().judge_then_learn(ROWS).is_anomaly.sum()
+
+
+def test_records_can_be_forgotten_by_their_names(tmp_path):
+    records = [
+        json.dumps({"user": f"u{i % 60}", "cpu": a, "disk": b}).encode() for i, (a, b) in enumerate(ROWS.tolist())
+    ]
+    with (
+        Stock(None, forest) as stock,
+        watching(tmp_path, ListSource(records), stock, reader=RecordReader(id="user")) as loop,
+    ):
+        loop.run()
+        assert {key.split("\x1f")[0] for key in stock[""].detector.keys_} <= {f"u{i}" for i in range(60)}
+
+
+class KilledError(Exception):
+    """Stands for the end of the process."""
+
+
+class DyingSource(ListSource):
+    """A source at which the process dies after so many reads."""
+
+    def __init__(self, *args, reads):
+        super().__init__(*args)
+        self._reads = reads
+
+    def read(self, most, wait):
+        if not self._reads:
+            raise KilledError
+        self._reads -= 1
+        return super().read(most, wait)
+
+
+@settings(
+    max_examples=8,
+    phases=[Phase.explicit, Phase.generate],
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    deaths=st.lists(st.integers(0, 6), max_size=4),
+    sizes=st.lists(st.integers(1, 60), max_size=8),
+    every=st.integers(30, 90),
+    merge=st.sampled_from([None, 5]),
+)
+def test_whenever_it_dies_nothing_is_lost_or_counted_twice(tmp_path_factory, deaths, sizes, every, merge):
+    records = as_lines(ROWS)
+    records.insert(100, b"junk")
+
+    def live(folder, source):
+        with (
+            Stock(folder / "m", forest, most=1) as stock,
+            watching(folder, source, stock, cadence=Cadence(every, 1e9, 50), merge=merge) as loop,
+        ):
+            loop.resume()
+            loop.run()
+            return loop.counts
+
+    calm, rough = tmp_path_factory.mktemp("calm"), tmp_path_factory.mktemp("rough")
+    expected = live(calm, ListSource(records))
+    for reads in deaths:
+        with suppress(KilledError):  # or it has come to the end before
+            live(rough, DyingSource(records, sizes, reads=reads))
+    assert live(rough, ListSource(records, sizes)) == expected
+    for name in ("out", "bad"):
+        assert written(rough, name) == written(calm, name)
+    for key in ("web-0", "web-1"):
+        one, other = (read_model(folder / "m", key).score_samples(NAMED) for folder in (calm, rough))
+        assert np.array_equal(one, other)
+
+
+def test_another_source_begins_at_its_beginning(tmp_path):
+    for where, rows in (("a", ROWS[:100]), ("b", ROWS[100:])):
+        with (
+            Stock(tmp_path / "m", forest) as stock,
+            watching(tmp_path, ListSource(as_lines(rows, hosts=1)), stock, where=where) as loop,
+        ):
+            assert not loop.resume()
+            loop.run()
+    assert [line["score"] for line in written(tmp_path)] == forest().score_then_learn(ROWS).tolist()
+
+
+def test_a_source_that_begins_anew_can_be_skipped(tmp_path):
+    for n in (100, len(ROWS)):
+        with (
+            Stock(tmp_path / "m", forest) as stock,
+            watching(tmp_path, ListSource(as_lines(ROWS[:n], hosts=1), can_replay=False), stock) as loop,
+        ):
+            loop.resume(skip_seen=True)
+            loop.run()
+    assert [line["score"] for line in written(tmp_path)] == forest().score_then_learn(ROWS).tolist()
+
+
+def test_what_cannot_be_delivered_is_not_saved(tmp_path):
+    class Deaf(BytesIO):
+        def write(self, lines):
+            raise BrokenPipeError
+
+    with Stock(tmp_path / "m", forest) as stock:
+        bad = FileLines(str(tmp_path / "bad"))
+        loop = Watcher(ListSource(as_lines(ROWS)), RecordReader(key="host"), stock, PipeLines(Deaf()), bad)
+        loop.resume()
+        with pytest.raises(BrokenPipeError):
+            loop.run()
+    assert read_notes(tmp_path / "m")[0]["position"] == 0

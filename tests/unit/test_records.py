@@ -1,0 +1,245 @@
+"""Live records made into rows: what is read, what is bad and why, and what the first good record settles."""
+
+import math
+import pickle
+
+import orjson
+import pytest
+
+from polyaforest.io._times import seconds
+from polyaforest.io.records import LONGEST_LINE, Record, RecordReader, Row
+
+
+def parse(reader, *lines):
+    return [reader.parse(Record(str(place), line)) for place, line in enumerate(lines, 1)]
+
+
+def same(row, values, **others):
+    expected = Row(values, **({"time": None, "key": None, "id": None} | others))
+    return repr(row) == repr(expected)  # NaN is not equal to itself
+
+
+def test_the_first_record_settles_format_time_and_columns():
+    reader = RecordReader(key="host", id="request")
+    line = b'{"@timestamp": "2024-05-01T00:00:00Z", "host": "a", "request": 7, "cpu": {"user": 1, "io": {"wait": 2.5}},'
+    line += b' "up": true, "tags": ["x"], "zone": "eu", "count": "12"}'
+    [row] = parse(reader, line)
+    assert same(row, [1.0, 2.5, 1.0], time=1714521600.0, key="a", id="7")
+    assert reader.names == ["cpu.user", "cpu.io.wait", "up"]
+    assert (reader.format, reader.time) == ("jsonl", "@timestamp")
+    assert reader.skipped == {"tags": "a list", "zone": "text", "count": "text"}
+
+
+def test_missing_fields_and_nulls_are_gaps_and_other_fields_are_ignored():
+    rows = parse(RecordReader(), b'{"a": 1, "b": 2}', b'{"b": null, "c": "new", "a": 3}', b'{"x": 1}')
+    assert same(rows[1], [3.0, math.nan])
+    assert same(rows[2], [math.nan, math.nan])
+
+
+def test_columns_that_are_named_come_in_that_order_and_may_be_text():
+    reader = RecordReader(columns=["b", "a.x", "dotted.name"])
+    [row] = parse(reader, b'{"a": {"x": "4"}, "b": "true", "c": 5, "dotted.name": " 1e3 "}')
+    assert same(row, [1.0, 4.0, 1000.0])
+    assert reader.names == ["b", "a.x", "dotted.name"]
+    assert reader.skipped == {"c": "not asked for"}
+
+
+def test_a_first_record_without_any_of_the_named_columns_says_what_it_has():
+    [reason] = parse(RecordReader(columns=["cpu"]), b'{"CPU": 1}')
+    assert "'cpu'" in reason
+    assert "'CPU'" in reason
+
+
+GOOD = b'{"ts": 1700000000, "host": "a", "a": 1.5, "b": 2}'
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"junk", "no JSON"),
+        (b'{"a": 1', "no JSON"),
+        (b"[1, 2]", "no object"),
+        (b"3", "no object"),
+        (b'{"ts": 1, "host": "a", "a": "high", "b": 2}', "'a' is text: high"),
+        (b'{"ts": 1, "host": "a", "a": "1.5", "b": 2}', "'a' is text: 1.5"),
+        (b'{"ts": 1, "host": "a", "a": [1], "b": 2}', "'a' is a list"),
+        (b'{"ts": 1, "host": "a", "a": {"x": 1}, "b": 2}', "'a' is an object"),
+        (b'{"ts": 1, "host": "a", "a": NaN, "b": 2}', "'a' is not finite: nan"),
+        (b'{"ts": 1, "host": "a", "a": 1, "b": -Infinity}', "'b' is not finite: -inf"),
+        (b'{"ts": 1, "host": "a", "a": 1, "b": 1e400}', "'b' is not finite: inf"),
+        (b'{"ts": 1, "host": "a", "a": 1' + b"0" * 400 + b', "b": 1}', "'a' is not finite: inf"),
+        (b'{"ts": 1, "host": "\xff", "a": 1, "b": 1}', "byte 20 is not UTF-8"),
+        (b'{"ts": 1, "host": "\\ud800", "a": 1, "b": 1}', "no JSON"),
+        (b"\x00\xfe\x80" * 20, "not UTF-8"),
+        (b'{"ts": "noon", "host": "a", "a": 1, "b": 1}', "'ts' is no time: noon"),
+        (b'{"ts": true, "host": "a", "a": 1, "b": 1}', "'ts' is no time: True"),
+        (b'{"host": "a", "a": 1, "b": 1}', "the time 'ts' is missing"),
+        (b'{"ts": 1, "a": 1, "b": 1}', "the key 'host' is missing"),
+        (b'{"ts": 1, "host": "", "a": 1, "b": 1}', "the key 'host' is missing"),
+        (b'{"ts": 1, "host": ["a"], "a": 1, "b": 1}', "'host' is a list"),
+        (b'{"pad": "' + b"x" * LONGEST_LINE + b'", "ts": 1, "host": "a", "a": 1, "b": 1}', "longer than 1,048,576"),
+        (b"[" * 100_000, "no JSON"),
+        (b'{"a":' * 100_000, "no JSON"),
+    ],
+)
+def test_a_bad_record_has_a_reason_and_the_next_is_read_as_before(line, reason):
+    good, bad, again = parse(RecordReader(key="host"), GOOD, line, GOOD)
+    assert reason in bad
+    assert good == again == Row([1.5, 2.0], 1700000000.0, "a", None)
+
+
+def test_what_is_not_used_may_be_anything():
+    reader = RecordReader(columns=["a"])
+    assert same(parse(reader, b'{"a": 1, "b": NaN, "c": [1e999, {}]}')[0], [1.0])
+
+
+def test_blank_lines_are_no_records():
+    for format in ("auto", "jsonl", "csv"):
+        reader = RecordReader(format)
+        assert parse(reader, b"", b" \r", b"\t") == [None] * 3
+    assert parse(RecordReader(), GOOD, b"", b"  ")[1:] == [None, None]
+
+
+def test_a_byte_order_mark_is_stepped_over():
+    assert same(parse(RecordReader(), b'\xef\xbb\xbf{"a": 1}')[0], [1.0])
+    assert same(parse(RecordReader(), b"\xef\xbb\xbfa,b", b"1,2")[1], [1.0, 2.0])
+
+
+def test_csv_has_a_header_gaps_quotes_and_truth_values():
+    reader = RecordReader(key="name")
+    rows = parse(
+        reader,
+        b"time,name,a,b,note\r",
+        b'2024-05-01 00:00:00,"x, y",1,true,hi\r',
+        b"1714521601000,z,NA,,",
+        b"1,z,1_0,0,",
+    )
+    assert rows[0] is None
+    assert same(rows[1], [1.0, 1.0], time=1714521600.0, key="x, y")
+    assert same(rows[2], [math.nan, math.nan], time=1714521601.0, key="z")
+    assert rows[3] == "'a' is text: 1_0"
+    assert (reader.format, reader.names, reader.skipped) == ("csv", ["a", "b"], {"note": "text"})
+
+
+@pytest.mark.parametrize("delimiter", [b"\t", b";", b"|"])
+def test_csv_may_have_other_delimiters(delimiter):
+    rows = parse(RecordReader(), delimiter.join([b"a", b"b"]), delimiter.join([b"1", b"2"]))
+    assert same(rows[1], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"1,2,3", "it has 3 fields where the header has 2"),
+        (b"1", "it has 1 fields where the header has 2"),
+        (b'1,"2', "no CSV"),
+        (b"1,x", "'b' is text: x"),
+        (b"1,nan", "'b' is not finite: nan"),
+        (b"1,1e400", "'b' is not finite: 1e400"),
+        (b"1,\xff", "byte 3 is not UTF-8"),
+        (b"x,y", "'a' is text: x"),
+        (b"b,n/a", "'a' is text: b"),
+    ],
+)
+def test_a_bad_line_of_csv_has_a_reason(line, reason):
+    _, good, bad, after = parse(RecordReader(), b"a,b", b"1,2", line, b"3,4")
+    assert same(good, [1.0, 2.0])
+    assert reason in bad
+    assert same(after, [3.0, 4.0])
+
+
+def test_a_header_that_comes_again_may_have_changed():
+    reader = RecordReader(time="t")
+    lines = [b"t,a,b", b"1,2,3", b"t,a,b", b"b,t,new,a", b"3,1,x,2", b"t,b", b"1,3", b"t,a,b", b"1,2,3"]
+    rows = parse(reader, *lines)
+    assert [row is None for row in rows] == [line.startswith((b"t", b"b")) for line in lines]
+    assert rows[1] == rows[4] == rows[8] == Row([2.0, 3.0], 1.0, None, None)
+    assert rows[6] == "the header has no column 'a'"
+
+
+def test_lines_of_nothing_but_numbers_need_no_header():
+    reader = RecordReader()
+    assert same(parse(reader, b"1,2")[0], [1.0, 2.0])
+    assert reader.names == ["column_1", "column_2"]
+    assert "no column 'cpu'" in parse(RecordReader(columns=["cpu"]), b"1,2")[0]
+
+
+def test_a_header_names_each_column_once():
+    assert "more than one column 'a'" in parse(RecordReader(), b"a,a")[0]
+
+
+def test_words_before_the_first_record_do_not_settle_the_format():
+    reader = RecordReader()
+    first, row = parse(reader, b"Starting up, please wait", b'{"a": 1}')
+    assert first is None  # it might have been a header
+    assert same(row, [1.0])
+    *_, row = parse(RecordReader(), b"Starting up, please wait", b"12 items found", b"a,b", b"1,2")
+    assert same(row, [1.0, 2.0])
+
+
+def test_rows_of_text_are_bad_and_not_headers_one_after_the_other():
+    _, *reasons = parse(RecordReader(), b"name,city", b"ann,rome", b"bob,oslo")
+    assert reasons == ["no field is a number"] * 2
+
+
+def test_fields_of_a_source_are_numbers_where_they_read_as_such():
+    reader = RecordReader(key="host")
+    fields = {"host": b"007", "ts": b"1700000000000", "a": b"1.5", "b": b"x", "c": b"\xff"}
+    assert same(parse(reader, fields)[0], [1.5], time=1.7e9, key="007")
+    assert reader.names == ["a"]
+    assert parse(reader, fields | {"a": b"\xff"})[0].startswith("'a' is not UTF-8")
+    assert parse(reader, fields | {"a": b"inf"})[0] == "'a' is not finite: inf"
+    assert parse(reader, fields | {"host": b"\xff"})[0].startswith("'host' is not UTF-8")
+    assert same(parse(reader, {"host": b"1", "ts": b"1"})[0], [math.nan], time=1.0, key="1")
+
+
+@pytest.mark.parametrize("name", ["data", "json", "anything"])
+def test_one_field_that_holds_an_object_stands_for_it(name):
+    reader = RecordReader()
+    assert same(parse(reader, {name: b' {"a": 1, "b": "2"}'})[0], [1.0])
+    assert "no JSON" in parse(reader, {name: b'{"a": '})[0]
+
+
+def test_a_reader_goes_on_from_its_state():
+    for lines in ([b"t,a,b", b"1,2,3", b"b,a,t", b"3,2,1"], [GOOD, b'{"ts": 5, "a": 1, "b": 7}'], [b"x;y", b"1;2"]):
+        whole = parse(RecordReader(time="t" if b"t" in lines[0][:1] else None), *lines)
+        for stop in range(len(lines)):
+            reader = RecordReader(time="t" if b"t" in lines[0][:1] else None)
+            first = parse(reader, *lines[:stop])
+            state = orjson.loads(orjson.dumps(reader.state()))
+            assert first + parse(RecordReader.of_state(state), *lines[stop:]) == whole
+
+
+def test_records_have_text_for_people():
+    assert Record("1", b"a\xff").text == "a\\xff"
+    assert Record("1", {"a": b"1", "b": b"\xff"}).text == "{'a': '1', 'b': b'\\xff'}"
+    assert len(Record("1", b"x" * 10_000).text) == 1000
+    assert pickle.loads(pickle.dumps(Record("1", b"a"))) == Record("1", b"a")
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(ValueError, match="one of auto, jsonl, csv; got 'xml'"):
+        RecordReader("xml")
+
+
+@pytest.mark.parametrize(
+    ("moment", "expected"),
+    [
+        ("2024-05-01", 1714521600.0),
+        ("2024-05-01T02:00:00.250+02:00", 1714521600.25),
+        ("2024-05-01T00:00:00,5Z", 1714521600.5),
+        (1714521600, 1714521600.0),
+        (1714521600250, 1714521600.25),
+        (1714521600250000, 1714521600.25),
+        ("1714521600250000000", 1714521600.25),
+        (-5, -5.0),
+    ],
+)
+def test_times_are_iso_or_numbers_since_1970(moment, expected):
+    assert seconds(moment) == expected
+
+
+@pytest.mark.parametrize("moment", ["", "noon", "2024-13-01", math.nan, math.inf, "1e400", None, True, [1]])
+def test_what_is_no_time_is_refused(moment):
+    with pytest.raises(ValueError, match="not a time"):
+        seconds(moment)

@@ -1,0 +1,433 @@
+"""Tables from files and pipes: which columns are used, what becomes of bad rows, and what is said of bad files."""
+
+import gzip
+import io
+import os
+import threading
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import numpy as np
+import polars as pl
+import pytest
+from numpy.testing import assert_array_equal
+
+from polyaforest.io import _batches, _csv, _parquet, tables
+from polyaforest.io.tables import BadInput, open_table, read_all
+
+NOON = datetime(2024, 5, 31, 12, tzinfo=UTC).timestamp()
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write bytes, text or rows of cells to a file and give its path."""
+
+    def write(content, name="table.csv"):
+        path = tmp_path / name
+        if isinstance(content, list):
+            content = "\n".join(",".join(map(str, row)) for row in content) + "\n"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def piped(monkeypatch):
+    """Make standard input a real pipe that is fed these bytes, and closed unless it is to stay open."""
+    opened = []
+
+    def feed(content, stays_open=False):
+        reading, writing = os.pipe()
+        stdin = open(reading)  # noqa: SIM115 - closed below
+        sink = open(writing, "wb")  # noqa: SIM115 - closed below
+        opened.extend([stdin, sink])
+        monkeypatch.setattr("sys.stdin", stdin)
+
+        def work():
+            sink.write(content)
+            sink.flush()
+            if not stays_open:
+                sink.close()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        opened.append(thread)
+
+    yield feed
+    for thing in reversed(opened):
+        thing.join() if isinstance(thing, threading.Thread) else thing.close()
+
+
+def everything(path, **options):
+    """A table and all its rows."""
+    table = open_table([path], **options)
+    return table, read_all(table)
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+def test_columns_of_numbers_are_used_and_the_others_have_a_reason(written):
+    names = "id,when,host,cpu,up,quoted,share,price,version,note,load"
+    row = '{i},2024-05-{day},web{i},{cpu},{up},"{cpu}",{i}%,$5,3,,{i}e1'
+    cpus = [5, 3, 8, 1, 9, 2, 7, 4, 6, 0, 5, 3]
+    lines = [row.format(i=i, day=10 + i, cpu=cpu, up=str(cpu > 4).lower()) for i, cpu in enumerate(cpus)]
+    lines[3] = lines[3].replace("3e1", "NA")
+    table, chunk = everything(written("\n".join([names, *lines])))
+    assert table.columns.used == ["cpu", "up", "quoted", "load"]
+    assert table.columns.skipped == {
+        "id": "counts the rows",
+        "host": "text",
+        "share": "text",
+        "price": "text",
+        "version": "always 3",
+        "note": "empty",
+    }
+    assert table.columns.time == "when"
+    assert_array_equal(chunk.rows[:, 0], cpus)
+    assert_array_equal(chunk.rows[:, 1], np.array(cpus) > 4)
+    assert_array_equal(chunk.rows[:, 2], cpus)
+    assert np.isnan(chunk.rows[3, 3])
+    assert chunk.times[1] - chunk.times[0] == 86_400
+
+
+def test_what_is_constant_at_first_is_used_if_there_is_more(written, monkeypatch):
+    monkeypatch.setattr(_batches, "_SAMPLE_ROWS", 100)
+    path = written([["load", "errors"], *([i * i, 0] for i in range(150)), [3, 999]])
+    table, chunk = everything(path)
+    assert table.columns.used == ["load", "errors"]
+    assert chunk.rows[-1].tolist() == [3, 999]
+
+
+def test_named_columns_keep_their_order(written):
+    path = written("a,b,c,d\n1,2,x,4\n1,3,y,5\n1,4,z,6\n")
+    table, chunk = everything(path, columns=["d", "a"], key="c", id="b")
+    assert (table.columns.used, table.columns.skipped) == (["d", "a"], {})
+    assert_array_equal(chunk.rows, [[4, 1], [5, 1], [6, 1]])
+    assert (chunk.keys, chunk.ids) == (["x", "y", "z"], ["2", "3", "4"])
+    assert open_table([path], columns=["d"]).columns.skipped == {"a": "always 1", "b": "not asked for", "c": "text"}
+
+
+@pytest.mark.parametrize("content", ["k,v\n007,1\n x ,2\nNA,3\n,4\n", 'k,v\n"007",1\n" x ",2\n"NA",3\n"",4\n'])
+def test_keys_are_as_written(written, content):
+    _, chunk = everything(written(content), key="k", id="k")
+    assert chunk.keys == chunk.ids == ["007", " x ", "NA", ""]
+
+
+def test_a_file_of_numbers_alone_has_no_header(written):
+    table, chunk = everything(written("1,NA,3\n4,5,6\n7,8,8\n"))
+    assert (table.has_header, table.columns.used) == (False, ["column_1", "column_2", "column_3"])
+    assert_array_equal(chunk.rows, [[1, np.nan, 3], [4, 5, 6], [7, 8, 8]])
+    assert open_table([written("a,,c\n1,2,3\n")], columns=["column_2"]).has_header
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_the_delimiter_is_told_from_the_first_lines(written, delimiter):
+    lines = ["a;x,y", "1;2", "3;4"] if delimiter == ";" else ["a;b;c,d", "1,2", "3,5"] if delimiter == "," else []
+    content = "\n".join(lines) or f"a{delimiter}b, c\n1{delimiter}2\n3{delimiter}5\n"
+    _, chunk = everything(written(content))
+    assert chunk.rows[:, 1].tolist() in ([2, 4], [2, 5])
+
+
+def test_gaps_are_missing_and_not_bad(written):
+    gaps = ["", "NA", "na", "NaN", "nan", "null", "NULL", "-", "None", "n/a", "N/A", '"NA"', " - "]
+    table, chunk = everything(written([["a", "b"], *([gap, i * i] for i, gap in enumerate(gaps)), [1, 2], [3, 3]]))
+    assert (table.n_rejected, table.has_missing) == (0, True)
+    assert np.isnan(chunk.rows[: len(gaps), 0]).all()
+    assert_array_equal(chunk.rows[:, 1], [*(np.arange(len(gaps)) ** 2), 2, 3])
+
+
+# ---- times -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2024-05-31T12:00:00Z", NOON),
+        ("2024-05-31 12:00:00", NOON),
+        ("2024-05-31t12:00:00.250", NOON + 0.25),
+        ("2024-05-31 12:00:00.123456789", NOON + 0.123456),
+        ("2024/05/31 12:00:00", NOON),
+        ("2024-05-31T14:00:00+02:00", NOON),
+        ("2024-05-31 06:30:00.5-0530", NOON + 0.5),
+        ("2024-05-31T12:00", NOON),
+        ("2024-05-31", NOON - 43_200),
+        ("2024/05/31", NOON - 43_200),
+        (f"{NOON:.0f}", NOON),
+        (f"{NOON:.2f}", NOON),
+        (f"{NOON:.0f}000", NOON),
+        (f"{NOON:.0f}000000", NOON),
+        (f"{NOON:.0f}000000000", NOON),
+    ],
+)
+def test_times_are_seconds_since_1970(written, text, seconds):
+    path = written(f"t,x\n{text},1\nnever,2\n{text},3\n,4\n{text},5\n{text},6\n{text},7\n{text},8\n")
+    table, chunk = everything(path, time="t")
+    assert_array_equal(chunk.times, [seconds] * 6)
+    assert chunk.rows[:, 0].tolist() == [1, 3, 5, 6, 7, 8]
+    reasons = [(row.number, row.reason) for row in table.rejected]
+    assert reasons == [
+        (2, "column 't' holds 'never', which is not a time"),
+        (4, "column 't' holds '', which is not a time"),
+    ]
+
+
+def test_the_time_is_found_by_its_name_or_if_only_one_holds_dates(written):
+    assert open_table([written("x,Timestamp\n1,1700000000\n5,1700000060\n2,1700000120\n")]).columns.time == "Timestamp"
+    assert open_table([written("time,x\n0.5,1\n1.5,3\n2.5,2\n")]).columns.time == "time"
+    falling = open_table([written("time,x\n3.5,1\n1.5,3\n2.5,2\n")]).columns  # how long something took
+    assert (falling.time, falling.used) == (None, ["time", "x"])
+    assert open_table([written("born,x\n2024-05-31,1\n2024-06-01,3\n")]).columns.time == "born"
+    two = open_table([written("born,died,x\n2024-05-31,2024-06-01,1\n2024-06-01,2024-06-02,3\n")]).columns
+    assert (two.time, two.skipped) == (None, {"born": "times", "died": "times"})
+
+
+# ---- bad rows --------------------------------------------------------------------------------------------------------
+
+BAD = {
+    b"1": "it has 1 cell instead of 3",
+    b"1,2": "it has 2 cells instead of 3",
+    b"1,2,x,4": "it has 4 cells instead of 3",
+    b"many,2,x": "column 'a' holds 'many', which is not a number",
+    b"1,12%,x": "column 'b' holds '12%', which is not a number",
+    b"1_000,2,x": "column 'a' holds '1_000', which is not a number",
+    b"inf,2,x": "column 'a' is not finite",
+    b"1,-Infinity,x": "column 'b' is not finite",
+    b"1,1e400,x": "column 'b' is not finite",
+    b"1,2,\xff": "it is not UTF-8 text",
+    b"1,2,\0": "it holds NUL bytes, as binary data does",
+    b'1,2,"x': "its quotes do not match",
+    b'1,2,"x"y': "its quotes do not match",
+    b"1,2\r,x": "it is not CSV",
+    b"\x89PNG\r\x1a\0\xfe\xff": "it holds NUL bytes, as binary data does",
+}
+
+
+@pytest.mark.parametrize("bad", BAD, ids=repr)
+def test_a_bad_row_is_left_out_and_named(written, bad):
+    good = [b"%d,%d,ok" % (i * i, i % 3) for i in range(20)]
+    content = b"\n".join([b"a,b,c", *good[:7], bad, *good[7:]])
+    table, chunk = everything(written(content))
+    assert [(row.number, row.reason[: len(BAD[bad])]) for row in table.rejected] == [(8, BAD[bad])]
+    assert table.rejected[0].text.isprintable()
+    assert (table.n_rows, table.n_rejected) == (20, 1)
+    assert_array_equal(chunk.rows, [[i * i, i % 3] for i in range(20)])
+    assert_array_equal(chunk.numbers, np.delete(np.arange(1, 22), 7))
+    with pytest.raises(BadInput, match=r"^Row 8 cannot be read: .*\. It reads: "):
+        everything(written(content), strict=True)
+
+
+def test_only_the_first_twenty_bad_rows_are_kept(written):
+    rows = [[i * i, "bad" if i % 5 == 4 else i % 3] for i in range(500)]
+    table, chunk = everything(written([["a", "b"], *rows]), chunk_rows=50)
+    assert (table.n_rows, table.n_rejected, len(chunk.rows)) == (400, 100, 400)
+    assert [row.number for row in table.rejected] == list(range(5, 105, 5))
+    assert table.rejected[0].text == "16,bad"
+
+
+def test_a_text_is_shortened_and_printable(written):
+    table, _ = everything(written(b"a,b\n1,2\n3,\x1b[31m" + b"x" * 1000 + b"\n5,5\n6,6\n7,9\n"))
+    [row] = table.rejected
+    assert row.text.startswith("3,\\x1b[31mxxx")
+    assert row.text.endswith("...")
+    assert len(row.text) < 130
+
+
+def test_cells_on_several_lines_are_one_row(written):
+    table, chunk = everything(written('a,b\n1,"two\nlines, ""quoted"""\n2,x\n4,y\n'), key="b")
+    assert chunk.keys == ['two\nlines, "quoted"', "x", "y"]
+    assert (table.n_rejected, chunk.numbers.tolist()) == (0, [1, 2, 3])
+
+
+def test_a_quote_that_is_never_closed_spoils_its_own_row_only(written, monkeypatch):
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 1 << 10)
+    n_rows = 3 * _csv.LONGEST_RECORD // 8
+    lines = [f"{i % 97},{i % 89}" for i in range(n_rows)]
+    lines[5] = '5,"5'
+    table, chunk = everything(written("\n".join(["a,b", *lines])))
+    assert [(row.number, row.text) for row in table.rejected] == [(6, '5,"5')]
+    assert len(chunk.rows) == n_rows - 1
+
+
+def test_blank_lines_are_no_rows_unless_a_blank_is_all_a_row_has(written):
+    _, chunk = everything(written("\n\na,b\n1,2\n\n3,5\r\n\r\n\n"))
+    assert_array_equal(chunk.rows, [[1, 2], [3, 5]])
+    assert_array_equal(chunk.numbers, [1, 2])
+    _, chunk = everything(written("a\n1\n\n3\n"))
+    assert_array_equal(chunk.rows, [[1], [np.nan], [3]])
+
+
+def test_a_column_may_change_its_kind_of_numbers_later(written, monkeypatch):
+    monkeypatch.setattr(_batches, "_SAMPLE_ROWS", 100)
+    rows = [[i % 7, i * i] for i in range(300)] + [[2.5, "true"], ["NA", 1e300], ["text", 1], ["", "8 "]]
+    table, chunk = everything(written([["a", "b"], *rows]))
+    assert_array_equal(chunk.rows[-3:], [[2.5, 1], [np.nan, 1e300], [np.nan, 8]])
+    assert [row.number for row in table.rejected] == [303]
+
+
+# ---- bad files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty. It needs a line of column names"),
+        (b"\n\n", "is empty. It needs a line of column names"),
+        (b"a,b\n", "has column names but no rows"),
+        (b"a,b\n1\n2\n", "has no row that can be read. Row 1: it has 1 cell instead of 2. It reads: 1"),
+        (b"a,b\nx,y\nz,w\n", "has no column of numbers to use: 'a' (text), 'b' (text). Name columns to use"),
+        (b"a,b,a\n1,2,3\n", "has more than one column named 'a'. Rename them"),
+        (b"\xff\xfea\0,\0b\0\n\0", "is UTF-16 text. Convert it first: iconv"),
+        (bytes(range(256)) * 4, "is not text: it looks like a binary file"),
+        (b"PK\x03\x04rest", "is a zip archive or an Excel workbook"),
+        (b"gr\xf6\xdfe,b\n1,2\n", "is not UTF-8 text. Convert it first"),
+        (b"a,b\r1,2\r3,4\r", "has line ends of old Macs"),
+        (b'a,"b\n1,2\n', "The first line of"),
+        (b"PAR1 is all there is", "is not a whole Parquet file"),
+        (gzip.compress(b"a,b\n1,2\n" * 1000)[:-20], "is cut short"),
+        (gzip.compress(b"a,b\n1,2\n" * 1000)[:30] + b"junk" * 30, "gzip data"),
+        (b'{"a": 1\n{"a": 2\n', "has no row that can be read. Row 1: it is not JSON"),
+        (b'{"a": "x"}\n{"a": "y"}\n', "has no column of numbers to use: 'a' (text)"),
+    ],
+)
+def test_bad_files_are_told_in_a_sentence_with_a_remedy(written, content, words):
+    path = written(content)
+    with pytest.raises(BadInput) as caught:
+        everything(path)
+    assert words in str(caught.value)
+    assert path in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_bad_wishes(written, tmp_path):
+    path = written("host,cpu_user,mem\na,1,2\nb,2,3\nc,5,5\n")
+    with pytest.raises(BadInput, match="has no column 'CPU_usr'. Did you mean 'cpu_user'"):
+        open_table([path], columns=["CPU_usr"])
+    with pytest.raises(BadInput, match="has no column 'zzz'. It has 'host', 'cpu_user', 'mem'"):
+        open_table([path], key="zzz")
+    with pytest.raises(BadInput, match="Column 'host' of .* holds text, not numbers"):
+        open_table([path], columns=["host"])
+    with pytest.raises(BadInput, match="Column 'host' of .* holds text, not times. Times are"):
+        open_table([path], time="host")
+    with pytest.raises(BadInput, match="There is no format 'xml'"):
+        open_table([path], format="xml")
+    with pytest.raises(BadInput, match="does not exist"):
+        open_table([path + "x"])
+    with pytest.raises(BadInput, match="is a directory"):
+        open_table([str(tmp_path)])
+    with pytest.raises(BadInput, match=r"is one array of JSON.*jq"):
+        open_table([written('[{"a": 1}]', "table.json")])
+    with pytest.raises(BadInput, match="no table of rows"):
+        everything(written(b"a,b\n" + b"1" * (1 << 25)))
+
+
+def test_rows_that_are_all_bad_after_the_sample_are_an_error_at_the_end(written):
+    with pytest.raises(BadInput, match="None of the 3 rows of .* can be used. Row 1: column 't' holds ''"):
+        everything(written("t,x,u\n,1,2024-05-31\n,2,2024-05-31\n2024-05-31,inf,x\n"), time="t", columns=["x"])
+
+
+# ---- several files, pipes and other formats --------------------------------------------------------------------------
+
+
+def test_files_follow_one_another(written):
+    first = written("a,b\n1,2\nx,3\n3,5\n4,4\n5,5\n", "first.csv")
+    second = written("b;a\n5;4\n7\n", "second.csv")
+    third = written('{"b": 9, "a": 6}\n', "third.jsonl")
+    table = open_table([first, second, third], chunk_rows=4)
+    chunks = list(table.chunks())
+    assert_array_equal(chunks[0].rows, [[1, 2], [3, 5], [4, 4], [5, 5]])
+    assert_array_equal(chunks[1].rows, [[4, 5], [6, 9]])
+    assert [number for chunk in chunks for number in chunk.numbers] == [1, 3, 4, 5, 6, 8]
+    assert [(row.number, row.text) for row in table.rejected] == [(2, "x,3"), (7, "7")]
+    assert table.rejected[1].reason == f"it has 1 cell instead of 2 (in {second})"
+
+
+def test_files_with_other_columns_are_refused_before_any_work(written):
+    first, second = written("a,b\n1,2\n3,5\n", "first.csv"), written("a,c\n5,4\n", "second.csv")
+    with pytest.raises(BadInput, match=r"second.csv has no column 'b', which .*first.csv has"):
+        open_table([first, second])
+
+
+def test_a_pipe_is_read_as_it_comes(piped):
+    piped(b"a,b\n" + b"".join(b"%d,%d\n" % (i, i * i) for i in range(60_000)), stays_open=True)
+    chunk = next(open_table(["-"], columns=["a", "b"], chunk_rows=1000).chunks())
+    assert_array_equal(chunk.rows[:, 1], np.arange(1000.0) ** 2)
+
+
+@pytest.mark.parametrize("form", ["csv", "csv.gz", "jsonl", "jsonl.gz", "parquet"])
+def test_the_format_of_a_pipe_is_told_from_its_bytes(piped, form):
+    frame = pl.DataFrame({"a": [1.5, 2.5, 1.0], "b": [3, 5, 4], "k": ["x", "y", "z"]})
+    written = io.BytesIO()
+    {"csv": frame.write_csv, "jso": frame.write_ndjson, "par": frame.write_parquet}[form[:3]](written)
+    piped(gzip.compress(written.getvalue()) if form.endswith("gz") else written.getvalue())
+    table, chunk = everything("-", key="k")
+    assert table.columns.used == ["a", "b"]
+    assert_array_equal(chunk.rows, [[1.5, 3], [2.5, 5], [1.0, 4]])
+    assert chunk.keys == ["x", "y", "z"]
+
+
+def test_json_lines(written):
+    lines = [
+        '{"t": "2024-05-31T12:00:00Z", "host": "a", "cpu": {"user": 1, "idle": 2.5}, "up": true, "tags": [1]}',
+        '{"t": "2024-05-31T12:01:00Z", "host": 7, "cpu": {"user": "4", "idle": null}, "up": false}',
+        "",
+        '{"t": "2024-05-31T12:02:00Z", "cpu": {"user": NaN, "idle": 1}}',
+        '{"t": "2024-05-31T12:03:00Z", "cpu": {"user": [1], "idle": 1}}',
+        '{"t": "2024-05-31T12:04:00Z", "cpu": {"user": 1e400, "idle": 1}}',
+        '{"t": "2024-05-31T12:04:00Z", "other": 5}',
+        "[1, 2]",
+        '{"cpu": ',
+        '{"cpu": "\\ud800"}',
+    ]
+    table, chunk = everything(written("\n".join(lines)), key="host")
+    assert table.columns.used == ["cpu.user", "cpu.idle", "up"]
+    assert table.columns.skipped == {"tags": "text", "other": "always 5"}
+    assert_array_equal(chunk.rows, [[1, 2.5, 1], [4, np.nan, 0], [np.nan, 1, np.nan]])
+    assert_array_equal(chunk.times, NOON + np.array([0, 60, 120]))
+    assert chunk.keys == ["a", "7", ""]
+    reasons = {row.number: row.reason for row in table.rejected}
+    assert reasons[4] == "column 'cpu.user' holds '[1]', which is not a number"
+    assert reasons[5] == "column 'cpu.user' is not finite"
+    assert reasons[6].startswith("it has none of the columns 'cpu.")
+    assert reasons[7] == "it is JSON, but not an object"
+    assert reasons[8].startswith("it is not JSON (")
+    assert reasons[9].startswith("it is not JSON (")
+
+
+def test_parquet_of_all_types(tmp_path, monkeypatch):
+    monkeypatch.setattr(_parquet, "_FEWEST_ROWS", 7)
+    monkeypatch.setattr(_parquet, "_BATCH_CELLS", 1)
+    n_rows = 30
+    squares = [i * i for i in range(n_rows)]
+    frame = pl.DataFrame(
+        {
+            "at": [datetime(2024, 5, 31, 12, i) for i in range(n_rows)],
+            "day": [date(2024, 5, 1 + i) for i in range(n_rows)],
+            "small": pl.Series([i % 5 for i in range(n_rows)], dtype=pl.UInt8),
+            "exact": [Decimal(i * i) / 4 for i in range(n_rows)],
+            "yes": [i % 2 == 0 for i in range(n_rows)],
+            "words": [str(i * i) for i in range(n_rows)],
+            "float": [None, float("nan"), float("inf"), *map(float, squares[3:])],
+            "kind": pl.Series(["a", "b", "c"] * 10, dtype=pl.Categorical),
+            "many": [[i] for i in range(n_rows)],
+        }
+    )
+    path = str(tmp_path / "table.parquet")
+    frame.write_parquet(path)
+    table, chunk = everything(path, time="at", key="kind")
+    assert table.columns.used == ["small", "exact", "yes", "words", "float"]
+    assert table.columns.skipped == {"day": "times", "many": "of type List(Int64)"}
+    good = np.delete(np.arange(n_rows), 2)
+    assert_array_equal(chunk.numbers, good + 1)
+    assert_array_equal(chunk.times, NOON + 60.0 * good)
+    squares = good**2.0
+    floats = np.where(good < 2, np.nan, squares)
+    assert_array_equal(chunk.rows, np.column_stack([good % 5, squares / 4, good % 2 == 0, squares, floats]))
+    assert chunk.keys[:4] == ["a", "b", "a", "b"]
+    [row] = table.rejected
+    assert (row.number, row.reason) == (3, "column 'float' is not finite")
+    assert "float=inf" in row.text
+    with pytest.raises(BadInput, match="not a whole Parquet file"):
+        (tmp_path / "cut.parquet").write_bytes((tmp_path / "table.parquet").read_bytes()[:-30])
+        open_table([str(tmp_path / "cut.parquet")])

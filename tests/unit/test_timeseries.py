@@ -1,0 +1,545 @@
+"""Shingles and series: gaps, clocks, names, deletion without a trace, scale, files, and what is refused."""
+
+import copy
+import io
+import pickle
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import ks_2samp
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from streams import bytes_of
+
+import polyaforest
+from polyaforest import ModelFileError, Reservoir, StreamingMPF, Window
+from polyaforest._files import read_model, write_model
+from polyaforest._plan import weighting_of_rows
+from polyaforest.timeseries import SeriesMPF, Shingler
+
+NOISE = np.random.default_rng(0).normal(size=(600, 2))
+MINUTES = np.arange(600) * 60.0
+
+
+def build(window=40, n_estimators=4, **parameters):
+    forest = StreamingMPF(n_estimators=n_estimators, window=window, random_state=0)
+    return SeriesMPF(forest, **{"shingle": 3} | parameters)
+
+
+def spans(model):
+    return model._memory.ledger.spans
+
+
+# ---- the transformer -------------------------------------------------------------------------------------------------
+
+ROWS_DEPEND_ON_ROWS = "what a row becomes depends on the rows before it"
+
+
+@parametrize_with_checks(
+    [Shingler(), Shingler(2, difference=True)],
+    expected_failed_checks=lambda estimator: {
+        "check_methods_subset_invariance": ROWS_DEPEND_ON_ROWS,
+        "check_methods_sample_order_invariance": ROWS_DEPEND_ON_ROWS,
+    },
+)
+def test_scikit_learn_finds_nothing_wrong(estimator, check):
+    check(estimator)
+
+
+def test_rows_become_shingles_oldest_first_padded_at_the_start_of_a_run():
+    table = Shingler(3).fit_transform([[1, 10], [2, 20], [3, 30], [4, 40]])
+    assert table.tolist() == [
+        [1, 10, 1, 10, 1, 10],
+        [1, 10, 1, 10, 2, 20],
+        [1, 10, 2, 20, 3, 30],
+        [2, 20, 3, 30, 4, 40],
+    ]
+    changes = Shingler(2, difference=True).fit_transform([[1.0], [2.0], [5.0]])
+    assert changes.tolist() == [[0, 0], [0, 1], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([0, 1.1, 1.9, 3], [[1, 1, 1], [1, 1, 2], [1, 2, 4], [2, 4, 8]]),  # jitter
+        ([0, 1, 3, 4], [[1, 1, 1], [1, 1, 2], [2, 3, 4], [3, 4, 8]]),  # one step missing, on a line
+        ([0, 1, 4, 5], [[1, 1, 1], [1, 1, 2], [4, 4, 4], [4, 4, 8]]),  # too many: begins anew
+        ([0, 1, 1, 2], [[1, 1, 1], [1, 1, 2], [1, 2, 4], [2, 4, 8]]),  # the same time twice
+    ],
+)
+def test_gaps_are_filled_in_or_begin_a_run(times, expected):
+    shingler = Shingler(3, every=timedelta(seconds=1), max_gap=1)
+    rows = [[1.0], [2.0], [4.0], [8.0]]
+    assert shingler.fit_transform(rows, times=times).tolist() == expected
+    dates = [datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=time) for time in times]
+    assert shingler.fit_transform(rows, times=dates).tolist() == expected
+    assert shingler.fit_transform(rows, times=pd.to_datetime(dates)).tolist() == expected
+
+
+def test_missing_values_are_missing_steps():
+    rows = [[1.0, 5.0], [np.nan, np.nan], [3.0, np.nan], [4.0, 8.0]]
+    table = Shingler(2, max_gap=2).fit_transform(rows)
+    assert np.array_equal(table, [[1, 5, 1, 5], [np.nan] * 4, [np.nan] * 4, [3, 7, 4, 8]], equal_nan=True)
+    table = Shingler(2, max_gap=1).fit_transform(rows)
+    assert table[3].tolist() == [4, 8, 4, 8]  # the second channel was away for too long
+
+
+def test_the_spacing_is_the_median_of_the_table():
+    times = [0.0, 10.0, 20.0, 20.0, 50.0, 60.0]
+    shingler = Shingler(2).fit(np.zeros((6, 1)), times=times)
+    assert shingler.every_ == 10.0
+    assert shingler.transform([[0.0], [3.0]], times=[0.0, 30.0])[1].tolist() == [2.0, 3.0]
+    assert Shingler(2).fit(np.zeros((2, 1))).every_ is None
+    assert Shingler(2).fit(np.zeros((3, 1)), times=[5.0, 5.0, 5.0]).every_ == 0.0
+
+
+def test_the_clock_is_that_of_the_time_zone():
+    noon = datetime(2024, 7, 1, 10, tzinfo=UTC)  # noon in Berlin, a Monday
+    shingler = Shingler(1, calendar=("time of day", "day of week"), timezone="Europe/Berlin")
+    times = [noon, noon + timedelta(hours=6), noon + timedelta(hours=12)]
+    table = shingler.fit_transform(np.zeros((3, 1)), times=times)
+    assert np.allclose(table[0], [0, 0, -1, 0, 1])
+    assert np.allclose(table[1], [0, -1, 0, 0, 1])
+    assert np.allclose(table[2], [0, 0, 1, np.sin(2 * np.pi / 7), np.cos(2 * np.pi / 7)])
+    winter = shingler.transform([[0.0]], times=[datetime(2024, 12, 2, 11, tzinfo=UTC)])
+    assert np.allclose(winter[0], [0, 0, -1, 0, 1])
+    utc = shingler.set_params(timezone="UTC").transform([[0.0]], times=[datetime(2024, 12, 2, 12, tzinfo=UTC)])
+    assert np.allclose(utc, winter)
+
+
+def test_names_say_how_long_ago():
+    frame = pd.DataFrame({"cpu": [1.0, 2.0], "disk": [3.0, 4.0]})
+    shingler = Shingler(2, calendar="time of day").set_output(transform="pandas")
+    table = shingler.fit_transform(frame, times=[0.0, 60.0])
+    assert table.columns.tolist() == [
+        "cpu[-1]",
+        "disk[-1]",
+        "cpu",
+        "disk",
+        "time of day (sin)",
+        "time of day (cos)",
+    ]
+    assert table["cpu[-1]"].tolist() == [1.0, 1.0]
+    names = Shingler(3, difference=True).fit(frame[["cpu"]]).get_feature_names_out()
+    assert names.tolist() == ["change of cpu[-2]", "change of cpu[-1]", "change of cpu"]
+
+
+def test_times_find_their_way_through_a_pipeline():
+    with config_context(enable_metadata_routing=True):
+        shingler = Shingler(4, every=60.0).set_fit_request(times=True).set_transform_request(times=True)
+        forest = StreamingMPF(n_estimators=10, random_state=0).set_fit_request(times=False, keys=False)
+        pipeline = make_pipeline(shingler, forest)
+        pipeline.fit(NOISE, times=MINUTES)
+        late = np.where(np.arange(600) < 300, MINUTES, MINUTES + 1e6)
+        at_once, with_gap = (pipeline.decision_function(NOISE, times=times) for times in (MINUTES, late))
+    assert np.array_equal(at_once[:300], with_gap[:300])
+    assert at_once[300] != with_gap[300]
+    assert np.array_equal(at_once[303:], with_gap[303:])
+
+
+# ---- the detector ----------------------------------------------------------------------------------------------------
+
+
+def test_a_series_is_a_forest_on_shingles():
+    model = build().partial_fit(NOISE[:100])
+    table = np.lib.stride_tricks.sliding_window_view(NOISE[:100].ravel(), 6)[::2]
+    plain = StreamingMPF(n_estimators=4, window=40, random_state=0).partial_fit(np.ascontiguousarray(table))
+    assert model.forest_.points_.tobytes() == plain.points_.tobytes()
+    assert (model.n_seen_, model.n_points_, model.n_features_in_) == (100, 40, 2)
+    assert model.forest_.keys_ == list(range(60, 100))
+    assert model.keys_ == list(range(58, 100))
+    ahead = model.score_samples(NOISE[100:110])
+    assert not np.isnan(ahead).any()
+    assert ahead[0] == model.score_then_learn(NOISE[100:101])[0]
+    judged = model.judge(NOISE[101:102])
+    assert [field.tolist() for field in judged] == [field.tolist() for field in model.judge_then_learn(NOISE[101:102])]
+
+
+def test_rows_are_silent_until_a_shingle_is_whole():
+    times = np.concatenate([MINUTES[:20], MINUTES[20:40] + 600])
+    model = build(every=60.0)
+    judged = model.judge_then_learn(NOISE[:40], times=times)
+    silent = np.flatnonzero(np.isnan(judged.scores))
+    assert silent.tolist() == [0, 1, 20, 21]
+    assert np.isnan(judged.p_values[silent]).all()
+    assert not judged.is_anomaly[silent].any()
+    p_values = build().p_value_then_learn(NOISE[:40], times=times)  # the spacing is known from the fourth row on
+    assert np.flatnonzero(np.isnan(p_values)).tolist() == [0, 1, 2, 20, 21]
+    assert np.isnan(model.score_samples(NOISE[:3], times=times[-1] + 1e6 + MINUTES[:3])).tolist() == [1, 1, 0]
+
+
+def test_a_spacing_is_measured_by_the_first_rows_or_the_whole_table():
+    times = np.cumsum([0, 60, 60, 60, *[10] * 36])
+    model = build()
+    assert model.partial_fit(NOISE[:3], times=times[:3]).every_ is None
+    assert model.partial_fit(NOISE[3:40], times=times[3:]).every_ == 60.0
+    assert build().fit(NOISE[:40], times=times).every_ == 10.0
+    assert build().partial_fit(NOISE[:40]).every_ is None
+
+
+def test_fit_begins_with_a_table_and_can_be_continued():
+    model = build(window=20).fit(NOISE[:100], keys=[f"row {i}" for i in range(100)], times=MINUTES[:100])
+    assert model.forest_.keys_ == [f"row {i}" for i in range(80, 100)]
+    assert model.keys_ == [f"row {i}" for i in range(78, 100)]
+    assert not np.isnan(model.score_then_learn(NOISE[100:200], times=MINUTES[100:200])).any()
+    assert np.array_equal(model._memory.spread > 0, np.ones(6, bool))
+    again = model.fit(NOISE[:50])
+    assert (again.n_seen_, again.n_points_) == (50, 20)
+
+
+@pytest.mark.parametrize("as_line", [np.asarray, pd.Series, list])
+def test_one_channel_may_come_as_a_line(as_line):
+    line = NOISE[:60, 0]
+    scores = build().score_then_learn(as_line(line))
+    assert np.array_equal(scores, build().score_then_learn(line[:, None]), equal_nan=True)
+
+
+def test_several_threads_may_use_one_series():
+    model = build(window=200)
+    with ThreadPoolExecutor(4) as pool:
+        learning = [pool.submit(model.score_then_learn, NOISE[i : i + 50]) for i in range(0, 600, 50)]
+        looking = [pool.submit(model.score_samples, NOISE[:5]) for _ in range(50) if hasattr(model, "forest_")]
+        scores = [future.result() for future in (*learning, *looking)]
+    assert model.n_seen_ == 600
+    assert sum(np.isnan(part).sum() for part in scores[: len(learning)]) == 2  # of one series, not of several
+    assert model.keys_ == list(range(398, 600))
+    model._memory.ledger.check(600)
+
+
+def test_explanations_speak_of_channels_and_steps():
+    frame = pd.DataFrame(NOISE[:300], columns=["cpu", "disk"])
+    model = build(window=200, n_estimators=20, calendar=("time of day",)).partial_fit(frame, times=MINUTES[:300])
+    odd = pd.DataFrame([[0.0, 0.0], [25.0, 0.0], [0.0, 0.0]], columns=["cpu", "disk"])
+    said = model.explain(odd, times=MINUTES[300:303])
+    assert said[1].blamed[0].name == "cpu"
+    assert said[2].blamed[0].name == "cpu[-1]"
+    assert "cpu[-1]" in str(said[2])
+    bits = model.blame_by_channel(said[2])
+    assert next(iter(bits)) == "cpu"
+    assert set(bits) == {"cpu", "disk", "time of day"}
+    assert sum(bits.values()) == pytest.approx(said[2].surprise - said[2].typical)
+    assert str(model.explain(odd, times=MINUTES[300:303], rows=[2])[0]) == str(said[2])
+    only = model.explain(odd, ["disk"], times=MINUTES[300:303], rows=[1])
+    assert {blame.name for blame in only[0].blamed} <= {"disk"}
+    many = model.explain(frame.iloc[:40], times=MINUTES[300:340])  # words are looked up when asked for
+    assert many.names == said.names
+    assert {blame.name for one in many for blame in one.blamed} <= set(said.names)
+    assert model.n_seen_ == 300
+
+
+# ---- deletion --------------------------------------------------------------------------------------------------------
+
+SECRET, BEFORE, AFTER = 123456.789e7, 1234.5e3, 9.87654e6
+
+
+def traces(model, *numbers):
+    """How many of the numbers can be found in a series, or in its file."""
+    file = io.BytesIO()
+    model.save(file)
+    found = bytes_of(model) + file.getvalue()
+    return sum(struct.pack("<d", number) in found or struct.pack(">d", number) in found for number in numbers)
+
+
+@pytest.mark.parametrize("n_after", [0, 1, 6])
+@pytest.mark.parametrize("difference", [False, True])
+def test_nothing_is_left_of_a_reading_that_was_deleted(n_after, difference):
+    """Neither of the value itself nor of what was derived from it."""
+    derived = [SECRET - BEFORE, AFTER - SECRET] if difference else [SECRET]
+    model = build(difference=difference).partial_fit(NOISE[:30, :1])
+    model.partial_fit([[BEFORE]]).score_then_learn([[SECRET]], keys=["Jane Roe"])
+    model.partial_fit([[AFTER], *NOISE[30 : 30 + n_after, :1]])
+    model.explain(NOISE[:1, :1])
+    assert traces(model, SECRET, *derived) > 0
+    model.delete("Jane Roe")
+    assert traces(model, SECRET, *derived, SECRET - BEFORE, AFTER - SECRET) == 0
+    assert b"Jane Roe" not in bytes_of(model)
+    assert np.isnan(model.score_then_learn(NOISE[50:60, :1])).sum() == max(2 + difference - 1 - n_after, 0)
+    assert traces(copy.deepcopy(model), SECRET, *derived) == 0
+
+
+def test_nothing_is_left_of_what_was_filled_in_by_a_reading():
+    model = build(max_gap=3).partial_fit([*NOISE[:30, :1], [SECRET], [np.nan], [AFTER], [1.0], [2.0], [3.0]])
+    middle = 0.5 * SECRET + 0.5 * AFTER
+    assert traces(model, middle) == 1
+    model.delete(32)  # the second of the two that it was filled in from
+    assert traces(model, middle, AFTER) == 0
+    assert traces(model, SECRET) == 1
+    assert model.delete(30).keys_[-1] == 35
+    assert traces(model, SECRET) == 0
+    model = build(max_gap=3).partial_fit([*NOISE[:30, :1], [SECRET], [np.nan], [AFTER]])
+    assert traces(model.delete(30), SECRET, middle) == 0  # the filled step is among those for shingles to come
+    assert traces(model, AFTER) == 1
+
+
+def test_deletion_takes_the_shingles_of_a_reading_and_no_others():
+    model = build().partial_fit(NOISE[:60]).delete({40, 50})
+    assert model.forest_.keys_ == [i for i in range(20, 60) if i not in (40, 41, 42, 50, 51, 52)]
+    assert {40, 50} & set(model.keys_) == set()
+    assert 39 in model.keys_
+    assert model.delete(59).score_then_learn(NOISE[60:64]).tolist()[:2] == pytest.approx([np.nan] * 2, nan_ok=True)
+    assert model.n_seen_ == 64
+
+
+def test_readings_that_only_lived_in_deleted_shingles_go_with_them():
+    model = build(window=10).partial_fit(NOISE[:30], keys=[f"row {i}" for i in range(30)]).delete(["row 22", "row 24"])
+    assert "row 23" not in model.keys_
+    assert b"row 23" not in bytes_of(model)
+    with pytest.raises(KeyError, match="'row 23'"):
+        model.delete("row 23")
+
+
+def test_deletion_is_all_or_nothing_and_needs_a_key_that_is_held():
+    model = build(window=10).partial_fit(NOISE[:30], keys=["first", *range(100, 129)])
+    before = pickle.dumps(model)
+    for keys, problem in ((["first"], KeyError), ([128, 7], KeyError), ([120, 120], ValueError), (1.5, ValueError)):
+        with pytest.raises(problem, match=r"Nothing was deleted|must be a whole number"):
+            model.delete(keys)
+    assert pickle.dumps(model) == before
+    with pytest.raises(ValueError, match="128 is held already"):
+        model.partial_fit(NOISE[:1], keys=[128])
+    assert model.delete(np.array([128])).partial_fit(NOISE[:1], keys=[128]).keys_[-1] == 128
+    assert model.delete(128).partial_fit(NOISE[:1], keys=["first"]).keys_[-1] == "first"
+
+
+def test_once_nothing_is_held_the_forest_begins_anew():
+    model = build().partial_fit(1e9 * NOISE[:30]).delete(list(range(30)))
+    assert (model.n_points_, model.keys_, model.n_seen_) == (0, [], 30)
+    assert traces(model, *(1e9 * NOISE[:30]).ravel().tolist()) == 0
+    scores = model.score_then_learn(NOISE[30:60])
+    assert np.array_equal(scores, build().score_then_learn(NOISE[30:60]), equal_nan=True)
+
+
+# ---- scale -----------------------------------------------------------------------------------------------------------
+
+
+def spread_of(model):
+    return weighting_of_rows(model.forest_.points_).spread
+
+
+def scores_without_outliers(seed, *, rescale, with_outliers):
+    """Scores of ordinary rows by a series that had outliers at the beginning, since deleted, or never had any."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(300, 1))
+    rows[10:290:40] = 1e6 if with_outliers else np.nan  # NaN: away for as long
+    forest = StreamingMPF(n_estimators=30, window=1000, random_state=seed)
+    model = SeriesMPF(forest, shingle=3, max_gap=0, rescale=rescale).partial_fit(rows)
+    if with_outliers:
+        model.delete(list(range(10, 290, 40)))
+    return model, model.score_samples(rng.normal(size=(60, 1)))[2:]
+
+
+def test_outliers_take_their_part_in_the_scale_away_when_they_are_deleted():
+    results = {}
+    for name, rescale, with_outliers in (("clean", 2.0, False), ("deleted", 2.0, True), ("as it was", None, True)):
+        runs = [scores_without_outliers(seed, rescale=rescale, with_outliers=with_outliers) for seed in range(6)]
+        results[name] = np.concatenate([scores for _, scores in runs])
+        if name == "deleted":
+            assert all(np.array_equal(model._memory.spread, spread_of(model)) for model, _ in runs)
+            assert all(model.n_points_ == 300 - 2 - 3 * 7 for model, _ in runs)
+    assert ks_2samp(results["clean"], results["deleted"]).pvalue > 0.01
+    assert ks_2samp(results["clean"], results["as it was"]).pvalue < 1e-6  # hence the test can tell
+
+
+def test_a_change_of_scale_is_noticed_and_in_chunks_of_any_size():
+    rows = np.concatenate([NOISE[:400], 50 * NOISE[400:], 50 * NOISE])
+    models = [build(window=64), build(window=64), build(window=64, rescale=None)]
+    scores = [models[0].score_then_learn(rows), models[2].score_then_learn(rows)]
+    parts = [models[1].score_then_learn(part) for part in np.split(rows, [1, 77, 255, 256, 257, 440, 700])]
+    assert np.array_equal(scores[0], np.concatenate(parts), equal_nan=True)
+    assert models[0]._memory.spread.tobytes() == models[1]._memory.spread.tobytes()
+    ratio = models[0]._memory.spread / spread_of(models[0])
+    assert ((ratio > 0.5) & (ratio < 2)).all()
+    settled = slice(530, None)  # all readings held are of the new scale, and it has been measured
+    assert scores[0][settled].mean() > scores[1][settled].mean() + 1
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+MODELS = {
+    "window": lambda: build().partial_fit(NOISE[:100]),
+    "keyed": lambda: build(difference=True).partial_fit(NOISE[:50], keys=[f"row {i}" for i in range(50)]),
+    "timed": lambda: build(window=Window(timedelta(minutes=9)), calendar=("time of day",)).partial_fit(
+        NOISE[:300], times=MINUTES[:300]
+    ),
+    "sample": lambda: build(window=Reservoir(9), rescale=None).partial_fit(NOISE[:100]).delete([99]),
+    "gaps": lambda: build(max_gap=5).partial_fit([*NOISE[:50], [np.nan, 1.0], [np.nan, np.nan]]),
+    "no forest yet": lambda: build(every=60.0).partial_fit(NOISE[:2], times=MINUTES[:2]),
+    "no spacing yet": lambda: build().partial_fit(NOISE[:3], times=MINUTES[:3]),
+    "emptied": lambda: build().partial_fit(NOISE[:9]).delete(list(range(9))),
+    "by default": lambda: SeriesMPF(shingle=2).fit(NOISE[:50]),
+}
+
+
+def go_on(model):
+    """What a series says of more readings, what it holds afterwards, and after a deletion."""
+    times = 1e5 + MINUTES[:100] if model._memory.is_timed else None
+    answers = [np.stack(model.judge_then_learn(NOISE[100:200], times=times))]
+    model.delete(model.keys_[-4])
+    return [*answers, model.forest_.points_, np.array([str(key) for key in model.keys_]), model.forest_.forest_.cut]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_saved_series_goes_on_bit_for_bit(name, tmp_path):
+    model = MODELS[name]()
+    model.save(tmp_path / "model", notes={"position": [1, "a"]})
+    back = polyaforest.load(tmp_path / "model")
+    assert type(back) is SeriesMPF
+    assert back.notes == {"position": [1, "a"]}
+    assert back.n_seen_ == model.n_seen_
+    assert back.keys_ == model.keys_
+    back.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "model").read_bytes()
+    assert str(clone(back).get_params()) == str(clone(model).get_params())
+    others = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model)]
+    expected = go_on(model)
+    for other in (back, *others):
+        assert all(map(same_array, go_on(other), expected))
+
+
+def same_array(one, other):
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+WRONG = [None, -1, "x", 10**9, [], {}, 1.5, True]
+
+
+def test_a_file_that_does_not_hold_together_is_refused(tmp_path):
+    path, other = tmp_path / "model", tmp_path / "other"
+    MODELS["keyed"]().save(path)
+    header, arrays = read_model(path)
+    places = [("series", name) for name in header["series"]] + [
+        ("series", "pattern", name) for name in header["series"]["pattern"]
+    ]
+    places += [(name,) for name in ("template", "n_features", "feature_names", "series", "forest", "parameters")]
+    for place in places:
+        for wrong in WRONG:
+            changed = copy.deepcopy(header)
+            inner = changed
+            for name in place[:-1]:
+                inner = inner[name]
+            if type(wrong) is type(inner[place[-1]]) or (wrong is None and inner[place[-1]] is None):
+                continue
+            inner[place[-1]] = wrong
+            write_model(other, changed, arrays)
+            assert_refused_or_sound(other)
+    for name in [name for name in arrays if name.startswith("series/")]:
+        for wrong in damaged(arrays[name]):
+            write_model(other, header, {**arrays, name: wrong})
+            assert_refused_or_sound(other)
+        write_model(other, header, {key: part for key, part in arrays.items() if key != name})
+        if name != "series/spread":
+            with pytest.raises(ModelFileError):
+                SeriesMPF.load(other)
+
+
+def damaged(array):
+    yield from (array[None], array.astype(np.float32), array.ravel()[:-1] if array.size else np.zeros(3))
+    for wrong in (-1, 10**9, np.nan, np.inf) if array.dtype.kind == "f" else (-1, 0, 10**9):
+        if array.dtype != np.uint8:
+            changed = array.copy()
+            changed[(0,) * array.ndim] = wrong
+            yield changed
+    yield array[::-1] if array.ndim else array
+
+
+def assert_refused_or_sound(path):
+    """Either a `ModelFileError`, or a series that goes on, can be deleted from, and saved again."""
+    try:
+        model = polyaforest.load(path)
+    except ModelFileError:
+        return
+    model.score_then_learn(NOISE[:9])
+    model.delete(model.keys_[-1])
+    model.save(path)
+    SeriesMPF.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "wrong"),
+    [
+        ("spans", (0, 0), 10),  # the newest of the shingle: as if it were made of it alone
+        ("spans", (-1, 1), 48),
+        ("since", (-1,), 10**6),
+        ("numbers", (-1,), 3),
+        ("values", (0, 0), 1e305),
+        ("times", (0,), 5.0),
+        ("named", (0,), 1),
+        ("spread", (0,), 0.0),
+    ],
+)
+def test_what_does_not_agree_is_refused(name, place, wrong, tmp_path):
+    path = tmp_path / "model"
+    MODELS["keyed"]().save(path)
+    header, arrays = read_model(path)
+    arrays[f"series/{name}"][place] = wrong
+    write_model(path, header, arrays)
+    with pytest.raises(ModelFileError, match="does not hold a whole model"):
+        SeriesMPF.load(path)
+
+
+def test_another_detector_is_not_a_series(tmp_path):
+    StreamingMPF(n_estimators=2).fit(NOISE).save(tmp_path / "forest")
+    with pytest.raises(ModelFileError, match="StreamingMPF"):
+        SeriesMPF.load(tmp_path / "forest")
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.partial_fit(NOISE[:3], times=[1e6, 1e6 + 60, 1e6]), r"row 2 is 1000000.0, before .* 1000060.0"),
+        (lambda m: m.partial_fit(NOISE[:1], times=[0.0]), r"row 0 is 0.0, before .* 2940.0"),
+        (lambda m: m.partial_fit(NOISE[:1]), "times to all rows or to none"),
+        (lambda m: m.partial_fit(NOISE[:2], times=[1e6]), "one time for each of the 2 rows"),
+        (lambda m: m.partial_fit(NOISE[:2, :1], times=[1e6, 2e6]), "1 features"),
+        (lambda m: m.partial_fit([[0.0, np.inf]], times=[1e6]), "row 0, column 1 is inf"),
+        (lambda m: m.partial_fit([[0.0, 7e299]], times=[1e6]), r"row 0, column 'x1' .* rescale"),
+        (lambda m: m.partial_fit(NOISE[:2], times=[1e6, 2e6], keys=["a", "a"]), "'a' is held already"),
+        (lambda m: m.partial_fit(NOISE[:2], times=[1e6, 2e6], keys=["b", 49]), "49 is held already"),
+        (lambda m: m.explain(NOISE[:1], times=[1e6]), "row 0 would end no whole shingle"),
+        (lambda m: m.explain(NOISE[:1], ["no"], times=[1e6]), "no feature 'no'"),
+        (lambda m: m.score_samples(NOISE[:1], times=[0.0]), "row 0 is 0.0"),
+        (lambda m: m.fit(NOISE[:2]), "no shingle of 3 readings"),
+        (lambda m: m.set_params(calendar=("time of week",)).fit(NOISE), "did you mean 'time of day'"),
+        (lambda m: m.set_params(calendar=("time of day",)).fit(NOISE), "needs times"),
+        (lambda m: m.set_params(calendar=("day of week",)).fit(NOISE[:9], times=[1e15] * 9), "no date of a calendar"),
+        (lambda m: m.set_params(timezone="Mars/Dome").fit(NOISE), "no time zone 'Mars/Dome'"),
+        (lambda m: m.set_params(shingle=0).fit(NOISE), "shingle"),
+        (lambda m: m.set_params(every=timedelta(0)).fit(NOISE), "positive"),
+        (lambda m: m.set_params(rescale=1.0).fit(NOISE), "rescale"),
+        (lambda m: m.set_params(forest=StreamingMPF(window=None, max_depth=4)).fit(NOISE), "give it a window"),
+        (lambda m: m.set_params(forest=StreamingMPF(window=Window(duration=9.0))).fit(NOISE), "goes by time"),
+    ],
+)
+def test_bad_input_is_refused_and_changes_nothing(call, message):
+    model = build(difference=True).partial_fit(NOISE[:50], times=MINUTES[:50])
+    before = bytes_of(model._memory) + bytes_of(model.forest_)
+    with pytest.raises(ValueError, match=message):
+        call(model)
+    assert bytes_of(model._memory) + bytes_of(model.forest_) == before
+    assert not np.isnan(model.set_params(rescale=2.0).score_then_learn(NOISE[:9], times=MINUTES[50:59])).any()
+
+
+def test_a_first_call_that_is_refused_leaves_nothing():
+    model = build(calendar=("time of day",))
+    for times in (None, [0.0, -1.0]):
+        with pytest.raises(ValueError, match="time"):
+            model.partial_fit(NOISE[:2], times=times)
+        assert not hasattr(model, "forest_")
+        assert not hasattr(model, "n_features_in_")
+
+
+def test_a_shingle_outside_a_domain_is_refused_with_its_row():
+    model = SeriesMPF(StreamingMPF(n_estimators=2, window=9, domain=[[-9.0] * 2, [9.0] * 2]), shingle=2)
+    model.partial_fit(NOISE[:5, :1])
+    with pytest.raises(ValueError, match="ends at row 1 lies outside the domain"):
+        model.partial_fit([[0.0], [10.0], [0.0]])
+    assert model.n_seen_ == 5
