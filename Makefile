@@ -76,6 +76,7 @@ bench-pages: $(READY_BENCH)  ## fill the pages of docs/benchmarks from benchmark
 docs: $(READY)  ## draw the figures of the docs again
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/gallery.py
+	$(BIN)/python docs/make_cli.py
 	@$(BIN)/python examples/demo.py docs/images/demo.png
 
 clean:

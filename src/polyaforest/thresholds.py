@@ -227,6 +227,8 @@ class RunningCalibration:
         by_arrival, ascending = self._by_arrival, self._ascending
         p_values, lines = [], []
         for number, score in zip(numbers, values, strict=True):
+            if number == 2 * _LEAST_TO_JUDGE:  # the first rows had little to be judged by, and would be no measure
+                self.forget(range(_LEAST_TO_JUDGE))
             p_values.append((1 + bisect_right(ascending, score)) / (len(ascending) + 1))
             lines.append(self._line(rate))
             if len(ascending) == self.n:

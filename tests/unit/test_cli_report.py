@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyaforest import StreamingMPF
+from polyaforest.cli import _judging
 from polyaforest.cli import _report as report
 from polyaforest.cli._findings import Findings
 from polyaforest.cli._judging import (
@@ -172,6 +173,20 @@ def test_too_few_rows_are_refused_or_told():
     judge = TableJudge(chunk_of(rows, keys=["a"] * 25 + ["b"] * 5), names, Rule())
     assert np.isnan(judge.judge().scores).tolist() == [False] * 25 + [True] * 5
     assert judge.too_small == {"b": 5}
+
+
+def test_forests_of_many_keys_are_not_kept_and_say_the_same(monkeypatch):
+    rng = np.random.default_rng(5)
+    rows, keys = rng.normal(size=(90, 2)), ["a", "b", "c"] * 30
+    rows[[40, 80]] = 30.0
+    words = []
+    for most in (9, 1):
+        monkeypatch.setattr(_judging, "_MOST_FORESTS", most)
+        judge = TableJudge(chunk_of(rows, keys=keys), ["x", "y"], Rule())
+        assert np.flatnonzero(judge.judge().is_anomaly).tolist() == [40, 80]
+        assert sum(group.forest is not None for group in judge.groups) == min(most, 3)
+        words.append({place: str(explanation) for place, explanation in judge.explain([40, 80]).items()})
+    assert words[0] == words[1]
 
 
 # ---- keys and order --------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from polyaforest.cli._picture import Sketch
     from polyaforest.io.tables import Table
 
-_ROWS_OF_STREAM = 4_096  # judged at a time: up to the last that is flagged they are gone through again for the reasons
+_ROWS_OF_STREAM = 4_096  # judged at a time if there are no keys: up to the last flagged, all are learned twice
 _LEAST_OF_STREAM = 100  # rows, of each key
 _MANY = 5_000_000  # rows from which on a table in memory is worth a warning
 _MOST_REASONS = 10_000  # rows of a table that are explained in what is written
@@ -195,8 +195,10 @@ def _detect_in_stream(order: Order, table: Table, found: Findings, sketch: Sketc
     from polyaforest.cli._judging import StreamJudge, pieces_of, with_keys_that_come_again
 
     chunks = with_keys_that_come_again(options.counting(table, order.quiet))
+    if order.key is None:
+        chunks = pieces_of(chunks, _ROWS_OF_STREAM)
     with StreamJudge(table.columns.used, order.rule()) as judge:
-        parts: Iterator[Judged] = (found.add(judge.judge(piece)) for piece in pieces_of(chunks, _ROWS_OF_STREAM))
+        parts: Iterator[Judged] = (found.add(judge.judge(chunk)) for chunk in chunks)
         if sketch is not None:
             parts = map(sketch.add, parts)
         if order.out:

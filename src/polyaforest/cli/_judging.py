@@ -24,6 +24,8 @@ LEAST_ROWS = 8  # of a table: fewer cannot say what is usual
 LEAST_PER_KEY = 3  # rows, on average
 _ROWS_THAT_TELL = 20  # whether keys come again
 _AT_ONCE = 65_536  # rows whose masses are looked up, tree by tree, at a time
+_MOST_FORESTS = 32  # of keys that are kept for explanations; others are fitted again if need be
+_MOST_MODELS = 128  # of streams in memory
 _UNNAMED = re.compile(r"^x(\d+)(?=$|\[)")  # a feature by its number
 _DEPTH = 10  # of trees whose leaves are to mean something by themselves
 
@@ -107,7 +109,7 @@ class Group:
     """The rows of a table that are judged together."""
 
     places: Array  # of its rows in the table
-    forest: Any
+    forest: Any  # None if it is not kept
     line: float | None = None  # score from which on rows are not flagged, if it goes by scores
 
 
@@ -132,12 +134,12 @@ class TableJudge:
             if len(places) < least:
                 self.too_small[key] = len(places)
                 continue
-            rows = frame(self.whole.rows[places], self.names)
-            forest = new_forest(self.rule).fit(rows)
+            rows, forest = frame(self.whole.rows[places], self.names), self._fitted(places)
             scores[places] = forest.score_samples(rows)
             p_values[places] = shares_as_strange(scores[places])
             is_anomaly[places] = self._flags(forest, rows, scores[places], p_values[places])
-            self.groups.append(Group(places, forest, self._line(scores[places], is_anomaly[places])))
+            kept = forest if len(self.groups) < _MOST_FORESTS else None
+            self.groups.append(Group(places, kept, self._line(scores[places], is_anomaly[places])))
         self.p_values = p_values
         if not self.groups:
             raise BadInput(self._why_too_few(least))
@@ -150,11 +152,16 @@ class TableJudge:
         for group in self.groups:
             mine = wanted[np.isin(wanted, group.places)]
             if len(mine):
-                reasons = explain_rows(group.forest, self.whole.rows[mine], self.names, group.line)
+                forest = group.forest or self._fitted(group.places)
+                reasons = explain_rows(forest, self.whole.rows[mine], self.names, group.line)
                 found |= zip(mine.tolist(), reasons, strict=True)
         for place, explanation in found.items():
             explanation.is_anomaly, explanation.p_value = True, float(self.p_values[place])
         return found
+
+    def _fitted(self, places: Array) -> Any:
+        """The forest of some rows, the same every time."""
+        return new_forest(self.rule).fit(frame(self.whole.rows[places], self.names))
 
     def _flags(self, forest: Any, rows: pl.DataFrame, scores: Array, p_values: Array) -> Array:
         """Which rows stand out."""
@@ -225,7 +232,7 @@ class StreamJudge:
         from polyaforest.live.stock import Stock
 
         self.names, self.rule = names, rule
-        self._models = Stock(None, lambda: new_forest(rule))
+        self._models = Stock(None, lambda: new_forest(rule), _MOST_MODELS)
         self._latest: dict[str, float] = {}  # time that has come of a key
 
     def __enter__(self) -> Self:

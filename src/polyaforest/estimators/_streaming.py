@@ -291,8 +291,9 @@ class StreamingMPF(PolyaForest):
 
         A running calibration: the score of a row is compared with those that the last thousand rows got when they came
         (or the last ``10 / false_alarm_rate``, if that is more), then joins them. It costs hardly more than scoring,
-        and what counts as strange follows the stream. The score of a point that is deleted by its key, or found by
-        its value among those held, leaves with it.
+        and what counts as strange follows the stream. The first hundred rows have little to be judged by: their scores
+        leave when the two hundredth has come. The score of a point that is deleted by its key, or found by its value
+        among those held, leaves with it.
 
         Parameters
         ----------

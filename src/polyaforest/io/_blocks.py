@@ -6,6 +6,7 @@ import gzip
 import os
 import stat
 import sys
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -78,22 +79,23 @@ class Opened:
         For messages: the path, or "standard input".
     is_file : bool
         Whether it lies on disk, and is no pipe.
-    is_packed : bool
-        Whether it was gzipped.
+    path : str or None
+        Where the very same bytes can be read again.
     """
 
-    def __init__(self, name: str, file: BinaryIO) -> None:
-        self.name = name
-        self.is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-        self._file = file
+    def __init__(self, file: BinaryIO, path: str | None = None) -> None:
+        self.name = path or "standard input"
+        self.is_file = _lies_on_disk(file)
+        self._close = weakref.finalize(self, file.close) if file is not _standard_input() else None
         self._stream = _Stream(cast(_Source, file))
-        self.is_packed = self.peek(2) == _GZIP
-        if self.is_packed:
+        is_packed = self.peek(2) == _GZIP
+        self.path = path if self.is_file and not is_packed else None
+        if is_packed:
             self._stream = _Stream(gzip.GzipFile(fileobj=self._stream))  # type: ignore[call-overload]
         start = self.peek(8)
         for mark, words in _REFUSED.items():
             if start.startswith(mark):
-                raise BadInput(f"{name} {words}")
+                raise BadInput(f"{self.name} {words}")
         if start.startswith(_UTF8_MARK):
             self.read(len(_UTF8_MARK))
 
@@ -114,14 +116,14 @@ class Opened:
 
     def close(self) -> None:
         """Close the file; standard input stays open, being not ours."""
-        if self._file is not _standard_input():
-            self._file.close()
+        if self._close:
+            self._close()
 
 
 def open_bytes(path: str) -> Opened:
     """Open a file, or standard input for "-"."""
     if path == "-":
-        return Opened("standard input", _standard_input())
+        return Opened(_standard_input())
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed by whoever opened the table
     except FileNotFoundError:
@@ -131,7 +133,7 @@ def open_bytes(path: str) -> Opened:
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}.") from None
     try:
-        return Opened(path, file)
+        return Opened(file, path)
     except BaseException:
         file.close()
         raise
@@ -140,6 +142,14 @@ def open_bytes(path: str) -> Opened:
 def _standard_input() -> BinaryIO:
     """Standard input as bytes."""
     return sys.stdin.buffer
+
+
+def _lies_on_disk(file: BinaryIO) -> bool:
+    """Whether a file is a regular one, and no pipe, terminal or memory."""
+    try:
+        return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 @contextmanager

@@ -111,6 +111,6 @@ class Clock(NamedTuple):
         if cells.dtype in (pl.Date, pl.Datetime):
             return _of_moments(cells.cast(pl.Datetime("us")))
         if self.per_second is None:
-            return iso_seconds(cells)
+            return iso_seconds(cells.cast(pl.String))
         values = numbers(cells).values
         return np.where(np.isinf(values), np.nan, values) / self.per_second

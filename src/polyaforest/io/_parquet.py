@@ -31,9 +31,9 @@ class ParquetReader:
         self.name = opened.name
         self.is_file = True
         self._opened = opened
-        self._copy = None if opened.is_file and not opened.is_packed else _copied(opened)
+        self._copy = None if opened.path else _copied(opened)
         try:
-            rows = pl.scan_parquet(self._copy.name if self._copy else opened.name)
+            rows = pl.scan_parquet(self._copy.name if self._copy else opened.path)
             self._schema = self._tried(rows.collect_schema)
             self._n_rows = int(self._tried(rows.select(pl.len()).collect).item())
         except BaseException:

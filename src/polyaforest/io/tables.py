@@ -6,6 +6,7 @@ rows in chunks. A row that cannot be read is left out, counted and named, and ne
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import chain, compress
@@ -57,6 +58,8 @@ class Chunk(NamedTuple):
 
 class Table:
     """A table that is read once, from its start to its end; made by `open_table`.
+
+    Its file is closed at its end, by `close`, and with the table itself.
 
     Attributes
     ----------
@@ -194,7 +197,7 @@ class _Files:
     def compare(self) -> None:
         """Raise now if a later file has other columns, rather than after the work on the first."""
         for path in self._paths[1:]:
-            if path != "-":
+            if os.path.isfile(path):  # what comes through a pipe can be read only once
                 with closing(self._open(path)) as reader:
                     self._refuse_other_columns(reader)
 

@@ -221,6 +221,7 @@ def _open_to_write(name: str) -> sqlite3.Connection:
                 _check(file, name)
             file.execute("PRAGMA journal_mode = WAL")  # others may read meanwhile
             file.execute("PRAGMA synchronous = NORMAL")
+            file.execute("PRAGMA secure_delete = ON")  # what a model has forgotten is not left in the file either
             if is_new:
                 file.executescript(f"BEGIN; {_TABLES} COMMIT")
             file.execute("BEGIN IMMEDIATE")

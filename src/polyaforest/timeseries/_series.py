@@ -43,6 +43,7 @@ from polyaforest.timeseries._shingles import (
 _BEGINNING = Lock()  # held while a series begins: one that has not begun has no lock of its own
 _PIECE = 256  # readings after which the scale of features is looked at again; also those that are learned at a time
 _WINDOW = 1024  # shingles held unless told otherwise
+_SAMPLES = 256  # of them in each tree, as above: shingles lie along curves, which the small samples of tables miss
 
 
 class Task(Enum):
@@ -76,8 +77,8 @@ class SeriesMPF(BaseEstimator):
     ----------
     forest : StreamingMPF, optional
         The forest to use, of which a copy is made that has learned nothing. Its `window` counts shingles; "auto" is
-        1,024 of them here, also for `fit`, and None will not do, since deletion needs them. By default a
-        `StreamingMPF` with that window.
+        1,024 of them here, also for `fit`, and None will not do, since deletion needs them. "auto" for `max_samples` is
+        256 here. By default a `StreamingMPF` with these.
     shingle : int, default=10
         Readings in a shingle.
     every : float or timedelta, optional
@@ -549,6 +550,8 @@ class SeriesMPF(BaseEstimator):
         forest = StreamingMPF() if self.forest is None else clone(self.forest)
         if isinstance(forest.window, str):
             forest.set_params(window=_WINDOW)
+        if isinstance(forest.max_samples, str):
+            forest.set_params(max_samples=_SAMPLES)
         forest._validate_params()
         self._refuse_summary(forest)
         self.forest_, self._memory.spread, self._memory.weighed_at = forest, None, 0

@@ -87,8 +87,8 @@ class FollowedFile(LineSource):
             return True
         if not chunk:
             return self._turn_to_next()
-        if self._read_to == 0 and (first := self._overtaken()) is not None:
-            return self._open(first)
+        if self._offset < MARKED and (first := self._overtaken()) is not None:
+            return self._open(first, self._place, self._start) or self._open(first)
         if len(self._start) == self._read_to:
             self._start = (self._start + chunk)[:MARKED]
         self._read_to += len(chunk)
@@ -106,7 +106,7 @@ class FollowedFile(LineSource):
         if not self._reopen(self._place, self._start):
             self._tell(f"'{self._path}' was truncated: lines written to it just before may be lost", again=True)
             self._before = None
-            self._go_to(_BEGINNING)
+            self._go_to()
 
     def _turn_to_next(self) -> bool:
         """Go on with the next file once there is something in it; whether anything has changed."""
@@ -124,7 +124,10 @@ class FollowedFile(LineSource):
         return True
 
     def _overtaken(self) -> _Seen | None:
-        """The file that comes before the open one after all, since it was rotated after we had turned to it."""
+        """The copy that has what the open file had when we turned to it, if it was truncated since.
+
+        As long as little of a file was read, what it holds now may begin with the same bytes.
+        """
         if self._before is None:
             return None
         first = self._following((self._before["device"], self._before["inode"]))
@@ -158,8 +161,11 @@ class FollowedFile(LineSource):
                 raise BadInput(f"'{seen.path}' cannot be read: {problem.strerror}") from problem
             self._tell(f"'{seen.path}' cannot be read: {problem.strerror}")
             return False
+        begins = start_of(file, place["offset"])
+        last = last_line(file, place)
         is_it = _identity(os.fstat(file)) == seen.identity and os.pread(file, len(start), 0) == start
-        if not is_it or (place["offset"] and not has_mark(file, place)):
+        # the very bytes that are kept are compared, since the file may be truncated at any moment
+        if not is_it or (place["offset"] and mark(begins, *last)["mark"] != place["mark"]):
             os.close(file)
             return False
         if self._file is not None:
@@ -168,16 +174,14 @@ class FollowedFile(LineSource):
             is_copy = seen.identity != (place["device"], place["inode"])
             self._copied = (place["device"], place["inode"]) if is_copy else self._copied
         self._file, self._identity = file, seen.identity
-        self._go_to(place)
+        self._go_to(place["offset"], begins, last)
         return True
 
-    def _go_to(self, place: Position) -> None:
-        """Read on from a place within the open file."""
-        assert self._file is not None
+    def _go_to(self, offset: int = 0, begins: bytes = b"", last: tuple[bytes, int] = (b"", 0)) -> None:
+        """Read on in the open file from an offset, given what the file begins with and the line before."""
         self._lines.clear()
-        self._offset = self._read_to = place["offset"]
-        self._start = start_of(self._file, self._offset)
-        self._last = last_line(self._file, place)
+        self._offset = self._read_to = offset
+        self._start, self._last = begins, last
 
     def _following(self, identity: tuple[int, int] | None) -> _Seen | None:
         """The oldest of the files that came after another and have something in them."""
@@ -245,7 +249,7 @@ class FollowedFile(LineSource):
         if not self._reopen(position):
             self._tell(f"what was read of '{self._path}' before is not there any more: lines may be lost", again=True)
             if self._file is not None:
-                self._go_to(_BEGINNING)
+                self._go_to()
 
     def close(self) -> None:
         """Close the file; a second time does nothing."""
