@@ -153,7 +153,7 @@ def test_other_files_are_refused(tmp_path):
             use()
     with pytest.raises(FileNotFoundError):
         read_notes(tmp_path / "nowhere")
-    with pytest.raises(OSError, match="cannot be opened"):
+    with pytest.raises(OSError, match="cannot be read or written"):
         Stock(tmp_path / "no" / "where", forest)
     Stock(tmp_path / "new", forest).close()
     with sqlite3.connect(tmp_path / "new") as newer:
@@ -163,6 +163,18 @@ def test_other_files_are_refused(tmp_path):
         Stock(tmp_path / "new", forest)
     assert is_stock(tmp_path / "new")
     assert not is_stock(tmp_path / "text")
+
+
+def test_a_full_disk_is_told_and_the_last_commit_stays(tmp_path):
+    with Stock(tmp_path / "m", forest) as stock:
+        fed(stock, rounds=1)
+        stock.commit({"n": 1})
+        (n_pages,) = stock._file.execute("PRAGMA page_count").fetchone()
+        stock._file.execute(f"PRAGMA max_page_count = {n_pages}")
+        fed(stock, keys="defgh", rounds=2)
+        with pytest.raises(OSError, match="full"):
+            stock.commit({"n": 2})
+    assert read_notes(tmp_path / "m") == ({"n": 1}, ["a", "b", "c"])
 
 
 def test_a_damaged_model_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -9,14 +10,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-__all__ = ["MISSING", "Clock", "iso_seconds", "numbers", "texts"]
+__all__ = ["Clock", "numbers", "texts"]
 
 Floats = NDArray[np.float64]
 
-MISSING = ["", "na", "nan", "null", "-", "none", "n/a"]  # in lower case
+_MISSING = ["", "na", "nan", "null", "-", "none", "n/a"]  # in lower case
 _TRUTH = {"true": 1.0, "false": 0.0}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PATTERNS = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%d")
+_USUAL_DATE = re.compile(r"\d{4}([-/])\d\d\1\d\d(?:([T ])\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
 _SCALES = ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6))  # seconds below the first, then milliseconds, then microseconds
 
 
@@ -48,7 +49,7 @@ def numbers(cells: pl.Series) -> Numbers:
     for word, value in _TRUTH.items():
         values[others.filter(words == word).to_numpy()] = value
     unread = np.zeros(len(cells), np.bool_)
-    unread[others.filter(~words.is_in([*_TRUTH, *MISSING])).to_numpy()] = True
+    unread[others.filter(~words.is_in([*_TRUTH, *_MISSING])).to_numpy()] = True
     return Numbers(values, unread)
 
 
@@ -58,19 +59,31 @@ def texts(cells: pl.Series) -> list[str]:
     return written
 
 
-def iso_seconds(cells: pl.Series) -> Floats:
-    """Seconds since 1970 of dates in the order year, month, day, UTC if no zone is named; NaN where they are none."""
-    text = cells.str.strip_chars(" \t").str.replace_all("/", "-", literal=True).str.replace("[Tt]", " ")
-    seconds = np.full(len(text), np.nan)
-    for pattern in _PATTERNS:
-        open_places = np.flatnonzero(np.isnan(seconds))
-        if not len(open_places):
-            return seconds
-        moments = text.gather(open_places).str.to_datetime(pattern, time_unit="us", strict=False)
-        seconds[open_places] = _of_moments(moments)
-    for at in np.flatnonzero(np.isnan(seconds)):
-        seconds[at] = _iso_second(text[int(at)])
+def _iso_seconds(cells: pl.Series, pattern: str | None) -> Floats:
+    """Seconds since 1970 of dates in the order year, month, day, UTC if no zone is named; NaN where they are none.
+
+    A `pattern` that most are expected to have makes it quick.
+    """
+    seconds = np.full(len(cells), np.nan)
+    if pattern:
+        seconds = _of_moments(cells.str.to_datetime(pattern, time_unit="us", strict=False))
+    others = np.flatnonzero(np.isnan(seconds))
+    if len(others):
+        rest = cells.gather(others).str.strip_chars(" \t").str.replace_all("/", "-", literal=True)
+        seconds[others] = [_iso_second(text) for text in rest]
     return seconds
+
+
+def _pattern(text: str) -> str | None:
+    """The pattern of a date in one of its usual forms."""
+    match = _USUAL_DATE.fullmatch(text)
+    if match is None:
+        return None
+    dash, blank, fraction, zone = match.groups()
+    pattern = f"%Y{dash}%m{dash}%d"
+    if blank:
+        pattern += f"{blank}%H:%M:%S{'%.f' if fraction else ''}"
+    return pattern + ("Z" if zone == "Z" else "%#z" if zone else "")
 
 
 def _of_moments(moments: pl.Series) -> Floats:
@@ -96,9 +109,12 @@ class Clock(NamedTuple):
     ----------
     per_second : float or None
         What a second is in its numbers; None if it holds dates.
+    pattern : str or None
+        What the dates look like, as far as is known.
     """
 
     per_second: float | None
+    pattern: str | None = None
 
     @classmethod
     def of_numbers(cls, values: Floats) -> Clock:
@@ -106,11 +122,17 @@ class Clock(NamedTuple):
         size = float(np.median(np.abs(values)))
         return cls(next((scale for limit, scale in _SCALES if size < limit), 1e9))
 
+    @classmethod
+    def of_dates(cls, cells: pl.Series) -> Clock:
+        """The clock of dates that look like the first."""
+        first = cells.drop_nulls().head(1).to_list() if cells.dtype == pl.String else []
+        return cls(None, _pattern(first[0]) if first else None)
+
     def seconds(self, cells: pl.Series) -> Floats:
         """Seconds since 1970, NaN where a cell is no time."""
         if cells.dtype in (pl.Date, pl.Datetime):
             return _of_moments(cells.cast(pl.Datetime("us")))
         if self.per_second is None:
-            return iso_seconds(cells.cast(pl.String))
+            return _iso_seconds(cells.cast(pl.String), self.pattern)
         values = numbers(cells).values
         return np.where(np.isinf(values), np.nan, values) / self.per_second

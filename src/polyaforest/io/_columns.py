@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ._batches import Sample
-from ._cells import Clock, iso_seconds, numbers
+from ._cells import Clock, numbers
 from ._errors import BadInput, unknown_column
 from ._times import looks_like_time
 
@@ -122,7 +122,8 @@ class _Read:
             return True
         if self.is_other or self.is_numeric or not self.n_unread:
             return False
-        dates = iso_seconds(self.cells.filter(pl.Series(self.unread)))
+        words = self.cells.filter(pl.Series(self.unread))
+        dates = Clock.of_dates(words).seconds(words)
         return bool(np.count_nonzero(~np.isnan(dates)) >= _ENOUGH * (self.n_read + self.n_unread))
 
     @property
@@ -198,7 +199,7 @@ def _clock(name: str, read: dict[str, _Read], where: str) -> Clock:
     """How a column's times are read; raise if it holds none."""
     column = read[name]
     if column.is_times:
-        return Clock(None)
+        return Clock.of_dates(column.cells)
     finite = column.values[np.isfinite(column.values)]
     if not column.is_numeric or not len(finite):
         raise BadInput(

@@ -7,33 +7,27 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ._batches import Batch, Rejected, Sample, sample_of, shortened
 from ._blocks import BLOCK_BYTES, Opened, after_last_line, blocks
-from ._cells import MISSING
+from ._cells import numbers
 from ._errors import BadInput, in_words
 
 __all__ = ["CsvReader"]
 
+Bytes: TypeAlias = NDArray[np.uint8]
+Places: TypeAlias = NDArray[np.intp]
+
 LONGEST_RECORD = 1 << 16  # a quote that is not closed within so many bytes is a slip of the pen
 _QUOTE, _NEWLINE = ord('"'), ord("\n")
+_ALL_BYTES = np.arange(256)
 _DELIMITERS = ",;\t|"
 _SNIFFED_BYTES, _SNIFFED_LINES = 1 << 14, 20  # what the delimiter is told from
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|infinity)", re.ASCII | re.IGNORECASE)
-
-
-def _is_number(cell: str) -> bool:
-    """Whether a cell is a number in digits."""
-    return _NUMBER.fullmatch(cell.strip(" \t")) is not None
-
-
-def _is_missing(cell: str) -> bool:
-    """Whether a cell says that there is no value."""
-    return cell.strip(" \t").lower() in MISSING
 
 
 # ---- records ---------------------------------------------------------------------------------------------------------
@@ -42,7 +36,10 @@ def _is_missing(cell: str) -> bool:
 def after_last_record(buffer: bytearray, n_bytes: int) -> int:
     """How many of so many bytes are whole records: lines, and the lines that a quoted cell spans."""
     end = after_last_line(buffer, n_bytes)
-    if buffer.find(b'"', 0, end) < 0 or not _quoted_newlines(np.frombuffer(buffer, np.uint8, end)):
+    if buffer.find(b'"', 0, end) < 0:
+        return end
+    characters = np.frombuffer(buffer, np.uint8, end)
+    if not _quoted_newlines(characters, _quotes(characters)):
         return end
     lengths = [len(record) for record in records(bytes(buffer[:end]), is_last=False)]
     return sum(lengths) + len(lengths)
@@ -82,11 +79,15 @@ def _lines_in_record(lines: list[bytes], first: int) -> int:
     return 1 if length > LONGEST_RECORD else 0
 
 
-def _quoted_newlines(characters: np.ndarray[Any, np.dtype[np.uint8]]) -> bool:
+def _quoted_newlines(characters: Bytes, quotes: Places) -> bool:
     """Whether a line ends within quotes."""
-    quotes = np.flatnonzero(characters == _QUOTE)
     newlines = np.flatnonzero(characters == _NEWLINE)
     return bool((np.searchsorted(quotes, newlines) & 1).any())
+
+
+def _quotes(characters: Bytes) -> Places:
+    """Where the quotes are."""
+    return np.flatnonzero(characters == _QUOTE)
 
 
 # ---- the quick way ---------------------------------------------------------------------------------------------------
@@ -109,23 +110,25 @@ def _decoded(text: bytes) -> str | None:
 
 def _is_well_quoted(block: bytes, delimiter: bytes) -> bool:
     """Whether all quotes enclose whole cells on one line."""
-    characters = np.frombuffer(b"\n" + block + b"\n", np.uint8)
-    quotes = np.flatnonzero(characters == _QUOTE)
-    if len(quotes) % 2 or _quoted_newlines(characters):
+    characters = np.frombuffer(block if block.endswith(b"\n") else block + b"\n", np.uint8)
+    quotes = _quotes(characters)
+    if len(quotes) % 2 or _quoted_newlines(characters, quotes):
         return False
-    before, after = characters[quotes[0::2] - 1], characters[quotes[1::2] + 1]
-    cell = [_QUOTE, _NEWLINE, ord(delimiter)]
-    return bool(np.isin(before, cell).all() and np.isin(after, [*cell, ord("\r")]).all())
+    opens, closes = quotes[0::2], quotes[1::2]
+    may_be_before = np.isin(_ALL_BYTES, [_QUOTE, _NEWLINE, ord(delimiter)])
+    may_be_after = may_be_before | (ord("\r") == _ALL_BYTES)
+    # before the first character is, so to say, the last one, which ends a line just as well
+    return bool(may_be_before[characters[opens - 1]].all() and may_be_after[characters[closes + 1]].all())
 
 
 def _n_delimiters(block: bytes, delimiter: bytes) -> int:
     """How many delimiters stand outside of quotes."""
     characters = np.frombuffer(block, np.uint8)
+    is_delimiter = characters == ord(delimiter)
     if b'"' not in block:
-        return int(np.count_nonzero(characters == ord(delimiter)))
-    quotes = np.flatnonzero(characters == _QUOTE)
-    places = np.flatnonzero(characters == ord(delimiter))
-    return int(np.count_nonzero(np.searchsorted(quotes, places) % 2 == 0))
+        return int(np.count_nonzero(is_delimiter))
+    n_quotes_before = np.searchsorted(_quotes(characters), np.flatnonzero(is_delimiter))
+    return int(np.count_nonzero(n_quotes_before % 2 == 0))
 
 
 class CsvReader:
@@ -146,6 +149,7 @@ class CsvReader:
         self.has_header = not _is_data(cells)
         self.names = _names(cells, self.has_header, self.name)
         self._held = [first[len(line) :] if self.has_header else first]
+        self._wordy: set[str] = set()  # columns that polars would not read as numbers, for words such as NA or true
 
     def close(self) -> None:
         """Close the file."""
@@ -184,7 +188,10 @@ class CsvReader:
     def sample(self) -> Sample:
         """The first rows, with every cell as text."""
         wanted = dict.fromkeys(self.names, pl.String)
-        return sample_of(self._batches(self._blocks_ahead(), wanted), len(self.names))
+        sample = sample_of(self._batches(self._blocks_ahead(), wanted), len(self.names))
+        as_numbers = sample.frame.select(pl.all().cast(pl.Float64, strict=False).is_null() & pl.all().is_not_null())
+        self._wordy = {column.name for column in as_numbers if column.any()}
+        return sample
 
     def batches(self, wanted: Mapping[str, Any]) -> Iterator[Batch]:
         """All rows, block by block."""
@@ -218,13 +225,12 @@ class CsvReader:
         quoted = b'"' in block
         if not block or not _is_plain(block) or (quoted and not _is_well_quoted(block, delimiter)):
             return None
-        frame = self._parsed(block, wanted, quoted)
+        frame = self._parsed(block, {**wanted, **dict.fromkeys(self._wordy & wanted.keys(), pl.String)}, quoted)
         if frame is None:
             frame = self._parsed(block, dict.fromkeys(wanted, pl.String), quoted)
         if frame is None or not self._are_whole(frame, block):
             return None
-        numbers = np.arange(number, number + len(frame))
-        return Batch(frame, numbers, [], lambda at: shortened(block.split(b"\n")[at]))
+        return Batch(frame, np.arange(number, number + len(frame)), [], lambda at: shortened(block.split(b"\n")[at]))
 
     def _are_whole(self, frame: pl.DataFrame, block: bytes) -> bool:
         """Whether no row was short: polars refuses rows that are too long, but fills up those that are too short."""
@@ -266,8 +272,7 @@ class CsvReader:
                 places.append(at)
         columns = zip(self.names, zip(*good, strict=True), strict=True) if good else ((name, ()) for name in self.names)
         frame = pl.DataFrame({name: pl.Series(cells, dtype=pl.String) for name, cells in columns if name in wanted})
-        numbers = number + np.array(places, np.int64)
-        return Batch(frame, numbers, faults, lambda at: shortened(rows[places[at]]))
+        return Batch(frame, number + np.array(places, np.int64), faults, lambda at: shortened(rows[places[at]]))
 
     def _cells(self, record: bytes) -> list[str] | str:
         """The cells of a record, or what is wrong with it."""
@@ -308,7 +313,8 @@ def _likely_delimiter(start: bytes) -> str:
 
 def _is_data(cells: list[str]) -> bool:
     """Whether a first line is a row already: numbers, and perhaps gaps between them."""
-    return any(map(_is_number, cells)) and all(_is_number(cell) or _is_missing(cell) for cell in cells)
+    values, unread = numbers(pl.Series(cells, dtype=pl.String))
+    return not unread.any() and not np.isnan(values).all()
 
 
 def _names(cells: list[str], has_header: bool, where: str) -> list[str]:

@@ -295,6 +295,8 @@ def open_table(
     """
     if format is not None and format not in FORMATS:
         raise BadInput(f"There is no format '{format}'. Choose one of {in_words(FORMATS)}.")
+    if not paths:
+        raise BadInput("There is no file to read. Name one, or - for standard input.")
     files = _Files(paths, format, BLOCK_BYTES)
     try:
         plan = plan_columns(files.first.sample(), files.first.name, columns, time, key, id)

@@ -122,9 +122,10 @@ class Stock:
         """Write every model that may have changed, and the notes, all of it or nothing."""
         for key in sorted(self._is_changed & self._models.keys()):
             self._write(key, self._models[key])
-        self._file.execute("INSERT OR REPLACE INTO notes VALUES (1, ?)", (orjson.dumps(notes),))
-        self._file.execute("COMMIT")
-        self._file.execute("BEGIN IMMEDIATE")
+        with _telling(self._path):
+            self._file.execute("INSERT OR REPLACE INTO notes VALUES (1, ?)", (orjson.dumps(notes),))
+            self._file.execute("COMMIT")
+            self._file.execute("BEGIN IMMEDIATE")
         self.notes, self._spilled = notes, 0
         self._is_changed.clear()
 
@@ -150,7 +151,8 @@ class Stock:
         memory = BytesIO()
         entry.detector.save(memory, notes=entry.notes)
         self._spilled += memory.tell()
-        self._file.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", (key, memory.getbuffer()))
+        with _telling(self._path):
+            self._file.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", (key, memory.getbuffer()))
         self._known.add(key)
 
 
@@ -250,6 +252,6 @@ def _telling(name: str) -> Iterator[None]:
     except sqlite3.OperationalError as problem:
         if "locked" in str(problem):
             raise BlockingIOError(f"{name!r} is in use: another watch is writing to it. Stop that one first") from None
-        raise OSError(f"{name!r} cannot be opened: {problem}") from None
+        raise OSError(f"{name!r} cannot be read or written: {problem}") from None
     except sqlite3.DatabaseError as problem:
         raise ModelFileError(f"{name!r} is not a file of models by key: {problem}") from None

@@ -180,6 +180,7 @@ class Watcher:
         bad: list[tuple[Record, str]] = []
         for place, record in enumerate(records):
             row = self.reader.parse(record)
+            self.counts.records += row is not None  # headers and blank lines are no records
             if isinstance(row, Row):
                 streams.setdefault(row.key or "", []).append(_Arrival(place, record, row))
             elif row is not None:
@@ -187,7 +188,6 @@ class Watcher:
         lines: dict[int, list[dict[str, Any]]] = {}
         for key, arrivals in streams.items():
             self._judge(key, arrivals, lines, bad)
-        self.counts.records += len(records)
         self.counts.bad += len(bad)
         self._uncommitted += len(records)
         self.quarantine.write(_as_lines(_account(record, reason) for record, reason in bad))

@@ -1,0 +1,457 @@
+"""The command line from outside: `watch` at the end of a pipe beside other detectors, files, start-up, many keys.
+
+Every measurement is a process of its own, on one core. The methods take turns, and the median round counts. Speed is by
+the processor time of the process, for what else runs on the machine has no part in it; what a process needs before its
+first record is taken off, by runs with few records. Writes results/cli.csv, a row per process, and fills
+docs/benchmarks/command-line.md. Times are comparable only within a run, so a part is measured whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from _pages import PAGES, fill, scratch, table
+from _results import RESULTS, Results
+
+Rows = Sequence[Mapping[str, str]]
+
+PAGE = "command-line"
+KEYS = ("part", "case", "method", "records", "round")
+PARTS = ("watch", "first", "keys", "read", "detect", "help")
+OURS = [sys.executable, "-m", "polyaforest"]
+PIPE = [sys.executable, str(Path(__file__).parent / "baselines" / "pipe.py")]
+FEATURES, SHINGLE = 10, 10
+BLOCK = 20_000  # rows drawn at a time: this process stays small, as its memory counts in that of its children
+NOTHING = "1e9"  # a score that peers never reach, so that they write nothing
+
+WATCH = [*OURS, "watch", "--quiet", "--only-anomalies", "--quarantine", os.devnull]
+DEFAULT, SMALL = "polyaforest watch", "polyaforest watch, window 256"
+RIVER, RIVER_MANY = "river HalfSpaceTrees, 10 trees", "river HalfSpaceTrees, 100 trees"
+METHODS: dict[str, list[str]] = {
+    DEFAULT: WATCH,
+    SMALL: [*WATCH, "--window", "256"],
+    RIVER: [*PIPE, "river", "--trees", "10", "--window", "250", "--above", NOTHING],
+    RIVER_MANY: [*PIPE, "river", "--above", NOTHING],
+    "krcf": [*PIPE, "krcf", "--above", NOTHING],
+    "rrcf": [*PIPE, "rrcf", "--above", NOTHING],
+}
+CASES = {"fields": tuple(METHODS), "shingle": (DEFAULT, SMALL, RIVER, "krcf")}
+IN_MEMORY, ON_DISK = "all in memory", "most on disk"
+BUDGETS = {IN_MEMORY: "8192", ON_DISK: "20"}  # megabytes for models
+
+READERS = {
+    "open_table(...).chunks()": """
+from polyaforest.io.tables import open_table
+def read(path): return sum(len(chunk.rows) for chunk in open_table([path]).chunks())
+""",
+    "polars.read_csv": """
+import polars
+def read(path): return len(polars.read_csv(path))
+""",
+}
+READING = """
+import json, sys, time
+start, worked = time.perf_counter(), time.process_time()
+n_rows = read(sys.argv[1])
+print(json.dumps({"rows": n_rows, "seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - worked}))
+"""
+STARTS = {
+    "python -c pass": [sys.executable, "-c", "pass"],
+    "polyaforest --help": [*OURS, "--help"],
+    "polyaforest detect --help": [*OURS, "detect", "--help"],
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much to measure: where there are two numbers, what the first takes is taken off the second."""
+
+    rounds: int = 3
+    records: tuple[int, int] = (2_000, 32_000)
+    of_krcf: tuple[int, int] = (2_000, 10_000)
+    of_rrcf: tuple[int, int] = (260, 360)  # its window is full before the first number
+    keys: int = 1_000
+    of_keys: tuple[int, int] = (2_000, 6_000)
+    read: int = 1_000_000
+    detect: tuple[int, ...] = (100_000, 300_000, 1_000_000)
+    starts: int = 9
+
+    def of(self, method: str) -> tuple[int, int]:
+        """Records for a method, fewer for the slow."""
+        return {"krcf": self.of_krcf, "rrcf": self.of_rrcf}.get(method, self.records)
+
+
+QUICK = Size(1, (500, 2_000), (500, 2_000), (260, 270), 50, (100, 300), 100_000, (5_000, 10_000), 3)
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def blocks(n_rows: int, n_features: int) -> Iterator[np.ndarray]:
+    """Gaussian rows, one in a thousand four times as far out; the first are the same however many are asked for."""
+    rng = np.random.default_rng(0)
+    for start in range(0, n_rows, BLOCK):
+        rows = rng.normal(size=(BLOCK, n_features)).round(5)
+        rows[500::1000] *= 4.0
+        yield rows[: n_rows - start]
+
+
+def write_records(path: Path, n_rows: int, n_features: int = FEATURES, n_keys: int = 0) -> Path:
+    """Lines of JSON, with a key in turn if there are any."""
+    with path.open("w") as file:
+        number = 0
+        for rows in blocks(n_rows, n_features):
+            for row in rows.tolist():
+                key = {"host": f"host-{number % n_keys}"} if n_keys else {}
+                file.write(json.dumps(key | {f"f{i}": value for i, value in enumerate(row)}) + "\n")
+                number += 1
+    return path
+
+
+def write_csv(path: Path, n_rows: int) -> Path:
+    """A table with a header."""
+    with path.open("w") as file:
+        file.write(",".join(f"f{i}" for i in range(FEATURES)) + "\n")
+        for rows in blocks(n_rows, FEATURES):
+            np.savetxt(file, rows, fmt="%.5f", delimiter=",")
+    return path
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------
+
+
+class Spent(NamedTuple):
+    """What a process took."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_mb: float
+
+
+class Task(NamedTuple):
+    """One process to be run; what it is keyed by in the file, and how to run it."""
+
+    part: str
+    case: str
+    method: str
+    records: int
+    measure: Callable[[], Spent]
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Keep this process and its children on one core, where the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def ended(process: subprocess.Popen[Any], start: float, errors: Any) -> Spent:
+    """What a process took, once it has ended well."""
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        errors.seek(0)
+        raise RuntimeError(f"{process.args} ended with {process.returncode}: {errors.read().decode()}")
+    return Spent(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000)
+
+
+def run(command: Sequence[str], source: Path | None = None) -> Spent:
+    """Run a command to its end, with a file poured into its standard input."""
+    with tempfile.TemporaryFile() as errors, open(os.devnull, "rb") as nothing:
+        feeder = subprocess.Popen(["cat", source], stdout=subprocess.PIPE) if source else None
+        start = time.perf_counter()
+        stdin = feeder.stdout if feeder else nothing
+        process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, stderr=errors)
+        if feeder and feeder.stdout:
+            feeder.stdout.close()  # or it would not notice that its reader is gone
+        spent = ended(process, start, errors)
+        if feeder:
+            feeder.wait()
+        return spent
+
+
+def first_line(command: Sequence[str], line: bytes) -> Spent:
+    """Run a command, give it one record, and take the time until it answers; the pipe stays open."""
+    with tempfile.TemporaryFile() as errors:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(line)
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        seconds = time.perf_counter() - start
+        process.stdin.close()
+        process.stdout.close()
+        spent = ended(process, start, errors)
+    if not answer:
+        raise RuntimeError(f"{command} said nothing to a record")
+    return spent._replace(seconds=seconds)
+
+
+def read_file(program: str, path: Path, n_rows: int) -> Spent:
+    """Read a file in a new process; its imports do not count."""
+    command = [sys.executable, "-c", program + READING, str(path)]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    if found["rows"] != n_rows:
+        raise RuntimeError(f"{found['rows']} of {n_rows} rows were read")
+    return Spent(found["seconds"], found["cpu_seconds"], float("nan"))
+
+
+# ---- what there is to measure ----------------------------------------------------------------------------------------
+
+
+def usable() -> list[str]:
+    """The methods whose libraries are installed."""
+    return [name for name, command in METHODS.items() if command[:2] != PIPE or find_spec(command[2])]
+
+
+def watch_tasks(size: Size, place: Path) -> list[Task]:
+    """Throughput, with few and with many records."""
+    tasks = []
+    for case, names in CASES.items():
+        more = ["--shingle", str(SHINGLE)] if case == "shingle" else []
+        for method in [name for name in names if name in usable()]:
+            for records in size.of(method):
+                path = place / f"{case}-{records}.jsonl"
+                if not path.exists():
+                    write_records(path, records, 1 if more else FEATURES)
+                command = [*METHODS[method], *more]
+                tasks.append(Task("watch", case, method, records, lambda c=command, p=path: run(c, p)))
+    return tasks
+
+
+def first_tasks(size: Size, place: Path) -> list[Task]:
+    """Time to the first line out, of commands that are to write all lines."""
+    line = write_records(place / "first.jsonl", 1).read_bytes()
+    tasks = []
+    for method in [name for name in usable() if name not in (SMALL, RIVER)]:
+        command = [word for word in METHODS[method] if word not in ("--only-anomalies", "--above", NOTHING)]
+        tasks.append(Task("first", "fields", method, 1, lambda c=command: first_line(c, line)))
+    return tasks
+
+
+def key_tasks(size: Size, place: Path) -> list[Task]:
+    """Many streams at once, with memory for all of their models and for few."""
+    tasks = []
+    for records in size.of_keys:
+        path = write_records(place / f"keys-{records}.jsonl", records, n_keys=size.keys)
+        for method, megabytes in BUDGETS.items():
+            command = [*WATCH, "--key", "host", "--memory", megabytes]
+            tasks.append(Task("keys", f"{size.keys} keys", method, records, lambda c=command, p=path: run(c, p)))
+    return tasks
+
+
+def read_tasks(size: Size, place: Path) -> list[Task]:
+    """A CSV file, read by us and by polars alone."""
+    path = write_csv(place / f"read-{size.read}.csv", size.read)
+    return [
+        Task("read", "csv", method, size.read, lambda p=program: read_file(p, path, size.read))
+        for method, program in READERS.items()
+    ]
+
+
+def detect_tasks(size: Size, place: Path) -> list[Task]:
+    """`detect --stream` on files of growing length."""
+    tasks = []
+    for n_rows in size.detect:
+        path = write_csv(place / f"detect-{n_rows}.csv", n_rows)
+        command = [*OURS, "detect", "--stream", "--quiet", str(path)]
+        tasks.append(Task("detect", "csv", "polyaforest detect --stream", n_rows, lambda c=command: run(c)))
+    return tasks
+
+
+def help_tasks(size: Size, place: Path) -> list[Task]:
+    """Commands that have nothing to do but to start."""
+    return [Task("help", "start", method, 0, lambda c=command: run(c)) for method, command in STARTS.items()]
+
+
+TASKS = {
+    "watch": watch_tasks,
+    "first": first_tasks,
+    "keys": key_tasks,
+    "read": read_tasks,
+    "detect": detect_tasks,
+    "help": help_tasks,
+}
+
+
+def measure(results: Results, part: str, size: Size) -> None:
+    """Measure a part anew, all of its processes taking turns."""
+    rounds = {"help": size.starts, "detect": 1, "keys": 1}.get(part, size.rounds)
+    results.forget(part=part)
+    with tempfile.TemporaryDirectory() as place, one_core():
+        tasks = TASKS[part](size, Path(place))
+        for turn in tqdm(range(rounds), desc=part, disable=None):
+            for task in tasks:
+                spent = task.measure()
+                key = dict(zip(KEYS, (*task[:-1], turn), strict=True))
+                results.add(key | {name: round(value, 3) for name, value in spent._asdict().items()})
+
+
+def compile_all(size: Size) -> None:
+    """Let everything be compiled, and written to the disk, before it is measured."""
+    with tempfile.TemporaryDirectory() as place:
+        for part in ("watch", "keys", "detect"):
+            few = replace(size, records=(1_500, 1_500), of_keys=(300, 300), keys=3, detect=(5_000,))
+            for task in TASKS[part](few, Path(place)):
+                if task.method not in usable() or task.method in (DEFAULT, SMALL):
+                    task.measure()
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def picked(rows: Rows, column: str, **wanted: Any) -> list[float]:
+    """The values of a column in the rows that match, in the order of the rounds."""
+    return [float(row[column]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
+
+
+def rate(rows: Rows, **wanted: Any) -> float:
+    """Records per second of processor time, beyond what the shorter run took; the median of the rounds."""
+    few, many = sorted({int(value) for value in picked(rows, "records", **wanted)})
+    short, long = (picked(rows, "cpu_seconds", records=records, **wanted) for records in (few, many))
+    return median((many - few) / (b - a) for a, b in zip(short, long, strict=True))
+
+
+def measured(rows: Rows, **wanted: Any) -> list[str]:
+    """The methods that the file has, in its order."""
+    return list(dict.fromkeys(row["method"] for row in rows if all(row[key] == wanted[key] for key in wanted)))
+
+
+def times(ratio: float) -> str:
+    """How many times as fast, to two figures."""
+    return f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}" if ratio >= 0.95 else f"{ratio:.2f}"
+
+
+def watch_table(rows: Rows) -> str:
+    """Records per second, with ours over each of them in brackets."""
+    rates = {
+        (case, method): rate(rows, part="watch", case=case, method=method)
+        for case in CASES
+        for method in measured(rows, part="watch", case=case)
+    }
+    lines = []
+    for method in measured(rows, part="watch"):
+        line = [f"`{method}`" if method == DEFAULT else method]
+        for case in CASES:
+            found, ours = rates.get((case, method)), rates[case, DEFAULT]
+            line.append(
+                "" if found is None else f"{found:,.0f}" + ("" if method == DEFAULT else f" ({times(ours / found)})")
+            )
+        lines.append(line)
+    return table(["", "10 fields", f"one metric, shingles of {SHINGLE}"], lines)
+
+
+def first_table(rows: Rows) -> str:
+    """Seconds to the first line out."""
+    found = {m: median(picked(rows, "seconds", part="first", method=m)) for m in measured(rows, part="first")}
+    cpu = {m: median(picked(rows, "cpu_seconds", part="first", method=m)) for m in found}
+    return table(
+        ["", "first line out, s", "processor time of a run with one record, s"],
+        [[method, f"{seconds:.2f}", f"{cpu[method]:.2f}"] for method, seconds in found.items()],
+    )
+
+
+def keys_table(rows: Rows) -> str:
+    """Records per second and memory with many keys."""
+    lines = []
+    for method in measured(rows, part="keys"):
+        peak = max(picked(rows, "peak_mb", part="keys", method=method))
+        lines.append([method, BUDGETS[method], f"{rate(rows, part='keys', method=method):,.0f}", f"{peak:,.0f}"])
+    return table(["models are", "`--memory`, MB", "records a second", "peak memory, MB"], lines)
+
+
+def read_table(rows: Rows) -> str:
+    """Rows per second, and over polars alone."""
+    found = {
+        method: median(picked(rows, "cpu_seconds", part="read", method=method))
+        for method in measured(rows, part="read")
+    }
+    n_rows = picked(rows, "records", part="read")[0]
+    alone = found["polars.read_csv"]
+    lines = [[f"`{m}`", f"{n_rows / spent:,.0f}", f"{alone / spent:.2f}"] for m, spent in found.items()]
+    return table(["", "rows a second", "times the speed of polars"], lines)
+
+
+def detect_table(rows: Rows) -> str:
+    """Rows per second and peak memory by length of the file."""
+    lines = []
+    for n_rows in picked(rows, "records", part="detect"):
+        cpu, peak = (picked(rows, c, part="detect", records=int(n_rows))[0] for c in ("cpu_seconds", "peak_mb"))
+        lines.append([f"{n_rows:,.0f}", f"{n_rows / cpu:,.0f}", f"{peak:,.0f}"])
+    return table(["rows of the file", "rows a second, start included", "peak memory, MB"], lines)
+
+
+def help_table(rows: Rows) -> str:
+    """Milliseconds to start and end."""
+    lines = []
+    for method in measured(rows, part="help"):
+        wall, cpu = (1000 * median(picked(rows, c, part="help", method=method)) for c in ("seconds", "cpu_seconds"))
+        lines.append([f"`{method}`", f"{wall:.0f}", f"{cpu:.0f}"])
+    return table(["", "ms", "ms of processor time"], lines)
+
+
+BLOCKS = {
+    "watch": watch_table,
+    "first": first_table,
+    "keys": keys_table,
+    "read": read_table,
+    "detect": detect_table,
+    "help": help_table,
+}
+
+
+def render(rows: Rows, directory: Path = PAGES) -> None:
+    """Fill the tables of the page from the rows of the file."""
+    for part, tabulate in BLOCKS.items():
+        if any(row["part"] == part for row in rows):
+            fill(PAGE, part, tabulate(rows), directory)
+
+
+def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory: Path = RESULTS) -> None:
+    """Measure the parts asked for, and fill the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="only these; all by default")
+    parser.add_argument("--quick", action="store_true", help="few records and one round; files and pages stay")
+    parser.add_argument("--render", action="store_true", help="only fill the page")
+    options = parser.parse_args(arguments)
+    if options.quick and pages == PAGES:
+        pages = directory = scratch("cli")
+    size = QUICK if options.quick else Size()
+    results = Results("cli", KEYS, directory)
+    if not (options.render or options.quick):
+        compile_all(size)
+    for part in [] if options.render else options.part:
+        measure(results, part, size)
+    render(list(results), pages)
+    for tabulate in BLOCKS.values() if options.quick and not arguments else ():
+        print(tabulate(list(results)), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()
