@@ -43,6 +43,16 @@ def end_of_tail(log_scores: Array, rate: float) -> float:
     return float(median - np.log2(0.5 / rate) * step)
 
 
+def line_below_bulk(log_scores: Array, rate: float) -> float:
+    """The log-score below which a share `rate` of the ordinary rows of a table falls, however many others do.
+
+    As `end_of_tail`, and once more by the lowest eighth: where values come in few sizes, as counts do, scores do too,
+    and the step from median to quartile may be next to nothing. The lower of both lines holds.
+    """
+    eighth, median = np.quantile(log_scores, [0.125, 0.5])
+    return min(end_of_tail(log_scores, rate), float(median - np.log2(0.5 / rate) * (median - eighth) / 2))
+
+
 def line_below(ascending: Sequence[float], rate: float) -> float:
     """The log-score below which a share `rate` of the next ones should fall, by those of a stream of late.
 

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import polars as pl
@@ -14,24 +13,11 @@ import pytest
 
 import polyaforest
 from polyaforest import StreamingMPF
-from polyaforest.cli import COMMANDS, _bench, run
+from polyaforest.cli import COMMANDS, _bench
 from polyaforest.io.sample import HOSTS, INCIDENTS, server_metrics
 
 PROGRAM = [sys.executable, "-m", "polyaforest"]
 METRICS = ["requests", "cpu", "memory", "latency_ms", "errors"]
-
-
-@pytest.fixture
-def cli(capfd, monkeypatch):
-    """Run the program within this process, for its exit code, stdout and stderr."""
-
-    def call(*args):
-        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # `run` sets another
-        with pytest.raises(SystemExit) as left:
-            run([str(arg) for arg in args])
-        return left.value.code, *capfd.readouterr()
-
-    return call
 
 
 # ---- a process among others ------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import pty
 import re
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import pytest
 
 import polyaforest
 from polyaforest import BatchMPF, StreamingMPF
-from polyaforest.cli import _detect, run
+from polyaforest.cli import _detect
 from polyaforest.cli._demo import write_example
 from polyaforest.io.sample import INCIDENTS, server_metrics
 from polyaforest.timeseries import SeriesMPF
@@ -29,19 +28,6 @@ TO_BLAME = {
     "memory": "memory",
     "the proc": "cpu",
 }
-
-
-@pytest.fixture
-def cli(capfd, monkeypatch):
-    """Run the program within this process, for its exit code, stdout and stderr."""
-
-    def call(*args):
-        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # `run` sets another
-        with pytest.raises(SystemExit) as left:
-            run([str(arg) for arg in args])
-        return left.value.code, *capfd.readouterr()
-
-    return call
 
 
 @pytest.fixture(scope="module")

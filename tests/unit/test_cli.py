@@ -15,7 +15,7 @@ from click.shell_completion import BashComplete
 
 import polyaforest
 from polyaforest import BatchMPF, StreamingMPF, datasets
-from polyaforest.cli import COMMANDS, main, run
+from polyaforest.cli import COMMANDS, main
 from polyaforest.cli._datasets import SIZES
 from polyaforest.cli._demo import write_example
 from polyaforest.cli._merge import shared_notes
@@ -25,19 +25,6 @@ from polyaforest.timeseries import SeriesMPF
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BOX = [[-9.0, -9.0], [9.0, 9.0]]
-
-
-@pytest.fixture
-def cli(capsys, monkeypatch):
-    """Run the program as the shell would, for its exit code, stdout and stderr."""
-
-    def call(*args):
-        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # `run` sets another
-        with pytest.raises(SystemExit) as left:
-            run([str(arg) for arg in args])
-        return left.value.code, *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture
@@ -157,7 +144,7 @@ def test_a_command_may_end_with_a_code_of_its_own_but_not_by_what_it_returns(cli
     assert cli("bench") == (0, "", "")
 
 
-def test_a_warning_is_a_line(capsys, bench, cli):
+def test_a_warning_is_a_line(capfd, bench, cli):
     def warn(ctx):
         sys.stderr.write(warnings.formatwarning("take care", UserWarning, "file.py", 3))
 

@@ -18,7 +18,6 @@ from polyaforest.cli._judging import (
     Rule,
     TableJudge,
     flagged_of,
-    line_below_bulk,
     named,
     places_by_key,
     refuse_disorder,
@@ -26,6 +25,7 @@ from polyaforest.cli._judging import (
 )
 from polyaforest.io.keys import keys_named, point_keys
 from polyaforest.io.tables import BadInput, Chunk, Columns, Rejected
+from polyaforest.thresholds import line_below_bulk
 from polyaforest.timeseries import find_events
 
 NOON = 1_714_564_800.0  # 2024-05-01 12:00 UTC

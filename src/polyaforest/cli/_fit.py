@@ -179,8 +179,9 @@ def _followed(order: Order, table: Table, chunks: Iterator[Chunk]) -> Made:
 
 def _fitted(order: Order, table: Table, chunks: Iterator[Chunk]) -> Made:
     """The rows learned all at once."""
-    from polyaforest.cli._judging import Rule, frame, gathered, line_below_bulk, new_forest
+    from polyaforest.cli._judging import RATE, Rule, frame, gathered, new_forest
     from polyaforest.io.keys import point_keys
+    from polyaforest.thresholds import line_below_bulk
 
     whole = gathered(chunks)
     rows = frame(whole.rows, table.columns.used)
@@ -192,7 +193,7 @@ def _fitted(order: Order, table: Table, chunks: Iterator[Chunk]) -> Made:
     if order.kind == "batch":
         model.set_params(domain=_domain(whole.rows))
     model.fit(rows)
-    line = line_below_bulk(model.score_samples(rows)) if rate is None else None
+    line = line_below_bulk(model.score_samples(rows), RATE) if rate is None else None
     model.set_params(n_jobs=None)  # those who load it may have other threads
     return Made(model, table, line)
 

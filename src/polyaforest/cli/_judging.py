@@ -14,7 +14,7 @@ import polars as pl
 from polyaforest._arrays import Array
 from polyaforest.cli._report import count, moment
 from polyaforest.io.tables import BadInput, Chunk
-from polyaforest.thresholds import end_of_tail
+from polyaforest.thresholds import line_below_bulk
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation
@@ -91,16 +91,6 @@ def _series(forest: Any, shingle: int) -> Any:
     return SeriesMPF(forest, shingle=shingle)
 
 
-def line_below_bulk(scores: Array, rate: float = RATE) -> float:
-    """The score below which a share `rate` of ordinary rows falls, however many others do.
-
-    As `end_of_tail`, and once more by the lowest eighth: where values come in few sizes, as counts do, scores do too,
-    and the step from median to quartile may be next to nothing. The lower of both lines holds.
-    """
-    eighth, median = np.quantile(scores, [0.125, 0.5])
-    return min(end_of_tail(scores, rate), float(median - np.log2(0.5 / rate) * (median - eighth) / 2))
-
-
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
@@ -169,7 +159,7 @@ class TableJudge:
             return in_small_leaves(forest, rows, self.rule.epsilon, self.rule.phi)
         if self.rule.false_alarm_rate is not None:
             return np.asarray(p_values <= self.rule.false_alarm_rate)
-        return np.asarray(scores < line_below_bulk(scores))
+        return np.asarray(scores < line_below_bulk(scores, RATE))
 
     def _line(self, scores: Array, is_anomaly: Array) -> float | None:
         """The lowest score that is not flagged, by which to say what would have been normal."""

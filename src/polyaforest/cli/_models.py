@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from polyaforest._arrays import Array
-from polyaforest.cli._judging import frame, in_small_leaves, line_below_bulk, refuse_disorder
+from polyaforest.cli._judging import RATE, frame, in_small_leaves, refuse_disorder
 from polyaforest.io.tables import BadInput, open_table
+from polyaforest.thresholds import line_below_bulk
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation
@@ -134,4 +135,4 @@ class Model:
         if "line" in detector.notes:
             return float(detector.notes["line"])
         is_stream = getattr(detector, "_stream", None) is not None and detector.n_points_ > 0
-        return line_below_bulk(detector._calibrated()) if is_stream else float(detector.offset_)
+        return line_below_bulk(detector._calibrated(), RATE) if is_stream else float(detector.offset_)

@@ -131,7 +131,7 @@ class Clock(NamedTuple):
     def seconds(self, cells: pl.Series) -> Floats:
         """Seconds since 1970, NaN where a cell is no time."""
         if cells.dtype in (pl.Date, pl.Datetime):
-            return _of_moments(cells.cast(pl.Datetime("us")))
+            return _of_moments(cells)
         if self.per_second is None:
             return _iso_seconds(cells.cast(pl.String), self.pattern)
         values = numbers(cells).values
