@@ -47,6 +47,7 @@ _ARRAY_NAME = re.compile(r"\w{1,64}(/\w{1,64}){0,3}", re.ASCII)  # no dot, hence
 _DTYPES = frozenset(["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"])
 _LARGEST_NPY_HEADER = 1024  # bytes: room for any shape, and too little to exhaust the parser that reads it
 _ZIP_START = b"PK\x03\x04"
+_SQLITE_START = b"SQLi"
 _SEAL = b"polyaforest sha256 "
 _SEAL_SIZE = len(_SEAL) + 2 * hashlib.sha256().digest_size
 
@@ -268,6 +269,8 @@ def _check_seal(file: IO[bytes]) -> None:
     start = file.read(len(_ZIP_START))
     if not start:
         raise ValueError("it is empty")
+    if start == _SQLITE_START:
+        raise ValueError("it may hold models by key, as `polyaforest watch` keeps them: see polyaforest.live.stock")
     if start != _ZIP_START:
         raise ValueError("it is not a polyaforest model")
     file.seek(max(0, file.seek(0, os.SEEK_END) - _SEAL_SIZE))

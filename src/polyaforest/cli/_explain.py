@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.model
+@options.stream_key
 @options.files
 @click.option(
     "--row",
@@ -46,7 +47,7 @@ def command(model: str, files: tuple[str, ...], wanted: tuple[int, ...], **given
     from polyaforest.cli._models import Model
 
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
-    judge = Model(model)
+    judge = Model(model, key=given.pop("stream"))
     numbers = list(dict.fromkeys(wanted))
     with closing(judge.open_table(files, **given)) as table:
         explanations = _explained(judge, table, numbers, quiet)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -38,22 +37,17 @@ def facts_of_file(path: str, key: str | None = None) -> dict[str, Any]:
     """What there is to know of a file, as JSON can hold it: of one model, or of many that are held by key."""
     import os
 
-    from polyaforest import load
-    from polyaforest.live.stock import is_stock, read_model, read_notes
+    from polyaforest.cli._models import read_detector
+    from polyaforest.live.stock import is_stock, read_notes
 
     about: dict[str, Any] = {"file": path, "bytes": os.path.getsize(path)}
     if not is_stock(path):
-        if key is not None:
-            raise click.UsageError(f"{path} holds one model only: --key is for files that `watch --key` wrote.")
-        facts = facts_of(load(path))
+        facts = facts_of(read_detector(path, key))
         return {**about, "format_version": format_version(path), **facts}
     notes, keys = read_notes(path)
     if key is None and keys != [""]:  # a stream without keys has the empty one
         return {**about, "kind": "streams", "keys": keys, "notes": notes}
-    if key is not None and key not in keys:
-        near = get_close_matches(key, keys)
-        raise ValueError(f"{path} has no model of {key!r}.{f' Did you mean {near[0]!r}?' if near else ''}")
-    facts = facts_of(read_model(path, key or ""))
+    facts = facts_of(read_detector(path, key))
     return {**about, "format_version": None, **facts, "notes": {**notes, **facts["notes"]}}
 
 

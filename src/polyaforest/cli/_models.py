@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +37,24 @@ class Verdicts(NamedTuple):
     is_anomaly: Array
 
 
+def read_detector(path: str, key: str | None = None) -> Any:
+    """The detector in a file: the only one, or that of a stream by its key."""
+    from polyaforest import load
+    from polyaforest.live.stock import is_stock, read_model, read_notes
+
+    if not is_stock(path):
+        if key is not None:
+            raise BadInput(f"{path} holds one model only: --key is for files that `watch --key` wrote")
+        return load(path)
+    _, keys = read_notes(path)
+    if key is None and keys != [""]:  # a stream without keys has the empty one
+        raise BadInput(f"{path} holds models of {len(keys):,} streams: choose one by --key, such as {keys[:1]}")
+    if (key or "") not in keys:
+        near = get_close_matches(key or "", keys)
+        raise BadInput(f"{path} has no model of {key!r}.{f' Did you mean {near[0]!r}?' if near else ''}")
+    return read_model(path, key or "")
+
+
 class Model:
     """A model file that judges rows without learning them.
 
@@ -45,14 +64,15 @@ class Model:
         Of the file.
     wishes : Wishes, optional
         Which rows to flag.
+    key : str, optional
+        Which stream, of a file that `watch` keeps.
     """
 
-    def __init__(self, path: str, wishes: Wishes | None = None) -> None:
-        from polyaforest import load
+    def __init__(self, path: str, wishes: Wishes | None = None, key: str | None = None) -> None:
         from polyaforest.timeseries import SeriesMPF
 
         self.path, self.wishes = path, wishes or Wishes()
-        self.detector: Any = load(path)
+        self.detector: Any = read_detector(path, key)
         self.is_series = isinstance(self.detector, SeriesMPF)
         if self.is_series and self.wishes != Wishes():
             raise BadInput(f"{path} is a model of time series, which flags rows by the line that it was made with")

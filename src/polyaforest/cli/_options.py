@@ -54,6 +54,9 @@ strict = click.option("--strict", is_flag=True, help="Stop at the first row that
 model = click.option(
     "-m", "--model", metavar="MODEL", required=True, type=click.Path(), help="The model file, such as model.mpf."
 )
+stream_key = click.option(
+    "--key", "stream", metavar="STREAM", help="Which stream, of a file that `watch --key` keeps models in."
+)
 seed = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="No words on stderr but errors.")
 out = click.option(

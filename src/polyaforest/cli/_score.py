@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.model
+@options.stream_key
 @options.files
 @options.columns
 @options.time
@@ -81,7 +82,7 @@ def _score(
     from polyaforest.cli._report import count, reading_in_words
     from polyaforest.io.results import open_results
 
-    model = Model(path, wishes)
+    model = Model(path, wishes, reading.pop("stream"))
     n_flagged, results_to_be = 0, open_results(out)
     with closing(model.open_table(files, **reading)) as table, results_to_be as results:
         for chunk in _chunks(model, table, quiet):

@@ -254,4 +254,5 @@ def _telling(name: str) -> Iterator[None]:
             raise BlockingIOError(f"{name!r} is in use: another watch is writing to it. Stop that one first") from None
         raise OSError(f"{name!r} cannot be read or written: {problem}") from None
     except sqlite3.DatabaseError as problem:
-        raise ModelFileError(f"{name!r} is not a file of models by key: {problem}") from None
+        remedy = "to begin with a model that `polyaforest fit` made, give it to --start-from"
+        raise ModelFileError(f"{name!r} is not a file of models by key ({problem}): {remedy}") from None
