@@ -50,6 +50,7 @@ bench: $(READY_BENCH)  ## a quick part of every benchmark, in minutes; files and
 	$(BIN)/python benchmarks/density.py --quick
 	$(BIN)/python benchmarks/nab.py --quick
 	$(BIN)/python benchmarks/explanations.py --quick
+	$(BIN)/python benchmarks/cli.py --quick
 
 bench-full: $(READY_BENCH)  ## every table and figure from nothing but the data, for hours; stopped, it goes on where it was
 	$(BIN)/python benchmarks/accuracy.py & $(BIN)/python benchmarks/tuning.py & wait
@@ -61,6 +62,7 @@ bench-full: $(READY_BENCH)  ## every table and figure from nothing but the data,
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/streaming.py
 	$(BIN)/python benchmarks/explanations.py
+	$(BIN)/python benchmarks/cli.py
 
 bench-pages: $(READY_BENCH)  ## fill the pages of docs/benchmarks from benchmarks/results/ alone
 	$(BIN)/python benchmarks/accuracy.py --render
@@ -72,6 +74,7 @@ bench-pages: $(READY_BENCH)  ## fill the pages of docs/benchmarks from benchmark
 	$(BIN)/python benchmarks/missing.py --render
 	$(BIN)/python benchmarks/density.py --render
 	$(BIN)/python benchmarks/explanations.py --render
+	$(BIN)/python benchmarks/cli.py --render
 
 docs: $(READY)  ## draw the figures of the docs again
 	$(BIN)/python docs/figures.py

@@ -451,8 +451,8 @@ def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory:
     for part in [] if options.render else options.part:
         measure(results, part, size)
     render(list(results), pages)
-    for tabulate in BLOCKS.values() if options.quick and not arguments else ():
-        print(tabulate(list(results)), end="\n\n")
+    for part in options.part if options.quick else ():
+        print(BLOCKS[part](list(results)), end="\n\n")
 
 
 if __name__ == "__main__":

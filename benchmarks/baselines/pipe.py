@@ -38,9 +38,17 @@ def krcf(n_features: int, trees: int, window: int) -> Step:
     """The random cut forest in Rust as it comes, in which one point in ten enters a tree."""
     from krcf import RandomCutForest  # noqa: PLC0415
 
-    shape = {"dimensions": n_features, "shingle_size": 1, "internal_shingling": False}
-    size = {"num_trees": trees, "sample_size": window, "random_seed": 0, "parallel_execution_enabled": False}
-    forest = RandomCutForest({**shape, **size})
+    forest = RandomCutForest(
+        {
+            "dimensions": n_features,
+            "shingle_size": 1,
+            "internal_shingling": False,
+            "num_trees": trees,
+            "sample_size": window,
+            "random_seed": 0,
+            "parallel_execution_enabled": False,
+        }
+    )
 
     def step(row: list[float]) -> float:
         score = forest.score(row)

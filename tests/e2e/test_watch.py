@@ -292,3 +292,28 @@ def test_a_metric_as_a_time_series_with_one_flag(tmp_path, factory):
     assert 1000 <= worst["peak"] <= 1022
     assert worst["n_flagged"] > 1
     assert set(worst["blame"]) == {"cpu"}
+
+
+def test_the_models_of_a_watch_answer_questions(tmp_path, cli):
+    log, model = tmp_path / "log.jsonl", tmp_path / "m"
+    log.write_text("".join(line(i, row, hosts=2) + "\n" for i, row in enumerate(ROWS.tolist())))
+    bad = tmp_path / "bad"
+    assert (
+        cli("watch", log, "--key", "host", "-m", model, "--quarantine", bad, "--out", tmp_path / "out", *SMALL)[0] == 0
+    )
+    code, scores, _ = cli("score", "-m", model, "--key", "web-0", log, "--quiet")
+    assert code == 0
+    assert len(scores.splitlines()) == 601
+    code, words, _ = cli("explain", "-m", model, "--key", "web-0", log, "--row", "501")
+    assert code == 0
+    assert "disk" in words
+    for arguments, message in (
+        (["score", "-m", model, log], "2 streams: choose one by --key"),
+        (["score", "-m", model, "--key", "web0", log], "Did you mean 'web-0'?"),
+        (["watch", log, "--model", model, "--key", "host", "--trees", "6", "--quarantine", bad], "--trees was 5"),
+        (["watch", log, "--model", log, "--quarantine", bad], "--start-from"),
+        (["watch", log, "--start-from", model, "--quarantine", bad], "polyaforest.live.stock"),
+    ):
+        code, _, error = cli(*arguments)
+        assert code == 3
+        assert message in error

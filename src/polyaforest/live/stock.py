@@ -120,13 +120,15 @@ class Stock:
 
     def commit(self, notes: dict[str, Any]) -> None:
         """Write every model that may have changed, and the notes, all of it or nothing."""
+        self.notes, self._spilled = notes, 0
+        if not self._path:  # nobody will ever read it
+            return
         for key in sorted(self._is_changed & self._models.keys()):
             self._write(key, self._models[key])
         with _telling(self._path):
             self._file.execute("INSERT OR REPLACE INTO notes VALUES (1, ?)", (orjson.dumps(notes),))
             self._file.execute("COMMIT")
             self._file.execute("BEGIN IMMEDIATE")
-        self.notes, self._spilled = notes, 0
         self._is_changed.clear()
 
     def close(self) -> None:
