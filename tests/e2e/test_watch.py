@@ -297,7 +297,8 @@ def test_a_metric_as_a_time_series_with_one_flag(tmp_path, factory):
 def test_the_models_of_a_watch_answer_questions(tmp_path, cli):
     log, model = tmp_path / "log.jsonl", tmp_path / "m"
     log.write_text("".join(line(i, row, hosts=2) + "\n" for i, row in enumerate(ROWS.tolist())))
-    bad = tmp_path / "bad"
+    bad, text = tmp_path / "bad", tmp_path / "text"
+    text.write_text("no model at all")
     assert (
         cli("watch", log, "--key", "host", "-m", model, "--quarantine", bad, "--out", tmp_path / "out", *SMALL)[0] == 0
     )
@@ -311,9 +312,69 @@ def test_the_models_of_a_watch_answer_questions(tmp_path, cli):
         (["score", "-m", model, log], "2 streams: choose one by --key"),
         (["score", "-m", model, "--key", "web0", log], "Did you mean 'web-0'?"),
         (["watch", log, "--model", model, "--key", "host", "--trees", "6", "--quarantine", bad], "--trees was 5"),
-        (["watch", log, "--model", log, "--quarantine", bad], "--start-from"),
+        (["watch", log, "--model", text, "--quarantine", bad], "--start-from"),
         (["watch", log, "--start-from", model, "--quarantine", bad], "polyaforest.live.stock"),
     ):
         code, _, error = cli(*arguments)
         assert code == 3
         assert message in error
+
+
+def test_what_would_do_harm_is_refused(tmp_path, cli):
+    log, model, bad = tmp_path / "log.jsonl", tmp_path / "m.mpf", tmp_path / "bad"
+    log.write_text("".join(line(i, row) + "\n" for i, row in enumerate(ROWS[:150].tolist())))
+    before = log.read_bytes()
+    assert cli("fit", log, "--stream", "-m", model, "--quiet")[0] == 0
+    for arguments, code, message in (
+        (["--out", log], 2, "FILE and --out are the same file"),
+        (["--model", tmp_path / "x", "--quarantine", tmp_path / "x"], 2, "--model and --quarantine are the same file"),
+        (["--start-from", model, "--trees", "7"], 2, "leave --trees to `fit`"),
+        (["--start-from", model, "--columns", "disk,cpu"], 3, "was made of the columns cpu, disk"),
+        (["--model", tmp_path / "no" / "m"], 3, "no such directory"),
+        (["--window", "1y"], 2, "30m, 6h or 7d"),
+        (["--window", "30m"], 2, "needs --time"),
+        (["--follow", "--from", "redis://localhost"], 2, "FILE and --from"),
+    ):
+        left, _, error = cli("watch", log, *arguments)
+        assert left == code, error
+        assert message in " ".join(error.split())
+    assert log.read_bytes() == before
+    out = tmp_path / "out"
+    assert cli("watch", log, "--start-from", model, "--out", out, "--quarantine", bad, "--quiet")[0] == 0
+    assert len(written(out)) == 150
+    assert not bad.exists()
+
+
+def test_passwords_are_not_written_into_the_model(tmp_path, factory):
+    with redis_server(tmp_path, "--requirepass", "sekret") as server:
+        address = f"redis://:sekret@127.0.0.1:{server.port}/0?stream=metrics"
+        child = factory.start(tmp_path, "--from", address, "--model", "m", "--columns", "cpu", *SMALL)
+        until(lambda: (tmp_path / "m").exists() and "where" in notes_of(tmp_path / "m"))
+        os.kill(child, signal.SIGTERM)
+        assert factory.wait() == 0
+    assert notes_of(tmp_path / "m")["where"] == f"redis://127.0.0.1:{server.port}/0?stream=metrics"
+    assert b"sekret" not in (tmp_path / "m").read_bytes()
+
+
+def notes_of(path):
+    try:
+        return read_notes(path)[0]
+    except (OSError, ValueError):  # it is being made
+        return {}
+
+
+def test_records_that_are_all_bad_are_told_of_at_once(tmp_path, cli):
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(line(i, row) + "\n" for i, row in enumerate(ROWS[:50].tolist())))
+    code, _, words = cli("watch", log, "--columns", "gpu", "--quarantine", tmp_path / "bad", "--out", tmp_path / "out")
+    assert code == 0
+    assert "all of the first 50 records are bad" in words
+
+
+def test_a_second_run_fails_only_on_anomalies_of_its_own(tmp_path, cli):
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(line(i, row) + "\n" for i, row in enumerate(ROWS.tolist())))
+    arguments = ["--model", tmp_path / "m", "--out", tmp_path / "out", "--fail-on-anomaly", *SMALL]
+    assert cli("watch", log, *arguments)[0] == 1
+    assert cli("watch", f"{tmp_path}/./log.jsonl", *arguments)[0] == 0
+    assert len(written(tmp_path / "out")) == 600

@@ -153,8 +153,10 @@ def test_other_files_are_refused(tmp_path):
             use()
     with pytest.raises(FileNotFoundError):
         read_notes(tmp_path / "nowhere")
-    with pytest.raises(OSError, match="cannot be read or written"):
+    with pytest.raises(FileNotFoundError, match="no such directory"):
         Stock(tmp_path / "no" / "where", forest)
+    with pytest.raises(IsADirectoryError):
+        Stock(tmp_path, forest)
     Stock(tmp_path / "new", forest).close()
     with sqlite3.connect(tmp_path / "new") as newer:
         newer.execute("PRAGMA user_version = 99")
@@ -209,6 +211,23 @@ def test_lines_after_a_mark_can_be_taken_back(tmp_path):
     lines.rewind(empty)
     lines.close()
     assert (tmp_path / "out").read_bytes() == b""
+
+
+def test_a_file_that_was_renamed_is_left_and_a_new_one_begun(tmp_path):
+    lines, path = FileLines(str(tmp_path / "out")), tmp_path / "out"
+    lines.write(b"one\n")
+    mark = lines.mark()
+    path.rename(tmp_path / "out.1")
+    lines.write(b"two\n")
+    lines.close()
+    assert (path.read_bytes(), (tmp_path / "out.1").read_bytes()) == (b"two\n", b"one\n")
+    lines.rewind({**mark, "length": 0})  # of the file that is elsewhere now
+    assert path.read_bytes() == b"two\n"
+
+
+def test_a_full_disk_names_the_file():
+    with closing(FileLines("/dev/full")) as lines, pytest.raises(OSError, match="/dev/full"):
+        lines.write(b"x")
 
 
 def test_a_place_that_cannot_be_written_to_is_told_at_once(tmp_path):
@@ -295,7 +314,7 @@ def test_bad_records_are_put_aside_with_a_reason_and_harm_nobody(tmp_path):
     scores = [[line["score"] for line in written(tmp_path / name)] for name in ("mixed", "clean")]
     assert scores[0] == scores[1]
     aside = written(tmp_path / "mixed", "bad")
-    assert sorted(line["position"] for line in aside) == [str(50 + i) for i in range(len(bad))]
+    assert [line["position"] for line in aside] == [str(50 + i) for i in range(len(bad))]
     assert all(line["reason"] for line in aside)
     assert not (tmp_path / "clean" / "bad").exists()
 

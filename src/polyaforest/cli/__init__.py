@@ -104,7 +104,8 @@ def run(args: Sequence[str] | None = None) -> NoReturn:
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
     code = _outcome(args)
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is where the shell has closed it
+            sys.stdout.flush()
     except BrokenPipeError:
         _discard_stdout()
     sys.exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -9,9 +10,11 @@ import time as clock
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import click
+from click.core import ParameterSource
 
 from polyaforest.cli import _options as options
 
@@ -145,23 +148,23 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     With --model everything is saved now and then, together with the place in the source: after a crash, or Ctrl-C, the
     same command goes on where it was, with nothing lost or counted twice.
     """
-    _refuse_contradictions(given)
+    _refuse_contradictions(ctx, given)
     with ExitStack() as stack:
+        is_stopped = stack.enter_context(_until_asked_to_stop())
         watcher = _watcher(given, stack)
         _say_where_it_begins(watcher, given)
-        with _until_asked_to_stop() as is_stopped, _status_line(watcher, given["quiet"]) as show:
+        n_before = watcher.counts.anomalies
+        with _status_line(watcher, given["quiet"]) as show:
             watcher.run(is_stopped, show)
     counts = watcher.counts
-    options.say(
-        f"{counts.records:,} records, {counts.anomalies:,} flagged, {counts.bad:,} bad"
-        + (f" (see {given['quarantine']})" if counts.bad else ""),
-        given["quiet"],
-    )
-    if given["fail_on_anomaly"] and counts.anomalies:
+    where = f" (see {given['quarantine']})" if counts.bad else ""
+    records = "1 record" if counts.records == 1 else f"{counts.records:,} records"
+    options.say(f"{records}, {counts.anomalies:,} flagged, {counts.bad:,} bad{where}", given["quiet"])
+    if given["fail_on_anomaly"] and counts.anomalies > n_before:
         ctx.exit(1)
 
 
-def _refuse_contradictions(given: dict[str, Any]) -> None:
+def _refuse_contradictions(ctx: click.Context, given: dict[str, Any]) -> None:
     """A usage error for options that do not go together."""
     if given["address"] is not None and given["file"] != "-":
         raise click.UsageError(f"FILE and --from contradict each other: read {given['file']}, or {given['address']}.")
@@ -171,8 +174,24 @@ def _refuse_contradictions(given: dict[str, Any]) -> None:
         raise click.UsageError("--calendar needs --time, the field that says when.")
     if isinstance(given["window"], timedelta) and given["time"] is None:
         raise click.UsageError("a --window in time needs --time, the field that says when.")
-    if given["start_from"] and (_is_series(given) or given["false_alarm_rate"]):
-        raise click.UsageError("--start-from brings its own settings: leave --shingle and the like to `fit`.")
+    settings = ("window", "shingle", "difference", "calendar", "false_alarm_rate", "trees", "seed")
+    told = [name for name in settings if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given["start_from"] and told:
+        option = f"--{told[0].replace('_', '-')}"
+        raise click.UsageError(f"--start-from brings its own settings: leave {option} to `fit`.")
+    _refuse_one_file_for_two_things(given)
+
+
+def _refuse_one_file_for_two_things(given: dict[str, Any]) -> None:
+    """A usage error if verdicts would be written into the data or the model."""
+    taken: dict[str, str] = {}
+    for name in ("file", "model", "start_from", "out", "quarantine"):
+        if given[name] in (None, "-"):
+            continue
+        option = "FILE" if name == "file" else f"--{name.replace('_', '-')}"
+        other = taken.setdefault(os.path.realpath(given[name]), option)
+        if other != option:
+            raise click.UsageError(f"{other} and {option} are the same file, {given[name]}: give each its own.")
 
 
 def _is_series(given: dict[str, Any]) -> bool:
@@ -188,10 +207,12 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     from polyaforest.live.watcher import Cadence, Watcher
 
     where = given["address"] or given["file"]
-    out = PipeLines(sys.stdout.buffer) if given["out"] == "-" else FileLines(given["out"])
+    out = PipeLines(_stdout()) if given["out"] == "-" else FileLines(given["out"])
     quarantine = FileLines(given["quarantine"])
-    reader = RecordReader(given["format"], **{name: given[name] for name in ("columns", "time", "key", "id")})
     make = _maker(given)
+    reader = RecordReader(
+        given["format"], columns=_columns(given, make()), **{name: given[name] for name in ("time", "key", "id")}
+    )
     source = open_source(where, follow=given["follow"])
     stack.callback(source.close)
     stock = stack.enter_context(Stock(given["model"], make, given["memory"] * 2**20))
@@ -206,7 +227,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
         stock,
         out,
         quarantine,
-        where=where,
+        where=_known_again(where),
         settings=settings,
         only_anomalies=given["only_anomalies"],
         merge=merge,
@@ -216,6 +237,37 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     stack.callback(watcher.close)
     watcher.resume(skip_seen=given["skip_seen"])
     return watcher
+
+
+def _stdout() -> IO[bytes]:
+    """Where lines go unless told otherwise."""
+    if sys.stdout is None:
+        raise OSError("standard output is closed: give --out a file to write to")
+    return sys.stdout.buffer
+
+
+def _known_again(where: str) -> str:
+    """The name of a source in the model file: the same for every way to write it, and without passwords."""
+    if "://" not in where:
+        return where if where == "-" else os.path.realpath(where)
+    parts = urlsplit(where)
+    settings = [pair for pair in parse_qsl(parts.query) if "password" not in pair[0] and "secret" not in pair[0]]
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=host, query=urlencode(settings)))
+
+
+def _columns(given: dict[str, Any], detector: Detector) -> list[str] | None:
+    """The columns to read: those of the model to start from, if there is one."""
+    from polyaforest.io.tables import BadInput
+
+    names = getattr(detector, "feature_names_in_", None)
+    if names is None:
+        columns: list[str] | None = given["columns"]
+        return columns
+    known = [str(name) for name in names]
+    if given["columns"] not in (None, known):
+        raise BadInput(f"{given['start_from']} was made of the columns {', '.join(known)}: leave --columns out")
+    return known
 
 
 def _maker(given: dict[str, Any]) -> Callable[[], Detector]:
@@ -274,11 +326,15 @@ def _in_words(value: Any) -> str:
 
 
 def _say_where_it_begins(watcher: Watcher, given: dict[str, Any]) -> None:
-    counts = watcher.counts
-    if counts.records:
-        options.say(f"going on after {counts.records:,} records, {counts.anomalies:,} of them flagged", given["quiet"])
-        if not watcher.source.can_replay and not given["skip_seen"]:
-            options.say("this input cannot be read again: what came since the last save is lost", given["quiet"])
+    counts, notes = watcher.counts, watcher.stock.notes
+    if not counts.records:
+        return
+    options.say(f"going on after {counts.records:,} records, {counts.anomalies:,} of them flagged", given["quiet"])
+    before, now = notes["where"], _known_again(given["address"] or given["file"])
+    if before != now:
+        options.say(f"until now they came from {before}; {now} is read from its beginning", given["quiet"])
+    elif not (watcher.source.can_replay or given["skip_seen"] or notes["is_end"]):
+        options.say("this input cannot be read again: what came since the last save is lost", given["quiet"])
 
 
 @contextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import IO, Any, Protocol
 
-__all__ = ["FileLines", "Lines", "PipeLines"]
+__all__ = ["FileLines", "Lines", "PipeLines", "refuse_place"]
 
 
 class Lines(Protocol):
@@ -36,9 +37,14 @@ class PipeLines:
 
     def write(self, lines: bytes) -> None:
         """Pass lines on at once; a slow reader is waited for."""
-        if lines:
+        if not lines:
+            return
+        try:
             self._file.write(lines)
             self._file.flush()
+        except OSError as problem:
+            problem.filename = "standard output"
+            raise
 
     def mark(self) -> None:
         """There is none."""
@@ -51,36 +57,42 @@ class PipeLines:
 
 
 class FileLines:
-    """Lines added to a file, which is made when there is something to write."""
+    """Lines added to a file, which is made when there is something to write.
+
+    A file that was renamed meanwhile, as log rotation does, is left, and a new one is begun in its place.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = os.path.abspath(path)
         self._file: IO[bytes] | None = None
-        folder = os.path.dirname(self._path)
-        if not os.path.isdir(folder):
-            raise FileNotFoundError(2, "there is no such directory to write to", folder)
-        if os.path.isdir(self._path):
-            raise IsADirectoryError(21, "it is a directory, not a file to write to", self._path)
+        refuse_place(self._path)
 
     def write(self, lines: bytes) -> None:
         """Add lines to the end of the file."""
         if not lines:
             return
-        if self._file is None:
-            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for as long as the stream is
-        rest = memoryview(lines)
-        while rest:
-            rest = rest[self._file.write(rest) :]
+        try:
+            file, rest = self._open(), memoryview(lines)
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError as problem:
+            problem.filename = self._path
+            raise
 
     def mark(self) -> dict[str, Any]:
-        """The file, and how long it is."""
+        """Which file it is, and how long."""
         if self._file is not None:
             os.fsync(self._file.fileno())
-        return {"path": self._path, "length": self._length()}
+        found = self._found() if self._file is None else os.fstat(self._file.fileno())
+        inode, length = (None, 0) if found is None else (found.st_ino, found.st_size)
+        return {"path": self._path, "inode": inode, "length": length}
 
     def rewind(self, mark: dict[str, Any] | None) -> None:
         """Cut off what was added after the mark; a shorter file, or another one, is left as it is."""
-        if mark is not None and mark["path"] == self._path and self._length() > mark["length"]:
+        found = self._found()
+        if mark is None or found is None or mark["path"] != self._path or mark["inode"] not in (None, found.st_ino):
+            return
+        if found.st_size > mark["length"]:
             os.truncate(self._path, mark["length"])
 
     def close(self) -> None:
@@ -88,8 +100,26 @@ class FileLines:
         if self._file is not None:
             self._file.close()
 
-    def _length(self) -> int:
+    def _open(self) -> IO[bytes]:
+        """The file that is at the path now."""
+        found = self._found()
+        is_gone = found is None or self._file is None or os.fstat(self._file.fileno()).st_ino != found.st_ino
+        if self._file is None or is_gone:
+            self.close()
+            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for as long as the stream is
+        return self._file
+
+    def _found(self) -> os.stat_result | None:
         try:
-            return os.path.getsize(self._path)
+            return os.stat(self._path)
         except FileNotFoundError:
-            return 0
+            return None
+
+
+def refuse_place(path: str) -> None:
+    """Raise if a file could not be made at a path: at once, and not when there is something to write."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory to write to", folder)
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, "it is a directory, not a file to write to", path)

@@ -22,6 +22,7 @@ import orjson
 from polyaforest._files import ModelFileError
 from polyaforest._load import load
 from polyaforest.live.judging import Detector
+from polyaforest.live.outputs import refuse_place
 from polyaforest.timeseries import SeriesMPF
 
 __all__ = ["Stock", "is_stock", "read_model", "read_notes"]
@@ -215,6 +216,8 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
 
 def _open_to_write(name: str) -> sqlite3.Connection:
     """The database, made if it is not there, with a transaction open that keeps other writers out."""
+    if name:
+        refuse_place(name)
     with _telling(name):
         file = sqlite3.connect(name, isolation_level=None, timeout=0.5)
         try:

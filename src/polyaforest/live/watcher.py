@@ -30,6 +30,7 @@ from polyaforest.timeseries import Event, EventTracker, SeriesMPF
 
 __all__ = ["Cadence", "Counts", "Watcher"]
 
+_SUSPICIOUS = 20  # records that are all bad
 _PATIENCE = 0.25  # seconds to wait for a record before looking around
 
 
@@ -57,6 +58,14 @@ class _Arrival(NamedTuple):
     place: int  # in its batch
     record: Record
     row: Row
+
+
+class _Bad(NamedTuple):
+    """A record that cannot be."""
+
+    place: int
+    record: Record
+    reason: str
 
 
 class Watcher:
@@ -102,6 +111,7 @@ class Watcher:
         self._only_anomalies, self._merge = only_anomalies, merge
         self._cadence = cadence or Cadence()
         self.counts = Counts()
+        self._has_warned = False
         self._uncommitted = 0  # records since the last commit
         self._committed_at = clock.monotonic()
 
@@ -142,12 +152,13 @@ class Watcher:
             if self._is_due():
                 self.commit()
             watching()
-        self.commit()
+        self.commit(is_end=True)
 
-    def commit(self) -> None:
+    def commit(self, *, is_end: bool = False) -> None:
         """Save the models, with the place in the source and the lengths of the files."""
         self.stock.commit(
             {
+                "is_end": is_end,  # whether it stops here, and nothing can have been lost
                 "where": self._where,
                 "position": self.source.position,
                 "settings": self._settings,
@@ -177,28 +188,36 @@ class Watcher:
     def _handle(self, records: list[Record]) -> None:
         """Judge records, learn them, and write the lines, in the order in which they came."""
         streams: dict[str, list[_Arrival]] = {}
-        bad: list[tuple[Record, str]] = []
+        bad: list[_Bad] = []
         for place, record in enumerate(records):
             row = self.reader.parse(record)
             self.counts.records += row is not None  # headers and blank lines are no records
             if isinstance(row, Row):
                 streams.setdefault(row.key or "", []).append(_Arrival(place, record, row))
             elif row is not None:
-                bad.append((record, row))
+                bad.append(_Bad(place, record, row))
         lines: dict[int, list[dict[str, Any]]] = {}
         for key, arrivals in streams.items():
             self._judge(key, arrivals, lines, bad)
         self.counts.bad += len(bad)
         self._uncommitted += len(records)
-        self.quarantine.write(_as_lines(_account(record, reason) for record, reason in bad))
+        self._warn_if_all_are_bad(bad)
+        self.quarantine.write(_as_lines(_account(fault) for fault in sorted(bad, key=lambda fault: fault.place)))
         self.out.write(_as_lines(line for place in sorted(lines) for line in lines[place]))
+
+    def _warn_if_all_are_bad(self, bad: list[_Bad]) -> None:
+        """Say once that no record can be used: the wrong columns were named, most likely."""
+        counts = self.counts
+        if bad and not self._has_warned and counts.bad == counts.records >= _SUSPICIOUS:
+            self._has_warned = True
+            self._tell(f"all of the first {counts.records:,} records are bad; the last one: {bad[-1].reason}")
 
     def _judge(
         self,
         key: str,
         arrivals: list[_Arrival],
         lines: dict[int, list[dict[str, Any]]],
-        bad: list[tuple[Record, str]],
+        bad: list[_Bad],
     ) -> None:
         """Judge what came for one stream: all at once, or one by one if there is something wrong with any."""
         entry = self.stock[key]
@@ -208,15 +227,15 @@ class Watcher:
             if reason is None:
                 good.append(arrival)
             else:
-                bad.append((arrival.record, reason))
+                bad.append(_Bad(arrival.place, arrival.record, reason))
         try:
             self._judge_together(entry, good, lines)
         except ValueError:  # nothing was learned: detectors look before they learn
             for arrival in good:
                 try:
                     self._judge_together(entry, [arrival], lines)
-                except ValueError as reason:
-                    bad.append((arrival.record, str(reason)))
+                except ValueError as problem:
+                    bad.append(_Bad(arrival.place, arrival.record, _about_a_record(str(problem))))
 
     def _judge_together(self, entry: Entry, arrivals: list[_Arrival], lines: dict[int, list[dict[str, Any]]]) -> None:
         if not arrivals:
@@ -338,9 +357,14 @@ def _blame(detector: Detector, why: Explanation) -> dict[str, float]:
     return dict(zip(why.names, why.parts.tolist(), strict=True))
 
 
-def _account(record: Record, reason: str) -> dict[str, Any]:
+def _account(bad: _Bad) -> dict[str, Any]:
     """What is said of a bad record."""
-    return {"position": record.position, "reason": reason, "record": record.text}
+    return {"position": bad.record.position, "reason": bad.reason, "record": bad.record.text}
+
+
+def _about_a_record(problem: str) -> str:
+    """What a model says of the one row that it was given, in words for a record."""
+    return problem.replace("row 0, ", "").replace("the time of row 0", "its time").removesuffix(". Nothing was learned")
 
 
 def _written_time(time: float | None) -> str | None:
