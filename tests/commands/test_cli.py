@@ -223,7 +223,7 @@ def test_info_tells_of_models_by_key(cli, stock, tmp_path, rows):
     code, _, err = cli("info", stock, "--key", "web-3")
     assert (code, err) == (3, f"Error: {stock} has no model of 'web-3'. Did you mean 'web-2'?\n")
     one = saved(StreamingMPF(n_estimators=2, random_state=0).fit(rows), tmp_path / "model.mpf")
-    assert cli("info", one, "--key", "web-1")[0] == 2
+    assert cli("info", one, "--key", "web-1")[0] == 3
 
 
 def test_info_of_what_is_no_model(cli, tmp_path):
