@@ -319,15 +319,17 @@ def test_bad_records_are_put_aside_with_a_reason_and_harm_nobody(tmp_path):
     assert not (tmp_path / "clean" / "bad").exists()
 
 
-def test_a_record_that_the_model_refuses_is_put_aside_alone(tmp_path):
+@pytest.mark.parametrize("size", [1, 5, 40])
+def test_a_record_that_the_model_refuses_is_put_aside_alone(tmp_path, size):
     huge = b'{"host": "web-0", "cpu": 1e301, "disk": 0.0}'  # beyond what can be measured
     records = as_lines(ROWS, hosts=1)
     with (
         Stock(None, forest) as stock,
-        watching(tmp_path, ListSource([*records[:30], huge, *records[30:]]), stock) as loop,
+        watching(tmp_path, ListSource([*records[:33], huge, *records[33:]], [size] * 99), stock) as loop,
     ):
         loop.run()
-    assert [line["position"] for line in written(tmp_path, "bad")] == ["30"]
+        assert stock["web-0"].detector.n_seen_ == len(ROWS)
+    assert [line["position"] for line in written(tmp_path, "bad")] == ["33"]
     assert [line["score"] for line in written(tmp_path)] == forest().score_then_learn(ROWS).tolist()
 
 

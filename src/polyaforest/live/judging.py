@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Detector: TypeAlias = StreamingMPF | SeriesMPF
 Rows: TypeAlias = Array | NamedRows
 
-_FEW = 16  # rows up to which each is looked at before it is learned; for more, a copy of the detector costs less
+FEW = 16  # rows up to which each is looked at before it is learned; for more, a copy of the detector costs less
 
 
 def judge_and_explain(
@@ -43,7 +43,7 @@ def judge_and_explain(
     explanations : dict of int to Explanation
         Of the flagged rows, by their place among `rows`.
     """
-    if len(rows) <= _FEW:
+    if len(rows) <= FEW:
         return _one_by_one(detector, rows, times, keys)
     before = deepcopy(detector)
     judged = detector.judge_then_learn(rows, keys=keys, times=times)

@@ -23,7 +23,7 @@ from polyaforest.explain import Explanation
 from polyaforest.io.keys import point_keys
 from polyaforest.io.records import Record, RecordReader, Row
 from polyaforest.io.sources import Source
-from polyaforest.live.judging import Detector, judge_and_explain
+from polyaforest.live.judging import FEW, Detector, judge_and_explain
 from polyaforest.live.outputs import Lines
 from polyaforest.live.stock import Entry, Stock
 from polyaforest.timeseries import Event, EventTracker, SeriesMPF
@@ -228,14 +228,22 @@ class Watcher:
                 good.append(arrival)
             else:
                 bad.append(_Bad(arrival.place, arrival.record, reason))
-        try:
-            self._judge_together(entry, good, lines)
-        except ValueError:  # nothing was learned: detectors look before they learn
+        if len(good) <= FEW or self._refusal(entry, good, lines) is not None:
             for arrival in good:
-                try:
-                    self._judge_together(entry, [arrival], lines)
-                except ValueError as problem:
-                    bad.append(_Bad(arrival.place, arrival.record, _about_a_record(str(problem))))
+                reason = self._refusal(entry, [arrival], lines)
+                if reason is not None:
+                    bad.append(_Bad(arrival.place, arrival.record, _about_a_record(reason)))
+
+    def _refusal(self, entry: Entry, arrivals: list[_Arrival], lines: dict[int, list[dict[str, Any]]]) -> str | None:
+        """Judge records together; why the model refused all of them, if it did. One that has learned some must not."""
+        n_before = _n_seen(entry.detector)
+        try:
+            self._judge_together(entry, arrivals, lines)
+        except ValueError as problem:
+            if _n_seen(entry.detector) != n_before:
+                raise RuntimeError(f"a model refused a record that it had learned: {problem}") from problem
+            return str(problem)
+        return None
 
     def _judge_together(self, entry: Entry, arrivals: list[_Arrival], lines: dict[int, list[dict[str, Any]]]) -> None:
         if not arrivals:
@@ -305,6 +313,11 @@ def _why_useless(row: Row, entry: Entry, *, is_first: bool) -> str | None:
     if any(missing) and is_first and not getattr(entry.detector, "n_points_", 0):
         return "a value is missing, and no record has come yet to take it from"
     return None
+
+
+def _n_seen(detector: Detector) -> int:
+    """Rows that a model has learned so far."""
+    return detector.n_seen_ if hasattr(detector, "forest_") else 0
 
 
 def _keys_of(arrivals: list[_Arrival], detector: Detector) -> list[str] | None:
