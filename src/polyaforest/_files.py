@@ -85,7 +85,7 @@ def write_model(path: Place, header: Header, arrays: Mapping[str, Array]) -> Non
     stored = {name: _storable(name, array) for name, array in arrays.items()}
     text = _header_text(header, stored)
     if isinstance(path, str | os.PathLike):
-        with _replacing(os.path.realpath(os.fsdecode(path))) as file:
+        with replacing(os.path.realpath(os.fsdecode(path))) as file:
             _write_archive(file, text, stored)
     else:
         memory = BytesIO()  # a seal is made by reading, which an open file may not allow
@@ -196,7 +196,7 @@ def _seal(file: IO[bytes]) -> bytes:
 
 
 @contextmanager
-def _replacing(target: str) -> Iterator[IO[bytes]]:
+def replacing(target: str) -> Iterator[IO[bytes]]:
     """A new file that takes the place of `target` at the end; on any error it is removed, and `target` stays."""
     mode = _mode_of(target)
     folder, name = os.path.split(target)

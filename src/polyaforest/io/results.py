@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 import polars as pl
 
-from polyaforest._files import _replacing as replacing
+from polyaforest._files import replacing
 
 from ._errors import BadInput, in_words
 
