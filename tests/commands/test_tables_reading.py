@@ -79,8 +79,8 @@ def test_columns_of_numbers_are_used_and_the_others_have_a_reason(written):
     assert table.columns.skipped == {
         "id": "counts the rows",
         "host": "text",
-        "share": "text",
-        "price": "text",
+        "share": "text, such as '0%'",
+        "price": "text, such as '$5'",
         "version": "always 3",
         "note": "empty",
     }
@@ -400,7 +400,7 @@ def test_json_lines(written):
     ]
     table, chunk = everything(written("\n".join(lines)), key="host")
     assert table.columns.used == ["cpu.user", "cpu.idle", "up"]
-    assert table.columns.skipped == {"tags": "text", "other": "always 5"}
+    assert table.columns.skipped == {"tags": "text, such as '[1]'", "other": "always 5"}
     assert_array_equal(chunk.rows, [[1, 2.5, 1], [4, np.nan, 0], [np.nan, 1, np.nan]])
     assert_array_equal(chunk.times, NOON + np.array([0, 60, 120]))
     assert chunk.keys == ["a", "7", ""]
@@ -460,3 +460,49 @@ def test_parquet_of_all_types(tmp_path, monkeypatch):
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "table.parquet").read_bytes()[:-30])
     with pytest.raises(BadInput, match="not a whole Parquet file"):
         open_table([str(tmp_path / "cut.parquet")])
+
+
+# ---- what a second pair of eyes found --------------------------------------------------------------------------------
+
+
+def read_text(tmp_path, name, text, **options):
+    (tmp_path / name).write_text(text)
+    table = open_table([str(tmp_path / name)], **options)
+    return table, read_all(table)
+
+
+@pytest.mark.parametrize("bad", ["h1,1,2,99", "h1,1,2,99\nh1,1", "\nh1,1,2,99", "h1,1\nh1,2,3,4"])
+def test_rows_of_another_length_are_told_also_where_columns_are_left_out(tmp_path, bad):
+    good = "".join(f"h{i % 3},{i}.5,{i * i % 7}\n" for i in range(40))
+    table, whole = read_text(tmp_path, "a.csv", f"host,cpu,mem\n{good}{bad}\n{good}")
+    assert len(whole.rows) == 80
+    assert table.n_rejected == sum(bool(line) for line in bad.split("\n"))
+    assert "cells instead of 3" in table.rejected[0].reason
+
+
+def test_names_that_are_numbers_stay_as_they_are_whatever_else_a_block_holds(tmp_path):
+    lines = [f'{{"uid": {9007199254740993 + i}, "k": {i % 2}, "cpu": {i}.5}}' for i in range(30)]
+    lines[20] = '{"uid": 7, "k": null, "cpu": NaN}'
+    _, whole = read_text(tmp_path, "a.jsonl", "\n".join(lines) + "\n", key="k", id="uid")
+    assert whole.ids == [str(9007199254740993 + i) if i != 20 else "7" for i in range(30)]
+    assert set(whole.keys) == {"0", "1", ""}
+
+
+def test_a_value_beyond_what_can_be_measured_costs_its_row_only(tmp_path):
+    cells = "".join(f"{i},{i * 7 % 5}\n" for i in range(20)).replace("\n7,4", "\n1e308,4")
+    table, whole = read_text(tmp_path, "a.csv", "a,b\n" + cells)
+    assert len(whole.rows) == 19
+    assert table.rejected[0].reason == "column 'a' is beyond 1e+300"
+
+
+def test_what_looks_like_a_number_but_is_none_is_shown(tmp_path):
+    table, _ = read_text(
+        tmp_path, "a.csv", "host;cpu;mem\n" + "".join(f"web-{i};{i},5;{i * 3 % 7}\n" for i in range(9))
+    )
+    assert table.columns.skipped == {"host": "text", "cpu": "text, such as '0,5'"}
+
+
+def test_keys_of_any_type_are_texts(tmp_path):
+    frame = pl.DataFrame({"a": [1.5, 2.5, 4.0], "k": [[1], [2], [1]]})
+    frame.write_parquet(tmp_path / "a.parquet")
+    assert len(set(read_all(open_table([str(tmp_path / "a.parquet")], key="k")).keys)) == 2

@@ -105,7 +105,10 @@ class Model:
     def explain(self, chunk: Chunk, places: Sequence[int]) -> list[Explanation]:
         """Why rows are as strange as they are; of a row that lacks values, with those filled in."""
         if self.is_series:
-            return list(self.detector.explain(self._named(chunk.rows), times=self._times(chunk), rows=places))
+            explained = self.detector.explain(self._named(chunk.rows), times=self._times(chunk), rows=places)
+            verdicts, at = self.judge(chunk), list(places)
+            p_values = None if verdicts.p_values is None else verdicts.p_values[at]
+            return list(explained.judged(verdicts.is_anomaly[at], p_values))
         rows = self._named(chunk.rows[list(places)])
         if np.isnan(chunk.rows[list(places)]).any():
             rows = self._named(self.detector.impute(rows))

@@ -86,7 +86,7 @@ class Opened:
     def __init__(self, file: BinaryIO, path: str | None = None) -> None:
         self.name = path or "standard input"
         self.is_file = _lies_on_disk(file)
-        self._close = weakref.finalize(self, file.close) if file is not _standard_input() else None
+        self._close = weakref.finalize(self, file.close) if file is not getattr(sys.stdin, "buffer", None) else None
         self._stream = _Stream(cast(_Source, file))
         is_packed = self.peek(2) == _GZIP
         self.path = path if self.is_file and not is_packed else None
@@ -141,6 +141,8 @@ def open_bytes(path: str) -> Opened:
 
 def _standard_input() -> BinaryIO:
     """Standard input as bytes."""
+    if sys.stdin is None:  # as it is where the shell has closed it
+        raise BadInput("Standard input is closed. Name a file, or pipe something in.")
     return sys.stdin.buffer
 
 

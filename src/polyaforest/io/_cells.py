@@ -55,7 +55,10 @@ def numbers(cells: pl.Series) -> Numbers:
 
 def texts(cells: pl.Series) -> list[str]:
     """Cells as they were written."""
-    written: list[str] = cells.cast(pl.String).fill_null("").to_list()
+    try:
+        written: list[str] = cells.cast(pl.String).fill_null("").to_list()
+    except pl.exceptions.PolarsError:  # lists, spans of time, bytes
+        written = ["" if cell is None else str(cell) for cell in cells]
     return written
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ._batches import Sample
+from ._batches import Sample, shortened
 from ._cells import Clock, numbers
 from ._errors import BadInput, unknown_column
 from ._times import looks_like_time
@@ -20,6 +21,7 @@ __all__ = ["Columns", "Plan", "plan_columns"]
 _ENOUGH = 0.75  # the share of cells that makes a column one of numbers, or of times
 _FEWEST_COUNTED = 10  # rows; fewer numbers that rise in equal steps are no sure sign of a counter
 _SOME_DATE = "2000-01-01"
+_NEARLY = re.compile(r"\W?\s*\d")  # how numbers with units, decimal commas and the like begin
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,12 @@ class _Read:
         return bool(np.count_nonzero(~np.isnan(dates)) >= _ENOUGH * (self.n_read + self.n_unread))
 
     @property
+    def example(self) -> str:
+        """A cell that looks like a number but is none, for people to see why."""
+        words = self.cells.filter(pl.Series(self.unread)).head(1).to_list()
+        return f", such as '{shortened(str(words[0]))}'" if words and _NEARLY.match(str(words[0])) else ""
+
+    @property
     def what(self) -> str:
         """What is in a column that is not of numbers."""
         if self.is_other:
@@ -163,7 +171,7 @@ def _reason(read: _Read, sample: Sample) -> str | None:
     if not read.is_moment and not read.n_read and not read.n_unread:
         return "empty" if sample.is_all else f"empty in the first {len(read.cells)} rows"
     if not read.is_numeric:
-        return "times" if read.is_times else "text"
+        return "times" if read.is_times else f"text{read.example}"
     values = read.values[np.isfinite(read.values)]
     # what has not changed yet may do so in the rows to come, and then it matters most
     if sample.is_all and len(values) and (values == values[0]).all():

@@ -121,14 +121,28 @@ def _is_well_quoted(block: bytes, delimiter: bytes) -> bool:
     return bool(may_be_before[characters[opens - 1]].all() and may_be_after[characters[closes + 1]].all())
 
 
-def _n_delimiters(block: bytes, delimiter: bytes) -> int:
+def _delimiters(characters: Bytes, delimiter: bytes) -> Places:
+    """Where delimiters stand outside of quotes."""
+    places = np.flatnonzero(characters == ord(delimiter))
+    quotes = _quotes(characters)
+    return places[np.searchsorted(quotes, places) % 2 == 0] if len(quotes) else places
+
+
+def _n_delimiters(line: bytes, delimiter: bytes) -> int:
     """How many delimiters stand outside of quotes."""
-    characters = np.frombuffer(block, np.uint8)
-    is_delimiter = characters == ord(delimiter)
-    if b'"' not in block:
-        return int(np.count_nonzero(is_delimiter))
-    n_quotes_before = np.searchsorted(_quotes(characters), np.flatnonzero(is_delimiter))
-    return int(np.count_nonzero(n_quotes_before % 2 == 0))
+    return len(_delimiters(np.frombuffer(line, np.uint8), delimiter))
+
+
+def _is_even(block: bytes, delimiter: bytes, n_cells: int) -> bool:
+    """Whether every line has so many cells; no line may end within quotes."""
+    characters = np.frombuffer(block if block.endswith(b"\n") else block + b"\n", np.uint8)
+    ends, places = np.flatnonzero(characters == _NEWLINE), _delimiters(characters, delimiter)
+    if len(places) != (n_cells - 1) * len(ends):
+        return False
+    if n_cells == 1:
+        return True
+    rows = places.reshape(len(ends), n_cells - 1)
+    return bool((rows[:, -1] < ends).all() and (rows[1:, 0] > ends[:-1]).all())
 
 
 class CsvReader:
@@ -233,11 +247,13 @@ class CsvReader:
         return Batch(frame, np.arange(number, number + len(frame)), [], lambda at: shortened(block.split(b"\n")[at]))
 
     def _are_whole(self, frame: pl.DataFrame, block: bytes) -> bool:
-        """Whether no row was short: polars refuses rows that are too long, but fills up those that are too short."""
-        last = self.names[-1]
-        if last in frame.columns and not frame[last].null_count():
+        """Whether no row was short or long.
+
+        Polars fills up those that are too short, and refuses those that are too long only if it is to read all cells.
+        """
+        if len(frame.columns) == len(self.names) and not frame[self.names[-1]].null_count():
             return True
-        return _n_delimiters(block, self._delimiter.encode()) == (len(self.names) - 1) * len(frame)
+        return _is_even(block, self._delimiter.encode(), len(self.names))
 
     def _parsed(self, block: bytes, wanted: Mapping[str, Any], quoted: bool) -> pl.DataFrame | None:
         """The wanted columns of a block, or None if a cell or a row is not as expected."""

@@ -19,6 +19,7 @@ from ._errors import BadInput, in_words
 __all__ = ["JsonlReader"]
 
 _NUMBERS = frozenset({int, float, bool, type(None)})
+_LONGEST_WHOLE = 20  # characters of a number of 64 bits
 _DEEPEST = 32  # objects within objects that are looked into
 
 
@@ -103,7 +104,8 @@ def _carefully(lines: list[bytes], wanted: Mapping[str, Any] | None, number: int
             good.append(fields)
             places.append(at)
     names = dict.fromkeys(chain.from_iterable(good)) if wanted is None else wanted
-    frame = pl.DataFrame({name: _column([fields.get(name) for fields in good]) for name in names})
+    kinds = wanted or {}
+    frame = pl.DataFrame({name: _column([fields.get(name) for fields in good], kinds.get(name)) for name in names})
     return Batch(frame, number + np.array(places, np.int64), faults, lambda at: shortened(lines[places[at]]))
 
 
@@ -123,11 +125,17 @@ def _fields(line: bytes, flatten: bool) -> dict[str, Any] | str:
 def _lenient(line: bytes) -> Any:
     """JSON with NaN, Infinity or numbers beyond all bounds in it, as some programs write it; None if it is not so."""
     try:
-        fields = json.loads(line.decode("utf-8"), parse_int=float)
+        fields = json.loads(line.decode("utf-8"), parse_int=_whole)
         orjson.dumps(fields)  # refuses halves of characters, which no file can hold
     except (ValueError, TypeError, RecursionError):
         return None
     return fields
+
+
+def _whole(text: str) -> float:
+    """A whole number, as a float where it is beyond 64 bits."""
+    number = int(text) if len(text) <= _LONGEST_WHOLE else 1 << 64
+    return number if -(1 << 63) <= number < 1 << 64 else float(text)
 
 
 def _flat(fields: dict[str, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -139,9 +147,9 @@ def _flat(fields: dict[str, Any], before: str = "", depth: int = 0) -> Iterator[
             yield before + name, value
 
 
-def _column(values: list[Any]) -> pl.Series:
-    """A column of numbers where all values are, or else of text."""
-    if _NUMBERS.issuperset(map(type, values)):
+def _column(values: list[Any], kind: Any = None) -> pl.Series:
+    """A column of numbers where all values are, unless text is wanted, or else of text."""
+    if kind != pl.String and _NUMBERS.issuperset(map(type, values)):
         return pl.Series(np.array(values, np.float64))
     return pl.Series([_text(value) for value in values], dtype=pl.String)
 

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from polyaforest._validation import LARGEST
+
 from ._batches import Batch, Reader, Rejected, shortened
 from ._blocks import BLOCK_BYTES, Opened, one_ahead, open_bytes
 from ._cells import numbers, texts
@@ -129,8 +131,7 @@ class Table:
         for at, name in enumerate(columns.used):
             rows[:, at], unread = numbers(frame[name])
             bad |= unread
-        if not _all_finite(rows):
-            bad |= np.isinf(rows).any(axis=1)
+        bad |= (np.abs(rows) > LARGEST).any(axis=1)
         times = self._plan.clock.seconds(frame[columns.time]) if self._plan.clock and columns.time else None
         if times is not None:
             bad |= np.isnan(times)
@@ -161,8 +162,8 @@ class Table:
             values, unread = numbers(cell)
             if unread[0]:
                 return f"column '{name}' holds '{shortened(str(cell[0]))}', which is not a number"
-            if np.isinf(values[0]):
-                return f"column '{name}' is not finite"
+            if np.abs(values[0]) > LARGEST:
+                return f"column '{name}' is {'not finite' if np.isinf(values[0]) else f'beyond {LARGEST:g}'}"
         cell = batch.frame[self.columns.time or ""][at : at + 1]
         return f"column '{self.columns.time}' holds '{shortened(texts(cell)[0])}', which is not a time"
 
