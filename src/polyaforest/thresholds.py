@@ -237,14 +237,14 @@ class RunningCalibration:
         by_arrival, ascending = self._by_arrival, self._ascending
         p_values, lines = [], []
         for number, score in zip(numbers, values, strict=True):
-            if number == 2 * _LEAST_TO_JUDGE:  # the first rows had little to be judged by, and would be no measure
-                self.forget(range(_LEAST_TO_JUDGE))
             p_values.append((1 + bisect_right(ascending, score)) / (len(ascending) + 1))
             lines.append(self._line(rate))
             if len(ascending) == self.n:
                 del ascending[bisect_left(ascending, by_arrival.popitem(last=False)[1])]
             insort(ascending, score)
             by_arrival[number] = score
+            if number == 2 * _LEAST_TO_JUDGE - 1:  # the first rows had little to be judged by, and would be no measure
+                self.forget(range(_LEAST_TO_JUDGE))
         given, line = np.array(values, np.float64), np.array(lines, np.float64)
         return Judgements(given, np.array(p_values, np.float64), given < line, line)
 

@@ -141,6 +141,15 @@ def test_only_one_may_write_but_others_may_read(tmp_path):
         assert read_notes(tmp_path / "m")[0] == {"n": 1}
 
 
+def test_nobody_else_gets_in_between_two_commits(tmp_path):
+    with Stock(tmp_path / "m", forest) as stock:
+        stock._file.execute("COMMIT")  # as in the middle of a commit
+        with pytest.raises(BlockingIOError, match="in use"):
+            Stock(tmp_path / "m", forest)
+        stock._file.execute("BEGIN IMMEDIATE")
+    Stock(tmp_path / "m", forest).close()
+
+
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "text").write_text("nothing of the kind" * 100)
     with pytest.raises(ModelFileError, match="not a file of models"):
@@ -223,6 +232,25 @@ def test_a_file_that_was_renamed_is_left_and_a_new_one_begun(tmp_path):
     assert (path.read_bytes(), (tmp_path / "out.1").read_bytes()) == (b"two\n", b"one\n")
     lines.rewind({**mark, "length": 0})  # of the file that is elsewhere now
     assert path.read_bytes() == b"two\n"
+
+
+def test_a_device_has_nothing_to_sync():
+    with closing(FileLines("/dev/null")) as lines:
+        lines.write(b"x")
+        assert lines.mark()["path"] == "/dev/null"
+
+
+def test_a_pipe_that_takes_little_at_a_time_gets_everything():
+    class Narrow:
+        taken = b""
+
+        def write(self, lines):
+            self.taken += bytes(lines[:3])
+            return len(lines[:3])
+
+    narrow = Narrow()
+    PipeLines(narrow).write(b"one line\nanother\n")
+    assert narrow.taken == b"one line\nanother\n"
 
 
 def test_a_full_disk_names_the_file():
@@ -457,6 +485,20 @@ def test_a_source_that_begins_anew_can_be_skipped(tmp_path):
             loop.resume(skip_seen=True)
             loop.run()
     assert [line["score"] for line in written(tmp_path)] == forest().score_then_learn(ROWS).tolist()
+
+
+def test_what_others_have_added_since_it_ended_stays(tmp_path):
+    for n in (100, len(ROWS)):
+        with (
+            Stock(tmp_path / "m", forest) as stock,
+            watching(tmp_path, ListSource(as_lines(ROWS[:n], hosts=1)), stock) as loop,
+        ):
+            loop.resume()
+            loop.run()
+        with (tmp_path / "out").open("a") as file:
+            file.write('{"score": "of another"}\n')
+    assert [line["score"] for line in written(tmp_path)].count("of another") == 2
+    assert len(written(tmp_path)) == len(ROWS) + 2
 
 
 def test_what_cannot_be_delivered_is_not_saved(tmp_path):

@@ -243,3 +243,17 @@ def test_times_are_iso_or_numbers_since_1970(moment, expected):
 def test_what_is_no_time_is_refused(moment):
     with pytest.raises(ValueError, match="not a time"):
         seconds(moment)
+
+
+def test_a_line_that_is_deeper_than_anybody_reads_is_bad_and_no_more():
+    reader = RecordReader("jsonl", columns=["x"])
+    deep = b'{"x": ' + b"[" * 1010 + b"]" * 1010 + b"}"
+    assert "list" in reader.parse(Record("1", deep))
+
+
+@pytest.mark.parametrize("key", ["1234567890123456789", "18446744073709551617"])
+def test_a_key_is_what_was_written_or_the_record_is_bad(key):
+    reader = RecordReader("jsonl", columns=["x"], key="k")
+    for other in ("1", "NaN"):
+        row = reader.parse(Record("1", f'{{"x": 1, "k": {key}, "y": {other}}}'.encode()))
+        assert "too long a number" in row if isinstance(row, str) else row.key == key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -123,7 +124,8 @@ def refuse_two(**given: Any) -> None:
 def say(words: str, quiet: bool = False) -> None:
     """Words for the person at the terminal."""
     if words and not quiet:
-        click.echo(words, err=True)
+        with suppress(OSError):  # nobody reads them any more, which is no reason to stop
+            click.echo(words, err=True)
 
 
 def counting(table: Table, quiet: bool = False) -> Iterator[Chunk]:

@@ -326,7 +326,7 @@ def _in_words(value: Any) -> str:
 
 
 def _say_where_it_begins(watcher: Watcher, given: dict[str, Any]) -> None:
-    counts, notes = watcher.counts, watcher.stock.notes
+    counts, notes = watcher.counts, watcher.begun_after
     if not counts.records:
         return
     options.say(f"going on after {counts.records:,} records, {counts.anomalies:,} of them flagged", given["quiet"])
@@ -358,7 +358,8 @@ def _until_asked_to_stop() -> Iterator[Callable[[], bool]]:
 @contextmanager
 def _status_line(watcher: Watcher, quiet: bool) -> Iterator[Callable[[], None]]:
     """A line about how it goes, once a second, if somebody is there to see it."""
-    is_shown, shown_at, records = sys.stderr.isatty() and not quiet, clock.monotonic(), watcher.counts.records
+    is_shown = sys.stderr is not None and sys.stderr.isatty() and not quiet
+    shown_at, records = clock.monotonic(), watcher.counts.records
 
     def show() -> None:
         nonlocal shown_at, records

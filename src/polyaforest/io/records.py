@@ -342,7 +342,7 @@ def _lenient_json(text: bytes, problem: str) -> Any:
 
 def _integer(digits: str) -> int | float:
     """A whole number, rounded where it is very long."""
-    return int(digits) if len(digits) < 19 else float(digits)
+    return int(digits) if len(digits) < 20 else float(digits)
 
 
 def _decoded(line: bytes) -> str:
@@ -448,6 +448,8 @@ def _label(name: str, value: Any, needed: bool) -> str | None:
     """The text of a field that names something."""
     if isinstance(value, str) and value:
         return value
+    if type(value) is float and abs(value) >= 1 << 63:
+        raise _BadRecordError(f"{_quoted(name)} is too long a number to name anything: write it as text")
     if type(value) in _NUMBERS:
         return str(value)
     if value is None or value == "":
@@ -472,5 +474,8 @@ def _quoted(name: str) -> str:
 
 def _shortened(value: Any) -> str:
     """The beginning of a value, for a message."""
-    text = str(value)
+    try:
+        text = str(value)
+    except RecursionError:  # deeper than anybody reads
+        text = "…"
     return text if len(text) <= 40 else f"{text[:39]}…"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 from typing import IO, Any, Protocol
 
 __all__ = ["FileLines", "Lines", "PipeLines", "refuse_place"]
@@ -33,15 +34,20 @@ class PipeLines:
     """Lines for whoever reads standard output: what was read cannot be taken back."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+        self._file = getattr(file, "raw", file)  # so that what is written is told, and nothing waits in between
 
     def write(self, lines: bytes) -> None:
         """Pass lines on at once; a slow reader is waited for."""
         if not lines:
             return
         try:
-            self._file.write(lines)
-            self._file.flush()
+            rest = memoryview(lines)
+            while rest:
+                n = self._file.write(rest)
+                if n is None:  # a pipe that does not block, and is full
+                    select.select([], [self._file], [])
+                else:
+                    rest = rest[n:]
         except OSError as problem:
             problem.filename = "standard output"
             raise
@@ -82,7 +88,7 @@ class FileLines:
     def mark(self) -> dict[str, Any]:
         """Which file it is, and how long."""
         if self._file is not None:
-            os.fsync(self._file.fileno())
+            _sync(self._file)
         found = self._found() if self._file is None else os.fstat(self._file.fileno())
         inode, length = (None, 0) if found is None else (found.st_ino, found.st_size)
         return {"path": self._path, "inode": inode, "length": length}
@@ -114,6 +120,15 @@ class FileLines:
             return os.stat(self._path)
         except FileNotFoundError:
             return None
+
+
+def _sync(file: IO[bytes]) -> None:
+    """Have what was written on disk; a device or a pipe has nothing to sync."""
+    try:
+        os.fsync(file.fileno())
+    except OSError as problem:
+        if problem.errno != errno.EINVAL:
+            raise
 
 
 def refuse_place(path: str) -> None:

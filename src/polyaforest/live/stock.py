@@ -2,17 +2,18 @@
 
 The file is an SQLite database: a table of models, each as `save` writes it, and one of notes. Everything between two
 commits is one transaction. A process that is killed leaves the file as the last commit did, models and notes together;
-so what is noted at a commit, how far into a stream the models have come, is true of all of them. The writer keeps its
-transaction open, so that no second one can begin; others may read what was last committed at any time.
+so what is noted at a commit, how far into a stream the models have come, is true of all of them. The writer holds a
+lock on a file beside it, so that no second one can begin; others may read what was last committed at any time.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, Self
@@ -36,6 +37,7 @@ CREATE TABLE notes (one INTEGER PRIMARY KEY CHECK (one = 1), text BLOB NOT NULL)
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_VERSION};
 """
+_IN_USE = "{name!r} is in use: another watch is writing to it. Stop that one first"
 _SPILLED = 256 * 2**20  # bytes that may be written between commits before the next one is due
 
 
@@ -68,7 +70,11 @@ class Stock:
         self._is_changed: set[str] = set()
         self._spilled = 0  # bytes since the last commit
         self._path = "" if path is None else os.fspath(path)
-        self._file = _open_to_write(self._path)
+        with ExitStack() as stack:
+            if self._path:
+                stack.enter_context(_sole_writer(self._path))
+            self._file = stack.enter_context(closing(_open_to_write(self._path)))
+            self._kept = stack.pop_all()
         self.notes: dict[str, Any] = _notes_in(self._file)
         self._known = {key for (key,) in self._file.execute("SELECT key FROM models")}
 
@@ -134,7 +140,7 @@ class Stock:
 
     def close(self) -> None:
         """Leave what was last committed."""
-        self._file.close()
+        self._kept.close()
 
     def _measure(self, key: str) -> None:
         """Note how large a model in memory is now."""
@@ -214,10 +220,20 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
         yield file
 
 
+@contextmanager
+def _sole_writer(name: str) -> Iterator[None]:
+    """Keep others from writing, also between two transactions, when the database itself would let them in."""
+    refuse_place(name)
+    with open(f"{name}-lock", "ab") as guard:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(_IN_USE.format(name=name)) from None
+        yield
+
+
 def _open_to_write(name: str) -> sqlite3.Connection:
-    """The database, made if it is not there, with a transaction open that keeps other writers out."""
-    if name:
-        refuse_place(name)
+    """The database, made if it is not there, with a transaction open."""
     with _telling(name):
         file = sqlite3.connect(name, isolation_level=None, timeout=0.5)
         try:
@@ -256,8 +272,12 @@ def _telling(name: str) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as problem:
         if "locked" in str(problem):
-            raise BlockingIOError(f"{name!r} is in use: another watch is writing to it. Stop that one first") from None
+            raise BlockingIOError(_IN_USE.format(name=name)) from None
         raise OSError(f"{name!r} cannot be read or written: {problem}") from None
+    except sqlite3.DataError as problem:
+        raise OSError(
+            f"a model is too large for {name!r} ({problem}): take a smaller --window, or fewer --trees"
+        ) from None
     except sqlite3.DatabaseError as problem:
         remedy = "to begin with a model that `polyaforest fit` made, give it to --start-from"
         raise ModelFileError(f"{name!r} is not a file of models by key ({problem}): {remedy}") from None

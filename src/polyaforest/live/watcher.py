@@ -111,6 +111,7 @@ class Watcher:
         self._only_anomalies, self._merge = only_anomalies, merge
         self._cadence = cadence or Cadence()
         self.counts = Counts()
+        self.begun_after: dict[str, Any] = {}  # the notes of the run before
         self._has_warned = False
         self._uncommitted = 0  # records since the last commit
         self._committed_at = clock.monotonic()
@@ -129,11 +130,14 @@ class Watcher:
             return False
         self.counts = Counts(**notes["counts"])
         self.reader = RecordReader.of_state(notes["reader"])
-        self.out.rewind(notes["out"])
-        self.quarantine.rewind(notes["quarantine"])
+        if not notes["is_end"]:  # after an end of its own, what has been added is somebody else's
+            self.out.rewind(notes["out"])
+            self.quarantine.rewind(notes["quarantine"])
         is_same = notes["where"] == self._where and notes["position"] is not None
         if is_same and (self.source.can_replay or skip_seen):
             self.source.seek(notes["position"])
+        self.begun_after = notes
+        self.commit()  # from here on
         return bool(is_same)
 
     def run(self, is_stopped: Callable[[], bool] = lambda: False, watching: Callable[[], None] = lambda: None) -> None:

@@ -271,7 +271,7 @@ class SeriesMPF(BaseEstimator):
         with self._changing():
             numbers = self._numbers_of(wanted)
             gone = self._memory.ledger.with_any(numbers)
-            had_part_in_scale = any(self._memory.ledger.spans[key][1] < self._memory.weighed_at for key in gone)
+            had_part_in_scale = any(number < self._memory.weighed_at for number in numbers)
             if gone:
                 self.forest_.delete(gone)
             for number in numbers:
@@ -279,7 +279,7 @@ class SeriesMPF(BaseEstimator):
             self._settle()
             if gone and not self.forest_.n_points_:
                 self._begin_forest()
-            elif had_part_in_scale and self.rescale is not None:
+            elif had_part_in_scale and self.rescale is not None and self.forest_.n_points_:
                 self.forest_.rebuild()
                 self._note_spread(self._memory.n_seen)
         return self

@@ -215,10 +215,10 @@ class FollowedFile(LineSource):
         directory, name = os.path.split(self._path)
         try:
             others = [other for other in os.listdir(directory or ".") if other.startswith(name)]
-        except FileNotFoundError:
+        except OSError:  # it is gone, or may not be listed: then there is only the file itself
             return []
-        rotated = [other for other in others if _ROTATED.fullmatch(other, len(name))]
-        return sorted(seen for other in rotated if (seen := _seen(os.path.join(directory, other))) is not None)
+        rotated = [os.path.join(directory, other) for other in others if _ROTATED.fullmatch(other, len(name))]
+        return sorted(seen for path in rotated if not os.path.isdir(path) and (seen := _seen(path)) is not None)
 
     # Positions
 

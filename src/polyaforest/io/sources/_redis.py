@@ -32,6 +32,9 @@ class _Place:
     added: int | None = None
 
 
+_PASSING = ("UNBLOCKED", "BUSY", "TRYAGAIN", "LOADING", "OOM")  # what a server says in a failover, or under pressure
+
+
 class RedisStreams:
     """The entries of one or more Redis streams, from the first that is still there.
 
@@ -103,6 +106,9 @@ class RedisStreams:
             self._put_off(problem)
             return []
         except errors.ResponseError as problem:
+            if str(problem).startswith(_PASSING):
+                self._put_off(problem)
+                return []
             raise BadInput(f"{in_words(self._places)} at {self._server} cannot be read: {problem}") from problem
         if self._pause:
             self.notices.append(f"the Redis server at {self._server} is back")
