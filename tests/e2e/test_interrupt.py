@@ -47,6 +47,7 @@ print("ready", flush=True)
 n_interrupts, n_halves = 0, 0
 while n_interrupts < {N_INTERRUPTS}:
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         while True:
             start = forest.n_seen_
             n = (1, 1500, 1, 40)[start % 4]
@@ -56,11 +57,13 @@ while n_interrupts < {N_INTERRUPTS}:
             forest.predict(ROWS[:5])
             start = None
     except KeyboardInterrupt:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # the next one may come once this is told
         n_interrupts += 1
         if start is not None and 0 < forest.n_seen_ - start < n:
             n_halves += 1
         assert np.isfinite(forest.score_samples(ROWS[:50])).all()
         assert np.isfinite(forest.mass(ROWS[:50])).all()
+        start = None
         print(n_interrupts, flush=True)
 
 assert_whole(forest)
