@@ -15,12 +15,12 @@ import polars as pl
 from ._batches import Batch, Rejected, Sample, sample_of, shortened
 from ._blocks import BLOCK_BYTES, Opened, after_last_line, blocks
 from ._errors import BadInput, in_words
+from ._json import flattened
 
 __all__ = ["JsonlReader"]
 
 _NUMBERS = frozenset({int, float, bool, type(None)})
 _LONGEST_WHOLE = 20  # characters of a number of 64 bits
-_DEEPEST = 32  # objects within objects that are looked into
 
 
 class JsonlReader:
@@ -119,7 +119,7 @@ def _fields(line: bytes, flatten: bool) -> dict[str, Any] | str:
             return f"it is not JSON ({error})"
     if type(fields) is not dict:
         return "it is JSON, but not an object"
-    return dict(_flat(fields)) if flatten else fields
+    return dict(flattened(fields)) if flatten else fields
 
 
 def _lenient(line: bytes) -> Any:
@@ -136,15 +136,6 @@ def _whole(text: str) -> float:
     """A whole number, as a float where it is beyond 64 bits."""
     number = int(text) if len(text) <= _LONGEST_WHOLE else 1 << 64
     return number if -(1 << 63) <= number < 1 << 64 else float(text)
-
-
-def _flat(fields: dict[str, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """All fields, those of objects within under names with dots."""
-    for name, value in fields.items():
-        if type(value) is dict and depth < _DEEPEST:
-            yield from _flat(value, f"{before}{name}.", depth + 1)
-        else:
-            yield before + name, value
 
 
 def _column(values: list[Any], kind: Any = None) -> pl.Series:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
 import orjson
 
 from polyaforest.io._errors import in_words
+from polyaforest.io._json import flattened
 from polyaforest.io._times import looks_like_time, seconds
 
 __all__ = ["LONGEST_LINE", "Record", "RecordReader", "Row"]
@@ -26,7 +27,6 @@ _DELIMITERS = ",\t;|"
 _MISSING_WORDS = frozenset({"", "-", "na", "n/a", "none", "null"})  # "nan" is not among them: live, it is a fault
 _TRUTH = {"true": 1.0, "false": 0.0}
 _NUMBERS = frozenset({int, float, bool})
-_DEEPEST = 32  # objects within objects that are looked into
 _WORDS: dict[type, str] = {list: "a list", dict: "an object"}
 _UTF8_MARK = b"\xef\xbb\xbf"
 
@@ -204,7 +204,7 @@ class RecordReader:
             return self._row(fields, of_text)
         before = self.state()
         try:
-            self._settle(dict(_flattened(fields)), of_text)
+            self._settle(dict(flattened(fields)), of_text)
             row = self._row(fields, of_text)
         except _BadRecordError:
             self._restore(before)
@@ -379,15 +379,6 @@ def _found(fields: Mapping[str, Any], name: str) -> Any:
                 return value
         place = name.find(".", place + 1)
     return None
-
-
-def _flattened(fields: Mapping[str, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """All fields, those of objects within under names with dots."""
-    for name, value in fields.items():
-        if isinstance(value, dict) and depth < _DEEPEST:
-            yield from _flattened(value, f"{before}{name}.", depth + 1)
-        else:
-            yield before + name, value
 
 
 def _kind(value: Any, of_text: bool) -> str:

@@ -74,9 +74,9 @@ class Stock:
             if self._path:
                 stack.enter_context(_sole_writer(self._path))
             self._file = stack.enter_context(closing(_open_to_write(self._path)))
+            self.notes: dict[str, Any] = _notes_in(self._file)
+            self._known = {key for (key,) in self._file.execute("SELECT key FROM models")}
             self._kept = stack.pop_all()
-        self.notes: dict[str, Any] = _notes_in(self._file)
-        self._known = {key for (key,) in self._file.execute("SELECT key FROM models")}
 
     def __len__(self) -> int:
         return len(self.keys)
