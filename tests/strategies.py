@@ -8,10 +8,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from polyaforest._plan import Weighting, weighting_of_domain, weighting_of_rows
+from polyaforest._validation import LARGEST, SMALLEST
 from polyaforest.retention import Reservoir, Window
 
 WIDE = 400
-SCALES = [1e-300, 1e-9, 1.0, 1e9, 1e300]
+SCALES = [SMALLEST * 1e6, 1e-9, 1.0, 1e9, LARGEST]  # the smallest times the smallest of the unit values
 
 seeds = st.integers(0, 2**32 - 1)
 depths = st.sampled_from([None, 0, 1, 2, 3, 10])
@@ -54,7 +55,7 @@ def narrow_matrices(draw, max_rows, max_features):
         rows = rows[draw(st.lists(st.integers(0, n - 1), min_size=n, max_size=n))]
     if twist == "collinear":
         rows = rows[:, :1] * np.array(draw(st.lists(st.integers(-2, 2), min_size=n_features, max_size=n_features)))
-    return np.ascontiguousarray(rows.clip(-1e300, 1e300))  # beyond which nothing is measured
+    return np.ascontiguousarray(rows.clip(-LARGEST, LARGEST))
 
 
 @st.composite
@@ -113,7 +114,7 @@ def probes(rows, seed):
     feature = rng.integers(n_features, size=4)
     one_off[np.arange(4), feature] += span[feature] * np.array([-2.0, -0.3, 0.3, 2.0])
     far = np.stack([low - 0.1 * span, high + 0.1 * span, low - 30.0 * span])
-    return np.concatenate([rows[:4], mixed, between, one_off, far]).clip(-1e300, 1e300)
+    return np.concatenate([rows[:4], mixed, between, one_off, far]).clip(-LARGEST, LARGEST)
 
 
 def rows_of_a_stream(max_features=4):

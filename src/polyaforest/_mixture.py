@@ -18,6 +18,7 @@ _TOLERANCE = 1e-9  # of a quantile, relative to it; the last step of Newton's ru
 _NARROW = 1e-12  # of the interval around a quantile at which the mixture jumps
 _MOST_STEPS = 200  # bisection alone takes 50
 _LEAST = 1e-100  # a parameter of a Beta that is all or nothing; smaller ones are too much for older versions of SciPy
+_LEAST_EXCESS = 1e-14  # below it a share is known for all purposes, and SciPy may take minutes over such a Beta
 _LONG_TAIL = 1e10  # from this sum of its parameters on, a Beta of small mean is a Gamma
 
 
@@ -84,7 +85,7 @@ def _matched(masses: Masses) -> _Betas:
     From E = a / (a + b) and E[s²] = E (a + 1) / (a + b + 1) follows a = (1 - E[s²] / E) / (E[s²] / E² - 1).
     """
     excess = _possible_excess(masses)
-    is_point = ~((excess > 0) & (masses.log_mean < 0))
+    is_point = ~((excess > _LEAST_EXCESS) & (masses.log_mean < 0))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # points, which take no part
         a = np.maximum(-np.expm1(masses.log_mean + excess) / np.expm1(excess), _LEAST)
         total, b = a * np.exp(-masses.log_mean), np.maximum(a * np.expm1(-masses.log_mean), _LEAST)
@@ -97,12 +98,13 @@ def _matched(masses: Masses) -> _Betas:
 def _mixture_at(betas: _Betas, places: Array) -> tuple[Array, Array]:
     """Distribution function and density of the logarithm of each row's mass at one place for each, (n_rows,)."""
     ratio, log_share = places[:, None] - betas.log_mean, np.minimum(places[:, None] - betas.log_weight, 0.0)
-    is_beta = ~(betas.is_point | betas.is_gamma)
+    is_beta, is_gamma = ~(betas.is_point | betas.is_gamma), betas.is_gamma
     below = np.where(betas.is_point, ratio >= 0, 0.0)
-    special.betainc(betas.a, betas.b, np.exp(log_share), out=below, where=is_beta)
+    # picked out by hand: with `where`, functions of some versions of SciPy write beyond the end of `out`
+    below[is_beta] = special.betainc(betas.a[is_beta], betas.b[is_beta], np.exp(log_share[is_beta]))
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # far out, where densities are 0
         z = betas.a * np.exp(ratio)
-        special.gammainc(betas.a, z, out=below, where=betas.is_gamma)
+        below[is_gamma] = special.gammainc(betas.a[is_gamma], z[is_gamma])
         beta = betas.a * log_share + (betas.b - 1) * np.log1p(-np.exp(log_share)) - betas.log_norm
         gamma = betas.a * (np.log(betas.a) + ratio) - z - betas.log_norm
         density = np.where(betas.is_point | (log_share >= 0), 0.0, np.exp(np.where(betas.is_gamma, gamma, beta)))

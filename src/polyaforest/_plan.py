@@ -8,8 +8,6 @@ import numpy as np
 
 from polyaforest._arrays import UNBOUNDED, Array
 
-_LEAST_SPREAD = 1e-300  # below it, one over the spread would overflow
-
 
 class Weighting(NamedTuple):
     """How a forest weighs the length of each feature; all arrays have shape (D,).
@@ -61,7 +59,7 @@ def weighting_of_domain(domain: Array) -> Weighting:
 def _usable(spread: Array, low: Array, high: Array) -> Array:
     """A constant column has no spread to measure a later departure by: its own size stands in, or 1 for zero."""
     size = np.maximum(np.abs(low), np.abs(high))
-    return np.maximum(np.where(high > low, spread, np.where(size > 0, size, 1.0)), _LEAST_SPREAD)
+    return np.where(high > low, spread, np.where(size > 0, size, 1.0))
 
 
 class Plan(NamedTuple):

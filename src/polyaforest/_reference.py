@@ -10,9 +10,8 @@ import numpy as np
 from scipy.special import betaincinv
 
 from polyaforest import _engine as engine
-from polyaforest._arrays import NONE, Array, Forest, Posterior
+from polyaforest._arrays import LEAST_LOG, NONE, Array, Forest, Posterior
 from polyaforest._holdings import Key
-from polyaforest._validation import LARGEST
 from polyaforest.kernels.blame import HIGH, LOW
 
 _MOST_ROWS = 512  # rows that stand for all when it comes to what a typical one is charged
@@ -250,6 +249,6 @@ class Witness(NamedTuple):
 def _agreed(bounds: Array, weights: Array, side: int) -> float:
     """The bound at which all but a tenth of the weight has come to see the side as strange."""
     order = np.argsort(bounds if side == HIGH else -bounds)
-    weights = np.minimum(weights[order], LARGEST)
+    weights = np.minimum(weights[order], -LEAST_LOG)  # so that none is infinite
     shares = np.cumsum(weights / weights.max())
     return float(bounds[order][np.searchsorted(shares, _AGREED * shares[-1])])

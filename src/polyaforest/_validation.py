@@ -14,7 +14,11 @@ from sklearn.utils.validation import validate_data
 
 from polyaforest._arrays import Array
 
-LARGEST = 1e300  # beyond it, the length of a side or the sum of some could overflow
+# The range of values that is measured. Within it all lengths are 0 or at least 1e-116 (one unit in the last place of
+# the smallest value) and at most 2e100; so weights, times and distances, their products and quotients, stay finite.
+LARGEST = 1e100
+SMALLEST = 1e-100  # smaller values count as 0
+_ROWS_AT_ONCE = 65_536  # rows whose sizes are looked at together, so that a large table needs no second of its kind
 _EXACT_INTEGER = 2**53
 
 
@@ -72,8 +76,7 @@ def read_rows(
     if isinstance(X, NamedRows):
         return _read_named(estimator, X, reset, at_least, allow_missing)
     if not reset and _is_plain(estimator, X):
-        _refuse_extreme(estimator, X, allow_missing)
-        return X  # type: ignore[no-any-return]
+        return _measurable(estimator, X, allow_missing)
     _refuse_unmeasurable(X)
     try:
         rows = validate_data(
@@ -88,8 +91,7 @@ def read_rows(
     except (TypeError, ValueError) as problem:
         _name_unreadable_cell(X, problem)
         raise
-    _refuse_extreme(estimator, rows, allow_missing)
-    return np.require(np.asarray(rows), np.float64, ["C", "W"])
+    return _measurable(estimator, np.require(np.asarray(rows), np.float64, ["C", "W"]), allow_missing)
 
 
 def _read_named(estimator: BaseEstimator, rows: NamedRows, reset: bool, at_least: int, allow_missing: bool) -> Array:
@@ -101,8 +103,7 @@ def _read_named(estimator: BaseEstimator, rows: NamedRows, reset: bool, at_least
     if known is not rows.names and (known is None or known.tolist() != rows.names.tolist()):
         given = "it was given none" if known is None else f"it was given {known.tolist()}"
         raise ValueError(f"the columns are {rows.names.tolist()}, but when the forest was fitted {given}")
-    _refuse_extreme(estimator, rows.values, allow_missing)
-    return rows.values
+    return _measurable(estimator, rows.values, allow_missing)
 
 
 def _is_plain(estimator: BaseEstimator, X: Any) -> bool:
@@ -194,6 +195,7 @@ def read_domain(domain: Any, n_features: int) -> Array:
             f"domain of feature {k} is [{bounds[0, k]:g}, {bounds[1, k]:g}]: bounds must be finite, at most "
             f"{LARGEST:g} in size, and the lower no larger than the upper"
         )
+    bounds[np.abs(bounds) < SMALLEST] = 0.0
     return bounds
 
 
@@ -215,10 +217,13 @@ def read_weights(weights: Any, n_features: int) -> Array:
         raise ValueError(
             f"feature_weights must hold one weight for each of the {n_features} features; got shape {values.shape}"
         )
-    bad = ~(np.isfinite(values) & (values >= 0))
+    bad = ~((values == 0) | ((values >= SMALLEST) & (values <= LARGEST)))
     if bad.any():
         k = int(np.flatnonzero(bad)[0])
-        raise ValueError(f"feature_weights[{k}] is {values[k]:g}: weights must be finite and not negative")
+        raise ValueError(
+            f"feature_weights[{k}] is {values[k]:g}: weights must be finite and not negative, and those that are not 0 "
+            f"lie between {SMALLEST:g} and {LARGEST:g}"
+        )
     if not values.any():
         raise ValueError("feature_weights are all zero: no feature could ever be cut")
     return values
@@ -260,11 +265,26 @@ def column_name(estimator: BaseEstimator, k: int) -> str:
     return str(k) if names is None else repr(str(names[k]))
 
 
+def _measurable(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> Array:
+    """Return `rows` as they can be measured: refuse what is too large, replace what is too small by 0.
+
+    NaN is refused too, unless values may be missing. The array given is never written to.
+    """
+    given = rows
+    for start in range(0, len(given), _ROWS_AT_ONCE):
+        sizes = np.abs(given[start : start + _ROWS_AT_ONCE])
+        if sizes.size and not sizes.max() <= LARGEST:  # which NaN is not
+            _refuse_extreme(estimator, given, allow_missing)
+        is_tiny = (sizes < SMALLEST) & (sizes > 0)
+        if is_tiny.any():
+            rows = given.copy() if rows is given else rows
+            rows[start : start + _ROWS_AT_ONCE][is_tiny] = 0.0
+    return rows
+
+
 def _refuse_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> None:
     """Raise if any value is NaN, unless that is allowed, infinite or too large to measure, naming the first."""
     sizes = np.abs(rows)
-    if not rows.size or sizes.max() <= LARGEST:  # which NaN is not
-        return
     bad = sizes > LARGEST if allow_missing else ~(sizes <= LARGEST)
     if not bad.any():
         return

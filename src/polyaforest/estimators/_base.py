@@ -23,6 +23,8 @@ from polyaforest._mixture import Masses, Moments, moments
 from polyaforest._plan import Plan, Weighting
 from polyaforest._state import decode, encode, packed, refusing, unpacked
 from polyaforest._validation import (
+    LARGEST,
+    SMALLEST,
     read_rate,
     read_rows,
     read_share,
@@ -69,7 +71,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
         "max_depth": [Interval(Integral, 0, None, closed="left"), None],
-        "prior_strength": [Interval(Real, 0, None, closed="neither")],
+        "prior_strength": [Interval(Real, SMALLEST, LARGEST, closed="both")],
         "lifetime": [Interval(Real, 0, None, closed="right")],
         "feature_weights": [StrOptions({"auto"}), "array-like", None],
         "score": [StrOptions({"typicality", "multiscale", "mass", "log_mass"})],

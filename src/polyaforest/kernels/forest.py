@@ -149,6 +149,7 @@ def leaf_values(forest, table, X, out):
 @jit
 def fade(value, fading, reach, n_features):
     """What is left of the `value` at the edge of the known world at a distance of `reach` times its size."""
+    reach = min(reach, -LEAST_LOG)
     if fading == FADE_MASS:
         return value / (1.0 + reach)
     if fading == FADE_LOG_MASS:

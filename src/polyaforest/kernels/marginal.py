@@ -296,6 +296,7 @@ def add_cell(forest, log_weight, bounds, X, i, s, guess):
     The box of a tree is as wide as the data in it. A cell of a process is as wide as chance would have it, and the
     wider it is, the less it tells of where in it the data are: so it counts with its mass over its width.
     """
+    log_weight = max(log_weight, LEAST_LOG)  # cells that are all out of reach have the same say
     if log_weight > guess.tops[s, i]:
         scale = math.exp(guess.tops[s, i] - log_weight)
         guess.tops[s, i] = log_weight

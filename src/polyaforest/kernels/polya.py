@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from polyaforest._arrays import NONE
+from polyaforest._arrays import LEAST_LOG, NONE
 from polyaforest._jit import jit, jit_inline
 from polyaforest.kernels.geometry import (
     are_told_apart,
@@ -195,7 +195,7 @@ def world_reach(lower, upper, root, domain, weights, X, i):
         is_within &= (low <= X[i, k]) & (X[i, k] <= high)
         distance += weights[k] * excess(low, high, X[i, k])
         size += weights[k] * (high - low)
-    return -1.0 if is_within else distance / (size if size > 0.0 else 1.0)
+    return -1.0 if is_within else min(distance / (size if size > 0.0 else 1.0), -LEAST_LOG)
 
 
 @jit_inline

@@ -248,8 +248,9 @@ def leaf_mass(tree, X, length, scoring, walk, i):
     n = tree.counts[j]
     mass, scale = within_mean(gamma, scoring.is_open, n), 0.0
     reach = world_reach(lower, upper, j, scoring.domain, tree.weights, X, i)
-    if reach >= 0.0:
-        return (1.0 - mass) / (1.0 + reach), 0.0
+    if reach >= 0.0:  # not 1 - mass, of which rounding leaves nothing if the prior is weak
+        outside = posterior_mean(gamma, 0.5, 0, n) if scoring.is_open else 0.0
+        return outside / (1.0 + reach), 0.0
     f, strength, step = world_share(lower, upper, j, scoring.domain), gamma, np.uint32(0)
     while True:
         n = tree.counts[j]

@@ -125,6 +125,12 @@ class Stock:
         self._is_changed.discard(key)
         self._file.execute("DELETE FROM models WHERE key = ?", (key,))
 
+    def revert(self, key: str) -> None:
+        """Go back to the model of a key that was last written to the file; if there is none, to a new one."""
+        self._models.pop(key, None)
+        self._in_use -= self._sizes.pop(key, 0)
+        self._is_changed.discard(key)
+
     def commit(self, notes: dict[str, Any]) -> None:
         """Write every model that may have changed, and the notes, all of it or nothing."""
         self.notes, self._spilled = notes, 0

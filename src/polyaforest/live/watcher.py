@@ -32,6 +32,7 @@ __all__ = ["Cadence", "Counts", "Watcher"]
 
 _SUSPICIOUS = 20  # records that are all bad
 _PATIENCE = 0.25  # seconds to wait for a record before looking around
+_MOST_FAILURES = 3  # records in a row that a model may fail on before it begins anew
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class Watcher:
         self.counts = Counts()
         self.begun_after: dict[str, Any] = {}  # the notes of the run before
         self._has_warned = False
+        self._failures: dict[str, int] = {}  # by key: records in a row that its model failed on
         self._uncommitted = 0  # records since the last commit
         self._committed_at = clock.monotonic()
 
@@ -232,22 +234,48 @@ class Watcher:
                 good.append(arrival)
             else:
                 bad.append(_Bad(arrival.place, arrival.record, reason))
-        if len(good) <= FEW or self._refusal(entry, good, lines) is not None:
+        if len(good) <= FEW or self._refusal(key, good, lines) is not None:
             for arrival in good:
-                reason = self._refusal(entry, [arrival], lines)
+                reason = self._refusal(key, [arrival], lines)
                 if reason is not None:
                     bad.append(_Bad(arrival.place, arrival.record, _about_a_record(reason)))
 
-    def _refusal(self, entry: Entry, arrivals: list[_Arrival], lines: dict[int, list[dict[str, Any]]]) -> str | None:
-        """Judge records together; why the model refused all of them, if it did. One that has learned some must not."""
-        n_before = _n_seen(entry.detector)
+    def _refusal(self, key: str, arrivals: list[_Arrival], lines: dict[int, list[dict[str, Any]]]) -> str | None:
+        """Judge records together; return why the model of the key could not, or None if it has judged all of them.
+
+        Whatever goes wrong costs the record, or at worst what its key has learned since it was last saved. It must not
+        stop the other keys, nor come again at every restart.
+        """
+        entry = self.stock[key]
+        before = _progress(entry.detector)
         try:
             self._judge_together(entry, arrivals, lines)
-        except ValueError as problem:
-            if _n_seen(entry.detector) != n_before:
-                raise RuntimeError(f"a model refused a record that it had learned: {problem}") from problem
-            return str(problem)
+        except (MemoryError, OSError):  # no fault of the record: what was not delivered comes again next time
+            raise
+        except Exception as problem:
+            reason = str(problem) if isinstance(problem, ValueError) else f"{type(problem).__name__}: {problem}"
+            if _progress(entry.detector) == before:
+                return reason
+            return self._set_back(key, reason, of_one=len(arrivals) == 1)
+        self._failures.pop(key, None)
         return None
+
+    def _set_back(self, key: str, problem: str, *, of_one: bool) -> str:
+        """Put an earlier model in the place of one that failed halfway; return what happened, in words.
+
+        After a few records that fail one after another it is the model that is at fault: the key begins anew.
+        """
+        failures = self._failures[key] = self._failures.get(key, 0) + of_one
+        whose = f"the model of key {key!r}" if key else "the model"
+        reason = f"{whose} failed on this record ({problem})"
+        if failures < _MOST_FAILURES:
+            self.stock.revert(key)
+            self._tell(f"{reason}; it goes on from its last saved state")
+        else:
+            self.stock.forget(key)
+            del self._failures[key]
+            self._tell(f"{reason}, as on the {_MOST_FAILURES - 1} before; it begins anew")
+        return reason
 
     def _judge_together(self, entry: Entry, arrivals: list[_Arrival], lines: dict[int, list[dict[str, Any]]]) -> None:
         if not arrivals:
@@ -259,22 +287,23 @@ class Watcher:
         judged, explanations = judge_and_explain(
             entry.detector, rows, times=times, keys=_keys_of(arrivals, entry.detector)
         )
-        self.counts.anomalies += int(judged.is_anomaly.sum())
         answers = zip(*(field.tolist() for field in judged[:3]), strict=True)
+        written: dict[int, list[dict[str, Any]]] = {}
         for i, (arrival, (score, p_value, is_anomaly)) in enumerate(zip(arrivals, answers, strict=True)):
             why = explanations.get(i)
             line = _verdict(arrival, score, p_value, is_anomaly, why)
-            said = lines.setdefault(arrival.place, [])
             if self._merge is not None:
-                said.extend(self._events_until(entry, arrival, line, why))
+                written[arrival.place] = self._events_until(entry, arrival, line, why)
             elif is_anomaly or not self._only_anomalies:
-                said.append(line)
+                written[arrival.place] = [line]
+        lines |= written  # all at once: what fails halfway is judged again
+        self.counts.anomalies += int(judged.is_anomaly.sum())
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
     def _events_until(
         self, entry: Entry, arrival: _Arrival, line: dict[str, Any], why: Explanation | None
-    ) -> Iterable[dict[str, Any]]:
+    ) -> list[dict[str, Any]]:
         """The event that ends with a record, if one does. What is open is noted with the model."""
         assert self._merge is not None
         known = entry.notes.get("events")
@@ -319,9 +348,11 @@ def _why_useless(row: Row, entry: Entry, *, is_first: bool) -> str | None:
     return None
 
 
-def _n_seen(detector: Detector) -> int:
-    """Rows that a model has learned so far."""
-    return detector.n_seen_ if hasattr(detector, "forest_") else 0
+def _progress(detector: Detector) -> tuple[int, ...]:
+    """Return how much a model has learned: rows, and of a series shingles too, which may be ahead of its rows."""
+    if not hasattr(detector, "forest_"):
+        return ()
+    return (detector.n_seen_, *(_progress(detector.forest_) if isinstance(detector, SeriesMPF) else ()))
 
 
 def _keys_of(arrivals: list[_Arrival], detector: Detector) -> list[str] | None:

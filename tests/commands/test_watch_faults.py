@@ -1,0 +1,149 @@
+"""What goes wrong with one record or one key costs that record or key alone, and never comes again at a restart."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from polyaforest import StreamingMPF
+from polyaforest.io.records import Record, RecordReader
+from polyaforest.live import watcher
+from polyaforest.live.outputs import FileLines
+from polyaforest.live.stock import Stock
+from polyaforest.live.watcher import Cadence, Watcher
+
+ROWS = np.random.default_rng(3).normal(size=(120, 2)).tolist()
+
+
+def run_watch(folder, records, *options):
+    """`polyaforest watch` in a process of its own; its lines, the quarantine, and how it ended."""
+    given = "".join(json.dumps(record) + "\n" for record in records)
+    command = [sys.executable, "-m", "polyaforest", "watch", "--trees", "5", "--quarantine", "bad.jsonl", *options]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=folder, check=False)
+    bad = folder / "bad.jsonl"
+    aside = [json.loads(line) for line in bad.read_text().splitlines()] if bad.exists() else []
+    return [json.loads(line) for line in done.stdout.splitlines()], aside, done
+
+
+@pytest.mark.parametrize("value", [1e-310, 5e-324, 1e-308])
+def test_three_records_do_not_stop_the_stream(tmp_path, value):
+    lines, aside, done = run_watch(tmp_path, [{"a": 0}, {"a": value}, {"a": 1}], "--model", "m.db")
+    assert done.returncode == 0, done.stderr
+    assert len(lines) == 3
+    assert all(line["score"] is not None for line in lines)
+    assert not aside
+
+
+def test_values_beyond_what_is_measured_cost_their_record_only(tmp_path):
+    values = np.geomspace(1e-300, 1e299, 600).tolist()
+    records = [{"a": value, "host": host} for value in values for host in ("x", "y")]
+    lines, aside, done = run_watch(tmp_path, records, "--key", "host")
+    assert done.returncode == 0, done.stderr
+    assert len(lines) == 2 * sum(value <= 1e100 for value in values)
+    assert len(lines) + len(aside) == len(records)
+    assert all(line["score"] is not None for line in lines)
+    assert "values beyond 1e+100" in aside[0]["reason"]
+
+
+# ---- defects, made on purpose ----------------------------------------------------------------------------------------
+
+
+class Source:
+    """Records of two hosts by turns, a few at a time, from any place on."""
+
+    can_replay = True
+
+    def __init__(self, records, at_once):
+        self._records, self._at_once, self._at = records, at_once, 0
+        self.notices = []
+
+    @property
+    def position(self):
+        return self._at
+
+    def seek(self, position):
+        self._at = position
+
+    def read(self, most, patience):
+        part = self._records[self._at : self._at + self._at_once]
+        self._at += len(part)
+        return [Record(str(self._at - len(part) + i), data) for i, data in enumerate(part)] or None
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def hosts():
+    return [json.dumps({"host": f"web-{i % 2}", "cpu": a, "disk": b}).encode() for i, (a, b) in enumerate(ROWS)]
+
+
+def watch(folder, records, at_once, said=None, model="models.db"):
+    """Watch records to their end; return the lines written and those put aside."""
+    folder.mkdir(exist_ok=True)
+    make = lambda: StreamingMPF(n_estimators=5, window=40, random_state=1)  # noqa: E731 - short
+    out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
+    with Stock(folder / model, make) as stock:
+        tell = said.append if said is not None else lambda words: None
+        loop = Watcher(
+            Source(records, at_once), RecordReader(key="host"), stock, out, bad, cadence=Cadence(records=10), tell=tell
+        )
+        loop.resume()
+        loop.run()
+        loop.close()
+        learned = {key: stock[key].detector.n_seen_ for key in stock.keys}
+    return *(_read(folder / name) for name in ("out", "bad")), learned
+
+
+def _read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def failing(records, is_fault, after):
+    """`judge_and_explain` with a defect: it fails on some records, before or after the model has learned them."""
+    judge = watcher.judge_and_explain
+
+    def fail(detector, rows, **labels):
+        if not any(is_fault(row) for row in rows.values.tolist()):
+            return judge(detector, rows, **labels)
+        if after:
+            judge(detector, rows, **labels)
+        raise ZeroDivisionError("a defect")
+
+    return fail
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at_once", [1, 7, 100])
+def test_a_record_that_a_model_fails_on_is_put_aside_and_the_others_go_on(tmp_path, hosts, monkeypatch, after, at_once):
+    clean, _, _ = watch(tmp_path / "clean", hosts, at_once)
+    said = []
+    monkeypatch.setattr(watcher, "judge_and_explain", failing(hosts, lambda row: row == ROWS[60], after))
+    lines, aside, learned = watch(tmp_path / "faulty", hosts, at_once, said)
+    assert [line["position"] for line in aside] == ["60"]
+    assert "ZeroDivisionError: a defect" in aside[0]["reason"]
+    assert not after or "'web-0'" in said[-1]
+    others = [line for line in clean if line["key"] == "web-1"]
+    assert [line for line in lines if line["key"] == "web-1"] == others  # as if nothing had happened
+    assert len(lines) == len(hosts) - 1
+    assert learned["web-1"] == 60
+    assert learned["web-0"] == 59 if not after else 29 <= learned["web-0"] <= 59  # from where it was last saved
+    again, _, _ = watch(tmp_path / "faulty", hosts, at_once)
+    assert again == lines  # a restart has nothing left to do
+
+
+def test_a_model_that_fails_on_everything_begins_anew(tmp_path, hosts, monkeypatch):
+    watch(tmp_path, hosts[:60], 100)
+    failures = iter(range(3))
+
+    def is_fault(row):
+        return row in ROWS[60::2] and next(failures, None) is not None
+
+    said = []
+    monkeypatch.setattr(watcher, "judge_and_explain", failing(hosts, is_fault, after=True))
+    _, aside, learned = watch(tmp_path, hosts, 1, said)
+    assert [line["position"] for line in aside] == ["60", "62", "64"]
+    assert "begins anew" in said[-1]
+    assert learned == {"web-0": 27, "web-1": 60}
