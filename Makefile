@@ -11,7 +11,7 @@ LOWEST := joblib==1.3.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotl
 # Editing a kernel can leave its cached callers stale, so the cache is kept apart for each state of the sources.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/*/*.py | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow test-lowest lint format bench bench-full bench-pages docs clean help
+.PHONY: demo test test-slow test-lowest fuzz lint format bench bench-full bench-pages docs clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -30,6 +30,10 @@ test-lowest:  ## the tests with the oldest versions of what the package depends 
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --editable ".[dev]" $(LOWEST)
 	.venv-lowest/bin/python -m pytest -n 2 -m "not slow"
+
+fuzz: $(READY)  ## hostile records, model files and stores for an hour; SECONDS=60 for less
+	$(BIN)/python -m pip install --quiet --editable ".[dev,fuzz]"
+	$(BIN)/python tests/fuzz/run.py --seconds $(or $(SECONDS),3600)
 
 lint: $(READY)  ## style, types, and the direction of dependencies
 	$(BIN)/ruff check .

@@ -1,0 +1,100 @@
+"""Whatever lines a stream brings, watch goes on: each record is judged or put aside, and every number is finite."""
+
+import json
+import tempfile
+from math import isfinite
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyaforest import StreamingMPF
+from polyaforest.io.records import Record, RecordReader
+from polyaforest.live.outputs import FileLines
+from polyaforest.live.stock import Stock, read_model, read_notes
+from polyaforest.live.watcher import Cadence, Watcher
+from polyaforest.timeseries import SeriesMPF
+
+pytestmark = pytest.mark.fuzz
+
+numbers = st.one_of(
+    st.floats(-10, 10),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([0, -0.0, 1e-310, 5e-324, 1e-100, 1e100, 1.0000001e100, 1e308, 2**53 + 1, True]),
+)
+values = numbers | st.none() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
+names = st.sampled_from(["a", "b"])
+labels = st.sampled_from(["x", "y", "", "\x1b[31m", "é", "__proto__"]) | st.text(max_size=4) | st.integers()
+objects = st.fixed_dictionaries(
+    {}, optional={"a": values, "b": values, "host": labels, "id": labels, "ts": numbers | st.text(max_size=8)}
+)
+usual = st.fixed_dictionaries({"a": st.floats(-5, 5), "b": st.integers(0, 9), "host": st.sampled_from(["x", "y"])})
+raw = st.binary(max_size=30) | st.text(max_size=30).map(lambda text: text.encode("utf-8", "surrogatepass"))
+lines = usual.map(json.dumps).map(str.encode) | objects.map(json.dumps).map(str.encode) | raw
+
+
+class Source:
+    """Lines in memory, a drawn number at a time, from any place on."""
+
+    can_replay = True
+
+    def __init__(self, records, at_once):
+        self._records, self._at_once, self.position, self.notices = records, at_once, 0, []
+
+    def seek(self, position):
+        self.position = position
+
+    def read(self, most, wait):
+        part = self._records[self.position : self.position + self._at_once]
+        self.position += len(part)
+        return [Record(str(self.position - len(part) + i), data) for i, data in enumerate(part)] or None
+
+    def close(self):
+        pass
+
+
+def watch(folder, records, at_once, shingle, labelled):
+    """Watch records to their end, or go on where that was done before; return what has been counted."""
+
+    def make():
+        forest = StreamingMPF(n_estimators=3, window=20, missing="marginalise", random_state=0)
+        return forest if shingle is None else SeriesMPF(forest, shingle=shingle)
+
+    out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
+    reader = RecordReader(**({"key": "host", "id": "id"} if labelled else {}))
+    with Stock(folder / "models", make) as stock:
+        loop = Watcher(Source(records, at_once), reader, stock, out, bad, cadence=Cadence(records=5))
+        loop.resume()
+        loop.run()
+        loop.close()
+    return loop.counts
+
+
+def written(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@given(
+    records=st.lists(lines, max_size=60),
+    at_once=st.sampled_from([1, 5, 40]),
+    shingle=st.sampled_from([None, None, 1, 3]),
+    labelled=st.booleans(),
+)
+def test_no_record_stops_the_stream(records, at_once, shingle, labelled):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        counts = watch(folder, records, at_once, shingle, labelled)
+        out, bad = written(folder / "out"), written(folder / "bad")
+        assert len(out) + len(bad) == counts.records
+        assert len(bad) == counts.bad
+        assert all(line["reason"] for line in bad)
+        for line in out:
+            assert shingle is not None or isfinite(line["score"])
+            assert line["score"] is None or isfinite(line["score"])
+            assert line["p_value"] is None or 0 < line["p_value"] <= 1
+        assert watch(folder, records, at_once, shingle, labelled) == counts  # there is nothing left to do
+        assert (written(folder / "out"), written(folder / "bad")) == (out, bad)
+        for key in read_notes(folder / "models")[1]:
+            assert read_model(folder / "models", key).n_seen_ > 0
