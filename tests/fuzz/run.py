@@ -3,7 +3,7 @@
     python tests/fuzz/run.py --seconds 3600
 
 Each property runs in a process of its own, so that a crash is a finding like any other; one that takes a minute over a
-single input is taken for a hang. Inputs are made by Hypothesis from bytes that atheris mutates, so that what is drawn is
+single input is taken for a hang. Hypothesis makes the inputs from bytes that atheris mutates, so that what is drawn is
 always well-formed and coverage says what to try next. What fails is printed and ends the run with exit code 1.
 """
 

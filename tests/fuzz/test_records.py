@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyaforest import StreamingMPF
@@ -76,6 +76,7 @@ def written(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+@settings(derandomize=False, database=None, print_blob=True, max_examples=60)  # other ones every time
 @given(
     records=st.lists(lines, max_size=60),
     at_once=st.sampled_from([1, 5, 40]),
