@@ -87,7 +87,21 @@ class Order:
         )
 
 
-@click.command()
+_HELP = """Find the rows of FILE... that stand out, the worst first, and say why.
+
+Reads CSV, TSV, Parquet and JSON lines; - is standard input. All columns that hold numbers are used, and what is
+left out is said. Every row is judged by all others; with --stream only by those before it.
+
+\b
+Examples:
+  polyaforest detect server-metrics.csv
+  polyaforest detect server-metrics.csv --key host --out judged.csv --plot judged.png
+  polyaforest detect --shingle 12 --columns latency_ms server-metrics.csv
+  zcat huge.csv.gz | polyaforest detect --stream --only-anomalies --out anomalies.jsonl -
+"""
+
+
+@click.command(help=_HELP)
 @options.reading(options.KEY_OF_STREAMS)
 @options.batch
 @options.stream
@@ -103,18 +117,7 @@ class Order:
 @options.fail_on_anomaly
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
-    """Find the rows of FILE... that stand out, the worst first, and say why.
-
-    Reads CSV, TSV, Parquet and JSON lines; - is standard input. All columns that hold numbers are used, and what is
-    left out is said. Every row is judged by all others; with --stream only by those before it.
-
-    \b
-    Examples:
-      polyaforest detect server-metrics.csv
-      polyaforest detect server-metrics.csv --key host --out judged.csv --plot judged.png
-      polyaforest detect --shingle 12 --columns latency_ms server-metrics.csv
-      zcat huge.csv.gz | polyaforest detect --stream --only-anomalies --out anomalies.jsonl -
-    """  # noqa: D301, the backslash keeps click from wrapping the lines
+    """Run `polyaforest detect`."""
     order = Order(**given)
     check_places(order)
     if detect(order) and order.fail_on_anomaly:

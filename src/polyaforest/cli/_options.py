@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from polyaforest._text import printable
+from polyaforest.cli._screen import CLEAR_LINE
+
 if TYPE_CHECKING:
     from polyaforest.io.tables import Chunk, Table
 
@@ -122,10 +125,10 @@ def refuse_two(**given: Any) -> None:
 
 
 def say(words: str, quiet: bool = False) -> None:
-    """Words for the person at the terminal."""
+    """A line of words for the person at the terminal."""
     if words and not quiet:
         with suppress(OSError):  # nobody reads them any more, which is no reason to stop
-            click.echo(words, err=True)
+            click.echo(printable(words), err=True)
 
 
 def counting(table: Table, quiet: bool = False) -> Iterator[Chunk]:
@@ -135,7 +138,7 @@ def counting(table: Table, quiet: bool = False) -> Iterator[Chunk]:
         return
     try:
         for chunk in table.chunks():
-            click.echo(f"\r{table.n_rows:,} rows read ", err=True, nl=False)
+            click.echo(f"{CLEAR_LINE}{table.n_rows:,} rows read ", err=True, nl=False)
             yield chunk
     finally:
-        click.echo("\r\x1b[K", err=True, nl=False)  # back to an empty line
+        click.echo(CLEAR_LINE, err=True, nl=False)

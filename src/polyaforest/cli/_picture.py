@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyaforest._arrays import Array
+from polyaforest._text import label
 from polyaforest.cli._judging import Judged, chosen_of, gathered
 from polyaforest.cli._report import Finding, is_date, place_in_words
 from polyaforest.io.tables import BadInput
@@ -116,7 +117,9 @@ class Sketch:
 
     def _title(self, rows: Judged, worst: Finding | None) -> str:
         """How many rows are flagged, and whose."""
-        whose = f"{self.columns.key} {worst.key}: " if worst is not None and worst.key is not None else ""
+        whose = ""
+        if self.columns.key and worst is not None and worst.key is not None:
+            whose = f"{label(self.columns.key)} {label(worst.key)}: "
         n_flagged = int(rows.is_anomaly.sum())
         thinned = "" if self._share == 1 else f" ({self._share:.2g} of the others drawn)"
         return f"{whose}{n_flagged:,} rows flagged{thinned}" if n_flagged else f"{whose}nothing stands out"

@@ -16,7 +16,19 @@ if TYPE_CHECKING:
     from polyaforest.io.tables import Chunk, Columns, Table
 
 
-@click.command()
+_HELP = """Score the rows of FILE... by a model, which learns nothing from them.
+
+Writes for each row its number, its score (higher is more normal), its p-value (the share of what the model knows
+that is as strange) and whether it is an anomaly. Columns are found by the names that the model has for them.
+
+\b
+Examples:
+  polyaforest score -m model.mpf today.csv
+  polyaforest score -m model.mpf today.csv --only-anomalies --out odd.jsonl --id request
+"""
+
+
+@click.command(help=_HELP)
 @options.model
 @options.stream_key
 @options.files
@@ -39,16 +51,7 @@ if TYPE_CHECKING:
 @options.fail_on_anomaly
 @click.pass_context
 def command(ctx: click.Context, /, model: str, files: tuple[str, ...], **given: Any) -> None:
-    """Score the rows of FILE... by a model, which learns nothing from them.
-
-    Writes for each row its number, its score (higher is more normal), its p-value (the share of what the model knows
-    that is as strange) and whether it is an anomaly. Columns are found by the names that the model has for them.
-
-    \b
-    Examples:
-      polyaforest score -m model.mpf today.csv
-      polyaforest score -m model.mpf today.csv --only-anomalies --out odd.jsonl --id request
-    """  # noqa: D301, the backslash keeps click from wrapping the lines
+    """Run `polyaforest score`."""
     out, quiet = given.pop("out"), given.pop("quiet")
     fails, only_anomalies = given.pop("fail_on_anomaly"), given.pop("only_anomalies")
     wishes = _wishes(given.pop("false_alarm_rate"), given.pop("epsilon"), given.pop("phi"))

@@ -18,6 +18,7 @@ import polars as pl
 from polyaforest._files import replacing
 
 from ._errors import BadInput, in_words
+from ._json import to_json
 
 __all__ = ["FORMATS", "Results", "open_results"]
 
@@ -202,7 +203,7 @@ class _JsonLines:
         plain = (values.tolist() if isinstance(values, np.ndarray) else values for values in columns.values())
         rows = zip(*plain, strict=True)
         options = orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
-        self._file.writelines(orjson.dumps(dict(zip(names, row, strict=True)), option=options) for row in rows)
+        self._file.writelines(to_json(dict(zip(names, row, strict=True)), options) for row in rows)
 
 
 class _Parts:

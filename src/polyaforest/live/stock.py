@@ -9,6 +9,7 @@ lock on a file beside it, so that no second one can begin; others may read what 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import sqlite3
 from collections import OrderedDict
@@ -17,8 +18,6 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, Self
-
-import orjson
 
 from polyaforest._files import ModelFileError
 from polyaforest._load import load
@@ -133,7 +132,7 @@ class Stock:
         for key in sorted(self._is_changed & self._models.keys()):
             self._write(key, self._models[key])
         with _telling(self._path):
-            self._file.execute("INSERT OR REPLACE INTO notes VALUES (1, ?)", (orjson.dumps(notes),))
+            self._file.execute("INSERT OR REPLACE INTO notes VALUES (1, ?)", (json.dumps(notes).encode(),))
             self._file.execute("COMMIT")
             self._file.execute("BEGIN IMMEDIATE")
         self._is_changed.clear()
@@ -206,7 +205,7 @@ def _read(file: sqlite3.Connection, key: str) -> Entry:
 
 def _notes_in(file: sqlite3.Connection) -> dict[str, Any]:
     found = file.execute("SELECT text FROM notes").fetchone()
-    notes: dict[str, Any] = {} if found is None else orjson.loads(found[0])
+    notes: dict[str, Any] = {} if found is None else json.loads(found[0])
     return notes
 
 
