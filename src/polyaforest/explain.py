@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from polyaforest._arrays import Array
+from polyaforest._text import json_shown, label, width
 
 if TYPE_CHECKING:
     from polyaforest._reference import Condition, Witness
@@ -37,6 +38,7 @@ _BAR = 20  # width of the longest bar, in characters
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SIDES = ("low", "high")
 _MANY_BITS = math.log2(1e6)
+_NO_MATH = "tex2jax_ignore mathjax_ignore"  # notebooks would typeset names with dollar signs as formulas
 
 
 class Blame(NamedTuple):
@@ -187,6 +189,10 @@ class Explanation:
 
     # ---- words ------------------------------------------------------------------------------------------------------
 
+    def _name(self, k: int) -> str:
+        """The name of feature `k`, fit to be shown."""
+        return label(self.names[k])
+
     def _number(self, k: int, value: float) -> str:
         """A value of feature `k` in as few digits as tell it from its usual ones."""
         return _number(value, float(self.usual[1, k] - self.usual[0, k]))
@@ -202,9 +208,9 @@ class Explanation:
         bounds = {c.side: self._number(k, c.bound) for c in self._words.conditions if c.feature == k}
         usual = f"(usual {self._usual_in_words(k)})"
         if len(bounds) == 2:
-            return f"{bounds[1]} < {self.names[k]} ≤ {bounds[0]} {usual}"
+            return f"{bounds[1]} < {self._name(k)} ≤ {bounds[0]} {usual}"
         ((side, bound),) = bounds.items()
-        return f"{self.names[k]} {'≤>'[side]} {bound} {usual}"
+        return f"{self._name(k)} {'≤>'[side]} {bound} {usual}"
 
     @property
     def _verdict(self) -> str:
@@ -222,7 +228,7 @@ class Explanation:
         for k in shown:
             blame = blames.get(k)
             expected = self._expected_in_words(blame) if blame is not None and self.is_anomaly else ""
-            cells = [self.names[k], self._number(k, float(self.values[k])), f"{self.parts[k]:+.1f}"]
+            cells = [self._name(k), self._number(k, float(self.values[k])), f"{self.parts[k]:+.1f}"]
             verdict = "" if blame is None else f"too {blame.side}" if self.is_anomaly else blame.side
             lines.append([*cells, verdict, self._usual_in_words(k), expected])
         bits = [float(self.parts[k]) for k in shown]
@@ -249,12 +255,12 @@ class Explanation:
         report = [*wrap(self._verdict, _WIDTH), *wrap(self.region, _WIDTH), "", *_aligned(table, to_right)]
         if self.similar:
             report += ["", "Most similar normal points:"]
-            report += [f"  {key}: {self._values_in_words(values)}" for key, values in self.similar]
+            report += [f"  {label(str(key))}: {self._values_in_words(values)}" for key, values in self.similar]
         return "\n".join(report)
 
     def _values_in_words(self, values: Array) -> str:
         columns = [blame.feature for blame in self.blamed] or self.candidates[:_MOST_BLAMED].tolist()
-        return ", ".join(f"{self.names[k]} {self._number(k, float(values[k]))}" for k in columns)
+        return ", ".join(f"{self._name(k)} {self._number(k, float(values[k]))}" for k in columns)
 
     def _repr_html_(self) -> str:
         lines, bits = self._lines()
@@ -272,11 +278,11 @@ class Explanation:
         )
         region = html.escape(self.region)
         similar = "".join(
-            f"<li>{html.escape(str(key))}: {html.escape(self._values_in_words(values))}</li>"
+            f"<li>{html.escape(label(str(key)))}: {html.escape(self._values_in_words(values))}</li>"
             for key, values in self.similar
         )
         return (
-            f"<div><p><b>{html.escape(self._verdict)}</b><br>{region}</p>"
+            f'<div class="{_NO_MATH}"><p><b>{html.escape(self._verdict)}</b><br>{region}</p>'
             f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
             + (f"<p>Most similar normal points:</p><ul>{similar}</ul>" if similar else "")
             + "</div>"
@@ -309,7 +315,7 @@ class Explanation:
 
     def to_json(self, **options: Any) -> str:
         """`to_dict` as JSON text; `options` are those of `json.dumps`."""
-        return json.dumps(self.to_dict(), allow_nan=False, **{"ensure_ascii": False, **options})
+        return json_shown(json.dumps(self.to_dict(), allow_nan=False, **{"ensure_ascii": False, **options}))
 
     def __getstate__(self) -> dict[str, Any]:
         self._words  # noqa: B018 - looked up now: the forest stays behind
@@ -424,7 +430,7 @@ class Explanations(Sequence[Explanation]):
 
     def to_json(self, **options: Any) -> str:
         """A JSON list, one object per row; `options` are those of `json.dumps`."""
-        return json.dumps(self.to_dicts(), allow_nan=False, **{"ensure_ascii": False, **options})
+        return json_shown(json.dumps(self.to_dicts(), allow_nan=False, **{"ensure_ascii": False, **options}))
 
     def to_frame(self) -> Any:
         """A pandas frame, one line per row: surprise, what is typical, the verdict, and the bits of each feature."""
@@ -458,7 +464,7 @@ def _column(feature: str | int, names: list[str]) -> int:
         if feature in names:
             return names.index(feature)
         close = get_close_matches(feature, names, 1)
-        known = ", ".join(names[:_MOST_LINES]) + (", ..." if len(names) > _MOST_LINES else "")
+        known = ", ".join(map(label, names[:_MOST_LINES])) + (", ..." if len(names) > _MOST_LINES else "")
         raise ValueError(
             f"there is no feature {feature!r}: {f'did you mean {close[0]!r}?' if close else f'there are {known}'}"
         )
@@ -522,12 +528,12 @@ def _bar(share: float) -> str:
 
 def _aligned(table: list[list[str]], to_right: Sequence[bool]) -> list[str]:
     """The cells of a table in columns."""
-    widths = [max(len(row[c]) for row in table) for c in range(len(to_right))]
+    widths = [max(width(row[c]) for row in table) for c in range(len(to_right))]
     return [
         "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, to_right, strict=True)
-            if width
+            " " * (most - width(cell)) + cell if right else cell + " " * (most - width(cell))
+            for cell, most, right in zip(row, widths, to_right, strict=True)
+            if most
         ).rstrip()
         for row in table
     ]

@@ -21,9 +21,13 @@ from typing import Any, NoReturn
 import click
 
 from polyaforest import __version__
+from polyaforest._text import printable
+from polyaforest.cli._screen import guarded
 
 FOUND, USAGE, BAD_INPUT, DEFECT, INTERRUPTED = 1, 2, 3, 70, 130
 TRACEBACK = "POLYAFOREST_TRACEBACK"  # set to 1 to see where an error comes from
+
+_HELP_ONLY = getattr(click.exceptions, "NoArgsIsHelpError", ())  # its message is the whole help; new in click 8.2
 
 # In the order in which people meet them.
 COMMANDS = {
@@ -86,23 +90,29 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_HELP = """Find anomalies in tables, streams and time series, with reasons.
+
+Start with a file that you have:
+
+  polyaforest detect server-metrics.csv
+
+or with one made up for you: polyaforest demo
+"""
+
+
+@click.group(
+    cls=LazyGroup, help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, "-V", "--version", prog_name="polyaforest", message="%(prog)s %(version)s")
 def main() -> None:
-    """Find anomalies in tables, streams and time series, with reasons.
-
-    Start with a file that you have:
-
-      polyaforest detect server-metrics.csv
-
-    or with one made up for you: polyaforest demo
-    """
+    """The program, of which every command is a part."""
 
 
 def run(args: Sequence[str] | None = None) -> NoReturn:
     """The program itself: run the command, tell what went wrong in a sentence, and exit."""
-    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
-    code = _outcome(args)
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {printable(str(message))}\n"
+    with guarded():
+        code = _outcome(args)
     try:
         if sys.stdout is not None:  # as it is where the shell has closed it
             sys.stdout.flush()
@@ -118,6 +128,8 @@ def _outcome(args: Sequence[str] | None) -> int:
     except click.Abort:
         return INTERRUPTED
     except click.ClickException as problem:
+        if not isinstance(problem, _HELP_ONLY):
+            problem.message = printable(problem.message)  # type: ignore[misc]  # it may quote what was given
         problem.show()
         return USAGE if isinstance(problem, click.UsageError) else BAD_INPUT
     except Exception as problem:
@@ -139,7 +151,7 @@ def _tell(message: str, code: int) -> int:
     """Print the error that is being handled, with its traceback if asked for."""
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
         traceback.print_exc()
-    click.echo(f"Error: {message}", err=True)
+    click.echo(f"Error: {printable(message)}", err=True)
     return code
 
 

@@ -26,7 +26,15 @@ class Speed(NamedTuple):
     rows_per_second: float
 
 
-@click.command()
+_HELP = """Measure how many rows a second this machine learns, scores, follows and explains.
+
+Every detector has 100 trees, a window of 256 points where it has a window, one thread, and the same made-up rows.
+scikit-learn's isolation forest is always there to compare with; river, rrcf and krcf are if they are installed.
+What has to be compiled is compiled before the clock starts.
+"""
+
+
+@click.command(help=_HELP)
 @click.option("--rows", default=10_000, show_default=True, type=click.IntRange(1000), help="Rows of the table.")
 @click.option("--columns", default=10, show_default=True, type=click.IntRange(1), help="Columns of the table.")
 @click.option("--seconds", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True),
@@ -34,12 +42,7 @@ class Speed(NamedTuple):
 @click.option("--seed", default=0, show_default=True, help="Seed of the rows and of the detectors.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def command(rows: int, columns: int, seconds: float, seed: int, as_json: bool) -> None:
-    """Measure how many rows a second this machine learns, scores, follows and explains.
-
-    Every detector has 100 trees, a window of 256 points where it has a window, one thread, and the same made-up rows.
-    scikit-learn's isolation forest is always there to compare with; river, rrcf and krcf are if they are installed.
-    What has to be compiled is compiled before the clock starts.
-    """
+    """Run `polyaforest bench`."""
     import numpy as np
 
     table = np.random.default_rng(seed).normal(size=(rows, columns))
@@ -48,8 +51,10 @@ def command(rows: int, columns: int, seconds: float, seed: int, as_json: bool) -
     if as_json:
         import orjson
 
+        from polyaforest.io._json import to_json
+
         report = {"rows": rows, "columns": columns, "machine": _machine(), "speeds": _with_ratios(speeds)}
-        click.echo(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
+        click.echo(to_json(report, orjson.OPT_INDENT_2).decode())
     else:
         click.echo("\n".join(_in_columns(speeds)))
     if missing := [name for name in _STREAMS if name != "polyaforest" and not _is_installed(name)]:

@@ -13,11 +13,14 @@ _PLACES = {
 }
 
 
-@click.command()
+_HELP = """Print the script that completes commands and options in your SHELL, and where to put it."""
+
+
+@click.command(help=_HELP)
 @click.argument("shell", type=click.Choice(list(_PLACES)))
 @click.pass_context
 def command(ctx: click.Context, shell: str) -> None:
-    """Print the script that completes commands and options in your SHELL, and where to put it."""
+    """Run `polyaforest completion`."""
     completion = get_completion_class(shell)
     assert completion is not None
     program = ctx.find_root()

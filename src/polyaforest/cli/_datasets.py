@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from polyaforest.cli import _options as options
+
 
 class Size(NamedTuple):
     """What a data set is like, known without loading it."""
@@ -36,7 +38,19 @@ SIZES = {name: Size(*size) for name, size in {
 # fmt: on
 
 
-@click.command()
+_HELP = """List the public data sets, or export the one called NAME.
+
+The tables and series are those of the paper's experiments. What is not on this machine is downloaded and checked.
+
+\b
+Examples:
+  polyaforest datasets
+  polyaforest datasets thyroid --labels --out thyroid.csv
+  polyaforest datasets speed | polyaforest detect --time timestamp --shingle 10 -
+"""
+
+
+@click.command(help=_HELP)
 @click.argument("name", required=False)
 @click.option("--out", default="-", help="Where to export to: a .csv, .tsv, .parquet or .jsonl file; - is stdout.")
 @click.option("--format", "format_", help="csv, tsv, parquet or jsonl, where the name of --out does not say.")
@@ -46,16 +60,7 @@ SIZES = {name: Size(*size) for name, size in {
 def command(
     name: str | None, out: str, format_: str | None, labels: bool, data_dir: str | None, no_download: bool
 ) -> None:
-    """List the public data sets, or export the one called NAME.
-
-    The tables and series are those of the paper's experiments. What is not on this machine is downloaded and checked.
-
-    \b
-    Examples:
-      polyaforest datasets
-      polyaforest datasets thyroid --labels --out thyroid.csv
-      polyaforest datasets speed | polyaforest detect --time timestamp --shingle 10 -
-    """  # noqa: D301, the backslash keeps click from wrapping the lines
+    """Run `polyaforest datasets`."""
     if name is None:
         click.echo("\n".join(_listing()))
         return
@@ -65,7 +70,7 @@ def command(
     with open_results(out, format_) as results:
         results.write(columns)
     if out != "-":
-        click.echo(f"Wrote {name} to {out}: {len(next(iter(columns.values()))):,} rows.", err=True)
+        options.say(f"Wrote {name} to {out}: {len(next(iter(columns.values()))):,} rows.")
 
 
 def _listing() -> Iterator[str]:

@@ -6,25 +6,30 @@ import os
 
 import click
 
+from polyaforest._text import printable
+
 NAME = "server-metrics.csv"
 PICTURE = "server-metrics.png"
 
 
-@click.command()
+_HELP = """Write an example file and find the anomalies in it: a week of two web servers, on which five things go wrong.
+
+The file is server-metrics.csv. If matplotlib is installed, a picture is drawn beside it.
+"""
+
+
+@click.command(help=_HELP)
 @click.option(
     "--to", "folder", default=".", show_default=True, type=click.Path(file_okay=False), help="Where to write the files."
 )
 def command(folder: str) -> None:
-    """Write an example file and find the anomalies in it: a week of two web servers, on which five things go wrong.
-
-    The file is server-metrics.csv. If matplotlib is installed, a picture is drawn beside it.
-    """
+    """Run `polyaforest demo`."""
     from polyaforest.cli import main
 
     path, picture = write_example(folder), _within(folder, PICTURE) if _can_draw() else None
     args = ["detect", path, *([] if picture is None else ["--plot", picture])]
-    click.echo(f"Wrote {path}. Now, as you would with a file of your own:\n", err=True)
-    click.echo(f"  $ polyaforest {' '.join(args)}\n", err=True)
+    click.echo(f"Wrote {printable(path)}. Now, as you would with a file of your own:\n", err=True)
+    click.echo(f"  $ polyaforest {printable(' '.join(args))}\n", err=True)
     main.main(args, prog_name="polyaforest", standalone_mode=False)
     click.echo(_farewell(path, picture), err=True)
 
@@ -36,6 +41,8 @@ def _within(folder: str, name: str) -> str:
 
 def write_example(folder: str) -> str:
     """Write the file, unless something else has its name, and say where it is."""
+    from polyaforest._files import refuse_irregular
+
     path = _within(folder, NAME)
     text = example_text()
     os.makedirs(folder, exist_ok=True)
@@ -43,6 +50,7 @@ def write_example(folder: str) -> str:
         with open(path, "x", encoding="utf-8", newline="") as file:
             file.write(text)
     except FileExistsError:
+        refuse_irregular(path)
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
             if file.read() != text:
                 raise ValueError(
@@ -72,12 +80,12 @@ def _farewell(path: str, picture: str | None) -> str:
     from polyaforest.io.sample import INCIDENTS
 
     told = [f"  {incident.start.replace('T', ' ')}  {incident.host}  {incident.what}" for incident in INCIDENTS]
-    seen = [] if picture is None else [f"\nThe same in a picture: {picture}"]
+    seen = [] if picture is None else [f"\nThe same in a picture: {printable(picture)}"]
     lines = [
         "\nWhat was planted, for you to compare:",
         *told,
         *seen,
         "\nTo try next: each host by itself, and all rows with their scores and reasons in a file:",
-        f"  $ polyaforest detect {path} --key host --out scored.csv",
+        f"  $ polyaforest detect {printable(path)} --key host --out scored.csv",
     ]
     return "\n".join(lines)

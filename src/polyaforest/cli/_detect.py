@@ -46,6 +46,7 @@ class Order:
     top: int
     out: str | None
     only_anomalies: bool
+    spreadsheet_safe: bool
     plot: str | None
     quiet: bool
     fail_on_anomaly: bool
@@ -65,6 +66,8 @@ class Order:
             raise click.UsageError("--plot needs the name of a file.")
         if self.only_anomalies and self.out is None:
             raise click.UsageError("--only-anomalies says which rows to write: add --out FILE.")
+        if self.spreadsheet_safe and self.out is None:
+            raise click.UsageError("--spreadsheet-safe says how to write rows: add --out FILE.")
 
     @property
     def is_stream(self) -> bool:
@@ -87,7 +90,21 @@ class Order:
         )
 
 
-@click.command()
+_HELP = """Find the rows of FILE... that stand out, the worst first, and say why.
+
+Reads CSV, TSV, Parquet and JSON lines; - is standard input. All columns that hold numbers are used, and what is
+left out is said. Every row is judged by all others; with --stream only by those before it.
+
+\b
+Examples:
+  polyaforest detect server-metrics.csv
+  polyaforest detect server-metrics.csv --key host --out judged.csv --plot judged.png
+  polyaforest detect --shingle 12 --columns latency_ms server-metrics.csv
+  zcat huge.csv.gz | polyaforest detect --stream --only-anomalies --out anomalies.jsonl -
+"""
+
+
+@click.command(help=_HELP)
 @options.reading(options.KEY_OF_STREAMS)
 @options.batch
 @options.stream
@@ -98,23 +115,13 @@ class Order:
 @click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="Findings to print at most.")
 @options.out
 @options.only_anomalies
+@options.spreadsheet_safe
 @click.option("--plot", metavar="FILE", type=click.Path(), help="Draw what was found: .png, .svg or .pdf.")
 @options.quiet
 @options.fail_on_anomaly
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
-    """Find the rows of FILE... that stand out, the worst first, and say why.
-
-    Reads CSV, TSV, Parquet and JSON lines; - is standard input. All columns that hold numbers are used, and what is
-    left out is said. Every row is judged by all others; with --stream only by those before it.
-
-    \b
-    Examples:
-      polyaforest detect server-metrics.csv
-      polyaforest detect server-metrics.csv --key host --out judged.csv --plot judged.png
-      polyaforest detect --shingle 12 --columns latency_ms server-metrics.csv
-      zcat huge.csv.gz | polyaforest detect --stream --only-anomalies --out anomalies.jsonl -
-    """  # noqa: D301, the backslash keeps click from wrapping the lines
+    """Run `polyaforest detect`."""
     order = Order(**given)
     check_places(order)
     if detect(order) and order.fail_on_anomaly:
@@ -130,7 +137,7 @@ def check_places(order: Order) -> None:
     if order.out:
         from polyaforest.io.results import open_results
 
-        open_results(order.out)
+        open_results(order.out, spreadsheet_safe=order.spreadsheet_safe)
     if order.plot:
         from polyaforest.cli._picture import check_place
 
@@ -231,7 +238,7 @@ def _write(order: Order, found: Findings, parts: Iterable[Judged]) -> None:
     from polyaforest.io.results import open_results
 
     assert order.out is not None
-    with open_results(order.out) as results:
+    with open_results(order.out, spreadsheet_safe=order.spreadsheet_safe) as results:
         for part in parts:
             results.write(found.written(flagged_of(part) if order.only_anomalies else part))
 

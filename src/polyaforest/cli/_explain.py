@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from polyaforest.io.tables import Chunk, Table
 
 
-@click.command()
+_HELP = """Say why rows of FILE... are as strange, or as normal, as a model finds them.
+
+Rows are numbered as in the reports of `detect` and `score`.
+
+\b
+Examples:
+  polyaforest explain -m model.mpf today.csv --row 4211
+  polyaforest explain -m model.mpf today.csv --row 4211 --json | jq .blamed
+"""
+
+
+@click.command(help=_HELP)
 @options.model
 @options.stream_key
 @options.files
@@ -35,15 +46,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row instead of words.")
 @options.quiet
 def command(model: str, files: tuple[str, ...], wanted: tuple[int, ...], **given: Any) -> None:
-    """Say why rows of FILE... are as strange, or as normal, as a model finds them.
-
-    Rows are numbered as in the reports of `detect` and `score`.
-
-    \b
-    Examples:
-      polyaforest explain -m model.mpf today.csv --row 4211
-      polyaforest explain -m model.mpf today.csv --row 4211 --json | jq .blamed
-    """  # noqa: D301, the backslash keeps click from wrapping the lines
+    """Run `polyaforest explain`."""
     from polyaforest.cli._models import Model
 
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
@@ -108,10 +111,10 @@ def _no_such_row(table: Table, number: int) -> ValueError:
 
 def _print(number: int, explanation: Explanation, *, as_json: bool, is_alone: bool) -> None:
     """One explanation, to stdout."""
-    import orjson
+    from polyaforest.io._json import to_json
 
     if as_json:
-        click.echo(orjson.dumps({"row": number, **explanation.to_dict()}).decode())
+        click.echo(to_json({"row": number, **explanation.to_dict()}).decode())
     else:
         head = "" if is_alone else click.style(f"Row {number:,}\n", bold=True)
         click.echo(f"{head}{explanation}" + ("" if is_alone else "\n"))

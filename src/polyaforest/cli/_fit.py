@@ -68,7 +68,21 @@ class Made(NamedTuple):
     line: float | None = None  # score below which rows are flagged, of a table; a stream goes by what it holds
 
 
-@click.command()
+_HELP = """Learn what is normal in FILE... and keep it as a model, for `score`, `explain` and `watch`.
+
+By default the model is of the table as a whole. With --stream it holds the last rows of the files (--window) and
+can go on learning; with --batch it counts rows in fixed cells, and models of different files can be merged; with
+--key it holds all rows by name, and can forget them.
+
+\b
+Examples:
+  polyaforest fit last-month.csv -m model.mpf
+  polyaforest fit customers.csv -m model.mpf --key customer
+  polyaforest fit --batch --like monday.mpf tuesday.csv -m tuesday.mpf
+"""
+
+
+@click.command(help=_HELP)
 @options.files
 @options.model
 @options.columns
@@ -87,18 +101,7 @@ class Made(NamedTuple):
 @click.option("--seed", type=click.IntRange(min=0), help="Of all that is random. [default: 0]")
 @options.quiet
 def command(**given: Any) -> None:
-    """Learn what is normal in FILE... and keep it as a model, for `score`, `explain` and `watch`.
-
-    By default the model is of the table as a whole. With --stream it holds the last rows of the files (--window) and
-    can go on learning; with --batch it counts rows in fixed cells, and models of different files can be merged; with
-    --key it holds all rows by name, and can forget them.
-
-    \b
-    Examples:
-      polyaforest fit last-month.csv -m model.mpf
-      polyaforest fit customers.csv -m model.mpf --key customer
-      polyaforest fit --batch --like monday.mpf tuesday.csv -m tuesday.mpf
-    """  # noqa: D301, the backslash keeps click from wrapping the lines
+    """Run `polyaforest fit`."""
     order = Order(**given)
     made = fit(order)
     columns = made.table.columns

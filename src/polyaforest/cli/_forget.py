@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any, NoReturn
 
 import click
 
+from polyaforest.cli import _options as options
 
-@click.command()
+_HELP = """Forget rows by their keys: afterwards the model is what it would be had they never come.
+
+Keys are those of the column that fit was given by --key, or watch by --id, or else the numbers of the rows as they
+came, from 0. All rows of a key go, in all streams; of a time series, everything that was learned with the reading
+in it. The file is changed as a whole or, if a key is not held, not at all.
+
+\b
+Examples:
+  polyaforest forget -m model.mpf --key customer-17
+  polyaforest forget -m model.mpf --keys-from requests.txt --missing-ok
+  polyaforest forget -m hosts.stock --whole-stream web-1
+"""
+
+
+@click.command(help=_HELP)
 @click.option("-m", "--model", required=True, type=click.Path(), help="The model that is to forget.")
 @click.option("--key", "names", multiple=True, metavar="KEY", help="The key of rows to forget; may be repeated.")
 @click.option("--keys-from", type=click.Path(allow_dash=True), help="A file with one key on each line; - for stdin.")
@@ -31,18 +47,7 @@ def command(
     missing_ok: bool,
     out: str | None,
 ) -> None:
-    """Forget rows by their keys: afterwards the model is what it would be had they never come.
-
-    Keys are those of the column that fit was given by --key, or watch by --id, or else the numbers of the rows as they
-    came, from 0. All rows of a key go, in all streams; of a time series, everything that was learned with the reading
-    in it. The file is changed as a whole or, if a key is not held, not at all.
-
-    \b
-    Examples:
-      polyaforest forget -m model.mpf --key customer-17
-      polyaforest forget -m model.mpf --keys-from requests.txt --missing-ok
-      polyaforest forget -m hosts.stock --whole-stream web-1
-    """  # noqa: D301, the backslash keeps click from wrapping the lines
+    """Run `polyaforest forget`."""
     from polyaforest.live.stock import is_stock
 
     wanted = _wanted(names, keys_from)
@@ -66,7 +71,7 @@ def _forget_rows(path: str, out: str, wanted: Sequence[str], missing_ok: bool) -
     if held or out != path:
         forest.delete(held)
         forest.save(out)
-    click.echo(f"Forgot {_many(len(held), 'row')}; {out} holds {_many(int(forest.n_points_), 'point')}.", err=True)
+    options.say(f"Forgot {_many(len(held), 'row')}; {out} holds {_many(int(forest.n_points_), 'point')}.")
     _tell_of_missing(missing)
 
 
@@ -87,7 +92,7 @@ def _forget_in_stock(path: str, wanted: Sequence[str], streams: Sequence[str], m
         n_streams = len(stock)
     gone = [_many(sum(map(len, held.values())), "row")] if wanted else []
     gone += [_many(len(streams) - len(unknown), "whole stream")] if streams else []
-    click.echo(f"Forgot {' and '.join(gone)}; {path} holds {_many(n_streams, 'stream')}.", err=True)
+    options.say(f"Forgot {' and '.join(gone)}; {path} holds {_many(n_streams, 'stream')}.")
     _tell_of_missing([*unknown, *missing])
 
 
@@ -124,16 +129,24 @@ def _refuse(path: str, what: str, missing: Sequence[str], missing_ok: bool) -> N
 def _tell_of_missing(missing: Sequence[str]) -> None:
     """Say which keys were not held."""
     if missing:
-        click.echo(f"Not held: {_some(missing)}.", err=True)
+        options.say(f"Not held: {_some(missing)}.")
 
 
 def _wanted(names: Sequence[str], path: str | None) -> list[str]:
     """The keys that were named, and those in a file, each once."""
     listed: list[str] = []
     if path is not None:
-        with click.open_file(path, encoding="utf-8") as lines:
-            listed = [line.rstrip("\r\n") for line in lines]
+        listed = [key.decode() for key in _lines(path)]
     return list(dict.fromkeys([*names, *filter(None, listed)]))
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    """The lines of a file or pipe, of which none may be endless."""
+    from polyaforest.io._blocks import after_last_line, blocks, open_bytes
+
+    with closing(open_bytes(path)) as opened:
+        for block in blocks(opened, after_last_line):
+            yield from block.splitlines()
 
 
 def _loaded(path: str) -> Any:

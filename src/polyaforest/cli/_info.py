@@ -7,28 +7,35 @@ from typing import Any
 
 import click
 
+from polyaforest._text import label, printable
+
 _WIDTH = 100  # characters of a line
 _UNTOLD = {"columns", "line", "reader", "out", "quarantine"}  # notes that are told elsewhere, or mean nothing to people
 
 
-@click.command()
+_HELP = """Show what the file MODEL holds: the detector, its columns and points, its settings and notes.
+
+\b
+Examples:
+  polyaforest info model.mpf
+  polyaforest info model.mpf --json | jq .n_points
+  polyaforest info hosts.stock --key web-1
+"""
+
+
+@click.command(help=_HELP)
 @click.argument("model", type=click.Path())
 @click.option("--key", help="Of a file that `watch --key` wrote: show the model of this key.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of words.")
 def command(model: str, key: str | None, as_json: bool) -> None:
-    """Show what the file MODEL holds: the detector, its columns and points, its settings and notes.
-
-    \b
-    Examples:
-      polyaforest info model.mpf
-      polyaforest info model.mpf --json | jq .n_points
-      polyaforest info hosts.stock --key web-1
-    """  # noqa: D301, the backslash keeps click from wrapping the lines
+    """Run `polyaforest info`."""
     import orjson
+
+    from polyaforest.io._json import to_json
 
     facts = facts_of_file(model, key)
     if as_json:
-        click.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2).decode())
+        click.echo(to_json(_as_text(facts), orjson.OPT_INDENT_2).decode())
     else:
         click.echo("\n".join(in_words(facts)))
 
@@ -116,6 +123,15 @@ def _as_json(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 
+def _as_text(fact: Any) -> Any:
+    """Facts as JSON can hold them: the bytes of a path need not be text."""
+    if isinstance(fact, dict):
+        return {name: _as_text(part) for name, part in fact.items()}
+    if isinstance(fact, list):
+        return [_as_text(part) for part in fact]
+    return fact.encode("utf-8", "backslashreplace").decode() if isinstance(fact, str) else fact
+
+
 # ---- in words --------------------------------------------------------------------------------------------------------
 
 _WORDS = {
@@ -135,7 +151,7 @@ def in_words(facts: dict[str, Any]) -> list[str]:
 def _streams_in_words(facts: dict[str, Any]) -> list[str]:
     """What there is to say of a file with many models."""
     return [
-        f"{facts['file']}: models of streams by key, as `watch --key` keeps them.",
+        f"{printable(facts['file'])}: models of streams by key, as `watch --key` keeps them.",
         _line("keys", f"{len(facts['keys']):,}: {_listed(facts['keys'])}"),
         *_notes(facts),
         _line("file", _size(facts["bytes"])),
@@ -145,7 +161,7 @@ def _streams_in_words(facts: dict[str, Any]) -> list[str]:
 def _model_in_words(facts: dict[str, Any]) -> list[str]:
     """What there is to say of a model."""
     columns, kind = facts["columns"], facts["kind"]
-    lines = [f"{facts['file']}: {_WORDS[kind]}."]
+    lines = [f"{printable(facts['file'])}: {_WORDS[kind]}."]
     lines += [
         _line("columns", f"{len(columns):,}: {_listed(columns)}"),
         _line("rows" if kind == "counts" else "points", _points(facts)),
@@ -188,13 +204,13 @@ def _points(facts: dict[str, Any]) -> str:
 def _line(name: str, text: str) -> str:
     """One fact, on as many lines as it takes."""
     return textwrap.fill(
-        text, _WIDTH, initial_indent=f"  {name:<10}", subsequent_indent=" " * 12, break_on_hyphens=False
+        printable(text), _WIDTH, initial_indent=f"  {name:<10}", subsequent_indent=" " * 12, break_on_hyphens=False
     )
 
 
 def _listed(names: list[str], most: int = 20) -> str:
     """The first so many names."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} others" if len(names) > most else "")
+    return ", ".join(map(label, names[:most])) + (f" and {len(names) - most:,} others" if len(names) > most else "")
 
 
 def _shortened(text: str, most: int = 60) -> str:

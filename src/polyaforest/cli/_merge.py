@@ -8,25 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from polyaforest.cli import _options as options
+
 if TYPE_CHECKING:
     from polyaforest import BatchMPF
 
 
-@click.command()
+_HELP = """Merge MODELS that counted different rows into one, exactly as if it had counted them all.
+
+The models must be of the same columns and the same cells: fit the first with --batch, the others with --batch
+--like and the first.
+
+\b
+Example:
+  polyaforest fit --batch monday.csv -m monday.mpf
+  polyaforest fit --batch --like monday.mpf tuesday.csv -m tuesday.mpf
+  polyaforest merge monday.mpf tuesday.mpf -o week.mpf
+"""
+
+
+@click.command(help=_HELP)
 @click.argument("models", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="Where to write the merged model.")
 def command(models: tuple[str, ...], out: str) -> None:
-    """Merge MODELS that counted different rows into one, exactly as if it had counted them all.
-
-    The models must be of the same columns and the same cells: fit the first with --batch, the others with --batch
-    --like and the first.
-
-    \b
-    Example:
-      polyaforest fit --batch monday.csv -m monday.mpf
-      polyaforest fit --batch --like monday.mpf tuesday.csv -m tuesday.mpf
-      polyaforest merge monday.mpf tuesday.mpf -o week.mpf
-    """  # noqa: D301, the backslash keeps click from wrapping the lines
+    """Run `polyaforest merge`."""
     if len(models) < 2:
         raise click.UsageError("Give two models or more.")
     _refuse_the_same_twice(models)
@@ -36,7 +41,7 @@ def command(models: tuple[str, ...], out: str) -> None:
         _merge(merged, forest, models[0], path)
     merged.save(out, notes=shared_notes([forest.notes for forest in forests]))
     parts = " + ".join(f"{count:,}" for count in counts)
-    click.echo(f"{out} holds the counts of {parts} = {merged.n_points_:,} rows.", err=True)
+    options.say(f"{out} holds the counts of {parts} = {merged.n_points_:,} rows.")
 
 
 def _refuse_the_same_twice(models: Sequence[str]) -> None:

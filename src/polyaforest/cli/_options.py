@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from polyaforest._text import printable
+from polyaforest.cli._screen import CLEAR_LINE
+
 if TYPE_CHECKING:
     from polyaforest.io.tables import Chunk, Table
 
@@ -67,6 +70,11 @@ out = click.option(
     help="Write the rows, with scores and reasons: .csv, .tsv, .parquet, .jsonl, or - for stdout.",
 )
 only_anomalies = click.option("--only-anomalies", is_flag=True, help="Write the flagged rows only.")
+spreadsheet_safe = click.option(
+    "--spreadsheet-safe",
+    is_flag=True,
+    help="Put ' before text in CSV that a spreadsheet would run as a formula. Without it, text is exact.",
+)
 fail_on_anomaly = click.option("--fail-on-anomaly", is_flag=True, help="Exit with 1 if any row is flagged.")
 shingle = click.option(
     "--shingle", metavar="N", type=click.IntRange(min=1), help="For time series: judge N rows in a row together."
@@ -122,10 +130,10 @@ def refuse_two(**given: Any) -> None:
 
 
 def say(words: str, quiet: bool = False) -> None:
-    """Words for the person at the terminal."""
+    """A line of words for the person at the terminal."""
     if words and not quiet:
         with suppress(OSError):  # nobody reads them any more, which is no reason to stop
-            click.echo(words, err=True)
+            click.echo(printable(words), err=True)
 
 
 def counting(table: Table, quiet: bool = False) -> Iterator[Chunk]:
@@ -135,7 +143,7 @@ def counting(table: Table, quiet: bool = False) -> Iterator[Chunk]:
         return
     try:
         for chunk in table.chunks():
-            click.echo(f"\r{table.n_rows:,} rows read ", err=True, nl=False)
+            click.echo(f"{CLEAR_LINE}{table.n_rows:,} rows read ", err=True, nl=False)
             yield chunk
     finally:
-        click.echo("\r\x1b[K", err=True, nl=False)  # back to an empty line
+        click.echo(CLEAR_LINE, err=True, nl=False)

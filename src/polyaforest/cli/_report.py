@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from polyaforest._text import label, width
+
 if TYPE_CHECKING:
     from polyaforest.explain import Blame, Explanation
     from polyaforest.io.tables import Columns, Rejected, Table
@@ -128,7 +130,7 @@ def usual_in_words(findings: Sequence[Finding]) -> str:
 def headline(summary: Summary) -> str:
     """How many rows stand out, and how many would by chance."""
     rows = count(summary.n_rows, "row")
-    each = f", judged by each {summary.key} apart ({summary.n_keys:,})" if summary.key else ""
+    each = f", judged by each {label(summary.key)} apart ({summary.n_keys:,})" if summary.key else ""
     chance = chance_in_words(summary)
     if not summary.n_flagged:
         return click.style(f"Nothing stands out: 0 of {rows}{each}.", bold=True) + (f" {chance}" if chance else "")
@@ -164,9 +166,9 @@ def place_in_words(finding: Finding) -> str:
     if finding.n_flagged > 1 and finding.first is not None and finding.last is not None:
         parts = [f"rows {finding.first:,}–{finding.last:,}"]
     if finding.id and finding.n_flagged == 1:
-        parts.append(finding.id)
+        parts.append(label(finding.id))
     if finding.key is not None:
-        parts.append(finding.key or "(no key)")
+        parts.append(label(finding.key) or "(no key)")
     when = span_in_words(finding)
     return ", ".join([*parts, when] if when else parts)
 
@@ -185,7 +187,7 @@ def strangeness_in_words(finding: Finding) -> str:
     """How strange it is; of an event its worst row."""
     words = ""
     if finding.n_flagged > 1:
-        name = f", {finding.id}" if finding.id else ""
+        name = f", {label(finding.id)}" if finding.id else ""
         words = f" ({finding.n_flagged:,} flagged, worst {finding.number:,}{name})"
     facts = [] if finding.explanation is None else [f"{finding.explanation.surprise:.1f} bits"]
     if finding.p_value is not None and isfinite(finding.p_value):
@@ -209,7 +211,7 @@ def _cells(explanation: Explanation, blame: Blame) -> list[str]:
     k, expected = blame.feature, blame.expected
     is_told = expected is not None and not expected[0] <= blame.value <= expected[1]
     return [
-        click.style(blame.name, fg="red"),
+        click.style(label(blame.name), fg="red"),
         explanation._number(k, blame.value),
         f"too {blame.side}",
         f"{blame.bits:+.1f} bits",
@@ -221,7 +223,7 @@ def _cells(explanation: Explanation, blame: Blame) -> list[str]:
 def reason(explanation: Explanation, missing: Sequence[str] = ()) -> str:
     """The features to blame on one line: "latency_ms 912 (usual 20–80): +14.2 bits; cpu 97 (usual 5–60): +3.1 bits"."""
     parts = [
-        f"{blame.name} {explanation._number(blame.feature, blame.value)} "
+        f"{label(blame.name)} {explanation._number(blame.feature, blame.value)} "
         f"(usual {explanation._usual_in_words(blame.feature)}): {blame.bits:+.1f} bits"
         for blame in explanation.blamed
     ]
@@ -239,7 +241,7 @@ def count(n: int, what: str) -> str:
 
 def listed(names: Iterable[str]) -> str:
     """Names with commas between, the rest counted if they are many."""
-    names = list(names)
+    names = list(map(label, names))
     more = f" and {len(names) - _MOST_NAMED:,} others" if len(names) > _MOST_NAMED + 1 else ""
     return ", ".join(names[:_MOST_NAMED] if more else names) + more
 
@@ -270,12 +272,12 @@ def is_date(seconds: float) -> bool:
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:
     """Cells in columns, whatever their colours; numbers in the second to the right."""
-    widths = [max(len(click.unstyle(cell)) for cell in column) for column in zip(*table, strict=True)]
+    widths = [max(width(click.unstyle(cell)) for cell in column) for column in zip(*table, strict=True)]
     lines = []
     for row in table:
         cells = []
-        for k, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            room = " " * (width - len(click.unstyle(cell)))
+        for k, (cell, most) in enumerate(zip(row, widths, strict=True)):
+            room = " " * (most - width(click.unstyle(cell)))
             cells.append(room + cell if k in (1, 3) else cell + room)
         lines.append("  ".join(cells).rstrip())
     return lines

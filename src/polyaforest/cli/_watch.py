@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from polyaforest.cli import _options as options
+from polyaforest.cli._screen import CLEAR_LINE
 
 if TYPE_CHECKING:
     from polyaforest.live.judging import Detector
@@ -129,7 +130,18 @@ _writing = options.together(
 )
 
 
-@click.command("watch", epilog=_EXAMPLES)
+_HELP = """Judge an endless stream, record by record.
+
+Lines of JSON or CSV come from standard input, from FILE, or from Redis or Kafka. Each record is judged by those
+before it and then learned; for each, a line of JSON with its score, p-value and, if it is flagged, the reasons goes
+to stdout. Records that cannot be read go to a quarantine file and never stop the stream.
+
+With --model everything is saved now and then, together with the place in the source: after a crash, or Ctrl-C, the
+same command goes on where it was, with nothing lost or counted twice.
+"""
+
+
+@click.command("watch", epilog=_EXAMPLES, help=_HELP)
 @click.argument("file", default="-", metavar="[FILE]", type=click.Path())
 @_reading
 @_judging
@@ -139,15 +151,7 @@ _writing = options.together(
 @options.quiet
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
-    """Judge an endless stream, record by record.
-
-    Lines of JSON or CSV come from standard input, from FILE, or from Redis or Kafka. Each record is judged by those
-    before it and then learned; for each, a line of JSON with its score, p-value and, if it is flagged, the reasons goes
-    to stdout. Records that cannot be read go to a quarantine file and never stop the stream.
-
-    With --model everything is saved now and then, together with the place in the source: after a crash, or Ctrl-C, the
-    same command goes on where it was, with nothing lost or counted twice.
-    """
+    """Run `polyaforest watch`."""
     _refuse_contradictions(ctx, given)
     with ExitStack() as stack:
         is_stopped = stack.enter_context(_until_asked_to_stop())
@@ -366,14 +370,12 @@ def _status_line(watcher: Watcher, quiet: bool) -> Iterator[Callable[[], None]]:
         now = clock.monotonic()
         if is_shown and now - shown_at >= _STATUS_SECONDS:
             counts, pace = watcher.counts, (watcher.counts.records - records) / (now - shown_at)
-            words = (
-                f"\r{counts.records:,} records ({pace:,.0f}/s), {counts.anomalies:,} flagged, {counts.bad:,} bad\x1b[K"
-            )
-            click.echo(words, err=True, nl=False)
+            words = f"{counts.records:,} records ({pace:,.0f}/s), {counts.anomalies:,} flagged, {counts.bad:,} bad"
+            click.echo(f"{CLEAR_LINE}{words}", err=True, nl=False)
             shown_at, records = now, counts.records
 
     try:
         yield show
     finally:
         if is_shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
+            click.echo(CLEAR_LINE, err=True, nl=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from polyaforest._text import printable
+
 __all__ = ["BadInput", "in_words", "unknown_column"]
 
 _MOST_NAMED = 8
@@ -12,6 +14,9 @@ _MOST_NAMED = 8
 
 class BadInput(ValueError):  # noqa: N818 - it is the input's fault, and reads so where it is caught
     """Input that cannot be used, or a place that cannot be written to; the message says what to do about it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))  # it names columns and files, and quotes what is in them
 
 
 def in_words(names: Iterable[str]) -> str:

@@ -1,11 +1,15 @@
-"""What tables and live records have in common when they are JSON."""
+"""What tables and live records have in common when they are JSON, and JSON that is fit for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["flattened"]
+import orjson
+
+from polyaforest._text import json_shown
+
+__all__ = ["flattened", "to_json"]
 
 _DEEPEST = 32  # objects within objects that are looked into
 
@@ -23,3 +27,19 @@ def flattened(fields: Mapping[str, Any], before: str = "", depth: int = 0) -> It
             yield from flattened(value, f"{before}{name}.", depth + 1)
         else:
             yield before + name, value
+
+
+def to_json(value: Any, option: int = 0) -> bytes:
+    r"""JSON as orjson writes it, but that characters which would act on a terminal are written as ``\u202e``.
+
+    It reads the same. JSON itself spells out only the first 32 characters of Unicode.
+
+    Examples
+    --------
+    >>> to_json({"a\x7f": 1, "ó": 2}).decode()
+    '{"a\\u007f":1,"ó":2}'
+    """
+    written = orjson.dumps(value, option=option)
+    if written.isascii() and b"\x7f" not in written:  # as nearly always
+        return written
+    return json_shown(written.decode()).encode()

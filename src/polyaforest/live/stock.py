@@ -9,6 +9,7 @@ lock on a file beside it, so that no second one can begin; others may read what 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import sqlite3
 from collections import OrderedDict
@@ -18,9 +19,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, Self
 
-import orjson
-
-from polyaforest._files import ModelFileError
+from polyaforest._files import ModelFileError, refuse_irregular
 from polyaforest._load import load
 from polyaforest.live.judging import Detector
 from polyaforest.live.outputs import refuse_place
@@ -139,7 +138,7 @@ class Stock:
         for key in sorted(self._is_changed & self._models.keys()):
             self._write(key, self._models[key])
         with _telling(self._path):
-            self._file.execute("INSERT OR REPLACE INTO notes VALUES (1, ?)", (orjson.dumps(notes),))
+            self._file.execute("INSERT OR REPLACE INTO notes VALUES (1, ?)", (json.dumps(notes).encode(),))
             self._file.execute("COMMIT")
             self._file.execute("BEGIN IMMEDIATE")
         self._is_changed.clear()
@@ -184,6 +183,7 @@ def _size(detector: Detector) -> int:
 
 def is_stock(path: str | os.PathLike[str]) -> bool:
     """Whether a file is one of models by key."""
+    refuse_irregular(path)
     with open(path, "rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
@@ -212,13 +212,14 @@ def _read(file: sqlite3.Connection, key: str) -> Entry:
 
 def _notes_in(file: sqlite3.Connection) -> dict[str, Any]:
     found = file.execute("SELECT text FROM notes").fetchone()
-    notes: dict[str, Any] = {} if found is None else orjson.loads(found[0])
+    notes: dict[str, Any] = {} if found is None else json.loads(found[0])
     return notes
 
 
 @contextmanager
 def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
     name = os.fspath(path)
+    refuse_irregular(name)
     with open(name, "rb"):  # or SQLite would make a new one
         pass
     with _telling(name), closing(sqlite3.connect(name, isolation_level=None)) as file:
@@ -230,6 +231,8 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
 def _sole_writer(name: str) -> Iterator[None]:
     """Keep others from writing, also between two transactions, when the database itself would let them in."""
     refuse_place(name)
+    for path in (name, f"{name}-lock"):
+        refuse_irregular(path)
     with open(f"{name}-lock", "ab") as guard:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,6 +20,7 @@ import orjson
 
 from polyaforest._validation import NamedRows
 from polyaforest.explain import Explanation
+from polyaforest.io._json import to_json
 from polyaforest.io.keys import point_keys
 from polyaforest.io.records import Record, RecordReader, Row
 from polyaforest.io.sources import Source
@@ -430,4 +431,4 @@ def _number(value: float) -> float | None:
 
 
 def _as_lines(facts: Iterable[dict[str, Any]]) -> bytes:
-    return b"".join(orjson.dumps(fact, option=orjson.OPT_APPEND_NEWLINE) for fact in facts)
+    return b"".join(to_json(fact, orjson.OPT_APPEND_NEWLINE) for fact in facts)

@@ -1,0 +1,96 @@
+r"""Text from data and files, made fit to be shown: nothing in it moves the cursor, hides or turns text around.
+
+Names, keys and values are whatever somebody wrote into them. Shown as they are, an escape sequence in a column's name
+would rewrite the screen, a newline would forge a line of a report, and a bidi control would show letters in another
+order than they are in. What is not to be seen is therefore spelled out, as in Python: ``\x1b``, ``\n``, ``\u202e``.
+"""
+
+from __future__ import annotations
+
+import re
+from unicodedata import category, east_asian_width
+
+__all__ = ["json_shown", "label", "printable", "printable_lines", "spelled", "width"]
+
+# Control, format (bidi controls, zero-width characters), surrogate, private use, unassigned; line and paragraph ends.
+_HIDDEN = frozenset(["Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"])
+_SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_JOINER = "\u200d"  # makes one emoji of several
+_OF_EMOJI = frozenset(["So", "Sk", "Mn"])  # pictures, skin tones, and what selects their coloured form
+_LONGEST = 80  # characters of a name in a report
+
+
+def printable(text: str) -> str:
+    r"""Text on one line, with what has no shape of its own spelled out.
+
+    Letters, marks, digits, symbols and spaces of all scripts stay, and so do emoji of several parts: the joiner between
+    two of them is the only format character that is kept. A backslash stays as it is, so that this cannot be undone;
+    what is to be read by machines is written as JSON or CSV.
+
+    Examples
+    --------
+    >>> print(printable("Pólya \x1b[31m 日本\n\u202e"))
+    Pólya \x1b[31m 日本\n\u202e
+    """
+    if text.isprintable():
+        return text
+    return "".join(spelled(char) if _is_hidden(text, i) else char for i, char in enumerate(text))
+
+
+def printable_lines(text: str) -> str:
+    """The same for text of several lines, which stay lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def label(text: str, most: int = _LONGEST) -> str:
+    """A name for reports and pictures: printable, and without its middle if it is longer than `most` characters."""
+    shown = printable(text if len(text) <= most else f"{text[:most]}{text[-most:]}")  # names may be megabytes long
+    if len(shown) <= most:
+        return shown
+    return f"{shown[: most - most // 3 - 1]}…{shown[-(most // 3) :]}"
+
+
+def width(text: str) -> int:
+    """How many columns of a terminal a printable text takes: two for wide characters, none for marks on others."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if category(char) in ("Mn", "Me", "Cf") else 2 if east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def json_shown(text: str) -> str:
+    r"""JSON that says the same, with what `printable` would spell out written as JSON spells it, ``\u202e``.
+
+    Within JSON such characters can only be parts of strings, but for newlines between values, which stay.
+    """
+    if text.isprintable():
+        return text
+    return _BEYOND_SPACE.sub(lambda found: _json_spelled(found[0]), text)
+
+
+_BEYOND_SPACE = re.compile(r"[^\n -~]")
+
+
+def _is_hidden(text: str, i: int) -> bool:
+    """Whether the character at a place has to be spelled out."""
+    if category(text[i]) not in _HIDDEN:
+        return False
+    is_joint = text[i] == _JOINER and 0 < i < len(text) - 1
+    return not (is_joint and category(text[i - 1]) in _OF_EMOJI and category(text[i + 1]) == "So")
+
+
+def spelled(char: str) -> str:
+    """A character as Python writes it."""
+    code = ord(char)
+    if char in _SHORT:
+        return _SHORT[char]
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _json_spelled(char: str) -> str:
+    """A character as it is, or as JSON writes it if it is not to be seen: in UTF-16, of which some take two."""
+    if category(char) not in _HIDDEN:
+        return char
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[k : k + 2].hex()}" for k in range(0, len(units), 2))
