@@ -213,31 +213,35 @@ def test_lines_after_a_mark_can_be_taken_back(tmp_path):
     assert (tmp_path / "out").read_bytes() == b"one\n"
     lines.write(b"three\n")
     assert (tmp_path / "out").read_bytes() == b"one\nthree\n"
-    lines.rewind({**mark, "path": "another"})
+    lines.rewind({**mark, "path": str(tmp_path / "no" / "another")})
     lines.rewind({**mark, "length": 1000})
     lines.rewind(None)
     assert (tmp_path / "out").read_bytes() == b"one\nthree\n"
     lines.rewind(empty)
-    lines.close()
     assert (tmp_path / "out").read_bytes() == b""
+    lines.close()
 
 
 def test_a_file_that_was_renamed_is_left_and_a_new_one_begun(tmp_path):
     lines, path = FileLines(str(tmp_path / "out")), tmp_path / "out"
     lines.write(b"one\n")
-    mark = lines.mark()
+    lines.mark()
+    assert not lines.has_moved
     path.rename(tmp_path / "out.1")
-    lines.write(b"two\n")
+    lines.write(b"two\n")  # all until the next mark goes to one file
+    assert lines.has_moved
+    lines.mark()
+    lines.write(b"three\n")
     lines.close()
-    assert (path.read_bytes(), (tmp_path / "out.1").read_bytes()) == (b"two\n", b"one\n")
-    lines.rewind({**mark, "length": 0})  # of the file that is elsewhere now
-    assert path.read_bytes() == b"two\n"
+    assert (path.read_bytes(), (tmp_path / "out.1").read_bytes()) == (b"three\n", b"one\ntwo\n")
+    assert lines.notices == []
 
 
 def test_a_device_has_nothing_to_sync():
     with closing(FileLines("/dev/null")) as lines:
         lines.write(b"x")
-        assert lines.mark()["path"] == "/dev/null"
+        assert lines.mark() is None
+        assert not lines.has_moved
 
 
 def test_a_pipe_that_takes_little_at_a_time_gets_everything():
@@ -506,8 +510,7 @@ def test_what_cannot_be_delivered_is_not_saved(tmp_path):
         def write(self, lines):
             raise BrokenPipeError
 
-    with Stock(tmp_path / "m", forest) as stock:
-        bad = FileLines(str(tmp_path / "bad"))
+    with Stock(tmp_path / "m", forest) as stock, closing(FileLines(str(tmp_path / "bad"))) as bad:
         loop = Watcher(ListSource(as_lines(ROWS)), RecordReader(key="host"), stock, PipeLines(Deaf()), bad)
         loop.resume()
         with pytest.raises(BrokenPipeError):

@@ -14,9 +14,10 @@ import os
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
+from itertools import count
 from typing import Any, Self
 
 from polyaforest._files import ModelFileError, refuse_irregular
@@ -68,6 +69,7 @@ class Stock:
         self._in_use = 0  # their sum
         self._is_changed: set[str] = set()
         self._spilled = 0  # bytes since the last commit
+        self.notices: list[str] = []  # what a person should know; whoever shows them takes them out
         self._path = "" if path is None else os.fspath(path)
         with ExitStack() as stack:
             if self._path:
@@ -75,6 +77,7 @@ class Stock:
             self._file = stack.enter_context(closing(_open_to_write(self._path)))
             self.notes: dict[str, Any] = _notes_in(self._file)
             self._known = {key for (key,) in self._file.execute("SELECT key FROM models")}
+            self._on_disk = _on_disk(self._path)
             self._kept = stack.pop_all()
 
     def __len__(self) -> int:
@@ -110,6 +113,11 @@ class Stock:
         return len(self._models)
 
     @property
+    def is_kept(self) -> bool:
+        """Whether there is a file that outlives the process."""
+        return bool(self._path)
+
+    @property
     def is_due(self) -> bool:
         """Whether so much was put back that it should be committed."""
         return self._spilled > _SPILLED
@@ -140,12 +148,44 @@ class Stock:
         with _telling(self._path):
             self._file.execute("INSERT OR REPLACE INTO notes VALUES (1, ?)", (json.dumps(notes).encode(),))
             self._file.execute("COMMIT")
+            if _on_disk(self._path) != self._on_disk:
+                self._write_anew()
             self._file.execute("BEGIN IMMEDIATE")
         self._is_changed.clear()
 
     def close(self) -> None:
         """Leave what was last committed."""
         self._kept.close()
+
+    def _write_anew(self) -> None:
+        """Write the whole file again if it was deleted: all of it is still there, without a name.
+
+        If another file stands in its place, that one is left alone, and there is nothing to go on with.
+        """
+        main, now = self._on_disk[0], _on_disk(self._path)[0]
+        if now not in (None, main):
+            rescued = next(name for n in count(1) if not os.path.exists(name := f"{self._path}.rescued-{n}"))
+            self._copy_to(rescued)
+            remedy = f"everything was saved to {rescued!r} instead. Move the one that you want to {self._path!r}"
+            raise OSError(f"{self._path!r} was replaced by another file while in use: {remedy}, and start again")
+        fresh = f"{self._path}-fresh"
+        self._copy_to(fresh)
+        self._file.close()  # which would write to the files that have lost their names
+        for name in (f"{self._path}-wal", f"{self._path}-shm"):  # they would be taken for those of the new file
+            with suppress(FileNotFoundError):
+                os.remove(name)
+        os.replace(fresh, self._path)
+        self._file = self._kept.enter_context(closing(_open_to_write(self._path)))
+        self._file.execute("COMMIT")
+        self._on_disk = _on_disk(self._path)
+        self.notices.append(f"{self._path!r} was deleted while in use: it was written again, with everything in it")
+
+    def _copy_to(self, name: str) -> None:
+        """Write all that was committed to a file of that name."""
+        with suppress(FileNotFoundError):
+            os.remove(name)  # of a process that was killed
+        with closing(sqlite3.connect(name)) as copy:
+            self._file.backup(copy)
 
     def _measure(self, key: str) -> None:
         """Note how large a model in memory is now."""
@@ -261,6 +301,19 @@ def _open_to_write(name: str) -> sqlite3.Connection:
             file.close()
             raise
         return file
+
+
+def _on_disk(name: str) -> list[tuple[int, int] | None]:
+    """Which files a database and what was committed to it last are, under their names; None for one that is gone."""
+    found: list[tuple[int, int] | None] = []
+    for part in (name, f"{name}-wal") if name else ():
+        try:
+            facts = os.stat(part)
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((facts.st_dev, facts.st_ino))
+    return found
 
 
 def _check(file: sqlite3.Connection, name: str) -> None:

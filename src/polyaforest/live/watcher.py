@@ -23,7 +23,7 @@ from polyaforest.explain import Explanation
 from polyaforest.io._json import to_json
 from polyaforest.io.keys import point_keys
 from polyaforest.io.records import Record, RecordReader, Row
-from polyaforest.io.sources import Source
+from polyaforest.io.sources import Position, Source
 from polyaforest.live.judging import FEW, Detector, judge_and_explain
 from polyaforest.live.outputs import Lines
 from polyaforest.live.stock import Entry, Stock
@@ -130,6 +130,7 @@ class Watcher:
         notes = self.stock.notes
         if not notes:
             self.commit()  # a first one: what is written from now on can be taken back
+            self._tell_of_lines_before()
             return False
         self.counts = Counts(**notes["counts"])
         self.reader = RecordReader.of_state(notes["reader"])
@@ -149,8 +150,11 @@ class Watcher:
         If the lines cannot be written, nothing is saved: what was not delivered comes again next time.
         """
         while not is_stopped():
+            place = self.source.position
             records = self.source.read(self._cadence.batch, _PATIENCE)
             self._pass_on_notices()
+            if self.out.has_moved or self.quarantine.has_moved:
+                self.commit(place=place)  # the lines of these records go to a new file, from the start of it
             if records is None:
                 self._end_events()
                 break
@@ -161,13 +165,13 @@ class Watcher:
             watching()
         self.commit(is_end=True)
 
-    def commit(self, *, is_end: bool = False) -> None:
-        """Save the models, with the place in the source and the lengths of the files."""
+    def commit(self, *, is_end: bool = False, place: Position = None) -> None:
+        """Save the models, with the place in the source (where it is now, or the one given) and marks of the files."""
         self.stock.commit(
             {
                 "is_end": is_end,  # whether it stops here, and nothing can have been lost
                 "where": self._where,
-                "position": self.source.position,
+                "position": self.source.position if place is None else place,
                 "settings": self._settings,
                 "reader": self.reader.state(),
                 "out": self.out.mark(),
@@ -176,6 +180,13 @@ class Watcher:
             }
         )
         self._uncommitted, self._committed_at = 0, clock.monotonic()
+        self._pass_on_notices()
+
+    def _tell_of_lines_before(self) -> None:
+        """Say that lines are added to a file of which a new model knows nothing: its own may be deleted."""
+        mark = self.stock.notes["out"]
+        if self.stock.is_kept and mark is not None and mark["length"]:
+            self._tell(f"the model is new, and '{mark['path']}' has lines already: those of this run are added to it")
 
     def close(self) -> None:
         """Let go of the source and of the files."""
@@ -187,8 +198,9 @@ class Watcher:
         return self.stock.is_due or self._uncommitted >= self._cadence.records or bool(self._uncommitted and is_time)
 
     def _pass_on_notices(self) -> None:
-        while self.source.notices:
-            self._tell(self.source.notices.pop(0))
+        for part in (self.source, self.stock, self.out, self.quarantine):
+            while part.notices:
+                self._tell(part.notices.pop(0))
 
     # ---- a batch -----------------------------------------------------------------------------------------------------
 

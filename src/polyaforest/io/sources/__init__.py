@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from polyaforest.io._errors import BadInput
 from polyaforest.io.sources._follow import FollowedFile
 from polyaforest.io.sources._pipe import Pipe
-from polyaforest.io.sources._source import Source
+from polyaforest.io.sources._source import Position, Source
 
-__all__ = ["FollowedFile", "Pipe", "Source", "open_source"]
+__all__ = ["FollowedFile", "Pipe", "Position", "Source", "open_source"]
 
 
 def open_source(where: str, *, follow: bool = False) -> Source:

@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 from polyaforest.io.sources._source import Position
 
-__all__ = ["MARKED", "has_mark", "last_line", "mark", "start_of"]
+__all__ = ["MARKED", "digest", "has_mark", "last_line", "mark", "start_of"]
 
 MARKED = 1024  # so many bytes at most of each
 
@@ -16,7 +16,12 @@ def mark(start: bytes, line: bytes, size: int) -> dict[str, int | str]:
     """What tells a file read so far: `start` are its first bytes, `line` the last that was read, of `size` bytes."""
     # the last byte is left out, since it may or may not be a newline
     seen = start[:MARKED] + line[: min(max(size - 1, 0), MARKED)]
-    return {"last": size, "mark": blake2b(seen, digest_size=8).hexdigest()}
+    return {"last": size, "mark": digest(seen)}
+
+
+def digest(seen: bytes) -> str:
+    """Few characters that tell bytes from others."""
+    return blake2b(seen, digest_size=8).hexdigest()
 
 
 def has_mark(file: int, position: Position) -> bool:

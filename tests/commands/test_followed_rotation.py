@@ -1,0 +1,244 @@
+"""Rotation at awkward moments: before the first line was read, several times between two looks, while stopped."""
+
+import json
+import os
+import shutil
+import time
+
+import pytest
+
+from polyaforest.io.sources import FollowedFile
+
+HEADER = b"cpu,disk"
+
+
+@pytest.fixture
+def log(tmp_path):
+    return str(tmp_path / "app.log")
+
+
+def append(path, *lines):
+    with open(path, "ab") as file:
+        file.writelines(line + b"\n" for line in lines)
+
+
+def numbered(start, stop):
+    return [b"line %d" % number for number in range(start, stop)]
+
+
+def rotate(log, keep=9):
+    """Rename a file, and those renamed before; the oldest beyond `keep` is deleted."""
+    for number in range(keep, 0, -1):
+        if os.path.exists(f"{log}.{number}"):
+            os.replace(f"{log}.{number}", f"{log}.{number + 1}")
+    os.rename(log, f"{log}.1")
+    if os.path.exists(f"{log}.{keep + 1}"):
+        os.remove(f"{log}.{keep + 1}")
+
+
+def copy_and_truncate(log):
+    shutil.copyfile(log, f"{log}.1")
+    os.truncate(log, 0)
+
+
+def everything(source):
+    """All lines that are there."""
+    lines = []
+    while records := source.read(7, 0.15):
+        lines += [record.data for record in records]
+    return lines
+
+
+class Reading:
+    """A file that is followed, in one go or by one process after another."""
+
+    def __init__(self, log, is_stopped):
+        self._log, self._is_stopped = log, is_stopped
+        self.source = FollowedFile(log)
+
+    def pause(self):
+        """Stop, if that is the way."""
+        if self._is_stopped:
+            self._position = json.dumps(self.source.position)
+            self.source.close()
+
+    def go_on(self):
+        """What is there now, with the notices."""
+        if self._is_stopped:
+            self.source = FollowedFile(self._log)
+            self.source.seek(json.loads(self._position))
+        lines = everything(self.source)
+        self.source.close()
+        return lines, [words for words in self.source.notices if "waiting" not in words]
+
+
+@pytest.fixture(params=["running", "stopped"])
+def reading(request, log):
+    return lambda: Reading(log, request.param == "stopped")
+
+
+def test_copied_and_truncated_before_the_first_line_was_read(log, reading):
+    append(log, *numbered(0, 100))
+    turn = reading()
+    turn.pause()
+    copy_and_truncate(log)
+    append(log, *numbered(100, 150))
+    assert turn.go_on() == (numbered(0, 150), [])
+
+
+def test_copied_and_truncated_after_it_was_found_empty(log, reading):
+    append(log)
+    turn = reading()
+    turn.pause()
+    append(log, *numbered(0, 100))
+    copy_and_truncate(log)
+    append(log, *numbered(100, 150))
+    assert turn.go_on() == (numbered(0, 150), [])
+
+
+@pytest.mark.parametrize("n_before", [0, 5])
+def test_copied_and_truncated_when_only_the_header_was_read(log, reading, n_before):
+    append(log, HEADER, *numbered(0, n_before))
+    turn = reading()
+    assert [record.data for record in turn.source.read(1, 1.0)] == [HEADER]
+    turn.pause()
+    append(log, *numbered(n_before, 100))
+    copy_and_truncate(log)
+    append(log, HEADER, *numbered(100, 150))
+    assert turn.go_on() == ([*numbered(0, 100), HEADER, *numbered(100, 150)], [])
+
+
+def test_a_copy_that_somebody_made_is_not_read(log, reading):
+    append(log, *numbered(0, 10))
+    turn = reading()
+    turn.pause()
+    shutil.copyfile(log, f"{log}.bak")
+    append(log, *numbered(10, 20))
+    assert turn.go_on() == (numbered(0, 20), [])
+
+
+@pytest.mark.parametrize("first", [0, 20])
+def test_renamed_several_times_before_the_first_line_was_read(log, reading, first):
+    if first:
+        append(log, *numbered(0, first))
+    turn = reading()  # or it waits for the file to appear
+    turn.pause()
+    for start in range(first, 100, 20):
+        if os.path.exists(log):
+            rotate(log)
+        append(log, *numbered(start, start + 20))
+    assert turn.go_on() == (numbered(0, 100), [])
+
+
+def test_files_that_are_there_at_the_beginning_are_told_of_and_not_read(log, reading):
+    append(log, *numbered(0, 10))
+    rotate(log)
+    append(log, *numbered(10, 20))
+    turn = reading()
+    assert turn.source.notices == [f"'{log}' is read from its first line; older files, as '{log}.1', are not read"]
+    turn.source.notices.clear()
+    turn.pause()
+    rotate(log)
+    append(log, *numbered(20, 30))
+    assert turn.go_on() == (numbered(10, 30), [])
+
+
+def test_what_is_still_written_to_the_file_before_is_read(log, reading):
+    append(log, b"old")
+    rotate(log)
+    turn = reading()
+    turn.source.notices.clear()
+    turn.pause()
+    append(f"{log}.1", b"late")
+    append(log, b"new")
+    assert turn.go_on() == ([b"late", b"new"], [])
+
+
+def test_files_that_were_deleted_unread_are_told_of_and_the_others_are_read(log, reading):
+    append(log, *numbered(0, 20))
+    turn = reading()
+    assert len(turn.source.read(20, 1.0)) == 20
+    turn.pause()
+    for start in range(20, 100, 20):
+        rotate(log, keep=2)
+        append(log, *numbered(start, start + 20))
+        after_a_tick(log)
+    lines, notices = turn.go_on()
+    assert lines == numbered(40, 100)
+    assert len(notices) == 1
+    assert "may be lost" in notices[0]
+
+
+def after_a_tick(path):
+    """Wait until a file that is changed now is seen to be changed later than another."""
+    clock = f"{path}-clock"
+    while not os.path.exists(clock) or os.stat(clock).st_mtime_ns <= os.stat(path).st_mtime_ns:
+        append(clock, b"")
+        time.sleep(0.001)
+    os.remove(clock)
+
+
+def test_a_file_deleted_before_any_line_was_read_is_told_of_after_a_restart(log):
+    append(log, *numbered(0, 20))
+    turn = Reading(log, is_stopped=True)
+    turn.pause()
+    os.remove(log)
+    append(log, *numbered(20, 40))
+    lines, notices = turn.go_on()
+    assert lines == numbered(20, 40)
+    assert "may be lost" in notices[0]
+
+
+def test_a_new_file_with_the_inode_of_one_that_was_empty_is_told_of(log):
+    append(log)
+    turn = Reading(log, is_stopped=True)
+    turn.pause()
+    position = json.loads(turn._position)
+    if position["born"] is None:
+        pytest.skip("the file system does not say when files were made")
+    turn._position = json.dumps(position | {"born": position["born"] - 1})  # as of an earlier file
+    append(log, *numbered(0, 5))
+    lines, notices = turn.go_on()
+    assert lines == numbered(0, 5)
+    assert "may be lost" in notices[0]
+
+
+def test_files_that_are_compressed_are_named(log):
+    append(log, *numbered(0, 20))
+    turn = Reading(log, is_stopped=True)
+    turn.source.read(10, 1.0)
+    turn.pause()
+    os.rename(log, f"{log}.1.gz")  # as good as compressed
+    append(log, *numbered(20, 40))
+    lines, notices = turn.go_on()
+    assert lines == numbered(20, 40)
+    assert f"'{log}.1.gz' and the like are compressed and not read" in notices[0]
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_last_line_without_its_newline_is_read_once(log, reading, is_copied):
+    append(log, *numbered(0, 3))
+    with open(log, "ab") as file:
+        file.write(b"line 3")
+    turn = reading()
+    assert len(turn.source.read(3, 1.0)) == 3
+    turn.pause()
+    (copy_and_truncate if is_copied else rotate)(log)
+    append(log, *numbered(4, 6))
+    assert turn.go_on() == (numbered(0, 6)[3:], [])
+
+
+@pytest.mark.parametrize("offset", [0, 21])
+def test_positions_of_earlier_releases_are_understood(log, offset):
+    append(log, *numbered(0, 5))
+    turn = Reading(log, is_stopped=True)
+    if offset:
+        turn.source.read(3, 1.0)
+    turn.pause()
+    position = json.loads(turn._position)
+    kept = ("line", "device", "inode", "offset", "copied", "last", "mark")
+    turn._position = json.dumps({name: position[name] for name in kept})
+    assert position["offset"] == offset
+    rotate(log)
+    append(log, *numbered(5, 8))
+    assert turn.go_on() == (numbered(3 if offset else 0, 8), [])
