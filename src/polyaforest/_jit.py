@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 from numba.core import event
+from numba.core.compiler_lock import global_compiler_lock
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -66,7 +68,7 @@ class _Announcer(event.Listener):
         self.silent = not (sys.stderr.isatty() or hasattr(sys, "ps1"))
 
     def on_start(self, event: event.Event) -> None:
-        is_ours = event.data["dispatcher"].py_func.__module__.startswith("polyaforest")
+        is_ours = str(event.data["dispatcher"].py_func.__module__).startswith("polyaforest")  # others' may be None
         if is_ours and not self.silent:
             self.silent = True
             print("polyaforest: compiling for this machine, once (15 to 30 seconds) ...", file=sys.stderr)
@@ -76,3 +78,10 @@ class _Announcer(event.Listener):
 
 
 event.register("numba:compile", _Announcer())
+
+if hasattr(os, "register_at_fork"):  # a child forked while another thread compiles could never compile anything
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )

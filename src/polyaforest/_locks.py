@@ -1,14 +1,21 @@
-"""Who may touch a forest when: any number of readers at once, or one that changes it and is not interrupted."""
+"""Who may touch a forest when: any number of readers at once, or one that changes it and is not interrupted.
+
+To copy, to pickle and to save are to read.
+"""
 
 from __future__ import annotations
 
 # `signal` wraps the same in enumerations, at a cost that counts when every row of a stream comes in a call of its own
 import _signal  # type: ignore[import-not-found]
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from signal import SIGINT
-from threading import Condition, get_ident, main_thread
+from threading import Condition, Lock, get_ident, main_thread
 from types import FrameType
+from typing import Any, ClassVar, Self, overload
+from weakref import WeakSet
 
 
 @contextmanager
@@ -31,66 +38,190 @@ def uninterrupted() -> Iterator[Callable[[], bool]]:
             handler(*caught[-1])
 
 
+_LOCKS: WeakSet[ReadersWriterLock] = WeakSet()  # all that a forked child has to set free
+
+
 class ReadersWriterLock:
     """Lets many threads read or one write, and nobody starve.
 
     A thread that waits to write goes before those that come to read later; when it is done, those that were waiting to
-    read by then go before the next to write. It is not reentrant: code that holds it must not ask for it again.
+    read by then go before the next to write. A thread that reads may ask to read again; any other way of asking twice
+    would never end, and is refused. In a forked child the lock is free, whoever held it in the parent; if someone was
+    writing, it refuses all but a change that replaces everything.
     """
 
     def __init__(self) -> None:
         self._changed = Condition()
-        self._n_reading = 0
+        self._turn = Lock()
+        self._readers: list[int] = []  # threads that read
         self._n_to_read = 0  # threads that wait to read
         self._n_passing = 0  # those of them whose turn it is
         self._n_to_write = 0  # threads that wait to write, or write
-        self._is_writing = False
+        self._writer: int | None = None  # the thread that writes
         self._n_written = 0
+        self._is_torn = False  # whether this process was forked in the middle of a change
+        _LOCKS.add(self)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Hold off writers."""
-        with self._changed:
-            came = self._n_written
-            self._n_to_read += 1
-            try:
-                self._changed.wait_for(
-                    lambda: not self._is_writing and (self._n_to_write == 0 or self._n_written > came)
-                )
-            finally:
-                self._n_to_read -= 1
-                self._n_passing -= self._n_written > came
-                self._changed.notify_all()
-            self._n_reading += 1
+        me, changed = get_ident(), self._changed
+        with changed:
+            self._refuse_if_torn()
+            if me not in self._readers:
+                self._wait_to_read(me)
+            self._readers.append(me)
         try:
             yield
         finally:
-            with self._changed:
-                self._n_reading -= 1
-                self._changed.notify_all()
+            changed = self._changed  # another one, if the block has forked and this is the child
+            with changed:
+                self._readers.remove(me)
+                changed.notify_all()
+
+    def _wait_to_read(self, me: int) -> None:
+        self._refuse_twice(me == self._writer)
+        came = self._n_written
+        self._n_to_read += 1
+        try:
+            self._changed.wait_for(lambda: self._writer is None and (self._n_to_write == 0 or self._n_written > came))
+        finally:
+            self._n_to_read -= 1
+            self._n_passing -= self._n_written > came
+            self._changed.notify_all()
+
+    @contextmanager
+    def writing(self, *, anew: bool = False) -> Iterator[None]:
+        """Hold off everyone else; with `anew`, to replace all that the lock guards, whatever has become of it."""
+        me, changed = get_ident(), self._changed
+        with changed:
+            if not anew:
+                self._refuse_if_torn()
+            self._refuse_twice(me == self._writer or me in self._readers)
+            self._n_to_write += 1
+            if self._readers or self._n_passing or self._writer is not None:
+                self._wait_to_write()
+            self._writer = me
+        try:
+            yield
+            if anew:
+                self._is_torn = False
+        finally:
+            changed = self._changed  # as above
+            with changed:
+                self._writer = None
+                self._n_to_write -= 1
+                self._n_written += 1
+                self._n_passing = self._n_to_read
+                changed.notify_all()
 
     def _wait_to_write(self) -> None:
         try:
-            self._changed.wait_for(lambda: self._n_reading == 0 and self._n_passing == 0 and not self._is_writing)
+            self._changed.wait_for(lambda: not self._readers and self._n_passing == 0 and self._writer is None)
         except BaseException:
             self._n_to_write -= 1
             self._changed.notify_all()
             raise
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold off everyone else."""
-        with self._changed:
-            self._n_to_write += 1
-            if self._n_reading or self._n_passing or self._is_writing:
-                self._wait_to_write()
-            self._is_writing = True
-        try:
+    def turn(self) -> Iterator[None]:
+        """Hold off others who take turns, during a change in several steps between which others may read."""
+        with self._turn:
             yield
-        finally:
-            with self._changed:
-                self._is_writing = False
-                self._n_to_write -= 1
-                self._n_written += 1
-                self._n_passing = self._n_to_read
-                self._changed.notify_all()
+
+    def _refuse_if_torn(self) -> None:
+        if self._is_torn:
+            raise RuntimeError(
+                "this process was forked while the detector was being changed, so that its copy here is half changed: "
+                "pass the detector to the process as an argument (pickled), fork while nothing is learned, load a "
+                "saved model, or fit again"
+            )
+
+    @staticmethod
+    def _refuse_twice(is_inside: bool) -> None:
+        if is_inside:
+            raise RuntimeError(
+                "the detector is already in use by this very thread, which would wait for itself for ever: signal "
+                "handlers must not use the detector that they may interrupt"
+            )
+
+    def _restart(self) -> None:
+        """Go on in a forked child, where of all threads only this one lives."""
+        me = get_ident()
+        self._is_torn |= self._writer is not None
+        self._changed, self._turn = Condition(), Lock()
+        self._readers = [reader for reader in self._readers if reader == me]
+        self._n_to_read = self._n_passing = 0
+        self._n_to_write = int(self._writer == me)
+        self._writer = me if self._writer == me else None
+
+
+def _restart_locks() -> None:
+    for lock in _LOCKS:
+        lock._restart()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restart_locks)
+
+
+class _LockOfItsOwn:
+    """The lock of an object, made when first asked for and never replaced."""
+
+    @overload
+    def __get__(self, thing: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, thing: object, owner: type) -> ReadersWriterLock: ...
+    def __get__(self, thing: object, owner: type) -> Self | ReadersWriterLock:
+        if thing is None:
+            return self
+        lock: ReadersWriterLock = vars(thing).setdefault("_lock", ReadersWriterLock())  # one step: all get the same
+        return lock
+
+
+class Guarded:
+    """An object that threads share, and that can be copied and pickled while one of them changes it.
+
+    A copy is independent, also one made by `copy.copy`: two objects with a lock each must not share what they guard.
+    """
+
+    _not_copied: ClassVar[frozenset[str]] = frozenset({"_lock"})
+    _lock = _LockOfItsOwn()
+
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """Hold off changes while the whole is read. Ctrl-C has to wait too, or it might leave the door locked."""
+        with uninterrupted(), self._lock.reading():
+            yield
+
+    @contextmanager
+    def _anew(self) -> Iterator[Self]:
+        """Yield a draft that takes the place of this object in one step, or not at all if anything goes wrong.
+
+        It shares all parts with the object: they are to be replaced, not to be written to.
+        """
+        draft = type(self).__new__(type(self))
+        vars(draft).update(self._parts())
+        yield draft
+        with uninterrupted(), self._lock.writing(anew=True):
+            self.__dict__ = {**vars(draft), "_lock": self._lock}
+
+    def _parts(self) -> dict[str, Any]:
+        parts = dict(vars(self))  # in one step
+        return {name: part for name, part in parts.items() if name not in self._not_copied}
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._frozen():
+            return deepcopy(self._parts())  # it is pickled later, when nothing holds off changes any more
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        memo[id(self)] = twin = type(self).__new__(type(self))
+        with self._frozen():
+            vars(twin).update(deepcopy(self._parts(), memo))
+        return twin
+
+    def __copy__(self) -> Self:
+        return deepcopy(self)

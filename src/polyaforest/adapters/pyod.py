@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import estimators
 from polyaforest._arrays import Array
+from polyaforest._locks import Guarded
 from polyaforest.adapters._shared import anomaly_scores, extra
 
 with extra("pyod"):
@@ -18,7 +19,7 @@ with extra("pyod"):
 __all__ = ["BatchMPF", "StreamingMPF"]
 
 
-class _Detector(BaseDetector):
+class _Detector(Guarded, BaseDetector):
     """What both have in common: all parameters but `contamination` are the wrapped detector's."""
 
     _wrapped: ClassVar[type[estimators.StreamingMPF | estimators.BatchMPF]]
@@ -33,9 +34,10 @@ class _Detector(BaseDetector):
         parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "contamination"}
         detector = self._wrapped(**parameters).fit(X)
         scores = anomaly_scores(detector.score_samples(X))
-        self._set_n_classes(y)
-        self.detector_, self.decision_scores_ = detector, scores
-        self._process_decision_scores()
+        with self._lock.turn(), self._anew() as draft:
+            draft._set_n_classes(y)
+            draft.detector_, draft.decision_scores_ = detector, scores
+            draft._process_decision_scores()
         return self
 
     def decision_function(self, X: Any) -> Array:

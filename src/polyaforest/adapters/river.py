@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from polyaforest import estimators
 from polyaforest._arrays import Array
-from polyaforest._locks import uninterrupted
+from polyaforest._locks import Guarded, uninterrupted
 from polyaforest._validation import LARGEST, read_stamps
 from polyaforest.adapters._shared import anomaly_scores, extra
 from polyaforest.retention import Reservoir, Window
@@ -27,10 +28,11 @@ with extra("river"):
 __all__ = ["StreamingMPF"]
 
 Observation: TypeAlias = Mapping[Hashable, Any]
+_ROWS_AT_ONCE = 4096  # rows of a frame that are learned while nothing else may be done
 _SETTLED = 256  # observations after which the scale of a feature is known, as in a stream that begins
 
 
-class StreamingMPF(AnomalyDetector):
+class StreamingMPF(Guarded, AnomalyDetector):
     """Streaming Mondrian Pólya forest, for river. Scores are higher for anomalies.
 
     They lie between 0 and 1, as river's metrics and filters like them: s / (1 + s) for a surprise of s nats, which is
@@ -145,6 +147,10 @@ class StreamingMPF(AnomalyDetector):
         t : float or datetime, optional
             When it happened; windows in time need it.
         """
+        with self._changing():
+            self._learn(x, t)
+
+    def _learn(self, x: Observation, t: Any) -> None:
         if self._forest is None:
             self._begin(_numbers(x), t)
             return
@@ -165,6 +171,10 @@ class StreamingMPF(AnomalyDetector):
         ----------
         x : dict of numbers
         """
+        with self._frozen():
+            return self._score(x)
+
+    def _score(self, x: Observation) -> float:
         if self._forest is None or self._n_learned < self.grace_period:
             return 0.0
         row = self._plain_row(x)
@@ -183,12 +193,13 @@ class StreamingMPF(AnomalyDetector):
         x, t
             As in `learn_one`.
         """
-        if self._forest is None or self._n_learned < self.grace_period or (row := self._plain_row(x)) is None:
-            score = self.score_one(x)
-            self.learn_one(x, t)
-            return score
-        score = self._bounded(self._forest.score_then_learn(row, times=_times(t)))
-        self._learned(self._forest, row)
+        with self._changing():
+            if self._forest is None or self._n_learned < self.grace_period or (row := self._plain_row(x)) is None:
+                score = self._score(x)
+                self._learn(x, t)
+            else:
+                score = self._bounded(self._forest.score_then_learn(row, times=_times(t)))
+                self._learned(self._forest, row)
         return score
 
     def learn_many(self, X: Any) -> None:
@@ -203,8 +214,11 @@ class StreamingMPF(AnomalyDetector):
         is_settled = self._n_since_new is None and self._columns.keys() == set(names)
         if self._forest is not None and is_settled and len(table) and np.abs(table).max() <= LARGEST:
             rows = np.ascontiguousarray(table[:, [names.index(name) for name in self._columns]])
-            self._forest.partial_fit(rows)
-            self._learned(self._forest, rows)
+            for start in range(0, len(rows), _ROWS_AT_ONCE):  # Ctrl-C need not wait for all of them
+                with self._changing():
+                    part = rows[start : start + _ROWS_AT_ONCE]
+                    self._forest.partial_fit(part)
+                    self._learned(self._forest, part)
             return
         for row in table.tolist():
             self.learn_one(dict(zip(names, row, strict=True)))
@@ -252,6 +266,12 @@ class StreamingMPF(AnomalyDetector):
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Change the model alone, and as a whole: Ctrl-C waits until that is done."""
+        with uninterrupted(), self._lock.writing():
+            yield
+
     def _begin(self, given: Mapping[Hashable, float], t: Any) -> None:
         """Learn the first observation, which says what the columns are."""
         if not given:
@@ -281,12 +301,11 @@ class StreamingMPF(AnomalyDetector):
             return
         read_stamps(_times(t), 1, needed=getattr(self.window, "needs_times", False))  # before anything is changed
         values = np.array([given[name] if self.missing is None else self.missing for name in new])
-        with uninterrupted():
-            _widen(forest, values)
-            for name in new:
-                self._columns[name] = len(self._columns)
-            self._latest = np.append(self._latest, values)
-            self._n_since_new = 0
+        _widen(forest, values)
+        for name in new:
+            self._columns[name] = len(self._columns)
+        self._latest = np.append(self._latest, values)
+        self._n_since_new = 0
 
     def _learned(self, forest: estimators.StreamingMPF, rows: Array) -> None:
         """Keep the latest row, and grow the trees anew after 1, 2, 4, ... observations with a new feature."""
@@ -315,7 +334,7 @@ def _widen(forest: estimators.StreamingMPF, values: Array) -> None:
     """Add columns in which every point held has the value given, and grow the trees anew."""
     stream = forest._stream
     assert stream is not None
-    with forest._writing():
+    with forest._writing(stream):
         stream.widen(values, forest.n_jobs)
         forest.n_features_in_ += len(values)
         forest._refresh(stream)

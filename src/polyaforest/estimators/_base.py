@@ -18,7 +18,7 @@ from polyaforest._arrays import Array, Forest, LeafTable, Posterior, Prior
 from polyaforest._calibration import n_to_calibrate, some_rows
 from polyaforest._check import check_forest
 from polyaforest._files import Arrays, Header, Place, read_model, write_model
-from polyaforest._locks import ReadersWriterLock
+from polyaforest._locks import Guarded
 from polyaforest._mixture import Masses, Moments, moments
 from polyaforest._plan import Plan, Weighting
 from polyaforest._state import decode, encode, packed, refusing, unpacked
@@ -65,7 +65,7 @@ class Leaves(NamedTuple):
     kind: Array  # int8: a `LeafKind`
 
 
-class PolyaForest(OutlierMixin, BaseEstimator):
+class PolyaForest(Guarded, OutlierMixin, BaseEstimator):
     """What both detectors share: everything that reads a forest once it stands."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -97,7 +97,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
     _reference: tuple[Posterior, str, Reference] | None = None  # what is typical, by which posterior and score
     _quantiles: Array | None = None  # of the rows of a table, by which to tell what is usual
     _notes: Mapping[str, Any] = MappingProxyType({})
-    _lock: ReadersWriterLock
+    _not_copied: ClassVar[frozenset[str]] = Guarded._not_copied | {"_reference", "_doubt"}
 
     def _reading(self) -> AbstractContextManager[None]:
         """For as long as a forest is read. One whose arrays are replaced, never written to, needs nothing more."""
@@ -117,14 +117,16 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         assert self._offset is not None
         return self._offset
 
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        return {name: part for name, part in state.items() if name not in ("_lock", "_reference", "_doubt")}
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "forest_" in state:
-            self._lock = ReadersWriterLock()
+            try:
+                self._check()
+            except (ValueError, TypeError, IndexError) as problem:  # kernels trust what they walk along
+                raise ValueError(
+                    f"the pickle does not hold a whole {type(self).__name__}: {problem}. Pickle it again, or load a "
+                    "saved model"
+                ) from problem
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -153,7 +155,7 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         self._validate_params()  # or the file could not be read again
-        with self._reading():
+        with self._frozen():
             header, arrays = self._state()
             write_model(path, {**header, "notes": self.notes if notes is None else dict(notes)}, arrays)
 
@@ -195,15 +197,14 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         forest._offset, forest._posterior = None if np.isnan(offset) else offset, None
         forest._quantiles, forest._calibration = arrays.get("quantiles"), arrays.get("calibration")
         forest._notes = header.get("notes", {})  # models written before there were any have none
-        forest._lock = ReadersWriterLock()
+        if not isinstance(forest._notes, dict):
+            raise ValueError(f"its notes are {forest._notes!r}")
         forest._check()
         return forest
 
     def _check(self) -> None:
-        """Raise unless what was read from a file can be a forest."""
-        if not isinstance(self._notes, dict):
-            raise ValueError(f"its notes are {self._notes!r}")
-        check_forest(self.forest_, alike=self._trees_count_alike)
+        """Raise unless what was read from a file or a pickle can be a forest."""
+        self._check_trees()
         if self.forest_.weights.shape[1] != self.n_features_in_:
             raise ValueError(f"its forest has {self.forest_.weights.shape[1]} features, not {self.n_features_in_}")
         if "feature_names_in_" in vars(self) and len(self.feature_names_in_) != self.n_features_in_:
@@ -224,6 +225,9 @@ class PolyaForest(OutlierMixin, BaseEstimator):
             or not (np.isfinite(times) & (times > 0) & (np.diff(times, prepend=0) > 0)).all()
         ):
             raise ValueError("the lifetimes of its score are not ascending")
+
+    def _check_trees(self) -> None:
+        check_forest(self.forest_, alike=self._trees_count_alike)
 
     # ---- scikit-learn's words ---------------------------------------------------------------------------------------
 
@@ -657,13 +661,12 @@ class PolyaForest(OutlierMixin, BaseEstimator):
         return float(self.forest_.time[0, : self.forest_.size[0]].max())
 
     def _plan(self, measured: Weighting, domain: Array) -> Plan:
-        """How to draw this forest, given how its features measure up; also sets prior, lock and times of the score."""
+        """How to draw this forest, given how its features measure up; also sets prior and times of the score."""
         weighting = measured
         if not isinstance(self.feature_weights, str):
             weighting = measured._replace(fixed=read_weights(self.feature_weights, domain.shape[1]))
         self.lifetimes_ = self._grid / weighting.unit
         self.prior_ = Prior(float(self.prior_strength), is_open=not self._is_closed)
-        self._lock = ReadersWriterLock()
         return Plan(
             self.n_estimators, float(self.lifetime), self.max_depth, weighting, domain, self._seed(), self.n_jobs
         )
@@ -677,10 +680,8 @@ class PolyaForest(OutlierMixin, BaseEstimator):
 
     def _adopt(self, forest: Forest) -> None:
         """Make `forest` this detector's, its posterior derived."""
-        posterior = kernels().posterior(forest, self.prior_, n_jobs=self.n_jobs)
-        with self._lock.writing():
-            self.forest_, self._posterior = forest, posterior
-            self._quantiles = self._reference = self._doubt = self._calibration = None
+        self.forest_, self._posterior = forest, kernels().posterior(forest, self.prior_, n_jobs=self.n_jobs)
+        self._quantiles = self._reference = self._doubt = self._calibration = None
 
     def _refuse_two_rates(self) -> None:
         if self.contamination != "auto" and self.false_alarm_rate is not None:

@@ -14,7 +14,6 @@ from polyaforest._calibration import as_beyond, boxes_without
 from polyaforest._donors import fill_table
 from polyaforest._plan import bounding_box, weighting_of_domain
 from polyaforest._validation import (
-    all_or_nothing,
     read_domain,
     read_rows,
     refuse_rows_outside,
@@ -141,8 +140,8 @@ class BatchMPF(PolyaForest):
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
         """Cut the domain afresh and count the rows of `X`; `y` is ignored."""
-        with all_or_nothing(self):
-            self._begin(read_rows(self, X, reset=True, allow_missing=self._marginalises))
+        with self._lock.turn(), self._anew() as draft:
+            draft._begin(X)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -151,9 +150,14 @@ class BatchMPF(PolyaForest):
 
         A hundred rows or more calibrate `p_value`, and a line by `false_alarm_rate`, anew.
         """
-        if not hasattr(self, "forest_"):
-            self.fit(X)
-            return self
+        with self._lock.turn(), self._anew() as draft:
+            if hasattr(draft, "forest_"):
+                draft._count(X)
+            else:
+                draft._begin(X)
+        return self
+
+    def _count(self, X: Any) -> None:
         rows = read_rows(self, X, reset=False, allow_missing=self._marginalises)
         whole = fill_table(self, rows)
         if not self.prior_.is_open:
@@ -165,13 +169,17 @@ class BatchMPF(PolyaForest):
             self._calibration = self._scores_of_left_out(rows, whole, follows_rows=False)
             if self.false_alarm_rate is not None:
                 self._offset = self._threshold(rows)
-        return self
 
     def remove(self, X: Any) -> Self:
         """Take rows out again: afterwards the forest is what it would be had they never been counted.
 
         Nothing remains of them but the line, ``offset_``; `p_value` waits for the next hundred rows to compare with.
         """
+        with self._lock.turn(), self._anew() as draft:
+            draft._count_out(X)
+        return self
+
+    def _count_out(self, X: Any) -> None:
         rows = self._read(X)
         count, outside = kernels().count_rows(self.forest_, rows, self.n_jobs)
         if (self.forest_.counts < count).any() or (self.forest_.outside < outside).any():
@@ -181,7 +189,6 @@ class BatchMPF(PolyaForest):
             which = f"row {strangers[0]} was never counted" if strangers.size else "some rows were not counted so often"
             raise ValueError(f"{which}: a cell would be left with fewer than no rows. Nothing was removed")
         self._adopt(self._with_counts(-count, -outside))
-        return self
 
     def merge(self, other: BatchMPF) -> Self:
         """Take over the counts of another forest with the same partition; exact, as if all rows had been seen here.
@@ -192,8 +199,10 @@ class BatchMPF(PolyaForest):
         if not isinstance(other, BatchMPF):
             raise TypeError(f"only a BatchMPF can be merged into a BatchMPF, not {type(other).__name__}")
         check_is_fitted(other)
-        self._refuse_other_partition(other)
-        self._adopt(self._with_counts(other.forest_.counts, other.forest_.outside))
+        with self._lock.turn(), self._anew() as draft:
+            draft._refuse_other_partition(other)
+            theirs = other.forest_
+            draft._adopt(draft._with_counts(theirs.counts, theirs.outside))
         return self
 
     def __add__(self, other: object) -> BatchMPF:
@@ -201,7 +210,8 @@ class BatchMPF(PolyaForest):
             return NotImplemented
         return deepcopy(self).merge(other)
 
-    def _begin(self, rows: Array) -> None:
+    def _begin(self, X: Any) -> None:
+        rows = read_rows(self, X, reset=True, allow_missing=self._marginalises)
         engine = kernels()
         if self.max_depth is None and not np.isfinite(self.lifetime):
             raise ValueError("a Mondrian process without max_depth and lifetime would never end: set one of them")

@@ -9,7 +9,6 @@ from datetime import timedelta
 from enum import Enum
 from math import isfinite
 from numbers import Integral, Real
-from threading import Lock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -26,7 +25,6 @@ from polyaforest._holdings import Key
 from polyaforest._locks import uninterrupted
 from polyaforest._plan import Plan, bounding_box, empty_box, unmeasured, weighting_of_rows
 from polyaforest._validation import (
-    all_or_nothing,
     column_name,
     read_domain,
     read_key,
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 
 from polyaforest.estimators._base import PolyaForest, kernels
 
-_BEGINNING = Lock()  # held while a stream begins: a forest that is not there yet has no lock of its own
 _ROWS_AT_ONCE = 4096  # rows that are scored while nothing may be learned
 _MOST_HELD_OUT = 512  # points of a stream that are scored as if they had not come yet, unless a rate needs more
 _LOWEST = float(np.finfo(np.float64).min)  # below any score but that of mass 0
@@ -239,19 +236,8 @@ class StreamingMPF(PolyaForest):
         are the beginning of a stream, to be continued: the forest holds what the window keeps of them, and `keys` and
         `times` are those of `partial_fit`.
         """
-        with all_or_nothing(self):
-            rows = read_rows(self, X, reset=True, allow_missing=self._marginalises)
-            whole = fill_table(self, rows)
-            if isinstance(self.window, str):
-                self._fit_table(rows, whole, keys, times)
-            else:
-                stream = self._new_stream(rows)
-                stamps, names = self._read_labels(stream, len(rows), keys, times)
-                stream.holdings.refuse_keys(names)
-                stream.begin_with(whole, names, stamps, self.n_jobs)
-                self._follow(stream)
-                if not stream.keeps_points:
-                    self._calibrate_summary(stream, rows, whole)
+        with self._lock.turn(), self._anew() as draft:
+            draft._grow(X, keys, times)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
@@ -378,7 +364,7 @@ class StreamingMPF(PolyaForest):
         is_many = np.ndim(keys) > 0 if isinstance(keys, np.ndarray) else isinstance(keys, Iterable)
         is_many &= not isinstance(keys, str | bytes)
         wanted = [read_key(key) for key in cast("Iterable[Key]", keys if is_many else [keys])]
-        with self._writing():
+        with self._writing(stream):
             if not stream.keeps_points:
                 raise ValueError("a forest with window=None keeps no keys: use delete_points, which goes by value")
             unknown = [key for key in wanted if key not in stream.holdings.slot_of]
@@ -399,7 +385,7 @@ class StreamingMPF(PolyaForest):
         """
         stream = self._continued()
         rows = self._read(X)
-        with self._writing():
+        with self._writing(stream):
             if stream.keeps_points:
                 stream.delete(self._slots_of(rows, stream), self.n_jobs)
             else:
@@ -415,7 +401,7 @@ class StreamingMPF(PolyaForest):
     def rebuild(self) -> Self:
         """Weigh features anew by the points held, and grow all trees anew from them: for a stream that has changed."""
         stream = self._continued()
-        with self._writing():
+        with self._writing(stream):
             if not stream.keeps_points:
                 raise ValueError("a forest with window=None keeps no points to be rebuilt from")
             stream.refuse_if_in_doubt()
@@ -516,6 +502,20 @@ class StreamingMPF(PolyaForest):
 
     # ---- inner workings ---------------------------------------------------------------------------------------------
 
+    def _grow(self, X: Any, keys: Any, times: Any) -> None:
+        rows = read_rows(self, X, reset=True, allow_missing=self._marginalises)
+        whole = fill_table(self, rows)
+        if isinstance(self.window, str):
+            self._fit_table(rows, whole, keys, times)
+            return
+        stream = self._new_stream(rows)
+        stamps, names = self._read_labels(stream, len(rows), keys, times)
+        stream.holdings.refuse_keys(names)
+        stream.begin_with(whole, names, stamps, self.n_jobs)
+        self._follow(stream)
+        if not stream.keeps_points:
+            self._calibrate_summary(stream, rows, whole)
+
     def _fit_table(self, rows: Array, whole: Array, keys: Any, times: Any) -> None:
         """Grow trees on the rows made `whole`, and place the threshold by the `rows` as they were given."""
         if keys is not None or times is not None:
@@ -585,25 +585,34 @@ class StreamingMPF(PolyaForest):
             )
         return forest
 
+    def _check_trees(self) -> None:
+        stream = self._stream
+        if stream is None:
+            super()._check_trees()
+        elif stream.forest is not self.forest_:
+            raise ValueError("its forest is not that of its stream")
+        elif not stream.in_doubt:  # one in doubt is never walked along
+            stream.check()
+
     def _advance(self, X: Any, keys: Any, times: Any, task: Task) -> tuple[Array, Key | None]:
         """Learn rows; return what the task asks of them first, and the key of the last row if it is held.
 
         All checks come before any change.
         """
         if not hasattr(self, "forest_"):
-            with _BEGINNING:
+            with self._lock.turn():
                 if not hasattr(self, "forest_"):  # nobody else has begun meanwhile
-                    return self._begin(X, keys, times, task)
+                    with self._anew() as draft:
+                        return draft._begin(X, keys, times, task)
         rows = read_rows(self, X, reset=False, at_least=0, allow_missing=self._marginalises)
         return self._learn(self._continued(), rows, keys, times, task)
 
     def _begin(self, X: Any, keys: Any, times: Any, task: Task) -> tuple[Array, Key | None]:
         self._validate_params()
-        with all_or_nothing(self):
-            rows = read_rows(self, X, reset=True, allow_missing=self._marginalises)
-            stream = self._new_stream(rows)
-            self._follow(stream)
-            return self._learn(stream, rows, keys, times, task)
+        rows = read_rows(self, X, reset=True, allow_missing=self._marginalises)
+        stream = self._new_stream(rows)
+        self._follow(stream)
+        return self._learn(stream, rows, keys, times, task)
 
     def _learn(self, stream: Stream, rows: Array, keys: Any, times: Any, task: Task) -> tuple[Array, Key | None]:
         stamps, names = self._read_labels(stream, len(rows), keys, times)
@@ -615,7 +624,7 @@ class StreamingMPF(PolyaForest):
         while start < len(rows):
             stop = ends[bisect_left(ends, start)]
             part = slice(start, max(stop, start + 1))
-            with self._writing() as is_interrupted:
+            with self._writing(stream) as is_interrupted:
                 came = stream.holdings.n_seen
                 stream.holdings.refuse_keys(names[start:])
                 labels = names[part], stamps[part]
@@ -785,18 +794,26 @@ class StreamingMPF(PolyaForest):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """A stream writes to its arrays: hold it off. Ctrl-C has to wait too, or it might leave the door locked."""
+        """A stream writes to its arrays: hold it off."""
         if self._stream is None:
             yield
             return
-        with uninterrupted(), self._lock.reading():
-            self._stream.refuse_if_in_doubt()
+        with self._frozen():
             yield
 
     @contextmanager
-    def _writing(self) -> Iterator[Callable[[], bool]]:
-        """Change the forest alone, and as a whole: Ctrl-C waits until that is done; yields whether it has come."""
+    def _frozen(self) -> Iterator[None]:
+        with super()._frozen():
+            if self._stream is not None:
+                self._stream.refuse_if_in_doubt()
+            yield
+
+    @contextmanager
+    def _writing(self, stream: Stream) -> Iterator[Callable[[], bool]]:
+        """Change `stream` alone, and as a whole: Ctrl-C waits until that is done; yields whether it has come."""
         with uninterrupted() as is_interrupted, self._lock.writing():
+            if self._stream is not stream:
+                raise RuntimeError("another thread has fitted this forest anew meanwhile: nothing was changed")
             yield is_interrupted
 
     @contextmanager

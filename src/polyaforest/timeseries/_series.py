@@ -8,7 +8,6 @@ from datetime import timedelta
 from enum import Enum
 from math import isnan
 from numbers import Real
-from threading import Lock
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, cast
 
@@ -20,10 +19,10 @@ from sklearn.utils.validation import check_is_fitted
 from polyaforest._arrays import Array
 from polyaforest._files import Arrays, Header, Place, read_model, write_model
 from polyaforest._holdings import Key
-from polyaforest._locks import ReadersWriterLock, uninterrupted
+from polyaforest._locks import Guarded, uninterrupted
 from polyaforest._plan import weighting_of_rows
 from polyaforest._state import decode, encode, refusing
-from polyaforest._validation import LARGEST, all_or_nothing, read_key, read_keys, read_rows, read_stamps
+from polyaforest._validation import LARGEST, read_key, read_keys, read_rows, read_stamps
 from polyaforest.estimators import Judgements, StreamingMPF
 from polyaforest.explain import Explanation, Explanations, read_features
 from polyaforest.retention import Policy, as_policy
@@ -40,7 +39,6 @@ from polyaforest.timeseries._shingles import (
     refuse_times,
 )
 
-_BEGINNING = Lock()  # held while a series begins: one that has not begun has no lock of its own
 _PIECE = 256  # readings after which the scale of features is looked at again; also those that are learned at a time
 _WINDOW = 1024  # shingles held unless told otherwise
 _SAMPLES = 256  # of them in each tree, as above: shingles lie along curves, which the small samples of tables miss
@@ -54,7 +52,7 @@ class Task(Enum):
     JUDGE = len(Judgements._fields)
 
 
-class SeriesMPF(BaseEstimator):
+class SeriesMPF(Guarded, BaseEstimator):
     """Streaming Mondrian Pólya forest on the shingles of a time series. Scores are higher for normal readings.
 
     A shingle is a row of the last readings of all channels. The forest holds shingles, so what counts as normal is a
@@ -132,8 +130,6 @@ class SeriesMPF(BaseEstimator):
     forest_: StreamingMPF
     _memory: Memory
     _notes: Mapping[str, Any] = MappingProxyType({})
-    _lock: ReadersWriterLock
-    _turn: Lock  # held by whoever changes the series, from the first check to the last change
 
     def __init__(
         self,
@@ -156,14 +152,10 @@ class SeriesMPF(BaseEstimator):
         self.timezone = timezone
         self.rescale = rescale
 
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        return {name: part for name, part in state.items() if name not in ("_lock", "_turn")}
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "forest_" in state:
-            self._lock, self._turn = ReadersWriterLock(), Lock()
+            self._check()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -187,16 +179,19 @@ class SeriesMPF(BaseEstimator):
             When each reading was taken. Give them always or never.
         """
         self._validate_params()
-        with all_or_nothing(self):
-            rows = self._begin(X)
-            stamps, names = self._read_labels(len(rows), keys, times)
-            self._refuse_extreme(rows)
-            self._memory.is_timed = times is not None
-            if isnan(self._memory.track.every) and self._memory.is_timed:
-                self._memory.track = self._memory.track._replace(every=measured_spacing(stamps))
-            self._refuse_outside(rows, stamps)
-            self._fit_forest(lay(self._memory.track, rows, stamps, 0, self._memory.pattern), stamps, names)
+        with self._lock.turn(), self._anew() as draft:
+            draft._begin_with(X, keys, times)
         return self
+
+    def _begin_with(self, X: Any, keys: Any, times: Any) -> None:
+        rows = self._begin(X)
+        stamps, names = self._read_labels(len(rows), keys, times)
+        self._refuse_extreme(rows)
+        self._memory.is_timed = times is not None
+        if isnan(self._memory.track.every) and self._memory.is_timed:
+            self._memory.track = self._memory.track._replace(every=measured_spacing(stamps))
+        self._refuse_outside(rows, stamps)
+        self._fit_forest(lay(self._memory.track, rows, stamps, 0, self._memory.pattern), stamps, names)
 
     def _fit_forest(self, laid: Laid, stamps: Array, names: list[Key | None]) -> None:
         """Let the forest begin with a table, and weigh features by what it holds of it."""
@@ -389,7 +384,7 @@ class SeriesMPF(BaseEstimator):
         """Rows laid out as if they came next; none is whole if the forest has nothing to compare with."""
         check_is_fitted(self, "forest_")
         rows = read_rows(self, _as_table(X), reset=False, allow_missing=True)
-        with uninterrupted(), self._lock.reading():
+        with self._frozen():
             self._refuse_extreme(rows)
             laid = lay(
                 self._memory.track, rows, self._read_times(len(rows), times), self._memory.n_seen, self._memory.pattern
@@ -414,7 +409,7 @@ class SeriesMPF(BaseEstimator):
     def keys_(self) -> list[Key]:
         """Keys of the readings that can be deleted, by order of arrival."""
         check_is_fitted(self, "forest_")
-        with uninterrupted(), self._lock.reading():
+        with self._frozen():
             return [self._memory.ledger.key_of(number) for number in self._memory.ledger.known(self._memory.n_seen)]
 
     @property
@@ -458,7 +453,7 @@ class SeriesMPF(BaseEstimator):
         """
         check_is_fitted(self, "forest_")
         self._validate_params()
-        with uninterrupted(), self._lock.reading():
+        with self._frozen():
             header, arrays = self._state()
             write_model(path, {**header, "notes": self.notes if notes is None else dict(notes)}, arrays)
 
@@ -506,23 +501,22 @@ class SeriesMPF(BaseEstimator):
         series.n_features_in_ = header["n_features"]
         if header["feature_names"] is not None:
             series.feature_names_in_ = np.array(header["feature_names"], dtype=object)
-        series._lock, series._turn = ReadersWriterLock(), Lock()
         parts = _from_under("forest", arrays)
         inner = header["forest"]
         series.forest_ = StreamingMPF._of_state(inner, parts) if parts else _forest_of(inner["parameters"])
         held = series.forest_.keys_ if parts else []
         series._memory = Memory.of_state(header["series"], _from_under("series", arrays), series.n_features_in_, held)
         series._notes = header.get("notes", {})
+        if not isinstance(series._notes, dict):
+            raise ValueError(f"its notes are {series._notes!r}")
         series._check()
         return series
 
     def _check(self) -> None:
-        """Raise unless what was read from a file can be a series."""
+        """Raise unless what was read from a file or a pickle can be a series."""
         names, n_features = getattr(self, "feature_names_in_", None), self._memory.n_features
         if names is not None and len(names) != self.n_features_in_:
             raise ValueError("the number of its channel names is not that of its channels")
-        if not isinstance(self._notes, dict):
-            raise ValueError(f"its notes are {self._notes!r}")
         self._refuse_summary(self.forest_)
         stream = self.forest_._stream if self._has_begun else None
         if self._has_begun and (stream is None or self.forest_.n_features_in_ != n_features):
@@ -534,7 +528,7 @@ class SeriesMPF(BaseEstimator):
         """Begin a series by the parameters as they are; return the rows read."""
         rows = read_rows(self, _as_table(X), reset=True, allow_missing=True)
         self._memory = Memory(read_pattern(self), new_track(rows.shape[1], read_every(self.every)))
-        self._notes, self._lock, self._turn = {}, ReadersWriterLock(), Lock()
+        self._notes = {}
         self._begin_forest()
         return rows
 
@@ -566,13 +560,13 @@ class SeriesMPF(BaseEstimator):
     def _advance(self, X: Any, keys: Any, times: Any, task: Task) -> Array:
         """Learn rows; return what the task asks of them first, (numbers of the task, n_rows)."""
         if not hasattr(self, "forest_"):
-            with _BEGINNING:
+            with self._lock.turn():
                 if not hasattr(self, "forest_"):  # nobody else has begun meanwhile
                     self._validate_params()
-                    with all_or_nothing(self):
-                        return self._learn(self._begin(X), keys, times, task)
+                    with self._anew() as draft:
+                        return draft._learn(draft._begin(X), keys, times, task)
         rows = read_rows(self, _as_table(X), reset=False, at_least=0, allow_missing=True)
-        with self._turn:
+        with self._lock.turn():
             return self._learn(rows, keys, times, task)
 
     def _learn(self, rows: Array, keys: Any, times: Any, task: Task) -> Array:
@@ -660,7 +654,7 @@ class SeriesMPF(BaseEstimator):
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Change the series alone, and as a whole."""
-        with self._turn, uninterrupted(), self._lock.writing():
+        with self._lock.turn(), uninterrupted(), self._lock.writing():
             yield
 
     # ---- bad input --------------------------------------------------------------------------------------------------

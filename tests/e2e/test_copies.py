@@ -1,0 +1,405 @@
+"""Detectors are copied, pickled and handed to other processes while a thread changes them: copies are whole.
+
+All runs are processes of their own, which are told to stop when they hang: a torn copy can crash whoever uses it.
+"""
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from streams import bits
+
+from polyaforest import BatchMPF, StreamingMPF
+from polyaforest.timeseries import SeriesMPF
+
+ROWS = np.random.default_rng(0).normal(size=(600, 3))
+STUCK = 240  # seconds
+FORKS = hasattr(os, "fork")
+
+SHARED = f"""
+import faulthandler
+faulthandler.dump_traceback_later({STUCK}, exit=True)
+import copy, io, os, pickle, signal, sys, threading
+from contextlib import contextmanager
+import joblib
+import numpy as np
+from streams import assert_whole, bits
+from polyaforest import BatchMPF, StreamingMPF
+from polyaforest.timeseries import SeriesMPF
+
+sys.setswitchinterval(1e-5)
+ROWS = np.random.default_rng(0).normal(size=(4096, 3))
+STEP, PROBES = 128, ROWS[::512]  # a series is learned in pieces that end with every 256th row
+
+
+class Stream:
+    build = staticmethod(lambda: StreamingMPF(n_estimators=16, window=300, random_state=0))
+    learn = staticmethod(lambda one, rows: one.partial_fit(rows))
+    seen = staticmethod(lambda one: one.n_seen_)
+
+    @staticmethod
+    def state(one):
+        assert_whole(one)
+        return bits(one), one.score_samples(PROBES).tobytes(), one.mass(PROBES).tobytes()
+
+
+class Batch(Stream):
+    build = staticmethod(
+        lambda: BatchMPF(n_estimators=16, domain=[[-9] * 3, [9] * 3], false_alarm_rate=0.1, random_state=0)
+    )
+    seen = staticmethod(lambda one: one.n_points_)
+
+    @staticmethod
+    def state(one):
+        return one.mass(PROBES).tobytes(), one.p_value(PROBES).tobytes(), one.offset_
+
+
+class Series(Stream):
+    build = staticmethod(lambda: SeriesMPF(StreamingMPF(n_estimators=8, window=300, random_state=0), shingle=4))
+
+    @staticmethod
+    def state(one):
+        return one.n_seen_, one.keys_, bits(one.forest_), one.score_samples(PROBES).tobytes()
+
+
+class Refitted(Stream):
+    "Tables of other columns in turn: a copy is of one table or the other."
+    build = staticmethod(lambda: StreamingMPF(n_estimators=8, random_state=0))
+    seen = staticmethod(lambda one: one.n_features_in_)
+
+    @staticmethod
+    def learn(one, rows):
+        n_features = 5 - getattr(one, "n_features_in_", 2)
+        one.fit(ROWS[: 100 * n_features, :n_features])
+
+    @staticmethod
+    def state(one):
+        return one.score_samples(PROBES[:, : one.n_features_in_]).tobytes(), one.offset_
+
+
+class River(Stream):
+    "A new feature every now and then, which makes another column."
+    seen = staticmethod(lambda one: one._n_learned)
+
+    @staticmethod
+    def build():
+        from polyaforest.adapters.river import StreamingMPF
+        return StreamingMPF(n_estimators=8, window=64, seed=0, grace_period=0)
+
+    @staticmethod
+    def learn(one, rows):
+        n_features = 2 + min(River.seen(one) // 50, 6)
+        one.learn_one({{f"f{{k}}": rows[0, k % 3] for k in range(n_features)}})
+
+    @staticmethod
+    def state(one):
+        scores = [one.score_one(dict(zip(one.features, np.resize(row, len(one.features))))) for row in PROBES]
+        return scores, one.features, bits(one.forest)
+
+
+def rows_at(k):
+    return ROWS[k % len(ROWS) :][:STEP]
+
+
+def learner(kind, one):
+    k = STEP  # the first rows are learned by now
+    while True:
+        kind.learn(one, rows_at(k))
+        k += STEP
+        yield
+
+
+@contextmanager
+def learning(kind):
+    "A detector that a thread goes on to teach."
+    one, done, problems = kind.build(), threading.Event(), []
+    kind.learn(one, rows_at(0))
+    kind.state(one)  # all is compiled
+
+    def teach():
+        try:
+            for _ in learner(kind, one):
+                if done.is_set():
+                    return
+        except BaseException as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=teach, daemon=True)
+    thread.start()
+    yield one
+    done.set()
+    thread.join()
+    assert not problems, problems
+
+
+def assert_of_one_moment(kind, copies):
+    "Each copy is what a detector was that learned alone, after some call."
+    wanted = {{kind.seen(one): set() for one in copies}}
+    found = [(kind.seen(one), repr(kind.state(one))) for one in copies]
+    alone = kind.build()
+    kind.learn(alone, rows_at(0))
+    steps, last = learner(kind, alone), max(wanted)
+    for _ in range(10_000):
+        if kind.seen(alone) in wanted:
+            wanted[kind.seen(alone)].add(repr(kind.state(alone)))
+        if all(wanted.values()) or kind.seen(alone) > last:
+            break
+        next(steps)
+    for n, state in found:
+        assert state in wanted[n], f"a copy after {{n}} rows is torn"
+"""
+
+COPYING = (
+    SHARED
+    + """
+def by_joblib(one):
+    place = io.BytesIO()
+    joblib.dump(one, place)
+    place.seek(0)
+    return joblib.load(place)
+
+
+WAYS = [copy.deepcopy, copy.copy, lambda one: pickle.loads(pickle.dumps(one)), by_joblib]
+kind = globals()[sys.argv[1]]
+with learning(kind) as one:
+    copies = [WAYS[i % 4](one) for i in range(24)]
+assert_of_one_moment(kind, copies)
+for twin in copies:
+    kind.learn(twin, rows_at(0))  # it is nobody else's, and goes on
+    kind.state(twin)
+print("whole", len(copies))
+"""
+)
+
+FORKING = (
+    SHARED
+    + """
+def child(kind, one):
+    signal.alarm(60)  # the parent's watchdog does not live here
+    try:
+        kind.state(one)
+        kind.learn(one, rows_at(0))
+        kind.state(copy.deepcopy(one))
+        return 10
+    except RuntimeError as problem:
+        if "forked while" not in str(problem):
+            raise
+    one.fit(ROWS[:200])
+    kind.state(one)
+    return 20
+
+
+def fork(kind, one):
+    pid = os.fork()
+    if not pid:
+        try:
+            os._exit(child(kind, one))
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert code in (10, 20), code
+    return code
+
+
+kind = globals()[sys.argv[1]]
+with learning(kind) as one:
+    codes = [fork(kind, one) for _ in range(24)]
+assert fork(kind, one) == 10  # nothing is learned any more
+kind.learn(one, rows_at(0))
+kind.state(one)
+print("whole", codes.count(10), "refused", codes.count(20))
+"""
+)
+
+PROCESSES = (
+    SHARED.replace("faulthandler.dump", "if __name__ == '__main__': faulthandler.dump", 1)
+    + """
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+
+def look(one):
+    return one
+
+
+if __name__ == "__main__":
+    kind = Stream
+    with learning(kind) as one:
+        if sys.argv[1] == "loky":
+            copies = joblib.Parallel(n_jobs=2)(joblib.delayed(look)(one) for _ in range(20))
+        else:
+            with ProcessPoolExecutor(2, mp_context=get_context(sys.argv[1])) as pool:
+                copies = list(pool.map(look, [one] * 20))
+    assert_of_one_moment(kind, copies)
+    print("whole", len(copies))
+"""
+)
+
+COMPILING = """
+import faulthandler
+faulthandler.dump_traceback_later(120, exit=True)
+import os, signal, threading
+import numba
+import polyaforest._jit
+
+done = threading.Event()
+
+def new_kernel(**space):
+    exec("def kernel(x):\\n    return x + 1.0", space)
+    return numba.njit(space["kernel"])
+
+def compile_more():
+    while not done.is_set():
+        new_kernel(__name__=__name__)(1.0)
+
+new_kernel()(1.0)  # of no module: what polyaforest tells of its own kernels must not get in its way
+thread = threading.Thread(target=compile_more)
+thread.start()
+for _ in range(20):
+    pid = os.fork()
+    if not pid:
+        signal.alarm(30)
+        os._exit(0 if new_kernel(__name__=__name__)(2.0) == 3.0 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+done.set()
+thread.join()
+print("done")
+"""
+
+
+def run(script, tmp_path, *arguments):
+    """What a script prints; it must end well."""
+    place = tmp_path / "script.py"
+    place.write_text(script)
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", str(place), *arguments]
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=2 * STUCK,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    assert ended.returncode == 0, f"{ended.returncode}\n{ended.stdout}\n{ended.stderr[-4000:]}"
+    return ended.stdout.split()
+
+
+# ---- while a thread learns ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Stream", "Batch", "Series", "Refitted", "River"])
+def test_copies_and_pickles_of_a_detector_that_learns_are_of_one_moment(kind, tmp_path):
+    if kind == "River" and not find_spec("river"):
+        pytest.skip("needs river")
+    assert run(COPYING, tmp_path, kind) == ["whole", "24"]
+
+
+@pytest.mark.parametrize(
+    "how", ["fork", pytest.param("spawn", marks=pytest.mark.slow), pytest.param("loky", marks=pytest.mark.slow)]
+)
+def test_processes_are_given_whole_detectors_while_a_thread_learns(how, tmp_path):
+    if how == "fork" and not FORKS:
+        pytest.skip("needs fork")
+    assert run(PROCESSES, tmp_path, how) == ["whole", "20"]
+
+
+@pytest.mark.skipif(not FORKS, reason="needs fork")
+@pytest.mark.parametrize("kind", ["Stream", "Batch", "Series"])
+def test_a_child_that_is_forked_while_a_thread_learns_works_or_is_told_why_not(kind, tmp_path):
+    _, n_whole, _, n_refused = run(FORKING, tmp_path, kind)
+    assert int(n_whole) + int(n_refused) == 24
+
+
+@pytest.mark.skipif(not FORKS, reason="needs fork")
+def test_a_child_that_is_forked_while_a_thread_compiles_can_compile(tmp_path):
+    assert run(COMPILING, tmp_path) == ["done"]
+
+
+def test_rows_that_threads_count_at_once_are_all_counted():
+    forest = BatchMPF(n_estimators=4, domain=[[-9] * 3, [9] * 3], random_state=0)
+    meeting = threading.Barrier(4)
+
+    def count():
+        meeting.wait(STUCK)
+        for _ in range(10):
+            forest.partial_fit(ROWS[:10])
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(STUCK)
+    assert forest.n_points_ == 400
+
+
+# ---- what a copy is -------------------------------------------------------------------------------------------------
+
+DETECTORS = {
+    "stream": lambda: StreamingMPF(n_estimators=4, window=50, random_state=0).partial_fit(ROWS[:100]),
+    "table": lambda: StreamingMPF(n_estimators=4, random_state=0).fit(ROWS[:100]),
+    "batch": lambda: BatchMPF(n_estimators=4, random_state=0).fit(ROWS[:100]),
+    "series": lambda: SeriesMPF(StreamingMPF(n_estimators=4, window=50), shingle=3).partial_fit(ROWS[:100]),
+}
+WAYS = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda one: pickle.loads(pickle.dumps(one)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", DETECTORS)
+def test_a_copy_says_the_same_and_is_independent(name, way):
+    detector = DETECTORS[name]()
+    twin, before = WAYS[way](detector), detector.score_samples(ROWS)
+    np.testing.assert_array_equal(twin.score_samples(ROWS), before)
+    assert twin._lock is not detector._lock
+    if name == "table":
+        detector.fit(ROWS[200:])
+    else:
+        detector.partial_fit(ROWS[200:])
+    np.testing.assert_array_equal(twin.score_samples(ROWS), before)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_forest_in_doubt_cannot_be_copied(way):
+    forest = DETECTORS["stream"]()
+    forest._stream.in_doubt = True
+    with pytest.raises(RuntimeError, match="interrupted half-way"):
+        WAYS[way](forest)
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_a_torn_pickle_is_refused(name):
+    detector = copy.deepcopy(DETECTORS[name]())
+    trees = detector.forest_.forest_ if name == "series" else detector.forest_
+    trees.left[1, trees.root[1]] = 1_000_000
+    torn = pickle.dumps(detector)
+    with pytest.raises(ValueError, match=r"pickle does not hold a whole .*tree 1, node \d+.*Pickle it again"):
+        pickle.loads(torn)
+
+
+def test_a_pickle_whose_lists_of_points_are_torn_is_refused():
+    forest = DETECTORS["stream"]()
+    forest._stream.points.links[0, forest._stream.holdings.held[0]] = 1_000_000
+    torn = pickle.dumps(forest)
+    with pytest.raises(ValueError, match="does not hold a whole StreamingMPF: tree 0, point"):
+        pickle.loads(torn)
+
+
+def test_what_fit_could_not_fit_leaves_the_forest_as_it_was():
+    forest = DETECTORS["stream"]()
+    before = bits(forest)
+    with pytest.raises(ValueError, match="NaN"):
+        forest.fit(np.full((5, 2), np.nan))
+    assert bits(forest) == before
+    assert forest.n_features_in_ == 3

@@ -1,0 +1,141 @@
+"""Locks in a forked child are free, and say so if what they guard is half changed."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+SHARED = """
+import faulthandler
+faulthandler.dump_traceback_later(60, exit=True)
+import os, signal, threading
+from polyaforest._locks import ReadersWriterLock
+
+lock = ReadersWriterLock()
+
+
+def visit(how, **options):
+    "What a thread finds that comes to the lock."
+    try:
+        with getattr(lock, how)(**options):
+            return "free"
+    except RuntimeError as problem:
+        return "torn" if "forked while" in str(problem) else "inside" if "very thread" in str(problem) else str(problem)
+
+
+def in_child(*visits):
+    pid = os.fork()
+    if not pid:
+        signal.alarm(30)  # the parent's watchdog does not live here
+        print(*(visit(how, **options) for how, options in visits), flush=True)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+READ, WRITE, TURN, REPLACE = ("reading", {}), ("writing", {}), ("turn", {}), ("writing", {"anew": True})
+
+
+def held_by_others(*hows):
+    inside, leave = threading.Barrier(len(hows) + 1), threading.Event()
+
+    def hold(how):
+        with getattr(lock, how)():
+            inside.wait(30)
+            leave.wait(30)
+
+    threads = [threading.Thread(target=hold, args=(how,)) for how in hows]
+    for thread in threads:
+        thread.start()
+    inside.wait(30)
+    return leave, threads
+"""
+
+
+def run(script):
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SHARED + script]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout.split("\n")[:-1]
+
+
+def held(*hows):
+    return f"leave, threads = held_by_others(*{hows})\n"
+
+
+LET_GO = """
+leave.set()
+for thread in threads:
+    thread.join()
+print(visit("reading"), visit("writing"), visit("turn"))
+"""
+
+
+def test_a_lock_that_others_read_is_free_in_the_child():
+    assert run(held("reading", "reading") + "in_child(WRITE, READ, TURN)" + LET_GO) == ["free free free"] * 2
+
+
+def test_a_lock_that_another_writes_is_torn_in_the_child_until_all_is_replaced():
+    said = run(held("writing") + "in_child(READ, WRITE, TURN, REPLACE, READ, WRITE)" + LET_GO)
+    assert said == ["torn torn free free free free", "free free free"]
+
+
+def test_a_turn_that_another_takes_is_free_in_the_child():
+    assert run(held("turn") + "in_child(TURN, READ, WRITE)" + LET_GO) == ["free free free"] * 2
+
+
+def test_a_lock_that_was_torn_stays_so_in_a_grandchild():
+    script = """
+pid = os.fork()
+if not pid:
+    in_child(READ, WRITE)
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+    assert run(held("writing") + script + LET_GO) == ["torn torn", "free free free"]
+
+
+def test_a_fork_inside_of_a_block_that_reads_or_writes_goes_on_in_both_processes():
+    script = """
+for how in ("reading", "writing"):
+    with getattr(lock, how)():
+        pid = os.fork()
+        if not pid:
+            signal.alarm(30)
+            print(visit("reading"), end=" ")
+    if not pid:
+        print(visit("reading"), visit("writing"), flush=True)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    print(visit("reading"), visit("writing"), flush=True)
+"""
+    assert run(script) == ["free free free", "free free", "torn torn torn", "free free"]
+
+
+@pytest.mark.parametrize(
+    ("outside", "inside", "found"),
+    [
+        ("reading", "reading", "free"),
+        ("reading", "writing", "inside"),
+        ("writing", "reading", "inside"),
+        ("writing", "writing", "inside"),
+    ],
+)
+def test_a_handler_that_comes_in_between_does_not_wait_for_its_own_thread(outside, inside, found):
+    script = f"""
+signal.signal(signal.SIGTERM, lambda *_: print(visit({inside!r}), flush=True))
+waiting = None
+with lock.{outside}():
+    if {outside == "reading"}:  # a writer waits, and those who come to read later wait for it
+        waiting = threading.Thread(target=lambda: visit("writing"))
+        waiting.start()
+        while not lock._n_to_write:
+            pass
+    signal.raise_signal(signal.SIGTERM)
+if waiting:
+    waiting.join()
+print(visit("reading"), visit("writing"))
+"""
+    assert run(script) == [found, "free free"]
