@@ -39,7 +39,7 @@ A reader that has seen enough (`| head`) ends a command quietly, with 0. Errors 
 comes from, set `POLYAFOREST_TRACEBACK=1`.
 
 What comes from data and files (names of columns, keys, ids, paths) is shown with control characters spelled out, such
-as `\\x1b`, `\\n` or `\\u202e`, so that nothing in it can act on your terminal or forge a line of a report; letters of all
+as `\\x1b`, `\\n` or `\\u202e`: nothing in it can act on your terminal or forge a line of a report. Letters of all
 scripts and emoji stay. Names of more than 80 characters are shown without their middle. JSON writes such characters as
 `\\u` escapes and reads the same. CSV and TSV are exact in files and pipes, and spelled out on a terminal. Cells that
 begin with `=`, `+`, `-` or `@` are exact, too: if you open results in a spreadsheet, which would run them as formulas,

@@ -1,4 +1,4 @@
-"""Paths that are pipes, devices and directories: told at once, and never waited for; interpreters without docstrings."""
+"""Pipes, devices and directories in place of files are told at once and never waited for; python -OO has all help."""
 
 import os
 import subprocess

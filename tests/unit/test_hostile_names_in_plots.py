@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from polyaforest import BatchMPF, plots
 
 NAMES = [
-    "$a^$", r"$\frac$", "_hidden", "a_b^c", "two\nlines", "\x1b[31m\x00", "x" * 5000, "日本", "👩‍💻", "\u202eabc", "עברית", ""
+    "$a^$", r"$\frac$", "_hidden", "a_b^c", "two\nlines", "\x1b[31m\x00", "x" * 5000,
+    "日本", "👩‍💻", "\u202eabc", "עברית", ""
 ]  # fmt: skip
 ROWS = np.random.default_rng(0).normal(size=(60, 2))
 
