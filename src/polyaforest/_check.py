@@ -8,17 +8,18 @@ links are followed 1, 2, 4, ... at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from polyaforest._arrays import NONE, Array, Forest, Points
+from polyaforest._schema import MOST_COUNTED
 
 # The type of each array and its axes. Letters are lengths that arrays share: T trees, C node slots, D features, W
 # dimensions of a box, P slots for points.
-_Layout: TypeAlias = dict[str, tuple[Any, str]]
-_FOREST_LAYOUT: _Layout = {
+Layout: TypeAlias = dict[str, tuple[Any, str]]
+_FOREST_LAYOUT: Layout = {
     "left": (np.int32, "TC"),
     "right": (np.int32, "TC"),
     "parent": (np.int32, "TC"),
@@ -35,7 +36,7 @@ _FOREST_LAYOUT: _Layout = {
     "rng": (np.uint64, "T4"),
     "domain": (np.float64, "2D"),
 }
-_POINTS_LAYOUT: _Layout = {
+POINTS_LAYOUT: Layout = {
     "values": (np.float64, "PD"),
     "head": (np.int32, "TC"),
     "links": (np.int32, "TP3"),
@@ -60,6 +61,7 @@ def check_forest(
     lifetime: float | None = None,
     max_depth: int | None = None,
     alike: bool = True,
+    largest: float = np.inf,
 ) -> None:
     """Raise `CorruptForestError`, naming tree and node, unless the arrays of `forest` agree with each other.
 
@@ -81,8 +83,10 @@ def check_forest(
         No node may lie deeper.
     alike : bool, default=True
         Whether all trees must have counted as many points; those grown on samples of their own need not.
+    largest : float, optional
+        No bound of a box or of the domain, and no value of a point, may be larger in size.
     """
-    lengths = _check_layout(forest, _FOREST_LAYOUT, {})
+    lengths = check_layout(forest._asdict(), _FOREST_LAYOUT, {})
     _check_lengths(lengths)
     _check_domain(forest)
     _check_sizes(forest)
@@ -106,6 +110,7 @@ def check_forest(
         _check_rows(nodes, rows)
     if points is not None:
         _check_points(nodes, points, held, lengths, alike)
+    _check_extent(forest, points, largest)
 
 
 class _Nodes(NamedTuple):
@@ -203,11 +208,13 @@ def _is_circling(up: Array) -> Array:
 # ---- lengths, and what trees have besides nodes ---------------------------------------------------------------------
 
 
-def _check_layout(arrays: Forest | Points, layout: _Layout, lengths: dict[str, int]) -> dict[str, int]:
-    """Types and shapes. Returns the lengths of all axes, those known before included."""
+def check_layout(arrays: Mapping[str, Any], layout: Layout, lengths: dict[str, int]) -> dict[str, int]:
+    """Types and shapes of all `arrays`. Returns the lengths of all axes, those known before included."""
     known = dict(lengths)
-    for name, (dtype, axes) in layout.items():
-        array = getattr(arrays, name)
+    for name, array in arrays.items():
+        if name not in layout:
+            raise CorruptForestError(f"array {name}: is not part of this format version")
+        dtype, axes = layout[name]
         if not isinstance(array, np.ndarray) or array.dtype != dtype:
             kind = getattr(array, "dtype", type(array).__name__)
             raise CorruptForestError(f"array {name}: is of type {kind}, not {np.dtype(dtype)}")
@@ -231,14 +238,24 @@ def _check_lengths(lengths: dict[str, int]) -> None:
 
 
 def _check_domain(forest: Forest) -> None:
-    """The known world is a finite box; that of a Mondrian tree may be the empty one."""
+    """The known world is a finite box. That of Mondrian trees may be empty, in all features or in those added last."""
     low, high = forest.domain
-    if forest.lower.shape[2] and (low == np.inf).all() and (high == -np.inf).all():
-        return
-    bad = ~((low > -np.inf) & (low <= high) & (high < np.inf))
+    is_empty = (low == np.inf) & (high == -np.inf) & (forest.lower.shape[2] > 0)
+    is_empty &= is_empty[::-1].cumprod(dtype=np.bool_)[::-1]
+    bad = ~((low > -np.inf) & (low <= high) & (high < np.inf)) & ~is_empty
     if bad.any():
         k = _first(bad)
         raise CorruptForestError(f"array domain: the bounds of feature {k} are {low[k]} and {high[k]}")
+
+
+def _check_extent(forest: Forest, points: Points | None, largest: float) -> None:
+    """No value is so large that lengths could overflow; infinite bounds of the domain are those of an empty one."""
+    parts = {"lower": forest.lower, "upper": forest.upper, "domain": forest.domain[np.isfinite(forest.domain)]}
+    if points is not None:
+        parts["values"] = points.values
+    for name, part in parts.items():
+        if not (np.abs(part) <= largest).all():  # which NaN is not
+            raise CorruptForestError(f"array {name}: has values beyond {largest:g}, or NaN")
 
 
 def _check_sizes(forest: Forest) -> None:
@@ -388,7 +405,9 @@ def _check_cuts(nodes: _Nodes) -> None:
 def _check_times(nodes: _Nodes, lifetime: float | None) -> None:
     """Nodes are cut one after another on the way down, and before the lifetime ends, which it does for all leaves."""
     time, ends = nodes.time[nodes.used], nodes.time[nodes.leaves]
-    nodes.refuse(~(time > 0), nodes.used, lambda i: f"its time {time[i]} is not positive")
+    # Where weights and sides are huge, times underflow to 0; but the lifetime is positive.
+    nodes.refuse(~(time >= 0), nodes.used, lambda i: f"its time {time[i]} is not positive or 0")
+    nodes.refuse(~(ends > 0), nodes.leaves, lambda i: f"its time {ends[i]} is not positive")
     born = np.append(nodes.time, 0.0)[nodes.up[nodes.used]]
     nodes.refuse(time < born, nodes.used, lambda i: f"its time {time[i]} is before its parent's {born[i]}")
     last = ends[:1] if lifetime is None else np.array([lifetime])  # empty trees have no leaves
@@ -400,6 +419,7 @@ def _check_times(nodes: _Nodes, lifetime: float | None) -> None:
 def _check_counts(nodes: _Nodes) -> None:
     n, least = nodes.counts[nodes.used], 1 if nodes.boxed else 0
     nodes.refuse(n < least, nodes.used, lambda i: f"its count {n[i]} is less than {least}")
+    nodes.refuse(n > MOST_COUNTED, nodes.used, lambda i: f"its count {n[i]} is more than {MOST_COUNTED}")
     n_all, n_left, n_right = (nodes.counts[j] for j in (nodes.inner, *nodes.children))
     nodes.refuse(
         n_all != n_left + n_right,  # a sum too large for its type turns negative, and is found out as well
@@ -411,7 +431,7 @@ def _check_counts(nodes: _Nodes) -> None:
 def _check_totals(nodes: _Nodes, alike: bool) -> None:
     """All trees have counted as many points outside, and as many in all if they are to be `alike`."""
     inside, outside = nodes.counts[nodes.roots], nodes.forest.outside
-    bad = (outside != 0) if nodes.boxed else (outside < 0)
+    bad = (outside != 0) if nodes.boxed else (outside < 0) | (outside > MOST_COUNTED - inside)
     _refuse_trees(nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside")
     bad = outside != outside[0]
     _refuse_trees(nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside, in tree 0 {outside[0]}")
@@ -606,7 +626,7 @@ class _Lists(NamedTuple):
 
 def _check_points(nodes: _Nodes, points: Points, held: Array | None, lengths: dict[str, int], alike: bool) -> None:
     """Every point held is in one list of each tree, that of its leaf; counts and boxes are those of the points."""
-    lengths = _check_layout(points, _POINTS_LAYOUT, lengths)
+    lengths = check_layout(points._asdict(), POINTS_LAYOUT, lengths)
     n_slots = lengths["P"]
     slots = _check_held(np.arange(n_slots) if held is None else held, n_slots)
     if not nodes.boxed:

@@ -179,14 +179,24 @@ class Holdings:
 
     def check(self) -> None:
         """Raise unless what was restored can be what a stream holds."""
-        if not len(self.arrivals) == len(self.ranks) == len(self.times):
-            raise ValueError("its points have not all an arrival, a rank and a time")
         if len(self) != len(self.held):
             raise ValueError("two of its points have the same key")
         arrivals = self.arrivals[self.held]
         if len(set(arrivals.tolist())) < len(arrivals) or (arrivals < 0).any() or (arrivals >= self.n_seen).any():
             raise ValueError("the arrivals of its points are not distinct numbers of what has come")
-        ranks = self.ranks[self.held]
+        ranks, times = self.ranks[self.held], self.times[self.held]
+        is_free = self.arrivals == NONE
+        if (self.ranks[is_free] != 0).any() or (self.times[is_free] != 0).any():
+            raise ValueError("slots of points that have left are not empty")
+        if not self.clock < math.inf or (times > self.clock).any():  # which NaN is not
+            raise ValueError("its clock is behind the times of its points, or shows no time")
+        highest = math.inf if self.policy.is_random else self.clock if self.policy.needs_times else self.n_seen
+        if not self.floor <= highest:
+            raise ValueError(f"it has turned away a point of rank {self.floor}, and none can have had it")
+        if np.isinf(times).any() or np.isnan(ranks).any() or (self.policy.needs_times and np.isnan(times).any()):
+            raise ValueError("its points have ranks and times that are no numbers")
+        if not self.policy.is_random and (ranks != self.policy.ranks(arrivals, times, np.empty(0))).any():
+            raise ValueError("the ranks of its points are not those that its window gives them")
         is_due = (ranks > self.policy.floor(self.clock)) & (ranks >= self.floor)
         if len(self) > self._most or not is_due.all():
             raise ValueError("it holds points that its window would not")

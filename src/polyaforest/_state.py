@@ -35,7 +35,11 @@ def packed(name: str, parts: Forest | Points) -> Arrays:
 
 def unpacked(name: str, arrays: Arrays, kind: type[Tuple]) -> Tuple:
     """The tuple whose arrays were `packed`."""
-    return kind(**{field: arrays[f"{name}/{field}"] for field in kind._fields})
+    known = {f"{name}/{field}": field for field in kind._fields}
+    unknown = [field for field in arrays if field.startswith(f"{name}/") and field not in known]
+    if unknown:
+        raise ValueError(f"array {unknown[0]}: is not part of this format version")
+    return kind(**{field: arrays[place] for place, field in known.items()})
 
 
 def encode(value: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from polyaforest import _engine as engine
+from polyaforest import _schema as schema
 from polyaforest._arrays import (
     EVERY,
     NONE,
@@ -32,16 +33,16 @@ from polyaforest._arrays import (
     pad_points,
 )
 from polyaforest._calibration import LEAST_ROWS
-from polyaforest._check import check_forest
+from polyaforest._check import POINTS_LAYOUT, Layout, check_forest, check_layout
 from polyaforest._files import Arrays, Header
 from polyaforest._holdings import Holdings, Key, Schedule
 from polyaforest._plan import Plan, empty_box, unmeasured, weighting_of_rows
 from polyaforest._state import decode, encode, pack_keys, packed, unpack_keys, unpacked
-from polyaforest._validation import all_or_nothing
+from polyaforest._validation import LARGEST, all_or_nothing, read_weights
 from polyaforest.kernels.online import Limits
 from polyaforest.kernels.samples import NO_BAR, Samples
 from polyaforest.kernels.stream import Chunk, Scoring
-from polyaforest.retention import Policy, Reservoir, Window
+from polyaforest.retention import Policy, Window
 from polyaforest.thresholds import Judgements, RunningCalibration
 
 WARM_UP = 256  # arrivals after which the weights of features are settled
@@ -51,6 +52,34 @@ _SCORES = {
     "multiscale": SCORE_CELLS,
     "mass": SCORE_MASS,
     "log_mass": SCORE_LOG_MASS,
+}
+_STATE = schema.record(
+    {
+        "policy": schema.policy,
+        "score": schema.one_of(*_SCORES),
+        "max_depth": schema.either(schema.nothing, schema.whole(0, None)),
+        "n_seen": schema.whole(),
+        "next_birth": schema.whole(0, WARM_UP),
+        "has_fixed_weights": schema.flag,
+        "n_judges": schema.whole(1, None),
+    },
+    optional=["n_judges"],  # before there were any
+)
+_LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the score, J scores; W weights, K bytes
+    "lifetime": (np.float64, ""),
+    "grid": (np.float64, "L"),
+    "rng": (np.uint64, "4"),
+    "clock": (np.float64, ""),
+    "floor": (np.float64, ""),
+    "arrivals": (np.int64, "P"),
+    "ranks": (np.float64, "P"),
+    "times": (np.float64, "P"),
+    "keys": (np.uint8, "K"),
+    "fixed": (np.float64, "W"),
+    "sizes": (np.int64, "T"),
+    "seeds": (np.uint64, "T"),
+    "judges": (np.int64, "J"),
+    "judging": (np.float64, "J"),
 }
 
 
@@ -112,7 +141,7 @@ class Stream:
         header = {
             "policy": encode(rules.policy),
             "score": rules.score,
-            "max_depth": plan.max_depth,
+            "max_depth": None if plan.max_depth is None else int(plan.max_depth),
             "n_seen": holdings.n_seen,
             "next_birth": self.next_birth,
             "has_fixed_weights": plan.weighting.fixed is not None,
@@ -140,7 +169,11 @@ class Stream:
     def of_state(cls, header: Header, arrays: Arrays, forest: Forest, prior: Prior, lifetimes: Array) -> Self:
         """The stream that `state` told of, going on with `forest`."""
         part = {name.removeprefix("stream/"): array for name, array in arrays.items() if name.startswith("stream/")}
-        weighting = unmeasured(forest.domain.shape[1], part["fixed"] if header["has_fixed_weights"] else None)
+        n_features = forest.domain.shape[1]
+        _STATE(header, "stream")
+        n_fixed = n_features if header["has_fixed_weights"] else 0
+        check_layout(part, _LAYOUT, {"T": len(forest.left), "L": len(lifetimes), "W": n_fixed})
+        weighting = unmeasured(n_features, read_weights(part["fixed"], n_features) if n_fixed else None)
         plan = Plan(
             len(forest.left),
             float(part["lifetime"]),
@@ -177,42 +210,64 @@ class Stream:
 
     def check(self) -> None:
         """Raise unless trees, points and holdings agree with each other and with the rules."""
-        rules, plan, holdings = self.rules, self.rules.plan, self.holdings
+        plan, holdings = self.rules.plan, self.holdings
         points, held = (self.points, holdings.held) if self.keeps_points else (None, None)
-        alike = not self.is_sampled
         check_forest(
-            self.forest, points=points, held=held, lifetime=plan.lifetime, max_depth=plan.max_depth, alike=alike
+            self.forest,
+            points=points,
+            held=held,
+            lifetime=plan.lifetime,
+            max_depth=plan.max_depth,
+            alike=not self.is_sampled,
+            largest=LARGEST,
         )
         holdings.check()
+        self._check_rules()
+        self._check_progress()
+        n_nodes, n_slots = (self.forest.left.shape[1], holdings.capacity) if self.keeps_points else (0, 0)
+        lengths = {"T": plan.n_trees, "C": n_nodes, "P": n_slots, "D": self.n_features}
+        check_layout(self.points._asdict(), POINTS_LAYOUT, lengths)
+        if holdings.capacity != n_slots:
+            raise ValueError(f"it keeps no points, but has slots for {holdings.capacity}")
+        if self.keeps_points and n_nodes < self.forest.size.max() + engine.ROOM_TO_MOVE:
+            raise ValueError("its trees have no room to change")
         self._check_samples()
-        n_slots, n_features = self.points.values.shape
-        sizes = {"slots": (n_slots, holdings.capacity), "features": (n_features, self.n_features)}
-        if not self.keeps_points:
-            sizes["points in a summary"] = (n_slots + self.points.head.shape[1], 0)
-        for name, (found, wanted) in sizes.items():
-            if found != wanted:
-                raise ValueError(f"its stream has {found} {name}, not {wanted}")
-        if not isinstance(rules.policy, Window | Reservoir | None) or rules.score not in _SCORES:
-            raise ValueError(f"its stream goes by {rules.policy!r} and {rules.score!r}, which is nothing known")
-        if self.rng.shape != (4,) or self.rng.dtype != np.uint64:
-            raise ValueError("the generator of its stream is not one")
-        if len(self.judges) and not 0 <= self.judges.arrivals[0] <= self.judges.arrivals[-1] < holdings.n_seen:
-            raise ValueError("its stream has scores of rows that have not come")
-        if rules.grid.shape != self.lifetimes.shape or not (rules.grid > 0).all():
-            raise ValueError("the times of its score are not positive")
+
+    def _check_rules(self) -> None:
+        """Raise unless the rules are some that a stream can be begun with."""
+        rules = self.rules
+        if rules.policy is None and rules.plan.max_depth is None:
+            raise ValueError("it keeps no points and has no max_depth, so nothing bounds its trees")
+        if not rules.plan.lifetime > 0:
+            raise ValueError(f"its lifetime is {rules.plan.lifetime}")
+        if not self.rng.any():
+            raise ValueError("the state of its generator is all zeros")
+        if not (np.isfinite(rules.grid) & (rules.grid > 0)).all():
+            raise ValueError("the times of its score are not positive and finite")
+
+    def _check_progress(self) -> None:
+        """Raise unless what has come, what is held and what is to come agree."""
+        n_seen, birth, arrivals = self.holdings.n_seen, self.next_birth, self.judges.arrivals
+        is_due = birth & (birth - 1) == 0 and birth // 2 <= n_seen < birth  # after 1, 2, 4, ... arrivals
+        if birth and not is_due:
+            raise ValueError(f"its trees are to be grown anew after {birth} rows, but {n_seen} have come")
+        if self.n_points > n_seen:
+            raise ValueError(f"it has counted {self.n_points} points, but only {n_seen} rows have come")
+        if len(arrivals) and not 0 <= arrivals[0] <= arrivals[-1] < n_seen:
+            raise ValueError("it has scores of rows that have not come")
 
     def _check_samples(self) -> None:
         """Raise unless every tree holds the points that its tickets say."""
-        n_trees, sizes = self.rules.plan.n_trees, self.rules.sizes
-        for name, part, kind in (("sizes", sizes, np.int64), ("seeds", self.seeds, np.uint64)):
-            if part.shape != (n_trees,) or part.dtype != kind:
-                raise ValueError(f"its stream has not one of the {name} of samples for each tree")
-        if (sizes < 1).any() or (self.is_sampled and self.rules.policy is None):
-            raise ValueError("the sizes of its samples are not those of any")
-        if self.is_sampled:
-            is_member = self.points.links[:, self.holdings.held, 2] != NONE
-            if not np.array_equal(is_member, self._is_drawn()):
-                raise ValueError("its trees do not hold the points that were drawn for them")
+        sizes = self.rules.sizes
+        if (sizes < 1).any() or (sizes > EVERY).any():
+            raise ValueError("array sizes: trees must take at least one point")
+        if not self.is_sampled:
+            return
+        if self.rules.policy is None or not self.rules.prior.is_open:
+            raise ValueError("array sizes: the trees of such a stream take every point")
+        is_member = self.points.links[:, self.holdings.held, 2] != NONE
+        if not np.array_equal(is_member, self._is_drawn()):
+            raise ValueError("its trees do not hold the points that were drawn for them")
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 

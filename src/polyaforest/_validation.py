@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from polyaforest._arrays import Array
+from polyaforest._schema import MOST_COUNTED
 
 # The range of values that is measured. Within it all lengths are 0 or at least 1e-116 (one unit in the last place of
 # the smallest value) and at most 2e100; so weights, times and distances, their products and quotients, stay finite.
@@ -207,6 +208,12 @@ def refuse_rows_outside(estimator: BaseEstimator, rows: Array, domain: Array) ->
             f"row {i}, column {column_name(estimator, k)} is {rows[i, k]:g}, outside the domain "
             f"[{domain[0, k]:g}, {domain[1, k]:g}]: widen the domain or leave the row out"
         )
+
+
+def refuse_uncountable(n_seen: int, n_coming: int) -> None:
+    """Raise if rows would be more than can be counted."""
+    if n_seen + n_coming > MOST_COUNTED:
+        raise ValueError(f"{n_seen:,} rows have come, and at most {MOST_COUNTED:,} can be counted: begin a new forest")
 
 
 def read_weights(weights: Any, n_features: int) -> Array:

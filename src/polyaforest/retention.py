@@ -19,6 +19,7 @@ from polyaforest._arrays import Array
 Span: TypeAlias = timedelta | np.timedelta64
 
 _LN2 = math.log(2.0)
+_LEAST_SPAN = 1e-300  # one over it is finite
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,6 @@ def _span(name: str, value: Span | float) -> float:
     if isinstance(value, np.timedelta64):
         value = float(value / np.timedelta64(1, "s"))
     number = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(number, bool) or not isinstance(number, Real) or not 0 < float(number) < math.inf:
+    if isinstance(number, bool) or not isinstance(number, Real) or not _LEAST_SPAN <= float(number) < math.inf:
         raise ValueError(f"{name} must be a positive number or timedelta; got {value!r}")
     return float(number)

@@ -18,6 +18,7 @@ from polyaforest._arrays import Array
 
 AUTO_SHARE = 0.01  # share of the rows that is flagged however ordinary they are
 AUTO_RATE = 0.001  # share of normal rows that the tail beyond the bulk may claim
+_MOST_SCORE = 2.0  # above any probability, rounding included
 _LEAST_TO_JUDGE = 100  # scores that a stream must have given before it flags any
 
 
@@ -146,6 +147,12 @@ def benjamini_hochberg(p_values: Array, rate: float) -> Array:
     return np.asarray(p_values <= ascending[small[-1]])
 
 
+def check_scores(name: str, scores: Array) -> None:
+    """Raise unless scores from a file can be those of rows, or a line between them: probabilities or logs of them."""
+    if not (scores <= _MOST_SCORE).all():  # which NaN is not
+        raise ValueError(f"array {name}: a score must be a probability or the logarithm of one")
+
+
 class Judgements(NamedTuple):
     """What a stream says of rows as they come; arrays of shape (n_rows,)."""
 
@@ -187,6 +194,7 @@ class RunningCalibration:
         calibration = cls(n)
         if len(scores) > n:
             raise ValueError(f"there are {len(scores)} scores to calibrate with, more than {n}")
+        check_scores("judging", scores)
         numbers, values = calibration._read(scores, arrivals)
         calibration._by_arrival.update(zip(numbers, values, strict=True))
         calibration._ascending = sorted(values)

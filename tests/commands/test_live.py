@@ -195,8 +195,8 @@ def test_a_damaged_model_is_refused(tmp_path):
     with sqlite3.connect(tmp_path / "m") as file:
         file.execute("UPDATE models SET model = substr(model, 1, 1000) WHERE key = 'a'")
     file.close()
-    with Stock(tmp_path / "m", forest) as stock, pytest.raises(ModelFileError):
-        stock["a"]
+    with pytest.raises(ModelFileError, match="the model of 'a'"):
+        read_model(tmp_path / "m", "a")
 
 
 # ---- lines -----------------------------------------------------------------------------------------------------------

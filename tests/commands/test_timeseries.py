@@ -501,7 +501,7 @@ def test_another_detector_is_not_a_series(tmp_path):
         (lambda m: m.partial_fit(NOISE[:2], times=[1e6]), "one time for each of the 2 rows"),
         (lambda m: m.partial_fit(NOISE[:2, :1], times=[1e6, 2e6]), "1 features"),
         (lambda m: m.partial_fit([[0.0, np.inf]], times=[1e6]), "row 0, column 1 is inf"),
-        (lambda m: m.partial_fit([[0.0, 7e299]], times=[1e6]), r"row 0, column 'x1' .* rescale"),
+        (lambda m: m.partial_fit([[0.0, 7e99]], times=[1e6]), r"row 0, column 'x1' .* rescale"),
         (lambda m: m.partial_fit(NOISE[:2], times=[1e6, 2e6], keys=["a", "a"]), "'a' is held already"),
         (lambda m: m.partial_fit(NOISE[:2], times=[1e6, 2e6], keys=["b", 49]), "49 is held already"),
         (lambda m: m.explain(NOISE[:1], times=[1e6]), "row 0 would end no whole shingle"),

@@ -77,12 +77,14 @@ def _forget_rows(path: str, out: str, wanted: Sequence[str], missing_ok: bool) -
 
 def _forget_in_stock(path: str, wanted: Sequence[str], streams: Sequence[str], missing_ok: bool) -> None:
     """Take rows and whole streams out of a file that holds many models; all of it or, on any error, nothing."""
-    from polyaforest.live.stock import Stock
+    from polyaforest.live.stock import Stock, read_damaged
 
-    with Stock(path, _make_nothing) as stock:
-        unknown = [key for key in streams if key not in stock.keys]
+    with Stock(path, _make_nothing, tell=options.say) as stock:
+        aside = read_damaged(path)
+        unknown = [key for key in streams if key not in stock.keys and key not in aside]
         _refuse(path, "stream", unknown, missing_ok)
-        held, missing = _found_in_streams(path, wanted, [key for key in stock.keys if key not in streams])
+        held, missing, damaged = _found_in_streams(path, wanted, [key for key in stock.keys if key not in streams])
+        _tell_of_damaged(path, {**{key: aside[key] for key in aside if key not in streams}, **damaged}, wanted)
         _refuse(path, "row", missing, missing_ok)
         for key, rows in held.items():
             stock[key].detector.delete(rows)
@@ -98,18 +100,34 @@ def _forget_in_stock(path: str, wanted: Sequence[str], streams: Sequence[str], m
 
 def _found_in_streams(
     path: str, wanted: Sequence[str], streams: Sequence[str]
-) -> tuple[dict[str, list[int | str]], list[str]]:
-    """The keys of the rows that go by the names wanted, by stream, and those names that no row goes by."""
+) -> tuple[dict[str, list[int | str]], list[str], dict[str, str]]:
+    """The keys of the rows that go by the names wanted, by stream; names that no row goes by; and damaged models."""
+    from polyaforest import ModelFileError
     from polyaforest.live.stock import read_model
 
     held: dict[str, list[int | str]] = {}
+    damaged: dict[str, str] = {}
     missing = set(wanted)
     for key in streams if wanted else ():
-        rows, unknown = _found(wanted, read_model(path, key).keys_)
+        try:
+            keys = read_model(path, key).keys_
+        except ModelFileError as problem:
+            damaged[key] = str(problem)
+            continue
+        rows, unknown = _found(wanted, keys)
         missing &= set(unknown)
         if rows:
             held[key] = rows
-    return held, [name for name in wanted if name in missing]
+    return held, [name for name in wanted if name in missing], damaged
+
+
+def _tell_of_damaged(path: str, damaged: dict[str, str], wanted: Sequence[str]) -> None:
+    """Say which streams cannot be searched for rows."""
+    for key, reason in damaged.items() if wanted else ():
+        options.say(
+            f"{reason}. Nobody can tell which rows it holds. To forget all of it: polyaforest forget -m {path} "
+            f"--whole-stream {key!r}"
+        )
 
 
 def _make_nothing() -> NoReturn:

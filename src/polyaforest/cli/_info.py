@@ -45,7 +45,7 @@ def facts_of_file(path: str, key: str | None = None) -> dict[str, Any]:
     import os
 
     from polyaforest.cli._models import read_detector
-    from polyaforest.live.stock import is_stock, read_notes
+    from polyaforest.live.stock import is_stock, read_damaged, read_notes
 
     about: dict[str, Any] = {"file": path, "bytes": os.path.getsize(path)}
     if not is_stock(path):
@@ -53,7 +53,7 @@ def facts_of_file(path: str, key: str | None = None) -> dict[str, Any]:
         return {**about, "format_version": format_version(path), **facts}
     notes, keys = read_notes(path)
     if key is None and keys != [""]:  # a stream without keys has the empty one
-        return {**about, "kind": "streams", "keys": keys, "notes": notes}
+        return {**about, "kind": "streams", "keys": keys, "damaged": read_damaged(path), "notes": notes}
     facts = facts_of(read_detector(path, key))
     return {**about, "format_version": None, **facts, "notes": {**notes, **facts["notes"]}}
 
@@ -153,6 +153,7 @@ def _streams_in_words(facts: dict[str, Any]) -> list[str]:
     return [
         f"{printable(facts['file'])}: models of streams by key, as `watch --key` keeps them.",
         _line("keys", f"{len(facts['keys']):,}: {_listed(facts['keys'])}"),
+        *(_line("damaged", f"{key!r}, set aside: {reason}") for key, reason in facts["damaged"].items()),
         *_notes(facts),
         _line("file", _size(facts["bytes"])),
     ]

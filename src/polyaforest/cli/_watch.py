@@ -219,7 +219,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     )
     source = open_source(where, follow=given["follow"])
     stack.callback(source.close)
-    stock = stack.enter_context(Stock(given["model"], make, given["memory"] * 2**20))
+    stock = stack.enter_context(Stock(given["model"], make, given["memory"] * 2**20, tell=options.say))
     settings = _settings(given)
     _refuse_other_settings(stock.notes.get("settings"), settings, given["model"])
     merge = None

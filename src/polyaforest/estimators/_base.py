@@ -14,9 +14,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from polyaforest import _schema as schema
 from polyaforest._arrays import Array, Forest, LeafTable, Posterior, Prior
 from polyaforest._calibration import n_to_calibrate, some_rows
-from polyaforest._check import check_forest
+from polyaforest._check import Layout, check_forest, check_layout
 from polyaforest._files import Arrays, Header, Place, read_model, write_model
 from polyaforest._locks import Guarded
 from polyaforest._mixture import Masses, Moments, moments
@@ -36,6 +37,7 @@ from polyaforest.thresholds import (
     Judgements,
     auto_threshold,
     benjamini_hochberg,
+    check_scores,
     conformal_p_values,
     conformal_threshold,
 )
@@ -48,6 +50,21 @@ _DOUBT = 1e-9  # by which share surprise and score, which are worked out in diff
 _THRESHOLD_ROWS = 4096  # rows whose scores place the automatic threshold
 _ROWS_OF_MASSES = 2048  # rows whose masses are looked up, tree by tree, at a time
 Tabulate = Callable[[Posterior], LeafTable]
+_STATE: dict[str, schema.Rule] = {  # what the header of every forest says
+    "detector": schema.text,
+    "parameters": schema.mapping,
+    "n_features": schema.n_features,
+    "feature_names": schema.either(schema.nothing, schema.names),
+    "is_open": schema.flag,
+    "notes": schema.mapping,  # models written before there were any have none
+}
+_LAYOUT: Layout = {  # arrays that do not make up the trees; L lifetimes, N scores, Q quantiles, D features
+    "prior_strength": (np.float64, ""),
+    "offset": (np.float64, ""),
+    "lifetimes": (np.float64, "L"),
+    "quantiles": (np.float64, "QD"),
+    "calibration": (np.float64, "N"),
+}
 _ROUNDING = 1 - 1e-12  # keeps a mass from falling below its own logarithm's exponential
 
 
@@ -83,6 +100,7 @@ class PolyaForest(Guarded, OutlierMixin, BaseEstimator):
         "n_jobs": [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None],
     }
 
+    _has_boxes: ClassVar[bool] = False  # whether nodes know the bounding box of their points
     _trees_count_alike: ClassVar[bool] = True  # whether all trees count as many rows
     _lifetimes: ClassVar[dict[str, Array]]  # times behind each score that has any, in units of the weighting
     _grids: ClassVar[list[Array]]  # all of these times, and those of streams
@@ -182,24 +200,31 @@ class PolyaForest(Guarded, OutlierMixin, BaseEstimator):
         numbers |= {name: part for name, part in known.items() if part is not None}
         return header, {**numbers, "lifetimes": self.lifetimes_, **packed("forest", self.forest_)}
 
+    _rules_of_state: ClassVar[dict[str, schema.Rule]] = {}  # of what a header says beside what all of them do
+    _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest",)
+
     @classmethod
     def _of_state(cls, header: Header, arrays: Arrays) -> Self:
-        if header["detector"] != cls.__name__:
-            raise ValueError(f"it holds a {header['detector']}, not a {cls.__name__}")
+        if header.get("detector") != cls.__name__:
+            raise ValueError(f"it holds a {header.get('detector')}, not a {cls.__name__}")
+        rules = {**_STATE, **cls._rules_of_state, "parameters": schema.parameters(cls._get_param_names())}
+        schema.record(rules, optional=["notes"])(header, "")
+        own = {name: part for name, part in arrays.items() if name.partition("/")[0] not in cls._groups_of_arrays}
+        check_layout(own, _LAYOUT, {"D": header["n_features"]})
         forest = cls(**{name: decode(value) for name, value in header["parameters"].items()})
         forest._validate_params()
         forest.n_features_in_ = header["n_features"]
         if header["feature_names"] is not None:
             forest.feature_names_in_ = np.array(header["feature_names"], dtype=object)
         forest.forest_, forest.lifetimes_ = unpacked("forest", arrays, Forest), arrays["lifetimes"]
-        forest.prior_ = Prior(float(arrays["prior_strength"]), bool(header["is_open"]))
+        forest.prior_ = Prior(float(arrays["prior_strength"]), header["is_open"])
         offset = float(arrays["offset"])
         forest._offset, forest._posterior = None if np.isnan(offset) else offset, None
         forest._quantiles, forest._calibration = arrays.get("quantiles"), arrays.get("calibration")
-        forest._notes = header.get("notes", {})  # models written before there were any have none
-        if not isinstance(forest._notes, dict):
-            raise ValueError(f"its notes are {forest._notes!r}")
+        forest._notes = header.get("notes", {})
         forest._check()
+        if header.get("stream") is None and (forest._offset is None or not forest.forest_.size.all()):
+            raise ValueError("it follows no stream, but its forest is empty or has no offset")
         return forest
 
     def _check(self) -> None:
@@ -209,25 +234,22 @@ class PolyaForest(Guarded, OutlierMixin, BaseEstimator):
             raise ValueError(f"its forest has {self.forest_.weights.shape[1]} features, not {self.n_features_in_}")
         if "feature_names_in_" in vars(self) and len(self.feature_names_in_) != self.n_features_in_:
             raise ValueError("the number of its feature names is not that of its features")
-        if not np.finfo(np.float64).tiny <= self.prior_.strength < np.inf:
+        if self.forest_.lower.shape[2] != (self.n_features_in_ if self._has_boxes else 0):
+            raise ValueError(f"its trees are not those of a {type(self).__name__}")
+        if not SMALLEST <= self.prior_.strength <= LARGEST:
             raise ValueError(f"its prior strength is {self.prior_.strength}")
         if self._quantiles is not None:
             self._check_quantiles(self._quantiles)
-        calibration = self._calibration
-        if calibration is not None and (
-            calibration.ndim != 1 or calibration.dtype != np.float64 or np.isnan(calibration).any()
-        ):
-            raise ValueError("the scores that it was calibrated with are not scores")
+        if self._calibration is not None:
+            check_scores("calibration", self._calibration)
+        if self._offset is not None:
+            check_scores("offset", np.array([self._offset]))
         times = self.lifetimes_
-        if (
-            times.ndim != 1
-            or not times.size
-            or not (np.isfinite(times) & (times > 0) & (np.diff(times, prepend=0) > 0)).all()
-        ):
-            raise ValueError("the lifetimes of its score are not ascending")
+        if not times.size or not (np.isfinite(times) & (times > 0) & (np.diff(times, prepend=0) > 0)).all():
+            raise ValueError("the lifetimes of its score are not positive, finite and ascending")
 
     def _check_trees(self) -> None:
-        check_forest(self.forest_, alike=self._trees_count_alike)
+        check_forest(self.forest_, alike=self._trees_count_alike, largest=LARGEST)
 
     # ---- scikit-learn's words ---------------------------------------------------------------------------------------
 
@@ -601,8 +623,8 @@ class PolyaForest(Guarded, OutlierMixin, BaseEstimator):
     def _check_quantiles(self, quantiles: Array) -> None:
         from polyaforest._reference import N_QUANTILES
 
-        if quantiles.shape != (N_QUANTILES, self.n_features_in_) or quantiles.dtype != np.float64:
-            raise ValueError("the quantiles of its rows are not those of its features")
+        if len(quantiles) != N_QUANTILES or not (np.abs(quantiles) <= LARGEST).all():  # which NaN is not
+            raise ValueError(f"array quantiles: it must hold {N_QUANTILES} finite values of each feature")
 
     def _note_what_is_usual(self, rows: Array) -> None:
         from polyaforest._reference import quantiles_of

@@ -17,6 +17,7 @@ from polyaforest._validation import (
     read_domain,
     read_rows,
     refuse_rows_outside,
+    refuse_uncountable,
 )
 from polyaforest.estimators._base import PolyaForest, kernels
 
@@ -135,7 +136,7 @@ class BatchMPF(PolyaForest):
     def n_points_(self) -> int:
         """Rows counted, those beyond the domain included."""
         check_is_fitted(self)
-        return int(self.forest_.counts[0, 0] + self.forest_.outside[0])
+        return int(self.forest_.counts[0, self.forest_.root[0]] + self.forest_.outside[0])
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -261,7 +262,8 @@ class BatchMPF(PolyaForest):
 
     def _with_counts(self, counts: Array, outside: Array) -> Forest:
         """The forest with these counts added to its own."""
-        forest = self.forest_
+        forest, root = self.forest_, self.forest_.root[0]
+        refuse_uncountable(int(forest.counts[0, root] + forest.outside[0]), int(counts[0, root] + outside[0]))
         return forest._replace(counts=forest.counts + counts, outside=forest.outside + outside)
 
     def _refuse_other_partition(self, other: BatchMPF) -> None:

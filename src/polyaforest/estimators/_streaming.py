@@ -17,6 +17,7 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from polyaforest import _schema as schema
 from polyaforest._arrays import EVERY, Array, Posterior
 from polyaforest._calibration import n_to_calibrate, some_rows, weights_of_strangers
 from polyaforest._donors import MOST, fill_row, fill_table
@@ -32,6 +33,7 @@ from polyaforest._validation import (
     read_rows,
     read_stamps,
     refuse_rows_outside,
+    refuse_uncountable,
 )
 from polyaforest.retention import Policy, Reservoir, Window, as_policy
 from polyaforest.thresholds import Judgements, conformal_p_values
@@ -183,6 +185,9 @@ class StreamingMPF(PolyaForest):
         "its trees hold the rows that they could be calibrated with. Set false_alarm_rate before fit, or max_samples "
         "to leave each tree some rows to judge; one row is not enough"
     )
+    _has_boxes: ClassVar[bool] = True
+    _rules_of_state: ClassVar[dict[str, schema.Rule]] = {"stream": schema.either(schema.nothing, schema.mapping)}
+    _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest", "points", "stream")
     _trees_count_alike: ClassVar[bool] = False  # on a table; a stream sees to it that its trees do
     _lifetimes: ClassVar[dict[str, Array]] = {
         "multiscale": np.geomspace(0.5, 5, 5),
@@ -579,7 +584,11 @@ class StreamingMPF(PolyaForest):
     def _of_state(cls, header: Header, arrays: Arrays) -> Self:
         forest: Self = super()._of_state(header, arrays)
         forest._stream = None
-        if header["stream"] is not None:
+        if header["stream"] is None:
+            unknown = [name for name in arrays if name.startswith(("points/", "stream/"))]
+            if unknown:
+                raise ValueError(f"array {unknown[0]}: is of a stream, but the forest follows none")
+        else:
             forest._stream = _streams().Stream.of_state(
                 header["stream"], arrays, forest.forest_, forest.prior_, forest.lifetimes_
             )
@@ -626,6 +635,7 @@ class StreamingMPF(PolyaForest):
             part = slice(start, max(stop, start + 1))
             with self._writing(stream) as is_interrupted:
                 came = stream.holdings.n_seen
+                refuse_uncountable(came, len(rows) - start)
                 stream.holdings.refuse_keys(names[start:])
                 labels = names[part], stamps[part]
                 try:

@@ -4,6 +4,12 @@ The file is an SQLite database: a table of models, each as `save` writes it, and
 commits is one transaction. A process that is killed leaves the file as the last commit did, models and notes together;
 so what is noted at a commit, how far into a stream the models have come, is true of all of them. The writer holds a
 lock on a file beside it, so that no second one can begin; others may read what was last committed at any time.
+
+A model that cannot be read costs its own stream only: it is moved to a table of damaged ones, whose bytes stay there
+for whoever wants to look at them until the stream is forgotten, and the stream begins anew.
+
+Anybody may have made the file. So it is opened to be read first, with nothing that its schema could run, and goes no
+further unless that schema is, word for word, the one below: no view, trigger or generated column is ever evaluated.
 """
 
 from __future__ import annotations
@@ -19,24 +25,42 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import count
 from typing import Any, Self
+from urllib.parse import quote
 
 from polyaforest._files import ModelFileError, refuse_irregular
 from polyaforest._load import load
 from polyaforest.live.judging import Detector
 from polyaforest.live.outputs import refuse_place
-from polyaforest.timeseries import SeriesMPF
+from polyaforest.timeseries import EventTracker, SeriesMPF
 
-__all__ = ["Stock", "is_stock", "read_model", "read_notes"]
+__all__ = ["Stock", "is_stock", "read_damaged", "read_model", "read_notes"]
 
 _MAGIC = b"SQLite format 3\0"
 _APPLICATION = 0x504D5046  # "PMPF": whose database it is
 _VERSION = 1
+_MODELS = "CREATE TABLE models (key TEXT PRIMARY KEY, model BLOB NOT NULL)"
+_NOTES = "CREATE TABLE notes (one INTEGER PRIMARY KEY CHECK (one = 1), text BLOB NOT NULL)"
+_DAMAGED = "CREATE TABLE damaged (key, model, reason TEXT NOT NULL)"  # made when the first one is found
+_SCHEMA = {
+    ("table", "models", _MODELS),
+    ("index", "sqlite_autoindex_models_1", None),
+    ("table", "notes", _NOTES),
+}
 _TABLES = f"""
-CREATE TABLE models (key TEXT PRIMARY KEY, model BLOB NOT NULL);
-CREATE TABLE notes (one INTEGER PRIMARY KEY CHECK (one = 1), text BLOB NOT NULL);
+{_MODELS};
+{_NOTES};
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_VERSION};
 """
+_LIMITS = {  # more than any statement of this module needs
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 4096,
+    sqlite3.SQLITE_LIMIT_COLUMN: 16,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 16,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 2,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+}
+_STEPS = 1_000_000  # of SQLite's machine, beyond which a look at a small file is taken to be endless
 _IN_USE = "{name!r} is in use: another watch is writing to it. Stop that one first"
 _SPILLED = 256 * 2**20  # bytes that may be written between commits before the next one is due
 
@@ -60,10 +84,18 @@ class Stock:
         Gives a new detector, for a key that has none yet.
     most : int
         Bytes of models in memory, but for the one in use.
+    tell : callable
+        Takes words for people, about models that cannot be read.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, make: Callable[[], Detector], most: int = 2**30) -> None:
-        self._make, self._most = make, most
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        make: Callable[[], Detector],
+        most: int = 2**30,
+        tell: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        self._make, self._most, self._tell = make, most, tell
         self._models: OrderedDict[str, Entry] = OrderedDict()  # the one used last at the end
         self._sizes: dict[str, int] = {}  # of the models in memory, when they were last asked for
         self._in_use = 0  # their sum
@@ -75,8 +107,12 @@ class Stock:
             if self._path:
                 stack.enter_context(_sole_writer(self._path))
             self._file = stack.enter_context(closing(_open_to_write(self._path)))
-            self.notes: dict[str, Any] = _notes_in(self._file)
-            self._known = {key for (key,) in self._file.execute("SELECT key FROM models")}
+            with _telling(self._path), _bounded(self._file, self._path):
+                self.notes: dict[str, Any] = _notes_in(self._file, self._path)
+                keys, nameless = _keys_in(self._file)
+            self._known = set(keys)
+            for number in nameless:
+                self._set_aside("rowid = ?", number, "its key is not a text")
             self._on_disk = _on_disk(self._path)
             self._kept = stack.pop_all()
 
@@ -90,7 +126,7 @@ class Stock:
         if key in self._models:
             self._models.move_to_end(key)
         else:
-            self._models[key] = _read(self._file, key) if key in self._known else Entry(self._make())
+            self._models[key] = self._read(key) if key in self._known else Entry(self._make())
         self._is_changed.add(key)
         while self._in_use > self._most and len(self._models) > 1:
             self._put_back(*self._models.popitem(last=False))
@@ -124,13 +160,16 @@ class Stock:
 
     def forget(self, key: str) -> None:
         """Take a model out, with all that it has learned."""
-        if key not in self._known and key not in self._models:
+        damaged = _damaged_in(self._file)
+        if key not in self._known and key not in self._models and key not in damaged:
             raise KeyError(f"there is no stream {key!r}. Nothing was forgotten")
         self._models.pop(key, None)
         self._in_use -= self._sizes.pop(key, 0)
         self._known.discard(key)
         self._is_changed.discard(key)
         self._file.execute("DELETE FROM models WHERE key = ?", (key,))
+        if damaged:
+            self._file.execute("DELETE FROM damaged WHERE key = ?", (key,))
 
     def revert(self, key: str) -> None:
         """Go back to the model of a key that was last written to the file; if there is none, to a new one."""
@@ -187,6 +226,25 @@ class Stock:
         with closing(sqlite3.connect(name)) as copy:
             self._file.backup(copy)
 
+    def _read(self, key: str) -> Entry:
+        """The model of a key in the file; a new one, and the old one set aside, if that cannot be read."""
+        try:
+            return _read(self._file, key, self._path)
+        except ModelFileError as problem:
+            self._set_aside("key = ?", key, str(problem))
+            self._known.discard(key)
+            return Entry(self._make())
+
+    def _set_aside(self, where: str, value: str | int, reason: str) -> None:
+        """Move a model that cannot be read to those that are damaged, with the reason, and say so."""
+        with _telling(self._path):
+            if not _has_damaged(self._file):
+                self._file.execute(_DAMAGED)
+            move = f"INSERT INTO damaged SELECT key, model, ? FROM models WHERE {where}"
+            self._file.execute(move, (reason, value))
+            self._file.execute(f"DELETE FROM models WHERE {where}", (value,))
+        self._tell(f"{reason}. It was set aside in the table `damaged` of {self._path!r}, and its stream begins anew")
+
     def _measure(self, key: str) -> None:
         """Note how large a model in memory is now."""
         size = _size(self._models[key].detector)
@@ -230,29 +288,85 @@ def is_stock(path: str | os.PathLike[str]) -> bool:
 
 def read_notes(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[str]]:
     """What was noted at the last commit, and the keys that have models."""
-    with _reading(path) as file:
-        return _notes_in(file), [key for (key,) in file.execute("SELECT key FROM models ORDER BY key")]
+    with _reading(path) as file, _bounded(file, path):
+        return _notes_in(file, os.fspath(path)), sorted(_keys_in(file)[0])
+
+
+def read_damaged(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The keys of the models that were set aside because they cannot be read, and the reasons."""
+    with _reading(path) as file, _bounded(file, path):
+        return _damaged_in(file)
 
 
 def read_model(path: str | os.PathLike[str], key: str) -> Detector:
     """The model of a key as it was last committed."""
     with _reading(path) as file:
-        return _read(file, key).detector
+        return _read(file, key, os.fspath(path)).detector
 
 
-def _read(file: sqlite3.Connection, key: str) -> Entry:
-    found = file.execute("SELECT model FROM models WHERE key = ?", (key,)).fetchone()
+def _read(file: sqlite3.Connection, key: str, name: str) -> Entry:
+    """The model of a key; a ModelFileError that names both if it cannot be used."""
+    with _telling(name):
+        found = file.execute("SELECT typeof(model), model FROM models WHERE key = ?", (key,)).fetchone()
     if found is None:
         raise KeyError(f"there is no stream {key!r}")
-    model = load(BytesIO(found[0]))
-    if not hasattr(model, "judge_then_learn"):
-        raise ModelFileError(f"the model of {key!r} does not follow a stream")
+    kind, blob = found
+    try:
+        if kind != "blob":
+            raise ValueError(f"it is of type {kind}, not a blob")
+        model = load(BytesIO(blob))
+        if not isinstance(model, SeriesMPF) and getattr(model, "_stream", None) is None:
+            raise ValueError("it does not follow a stream")
+        _check_notes_of_stream(model.notes)
+    except ValueError as problem:  # of which ModelFileError is one
+        raise ModelFileError(f"the model of {key!r} in {name!r} cannot be used: {problem}") from problem
     return Entry(model, model.notes)
 
 
-def _notes_in(file: sqlite3.Connection) -> dict[str, Any]:
-    found = file.execute("SELECT text FROM notes").fetchone()
-    notes: dict[str, Any] = {} if found is None else json.loads(found[0])
+def _check_notes_of_stream(notes: dict[str, Any]) -> None:
+    """Raise unless notes are such as a stream is continued by."""
+    if type(notes.get("rows", 0)) is not int:
+        raise ValueError(f"it has counted {notes['rows']!r} rows")
+    if notes.get("events") is not None:
+        EventTracker.of_state(notes["events"])
+
+
+def _keys_in(file: sqlite3.Connection) -> tuple[list[str], list[int]]:
+    """The keys that have models, and the rows whose key is not a text in Unicode."""
+    keys, nameless = [], []
+    for number, kind, key in file.execute("SELECT rowid, typeof(key), CAST(key AS BLOB) FROM models"):
+        try:
+            if kind != "text":
+                raise ValueError(kind)
+            keys.append(key.decode())
+        except ValueError:
+            nameless.append(number)
+    return keys, nameless
+
+
+def _has_damaged(file: sqlite3.Connection) -> bool:
+    """Whether any model was ever set aside."""
+    return bool(file.execute("SELECT count(*) FROM sqlite_master WHERE name = 'damaged'").fetchone()[0])
+
+
+def _damaged_in(file: sqlite3.Connection) -> dict[str, str]:
+    if not _has_damaged(file):
+        return {}
+    rows = file.execute("SELECT CAST(key AS BLOB), CAST(reason AS BLOB) FROM damaged")
+    return {(key or b"").decode(errors="replace"): (reason or b"").decode(errors="replace") for key, reason in rows}
+
+
+def _notes_in(file: sqlite3.Connection, name: str) -> dict[str, Any]:
+    found = file.execute("SELECT CAST(text AS BLOB) FROM notes LIMIT 1").fetchone()
+    try:
+        notes = {} if found is None else json.loads(found[0])
+        if not isinstance(notes, dict):
+            raise ValueError("they are no JSON object")
+    except ValueError as problem:
+        raise ModelFileError(
+            f"the notes in {name!r} are damaged ({problem}), and with them the place in the stream: go back to a copy "
+            "of the file, or begin a new one"
+        ) from problem
     return notes
 
 
@@ -262,9 +376,34 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
     refuse_irregular(name)
     with open(name, "rb"):  # or SQLite would make a new one
         pass
-    with _telling(name), closing(sqlite3.connect(name, isolation_level=None)) as file:
+    with _telling(name), closing(_connect(name, "ro")) as file:
         _check(file, name)
         yield file
+
+
+def _connect(name: str, mode: str) -> sqlite3.Connection:
+    """A connection that trusts nothing in the file; of mode "ro", "rw" or "rwc", which makes a new one."""
+    place = f"file:{quote(os.fsencode(os.path.abspath(name)))}?mode={mode}" if name else ""
+    file = sqlite3.connect(place, isolation_level=None, timeout=0.5, uri=bool(name))
+    for limit, value in _LIMITS.items():
+        file.setlimit(limit, value)
+    file.execute("PRAGMA trusted_schema = OFF")
+    file.execute("PRAGMA cell_size_check = ON")
+    if mode == "ro":
+        file.execute("PRAGMA query_only = ON")
+    return file
+
+
+@contextmanager
+def _bounded(file: sqlite3.Connection, name: str | os.PathLike[str]) -> Iterator[None]:
+    """Break statements off that take more steps than the file has bytes, as no look at an honest one does."""
+    n_bytes = sum(os.path.getsize(part) for part in (os.fspath(name), f"{os.fspath(name)}-wal") if os.path.exists(part))
+    turns = iter(range((_STEPS + n_bytes) // 1000))
+    file.set_progress_handler(lambda: next(turns, None) is None, 1000)
+    try:
+        yield
+    finally:
+        file.set_progress_handler(None, 0)
 
 
 @contextmanager
@@ -283,10 +422,13 @@ def _sole_writer(name: str) -> Iterator[None]:
 
 def _open_to_write(name: str) -> sqlite3.Connection:
     """The database, made if it is not there, with a transaction open."""
+    is_new = not name or not os.path.exists(name) or not os.path.getsize(name)
+    if not is_new:
+        with _reading(name):  # a file of others is not touched
+            pass
     with _telling(name):
-        file = sqlite3.connect(name, isolation_level=None, timeout=0.5)
+        file = _connect(name, "rwc" if is_new else "rw")
         try:
-            is_new = not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if is_new:
                 file.execute("PRAGMA page_size = 16384")  # models are large
             else:
@@ -325,6 +467,11 @@ def _check(file: sqlite3.Connection, name: str) -> None:
         raise ModelFileError(
             f"{name!r} is of version {version}, and this release reads up to {_VERSION}: upgrade polyaforest"
         )
+    with _bounded(file, name):
+        found = file.execute("SELECT type, name, substr(sql, 1, 1000) FROM sqlite_master LIMIT 10").fetchall()
+    if set(found) - {("table", "damaged", _DAMAGED)} != _SCHEMA or len(found) > len(_SCHEMA) + 1:
+        strange = sorted(f"{kind} {of!r}" for kind, of, sql in found if (kind, of, sql) not in _SCHEMA)
+        raise ModelFileError(f"{name!r} has another schema than polyaforest makes: {', '.join(strange) or 'no tables'}")
 
 
 @contextmanager
@@ -333,6 +480,8 @@ def _telling(name: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as problem:
+        if "interrupted" in str(problem):
+            raise ModelFileError(f"{name!r} is damaged: reading it would take longer than any honest file") from None
         if "locked" in str(problem):
             raise BlockingIOError(_IN_USE.format(name=name)) from None
         raise OSError(f"{name!r} cannot be read or written: {problem}") from None

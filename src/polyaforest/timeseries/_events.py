@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from polyaforest import _schema as schema
+
 Blames = Sequence[Mapping[str, float] | None] | Mapping[int, Mapping[str, float]]
 
 
@@ -128,12 +130,41 @@ class EventTracker:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Self:
-        """The tracker that `state` told of."""
+        """The tracker that `state` told of; a ValueError if it is not the state of any."""
+        _STATE(state, "events")
         tracker = cls(state["merge"])
-        tracker._row = None if state["row"] is None else int(state["row"])
+        tracker._row = state["row"]
         if state["event"] is not None:
             tracker._event = Event(*(_decoded(part) for part in state["event"]))
+            _check(tracker._event)
         return tracker
+
+
+_PART = schema.either(
+    schema.record({"is": schema.anything}), schema.record({"float": schema.text}), schema.record({"date": schema.text})
+)
+_STATE = schema.record(
+    {
+        "merge": schema.whole(1),
+        "row": schema.either(schema.nothing, schema.whole()),
+        "event": schema.either(schema.nothing, schema.listed(*[_PART] * len(Event._fields))),
+    }
+)
+
+
+def _check(event: Event) -> None:
+    """Raise unless an event from a file has the parts of one."""
+    for name in ("first", "last", "n_flagged"):
+        schema.whole()(getattr(event, name), f"events.{name}")
+    for name in ("start", "end", "peak"):
+        if not isinstance(getattr(event, name), int | float | str | datetime):
+            raise ValueError(f"header events.{name}: {getattr(event, name)!r} is no time")
+    p_value, score = event.p_value, event.score
+    if type(score) not in (int, float) or not (p_value is None or isinstance(p_value, int | float)):
+        raise ValueError(f"header events: score {score!r} and p-value {p_value!r} are no numbers")
+    schema.mapping(event.blame, "events.blame")
+    for name, bits in event.blame.items():
+        schema.number(bits, f"events.blame.{name}")
 
 
 def find_events(

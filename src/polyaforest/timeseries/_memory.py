@@ -4,18 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isinf
-from typing import Any, Self
+from math import inf
+from typing import Self
 
 import numpy as np
 
+from polyaforest import _schema as schema
 from polyaforest._arrays import NONE, Array
+from polyaforest._check import Layout, check_layout
 from polyaforest._files import Arrays, Header
 from polyaforest._holdings import Key
 from polyaforest._state import pack_keys, unpack_keys
 from polyaforest._validation import LARGEST
 from polyaforest.timeseries._ledger import Ledger
 from polyaforest.timeseries._shingles import Pattern, Track, checked_pattern
+
+_STATE = schema.record(
+    {
+        "pattern": schema.record(
+            {
+                "shingle": schema.whole(1),
+                "max_gap": schema.whole(0),
+                "difference": schema.flag,
+                "calendar": schema.names,
+                "timezone": schema.text,
+            }
+        ),
+        "n_seen": schema.whole(),
+        "is_timed": schema.either(schema.nothing, schema.flag),
+        "weighed_at": schema.whole(),
+    }
+)
+_LAYOUT: Layout = {  # S steps, C channels, N shingles held, M named readings, D features; K bytes
+    "values": (np.float64, "SC"),
+    "numbers": (np.int64, "S"),
+    "since": (np.int64, "S"),
+    "times": (np.float64, "S"),
+    "every": (np.float64, ""),
+    "spans": (np.int64, "N2"),
+    "named": (np.int64, "M"),
+    "names": (np.uint8, "K"),
+    "spread": (np.float64, "D"),
+}
 
 
 @dataclass
@@ -61,66 +91,59 @@ class Memory:
         return header, arrays if self.spread is None else {**arrays, "spread": self.spread}
 
     @classmethod
-    def of_state(cls, header: Header, arrays: Arrays, n_channels: Any, held: Sequence[Key]) -> Self:
+    def of_state(cls, header: Header, arrays: Arrays, n_channels: int, held: Sequence[Key]) -> Self:
         """What `state` told of, beside a forest that holds shingles with the keys `held`."""
+        _STATE(header, "series")
+        pattern = checked_pattern(**header["pattern"])
+        check_layout(arrays, _LAYOUT, {"C": n_channels, "N": len(held), "D": pattern.n_features(n_channels)})
         values, numbers, since, times, every = (arrays[name] for name in Track._fields)
         track = Track(values, numbers, since, times, float(every))
-        pattern = checked_pattern(**header["pattern"])
         counts = {name: header[name] for name in ("n_seen", "is_timed", "weighed_at")}
         memory = cls(pattern, track, spread=arrays.get("spread"), **counts)
-        memory._check(n_channels)
+        memory._check()
         memory._restore(arrays["spans"], arrays["named"], unpack_keys(arrays["names"]), held)
         return memory
 
     def _restore(self, spans: Array, named: Array, names: Sequence[Key], held: Sequence[Key]) -> None:
         """Make the ledger anew."""
         self.ledger = Ledger(self.recent)
-        if named.shape != (len(names),) or named.dtype != np.int64:
-            raise ValueError("its keys are not those of so many readings")
         for number, name in zip(named.tolist(), names, strict=True):
             self.ledger.enter_names([name], number)
-        if spans.shape != (len(held), 2) or spans.dtype != np.int64:
-            raise ValueError(f"it does not tell the readings of its {len(held)} shingles")
         oldest, newest = spans.T.tolist()
         if list(held) != [self.ledger.key_of(last) for last in newest]:
             raise ValueError("the keys of its shingles are not those of their newest readings")
         fewest, most = self.pattern.readings_before_the_newest
         n_before = spans[:, 1] - spans[:, 0]
-        if (n_before < fewest).any() or (n_before > most).any():
+        if (spans < 0).any() or (n_before < fewest).any() or (n_before > most).any():
             raise ValueError("its shingles are made of readings that cannot be theirs")
         self.ledger.enter(oldest, newest, set(held))
         self.ledger.check(self.n_seen)
 
-    def _check(self, n_channels: Any) -> None:
+    def _check(self) -> None:
         """Raise unless steps and scale can be those of a series."""
-        if any(type(count) is not int or count < 0 for count in (n_channels, self.n_seen, self.weighed_at)):
-            raise ValueError("it does not say how many channels and readings it has")
-        n = len(self.track.values)
-        kinds = {"values": np.float64, "numbers": np.int64, "since": np.int64, "times": np.float64}
-        for name, kind in kinds.items():
-            part, shape = getattr(self.track, name), (n, n_channels) if name == "values" else (n,)
-            if part.shape != shape or part.dtype != kind:
-                raise ValueError(f"the {name} of its last steps are of shape {part.shape} and dtype {part.dtype}")
-        self._check_steps(n)
+        if self.weighed_at > self.n_seen:
+            raise ValueError(f"it was weighed after {self.weighed_at} readings, but only {self.n_seen} have come")
+        self._check_steps(len(self.track.values))
         self._check_times(self.track.times[self.track.numbers != NONE])
-        spread = self.spread
-        if spread is not None and (
-            spread.shape != (self.n_features,) or spread.dtype != np.float64 or not (spread > 0).all()
-        ):
-            raise ValueError("the spread of its features is not positive")
+        if self.spread is not None and not ((self.spread > 0) & (self.spread < inf)).all():
+            raise ValueError("array spread: the scale of a feature must be positive and finite")
 
     def _check_steps(self, n: int) -> None:
         track, readings = self.track, self.track.numbers[self.track.numbers != NONE]
         is_newest = np.array_equal(readings, np.arange(self.n_seen - len(readings), self.n_seen))
-        is_told = (track.since >= 0) & (track.since < self.n_seen)
+        earliest = max(self.n_seen - n - self.pattern.max_gap, 0)  # a value is filled in from readings so near
+        is_told = (track.since >= earliest) & (track.since < self.n_seen)
         most = max(self.pattern.room, self.pattern.shingle)
         if not is_newest or not is_told.all() or n > most or (n and track.numbers[-1] == NONE):
             raise ValueError("its last steps are not those of the readings that came last")
-        if (np.abs(track.values) > LARGEST).any():  # which NaN is not
+        largest = LARGEST / 2 if self.pattern.difference else LARGEST
+        if (np.abs(track.values) > largest).any():  # which NaN is not
             raise ValueError("its last readings are too large")
 
     def _check_times(self, times: Array) -> None:
-        if self.is_timed not in (True, False, None) or (np.isfinite(times) != bool(self.is_timed)).any():
-            raise ValueError("its last readings have times, or have none, against what it says")
-        if (np.diff(times) < 0).any() or self.track.every < 0 or isinf(self.track.every):
-            raise ValueError("the times of its last readings go back, or do not go on")
+        if np.isinf(times).any() or (np.isnan(times) == bool(self.is_timed)).any():
+            raise ValueError(f"is_timed is {self.is_timed}, but its last readings say otherwise")
+        if (np.diff(times) < 0).any():
+            raise ValueError("the times of its last readings decrease")
+        if self.track.every < 0 or self.track.every == inf:
+            raise ValueError(f"its readings are {self.track.every} apart")

@@ -16,13 +16,22 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from polyaforest import _schema as schema
 from polyaforest._arrays import Array
 from polyaforest._files import Arrays, Header, Place, read_model, write_model
 from polyaforest._holdings import Key
 from polyaforest._locks import Guarded, uninterrupted
-from polyaforest._plan import weighting_of_rows
+from polyaforest._plan import empty_box, weighting_of_rows
 from polyaforest._state import decode, encode, refusing
-from polyaforest._validation import LARGEST, read_key, read_keys, read_rows, read_stamps
+from polyaforest._validation import (
+    LARGEST,
+    read_domain,
+    read_key,
+    read_keys,
+    read_rows,
+    read_stamps,
+    refuse_uncountable,
+)
 from polyaforest.estimators import Judgements, StreamingMPF
 from polyaforest.explain import Explanation, Explanations, read_features
 from polyaforest.retention import Policy, as_policy
@@ -492,8 +501,12 @@ class SeriesMPF(Guarded, BaseEstimator):
 
     @classmethod
     def _of_state(cls, header: Header, arrays: Arrays) -> Self:
-        if header["detector"] != cls.__name__:
-            raise ValueError(f"it holds a {header['detector']}, not a {cls.__name__}")
+        if header.get("detector") != cls.__name__:
+            raise ValueError(f"it holds a {header.get('detector')}, not a {cls.__name__}")
+        _STATE(header, "")
+        unknown = [name for name in arrays if name.partition("/")[0] not in ("series", "forest")]
+        if unknown:
+            raise ValueError(f"array {unknown[0]}: is not part of this format version")
         template = None if header["template"] is None else _forest_of(header["template"])
         series = cls(template, **{name: decode(value) for name, value in header["parameters"].items()})
         series.calendar = tuple(series.calendar)
@@ -503,6 +516,8 @@ class SeriesMPF(Guarded, BaseEstimator):
             series.feature_names_in_ = np.array(header["feature_names"], dtype=object)
         parts = _from_under("forest", arrays)
         inner = header["forest"]
+        if not parts:
+            _UNBEGUN(inner, "forest")
         series.forest_ = StreamingMPF._of_state(inner, parts) if parts else _forest_of(inner["parameters"])
         held = series.forest_.keys_ if parts else []
         series._memory = Memory.of_state(header["series"], _from_under("series", arrays), series.n_features_in_, held)
@@ -517,9 +532,10 @@ class SeriesMPF(Guarded, BaseEstimator):
         names, n_features = getattr(self, "feature_names_in_", None), self._memory.n_features
         if names is not None and len(names) != self.n_features_in_:
             raise ValueError("the number of its channel names is not that of its channels")
-        self._refuse_summary(self.forest_)
-        stream = self.forest_._stream if self._has_begun else None
-        if self._has_begun and (stream is None or self.forest_.n_features_in_ != n_features):
+        if not self._has_begun:
+            self._refuse_summary(self.forest_)
+            self._refuse_outside(np.empty((0, self.n_features_in_)), np.empty(0))
+        elif self.forest_.n_features_in_ != n_features or self.forest_.n_seen_ > self._memory.n_seen:
             raise ValueError("its forest is not one for its shingles")
 
     # ---- inner workings ---------------------------------------------------------------------------------------------
@@ -534,11 +550,23 @@ class SeriesMPF(Guarded, BaseEstimator):
 
     @property
     def _policy(self) -> Policy:
-        """What the forest holds."""
+        """What the forest holds, by its stream; by its parameters only if that has not begun."""
+        stream = self.forest_._stream if self._has_begun else None
+        if stream is not None and stream.rules.policy is not None:
+            return stream.rules.policy
         window = self.forest_.window
         assert window is not None
         assert not isinstance(window, str)
         return as_policy(window)
+
+    @property
+    def _domain(self) -> Array:
+        """The bounds of shingles, (2, n_features), infinite where there are none."""
+        if self._has_begun:
+            return self.forest_.forest_.domain
+        domain, n_features = self.forest_.domain, self._memory.n_features
+        is_given = domain is not None and not isinstance(domain, str)
+        return read_domain(domain, n_features) if is_given else empty_box(n_features)
 
     def _begin_forest(self) -> None:
         forest = StreamingMPF() if self.forest is None else clone(self.forest)
@@ -556,6 +584,7 @@ class SeriesMPF(Guarded, BaseEstimator):
             raise ValueError(
                 "the forest of a series has to hold its shingles, so that readings can be deleted: give it a window"
             )
+        as_policy(forest.window)
 
     def _advance(self, X: Any, keys: Any, times: Any, task: Task) -> Array:
         """Learn rows; return what the task asks of them first, (numbers of the task, n_rows)."""
@@ -662,6 +691,7 @@ class SeriesMPF(Guarded, BaseEstimator):
     def _read_labels(self, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
         """The times and keys of rows to learn, checked."""
         stamps, names = self._read_times(n_rows, times), read_keys(keys, n_rows)
+        refuse_uncountable(self._memory.n_seen, n_rows)
         self._memory.ledger.refuse_keys(names, self._memory.n_seen)
         return stamps, names
 
@@ -686,11 +716,10 @@ class SeriesMPF(Guarded, BaseEstimator):
 
     def _refuse_outside(self, rows: Array, stamps: Array) -> None:
         """Raise if a shingle would lie outside a domain that the forest was given."""
-        domain = self.forest_.domain
-        if domain is None or isinstance(domain, str):
+        low, high = self._domain
+        if np.isinf(low).any():
             return
         laid = lay(self._memory.track, rows, stamps, self._memory.n_seen, self._memory.pattern)
-        low, high = np.asarray(domain, np.float64)
         shingles = laid.shingles()
         outside = ((shingles < low) | (shingles > high)).any(axis=1)
         if outside.any():
@@ -752,6 +781,22 @@ def _forest_of(parameters: dict[str, Any]) -> StreamingMPF:
     forest = StreamingMPF(**{name: decode(value) for name, value in parameters.items()})
     forest._validate_params()
     return forest
+
+
+_UNBEGUN = schema.record({"parameters": schema.parameters(StreamingMPF._get_param_names())})
+_STATE = schema.record(
+    {
+        "detector": schema.text,
+        "parameters": schema.parameters([name for name in SeriesMPF._get_param_names() if name != "forest"]),
+        "template": schema.either(schema.nothing, schema.parameters(StreamingMPF._get_param_names())),
+        "n_features": schema.n_features,
+        "feature_names": schema.either(schema.nothing, schema.names),
+        "series": schema.mapping,
+        "forest": schema.mapping,
+        "notes": schema.mapping,
+    },
+    optional=["notes"],
+)
 
 
 def _under(name: str, arrays: Arrays) -> Arrays:

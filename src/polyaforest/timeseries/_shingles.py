@@ -27,9 +27,9 @@ from polyaforest.timeseries._calendar import (
 
 # What both the transformer and the detector let callers set.
 CONSTRAINTS: dict[str, list[Any]] = {
-    "shingle": [Interval(Integral, 1, None, closed="left")],
+    "shingle": [Interval(Integral, 1, 2**20, closed="both")],
     "every": [Interval(Real, 0, None, closed="neither"), timedelta, np.timedelta64, None],
-    "max_gap": [Interval(Integral, 0, None, closed="left")],
+    "max_gap": [Interval(Integral, 0, 2**16, closed="both")],  # a gap takes memory for as many steps
     "difference": ["boolean"],
     "calendar": ["array-like", str],
     "timezone": [str],

@@ -1,0 +1,176 @@
+"""Schemas of model headers: the keys that must be there, and the type and range of each value.
+
+A seal proves that a file is whole, not that its author meant well: anybody can seal anything. So every value of a
+header is checked against a rule before it is used, and keys that no rule names are refused; a release that needs more
+of them raises the format version. How values relate to each other and to the arrays is checked where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeAlias
+
+Rule: TypeAlias = Callable[[Any, str], None]  # takes a value and its place in the header; raises ValueError
+
+MOST_COUNTED = 2**62  # rows: sums of two such counts still fit into 64 bits
+_MOST_TEXT = 60  # characters of a wrong value that a message repeats
+
+
+# ---- rules -----------------------------------------------------------------------------------------------------------
+
+
+def anything(value: Any, place: str) -> None:
+    """Accept every value."""
+
+
+def flag(value: Any, place: str) -> None:
+    """Accept true and false."""
+    _refuse_unless(type(value) is bool, value, place, "true or false")
+
+
+def text(value: Any, place: str) -> None:
+    """Accept strings."""
+    _refuse_unless(isinstance(value, str), value, place, "a string")
+
+
+def number(value: Any, place: str) -> None:
+    """Accept numbers, which JSON keeps finite; a boolean is none."""
+    _refuse_unless(type(value) in (int, float), value, place, "a number")
+
+
+def nothing(value: Any, place: str) -> None:
+    """Accept null."""
+    _refuse_unless(value is None, value, place, "null")
+
+
+def whole(least: int = 0, most: int | None = MOST_COUNTED) -> Rule:
+    """Accept integers in a range; a boolean is none."""
+    wanted = f"an integer of at least {least:,}" if most is None else f"an integer from {least:,} to {most:,}"
+
+    def check(value: Any, place: str) -> None:
+        is_right = type(value) is int and value >= least and (most is None or value <= most)
+        _refuse_unless(is_right, value, place, wanted)
+
+    return check
+
+
+def one_of(*words: str) -> Rule:
+    """Accept some strings only."""
+
+    def check(value: Any, place: str) -> None:
+        _refuse_unless(isinstance(value, str) and value in words, value, place, f"one of {', '.join(words)}")
+
+    return check
+
+
+def either(*rules: Rule) -> Rule:
+    """Accept what any of the rules accepts."""
+
+    def check(value: Any, place: str) -> None:
+        problems = []
+        for rule in rules:
+            try:
+                return rule(value, place)
+            except ValueError as problem:
+                problems.append(problem)
+        raise problems[-1]  # of the most demanding rule, which comes last
+
+    return check
+
+
+def listed(*rules: Rule) -> Rule:
+    """Accept lists of so many values, by a rule each."""
+
+    def check(value: Any, place: str) -> None:
+        is_right = isinstance(value, list) and len(value) == len(rules)
+        _refuse_unless(is_right, value, place, f"a list of {len(rules)} values")
+        for i, (rule, part) in enumerate(zip(rules, value, strict=True)):
+            rule(part, f"{place}[{i}]")
+
+    return check
+
+
+def many(rule: Rule) -> Rule:
+    """Accept lists of any length whose values all follow one rule."""
+
+    def check(value: Any, place: str) -> None:
+        _refuse_unless(isinstance(value, list), value, place, "a list")
+        for i, part in enumerate(value):
+            rule(part, f"{place}[{i}]")
+
+    return check
+
+
+def record(rules: Mapping[str, Rule], optional: Collection[str] = ()) -> Rule:
+    """Accept objects that have these keys and no others; the `optional` ones may be absent."""
+
+    def check(value: Any, place: str) -> None:
+        _refuse_unless(isinstance(value, dict), value, place, "an object")
+        unknown = [key for key in value if key not in rules]
+        if unknown:
+            raise ValueError(f"header {place}: key {_shown(unknown[0])} is not part of this format version")
+        missing = [key for key in rules if key not in value and key not in optional]
+        if missing:
+            raise ValueError(f"header {place}: key {missing[0]!r} is missing")
+        for key, part in value.items():
+            rules[key](part, f"{place}.{key}" if place else key)
+
+    return check
+
+
+def _refuse_unless(is_right: bool, value: Any, place: str, wanted: str) -> None:
+    if not is_right:
+        raise ValueError(f"header {place}: {_shown(value)} is not {wanted}")
+
+
+def _shown(value: Any) -> str:
+    """A wrong value, cut where it would fill the screen."""
+    shown = repr(value)
+    return shown if len(shown) <= _MOST_TEXT else f"{shown[:_MOST_TEXT]}..."
+
+
+# ---- values that several headers have --------------------------------------------------------------------------------
+
+
+def mapping(value: Any, place: str) -> None:
+    """Accept objects of any content."""
+    _refuse_unless(isinstance(value, dict), value, place, "an object")
+
+
+def names(value: Any, place: str) -> None:
+    """Accept lists of distinct strings."""
+    many(text)(value, place)
+    if len(set(value)) < len(value):
+        raise ValueError(f"header {place}: a name occurs more than once")
+
+
+def _numbers(value: Any, place: str) -> None:
+    """Accept numbers and nested lists of them."""
+    (many(_numbers) if isinstance(value, list) else number)(value, place)
+
+
+n_features = whole(1, 2**31 - 1)  # nodes name their feature in 32 bits
+
+_n_points = whole(1, None)
+_window = record({"window": listed(either(nothing, _n_points), either(nothing, number))})
+_reservoir = record({"reservoir": listed(_n_points, either(nothing, number), flag)})
+policy = either(nothing, _window, _reservoir)
+
+# A parameter as `_state.encode` writes it. Its range is a matter of the detector's own constraints.
+parameter = either(
+    nothing,
+    flag,
+    text,
+    number,
+    many(text),
+    _window,
+    _reservoir,
+    record({"float": one_of("inf", "-inf", "nan")}),
+    record({"timedelta": number}),
+    record({"array": _numbers}),
+)
+
+
+def parameters(of: Collection[str]) -> Rule:
+    """Accept parameters of these names; those that an older release did not have may be absent."""
+    return record(dict.fromkeys(of, parameter), optional=of)
