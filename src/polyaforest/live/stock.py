@@ -85,7 +85,7 @@ class Stock:
     most : int
         Bytes of models in memory, but for the one in use.
     tell : callable
-        Takes words for people, about models that cannot be read.
+        Takes words for people, about models that cannot be read and a file that is gone.
     """
 
     def __init__(
@@ -101,7 +101,6 @@ class Stock:
         self._in_use = 0  # their sum
         self._is_changed: set[str] = set()
         self._spilled = 0  # bytes since the last commit
-        self.notices: list[str] = []  # what a person should know; whoever shows them takes them out
         self._path = "" if path is None else os.fspath(path)
         with ExitStack() as stack:
             if self._path:
@@ -217,7 +216,7 @@ class Stock:
         self._file = self._kept.enter_context(closing(_open_to_write(self._path)))
         self._file.execute("COMMIT")
         self._on_disk = _on_disk(self._path)
-        self.notices.append(f"{self._path!r} was deleted while in use: it was written again, with everything in it")
+        self._tell(f"{self._path!r} was deleted while in use: it was written again, with everything in it")
 
     def _copy_to(self, name: str) -> None:
         """Write all that was committed to a file of that name."""

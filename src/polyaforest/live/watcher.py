@@ -198,7 +198,7 @@ class Watcher:
         return self.stock.is_due or self._uncommitted >= self._cadence.records or bool(self._uncommitted and is_time)
 
     def _pass_on_notices(self) -> None:
-        for part in (self.source, self.stock, self.out, self.quarantine):
+        for part in (self.source, self.out, self.quarantine):
             while part.notices:
                 self._tell(part.notices.pop(0))
 
