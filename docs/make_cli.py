@@ -38,6 +38,13 @@ or not at all: until the end, and if anything goes wrong, what was there before 
 A reader that has seen enough (`| head`) ends a command quietly, with 0. Errors are a sentence or two. To see where one
 comes from, set `POLYAFOREST_TRACEBACK=1`.
 
+What comes from data and files (names of columns, keys, ids, paths) is shown with control characters spelled out, such
+as `\\x1b`, `\\n` or `\\u202e`: nothing in it can act on your terminal or forge a line of a report. Letters of all
+scripts and emoji stay. Names of more than 80 characters are shown without their middle. JSON writes such characters as
+`\\u` escapes and reads the same. CSV and TSV are exact in files and pipes, and spelled out on a terminal. Cells that
+begin with `=`, `+`, `-` or `@` are exact, too: if you open results in a spreadsheet, which would run them as formulas,
+add `--spreadsheet-safe`.
+
 Your shell completes commands, options and files once it has the script that `polyaforest completion` prints:
 
 ```sh

@@ -238,6 +238,29 @@ def _mode_of(target: str) -> int | None:
     return stat.S_IMODE(mode) & 0o777
 
 
+def refuse_irregular(path: str | os.PathLike[str]) -> None:
+    """Raise if `path` is there, but not a file: opening a pipe would wait for whoever is at its other end."""
+    with suppress(FileNotFoundError):
+        try:
+            _refuse_irregular(os.stat(path).st_mode)
+        except ValueError as problem:
+            raise ModelFileError(f"{name_of(path)} cannot be used here: {problem}") from None
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """An opener for `open`, which refuses a pipe that nobody reads instead of waiting for its reader."""
+    at_once = getattr(os, "O_NONBLOCK", 0)
+    try:
+        descriptor = os.open(path, flags | at_once, 0o666)
+    except OSError as problem:
+        if problem.errno == errno.ENXIO:
+            problem.strerror = "nobody reads from this pipe: start its reader first"
+        raise
+    if at_once:
+        os.set_blocking(descriptor, True)  # a reader that is slow is waited for
+    return descriptor
+
+
 def _refuse_irregular(mode: int) -> None:
     if not stat.S_ISREG(mode):
         raise ValueError(f"it is {'a directory' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from unicodedata import category, east_asian_width
 
-__all__ = ["json_shown", "label", "printable", "printable_lines", "width"]
+__all__ = ["json_shown", "label", "printable", "printable_lines", "spelled", "width"]
 
 # Control, format (bidi controls, zero-width characters), surrogate, private use, unassigned; line and paragraph ends.
 _HIDDEN = frozenset(["Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"])
@@ -34,7 +34,7 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(_spelled(char) if _is_hidden(text, i) else char for i, char in enumerate(text))
+    return "".join(spelled(char) if _is_hidden(text, i) else char for i, char in enumerate(text))
 
 
 def printable_lines(text: str) -> str:
@@ -80,7 +80,7 @@ def _is_hidden(text: str, i: int) -> bool:
     return not (is_joint and category(text[i - 1]) in _OF_EMOJI and category(text[i + 1]) == "So")
 
 
-def _spelled(char: str) -> str:
+def spelled(char: str) -> str:
     """A character as Python writes it."""
     code = ord(char)
     if char in _SHORT:

@@ -41,6 +41,8 @@ def _within(folder: str, name: str) -> str:
 
 def write_example(folder: str) -> str:
     """Write the file, unless something else has its name, and say where it is."""
+    from polyaforest._files import refuse_irregular
+
     path = _within(folder, NAME)
     text = example_text()
     os.makedirs(folder, exist_ok=True)
@@ -48,6 +50,7 @@ def write_example(folder: str) -> str:
         with open(path, "x", encoding="utf-8", newline="") as file:
             file.write(text)
     except FileExistsError:
+        refuse_irregular(path)
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
             if file.read() != text:
                 raise ValueError(

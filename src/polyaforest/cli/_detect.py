@@ -46,6 +46,7 @@ class Order:
     top: int
     out: str | None
     only_anomalies: bool
+    spreadsheet_safe: bool
     plot: str | None
     quiet: bool
     fail_on_anomaly: bool
@@ -65,6 +66,8 @@ class Order:
             raise click.UsageError("--plot needs the name of a file.")
         if self.only_anomalies and self.out is None:
             raise click.UsageError("--only-anomalies says which rows to write: add --out FILE.")
+        if self.spreadsheet_safe and self.out is None:
+            raise click.UsageError("--spreadsheet-safe says how to write rows: add --out FILE.")
 
     @property
     def is_stream(self) -> bool:
@@ -112,6 +115,7 @@ Examples:
 @click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="Findings to print at most.")
 @options.out
 @options.only_anomalies
+@options.spreadsheet_safe
 @click.option("--plot", metavar="FILE", type=click.Path(), help="Draw what was found: .png, .svg or .pdf.")
 @options.quiet
 @options.fail_on_anomaly
@@ -133,7 +137,7 @@ def check_places(order: Order) -> None:
     if order.out:
         from polyaforest.io.results import open_results
 
-        open_results(order.out)
+        open_results(order.out, spreadsheet_safe=order.spreadsheet_safe)
     if order.plot:
         from polyaforest.cli._picture import check_place
 
@@ -234,7 +238,7 @@ def _write(order: Order, found: Findings, parts: Iterable[Judged]) -> None:
     from polyaforest.io.results import open_results
 
     assert order.out is not None
-    with open_results(order.out) as results:
+    with open_results(order.out, spreadsheet_safe=order.spreadsheet_safe) as results:
         for part in parts:
             results.write(found.written(flagged_of(part) if order.only_anomalies else part))
 

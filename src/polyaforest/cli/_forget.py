@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any, NoReturn
 
 import click
@@ -135,9 +136,17 @@ def _wanted(names: Sequence[str], path: str | None) -> list[str]:
     """The keys that were named, and those in a file, each once."""
     listed: list[str] = []
     if path is not None:
-        with click.open_file(path, encoding="utf-8") as lines:
-            listed = [line.rstrip("\r\n") for line in lines]
+        listed = [key.decode() for key in _lines(path)]
     return list(dict.fromkeys([*names, *filter(None, listed)]))
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    """The lines of a file or pipe, of which none may be endless."""
+    from polyaforest.io._blocks import after_last_line, blocks, open_bytes
+
+    with closing(open_bytes(path)) as opened:
+        for block in blocks(opened, after_last_line):
+            yield from block.splitlines()
 
 
 def _loaded(path: str) -> Any:

@@ -35,7 +35,7 @@ def command(model: str, key: str | None, as_json: bool) -> None:
 
     facts = facts_of_file(model, key)
     if as_json:
-        click.echo(to_json(facts, orjson.OPT_INDENT_2).decode())
+        click.echo(to_json(_as_text(facts), orjson.OPT_INDENT_2).decode())
     else:
         click.echo("\n".join(in_words(facts)))
 
@@ -47,8 +47,7 @@ def facts_of_file(path: str, key: str | None = None) -> dict[str, Any]:
     from polyaforest.cli._models import read_detector
     from polyaforest.live.stock import is_stock, read_notes
 
-    name = path.encode("utf-8", "backslashreplace").decode()  # the bytes of a path need not be text
-    about: dict[str, Any] = {"file": name, "bytes": os.path.getsize(path)}
+    about: dict[str, Any] = {"file": path, "bytes": os.path.getsize(path)}
     if not is_stock(path):
         facts = facts_of(read_detector(path, key))
         return {**about, "format_version": format_version(path), **facts}
@@ -122,6 +121,15 @@ def _as_json(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return value.tolist() if hasattr(value, "tolist") else repr(value)
+
+
+def _as_text(fact: Any) -> Any:
+    """Facts as JSON can hold them: the bytes of a path need not be text."""
+    if isinstance(fact, dict):
+        return {name: _as_text(part) for name, part in fact.items()}
+    if isinstance(fact, list):
+        return [_as_text(part) for part in fact]
+    return fact.encode("utf-8", "backslashreplace").decode() if isinstance(fact, str) else fact
 
 
 # ---- in words --------------------------------------------------------------------------------------------------------

@@ -70,6 +70,11 @@ out = click.option(
     help="Write the rows, with scores and reasons: .csv, .tsv, .parquet, .jsonl, or - for stdout.",
 )
 only_anomalies = click.option("--only-anomalies", is_flag=True, help="Write the flagged rows only.")
+spreadsheet_safe = click.option(
+    "--spreadsheet-safe",
+    is_flag=True,
+    help="Put ' before text in CSV that a spreadsheet would run as a formula. Without it, text is exact.",
+)
 fail_on_anomaly = click.option("--fail-on-anomaly", is_flag=True, help="Exit with 1 if any row is flagged.")
 shingle = click.option(
     "--shingle", metavar="N", type=click.IntRange(min=1), help="For time series: judge N rows in a row together."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyaforest._arrays import Array
+from polyaforest._files import refuse_irregular
 from polyaforest._text import label
 from polyaforest.cli._judging import Judged, chosen_of, gathered
 from polyaforest.cli._report import Finding, is_date, place_in_words
@@ -21,6 +22,7 @@ FORMATS = (".pdf", ".png", ".svg")
 _MOST_ROWS = 40_000  # that are kept to be drawn, besides those flagged
 _MOST_CHANNELS = 4
 _DOTS_PER_INCH = 140
+_LONGEST_HEADING = 100  # characters
 
 
 def check_place(path: str) -> None:
@@ -31,6 +33,7 @@ def check_place(path: str) -> None:
         raise BadInput(f"{path} must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]} to be drawn")
     if not os.path.isdir(os.path.dirname(os.path.realpath(path))):
         raise BadInput(f"{path} cannot be written: there is no directory {os.path.dirname(path)}. Make it first.")
+    refuse_irregular(path)
     matplotlib()
 
 
@@ -80,9 +83,9 @@ class Sketch:
             names=[self.columns.used[k] for k in channels],
             ax=panels[0].subplots(),
         )
-        panels[0].suptitle(self._title(rows, worst), x=0.01, ha="left", fontsize=11)
+        _head(panels[0], self._title(rows, worst))
         if explanation is not None and worst is not None:
-            panels[1].suptitle(f"The worst: {place_in_words(worst)}", x=0.01, ha="left", fontsize=11)
+            _head(panels[1], f"The worst: {place_in_words(worst)}")
             blame_bars(explanation, ax=panels[1].subplots())
         figure.savefig(path, dpi=_DOTS_PER_INCH)
 
@@ -129,6 +132,13 @@ def _some(judged: Judged, places: Array) -> Judged:
     """Some of the rows, without their explanations."""
     scores, p_values, is_anomaly = judged.scores[places], judged.p_values[places], judged.is_anomaly[places]
     return Judged(chosen_of(judged.chunk, places), scores, p_values, is_anomaly, {})
+
+
+def _head(panel: Any, words: str) -> None:
+    """The heading of a part of the picture, which names rows and keys."""
+    from polyaforest.plots._canvas import drawable, plain
+
+    plain(panel.suptitle(drawable(words, _LONGEST_HEADING), x=0.01, ha="left", fontsize=11))
 
 
 def _n_bars(explanation: Explanation) -> int:

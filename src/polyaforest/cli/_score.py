@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from polyaforest.cli._models import Model, Verdicts
+    from polyaforest.io.results import Results
     from polyaforest.io.tables import Chunk, Columns, Table
 
 
@@ -47,15 +48,19 @@ Examples:
     help="Where to write: .csv, .tsv, .parquet, .jsonl, or - for stdout.",
 )
 @options.only_anomalies
+@options.spreadsheet_safe
 @options.quiet
 @options.fail_on_anomaly
 @click.pass_context
 def command(ctx: click.Context, /, model: str, files: tuple[str, ...], **given: Any) -> None:
     """Run `polyaforest score`."""
     out, quiet = given.pop("out"), given.pop("quiet")
-    fails, only_anomalies = given.pop("fail_on_anomaly"), given.pop("only_anomalies")
+    fails, only_anomalies, is_safe = map(given.pop, ("fail_on_anomaly", "only_anomalies", "spreadsheet_safe"))
     wishes = _wishes(given.pop("false_alarm_rate"), given.pop("epsilon"), given.pop("phi"))
-    n_flagged = _score(model, files, wishes, given, out=out, only_anomalies=only_anomalies, quiet=quiet)
+    from polyaforest.io.results import open_results
+
+    place = open_results(out, spreadsheet_safe=is_safe)
+    n_flagged = _score(model, files, wishes, given, place, only_anomalies=only_anomalies, quiet=quiet)
     if n_flagged and fails:
         ctx.exit(1)
 
@@ -75,19 +80,18 @@ def _score(
     files: tuple[str, ...],
     wishes: Any,
     reading: dict[str, Any],
+    place: Results,
     *,
-    out: str,
     only_anomalies: bool,
     quiet: bool,
 ) -> int:
     """Read, judge and write chunk by chunk; the number of rows flagged."""
     from polyaforest.cli._models import Model
     from polyaforest.cli._report import count, reading_in_words
-    from polyaforest.io.results import open_results
 
     model = Model(path, wishes, reading.pop("stream"))
-    n_flagged, results_to_be = 0, open_results(out)
-    with closing(model.open_table(files, **reading)) as table, results_to_be as results:
+    n_flagged = 0
+    with closing(model.open_table(files, **reading)) as table, place as results:
         for chunk in _chunks(model, table, quiet):
             verdicts = model.judge(chunk)
             n_flagged += int(verdicts.is_anomaly.sum())

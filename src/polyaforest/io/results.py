@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -15,7 +16,8 @@ import numpy as np
 import orjson
 import polars as pl
 
-from polyaforest._files import replacing
+from polyaforest._files import replacing, without_waiting
+from polyaforest._text import printable
 
 from ._errors import BadInput, in_words
 from ._json import to_json
@@ -41,9 +43,12 @@ class Results:
     It takes the place of an older file when the block ends well; if it ends with an error, nothing has changed.
     """
 
-    def __init__(self, path: str, format: str | None = None) -> None:
+    def __init__(self, path: str, format: str | None = None, *, spreadsheet_safe: bool = False) -> None:
         self._path = path
         self._format = _checked_format(path, format)
+        self._is_safe = spreadsheet_safe
+        if spreadsheet_safe and self._format not in ("csv", "tsv"):
+            raise BadInput(f"{path} is not CSV or TSV, which alone can be made safe for spreadsheets: leave that out.")
         _refuse_place(path)
         self._writer: _Writer | None = None
         self._names: list[str] | None = None
@@ -56,7 +61,7 @@ class Results:
             if self._format == "parquet":
                 self._writer = opening.enter_context(_parquet(file, self._path))
             else:
-                self._writer = _JsonLines(file) if self._format == "jsonl" else _Csv(file, self._format)
+                self._writer = _JsonLines(file) if self._format == "jsonl" else _Csv(file, self._format, self._is_safe)
             self._open = opening.pop_all()
         return self
 
@@ -81,7 +86,7 @@ class Results:
         self._writer.write(columns, is_first)
 
 
-def open_results(path: str, format: str | None = None) -> Results:
+def open_results(path: str, format: str | None = None, *, spreadsheet_safe: bool = False) -> Results:
     """A place for results.
 
     Parameters
@@ -90,6 +95,8 @@ def open_results(path: str, format: str | None = None) -> Results:
         "-" is standard output.
     format : {"csv", "tsv", "jsonl", "parquet"}, optional
         Told from the ending of `path` if not given, and CSV on standard output.
+    spreadsheet_safe : bool, default=False
+        Put an apostrophe before what a spreadsheet would run as a formula, in the text of CSV and TSV; numbers stay.
 
     Returns
     -------
@@ -113,7 +120,7 @@ def open_results(path: str, format: str | None = None) -> Results:
     2,,
     <BLANKLINE>
     """
-    return Results(path, format)
+    return Results(path, format, spreadsheet_safe=spreadsheet_safe)
 
 
 # ---- places ----------------------------------------------------------------------------------------------------------
@@ -161,7 +168,7 @@ def _written(path: str) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
     elif _is_device(path):
-        with open(path, "wb") as file:
+        with open(path, "wb", opener=without_waiting) as file:
             yield file
     else:
         with replacing(os.path.realpath(path)) as file:
@@ -179,16 +186,36 @@ class _Writer(Protocol):
 
 
 class _Csv:
-    """Lines with a delimiter between cells."""
+    """Lines with a delimiter between cells: exact, but on a terminal, where control characters are spelled out."""
 
-    def __init__(self, file: IO[bytes], format: str) -> None:
+    def __init__(self, file: IO[bytes], format: str, is_safe: bool) -> None:
         self._file = file
         self._separator = "\t" if format == "tsv" else ","
+        self._changes = [change for change, is_made in ((_inert, is_safe), (printable, file.isatty())) if is_made]
 
     def write(self, columns: Columns, is_first: bool) -> None:
         """Write some rows as polars does: floats in as few digits as tell them apart, quotes where they are needed."""
-        text = _frame(columns, flat=True).write_csv(include_header=is_first, separator=self._separator)
-        self._file.write(text.encode())
+        frame = _frame(columns, flat=True)
+        if is_first:
+            self._write(pl.DataFrame([pl.Series(f"{k}", [name]) for k, name in enumerate(frame.columns)]))
+        self._write(frame)
+
+    def _write(self, frame: pl.DataFrame) -> None:
+        """Write cells, without the names of their columns: those are a row of cells, too."""
+        for change in self._changes:
+            text = pl.col(pl.String)
+            frame = frame.with_columns(text.map_elements(change, return_dtype=pl.String))
+        self._file.write(frame.write_csv(include_header=False, separator=self._separator).encode())
+
+
+# What a spreadsheet takes for the start of a formula, at the start of a cell or after what it may take for a separator.
+_FORMULA = re.compile(r"(?:^|(?<=[\t\n\r,;|]))(?=[=+\-@\t\n\r＝＋－＠])")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def _inert(text: str) -> str:
+    """Text that a spreadsheet shows and does not run; numbers stay numbers."""
+    return text if _NUMBER.fullmatch(text) else _FORMULA.sub("'", text)
 
 
 class _JsonLines:

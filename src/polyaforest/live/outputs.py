@@ -7,6 +7,8 @@ import os
 import select
 from typing import IO, Any, Protocol
 
+from polyaforest._files import without_waiting
+
 __all__ = ["FileLines", "Lines", "PipeLines", "refuse_place"]
 
 
@@ -112,7 +114,7 @@ class FileLines:
         is_gone = found is None or self._file is None or os.fstat(self._file.fileno()).st_ino != found.st_ino
         if self._file is None or is_gone:
             self.close()
-            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for as long as the stream is
+            self._file = open(self._path, "ab", buffering=0, opener=without_waiting)  # noqa: SIM115 - open for as long as the stream is
         return self._file
 
     def _found(self) -> os.stat_result | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, Self
 
-from polyaforest._files import ModelFileError
+from polyaforest._files import ModelFileError, refuse_irregular
 from polyaforest._load import load
 from polyaforest.live.judging import Detector
 from polyaforest.live.outputs import refuse_place
@@ -177,6 +177,7 @@ def _size(detector: Detector) -> int:
 
 def is_stock(path: str | os.PathLike[str]) -> bool:
     """Whether a file is one of models by key."""
+    refuse_irregular(path)
     with open(path, "rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
@@ -212,6 +213,7 @@ def _notes_in(file: sqlite3.Connection) -> dict[str, Any]:
 @contextmanager
 def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
     name = os.fspath(path)
+    refuse_irregular(name)
     with open(name, "rb"):  # or SQLite would make a new one
         pass
     with _telling(name), closing(sqlite3.connect(name, isolation_level=None)) as file:
@@ -223,6 +225,8 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
 def _sole_writer(name: str) -> Iterator[None]:
     """Keep others from writing, also between two transactions, when the database itself would let them in."""
     refuse_place(name)
+    for path in (name, f"{name}-lock"):
+        refuse_irregular(path)
     with open(f"{name}-lock", "ab") as guard:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)

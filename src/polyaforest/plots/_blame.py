@@ -18,8 +18,10 @@ from polyaforest.plots._canvas import (
     PALE,
     SMALL,
     canvas,
+    drawable,
     matplotlib,
     place_of,
+    plain,
     read_times,
     write_dates,
 )
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from matplotlib.colorbar import Colorbar
     from matplotlib.container import BarContainer
     from matplotlib.text import Text
+
+_LONGEST_NAME = 24  # characters of a name beside its bar: the words above need the width
+_LONGEST_HEADLINE = 500  # characters of words about a region
 
 
 class Bars(NamedTuple):
@@ -93,6 +98,7 @@ def blame_bars(explanation: Any, *, top: int = 8, ax: Axes | None = None) -> Bar
     ]
     ax.axvline(0, color=GREY, linewidth=0.8)
     ax.set_yticks(places, [bar.name for bar in bars], linespacing=1.3)
+    plain(*ax.get_yticklabels())
     ax.set_ylim(len(bars) - 0.45, -0.55)
     low, high = min(0.0, lengths.min()), max(0.0, lengths.max())
     room = max(high - low, 1e-9)  # of which words take their share
@@ -127,7 +133,7 @@ def _bars_of(explanation: Explanation, top: int) -> list[Bar]:
 def _bar_of(explanation: Explanation, k: int, blame: Blame | None) -> Bar:
     """The bar of feature `k`, which says what its value is, what it is as a rule, and what would have been normal."""
     value, usual = explanation._number(k, float(explanation.values[k])), explanation.usual[:, k].tolist()
-    name = f"{explanation.names[k]} = {value}\nusual {explanation._range(k, usual)}"
+    name = f"{drawable(explanation.names[k], _LONGEST_NAME)} = {value}\nusual {explanation._range(k, usual)}"
     bits = float(explanation.parts[k])
     if blame is None:
         return Bar(name, bits, PALE, "")
@@ -165,9 +171,9 @@ def _write_bits(ax: Axes, bar: Bar, place: int, length: float) -> Text:
 def _write_headline(ax: Axes, explanation: Explanation) -> None:
     """The verdict, and below it the bits behind it and the region in words."""
     verdict, _, bits = explanation._verdict.partition(" (")
-    lines = [*wrap(bits.removesuffix(")"), 88), *wrap(explanation.region, 88)]
+    lines = [*wrap(bits.removesuffix(")"), 88), *wrap(drawable(explanation.region, _LONGEST_HEADLINE), 88)]
     ax.set_title(verdict, loc="left", fontsize=SMALL + 2, pad=12 + 1.35 * SMALL * len(lines))
-    ax.annotate(
+    words = ax.annotate(
         "\n".join(lines),
         (0.0, 1.0),
         (0, 7),
@@ -178,6 +184,7 @@ def _write_headline(ax: Axes, explanation: Explanation) -> None:
         linespacing=1.25,
         va="bottom",
     )
+    plain(words)
 
 
 # ---- many rows -------------------------------------------------------------------------------------------------------
@@ -243,7 +250,8 @@ def blame_map(
         write_dates(ax)
     elif times is None:
         ax.xaxis.set_major_locator(library.ticker.MaxNLocator(integer=True))
-    ax.set_yticks(np.arange(len(names)), names)
+    ax.set_yticks(np.arange(len(names)), [drawable(name) for name in names])
+    plain(*ax.get_yticklabels())
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
     ax.spines[:].set_visible(False)

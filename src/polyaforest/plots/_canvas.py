@@ -10,10 +10,12 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest._arrays import Array
+from polyaforest._text import label, spelled
 from polyaforest.estimators._base import PolyaForest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.text import Text
 
 # Okabe and Ito's colours
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
@@ -22,6 +24,7 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
 HIGH, LOW = VERMILION, BLUE  # too high, too low
 GREY, PALE = "#6f6f6f", "#d9d9d9"
 SMALL = 9.0  # points: labels within a picture
+_LONGEST_NAME = 40  # characters
 
 
 def matplotlib() -> Any:
@@ -77,6 +80,30 @@ def room_above(ax: Axes, heights: Sequence[float]) -> list[Axes]:
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelbottom=False)
     return panels
+
+
+def drawable(name: str, most: int = _LONGEST_NAME) -> str:
+    """A name as a picture can show it: short, and what the fonts have no shape for is spelled out, not a box."""
+    shown = label(name, most)
+    if shown.isascii():
+        return shown
+    fonts = _fonts()
+    chars = (char if any(font.get_char_index(ord(char)) for font in fonts) else spelled(char) for char in shown)
+    return label("".join(chars), most)
+
+
+def _fonts() -> list[Any]:
+    """The fonts that words are drawn in: a character is taken from the first one that has it."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    return [get_font(findfont(FontProperties(family=[family]))) for family in FontProperties().get_family()]
+
+
+def plain(*texts: Text) -> None:
+    """Have texts that hold names drawn letter by letter: dollar signs in a name are no formula, nor backslashes TeX."""
+    for text in texts:
+        text.set_parse_math(False)
+        text.set_usetex(False)
 
 
 def write_dates(ax: Axes) -> None:

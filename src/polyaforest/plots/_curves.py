@@ -18,6 +18,8 @@ from polyaforest.plots._canvas import (
     SKY,
     VERMILION,
     canvas,
+    drawable,
+    plain,
     read_direction,
     read_vector,
 )
@@ -148,7 +150,11 @@ def _draw(ax: Axes, curves: list[Curve], **style: Any) -> list[Line2D]:
 def _name(ax: Axes, curves: list[Curve], lines: list[Line2D], measure: str) -> Legend:
     """A legend, the best first, and the frame of the unit square."""
     ranked = sorted(zip(curves, lines, strict=True), key=lambda pair: -pair[0].area)
-    labels = [f"{curve.name}  {measure} {curve.area:.3f}".strip() for curve, _ in ranked]
+    labels = [f"{drawable(curve.name)}  {measure} {curve.area:.3f}".strip() for curve, _ in ranked]
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     place = "lower right" if measure == "AUC" else "best"
-    return ax.legend([line for _, line in ranked], labels, frameon=False, loc=place)
+    legend = ax.legend([line for _, line in ranked], ["?"] * len(labels), frameon=False, loc=place)
+    for text, words in zip(legend.get_texts(), labels, strict=True):  # a legend leaves out words that begin with "_"
+        text.set_text(words)
+    plain(*legend.get_texts())
+    return legend

@@ -19,10 +19,12 @@ from polyaforest.plots._canvas import (
     canvas,
     check_forest,
     check_tree,
+    drawable,
     hull,
     matplotlib,
     names_of,
     place_of,
+    plain,
 )
 from polyaforest.plots._nodes import Node, is_met, nodes_of, seen_on_plane
 
@@ -373,4 +375,5 @@ def _frame(ax: Axes, plane: Plane, box: Array) -> None:
     """Bounds and names of the axes."""
     across, up = (plane.names[k] for k in plane.shown)
     (left, bottom), (right, top) = box
-    ax.set(xlim=(left, right), ylim=(bottom, top), xlabel=across, ylabel=up)
+    ax.set(xlim=(left, right), ylim=(bottom, top))
+    plain(ax.set_xlabel(drawable(across)), ax.set_ylabel(drawable(up)))

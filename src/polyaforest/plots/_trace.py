@@ -14,7 +14,9 @@ from polyaforest.plots._canvas import (
     SMALL,
     VERMILION,
     canvas,
+    drawable,
     matplotlib,
+    plain,
     read_direction,
     read_times,
     read_vector,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.collections import PolyCollection
     from matplotlib.lines import Line2D
 
+_LONGEST_NAME = 24  # characters along the height of a panel
 _MOST_CHANNELS = 8
 _NOWHERE = 1e300  # a threshold that far away is no line to draw
 
@@ -107,7 +110,7 @@ def trace(
         for panel, channel in zip(panels, story.values, strict=True)
     ]
     for panel, name in zip(panels, story.names, strict=True):
-        panel.set_ylabel(name)
+        plain(panel.set_ylabel(drawable(name, _LONGEST_NAME)))
     boundary = _draw_threshold(ax, story)
     known = [(float(ax.convert_xunits(first)), float(ax.convert_xunits(last))) for first, last in wanted]
     everything = [*zip(panels, story.values, strict=True), (ax, story.scores)]

@@ -15,9 +15,11 @@ from polyaforest.plots._canvas import (
     canvas,
     check_forest,
     check_tree,
+    drawable,
     matplotlib,
     names_of,
     percent,
+    plain,
 )
 from polyaforest.plots._nodes import Node, nodes_of
 
@@ -76,8 +78,8 @@ def tree(
     if max_depth < 0:
         raise ValueError(f"max_depth must not be negative; got {max_depth}")
     layout = _lay_out(nodes_of(forest, check_tree(forest, tree), max_depth), max_depth)
-    names = names_of(forest)
-    column = 0.2 + 0.07 * max(6, *(len(_shortened(name)) for name in names))  # inches, which hold the words of a cut
+    names = [drawable(name, _LONGEST_NAME) for name in names_of(forest)]
+    column = 0.2 + 0.07 * max(6, *(len(name) for name in names))  # inches, which hold the words of a cut
     library, ax = matplotlib(), canvas(ax, max(5.0, 0.8 + column * sum(layout.is_end)), 2.4 + 0.75 * min(max_depth, 6))
     first, last = _span_of_times(layout)
     bottom = last * (last / first) ** 0.3  # room for the words of the last cut
@@ -142,9 +144,9 @@ def _write_cuts(ax: Axes, layout: Branches, names: list[str], precision: int) ->
     """What each cut says, right below it."""
     paper = {"boxstyle": "square,pad=0.05", "facecolor": ax.get_facecolor(), "edgecolor": "none"}
     style = {"ha": "center", "va": "top", "fontsize": SMALL, "linespacing": 1.1, "bbox": paper, "zorder": 3}
-    return [
+    words = [
         ax.annotate(
-            f"{_shortened(names[node.feature])}\n≤ {_rounded(node.cut, precision)}",
+            f"{names[node.feature]}\n≤ {_rounded(node.cut, precision)}",
             (x, node.time),
             (0, -5),
             textcoords="offset points",
@@ -153,11 +155,8 @@ def _write_cuts(ax: Axes, layout: Branches, names: list[str], precision: int) ->
         for node, is_end, x in zip(*layout, strict=True)
         if not is_end
     ]
-
-
-def _shortened(name: str) -> str:
-    """A name, without its end if it is long."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    plain(*words)
+    return words
 
 
 def _rounded(value: float, precision: int) -> str:

@@ -1,0 +1,293 @@
+"""Strangers name columns, write ids and hand in files: the terminal, the browser and the spreadsheet stay ours."""
+
+import csv
+import html
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import polars as pl
+import pytest
+
+from polyaforest import StreamingMPF
+from polyaforest.io.results import open_results
+from polyaforest.io.tables import BadInput
+
+PROGRAM = [sys.executable, "-m", "polyaforest"]
+OURS = re.compile(r"\x1b\[(0|1|31)m|\r\x1b\[K")
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e"
+NAMES = [f"load{EVIL}", "forged\nrow 1: all is well", "$a^$"]
+N_ROWS = 120
+ODD = 8  # the number of the odd row
+
+
+def run(*args, **options):
+    """Run the program in a process of its own."""
+    command = [*PROGRAM, *(os.fsencode(arg) for arg in args)]
+    return subprocess.run(command, capture_output=True, check=False, timeout=300, **options)
+
+
+def acting(text: str) -> set[str]:
+    """The characters of a text, without our own colours, that have no shape of their own."""
+    return {char for char in OURS.sub("", text) if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn")}
+
+
+def assert_harmless(done, code=0):
+    """What a process printed acts on no terminal, and is no defect."""
+    assert done.returncode == code, done.stderr
+    for said in (done.stdout.decode(), done.stderr.decode()):
+        assert acting(said) <= {"\n"}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    values = np.random.default_rng(0).normal(size=(N_ROWS, 3))
+    values[ODD - 1] = 50.0
+    return values
+
+
+@pytest.fixture(scope="module")
+def place(rows, tmp_path_factory):
+    """A folder with a hostile name, a hostile table, the same as lines of JSON, and models made of them."""
+    folder = tmp_path_factory.mktemp("hostile")
+    ids = [f"=cmd{EVIL}\nrow 2{i}" for i in range(N_ROWS)]
+    frame = pl.DataFrame({**dict(zip(NAMES, rows.T, strict=True)), f"id{EVIL}": ids, "host": [f"web{EVIL}"] * N_ROWS})
+    table = folder / f"table{EVIL}.csv"
+    frame.write_csv(table)
+    (folder / "live.jsonl").write_text("\n".join(json.dumps(row) for row in frame.to_dicts()))
+    assert_harmless(run("fit", table, "-m", folder / f"model{EVIL}.mpf"))
+    assert_harmless(run("fit", table, "-m", folder / "keyed.mpf", "--key", "host"))
+    assert_harmless(run("fit", "--batch", table, "-m", folder / f"a{EVIL}.mpf"))
+    assert_harmless(run("fit", "--batch", "--like", folder / f"a{EVIL}.mpf", table, "-m", folder / "b.mpf"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def table(place):
+    return place / f"table{EVIL}.csv"
+
+
+@pytest.fixture(scope="module")
+def model(place):
+    return place / f"model{EVIL}.mpf"
+
+
+# ---- the terminal ----------------------------------------------------------------------------------------------------
+
+
+def test_detect_shows_names_spelled_out_on_lines_of_their_own(table, tmp_path):
+    done = run("detect", table, "--id", f"id{EVIL}", "--key", "host", "--plot", tmp_path / "odd.svg")
+    assert_harmless(done)
+    said = done.stdout.decode()
+    assert r"load\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e" in said
+    assert r"forged\nrow 1: all is well" in said
+    assert not re.search(r"^row [12]", said, re.M)
+    columns = [line.index("too high") for line in said.splitlines() if "too high" in line]
+    assert len(columns) == 3
+    assert len(set(columns)) == 1  # widths are those of what is shown
+    assert (tmp_path / "odd.svg").stat().st_size
+
+
+def test_models_are_shown_and_used(place, table, model, tmp_path):
+    assert_harmless(run("info", model))
+    assert_harmless(run("explain", "-m", model, table, "--row", str(ODD)))
+    assert_harmless(run("merge", place / f"a{EVIL}.mpf", place / "b.mpf", "-o", tmp_path / f"{EVIL}.mpf"))
+    keyed = shutil.copy(place / "keyed.mpf", tmp_path / f"keyed{EVIL}.mpf")
+    assert_harmless(run("forget", "-m", keyed, "--key", f"nobody{EVIL}", "--missing-ok"))
+    assert_harmless(run("forget", "-m", keyed, "--key", f"web{EVIL}"))
+
+
+def test_json_is_exact_and_harmless(table, model):
+    for args in (["info", model, "--json"], ["explain", "-m", model, table, "--row", str(ODD), "--json"]):
+        done = run(*args)
+        assert_harmless(done)
+        facts = json.loads(done.stdout)
+        assert (facts.get("columns") or [feature["name"] for feature in facts["features"]]) == NAMES
+
+
+def test_watch_writes_harmless_lines_that_read_the_same(place, tmp_path):
+    stock = tmp_path / f"{EVIL}.stock"
+    names = ["--key", "host", "--id", f"id{EVIL}"]
+    outputs = ["--model", stock, "--quarantine", tmp_path / "bad.jsonl"]
+    done = run("watch", place / "live.jsonl", *names, *outputs, "--trees", "5")
+    assert_harmless(done)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["key"] for line in lines] == [f"web{EVIL}"] * N_ROWS
+    assert_harmless(run("info", stock))
+    assert_harmless(run("info", stock, "--key", f"web{EVIL}"))
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["detect", f"nothing{EVIL}\nhere"], 3),
+        (["detect", b"\xff\x1b"], 3),
+        (["info", f"nothing{EVIL}\nhere"], 3),
+        ([f"no-command{EVIL}"], 2),
+        (["detect", f"--no-option{EVIL}"], 2),
+        (["watch", "--window", EVIL], 2),
+        (["watch", "--from", f"x{EVIL}://"], 3),
+    ],
+)
+def test_errors_quote_what_was_given_spelled_out(args, code, tmp_path):
+    done = run(*args, cwd=tmp_path)
+    assert_harmless(done, code)
+    *_, last = done.stderr.decode().splitlines()
+    assert last.startswith("Error: ")
+
+
+def test_errors_name_columns_spelled_out(table, model, tmp_path):
+    assert_harmless(run("detect", table, "--columns", f"other{EVIL}"), 3)
+    (tmp_path / "other.csv").write_text(f"q{EVIL}\n1\n2\n")
+    assert_harmless(run("score", "-m", model, tmp_path / "other.csv"), 3)
+    (tmp_path / f"torn{EVIL}.mpf").write_bytes(model.read_bytes()[:-5])
+    assert_harmless(run("info", tmp_path / f"torn{EVIL}.mpf"), 3)
+    traced = run("detect", table, "--columns", EVIL, env={**os.environ, "POLYAFOREST_TRACEBACK": "1"})
+    assert b"Traceback" in traced.stderr
+    assert_harmless(traced, 3)
+
+
+def test_an_encoding_that_lacks_characters_is_no_error(table):
+    for encoding in ("ascii", "latin-1"):
+        done = run("detect", table, "--id", f"id{EVIL}", env={**os.environ, "PYTHONIOENCODING": encoding})
+        assert done.returncode == 0
+        assert acting(done.stdout.decode("utf-8" if encoding == "ascii" else encoding)) <= {"\n"}
+
+
+def test_paths_that_are_no_text_are_used_and_resumed(place, tmp_path):
+    lines = (place / "live.jsonl").read_bytes()
+    stock = os.fsencode(tmp_path) + b"/\xff.stock"
+    source, out = os.fsencode(tmp_path) + b"/\xff.jsonl", os.fsencode(tmp_path) + b"/\xfe.jsonl"
+    with open(source, "wb") as file:
+        file.write(lines)
+    args = [source, "--model", stock, "--out", out, "--quarantine", tmp_path / "bad", "--trees", "3"]
+    for _ in range(2):  # the second goes on from the first, and finds nothing new
+        assert_harmless(run("watch", *args))
+        with open(out, "rb") as file:
+            assert len(file.readlines()) == N_ROWS
+    assert r"\udcff" in json.loads(run("info", "--json", stock).stdout)["file"]
+
+
+def on_a_terminal(*args) -> str:
+    """What the program writes to a terminal."""
+    reader, terminal = pty.openpty()
+    with subprocess.Popen([*PROGRAM, *args], stdin=terminal, stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
+        said = b""
+        while chunk := _read(reader):
+            said += chunk
+        assert process.wait() == 0
+    os.close(reader)
+    return said.decode().replace("\r\n", "\n")
+
+
+def _read(reader: int) -> bytes:
+    try:
+        return os.read(reader, 1 << 16)
+    except OSError:  # how Linux tells that the other end is closed
+        return b""
+
+
+def test_scores_are_exact_in_a_pipe_and_harmless_on_a_terminal(table, model):
+    args = ["score", "-m", model, table, "--id", f"id{EVIL}", "--only-anomalies"]
+    piped = run(*args)
+    assert pl.read_csv(piped.stdout)[f"id{EVIL}"].to_list() == [f"=cmd{EVIL}\nrow 2{ODD - 1}"]
+    said = on_a_terminal(*args)
+    assert acting(said) <= {"\n"}
+    assert rf"=cmd\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e\nrow 2{ODD - 1}" in said
+
+
+def test_colours_are_ours_alone(table):
+    said = on_a_terminal("detect", table, "--id", f"id{EVIL}")
+    assert "\x1b[31m" in said
+    assert acting(said) <= {"\n"}
+
+
+# ---- spreadsheets ----------------------------------------------------------------------------------------------------
+
+CELLS = {
+    "=1+1": "'=1+1",
+    "+41 44": "'+41 44",
+    "-a": "'-a",
+    "@SUM(A1)": "'@SUM(A1)",
+    "\tx": "'\tx",
+    "\rx": "'\rx",
+    "＝1": "'＝1",
+    "a;=1+1;": "a;'=1+1;",
+    "a\n=1": "a\n'=1",
+    "a=1, -2": "a=1, -2",
+    "web-1": "web-1",
+    "-1.5e3": "-1.5e3",
+    "": "",
+}
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv"])
+def test_formulas_are_made_text_and_numbers_stay(tmp_path, form):
+    written = {"=name": list(CELLS), "score": np.full(len(CELLS), -1.5), "blamed": [["=a", "b"]] * len(CELLS)}
+    for is_safe in (False, True):
+        path = str(tmp_path / f"found.{form}")
+        with open_results(path, spreadsheet_safe=is_safe) as results:
+            results.write(written)
+        with open(path, encoding="utf-8", newline="") as file:
+            names, *cells = csv.reader(file, delimiter="\t" if form == "tsv" else ",")
+        texts, scores, blamed = zip(*cells, strict=True)
+        assert names == ["'=name" if is_safe else "=name", "score", "blamed"]
+        assert list(texts) == list(CELLS.values() if is_safe else CELLS)
+        assert set(scores) == {"-1.5"}
+        assert set(blamed) == {"'=a, b" if is_safe else "=a, b"}
+
+
+def test_only_sheets_are_made_safe(tmp_path):
+    for form in ("jsonl", "parquet"):
+        with pytest.raises(BadInput, match="not CSV or TSV"):
+            open_results(str(tmp_path / f"found.{form}"), spreadsheet_safe=True)
+
+
+def test_commands_write_safe_sheets(table, model):
+    assert run("detect", table, "--spreadsheet-safe").returncode == 2
+    for args in (["detect", table], ["score", "-m", model, table]):
+        options = ["--id", f"id{EVIL}", "--only-anomalies", "--out", "-"]
+        for is_safe in (False, True):
+            done = run(*args, *options, *(["--spreadsheet-safe"] if is_safe else []))
+            cells = pl.read_csv(done.stdout)[f"id{EVIL}"]
+            assert cells[0].startswith("'=cmd" if is_safe else "=cmd")
+
+
+# ---- the browser -----------------------------------------------------------------------------------------------------
+
+MARKUP = [
+    "</td></table><script>document.title='owned'</script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    "'\"><svg/onload=document.title='owned'>&lt;b&gt;",
+]
+
+
+def test_a_browser_shows_hostile_names_as_text(rows, tmp_path):
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    keys = [f"<script>document.title='owned'</script>{i}" for i in range(N_ROWS)]
+    forest = StreamingMPF(n_estimators=10, window=N_ROWS, random_state=0)
+    frame = pl.DataFrame(dict(zip(MARKUP, rows.T, strict=True)))
+    explanations = forest.fit(frame, keys=keys).explain(frame[ODD - 1 : ODD])
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html><meta charset=utf-8><title>fine</title>{explanations._repr_html_()}")
+    options = [
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+        "--disable-background-networking", "--disable-component-update", f"--user-data-dir={tmp_path / 'profile'}",
+    ]  # fmt: skip
+    command = [browser, *options, "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=300)
+    seen = done.stdout.decode()
+    assert "<title>fine</title>" in seen
+    assert re.findall(r"<(script|img|svg)\b", seen) == []
+    cells = [html.unescape(cell) for cell in re.findall(r"<td[^>]*>([^<]*)</td>", seen)]
+    assert set(MARKUP) <= set(cells)
+    assert "Most similar normal points" in seen

@@ -1,0 +1,108 @@
+"""Pipes, devices and directories in place of files are told at once and never waited for; python -OO has all help."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+
+from polyaforest.cli import COMMANDS
+from polyaforest.io.sample import server_metrics
+
+PROGRAM = [sys.executable, "-m", "polyaforest"]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
+
+
+def run(*args, **options):
+    """Run the program; a command that waits for the other end of a pipe fails here."""
+    command = [*PROGRAM, *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, **options)
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")
+    return tmp_path / "pipe.csv"
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "table.csv"
+    pl.DataFrame({"a": np.random.default_rng(0).normal(size=60)}).write_csv(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["info", "PIPE"],
+        ["info", "/dev/zero"],
+        ["score", "-m", "PIPE", "TABLE"],
+        ["explain", "-m", "PIPE", "TABLE", "--row", "1"],
+        ["merge", "PIPE", "/dev/zero", "-o", "out.mpf"],
+        ["forget", "-m", "PIPE", "--key", "a"],
+        ["forget", "-m", "TABLE", "--keys-from", "/dev/zero"],
+        ["fit", "TABLE", "-m", "PIPE"],
+        ["fit", "--batch", "--like", "PIPE", "TABLE", "-m", "out.mpf"],
+        ["detect", "TABLE", "--out", "PIPE"],
+        ["watch", "TABLE", "--model", "PIPE"],
+        ["watch", "TABLE", "--model", "FOLDER"],
+        ["watch", "TABLE", "--start-from", "PIPE"],
+        ["watch", "TABLE", "--out", "PIPE"],
+        ["detect", "/dev/zero"],
+        ["detect", "FOLDER"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_says_so_and_ends(args, pipe, table, tmp_path):
+    places = {"PIPE": pipe, "TABLE": table, "FOLDER": tmp_path}
+    done = run(*(places.get(arg, arg) for arg in args), cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("Error: ")
+
+
+def test_a_picture_and_the_example_do_not_wait_either(table, tmp_path):
+    os.mkfifo(tmp_path / "picture.png")
+    os.mkfifo(tmp_path / "server-metrics.csv")
+    os.mkfifo(tmp_path / "m.stock-lock")
+    for args in (
+        ["detect", table, "--plot", tmp_path / "picture.png"],
+        ["demo", "--to", tmp_path],
+        ["watch", table, "--model", tmp_path / "m.stock"],
+    ):
+        done = run(*args, cwd=tmp_path)
+        assert (done.returncode, "a pipe or a device, not a file" in done.stderr) == (3, True)
+
+
+def test_pipes_that_somebody_is_at_work_as_they_should(table, tmp_path):
+    program = " ".join(PROGRAM)
+    script = f"""
+    {program} detect -q <(cat {table}) &&
+    cat {table} | {program} detect -q /dev/stdin &&
+    {program} detect -q {table} --out >(cat > {tmp_path}/copy.csv) --only-anomalies &&
+    {program} watch -q {table} --quarantine {tmp_path}/bad --out >(cat > {tmp_path}/lines.jsonl)
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("of 60 rows") == 3
+
+
+def test_without_docstrings_the_help_is_the_same_and_commands_work(tmp_path):
+    pl.DataFrame(server_metrics())[:100].write_csv(tmp_path / "table.csv")
+    for args in [[], *([name] for name in COMMANDS)]:
+        said = [
+            subprocess.run(
+                [sys.executable, *flags, "-c", HELP, *args], capture_output=True, text=True, check=True
+            ).stdout
+            for flags in ([], ["-OO"])
+        ]
+        assert said[0] == said[1]
+        assert len(said[0].split("Options:")[0].splitlines()) > 2
+    command = [sys.executable, "-OO", "-m", "polyaforest", "detect", str(tmp_path / "table.csv")]
+    assert "of 100 rows" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+HELP = "import sys; from polyaforest.cli import run; run([*sys.argv[1:], '--help'])"

@@ -1,0 +1,109 @@
+"""Whatever is written into names and values, nothing of it acts on a terminal, and nothing ordinary is lost."""
+
+import json
+import re
+import unicodedata
+from copy import copy
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyaforest import StreamingMPF
+from polyaforest._text import json_shown, label, printable, width
+from polyaforest.cli import _report as report
+from polyaforest.cli._judging import named
+from polyaforest.io._errors import BadInput
+from polyaforest.io._json import to_json
+
+ANYTHING = st.text(st.characters())  # surrogates, too
+HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+OURS = re.compile(r"\x1b\[(0|1|31)m")
+JOINER = "\u200d"
+
+
+def acting(text: str) -> set[str]:
+    """The characters of a text that have no shape of their own."""
+    return {char for char in text if unicodedata.category(char) in HIDDEN}
+
+
+@given(ANYTHING)
+def test_what_is_shown_is_one_line_without_control_characters(text):
+    assert acting(printable(text)) <= {JOINER}
+    assert len(printable(text)) >= len(text)
+    assert printable(printable(text)) == printable(text)
+    assert acting(label(text, 20)) <= {JOINER}
+    assert len(label(text, 20)) <= 20
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Pólya", "σ² ≤ 3", "日本語", "עברית", "हिन्दी", "a b\u00a0c", "👩‍💻", "👩🏽‍🚀", "❤️‍🔥", "$a^$", "\\x1b", "é"],
+)
+def test_ordinary_text_stays(text):
+    assert printable(text) == label(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x1b[31m\x07", r"a\x1b[31m\x07"),
+        ("a\nb\tc\r", r"a\nb\tc\r"),
+        ("\x7f\x9b31m", r"\x7f\x9b31m"),
+        ("\u202eabc\u2066", r"\u202eabc\u2066"),
+        ("a\u200db\u200cc\ufeff", r"a\u200db\u200cc\ufeff"),
+        ("\u2028\u2029\udcff", r"\u2028\u2029\udcff"),
+        ("\ue000\U000e0041\U0010ffff", r"\ue000\U000e0041\U0010ffff"),
+    ],
+)
+def test_what_acts_is_spelled_out(text, shown):
+    assert printable(text) == shown
+
+
+def test_long_names_keep_both_ends():
+    assert label("a" * 100 + "z" * 100, 9) == "aaaaa…zzz"
+    assert len(label("\x1b" * 10_000_000)) == 80  # and quickly
+
+
+def test_widths_are_those_of_a_terminal():
+    assert [width(text) for text in ("abc", "日本", "e\u0301", "👩", "Pólya")] == [3, 4, 1, 2, 5]
+
+
+@given(st.recursive(ANYTHING, lambda inner: st.lists(inner) | st.dictionaries(ANYTHING, inner)))
+def test_json_says_the_same_and_acts_on_nothing(value):
+    shown = json_shown(json.dumps(value, ensure_ascii=False))
+    assert acting(shown) == set()
+    assert json.loads(shown) == json.loads(json.dumps(value))
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_json_lines_are_exact(fields):
+    line = to_json(fields)
+    assert json.loads(line) == fields
+    assert acting(line.decode()) == set()
+
+
+# ---- what is put into words ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def explanation():
+    rows = np.random.default_rng(0).normal(size=(200, 2))
+    return StreamingMPF(n_estimators=5, random_state=0, window=200).fit(rows).explain([[9.0, 0.0]])[0]
+
+
+@given(ANYTHING, ANYTHING, ANYTHING)
+def test_reports_and_explanations_have_the_lines_they_should(explanation, name, key, other):
+    hostile = named(copy(explanation), [name, other])
+    finding = report.Finding(1, -9.0, 0.1, None, key, name, explanation=hostile, missing=(other,))
+    summary = report.Summary(9, 1, 1, False, None, key=name or "k", n_keys=1)
+    harmless = named(copy(explanation), ["a", "b"])
+    plain = report.report(summary._replace(key="k"), [finding._replace(key="k", id="i", explanation=harmless)])
+    text = report.report(summary, [finding])
+    assert acting(OURS.sub("", text)) <= {"\n", JOINER}
+    assert text.count("\n") == plain.count("\n")
+    assert acting(str(hostile)) <= {"\n", JOINER}
+    assert acting(hostile.to_json()) == set()
+    assert hostile.names[0] == name
+    assert acting(str(BadInput(f"no column {name}"))) <= {JOINER}

@@ -1,0 +1,54 @@
+"""Names of every kind are drawn as they are written: no formula, no TeX, no box for want of a shape, no collapse."""
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from polyaforest import BatchMPF, plots
+
+NAMES = [
+    "$a^$", r"$\frac$", "_hidden", "a_b^c", "two\nlines", "\x1b[31m\x00", "x" * 5000,
+    "日本", "👩‍💻", "\u202eabc", "עברית", ""
+]  # fmt: skip
+ROWS = np.random.default_rng(0).normal(size=(60, 2))
+
+
+def forest(names):
+    return BatchMPF(n_estimators=5, max_depth=4, random_state=0).fit(pd.DataFrame(ROWS, columns=names))
+
+
+def explained(names):
+    return forest(names).explain(pd.DataFrame(ROWS[:3] + 9.0, columns=names))
+
+
+DRAWN = {
+    "trace": lambda names, ax: plots.trace(ROWS[:, 0], ROWS, names=names, ax=ax),
+    "roc": lambda names, ax: plots.roc(ROWS[:, 0] > 0, dict(zip(names, ROWS.T, strict=True)), ax=ax),
+    "partition": lambda names, ax: plots.partition(forest(names), ax=ax),
+    "tree": lambda names, ax: plots.tree(forest(names), ax=ax),
+    "blame_bars": lambda names, ax: plots.blame_bars(explained(names)[0], ax=ax),
+    "blame_map": lambda names, ax: plots.blame_map(explained(names), ax=ax),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:12]))
+def test_a_name_is_drawn(kind, name, tmp_path):
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    DRAWN[kind]([name, "other"], figure.add_subplot())
+    figure.savefig(tmp_path / "drawn.svg")  # warnings, of letters without a shape or axes without room, are errors
+
+
+def test_characters_without_a_shape_are_told_apart():
+    drawn = plots.trace(ROWS[:, 0], ROWS, names=["日本", "日木"], ax=Figure().add_subplot())
+    assert [panel.get_ylabel() for panel in drawn.panels] == [r"\u65e5\u672c", r"\u65e5\u6728"]
+
+
+def test_dollar_signs_are_dollar_signs():
+    drawn = plots.trace(ROWS[:, 0], ROWS, names=["$a^$", "b"], ax=Figure().add_subplot())
+    label = drawn.panels[0].yaxis.label
+    assert (label.get_text(), label.get_parse_math(), label.get_usetex()) == ("$a^$", False, False)
