@@ -116,7 +116,7 @@ class Findings:
         labels = {columns.key: chunk.keys, columns.id: chunk.ids}
         theirs |= {name: texts for name, texts in labels.items() if name and texts is not None}
         theirs |= {name: chunk.rows[:, k] for k, name in enumerate(columns.used)}
-        return {"row": chunk.numbers, **{_apart(name, own): value for name, value in theirs.items()}, **own}
+        return {"row": chunk.numbers, **{apart(name, own): value for name, value in theirs.items()}, **own}
 
     def _reasons(self, judged: Judged) -> dict[str, list[Any]]:
         """The features to blame for rows, and the reasons in words; nothing for rows that are not explained."""
@@ -191,6 +191,6 @@ class Findings:
             heappushpop(self._worst, entry)
 
 
-def _apart(name: str, own: Iterable[str]) -> str:
-    """The name of a column of the input, changed if a column of the results has it."""
+def apart(name: str, own: Iterable[str]) -> str:
+    """Return the name of a column of the input, changed if a column of the results has it."""
     return f"{name}_" if name in own or name == "row" else name

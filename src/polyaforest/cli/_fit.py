@@ -166,8 +166,7 @@ def _followed(order: Order, table: Table, chunks: Iterator[Chunk]) -> Made:
         start = 0 if order.shingle else lacking_at_first(model, chunk.rows)
         if start == len(chunk.rows):
             continue
-        held = model.keys_ if hasattr(model, "forest_") else []
-        keys = None if chunk.keys is None else point_keys(chunk.keys[start:], held)
+        keys = None if chunk.keys is None else point_keys(chunk.keys[start:], model.holds)
         times = None
         if order.shingle and chunk.times is not None:
             times = chunk.times

@@ -25,7 +25,6 @@ LEAST_PER_KEY = 3  # rows, on average
 _ROWS_THAT_TELL = 20  # whether keys come again
 _AT_ONCE = 65_536  # rows whose masses are looked up, tree by tree, at a time
 _MOST_FORESTS = 32  # of keys that are kept for explanations; others are fitted again if need be
-_MOST_MODELS = 128  # of streams in memory
 _UNNAMED = re.compile(r"^x(\d+)(?=$|\[)")  # a feature by its number
 _DEPTH = 10  # of trees whose leaves are to mean something by themselves
 
@@ -222,7 +221,7 @@ class StreamJudge:
         from polyaforest.live.stock import Stock
 
         self.names, self.rule = names, rule
-        self._models = Stock(None, lambda: new_forest(rule), _MOST_MODELS)
+        self._models = Stock(None, lambda: new_forest(rule))
         self._latest: dict[str, float] = {}  # time that has come of a key
 
     def __enter__(self) -> Self:

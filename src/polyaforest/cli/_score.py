@@ -113,16 +113,17 @@ def _written(chunk: Chunk, verdicts: Verdicts, columns: Columns, *, only_anomali
     """What is to be written of rows."""
     import numpy as np
 
+    from polyaforest.cli._findings import apart
     from polyaforest.cli._judging import chosen_of
     from polyaforest.cli._report import stamp
 
     places = np.flatnonzero(verdicts.is_anomaly) if only_anomalies else np.arange(len(verdicts.scores))
     chunk = chosen_of(chunk, places)
-    written: dict[str, Any] = {"row": chunk.numbers}
-    if columns.time and chunk.times is not None:
-        written[columns.time] = [stamp(time) for time in chunk.times.tolist()]
-    if columns.id and chunk.ids is not None:
-        written[columns.id] = chunk.ids
     p_values = np.full(len(verdicts.scores), np.nan) if verdicts.p_values is None else verdicts.p_values
     facts = {"score": verdicts.scores, "p_value": p_values, "is_anomaly": verdicts.is_anomaly}
+    written: dict[str, Any] = {"row": chunk.numbers}
+    if columns.time and chunk.times is not None:
+        written[apart(columns.time, facts)] = [stamp(time) for time in chunk.times.tolist()]
+    if columns.id and chunk.ids is not None:
+        written[apart(columns.id, facts)] = chunk.ids
     return {**written, **{name: values[places] for name, values in facts.items()}}

@@ -436,6 +436,13 @@ class StreamingMPF(PolyaForest):
         with self._with_points() as stream:
             return stream.rows
 
+    def holds(self, key: Key) -> bool:
+        """Return whether a point of this key is held; nothing is before the first row comes."""
+        if not hasattr(self, "forest_"):
+            return False
+        with self._with_points() as stream:
+            return key in stream.holdings.slot_of
+
     @property
     def keys_(self) -> list[Key]:
         """The keys of ``points_``, in the same order."""

@@ -6,7 +6,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from ._batches import Batch, Rejected, Sample, sample_of, shortened
 from ._blocks import BLOCK_BYTES, Opened, after_last_line, blocks
 from ._cells import numbers
 from ._errors import BadInput, in_words
+from ._times import seconds
 
 __all__ = ["CsvReader"]
 
@@ -160,7 +161,7 @@ class CsvReader:
         line = self._first_line(first)
         self._delimiter = delimiter or likely
         cells = self._header_cells(line)
-        self.has_header = not _is_data(cells)
+        self.has_header = not _is_data(cells, self._cells_below(first[len(line) :]))
         self.names = _names(cells, self.has_header, self.name)
         self._held = [first[len(line) :] if self.has_header else first]
         self._wordy: set[str] = set()  # columns that polars would not read as numbers, for words such as NA or true
@@ -196,6 +197,12 @@ class CsvReader:
         if isinstance(cells, str):
             raise BadInput(f"The first line of {self.name} cannot be read: {cells}. It reads: {shortened(line)}")
         return cells
+
+    def _cells_below(self, rest: bytes) -> list[str]:
+        """The cells of the line after the first one; none if there is none, or if it cannot be read."""
+        below = records(rest[:LONGEST_RECORD])[:1]
+        cells = self._cells(below[0].rstrip(b"\r\n")) if below else []
+        return [] if isinstance(cells, str) else cells
 
     # -- rows
 
@@ -327,10 +334,30 @@ def _likely_delimiter(start: bytes) -> str:
     return max(_DELIMITERS, key=likeness)
 
 
-def _is_data(cells: list[str]) -> bool:
-    """Whether a first line is a row already: numbers, and perhaps gaps between them."""
-    values, unread = numbers(pl.Series(cells, dtype=pl.String))
-    return not unread.any() and not np.isnan(values).all()
+def _is_data(cells: list[str], below: list[str]) -> bool:
+    """Return whether a first line is a row already, to go by it and the line below.
+
+    A row has numbers or times, and a text in it does not stand above a number. Where it has texts too, numbers that
+    count up one by one (years, percentiles) are names.
+    """
+    kinds, others = ([_kind(cell) for cell in line] for line in (cells, below))
+    if not {"number", "time"} & set(kinds) or ("text", "number") in zip(kinds, others, strict=False):
+        return False
+    counted = [float(cell) for cell, kind in zip(cells, kinds, strict=True) if kind == "number"]
+    counts_up = len(counted) > 1 and all(later - number == 1 for number, later in pairwise(counted))
+    return not (counts_up and "text" in kinds)
+
+
+def _kind(cell: str) -> str:
+    """Return what is in a cell: a number, a time, a text, or nothing."""
+    values, unread = numbers(pl.Series([cell], dtype=pl.String))
+    if not unread[0]:
+        return "nothing" if np.isnan(values[0]) else "number"
+    try:
+        seconds(cell)
+    except ValueError:
+        return "text"
+    return "time"
 
 
 def _names(cells: list[str], has_header: bool, where: str) -> list[str]:

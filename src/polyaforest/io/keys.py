@@ -5,7 +5,8 @@ The first row of a name has the name itself for a key, the others the name, a si
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import count
 
 from polyaforest._holdings import Key
 
@@ -14,25 +15,22 @@ __all__ = ["keys_named", "point_keys"]
 _AGAIN = "\x1f"  # the unit separator of ASCII
 
 
-def point_keys(names: Iterable[str], taken: Iterable[Key] = ()) -> list[str]:
-    r"""A key for each row of these names, none of them among those `taken`.
+def point_keys(names: Iterable[str], is_taken: Callable[[str], bool] = lambda key: False) -> list[str]:
+    r"""Return a key for each row of these names, the first of its name that is not taken.
 
     Examples
     --------
-    >>> point_keys(["ann", "bob", "ann"], taken=["bob"])
+    >>> point_keys(["ann", "bob", "ann"], is_taken={"bob"}.__contains__)
     ['ann', 'bob\x1f2', 'ann\x1f2']
     """
     last: dict[str, int] = {}
-    for key in taken:
-        if isinstance(key, str):
-            name, number = _parts(key)
-            last[name] = max(last.get(name, 0), number)
     keys = []
     for name in names:
         if _AGAIN in name:
             raise ValueError(f"the name {name!r} contains the control character {_AGAIN!r}: take it out of the file")
-        number = last[name] = last.get(name, 0) + 1
-        keys.append(name if number == 1 else f"{name}{_AGAIN}{number}")
+        candidates = ((n, name if n == 1 else f"{name}{_AGAIN}{n}") for n in count(last.get(name, 0) + 1))
+        last[name], key = next((n, key) for n, key in candidates if not is_taken(key))
+        keys.append(key)
     return keys
 
 

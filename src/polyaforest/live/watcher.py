@@ -373,7 +373,7 @@ def _keys_of(arrivals: list[_Arrival], detector: Detector) -> list[str] | None:
     names = [arrival.row.id for arrival in arrivals]
     if any(name is None for name in names):
         return None
-    return point_keys([str(name) for name in names], detector.keys_ if hasattr(detector, "forest_") else ())
+    return point_keys([str(name) for name in names], detector.holds)
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------

@@ -421,6 +421,13 @@ class SeriesMPF(Guarded, BaseEstimator):
         with self._frozen():
             return [self._memory.ledger.key_of(number) for number in self._memory.ledger.known(self._memory.n_seen)]
 
+    def holds(self, key: Key) -> bool:
+        """Return whether a reading of this key can be deleted; nothing is held before the first comes."""
+        if not hasattr(self, "forest_"):
+            return False
+        with uninterrupted(), self._lock.reading():
+            return self._memory.ledger.number_of(key, self._memory.n_seen) is not None
+
     @property
     def every_(self) -> float | None:
         """The usual time between readings, if it is known."""

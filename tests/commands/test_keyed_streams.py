@@ -1,0 +1,78 @@
+"""Many streams at once: models in memory, and rows that are known by names."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+
+from polyaforest import StreamingMPF
+from polyaforest._holdings import Holdings
+from polyaforest.cli._judging import Rule, StreamJudge
+from polyaforest.io.records import Record, RecordReader
+from polyaforest.io.tables import Chunk
+from polyaforest.live.outputs import FileLines
+from polyaforest.live.stock import Stock
+from polyaforest.live.watcher import Watcher
+from polyaforest.timeseries import SeriesMPF
+
+ROWS = np.random.default_rng(0).normal(size=(60, 2))
+
+
+def test_detect_by_key_keeps_the_models_of_several_keys_in_memory():
+    keys = [f"web-{i % 5}" for i in range(len(ROWS))]
+    with StreamJudge(["a", "b"], Rule("stream", window=20, n_jobs=None)) as judge:
+        judge.judge(Chunk(ROWS, np.arange(len(ROWS)), None, keys, None))
+        assert judge._models.n_in_memory == 5
+
+
+def test_watch_looks_names_up_without_listing_all_that_are_held(tmp_path, monkeypatch):
+    def fail(self):
+        raise AssertionError("all keys were listed")
+
+    monkeypatch.setattr(Holdings, "held_keys", property(fail))
+    records = [Record(str(i), b'{"id": "u%d", "a": %f}' % (i % 7, row[0])) for i, row in enumerate(ROWS)]
+
+    class Source:
+        can_replay, notices, position = False, (), 0
+
+        def read(self, most, wait):
+            taken, records[:] = records[:4], records[4:]
+            return taken or None
+
+        def close(self):
+            pass
+
+    out, bad = FileLines(str(tmp_path / "out")), FileLines(str(tmp_path / "bad"))
+    with Stock(None, lambda: StreamingMPF(n_estimators=2, window=20, random_state=0)) as stock:
+        loop = Watcher(Source(), RecordReader(id="id"), stock, out, bad)
+        loop.run()
+        loop.close()
+        assert stock[""].detector.n_seen_ == len(ROWS)
+    assert not (tmp_path / "bad").exists()
+
+
+@pytest.mark.parametrize("make", [StreamingMPF, SeriesMPF])
+def test_a_detector_tells_which_keys_it_holds(make):
+    forest = StreamingMPF(n_estimators=2, window=8, random_state=0)
+    model = forest if make is StreamingMPF else SeriesMPF(forest, shingle=2)
+    assert not model.holds("r0")
+    model.partial_fit(ROWS, keys=[f"r{i}" for i in range(len(ROWS))])
+    assert all(model.holds(key) for key in model.keys_)
+    assert not model.holds("r0")
+    model.delete("r58")
+    assert not model.holds("r58")
+
+
+@pytest.mark.parametrize("name", ["row", "score", "p_value", "is_anomaly"])
+def test_score_keeps_names_of_rows_apart_from_its_own_columns(tmp_path, cli, name):
+    data, model = tmp_path / "a.csv", tmp_path / "m.mpf"
+    rows = "".join(f"u{i},{a:.3f},{b:.3f}\n" for i, (a, b) in enumerate(ROWS))
+    data.write_text(f"{name},a,b\n{rows}")
+    assert cli("fit", data, "-m", model, "--columns", "a,b", "-q")[0] == 0
+    code, out, _ = cli("score", "-m", model, data, "--id", name, "-q")
+    assert code == 0
+    lines = list(csv.DictReader(io.StringIO(out)))
+    assert lines[3][f"{name}_"] == "u3"
+    assert float(lines[3]["score"]) < 0
+    assert lines[3]["row"] == "4"
