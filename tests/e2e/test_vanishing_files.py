@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import closing
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 
@@ -262,16 +263,16 @@ class Rotation:
     """Rotates a log, in one of the usual ways."""
 
     def __init__(self, log, rng):
-        self._log, self._kind, self._n = log, rng.choice(["number", "date", "copy"]), 0
+        self._log, self._kind, self.n = log, rng.choice(["number", "date", "copy"]), 0
 
     def __call__(self):
         if not self._log.exists():
             return
-        self._n += 1
+        self.n += 1
         if self._kind == "date":
-            self._log.rename(f"{self._log}-20240501-{self._n:06d}")
+            self._log.rename(f"{self._log}-20240501-{self.n:06d}")
             return
-        for number in range(self._n, 0, -1):
+        for number in range(self.n, 0, -1):
             if os.path.exists(f"{self._log}.{number}"):
                 os.rename(f"{self._log}.{number}", f"{self._log}.{number + 1}")
         if self._kind == "copy":
@@ -323,43 +324,82 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_killed_and_rotated_at_any_moment_it_writes_what_an_undisturbed_run_does(tmp_path, factory, calm, seed):
-    rng, log, outputs = random.Random(seed), tmp_path / "log", Outputs(tmp_path)
-    rotate = Rotation(log, rng)
-    arguments = [
-        *FOLLOW,
-        "--snapshot-every",
-        str(rng.choice([5, 40, 1000])),
-        "--snapshot-seconds",
-        rng.choice(["0", "0.05", "9"]),
-    ]
-    text = b"".join(mixed_lines())
-    if rng.random() < 0.5:
-        append(log, text[: (start := rng.randrange(2000))])
-        text = text[start:]
-    child, n_kills = factory.start(tmp_path, *arguments), 0
-    while text or n_kills < 8:
-        has_begun = bool(notes_of(tmp_path / "m"))  # what is rotated before is older, and not read
-        for act in rng.sample(["write", "write", "kill", "rotate", "rotate outputs", "wait"], rng.randrange(1, 5)):
-            if act == "write":
-                append(log, text[: (size := rng.randrange(1, 4000))])
-                text = text[size:]
-            elif act == "kill":
-                stop(factory, child, signal.SIGKILL)
-                child, n_kills = factory.start(tmp_path, *arguments), n_kills + 1
-            elif act == "rotate" and has_begun and ends_a_line(log):
-                rotate()
-            elif act == "rotate outputs":
-                outputs.rotate()
-            elif act == "wait":
-                time.sleep(rng.choice([0.001, 0.01, 0.05, 0.2]))  # in the middle of whatever it does
-    stop(factory, child, signal.SIGKILL)
+    schedule = Schedule(tmp_path, factory, random.Random(seed))
+    schedule.begin()
+    for part in schedule.parts:
+        schedule.turn(part)
     child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
     until(lambda: n_committed(tmp_path) == 300)
     assert stop(factory, child) == 0, words(tmp_path)
-    assert outputs.read() == calm, words(tmp_path)
+    assert schedule.outputs.read() == calm, words(tmp_path)
     assert "may be" not in words(tmp_path)
+    # a schedule that never gets anywhere would prove nothing
+    assert schedule.rotation.n >= 3
+    assert schedule.n_kills_amid_lines >= 2
 
 
-def ends_a_line(log):
-    """Whether a line is whole: a writer that rotates in the middle of one tears it itself."""
-    return log.exists() and log.read_bytes()[-1:] in (b"\n", b"")
+class Schedule:
+    """Lines that are written, files that are rotated and processes that are killed, in an order drawn by lot."""
+
+    def __init__(self, folder, factory, rng):
+        self._folder, self._factory, self._rng = folder, factory, rng
+        self._log = folder / "log"
+        self.rotation, self.outputs = Rotation(self._log, rng), Outputs(folder)
+        self._saving = ["--snapshot-every", rng.choice(["5", "40", "1000"])]
+        self._saving += ["--snapshot-seconds", rng.choice(["0", "0.05", "9"])]
+        text = mixed_lines()
+        cuts = [0, *sorted(rng.sample(range(20, 280), 9)), len(text)]
+        self.parts = [b"".join(text[i:j]) for i, j in pairwise(cuts)]
+        self._most = 0  # lines that were ever there
+        self.n_kills_amid_lines = 0
+
+    def begin(self):
+        """Start for the first time, killed at once a few times; what is rotated before the first save is not read."""
+        if self._rng.random() < 0.5:
+            append(self._log, self.parts.pop(0))
+        for _ in range(self._rng.randrange(3)):
+            self._start()
+            self._pause()
+            self._kill()
+        self._start()
+        until(lambda: notes_of(self._folder / "m"))
+
+    def turn(self, part):
+        """Write some lines and rotate; kill the process at some moment; rotate; start the next."""
+        cut = self._rng.randrange(len(part))
+        append(self._log, part[:cut])
+        self._perhaps_rotate()
+        append(self._log, part[cut:])
+        self._perhaps_rotate()
+        if self._rng.random() < 0.6:
+            until(lambda: self._n_lines() > self._most)
+            self._most = self._n_lines()
+            self.n_kills_amid_lines += 1
+        else:
+            self._pause()  # in the middle of starting, most likely
+        self._perhaps_rotate()
+        self._kill()
+        self._perhaps_rotate()
+        self._start()
+        self._perhaps_rotate()
+        if part is self.parts[-1]:
+            self._kill()
+
+    def _perhaps_rotate(self):
+        # a writer that rotates in the middle of a line tears it itself
+        if self._rng.random() < 0.25 and self._log.exists() and self._log.read_bytes()[-1:] == b"\n":
+            self.rotation()
+        if self._rng.random() < 0.15:
+            self.outputs.rotate()
+
+    def _n_lines(self):
+        return sum(text.count(b"\n") for text in self.outputs.read())
+
+    def _start(self):
+        self._child = self._factory.start(self._folder, *FOLLOW, *self._saving)
+
+    def _kill(self):
+        stop(self._factory, self._child, signal.SIGKILL)
+
+    def _pause(self):
+        time.sleep(self._rng.uniform(0.0, 0.6))
