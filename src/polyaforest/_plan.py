@@ -9,6 +9,7 @@ import numpy as np
 from polyaforest._arrays import UNBOUNDED, Array
 
 _LEAST_SPREAD = 1e-300  # below it, one over the spread would overflow
+_LEAST_UNIT = 1e-300  # below it, lifetimes would
 
 
 class Weighting(NamedTuple):
@@ -26,7 +27,7 @@ class Weighting(NamedTuple):
     def unit(self) -> float:
         """The weighted length that lifetimes are measured against."""
         total = 1.0 if self.fixed is None else float(self.fixed @ self.deviation)
-        return total if 0 < total < np.inf else 1.0
+        return total if _LEAST_UNIT < total < 1 / _LEAST_UNIT else 1.0
 
 
 def bounding_box(rows: Array) -> Array:

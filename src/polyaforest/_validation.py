@@ -16,6 +16,7 @@ from polyaforest._arrays import Array
 from polyaforest._schema import MOST_COUNTED
 
 LARGEST = 1e300  # beyond it, the length of a side or the sum of some could overflow
+_LARGEST_WEIGHT = 1e150  # so that weighted lengths and what they are compared with neither overflow nor vanish
 _EXACT_INTEGER = 2**53
 
 
@@ -222,10 +223,13 @@ def read_weights(weights: Any, n_features: int) -> Array:
         raise ValueError(
             f"feature_weights must hold one weight for each of the {n_features} features; got shape {values.shape}"
         )
-    bad = ~(np.isfinite(values) & (values >= 0))
+    bad = ~((values == 0) | ((values >= 1 / _LARGEST_WEIGHT) & (values <= _LARGEST_WEIGHT)))
     if bad.any():
         k = int(np.flatnonzero(bad)[0])
-        raise ValueError(f"feature_weights[{k}] is {values[k]:g}: weights must be finite and not negative")
+        raise ValueError(
+            f"feature_weights[{k}] is {values[k]:g}: weights must be finite and not negative, 0 or from "
+            f"{1 / _LARGEST_WEIGHT:g} to {_LARGEST_WEIGHT:g}"
+        )
     if not values.any():
         raise ValueError("feature_weights are all zero: no feature could ever be cut")
     return values

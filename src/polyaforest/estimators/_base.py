@@ -64,7 +64,7 @@ _LAYOUT: Layout = {  # arrays that do not make up the trees; L lifetimes, N scor
     "quantiles": (np.float64, "QD"),
     "calibration": (np.float64, "N"),
 }
-_LEAST_STRENGTH, _MOST_STRENGTH = float(np.finfo(np.float64).tiny), 1e280  # times any depth squared it stays finite
+_LEAST_STRENGTH, _MOST_STRENGTH = float(np.finfo(np.float64).tiny), 1e100  # and times any depth to the 4th
 _ROUNDING = 1 - 1e-12  # keeps a mass from falling below its own logarithm's exponential
 
 
