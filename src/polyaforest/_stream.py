@@ -242,8 +242,8 @@ class Stream:
             raise ValueError(f"its lifetime is {rules.plan.lifetime}")
         if not self.rng.any():
             raise ValueError("the state of its generator is all zeros")
-        if not (np.isfinite(rules.grid) & (rules.grid > 0)).all():
-            raise ValueError("the times of its score are not positive and finite")
+        if not ((rules.grid > 1e-6) & (rules.grid < 1e6) & (np.diff(rules.grid, prepend=0) > 0)).all():
+            raise ValueError("array grid: the times of a score must ascend from 1e-6 to 1e6 at most")
 
     def _check_progress(self) -> None:
         """Raise unless what has come, what is held and what is to come agree."""

@@ -59,6 +59,13 @@ def with_gaps(times):
     return times + 2.0 * (np.arange(len(times)) > 30) + 50.0 * (np.arange(len(times)) > 40)
 
 
+class Good(dict):
+    """Good models by name, which Hypothesis does not print in full."""
+
+    def __repr__(self):
+        return "good"
+
+
 class User:
     """The process that uses files."""
 
@@ -103,7 +110,9 @@ def good(tmp_path_factory):
     folder = tmp_path_factory.mktemp("good")
     for name, make in MODELS.items():
         make().save(folder / name, notes={"line": -3.0})
-    return {name: read_model(path) for name, path in {**GOLDEN, **{name: folder / name for name in MODELS}}.items()}
+    return Good(
+        {name: read_model(path) for name, path in [*GOLDEN.items(), *((name, folder / name) for name in MODELS)]}
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,107 @@
+"""What was saved can be loaded and goes on bit for bit, however extreme the values, weights, times and settings."""
+
+from io import BytesIO
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polyaforest
+from polyaforest import BatchMPF, Reservoir, StreamingMPF, Window
+from polyaforest._files import read_model, write_model
+from polyaforest.timeseries import SeriesMPF
+
+SMALL = {"n_estimators": 3, "random_state": 1}
+SIZES = st.sampled_from([0.0, 1e-100, 3e-100, 1e-75, 1e-10, 1.0, 7.0, 1e10, 1e75, 3e98, 1e99])
+VALUES = st.builds(lambda size, sign: size * sign, SIZES, st.sampled_from([-1.0, 1.0]))
+TABLES = st.one_of(
+    st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=12),
+    st.builds(lambda row, n: [row] * n, st.tuples(VALUES, VALUES), st.integers(1, 12)),  # all equal
+).map(lambda rows: np.array(rows, np.float64))
+WEIGHTS = st.sampled_from(["auto", None, [1e-100, 1.0], [1e100, 0.0], [1e-100, 0.0], [1e100, 1e100]])
+STREAMS = {
+    "window": lambda weights: StreamingMPF(**SMALL, window=4, feature_weights=weights),
+    "young": lambda weights: StreamingMPF(**SMALL, feature_weights=weights, max_depth=np.int64(3)),
+    "one": lambda weights: StreamingMPF(**SMALL, window=1, feature_weights=weights),
+    "in time": lambda weights: StreamingMPF(**SMALL, window=Window(5, duration=1e-300), feature_weights=weights),
+    "reservoir": lambda weights: StreamingMPF(**SMALL, window=Reservoir(3), feature_weights=weights),
+    "fading": lambda weights: StreamingMPF(**SMALL, window=Reservoir(3, half_life=1e-300), feature_weights=weights),
+    "summary": lambda weights: StreamingMPF(**SMALL, window=None, max_depth=3, feature_weights=weights),
+    "closed": lambda weights: StreamingMPF(**SMALL, window=4, domain="data", feature_weights=weights, score="mass"),
+    "brief": lambda weights: StreamingMPF(**SMALL, window=4, lifetime=5e-324, feature_weights=weights),
+    "faint prior": lambda weights: StreamingMPF(**SMALL, window=4, prior_strength=1e-100, feature_weights=weights),
+    "strong prior": lambda weights: StreamingMPF(**SMALL, window=4, prior_strength=1e100, feature_weights=weights),
+    "series": lambda weights: SeriesMPF(StreamingMPF(**SMALL, window=4), shingle=2, every=1e-300),
+    "changes": lambda weights: SeriesMPF(StreamingMPF(**SMALL, window=4), shingle=2, difference=True),
+}
+
+
+def loaded(model):
+    """The model, saved and loaded again."""
+    file, again = BytesIO(), BytesIO()
+    model.save(file)
+    polyaforest.load(BytesIO(file.getvalue())).save(again)
+    assert file.getvalue() == again.getvalue()
+    return polyaforest.load(BytesIO(file.getvalue()))
+
+
+def times_of(model, start, n):
+    """Times from 0 on by steps that a window of 1e-300 tells apart, for a model that needs some."""
+    window = getattr(model, "window", None)
+    return (
+        np.arange(start, start + n) * 1e-301 if window is not None and getattr(window, "needs_times", False) else None
+    )
+
+
+def same(one, other):
+    return all(np.array_equal(mine, theirs, equal_nan=True) for mine, theirs in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@settings(max_examples=12)
+@given(rows=TABLES, more=TABLES, weights=WEIGHTS, gone=st.integers(0, 12))
+def test_a_saved_stream_goes_on_bit_for_bit(name, rows, more, weights, gone):
+    model = STREAMS[name](weights)
+    model.judge_then_learn(rows, times=times_of(model, 0, len(rows)))
+    if hasattr(model, "keys_"):
+        for key in model.keys_[:gone]:
+            if key in model.keys_:
+                model.delete(key)
+    back = loaded(model)
+    times = times_of(model, len(rows), len(more))
+    assert same(model.judge_then_learn(more, times=times), back.judge_then_learn(more, times=times))
+    loaded(back)
+
+
+@pytest.mark.parametrize("make", [StreamingMPF, BatchMPF])
+@settings(max_examples=12)
+@given(rows=TABLES, weights=WEIGHTS)
+def test_a_saved_table_answers_the_same(make, rows, weights):
+    limits = {"max_depth": 3} if make is BatchMPF else {}
+    model = make(**SMALL, **limits, feature_weights=weights).fit(rows)
+    back = loaded(model)
+    assert same([model.score_samples(rows), model.predict(rows)], [back.score_samples(rows), back.predict(rows)])
+
+
+def test_times_that_underflow_are_let_in(tmp_path):
+    """As of trees whose weighted lengths were beyond what weights and values may be today."""
+    StreamingMPF(**SMALL, window=4).partial_fit([[0.0, 0.0], [1.0, 1.0]]).save(tmp_path / "model")
+    header, arrays = read_model(tmp_path / "model")
+    trees = np.arange(3)
+    assert (arrays["forest/feature"][trees, arrays["forest/root"]] >= 0).all()  # all roots are cut
+    arrays["forest/time"][trees, arrays["forest/root"]] = 0.0
+    write_model(tmp_path / "model", header, arrays)
+    model = polyaforest.load(tmp_path / "model")
+    assert np.isfinite(model.score_then_learn([[0.5, 2.0], [0.0, 0.0]])).all()
+    loaded(model.delete([0, 2]))
+
+
+def test_a_forest_widened_beyond_its_domain_is_let_in():
+    model = StreamingMPF(**SMALL, window=4, domain=[[0.0], [1.0]]).partial_fit([[0.5], [0.25]])
+    model._stream.widen(np.array([7.0]), None)
+    model._refresh(model._stream)
+    model.n_features_in_ = 2
+    back = loaded(model)
+    row = [[0.5, 3.0]]
+    assert same([model.score_then_learn(row)], [back.score_then_learn(row)])
