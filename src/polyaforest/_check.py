@@ -43,6 +43,8 @@ POINTS_LAYOUT: Layout = {
 }
 
 
+_HEAVIEST = 1e130  # beyond any weight of a feature whose values can be measured: distances must not overflow
+
 # What the links of a point lead to.
 _BEFORE, _AFTER, _LEAF = range(3)
 _WORDS = ("before", "after")
@@ -270,11 +272,12 @@ def _check_sizes(forest: Forest) -> None:
 
 
 def _check_weights(forest: Forest) -> None:
-    bad = ~(np.isfinite(forest.weights) & (forest.weights >= 0))
+    weights = forest.weights
+    bad = ~((weights == 0) | ((weights >= 1 / _HEAVIEST) & (weights <= _HEAVIEST)))
 
     def explain(t: int) -> str:
         k = _first(bad[t])
-        return f"the weight of feature {k} is {forest.weights[t, k]}, not finite and non-negative"
+        return f"the weight of feature {k} is {weights[t, k]}, neither 0 nor between {1 / _HEAVIEST:g} and {_HEAVIEST:g}"
 
     _refuse_trees(forest, bad, explain)
 

@@ -205,6 +205,7 @@ class Stream:
         stream.holdings.restore(part["arrivals"], part["ranks"], part["times"], unpack_keys(part["keys"]))
         stream.numbers = part["arrivals"].copy()
         stream.check()
+        stream._make_nodes(0)  # a file may say that trees go deeper than its arrays have room for
         stream.bars = stream._bars_now()
         return stream
 

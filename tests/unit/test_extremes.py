@@ -143,3 +143,8 @@ for _ in range(200):
     checked = {**os.environ, "MALLOC_PERTURB_": "165", "PYTHONMALLOC": "malloc"}  # so that a torn heap is noticed
     done = subprocess.run([sys.executable, "-c", script], env=checked, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_a_false_alarm_rate_of_next_to_nothing_asks_for_more_rows_than_there_are():
+    with pytest.raises(ValueError, match="needs at least"):
+        StreamingMPF(n_estimators=3, false_alarm_rate=5e-324, random_state=0).fit(np.eye(30)).predict(np.eye(30))

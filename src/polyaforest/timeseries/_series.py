@@ -30,6 +30,7 @@ from polyaforest._validation import (
     read_keys,
     read_rows,
     read_stamps,
+    read_weights,
     refuse_uncountable,
 )
 from polyaforest.estimators import Judgements, StreamingMPF
@@ -542,6 +543,8 @@ class SeriesMPF(Guarded, BaseEstimator):
         if not self._has_begun:
             self._refuse_summary(self.forest_)
             self._refuse_outside(np.empty((0, self.n_features_in_)), np.empty(0))
+            if not isinstance(self.forest_.feature_weights, str):
+                read_weights(self.forest_.feature_weights, n_features)
         elif self.forest_.n_features_in_ != n_features or self.forest_.n_seen_ > self._memory.n_seen:
             raise ValueError("its forest is not one for its shingles")
 
