@@ -8,7 +8,7 @@ import signal
 import sys
 import time as clock
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -339,15 +339,21 @@ def _say_where_it_begins(watcher: Watcher, given: dict[str, Any]) -> None:
 
 @contextmanager
 def _until_asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or a request to terminate has come; the first is obeyed after the batch, the second at once."""
+    """Whether Ctrl-C, SIGTERM or SIGHUP has come: the first is obeyed after the batch, a second at once.
+
+    A terminal that is closed may well send SIGHUP and SIGTERM together: that is not a second request.
+    """
     came: list[int] = []
 
     def note(number: int, _: object) -> None:
         came.append(number)
-        if len(came) > 1:
+        if number != signal.SIGHUP and len(came) - came.count(signal.SIGHUP) > 1:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield lambda: bool(came)
     finally:
@@ -369,11 +375,16 @@ def _status_line(watcher: Watcher, quiet: bool) -> Iterator[Callable[[], None]]:
             words = (
                 f"\r{counts.records:,} records ({pace:,.0f}/s), {counts.anomalies:,} flagged, {counts.bad:,} bad\x1b[K"
             )
-            click.echo(words, err=True, nl=False)
+            _show(words)
             shown_at, records = now, counts.records
 
     try:
         yield show
     finally:
         if is_shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
+            _show("\r\x1b[K")
+
+
+def _show(words: str) -> None:
+    with suppress(OSError):  # the terminal was closed, which must not keep anything from being saved
+        click.echo(words, err=True, nl=False)
