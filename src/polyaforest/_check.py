@@ -277,7 +277,9 @@ def _check_weights(forest: Forest) -> None:
 
     def explain(t: int) -> str:
         k = _first(bad[t])
-        return f"the weight of feature {k} is {weights[t, k]}, neither 0 nor between {1 / _HEAVIEST:g} and {_HEAVIEST:g}"
+        return (
+            f"the weight of feature {k} is {weights[t, k]}, neither 0 nor between {1 / _HEAVIEST:g} and {_HEAVIEST:g}"
+        )
 
     _refuse_trees(forest, bad, explain)
 

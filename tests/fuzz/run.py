@@ -29,7 +29,7 @@ def fuzz(module: str, seconds: int) -> None:
     """Fuzz the properties of one module for so long, by turns."""
     import atheris
 
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
     # Kernels are imported later, on first use: Numba could not compile functions rewritten to count what they reach.
     with atheris.instrument_imports(include=["polyaforest"]):
         loaded = importlib.import_module(module)

@@ -236,7 +236,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
         only_anomalies=given["only_anomalies"],
         merge=merge,
         cadence=Cadence(given["snapshot_every"], given["snapshot_seconds"]),
-        tell=lambda words: options.say(words, given["quiet"]),
+        tell=options.say,  # what was lost or set aside is said even to those who want no progress messages
     )
     stack.callback(watcher.close)
     watcher.resume(skip_seen=given["skip_seen"])
