@@ -74,6 +74,7 @@ def read_rows(
     if not reset and _is_plain(estimator, X):
         _refuse_extreme(estimator, X, allow_missing)
         return X  # type: ignore[no-any-return]
+    X = _as_known_table(X)
     _refuse_unmeasurable(X)
     try:
         rows = validate_data(
@@ -117,6 +118,29 @@ def _is_plain(estimator: BaseEstimator, X: Any) -> bool:
         and X.flags.writeable
         and not hasattr(estimator, "feature_names_in_")
     )
+
+
+def _as_known_table(X: Any) -> Any:
+    """Turn tables that NumPy would misread into ones it reads; raise for those whose rows are still to be computed."""
+    for method in ("collect", "compute"):  # of polars and dask
+        if callable(getattr(X, method, None)) and not hasattr(X, "__array__"):
+            raise TypeError(f"X is a {type(X).__name__}, whose rows are not computed yet: give X.{method}()")
+    if isinstance(X, np.ma.MaskedArray):
+        return _with_nan_for_masked(X)
+    if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in X):
+        return _with_nan_for_masked(np.ma.array(X))
+    if hasattr(X, "__arrow_c_stream__") and not hasattr(X, "iloc"):  # which pandas reads by itself, index and all
+        import polars as pl
+
+        return X if isinstance(X, pl.DataFrame | pl.Series) else pl.DataFrame(X)
+    return X
+
+
+def _with_nan_for_masked(values: np.ma.MaskedArray[Any, Any]) -> Array:
+    """The values with NaN in place of those masked; integers stay what they are, to be checked for their size."""
+    kept: Any = values.astype(object) if values.dtype.kind in "iub" else values
+    filled: Array = kept.filled(np.nan) if kept.dtype.kind in "fO" else kept.filled()
+    return filled
 
 
 def read_keys(keys: Any, n_rows: int) -> list[int | str | None]:
@@ -262,9 +286,9 @@ def column_name(estimator: BaseEstimator, k: int) -> str:
 
 def _refuse_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> None:
     """Raise if any value is NaN, unless that is allowed, infinite or too large to measure, naming the first."""
+    if not rows.size or (rows.max() <= LARGEST and rows.min() >= -LARGEST):  # which NaN is not
+        return  # without a temporary as large as the table
     sizes = np.abs(rows)
-    if not rows.size or sizes.max() <= LARGEST:  # which NaN is not
-        return
     bad = sizes > LARGEST if allow_missing else ~(sizes <= LARGEST)
     if not bad.any():
         return
