@@ -31,7 +31,7 @@ or not at all: until the end, and if anything goes wrong, what was there before 
 | 0 | done; nothing was found, or nobody asked |
 | 1 | anomalies were found, and `--fail-on-anomaly` was given |
 | 2 | wrong usage: an unknown command or option, or two that do not go together |
-| 3 | bad input: a file that is missing or damaged, a column that is not there, rows that cannot be read |
+| 3 | bad input: a file that is missing or damaged, no such column, unreadable rows, more than fits into memory |
 | 70 | a defect of polyaforest: please report it |
 | 130 | interrupted by Ctrl-C; `watch` saves first, and ends with 0 |
 

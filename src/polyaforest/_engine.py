@@ -75,7 +75,7 @@ Result = TypeVar("Result")
 
 def run(task: Callable[[Item], Result], items: Sequence[Item], n_jobs: int | None) -> list[Result]:
     """Apply `task` to every item on up to `n_jobs` threads; results in order."""
-    n_threads = min(effective_n_jobs(n_jobs), len(items))
+    n_threads = min(effective_n_jobs(n_jobs), len(items)) if len(items) > 1 else 1
     if n_threads <= 1:
         return [task(item) for item in items]
     with ThreadPoolExecutor(n_threads) as pool:
@@ -104,7 +104,19 @@ def grow_trees(
     X: Array, n_rows: int | Array, plan: Plan, states: Array | None = None, members: Array | None = None
 ) -> Forest:
     """As `grow_samples`, the forest alone."""
+    if states is not None and members is not None and members.size < _WORTH_A_THREAD:
+        return _grow_small(X, plan, states, members)
     return grow_samples(X, n_rows, plan, states, members)[0]
+
+
+def _grow_small(X: Array, plan: Plan, states: Array, members: Array) -> Forest:
+    """As `grow_trees`, in one call for all trees: young streams are grown anew so often that calls would cost most."""
+    fixed, spread = plan.weighting.fixed, plan.weighting.spread
+    weights = np.empty((plan.n_trees, X.shape[1])) if fixed is None else np.tile(fixed, (plan.n_trees, 1))
+    forest = new_forest(plan.most_nodes(members.shape[1]), weights, states.copy(), plan.domain, boxed=True)
+    drawn_by = spread if fixed is None else spread[:0]
+    mondrian.sample_trees(forest, X, members, drawn_by, plan.weighting.deviation, plan.lifetime, plan.depth_limit)
+    return forest
 
 
 def grow_samples(
@@ -254,7 +266,10 @@ def hold_points(forest: Forest, values: Array, members: Array, n_jobs: int | Non
     def link(span: slice) -> None:
         upkeep.link_points(forest, points, span.start, span.stop, slots)
 
-    run(link, tree_spans(n_trees, n_jobs), n_jobs)
+    if slots.size < _WORTH_A_THREAD:
+        link(slice(0, n_trees))
+    else:
+        run(link, tree_spans(n_trees, n_jobs), n_jobs)
     return points
 
 

@@ -8,6 +8,8 @@ split into calls, or on whether the forest was saved in between. The generator i
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,30 @@ _UNIT = 2.0**-53
 def seed_states(seed: np.random.SeedSequence, n_trees: int) -> Array:
     """One independent generator state per tree, uint64 (n_trees, 4)."""
     return np.stack([child.generate_state(4, np.uint64) for child in seed.spawn(n_trees)])
+
+
+def seeds_of_stream(seed: np.random.SeedSequence, n_trees: int) -> tuple[Array, Array, Array, np.random.SeedSequence]:
+    """What a stream draws from `seed`: states of its trees, (n_trees, 4), that of its policy, (4,), seeds of samples.
+
+    Also the seed as it is afterwards. Many streams begin with the same one, as those of keys do: it is remembered.
+    """
+    entropy = tuple(seed.entropy) if isinstance(seed.entropy, list) else seed.entropy
+    key, size, n_before = seed.spawn_key, seed.pool_size, seed.n_children_spawned
+    states, policy, samples = (part.copy() for part in _seeds_of_stream(entropy, key, size, n_before, n_trees))
+    return states, policy, samples, _seed_after(entropy, key, size, n_before + n_trees + 2)
+
+
+@lru_cache(16)
+def _seeds_of_stream(entropy: Any, key: tuple[int, ...], size: int, n_before: int, n_trees: int) -> tuple[Array, ...]:
+    seed = _seed_after(entropy, key, size, n_before)
+    states = seed_states(seed, n_trees)
+    policy, samples = seed.spawn(2)
+    return states, policy.generate_state(4, np.uint64), samples.generate_state(n_trees, np.uint64)
+
+
+def _seed_after(entropy: Any, key: tuple[int, ...], size: int, n_spawned: int) -> np.random.SeedSequence:
+    """A seed that has made so many others."""
+    return np.random.SeedSequence(entropy, spawn_key=key, pool_size=size, n_children_spawned=n_spawned)
 
 
 @jit_inline

@@ -37,6 +37,7 @@ from polyaforest._check import POINTS_LAYOUT, Layout, check_forest, check_layout
 from polyaforest._files import Arrays, Header
 from polyaforest._holdings import Holdings, Key, Schedule
 from polyaforest._plan import Plan, empty_box, unmeasured, weighting_of_rows
+from polyaforest._rng import seeds_of_stream
 from polyaforest._state import decode, encode, pack_keys, packed, unpack_keys, unpacked
 from polyaforest._validation import LARGEST, all_or_nothing, read_weights
 from polyaforest.kernels.online import Limits
@@ -99,13 +100,14 @@ class Stream:
     """Trees that learn one point after another, and forget as exactly as they learn."""
 
     def __init__(self, rules: Rules) -> None:
+        # generators of the trees, of policies that draw, and of the trees' tickets
+        states, self.rng, self.seeds, seed = seeds_of_stream(rules.plan.seed, rules.plan.n_trees)
+        rules = rules._replace(plan=rules.plan._replace(seed=seed))
         self.rules = rules
         self.lifetimes = rules.grid
         self.holdings = Holdings(rules.policy or Window(WARM_UP))
-        self.forest: Forest = engine.empty_forest(rules.plan, engine.new_states(rules.plan))
+        self.forest: Forest = engine.empty_forest(rules.plan, states)
         self.points: Points = new_points(rules.plan.n_trees, self.forest.left.shape[1], 0, self.n_features)
-        self.rng = rules.plan.seed.spawn(1)[0].generate_state(4, np.uint64)  # for policies that draw
-        self.seeds = rules.plan.seed.spawn(1)[0].generate_state(rules.plan.n_trees, np.uint64)  # of the trees' tickets
         self.bars = np.full(rules.plan.n_trees, NO_BAR)
         self.numbers = np.empty(0, np.int64)  # the arrival of the point in each slot, NONE in a free one
         self.next_birth = 1  # the arrival after which the trees are grown anew; 0 when they no longer are

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -77,6 +77,7 @@ def read_rows(
         return _read_named(estimator, X, reset, at_least, allow_missing)
     if not reset and _is_plain(estimator, X):
         return _measurable(estimator, X, allow_missing)
+    X = _as_known_table(X)
     _refuse_unmeasurable(X)
     try:
         rows = validate_data(
@@ -118,6 +119,29 @@ def _is_plain(estimator: BaseEstimator, X: Any) -> bool:
         and X.flags.writeable
         and not hasattr(estimator, "feature_names_in_")
     )
+
+
+def _as_known_table(X: Any) -> Any:
+    """Turn tables that NumPy would misread into ones it reads; raise for those whose rows are still to be computed."""
+    for method in ("collect", "compute"):  # of polars and dask
+        if callable(getattr(X, method, None)) and not hasattr(X, "__array__"):
+            raise TypeError(f"X is a {type(X).__name__}, whose rows are not computed yet: give X.{method}()")
+    if isinstance(X, np.ma.MaskedArray):
+        return _with_nan_for_masked(X)
+    if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in X):
+        return _with_nan_for_masked(np.ma.array(X))
+    if hasattr(X, "__arrow_c_stream__") and not hasattr(X, "iloc"):  # which pandas reads by itself, index and all
+        import polars as pl
+
+        return X if isinstance(X, pl.DataFrame | pl.Series) else pl.DataFrame(X)
+    return X
+
+
+def _with_nan_for_masked(values: np.ma.MaskedArray[Any, Any]) -> Array:
+    """The values with NaN in place of those masked; integers stay what they are, to be checked for their size."""
+    kept: Any = values.astype(object) if values.dtype.kind in "iub" else values
+    filled: Array = kept.filled(np.nan) if kept.dtype.kind in "fO" else kept.filled()
+    return filled
 
 
 def read_keys(keys: Any, n_rows: int) -> list[int | str | None]:
@@ -279,7 +303,8 @@ def _measurable(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> A
     given = rows
     for start in range(0, len(given), _ROWS_AT_ONCE):
         sizes = np.abs(given[start : start + _ROWS_AT_ONCE])
-        if sizes.size and not sizes.max() <= LARGEST:  # which NaN is not
+        is_plain = not sizes.size or sizes.max() <= LARGEST  # which NaN is not
+        if not is_plain and not (allow_missing and not (sizes > LARGEST).any()):
             _refuse_extreme(estimator, given, allow_missing)
         is_tiny = (sizes < SMALLEST) & (sizes > 0)
         if is_tiny.any():
@@ -288,12 +313,10 @@ def _measurable(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> A
     return rows
 
 
-def _refuse_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> None:
-    """Raise if any value is NaN, unless that is allowed, infinite or too large to measure, naming the first."""
+def _refuse_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> NoReturn:
+    """Raise for values that are NaN, unless that is allowed, infinite or too large to measure, naming the first."""
     sizes = np.abs(rows)
     bad = sizes > LARGEST if allow_missing else ~(sizes <= LARGEST)
-    if not bad.any():
-        return
     i, k = (int(place) for place in np.argwhere(bad)[0])
     value, n_bad = rows[i, k], int(bad.sum())
     place = f"row {i}, column {column_name(estimator, k)}"

@@ -568,7 +568,7 @@ def interrupted(*_args, **_options):
 
 @pytest.mark.parametrize("failure", [no_space, interrupted])
 @pytest.mark.parametrize(
-    "place", ["os.fsync", "os.replace", "os.chmod", "numpy.lib.format.write_array", "polyaforest._files._seal"]
+    "place", ["os.fsync", "os.replace", "os.chmod", "polyaforest._files._write_entry", "polyaforest._files._seal"]
 )
 def test_an_error_leaves_the_old_file_and_nothing_else(model, monkeypatch, place, failure):
     before = model.read_bytes()
@@ -582,14 +582,14 @@ def test_an_error_leaves_the_old_file_and_nothing_else(model, monkeypatch, place
 
 def test_an_error_halfway_through_the_arrays_leaves_the_old_file(model, monkeypatch):
     before = model.read_bytes()
-    write_array, calls = npy.write_array, []
+    write_entry, calls = _files._write_entry, []
 
-    def fail_later(*arguments, **options):
+    def fail_later(*arguments):
         calls.append(1)
-        return write_array(*arguments, **options) if len(calls) < 3 else no_space()
+        return write_entry(*arguments) if len(calls) < 3 else no_space()
 
     with monkeypatch.context() as patch:
-        patch.setattr(npy, "write_array", fail_later)
+        patch.setattr(_files, "_write_entry", fail_later)
         with pytest.raises(OSError, match="no space"):
             write_model(model, {"new": 1}, ARRAYS)
     assert model.read_bytes() == before
@@ -645,14 +645,14 @@ def test_a_new_file_has_the_permissions_of_any_new_file(path, umask):
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o755])
 def test_an_existing_file_passes_its_permissions_on_before_anything_is_written(model, mode, monkeypatch):
     modes = []
-    write_array = npy.write_array
+    write_entry = _files._write_entry
 
-    def note_mode(*arguments, **options):
+    def note_mode(*arguments):
         modes.extend(stat.S_IMODE(file.stat().st_mode) for file in model.parent.iterdir())
-        return write_array(*arguments, **options)
+        return write_entry(*arguments)
 
     model.chmod(mode)
-    monkeypatch.setattr(npy, "write_array", note_mode)
+    monkeypatch.setattr(_files, "_write_entry", note_mode)
     write_model(model, {"new": 1}, ARRAYS)
     assert set(modes) == {mode}
     assert len(modes) == 2 * (1 + len(ARRAYS))
@@ -692,13 +692,13 @@ def test_a_link_is_followed(model, tmp_path):
 
 def test_unfinished_files_have_names_that_tell_what_they_are(model, monkeypatch):
     seen = []
-    write_array = npy.write_array
+    write_entry = _files._write_entry
 
-    def look(*arguments, **options):
+    def look(*arguments):
         seen.extend(file.name for file in model.parent.iterdir() if file != model)
-        return write_array(*arguments, **options)
+        return write_entry(*arguments)
 
-    monkeypatch.setattr(npy, "write_array", look)
+    monkeypatch.setattr(_files, "_write_entry", look)
     for _ in range(2):
         write_model(model, HEADER, ARRAYS)
     assert len(set(seen)) == 2

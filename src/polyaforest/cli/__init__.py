@@ -2,8 +2,8 @@
 
 Data goes to stdout, words and progress to stderr. Exit codes: 0 done, or nothing found; 1 anomalies found with
 ``--fail-on-anomaly`` (commands call ``ctx.exit(1)``); 2 wrong usage; 3 bad input (any ``ValueError`` or ``OSError``
-that a command raises); 70 a defect of polyaforest; 130 interrupted. A reader of stdout that has seen enough, such as
-``head``, ends a command quietly and with 0.
+that a command raises), or more of it than the memory holds; 70 a defect of polyaforest; 130 interrupted. A reader of
+stdout that has seen enough, such as ``head``, ends a command quietly and with 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from polyaforest import __version__
 from polyaforest._text import printable
 from polyaforest.cli._screen import guarded
 
+try:
+    import resource
+except ImportError:  # where there are no such limits
+    resource = None  # type: ignore[assignment]
+
 FOUND, USAGE, BAD_INPUT, DEFECT, INTERRUPTED = 1, 2, 3, 70, 130
+_M_ARENA_MAX = -8  # of glibc's malloc.h
 TRACEBACK = "POLYAFOREST_TRACEBACK"  # set to 1 to see where an error comes from
 
 _HELP_ONLY = getattr(click.exceptions, "NoArgsIsHelpError", ())  # its message is the whole help; new in click 8.2
@@ -111,6 +117,7 @@ def main() -> None:
 def run(args: Sequence[str] | None = None) -> NoReturn:
     """The program itself: run the command, tell what went wrong in a sentence, and exit."""
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {printable(str(message))}\n"
+    _spare_address_space()
     with guarded():
         code = _outcome(args)
     try:
@@ -133,6 +140,8 @@ def _outcome(args: Sequence[str] | None) -> int:
         problem.show()
         return USAGE if isinstance(problem, click.UsageError) else BAD_INPUT
     except Exception as problem:
+        if _is_want_of_memory(problem):
+            return _tell(_memory_in_words(problem), BAD_INPUT)
         if _is_the_users(problem):
             return _tell(_words(problem), BAD_INPUT)
         where = f"set {TRACEBACK}=1 to see where it comes from, and please report it"
@@ -145,6 +154,44 @@ def _is_the_users(problem: Exception) -> bool:
     if isinstance(problem, ImportError):
         return not (problem.name or "").startswith("polyaforest")
     return isinstance(problem, ValueError | OSError)
+
+
+def _spare_address_space() -> None:
+    """Keep the C library from reserving 64 MB for every thread where address space is limited, as by ``ulimit -v``."""
+    if resource is None or resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's, where that is the library
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
+
+
+def _is_want_of_memory(problem: Exception) -> bool:
+    """Whether memory has run out: where a thread finds no room for its stack, Python says so in other words."""
+    return isinstance(problem, MemoryError) or "can't start new thread" in str(problem)
+
+
+def _memory_in_words(problem: Exception) -> str:
+    """How much memory was needed where there was not enough, where that is known, and what to do."""
+    taken = _memory_taken()
+    wanted = str(problem) or "the system gave no more"
+    return (
+        f"there is not enough memory: {wanted[0].lower()}{wanted[1:]}{taken}. Allow the process more, or give it less "
+        "to hold at a time: fewer --columns; in `detect`, --stream, which judges rows as it reads them; in `watch`, "
+        "less --memory, a smaller --window or fewer --trees"
+    )
+
+
+def _memory_taken() -> str:
+    """What the process has taken so far and may take, in words, where the system tells."""
+    if resource is None:
+        return ""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    limits = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    allowed = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    limit = f", of {min(allowed) / 1e9:.1f} GB of address space that it may use" if allowed else ""
+    return f", with {most / 1e9:.1f} GB in use{limit}"
 
 
 def _tell(message: str, code: int) -> int:

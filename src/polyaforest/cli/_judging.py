@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import polars as pl
 
 from polyaforest._arrays import Array
+from polyaforest._validation import NamedRows
 from polyaforest.cli._report import count, moment
 from polyaforest.io.tables import BadInput, Chunk
 from polyaforest.thresholds import line_below_bulk
@@ -63,9 +63,9 @@ class Judged(NamedTuple):
     explanations: dict[int, Explanation]  # by the row's place among these
 
 
-def frame(rows: Array, names: list[str]) -> pl.DataFrame:
-    """Rows under the names of their columns."""
-    return pl.DataFrame(rows, schema=names, orient="row")
+def frame(rows: Array, names: list[str]) -> NamedRows:
+    """Rows under the names of their columns; no copy, since a table may fill most of the memory."""
+    return NamedRows(rows, names)
 
 
 def new_forest(rule: Rule) -> Any:
@@ -123,7 +123,8 @@ class TableJudge:
             if len(places) < least:
                 self.too_small[key] = len(places)
                 continue
-            rows, forest = frame(self.whole.rows[places], self.names), self._fitted(places)
+            rows = self._rows_at(places)
+            forest = new_forest(self.rule).fit(rows)
             scores[places] = forest.score_samples(rows)
             p_values[places] = shares_as_strange(scores[places])
             is_anomaly[places] = self._flags(forest, rows, scores[places], p_values[places])
@@ -150,9 +151,14 @@ class TableJudge:
 
     def _fitted(self, places: Array) -> Any:
         """The forest of some rows, the same every time."""
-        return new_forest(self.rule).fit(frame(self.whole.rows[places], self.names))
+        return new_forest(self.rule).fit(self._rows_at(places))
 
-    def _flags(self, forest: Any, rows: pl.DataFrame, scores: Array, p_values: Array) -> Array:
+    def _rows_at(self, places: Array) -> NamedRows:
+        """Some rows of the table, or the table itself if these are all."""
+        rows = self.whole.rows
+        return frame(rows if len(places) == len(rows) else rows[places], self.names)
+
+    def _flags(self, forest: Any, rows: NamedRows, scores: Array, p_values: Array) -> Array:
         """Which rows stand out."""
         if self.rule.epsilon is not None:
             return in_small_leaves(forest, rows, self.rule.epsilon, self.rule.phi)
@@ -195,10 +201,14 @@ def shares_as_strange(scores: Array) -> Array:
     return np.asarray(np.searchsorted(np.sort(scores), scores, side="right") / len(scores))
 
 
-def in_small_leaves(forest: Any, rows: pl.DataFrame, epsilon: float, phi: float) -> Array:
+def in_small_leaves(forest: Any, rows: NamedRows, epsilon: float, phi: float) -> Array:
     """Which rows are (epsilon, phi)-anomalies, some at a time: there is a mass for every row and tree."""
-    parts = [forest.is_anomaly(part, epsilon, phi) for part in rows.iter_slices(_AT_ONCE)]
+    parts = [forest.is_anomaly(part, epsilon, phi) for part in _slices(rows)]
     return np.concatenate(parts)
+
+
+def _slices(rows: NamedRows) -> Iterator[NamedRows]:
+    return (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))
 
 
 def explain_rows(forest: Any, rows: Array, names: list[str], line: float | None) -> Iterator[Explanation]:
@@ -304,16 +314,29 @@ def refuse_names_of_rows(keys: list[str] | None) -> None:
 
 
 def gathered(chunks: Iterable[Chunk]) -> Chunk:
-    """All chunks as one."""
-    fields = zip(*chunks, strict=True)
-    return Chunk(*(_joined(parts) for parts in fields))
+    """All chunks as one, which grows as they come: together with the whole, the parts would take twice the memory."""
+    whole: list[Any] | None = None
+    for chunk in chunks:
+        whole = [_own(part) for part in chunk] if whole is None else list(map(_extended, whole, chunk))
+    if whole is None:
+        raise ValueError("there are no rows to gather")
+    return Chunk(*whole)
 
 
-def _joined(parts: tuple[Any, ...]) -> Any:
-    """The same field of several chunks, one after the other."""
-    if len(parts) == 1 or parts[0] is None:
-        return parts[0]
-    return list(chain.from_iterable(parts)) if isinstance(parts[0], list) else np.concatenate(parts)
+def _own(part: Any) -> Any:
+    """A field of the first chunk, as what can grow."""
+    return part.copy() if isinstance(part, np.ndarray) else part
+
+
+def _extended(whole: Any, part: Any) -> Any:
+    """A field that has grown by that of the next chunk, in place."""
+    if isinstance(whole, list):
+        whole.extend(part)
+    elif whole is not None:
+        n = len(whole)
+        whole.resize((n + len(part), *whole.shape[1:]), refcheck=False)  # nobody else has seen it yet
+        whole[n:] = part
+    return whole
 
 
 def chosen_of(chunk: Chunk, places: Array) -> Chunk:

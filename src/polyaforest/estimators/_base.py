@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache, lru_cache
 from numbers import Integral, Real
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -82,6 +83,23 @@ class Leaves(NamedTuple):
     kind: Array  # int8: a `LeafKind`
 
 
+_PLAIN = (bool, int, float, str, type(None))  # parameters that cannot change under the same name
+
+
+@cache
+def _names_of_parameters(kind: Any) -> list[str]:
+    """The names of parameters, which scikit-learn would take from the signature at every call."""
+    names: list[str] = super(PolyaForest, kind)._get_param_names()
+    return names
+
+
+@lru_cache(64)
+def _validate_plain(kind: Any, given: tuple[Any, ...], types: tuple[type, ...]) -> None:
+    """Raise unless a forest may have these parameters, in the order of their names."""
+    names = kind._get_param_names()
+    BaseEstimator._validate_params(kind(**dict(zip(names, given, strict=True))))
+
+
 class PolyaForest(Guarded, OutlierMixin, BaseEstimator):
     """What both detectors share: everything that reads a forest once it stands."""
 
@@ -134,6 +152,20 @@ class PolyaForest(Guarded, OutlierMixin, BaseEstimator):
         check_is_fitted(self)
         assert self._offset is not None
         return self._offset
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        kind: Any = cls  # mypy takes no class of estimators for hashable
+        return _names_of_parameters(kind)
+
+    def _validate_params(self) -> None:
+        """Check the parameters; those of one forest after another may be the same, as for the streams of keys."""
+        kind: Any = type(self)
+        given = tuple(getattr(self, name) for name in self._get_param_names())
+        if all(type(value) in _PLAIN for value in given):
+            _validate_plain(kind, given, tuple(map(type, given)))  # 1 equals True, and 1.0
+        else:
+            super()._validate_params()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

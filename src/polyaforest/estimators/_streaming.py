@@ -352,7 +352,7 @@ class StreamingMPF(PolyaForest):
                 "insert takes the values alone, in the order of the columns; got a mapping of names to them"
             )
         is_series, is_frame = hasattr(x, "to_frame") and hasattr(x, "index"), hasattr(x, "columns")
-        row = x.to_frame().T if is_series else x if is_frame else np.atleast_2d(np.asarray(x))
+        row = x.to_frame().T if is_series else x if is_frame else np.atleast_2d(np.asanyarray(x))
         if len(row) != 1 or row.ndim != 2:
             raise ValueError(f"insert takes one point, an array of its features; got shape {np.shape(x)}")
         return self._advance(row, None if key is None else [key], None if time is None else [time], Task.LEARN)[1]

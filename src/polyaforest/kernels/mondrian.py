@@ -11,7 +11,7 @@ import numpy as np
 from polyaforest._arrays import NONE, Array
 from polyaforest._jit import jit, jit_inline
 from polyaforest._rng import below
-from polyaforest.kernels.cuts import birth_time, draw_cut, make_children, make_leaf
+from polyaforest.kernels.cuts import birth_time, draw_cut, draw_weights, make_children, make_leaf
 
 _LONG_ROW = 32  # from this many features on, reading whole rows beats gathering from many columns
 
@@ -73,6 +73,31 @@ def sample_tree(forest, t, work, lifetime, max_depth):
         waiting += 2
     forest.root[t], forest.size[t] = 0, size
     return True
+
+
+@jit
+def sample_trees(forest, X, members, spread, deviation, lifetime, max_depth):
+    """Sample all trees of an empty forest one after another, each over the rows of `X` that are its `members`.
+
+    For small trees, whose cuts take less time than calls do. `members`, (T, n): NONE after the last of a tree. Feature
+    weights are drawn first, unless `spread` is empty; there must be room for the most nodes that a tree can have.
+    """
+    most, capacity, n_features = members.shape[1], forest.left.shape[1], X.shape[1]
+    order, spare = np.empty(most, np.int32), np.empty(most, np.int32)
+    start, stop = np.empty(capacity, np.int32), np.empty(capacity, np.int32)
+    depth, stack = np.empty(capacity, np.int32), np.empty(capacity, np.int32)
+    for t in range(forest.left.shape[0]):
+        if spread.shape[0] > 0:
+            draw_weights(forest.rng[t], spread, deviation, forest.weights[t])
+        n = 0
+        while n < most and members[t, n] != NONE:
+            n += 1
+        rows, columns = np.empty((n, n_features)), np.empty((n_features, n))
+        for r in range(n):
+            for d in range(n_features):
+                rows[r, d] = columns[d, r] = X[members[t, r], d]
+        work = Workspace(rows, columns, order[:n], spare[:n], start, stop, depth, stack)
+        sample_tree(forest, t, work, lifetime, max_depth)
 
 
 @jit

@@ -1,0 +1,111 @@
+"""Large tables are held once, and where memory runs out that is said, with what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+from types import SimpleNamespace
+
+import click
+import numpy as np
+import pytest
+
+from polyaforest.cli import run
+from polyaforest.cli._judging import Rule, TableJudge, gathered
+from polyaforest.io.tables import Chunk
+
+N_CHUNKS, N_ROWS, N_COLUMNS = 20, 5_000, 40
+N_BYTES = 8 * N_CHUNKS * N_ROWS * N_COLUMNS
+
+
+def chunks():
+    """The chunks of a table, made one by one, as they are read."""
+    rng = np.random.default_rng(0)
+    for i in range(N_CHUNKS):
+        rows = rng.normal(size=(N_ROWS, N_COLUMNS))
+        numbers = np.arange(i * N_ROWS, (i + 1) * N_ROWS)
+        yield Chunk(rows, numbers, None, None, None)
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """Let `polyaforest bench` do something else."""
+
+    def put(function):
+        command = click.command()(click.pass_context(function))
+        monkeypatch.setitem(sys.modules, "polyaforest.cli._bench", SimpleNamespace(command=command))
+
+    return put
+
+
+def peak_of(work):
+    """Bytes that some work takes at most, of which NumPy tells, and what it gives."""
+    tracemalloc.start()
+    try:
+        result = work()
+        return tracemalloc.get_traced_memory()[1], result
+    finally:
+        tracemalloc.stop()
+
+
+def test_chunks_are_gathered_without_a_second_copy():
+    peak, whole = peak_of(lambda: gathered(chunks()))
+    assert len(whole.rows) == N_CHUNKS * N_ROWS
+    np.testing.assert_array_equal(whole.rows, np.concatenate([chunk.rows for chunk in chunks()]))
+    np.testing.assert_array_equal(whole.numbers, np.arange(N_CHUNKS * N_ROWS))
+    assert peak < 1.3 * N_BYTES
+
+
+def test_a_table_is_judged_without_a_copy_of_it():
+    """More rows take the memory of their scores, next to that of the forest, which is the same for both."""
+    whole = gathered(chunks())
+    names = [f"c{k}" for k in range(N_COLUMNS)]
+
+    def peak(n_rows):
+        part = Chunk(whole.rows[:n_rows].copy(), whole.numbers[:n_rows], None, None, None)
+        return peak_of(TableJudge(part, names, Rule(n_jobs=1)).judge)[0]
+
+    few, many = 20_000, 60_000
+    peak(few)  # kernels are loaded now
+    assert peak(many) - peak(few) < 0.6 * 8 * N_COLUMNS * (many - few)
+
+
+def test_want_of_memory_says_how_much_and_what_to_do(bench, capsys):
+    bench(lambda ctx: np.empty(2**57))
+    with pytest.raises(SystemExit) as ended:
+        run(["bench"])
+    told = capsys.readouterr().err
+    assert ended.value.code == 3
+    assert "not enough memory: unable to allocate 1.00 EiB" in told
+    assert "--stream" in told
+    assert "defect" not in told
+
+
+def test_a_thread_without_room_for_its_stack_is_want_of_memory(bench, capsys):
+    def begin(ctx):
+        raise RuntimeError("can't start new thread")
+
+    bench(begin)
+    with pytest.raises(SystemExit) as ended:
+        run(["bench"])
+    assert ended.value.code == 3
+    assert "not enough memory" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits on address space are Linux's")
+def test_a_limit_on_address_space_is_told():
+    """A process that may not have the memory that a table takes, for real."""
+    code = (
+        "import resource, numpy as np, polyaforest.cli as cli\n"
+        "from types import SimpleNamespace\n"
+        "import click, sys\n"
+        "work = click.command()(lambda: np.ones(2**28))\n"
+        "sys.modules['polyaforest.cli._bench'] = SimpleNamespace(command=work)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+        "cli.run(['bench'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    assert "unable to allocate 2.00 GiB" in done.stderr
+    assert "of 1.1 GB of address space" in done.stderr
