@@ -15,12 +15,15 @@ import numpy as np
 from polyaforest._arrays import Array
 
 LEAST_ROWS = 1000  # rows to calibrate with, where there are as many
+_MOST_ROWS = 1e18  # more than will ever come, and a number also for a rate next to 0
 _ROWS_PER_ALARM = 10  # rows to calibrate with for every false alarm that is expected among them
 
 
 def n_to_calibrate(false_alarm_rate: float | None) -> int:
     """How many rows to calibrate with: enough to tell the share asked for."""
-    return LEAST_ROWS if false_alarm_rate is None else max(LEAST_ROWS, ceil(_ROWS_PER_ALARM / false_alarm_rate))
+    if false_alarm_rate is None:
+        return LEAST_ROWS
+    return max(LEAST_ROWS, ceil(min(_ROWS_PER_ALARM / false_alarm_rate, _MOST_ROWS)))
 
 
 def some_rows(n_rows: int, n_wanted: int) -> Array:
