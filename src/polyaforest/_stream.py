@@ -232,8 +232,9 @@ class Stream:
         check_layout(self.points._asdict(), POINTS_LAYOUT, lengths)
         if holdings.capacity != n_slots:
             raise ValueError(f"it keeps no points, but has slots for {holdings.capacity}")
-        if self.keeps_points and n_nodes < self.forest.size.max() + engine.ROOM_TO_MOVE:
-            raise ValueError("its trees have no room to change")
+        most_counted = int(self.forest.counts[np.arange(plan.n_trees), self.forest.root].max())
+        if self.keeps_points and n_nodes < plan.most_nodes(max(most_counted, 1)) + engine.ROOM_TO_MOVE:
+            raise ValueError(f"its trees have {n_nodes} node slots, too few for {most_counted} points to come and go")
         self._check_samples()
 
     def _check_rules(self) -> None:

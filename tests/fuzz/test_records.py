@@ -44,6 +44,8 @@ class Source:
         self._records, self._at_once, self.position, self.notices = records, at_once, 0, []
 
     def seek(self, position):
+        if type(position) is not int or not 0 <= position <= len(self._records):
+            raise ValueError(f"position {position!r} is not one of these records")
         self.position = position
 
     def read(self, most, wait):

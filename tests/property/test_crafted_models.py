@@ -82,6 +82,7 @@ LIES = [
     *(("summary", "stream.next_birth", n) for n in (1, 64, 128)),
     *(("window", "stream.n_judges", n) for n in (0, -1, True, 1.5, 10**400)),
     *(("window", "stream.max_depth", n) for n in (-1, False, 0, 10**30, "3")),
+    *(("closed", "stream.max_depth", n) for n in (None, 5, 2**32)),  # its arrays have room for a depth of 4 only
     *(("window", "stream.has_fixed_weights", n) for n in (True, 0, None)),
     *(("young", "stream.has_fixed_weights", n) for n in (False, 1)),
     *(
@@ -134,6 +135,7 @@ def test_a_header_that_lies_is_refused_or_harmless(good, user, path, name):
 
 
 MUST_BE_REFUSED = [
+    ("closed", "stream.max_depth", 2**32),
     ("window", "stream.n_seen", 2**31),
     ("window", "stream.next_birth", -1),
     ("window", "stream.next_birth", True),

@@ -145,8 +145,15 @@ class FileLines:
         }
 
     def rewind(self, mark: dict[str, Any] | None) -> None:
-        """Cut off what was added after the mark, under whatever name the file has now; no other file is touched."""
+        """Cut off what was added after the mark, under whatever name the file has now; no other file is touched.
+
+        The mark may be a stranger's, who would like another file to be cut: only one of this path, or beside it, is.
+        """
         if mark is None:
+            return
+        if mark["path"] != self._path:
+            words = f"lines go to '{self._path}' now, and those since the last save may be in '{mark['path']}', too"
+            self.notices.append(words)
             return
         self._drop()
         name = next((place for place in _places(mark) if _cut(place, mark)), None)

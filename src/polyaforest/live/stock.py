@@ -143,6 +143,11 @@ class Stock:
         self.close()
 
     @property
+    def name(self) -> str:
+        """The path of the file; empty for one that is gone in the end."""
+        return self._path
+
+    @property
     def n_in_memory(self) -> int:
         """Models that are in memory."""
         return len(self._models)
@@ -357,16 +362,23 @@ def _damaged_in(file: sqlite3.Connection) -> dict[str, str]:
 
 def _notes_in(file: sqlite3.Connection, name: str) -> dict[str, Any]:
     found = file.execute("SELECT CAST(text AS BLOB) FROM notes LIMIT 1").fetchone()
-    try:
+    with refusing_notes(name):
         notes = {} if found is None else json.loads(found[0])
         if not isinstance(notes, dict):
             raise ValueError("they are no JSON object")
-    except ValueError as problem:
+    return notes
+
+
+@contextmanager
+def refusing_notes(name: str) -> Iterator[None]:
+    """Say of what is wrong with the notes in a file that it is the file."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as problem:
         raise ModelFileError(
             f"the notes in {name!r} are damaged ({problem}), and with them the place in the stream: go back to a copy "
             "of the file, or begin a new one"
         ) from problem
-    return notes
 
 
 @contextmanager

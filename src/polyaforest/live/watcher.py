@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
+from polyaforest import _schema as schema
 from polyaforest._validation import NamedRows
 from polyaforest.explain import Explanation
 from polyaforest.io._json import to_json
@@ -26,7 +27,7 @@ from polyaforest.io.records import Record, RecordReader, Row
 from polyaforest.io.sources import Position, Source
 from polyaforest.live.judging import FEW, Detector, judge_and_explain
 from polyaforest.live.outputs import Lines
-from polyaforest.live.stock import Entry, Stock
+from polyaforest.live.stock import Entry, Stock, refusing_notes
 from polyaforest.timeseries import Event, EventTracker, SeriesMPF
 
 __all__ = ["Cadence", "Counts", "Watcher"]
@@ -34,6 +35,45 @@ __all__ = ["Cadence", "Counts", "Watcher"]
 _SUSPICIOUS = 20  # records that are all bad
 _PATIENCE = 0.25  # seconds to wait for a record before looking around
 _MOST_FAILURES = 3  # records in a row that a model may fail on before it begins anew
+_COUNT = schema.whole()
+_TEXT_OR_NONE = schema.either(schema.nothing, schema.text)
+_MARK = schema.record(
+    {
+        "path": schema.text,
+        "device": _COUNT,
+        "inode": schema.either(schema.nothing, _COUNT),
+        "born": schema.either(schema.nothing, schema.anything),
+        "length": _COUNT,
+        "ends": schema.text,
+    },
+    optional=["device", "born", "ends"],  # which marks of older releases do not have
+)
+# What is noted at a commit. A store may come from anybody, so it is checked before anything is done by it.
+_NOTES = schema.record(
+    {
+        "is_end": schema.flag,
+        "where": schema.text,
+        "position": schema.anything,  # by the source
+        "settings": schema.mapping,
+        "reader": schema.record(
+            {
+                "format": schema.one_of("auto", "jsonl", "csv"),
+                "names": schema.many(schema.text),
+                "time": _TEXT_OR_NONE,
+                "key": _TEXT_OR_NONE,
+                "id": _TEXT_OR_NONE,
+                "skipped": schema.mapping,
+                "named": schema.flag,
+                "settled": schema.flag,
+                "header": schema.many(schema.text),
+                "delimiter": schema.one_of(",", "\t", ";", "|"),
+            }
+        ),
+        "out": schema.either(schema.nothing, _MARK),
+        "quarantine": schema.either(schema.nothing, _MARK),
+        "counts": schema.record({"records": _COUNT, "bad": _COUNT, "anomalies": _COUNT}),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -132,14 +172,16 @@ class Watcher:
             self.commit()  # a first one: what is written from now on can be taken back
             self._tell_of_lines_before()
             return False
-        self.counts = Counts(**notes["counts"])
-        self.reader = RecordReader.of_state(notes["reader"])
-        if not notes["is_end"]:  # after an end of its own, what has been added is somebody else's
-            self.out.rewind(notes["out"])
-            self.quarantine.rewind(notes["quarantine"])
-        is_same = notes["where"] == self._where and notes["position"] is not None
-        if is_same and (self.source.can_replay or skip_seen):
-            self.source.seek(notes["position"])
+        with refusing_notes(self.stock.name):
+            _NOTES(notes, "")
+            self.counts = Counts(**notes["counts"])
+            self.reader = RecordReader.of_state(notes["reader"])
+            is_same = notes["where"] == self._where and notes["position"] is not None
+            if is_same and (self.source.can_replay or skip_seen):
+                self.source.seek(notes["position"])
+            if not notes["is_end"]:  # after an end of its own, what has been added is somebody else's
+                self.out.rewind(notes["out"])
+                self.quarantine.rewind(notes["quarantine"])
         self.begun_after = notes
         self.commit()  # from here on
         return bool(is_same)

@@ -517,7 +517,7 @@ class SeriesMPF(Guarded, BaseEstimator):
             raise ValueError(f"array {unknown[0]}: is not part of this format version")
         template = None if header["template"] is None else _forest_of(header["template"])
         series = cls(template, **{name: decode(value) for name, value in header["parameters"].items()})
-        series.calendar = tuple(series.calendar)
+        series.calendar = read_calendar(series.calendar)
         series._validate_params()
         series.n_features_in_ = header["n_features"]
         if header["feature_names"] is not None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from polyaforest.io._born import birth_time
 from polyaforest.io._errors import BadInput
 from polyaforest.io.sources._lines import LineSource
-from polyaforest.io.sources._marks import MARKED, digest, has_mark, last_line, mark, start_of
+from polyaforest.io.sources._marks import MARKED, check_position, digest, has_mark, last_line, mark, start_of
 from polyaforest.io.sources._source import Position
 
 __all__ = ["FollowedFile"]
@@ -301,6 +301,7 @@ class FollowedFile(LineSource):
 
     def seek(self, position: Position) -> None:
         """Go on after the line whose `position` this was, in whatever file it is by now."""
+        check_position(position)
         if self._ended:
             raise ValueError(f"'{self._path}' is closed")
         self.notices.clear()  # about a beginning that is none

@@ -7,6 +7,7 @@ import time
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from polyaforest import _schema as schema
 from polyaforest.io._errors import BadInput
 from polyaforest.io.records import Record
 from polyaforest.io.sources._source import Position
@@ -178,6 +179,8 @@ class KafkaTopic:
 
     def seek(self, position: Position) -> None:
         """Go on with the messages after those whose `position` this was."""
+        for partition, offset in position.items():
+            schema.whole()(offset, f"partition {partition}")
         self._next = {int(partition): offset for partition, offset in position.items()}
         if self._assigned:
             self._assign()

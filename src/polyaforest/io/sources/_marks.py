@@ -5,11 +5,41 @@ from __future__ import annotations
 import os
 from hashlib import blake2b
 
+from polyaforest import _schema as schema
 from polyaforest.io.sources._source import Position
 
-__all__ = ["MARKED", "digest", "has_mark", "last_line", "mark", "start_of"]
+__all__ = ["MARKED", "check_position", "digest", "has_mark", "last_line", "mark", "start_of"]
 
 MARKED = 1024  # so many bytes at most of each
+
+_count = schema.whole()
+_count_or_none = schema.either(schema.nothing, _count)
+
+
+def check_position(position: Position) -> None:
+    """Raise ValueError unless a position can be one in a file: it may have been noted by anybody."""
+    _POSITION(position, "position")
+
+
+def _place_before(value: Position, place: str) -> None:
+    """Accept the position in the file before."""
+    _POSITION(value, place)
+
+
+_KNOWN: dict[str, schema.Rule] = {
+    "line": _count,
+    "offset": _count,
+    "last": _count,
+    "mark": schema.either(schema.text, schema.number),
+    "device": _count_or_none,
+    "inode": _count_or_none,
+    "born": schema.either(schema.nothing, schema.number, schema.text),
+    "changed": _count_or_none,
+    "head": schema.either(schema.nothing, schema.listed(_count, schema.text)),
+    "copied": schema.either(schema.nothing, schema.listed(_count, _count)),
+    "before": schema.either(schema.nothing, _place_before),
+}
+_POSITION = schema.record(_KNOWN, optional=_KNOWN)  # a pipe has a line alone, older releases noted less
 
 
 def mark(start: bytes, line: bytes, size: int) -> dict[str, int | str]:

@@ -9,7 +9,7 @@ import stat
 from polyaforest.io._errors import BadInput
 from polyaforest.io.records import Record
 from polyaforest.io.sources._lines import LineSource
-from polyaforest.io.sources._marks import has_mark, last_line, mark, start_of
+from polyaforest.io.sources._marks import check_position, has_mark, last_line, mark, start_of
 from polyaforest.io.sources._source import Position
 
 __all__ = ["Pipe"]
@@ -79,6 +79,7 @@ class Pipe(LineSource):
 
     def seek(self, position: Position) -> None:
         """Go on after the line whose `position` this was."""
+        check_position(position)
         if self._file is None:
             raise ValueError(f"{self._name} is closed")
         if not self.can_replay:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from polyaforest import _schema as schema
 from polyaforest.io._errors import BadInput, in_words
 from polyaforest.io.records import Record
 from polyaforest.io.sources._source import Position
@@ -32,6 +33,7 @@ class _Place:
     added: int | None = None
 
 
+_PLACE = schema.record({"id": schema.text, "added": schema.either(schema.nothing, schema.whole())}, optional=["added"])
 _PASSING = ("UNBLOCKED", "BUSY", "TRYAGAIN", "LOADING", "OOM")  # what a server says in a failover, or under pressure
 
 
@@ -212,6 +214,7 @@ class RedisStreams:
         """Go on after the entries whose `position` this was; streams that are not in it start as they would."""
         for stream in self._places:
             if stream in position:
+                _PLACE(position[stream], stream)
                 self._places[stream] = _Place(**position[stream])
 
     def close(self) -> None:
