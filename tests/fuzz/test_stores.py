@@ -50,11 +50,12 @@ def make():
 
 def watch(folder, records):
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
-    with Stock(folder / "models", make) as stock:
-        loop = Watcher(Source(records, 7), RecordReader(key="host"), stock, out, bad)
+    with (
+        Stock(folder / "models", make) as stock,
+        closing(Watcher(Source(records, 7), RecordReader(key="host"), stock, out, bad)) as loop,
+    ):
         loop.resume()
         loop.run()
-        loop.close()
 
 
 @cache
