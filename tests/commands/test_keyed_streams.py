@@ -5,11 +5,12 @@ import io
 
 import numpy as np
 import pytest
+from list_source import ListSource
 
 from polyaforest import StreamingMPF
 from polyaforest._holdings import Holdings
 from polyaforest.cli._judging import Rule, StreamJudge
-from polyaforest.io.records import Record, RecordReader
+from polyaforest.io.records import RecordReader
 from polyaforest.io.tables import Chunk
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.stock import Stock
@@ -31,21 +32,10 @@ def test_watch_looks_names_up_without_listing_all_that_are_held(tmp_path, monkey
         raise AssertionError("all keys were listed")
 
     monkeypatch.setattr(Holdings, "held_keys", property(fail))
-    records = [Record(str(i), b'{"id": "u%d", "a": %f}' % (i % 7, row[0])) for i, row in enumerate(ROWS)]
-
-    class Source:
-        can_replay, notices, position = False, (), 0
-
-        def read(self, most, wait):
-            taken, records[:] = records[:4], records[4:]
-            return taken or None
-
-        def close(self):
-            pass
-
+    records = [b'{"id": "u%d", "a": %f}' % (i % 7, row[0]) for i, row in enumerate(ROWS)]
     out, bad = FileLines(str(tmp_path / "out")), FileLines(str(tmp_path / "bad"))
     with Stock(None, lambda: StreamingMPF(n_estimators=2, window=20, random_state=0)) as stock:
-        loop = Watcher(Source(), RecordReader(id="id"), stock, out, bad)
+        loop = Watcher(ListSource(records, at_once=4), RecordReader(id="id"), stock, out, bad)
         loop.run()
         loop.close()
         assert stock[""].detector.n_seen_ == len(ROWS)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from list_source import ListSource
 
 from polyaforest import ModelFileError, StreamingMPF
 from polyaforest._validation import NamedRows
-from polyaforest.io.records import Record, RecordReader
+from polyaforest.io.records import RecordReader
 from polyaforest.live.judging import judge_and_explain
 from polyaforest.live.outputs import FileLines, PipeLines
 from polyaforest.live.stock import Stock, is_stock, read_model, read_notes
@@ -270,28 +271,6 @@ def test_a_place_that_cannot_be_written_to_is_told_at_once(tmp_path):
 
 
 # ---- the loop --------------------------------------------------------------------------------------------------------
-
-
-class ListSource:
-    """Records in memory, handed out in pieces of the sizes given, then one by one."""
-
-    def __init__(self, records, sizes=(), can_replay=True):
-        self._records, self._sizes, self._next = records, list(sizes), 0
-        self.can_replay, self.notices, self.position = can_replay, [], 0
-
-    def read(self, most, wait):
-        if self.position == len(self._records):
-            return None
-        size = min(most, self._sizes.pop(0) if self._sizes else 1000)
-        taken = self._records[self.position : self.position + size]
-        self.position += len(taken)
-        return [Record(str(self.position - len(taken) + i), data) for i, data in enumerate(taken)]
-
-    def seek(self, position):
-        self.position = position
-
-    def close(self):
-        pass
 
 
 def as_lines(rows, hosts=2, **more):

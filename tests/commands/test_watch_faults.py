@@ -6,9 +6,10 @@ import sys
 
 import numpy as np
 import pytest
+from list_source import ListSource
 
 from polyaforest import StreamingMPF
-from polyaforest.io.records import Record, RecordReader
+from polyaforest.io.records import RecordReader
 from polyaforest.live import watcher
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.stock import Stock
@@ -50,31 +51,6 @@ def test_values_beyond_what_is_measured_cost_their_record_only(tmp_path):
 # ---- defects, made on purpose ----------------------------------------------------------------------------------------
 
 
-class Source:
-    """Records of two hosts by turns, a few at a time, from any place on."""
-
-    can_replay = True
-
-    def __init__(self, records, at_once):
-        self._records, self._at_once, self._at = records, at_once, 0
-        self.notices = []
-
-    @property
-    def position(self):
-        return self._at
-
-    def seek(self, position):
-        self._at = position
-
-    def read(self, most, patience):
-        part = self._records[self._at : self._at + self._at_once]
-        self._at += len(part)
-        return [Record(str(self._at - len(part) + i), data) for i, data in enumerate(part)] or None
-
-    def close(self):
-        pass
-
-
 @pytest.fixture
 def hosts():
     return [json.dumps({"host": f"web-{i % 2}", "cpu": a, "disk": b}).encode() for i, (a, b) in enumerate(ROWS)]
@@ -88,7 +64,13 @@ def watch(folder, records, at_once, said=None, model="models.db"):
     with Stock(folder / model, make) as stock:
         tell = said.append if said is not None else lambda words: None
         loop = Watcher(
-            Source(records, at_once), RecordReader(key="host"), stock, out, bad, cadence=Cadence(records=10), tell=tell
+            ListSource(records, at_once=at_once),
+            RecordReader(key="host"),
+            stock,
+            out,
+            bad,
+            cadence=Cadence(records=10),
+            tell=tell,
         )
         loop.resume()
         loop.run()

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from list_source import ListSource
 
 from polyaforest import StreamingMPF
-from polyaforest.io.records import Record, RecordReader
+from polyaforest.io.records import RecordReader
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.stock import Stock, read_model, read_notes
 from polyaforest.live.watcher import Cadence, Watcher
@@ -35,28 +36,6 @@ raw = st.binary(max_size=30) | st.text(max_size=30).map(lambda text: text.encode
 lines = usual.map(json.dumps).map(str.encode) | objects.map(json.dumps).map(str.encode) | raw
 
 
-class Source:
-    """Lines in memory, a drawn number at a time, from any place on."""
-
-    can_replay = True
-
-    def __init__(self, records, at_once):
-        self._records, self._at_once, self.position, self.notices = records, at_once, 0, []
-
-    def seek(self, position):
-        if type(position) is not int or not 0 <= position <= len(self._records):
-            raise ValueError(f"position {position!r} is not one of these records")
-        self.position = position
-
-    def read(self, most, wait):
-        part = self._records[self.position : self.position + self._at_once]
-        self.position += len(part)
-        return [Record(str(self.position - len(part) + i), data) for i, data in enumerate(part)] or None
-
-    def close(self):
-        pass
-
-
 def watch(folder, records, at_once, shingle, labelled):
     """Watch records to their end, or go on where that was done before; return what has been counted."""
 
@@ -67,7 +46,7 @@ def watch(folder, records, at_once, shingle, labelled):
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
     reader = RecordReader(**({"key": "host", "id": "id"} if labelled else {}))
     with Stock(folder / "models", make) as stock:
-        loop = Watcher(Source(records, at_once), reader, stock, out, bad, cadence=Cadence(records=5))
+        loop = Watcher(ListSource(records, at_once=at_once), reader, stock, out, bad, cadence=Cadence(records=5))
         loop.resume()
         loop.run()
         loop.close()

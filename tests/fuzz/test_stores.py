@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_records import Source
+from list_source import ListSource
 
 from polyaforest import ModelFileError, StreamingMPF
 from polyaforest.io.records import RecordReader
@@ -52,7 +52,7 @@ def watch(folder, records):
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
     with (
         Stock(folder / "models", make) as stock,
-        closing(Watcher(Source(records, 7), RecordReader(key="host"), stock, out, bad)) as loop,
+        closing(Watcher(ListSource(records, at_once=7), RecordReader(key="host"), stock, out, bad)) as loop,
     ):
         loop.resume()
         loop.run()
