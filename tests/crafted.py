@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from polyaforest import BatchMPF, Reservoir, StreamingMPF, Window
-from polyaforest._files import read_model
+from polyaforest.persistence.modelfile import read_model
 from polyaforest.timeseries import SeriesMPF
 
 TESTS = Path(__file__).parent

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import NONE, LeafKind
+from polyaforest.core.arrays import NONE, LeafKind
 
 OUTSIDE = "outside"
 

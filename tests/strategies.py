@@ -7,8 +7,8 @@ from datetime import timedelta
 import numpy as np
 from hypothesis import strategies as st
 
-from polyaforest._plan import Weighting, weighting_of_domain, weighting_of_rows
-from polyaforest._validation import LARGEST, SMALLEST
+from polyaforest.core.validation import LARGEST, SMALLEST
+from polyaforest.forest.spec import Weighting, weighting_of_domain, weighting_of_rows
 from polyaforest.retention import Reservoir, Window
 
 WIDE = 400

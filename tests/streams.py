@@ -8,7 +8,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import numpy as np
 
-from polyaforest._check import check_forest
+from polyaforest.forest.integrity import check_forest
 
 NODE_PARTS = ("left", "right", "parent", "feature", "cut", "time", "counts", "lower", "upper")
 TREE_PARTS = ("root", "size", "weights", "rng")

@@ -15,7 +15,7 @@ import numpy as np
 
 import polyaforest
 from polyaforest import ModelFileError
-from polyaforest._validation import NamedRows
+from polyaforest.core.validation import NamedRows
 from polyaforest.timeseries import SeriesMPF
 
 N_ROWS = 12

@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polyaforest._arrays import LeafKind
-    from polyaforest._files import ModelFileError
     from polyaforest._load import load
+    from polyaforest.core.arrays import LeafKind
     from polyaforest.estimators import BatchMPF, Judgements, Leaves, StreamingMPF
+    from polyaforest.persistence.modelfile import ModelFileError
     from polyaforest.retention import Reservoir, Window
 
 __all__ = [
@@ -30,15 +30,15 @@ __version__ = "0.1.0"
 _HOMES = {
     "BatchMPF": "estimators",
     "Judgements": "estimators",
-    "LeafKind": "_arrays",
+    "LeafKind": "core.arrays",
     "Leaves": "estimators",
-    "ModelFileError": "_files",
+    "ModelFileError": "persistence.modelfile",
     "Reservoir": "retention",
     "StreamingMPF": "estimators",
     "Window": "retention",
     "load": "_load",
 }
-_MODULES = {"datasets", "estimators", "explain", "plots", "retention", "thresholds", "timeseries"}
+_MODULES = {"datasets", "decision", "estimators", "explain", "plots", "retention", "timeseries"}
 
 
 def __getattr__(name: str) -> Any:

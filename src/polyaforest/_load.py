@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from polyaforest._files import Place, read_model
-from polyaforest._state import refusing
+from polyaforest.persistence.modelfile import Place, read_model
+from polyaforest.persistence.state import refusing
 
 if TYPE_CHECKING:
     from polyaforest.estimators import BatchMPF, StreamingMPF

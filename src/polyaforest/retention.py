@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from polyaforest._arrays import Array
+from polyaforest.core.arrays import Array
 
 Span: TypeAlias = timedelta | np.timedelta64
 

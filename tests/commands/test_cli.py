@@ -20,7 +20,7 @@ from polyaforest.cli._datasets import SIZES
 from polyaforest.cli._demo import write_example
 from polyaforest.cli._merge import shared_notes
 from polyaforest.io.sample import HOSTS, INCIDENTS, server_metrics
-from polyaforest.live.stock import Stock, read_model, read_notes
+from polyaforest.live.model_store import Stock, read_model, read_notes
 from polyaforest.timeseries import SeriesMPF
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -50,7 +50,7 @@ def test_every_public_name_is_there_and_listed():
     for name in polyaforest.__all__:
         assert getattr(polyaforest, name).__name__ == name
         assert name in dir(polyaforest)
-    assert polyaforest.thresholds.__name__ == "polyaforest.thresholds"
+    assert polyaforest.decision.thresholds.__name__ == "polyaforest.decision.thresholds"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         polyaforest.nothing  # noqa: B018
 

@@ -23,9 +23,9 @@ from polyaforest.cli._judging import (
     refuse_disorder,
     shares_as_strange,
 )
+from polyaforest.decision.thresholds import line_below_bulk
 from polyaforest.io.keys import keys_named, point_keys
 from polyaforest.io.tables import BadInput, Chunk, Columns, Rejected
-from polyaforest.thresholds import line_below_bulk
 from polyaforest.timeseries import find_events
 
 NOON = 1_714_564_800.0  # 2024-05-01 12:00 UTC

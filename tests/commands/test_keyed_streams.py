@@ -8,12 +8,12 @@ import pytest
 from list_source import ListSource
 
 from polyaforest import StreamingMPF
-from polyaforest._holdings import Holdings
 from polyaforest.cli._judging import Rule, StreamJudge
+from polyaforest.forest.point_store import Holdings
 from polyaforest.io.records import RecordReader
 from polyaforest.io.tables import Chunk
+from polyaforest.live.model_store import Stock
 from polyaforest.live.outputs import FileLines
-from polyaforest.live.stock import Stock
 from polyaforest.live.watcher import Watcher
 from polyaforest.timeseries import SeriesMPF
 

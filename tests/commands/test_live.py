@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from list_source import ListSource
 
 from polyaforest import ModelFileError, StreamingMPF
-from polyaforest._validation import NamedRows
+from polyaforest.core.validation import NamedRows
 from polyaforest.io.records import RecordReader
 from polyaforest.live.judging import judge_and_explain
+from polyaforest.live.model_store import Stock, is_stock, read_model, read_notes
 from polyaforest.live.outputs import FileLines, PipeLines
-from polyaforest.live.stock import Stock, is_stock, read_model, read_notes
 from polyaforest.live.watcher import Cadence, Watcher
 from polyaforest.timeseries import SeriesMPF
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from polyaforest import BatchMPF, ModelFileError, StreamingMPF
-from polyaforest.live.stock import Stock, read_damaged, read_model, read_notes
+from polyaforest.live.model_store import Stock, read_damaged, read_model, read_notes
 
 ROWS = np.random.default_rng(0).normal(size=(30, 2))
 

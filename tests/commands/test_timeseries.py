@@ -19,8 +19,8 @@ from streams import bytes_of
 
 import polyaforest
 from polyaforest import ModelFileError, Reservoir, StreamingMPF, Window
-from polyaforest._files import read_model, write_model
-from polyaforest._plan import weighting_of_rows
+from polyaforest.forest.spec import weighting_of_rows
+from polyaforest.persistence.modelfile import read_model, write_model
 from polyaforest.timeseries import SeriesMPF, Shingler
 
 NOISE = np.random.default_rng(0).normal(size=(600, 2))

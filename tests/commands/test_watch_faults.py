@@ -11,8 +11,8 @@ from list_source import ListSource
 from polyaforest import StreamingMPF
 from polyaforest.io.records import RecordReader
 from polyaforest.live import watcher
+from polyaforest.live.model_store import Stock
 from polyaforest.live.outputs import FileLines
-from polyaforest.live.stock import Stock
 from polyaforest.live.watcher import Cadence, Watcher
 
 ROWS = np.random.default_rng(3).normal(size=(120, 2)).tolist()

@@ -248,7 +248,7 @@ import faulthandler
 faulthandler.dump_traceback_later(120, exit=True)
 import os, signal, threading
 import numba
-import polyaforest._jit
+import polyaforest.core.jit
 
 done = threading.Event()
 

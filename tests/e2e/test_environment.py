@@ -124,7 +124,7 @@ def test_a_forest_that_would_not_fit_in_memory_is_refused_before_it_is_grown(mon
 COMPILE = """
 import numba, numpy as np
 numba.njit(lambda x: x + 1)(1)
-from polyaforest._rng import exponential
+from polyaforest.core.rng import exponential
 exponential(np.arange(4, dtype=np.uint64))
 """
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from streams import bits
 
-from polyaforest import StreamingMPF, _engine
+from polyaforest import StreamingMPF
+from polyaforest.forest import engine
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there, a process cannot be sent a Ctrl-C of its own")
 
@@ -265,7 +266,7 @@ def test_a_handler_that_does_not_raise_cuts_no_call_short(n_before, monkeypatch)
     expected = undisturbed.score_then_learn(rows)
     if n_before:
         forest.partial_fit(rows[:n_before])
-    run_chunk = _engine.run_chunk
+    run_chunk = engine.run_chunk
 
     def run_interrupted(*arguments):
         signal.raise_signal(signal.SIGINT)
@@ -273,7 +274,7 @@ def test_a_handler_that_does_not_raise_cuts_no_call_short(n_before, monkeypatch)
 
     before = signal.signal(signal.SIGINT, lambda *_: calls.append("Ctrl-C"))
     try:
-        monkeypatch.setattr(_engine, "run_chunk", run_interrupted)
+        monkeypatch.setattr(engine, "run_chunk", run_interrupted)
         scores = forest.score_then_learn(rows[n_before:])
     finally:
         signal.signal(signal.SIGINT, before)

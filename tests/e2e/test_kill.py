@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from polyaforest._files import read_model, write_model
+from polyaforest.persistence.modelfile import read_model, write_model
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked, so that 100 of them start quickly")
 
@@ -21,7 +21,7 @@ N_KILLS = 100
 NURSERY = f"""
 import os, sys
 import numpy as np
-from polyaforest._files import write_model
+from polyaforest.persistence.modelfile import write_model
 
 base = np.arange({SIZE})
 for line in sys.stdin:

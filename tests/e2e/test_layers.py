@@ -32,11 +32,12 @@ def test_the_layers_hold(copy):
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("kernels/polya.py", "from polyaforest.kernels import mondrian"),
-        ("kernels/mondrian.py", "from polyaforest.kernels import polya"),
-        ("kernels/geometry.py", "from polyaforest.kernels import forest"),
-        ("kernels/forest.py", "from polyaforest import _engine"),
-        ("_engine.py", "from polyaforest import estimators"),
+        ("kernels/polya.py", "from polyaforest.kernels import mondrian_tree"),
+        ("kernels/mondrian_tree.py", "from polyaforest.kernels import polya"),
+        ("kernels/geometry.py", "from polyaforest.kernels import traversal"),
+        ("kernels/traversal.py", "from polyaforest.forest import engine"),
+        ("forest/engine.py", "from polyaforest import estimators"),
+        ("core/arrays.py", "from polyaforest import retention"),
     ],
 )
 def test_an_import_against_the_direction_fails(copy, module, line):

@@ -357,7 +357,7 @@ def test_parameters_the_forest_refuses_leave_nothing_behind():
 def test_a_new_feature_for_which_memory_is_short_is_refused_and_the_rest_goes_on(monkeypatch):
     model, unharmed = learned(STREAM[:50]), learned(STREAM[:50])
     with monkeypatch.context() as short:
-        short.setattr("polyaforest._engine.memory_limit", lambda: 1.0)
+        short.setattr("polyaforest.forest.engine.memory_limit", lambda: 1.0)
         with pytest.raises(MemoryError):
             model.learn_one({**STREAM[50], "new": 1.0})
     assert model.features == NAMES

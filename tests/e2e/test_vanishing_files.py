@@ -16,7 +16,7 @@ from itertools import pairwise
 import pytest
 
 from e2e.test_watch import ROWS, Factory, line, n_committed, n_lines, notes_of, until, written
-from polyaforest.live.stock import read_model, read_notes
+from polyaforest.live.model_store import read_model, read_notes
 
 SMALL = ["--trees", "3", "--window", "30"]
 LINES = [line(i, row).encode() + b"\n" for i, row in enumerate(ROWS.tolist())]

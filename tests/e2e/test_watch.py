@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from servers import redis_server
 
-from polyaforest.live.stock import read_model, read_notes
+from polyaforest.live.model_store import read_model, read_notes
 
 SMALL = ["--trees", "5", "--window", "50", "--quiet"]
 ROWS = np.random.default_rng(5).normal(size=(600, 2))
@@ -313,7 +313,7 @@ def test_the_models_of_a_watch_answer_questions(tmp_path, cli):
         (["score", "-m", model, "--key", "web0", log], "Did you mean 'web-0'?"),
         (["watch", log, "--model", model, "--key", "host", "--trees", "6", "--quarantine", bad], "--trees was 5"),
         (["watch", log, "--model", text, "--quarantine", bad], "--start-from"),
-        (["watch", log, "--start-from", model, "--quarantine", bad], "polyaforest.live.stock"),
+        (["watch", log, "--start-from", model, "--quarantine", bad], "polyaforest.live.model_store"),
     ):
         code, _, error = cli(*arguments)
         assert code == 3

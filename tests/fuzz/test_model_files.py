@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from use_models import verdict
 
-from polyaforest._files import write_model
+from polyaforest.persistence.modelfile import write_model
 
 pytestmark = pytest.mark.fuzz
 

@@ -12,8 +12,8 @@ from list_source import ListSource
 
 from polyaforest import StreamingMPF
 from polyaforest.io.records import RecordReader
+from polyaforest.live.model_store import Stock, read_model, read_notes
 from polyaforest.live.outputs import FileLines
-from polyaforest.live.stock import Stock, read_model, read_notes
 from polyaforest.live.watcher import Cadence, Watcher
 from polyaforest.timeseries import SeriesMPF
 

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from strategies import depths, feature_weights, matrices, prior_strengths, probes, seeds
 
 from polyaforest import BatchMPF, StreamingMPF
-from polyaforest import _engine as engine
+from polyaforest.forest import engine
 
 SCORES = ["typicality", "multiscale", "log_mass", "mass"]
 TREES = 3

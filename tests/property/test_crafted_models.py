@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from crafted import good_models, placed
 
-from polyaforest._files import write_model
+from polyaforest.persistence.modelfile import write_model
 
 PATIENCE = 300.0  # seconds, the compilation of kernels included: what takes longer hangs
 TESTS = Path(__file__).parents[1]

@@ -26,8 +26,7 @@ from strategies import (
 from test_reference import assert_same_tree, generators, sides, slots, weights_of
 
 from polyaforest import StreamingMPF
-from polyaforest import _engine as engine
-from polyaforest._arrays import (
+from polyaforest.core.arrays import (
     EVERY,
     LEAST_LOG,
     NONE,
@@ -43,11 +42,12 @@ from polyaforest._arrays import (
     new_points,
     pad,
 )
-from polyaforest._check import check_forest
-from polyaforest._plan import Plan, Weighting, weighting_of_rows
-from polyaforest._stream import WARM_UP, Rules, Stream
+from polyaforest.forest import engine
+from polyaforest.forest.integrity import check_forest
+from polyaforest.forest.spec import Plan, Weighting, weighting_of_rows
+from polyaforest.forest.stream import WARM_UP, Rules, Stream
 from polyaforest.kernels.online import Limits
-from polyaforest.kernels.stream import Chunk, Scoring
+from polyaforest.kernels.prequential import Chunk, Scoring
 from polyaforest.retention import Window
 
 N_TREES = 2

@@ -12,10 +12,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference import naive
 from strategies import depths, domains, lifetimes, matrices, prior_strengths, probes, seeds, weightings
 
-from polyaforest import _engine as engine
-from polyaforest._arrays import LEAST_LOG, NONE, Array, Forest, Posterior, Prior
-from polyaforest._check import check_forest
-from polyaforest._plan import Plan
+from polyaforest.core.arrays import LEAST_LOG, NONE, Array, Forest, Posterior, Prior
+from polyaforest.forest import engine
+from polyaforest.forest.integrity import check_forest
+from polyaforest.forest.spec import Plan
 
 N_TREES = 2
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import polyaforest
 from polyaforest import BatchMPF, Reservoir, StreamingMPF, Window
-from polyaforest._files import read_model, write_model
+from polyaforest.persistence.modelfile import read_model, write_model
 from polyaforest.timeseries import SeriesMPF
 
 SMALL = {"n_estimators": 3, "random_state": 1}

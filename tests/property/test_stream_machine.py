@@ -23,7 +23,7 @@ from numpy.testing import assert_array_equal
 from strategies import policies, seeds, stream_points, stream_times
 
 from polyaforest import StreamingMPF
-from polyaforest._check import check_forest
+from polyaforest.forest.integrity import check_forest
 from polyaforest.retention import Reservoir, Window
 
 N_TREES = 3

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyaforest import StreamingMPF
-from polyaforest._text import json_shown, label, printable, width
 from polyaforest.cli import _report as report
 from polyaforest.cli._judging import named
+from polyaforest.core.text import json_shown, label, printable, width
 from polyaforest.io._errors import BadInput
 from polyaforest.io._json import to_json
 

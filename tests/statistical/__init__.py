@@ -6,9 +6,9 @@ choice of its seed, with a probability of at most ALARM; several comparisons in 
 
 import numpy as np
 
-from polyaforest import _engine
-from polyaforest._arrays import NONE
-from polyaforest._plan import Plan, Weighting
+from polyaforest.core.arrays import NONE
+from polyaforest.forest import engine
+from polyaforest.forest.spec import Plan, Weighting
 
 ALARM = 1e-4
 
@@ -24,12 +24,12 @@ def plan(n_trees, weights, *, seed, domain=None, lifetime=np.inf, max_depth=None
 
 def mondrian_trees(X, weights, n_trees, *, seed, **limits):
     """Mondrian trees over all rows of `X`."""
-    return _engine.grow_trees(X, len(X), plan(n_trees, weights, seed=seed, **limits))
+    return engine.grow_trees(X, len(X), plan(n_trees, weights, seed=seed, **limits))
 
 
 def mondrian_processes(domain, weights, n_trees, *, seed, **limits):
     """Mondrian processes over `domain`."""
-    return _engine.sample_processes(plan(n_trees, weights, seed=seed, domain=domain, **limits))
+    return engine.sample_processes(plan(n_trees, weights, seed=seed, domain=domain, **limits))
 
 
 def cells(forest, X, time):

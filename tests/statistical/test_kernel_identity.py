@@ -12,7 +12,7 @@ from scipy import stats
 from scipy.spatial.distance import cdist
 
 from polyaforest import BatchMPF, StreamingMPF
-from polyaforest.kernels import forest as walks
+from polyaforest.kernels import traversal as walks
 
 from . import ALARM, cells, mondrian_processes, mondrian_trees
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from polyaforest import _engine
-from polyaforest._arrays import NONE, Array
-from polyaforest._plan import Weighting
+from polyaforest.core.arrays import NONE, Array
+from polyaforest.forest import engine
+from polyaforest.forest.spec import Weighting
 
 from . import ALARM, mondrian_processes, mondrian_trees, plan
 
@@ -116,7 +116,7 @@ SPREAD, DEVIATION = np.array([0.1, 1.0, 20.0]), np.array([0.05, 0.5, 10.0])
 def random_weights(deviation):
     weighting = Weighting(SPREAD, deviation)
     drawing = plan(N_TREES, np.ones(3), seed=13)._replace(weighting=weighting)
-    return _engine.grow_trees(POINTS, len(POINTS), drawing).weights
+    return engine.grow_trees(POINTS, len(POINTS), drawing).weights
 
 
 def test_random_weights_share_the_deviation_evenly_among_features():
@@ -138,7 +138,7 @@ def test_random_weights_are_exponential_over_spread_up_to_their_common_scale():
 def rows_in_trees(n_rows, n_chosen):
     """Which of `n_rows` rows each tree holds, bool (T, n_rows)."""
     X = np.arange(n_rows, dtype=np.float64)[:, None]
-    forest = _engine.grow_trees(X, n_chosen, plan(N_TREES, [1.0], seed=14))
+    forest = engine.grow_trees(X, n_chosen, plan(N_TREES, [1.0], seed=14))
     is_leaf = (forest.left == NONE) & (np.arange(forest.left.shape[1]) < forest.size[:, None])
     held = np.zeros((N_TREES, n_rows), bool)
     trees, slots = np.nonzero(is_leaf)

@@ -12,12 +12,13 @@ import pytest
 from numpy.testing import assert_array_equal
 from scipy import stats
 
-from polyaforest import StreamingMPF, _engine
-from polyaforest._arrays import NONE, SCORE_NOTHING, Prior, new_points, pad
-from polyaforest._holdings import Holdings
-from polyaforest._rng import seed_states
+from polyaforest import StreamingMPF
+from polyaforest.core.arrays import NONE, SCORE_NOTHING, Prior, new_points, pad
+from polyaforest.core.rng import seed_states
+from polyaforest.forest import engine
+from polyaforest.forest.point_store import Holdings
 from polyaforest.kernels.online import Limits
-from polyaforest.kernels.stream import Chunk, Scoring
+from polyaforest.kernels.prequential import Chunk, Scoring
 from polyaforest.retention import Reservoir, Window
 
 from . import ALARM, cells, mondrian_trees, plan
@@ -54,9 +55,9 @@ def history(n_points, n_steps=100):
 def forest_after(steps, X, weights, n_trees, *, seed, lifetime=np.inf, max_depth=None):
     """Trees that lived through a history from its first point on."""
     drawing = plan(n_trees, weights, seed=seed, lifetime=lifetime, max_depth=max_depth)
-    forest = _engine.empty_forest(drawing, seed_states(drawing.seed, n_trees))
+    forest = engine.empty_forest(drawing, seed_states(drawing.seed, n_trees))
     forest = forest._replace(weights=np.tile(np.asarray(weights, np.float64), (n_trees, 1)))
-    forest = pad(forest, drawing.most_nodes(len(X)) + _engine.ROOM_TO_MOVE)
+    forest = pad(forest, drawing.most_nodes(len(X)) + engine.ROOM_TO_MOVE)
     rows, until, leaving, slot_of = [], [], [], {}
     for i in steps:
         if i in slot_of:
@@ -69,7 +70,7 @@ def forest_after(steps, X, weights, n_trees, *, seed, lifetime=np.inf, max_depth
     chunk = Chunk(np.array(rows), *(np.array(part, np.int32) for part in (range(len(rows)), until, leaving)))
     points = new_points(n_trees, forest.left.shape[1], *chunk.rows.shape)._replace(values=chunk.rows.copy())
     silent = Scoring(SCORE_NOTHING, np.empty(0), 1.0, True, drawing.domain)
-    _engine.run_chunk(forest, points, chunk, Limits(lifetime, drawing.depth_limit), silent, None)
+    engine.run_chunk(forest, points, chunk, Limits(lifetime, drawing.depth_limit), silent, None)
     return forest
 
 
@@ -93,8 +94,8 @@ def statistics(forest, held, probes, weights):
     place = (np.cumsum(sides) - sides + weights * (cut[:, None] - low))[trees, feature]
     is_cut = (forest.feature != NONE) & (np.arange(forest.left.shape[1]) < forest.size[:, None])
     times = np.where(is_cut, forest.time, 0.0)
-    known = _engine.posterior(forest, Prior(0.5, is_open=True), n_jobs=None)
-    masses = _engine.leaf_values(forest, _engine.log_mass_table(known), probes, np.transpose, None)  # (probes, T)
+    known = engine.posterior(forest, Prior(0.5, is_open=True), n_jobs=None)
+    masses = engine.leaf_values(forest, engine.log_mass_table(known), probes, np.transpose, None)  # (probes, T)
     numbers = [
         forest.time[trees, forest.root],
         np.where(feature == NONE, -1.0, place),
@@ -233,7 +234,7 @@ def samples(policy, steps, n_runs, seed, times=None):
         holdings.make_room(policy.n + 1)
         for i in steps:
             if i >= 0:
-                gone = holdings.admit([None], times[i : i + 1], _engine.draw_exponentials(state, 1)).leaving.tolist()
+                gone = holdings.admit([None], times[i : i + 1], engine.draw_exponentials(state, 1)).leaving.tolist()
             else:
                 gone = [holdings.slot_of[~i]] if ~i in holdings.slot_of else []
                 holdings.remove(gone)

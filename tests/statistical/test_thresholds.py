@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from polyaforest.thresholds import RunningCalibration, benjamini_hochberg, conformal_p_values, conformal_threshold
+from polyaforest.decision.thresholds import (
+    RunningCalibration,
+    benjamini_hochberg,
+    conformal_p_values,
+    conformal_threshold,
+)
 
 from . import ALARM
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from polyaforest import StreamingMPF
-from polyaforest import _engine as engine
-from polyaforest._arrays import NONE, Array, Forest, Points
-from polyaforest._check import CorruptForestError, check_forest
-from polyaforest._plan import Plan, Weighting
+from polyaforest.core.arrays import NONE, Array, Forest, Points
+from polyaforest.forest import engine
+from polyaforest.forest.integrity import CorruptForestError, check_forest
+from polyaforest.forest.spec import Plan, Weighting
 
 N_FEATURES = 2
 ROWS = np.random.default_rng(7).random((12, N_FEATURES))
@@ -927,5 +927,5 @@ def test_tampering_is_caught_or_changes_nothing_that_matters(data):
 
 
 def test_checking_needs_no_compiler():
-    probe = "import sys, polyaforest._check; sys.exit('numba' in sys.modules)"
+    probe = "import sys, polyaforest.forest.integrity; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

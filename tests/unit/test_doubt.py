@@ -11,8 +11,8 @@ from shares import OUTSIDE, cells_of_rows, places_of_rows, shares_of_tree
 from strategies import matrices, prior_strengths, probes, seeds
 
 from polyaforest import BatchMPF, StreamingMPF
-from polyaforest._mixture import Masses, interval, moments
-from polyaforest.kernels.doubt import log_excess
+from polyaforest.decision.credible import Masses, interval, moments
+from polyaforest.kernels.moments import log_excess
 
 N_TREES = 4
 BOX = [[-3.0, -3.0], [3.0, 3.0]]
@@ -217,7 +217,7 @@ def test_many_rows_are_taken_in_blocks(monkeypatch):
     detector, X = fitted("process")
     whole = detector.credible_interval(X), *detector.mass_moments(X)
     monkeypatch.setattr("polyaforest.estimators._base._ROWS_OF_MASSES", 3)
-    monkeypatch.setattr("polyaforest._engine._ROWS_OF_A_MIXTURE", 2)
+    monkeypatch.setattr("polyaforest.forest.engine._ROWS_OF_A_MIXTURE", 2)
     for part, again in zip(whole, (detector.credible_interval(X), *detector.mass_moments(X)), strict=True):
         np.testing.assert_allclose(part, again, rtol=1e-9)
 

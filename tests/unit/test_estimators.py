@@ -13,7 +13,7 @@ from readers import READERS
 from sklearn.base import clone
 
 from polyaforest import BatchMPF, LeafKind, StreamingMPF
-from polyaforest._arrays import NONE
+from polyaforest.core.arrays import NONE
 
 ESTIMATORS = [StreamingMPF, BatchMPF]
 SCORES = ["typicality", "multiscale", "mass", "log_mass"]

@@ -11,9 +11,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
 
 from polyaforest import BatchMPF, ModelFileError, Reservoir, StreamingMPF
-from polyaforest import _engine as engine
-from polyaforest._arrays import NONE
-from polyaforest.explain import Explanation, Explanations, _number, _odds_in_words, _share_in_words
+from polyaforest.core.arrays import NONE
+from polyaforest.explain.explanation import Explanation, Explanations, _number, _odds_in_words, _share_in_words
+from polyaforest.forest import engine
 
 SCORES = ["typicality", "multiscale", "log_mass", "mass"]
 LOW, HIGH = 0, 1

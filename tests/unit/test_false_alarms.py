@@ -7,10 +7,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
 
-from polyaforest import BatchMPF, StreamingMPF, _engine
+from polyaforest import BatchMPF, StreamingMPF
 from polyaforest import load as load_model
-from polyaforest._calibration import as_beyond, boxes_without, some_rows, weights_of_strangers
-from polyaforest.thresholds import conformal_p_values
+from polyaforest.decision.calibration import as_beyond, boxes_without, some_rows, weights_of_strangers
+from polyaforest.decision.thresholds import conformal_p_values
+from polyaforest.forest import engine
 
 RNG = np.random.default_rng(5)
 ROWS = RNG.normal(size=(60, 2))
@@ -258,7 +259,7 @@ def test_rows_of_a_batch_that_lack_values_are_calibrated_as_new_ones_are_scored(
 def test_a_row_at_the_edge_is_calibrated_up_to_the_lifetime_of_the_forest():
     rows = np.vstack([ROWS, [[30.0, 30.0]]])
     forest = BatchMPF(n_estimators=10, lifetime=3.0, max_depth=8, score="typicality", random_state=0).fit(rows)
-    within = _engine.left_out_scores(
+    within = engine.left_out_scores(
         "typicality", forest.forest_, forest.posterior_, forest.prior_, rows[-1:], forest.lifetimes_, None
     )
     distance = (forest.forest_.weights @ (30.0 - ROWS.max(axis=0))).mean()

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.lib import format as npy
 
-from polyaforest import _files
-from polyaforest._files import FORMAT_VERSION, ModelFileError, read_model, write_model
+from polyaforest.persistence import modelfile
+from polyaforest.persistence.modelfile import FORMAT_VERSION, ModelFileError, read_model, write_model
 
 HEADER = {"kind": "x", "values": [1, 0.1, None, True, "ä\ud800"], "nested": {"": {}}}
 ARRAYS = {"cut": np.array([[0.5, -0.0, np.nan]]), "tree/left": np.array([1, -1], np.int32), "empty": np.zeros((2, 0))}
@@ -301,7 +301,7 @@ def test_trouble_with_the_disk_is_not_blamed_on_the_file(model, monkeypatch):
     def fail(file):
         raise OSError(errno.EIO, "broken disk")
 
-    monkeypatch.setattr(_files, "_seal", fail)
+    monkeypatch.setattr(modelfile, "_seal", fail)
     with pytest.raises(OSError, match="broken disk"):
         read_model(model)
 
@@ -386,10 +386,10 @@ def test_a_header_that_is_not_the_json_of_a_model(path, text):
 
 def test_a_header_too_large_to_be_one(path, monkeypatch):
     text = as_text(header_of(ARRAYS))
-    monkeypatch.setattr(_files, "_LARGEST_HEADER", len(text))
+    monkeypatch.setattr(modelfile, "_LARGEST_HEADER", len(text))
     craft(path)
     read_model(path)
-    monkeypatch.setattr(_files, "_LARGEST_HEADER", len(text) - 1)
+    monkeypatch.setattr(modelfile, "_LARGEST_HEADER", len(text) - 1)
     assert_refused(path, "more than any model's")
 
 
@@ -508,9 +508,9 @@ def test_entries_that_claim_more_than_the_file_holds(path):
 
 def test_a_header_read_by_another_reader_of_the_table(model, monkeypatch):
     """What a later release does with files of today."""
-    monkeypatch.setattr(_files, "FORMAT_VERSION", 3)
+    monkeypatch.setattr(modelfile, "FORMAT_VERSION", 3)
     assert read_model(model)[0] == HEADER
-    monkeypatch.setattr(_files, "_READERS", {3: None})
+    monkeypatch.setattr(modelfile, "_READERS", {3: None})
     assert_refused(model, r"format version 2, and this release reads \[3\]")
 
 
@@ -549,7 +549,7 @@ def test_headers_that_are_no_dicts_of_strings(path, header):
 
 
 def test_a_header_that_could_not_be_read_back(path, monkeypatch):
-    monkeypatch.setattr(_files, "_LARGEST_HEADER", 1000)
+    monkeypatch.setattr(modelfile, "_LARGEST_HEADER", 1000)
     with pytest.raises(ValueError, match="more than 1,000"):
         write_model(path, {"key": "x" * 1000}, {})
     assert not list(path.parent.iterdir())
@@ -568,7 +568,14 @@ def interrupted(*_args, **_options):
 
 @pytest.mark.parametrize("failure", [no_space, interrupted])
 @pytest.mark.parametrize(
-    "place", ["os.fsync", "os.replace", "os.chmod", "polyaforest._files._write_entry", "polyaforest._files._seal"]
+    "place",
+    [
+        "os.fsync",
+        "os.replace",
+        "os.chmod",
+        "polyaforest.persistence.modelfile._write_entry",
+        "polyaforest.persistence.modelfile._seal",
+    ],
 )
 def test_an_error_leaves_the_old_file_and_nothing_else(model, monkeypatch, place, failure):
     before = model.read_bytes()
@@ -582,14 +589,14 @@ def test_an_error_leaves_the_old_file_and_nothing_else(model, monkeypatch, place
 
 def test_an_error_halfway_through_the_arrays_leaves_the_old_file(model, monkeypatch):
     before = model.read_bytes()
-    write_entry, calls = _files._write_entry, []
+    write_entry, calls = modelfile._write_entry, []
 
     def fail_later(*arguments):
         calls.append(1)
         return write_entry(*arguments) if len(calls) < 3 else no_space()
 
     with monkeypatch.context() as patch:
-        patch.setattr(_files, "_write_entry", fail_later)
+        patch.setattr(modelfile, "_write_entry", fail_later)
         with pytest.raises(OSError, match="no space"):
             write_model(model, {"new": 1}, ARRAYS)
     assert model.read_bytes() == before
@@ -645,14 +652,14 @@ def test_a_new_file_has_the_permissions_of_any_new_file(path, umask):
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o755])
 def test_an_existing_file_passes_its_permissions_on_before_anything_is_written(model, mode, monkeypatch):
     modes = []
-    write_entry = _files._write_entry
+    write_entry = modelfile._write_entry
 
     def note_mode(*arguments):
         modes.extend(stat.S_IMODE(file.stat().st_mode) for file in model.parent.iterdir())
         return write_entry(*arguments)
 
     model.chmod(mode)
-    monkeypatch.setattr(_files, "_write_entry", note_mode)
+    monkeypatch.setattr(modelfile, "_write_entry", note_mode)
     write_model(model, {"new": 1}, ARRAYS)
     assert set(modes) == {mode}
     assert len(modes) == 2 * (1 + len(ARRAYS))
@@ -692,13 +699,13 @@ def test_a_link_is_followed(model, tmp_path):
 
 def test_unfinished_files_have_names_that_tell_what_they_are(model, monkeypatch):
     seen = []
-    write_entry = _files._write_entry
+    write_entry = modelfile._write_entry
 
     def look(*arguments):
         seen.extend(file.name for file in model.parent.iterdir() if file != model)
         return write_entry(*arguments)
 
-    monkeypatch.setattr(_files, "_write_entry", look)
+    monkeypatch.setattr(modelfile, "_write_entry", look)
     for _ in range(2):
         write_model(model, HEADER, ARRAYS)
     assert len(set(seen)) == 2

@@ -9,7 +9,8 @@ import pytest
 from readers import READERS
 from streams import assert_whole, bytes_of
 
-from polyaforest import Reservoir, StreamingMPF, Window, _stream
+from polyaforest import Reservoir, StreamingMPF, Window
+from polyaforest.forest import stream
 
 MARK = 123456.789e7
 SECRET = np.full((1, 3), MARK)  # beyond all others, on the edge of every box that holds it
@@ -234,7 +235,7 @@ def test_nothing_is_left_of_what_a_stream_held_before_it_was_fitted_anew():
 
 
 def test_a_summary_keeps_nothing_of_a_point_but_what_is_on_the_edge_of_a_leaf(monkeypatch):
-    monkeypatch.setattr(_stream, "WARM_UP", 8)
+    monkeypatch.setattr(stream, "WARM_UP", 8)
     forest = build(window=None, max_depth=0).partial_fit(WIDE[:5])
     forest.insert(HIDDEN[0])
     assert traces(forest, HIDDEN) > 0

@@ -7,7 +7,7 @@ import pytest
 from golden.make import MODELS, answers
 
 import polyaforest
-from polyaforest._files import FORMAT_VERSION
+from polyaforest.persistence.modelfile import FORMAT_VERSION
 
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.mpf"))
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import polyaforest
 from polyaforest import BatchMPF, ModelFileError, StreamingMPF
-from polyaforest._validation import NamedRows
-from polyaforest.thresholds import RunningCalibration, conformal_threshold, line_below
+from polyaforest.core.validation import NamedRows
+from polyaforest.decision.thresholds import RunningCalibration, conformal_threshold, line_below
 
 ROWS = np.random.default_rng(8).normal(size=(260, 2))
 ROWS[[180, 240]] = [[9.0, 0.0], [0.0, -12.0]]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from polyaforest._jit import jit
-from polyaforest.kernels.lanes import (
+from polyaforest.core.jit import jit
+from polyaforest.kernels.simd import (
     LANES,
     ascending,
     count_of,

@@ -14,9 +14,10 @@ from sklearn.utils._param_validation import InvalidParameterError
 from streams import assert_whole, bits
 
 import polyaforest
-from polyaforest import BatchMPF, LeafKind, Reservoir, StreamingMPF, Window, _donors, _stream
-from polyaforest._files import read_model, write_model
-from polyaforest.kernels import forest as walks
+from polyaforest import BatchMPF, LeafKind, Reservoir, StreamingMPF, Window
+from polyaforest.forest import imputation, stream
+from polyaforest.kernels import traversal as walks
+from polyaforest.persistence.modelfile import read_model, write_model
 
 NAN = np.nan
 RNG = np.random.default_rng(0)
@@ -242,12 +243,12 @@ def spread_of(column):
 
 
 def test_a_table_is_filled_from_the_nearest_rows_that_have_the_value(monkeypatch):
-    monkeypatch.setattr(_donors, "MOST", 8)
-    monkeypatch.setattr(_donors, "_AT_ONCE", 3)
+    monkeypatch.setattr(imputation, "MOST", 8)
+    monkeypatch.setattr(imputation, "_AT_ONCE", 3)
     rows = hide(ROWS, np.random.default_rng(1).random(ROWS.shape) < 0.3)
     rows[5] = [NAN, -1.0, NAN]
     spread = np.array([spread_of(column) for column in rows.T])
-    filled = _donors.fill_table(StreamingMPF(), rows)
+    filled = imputation.fill_table(StreamingMPF(), rows)
     assert_array_equal(filled[~np.isnan(rows)], rows[~np.isnan(rows)])
     for i, k in np.argwhere(np.isnan(rows)):
         places = np.flatnonzero(~np.isnan(rows[:, k]))
@@ -257,13 +258,13 @@ def test_a_table_is_filled_from_the_nearest_rows_that_have_the_value(monkeypatch
 
 def test_rows_with_nothing_in_common_with_any_donor_take_turns():
     rows = np.array([[1.0, 2.0], [NAN, NAN], [3.0, 4.0], [NAN, NAN]])
-    assert_array_equal(_donors.fill_table(StreamingMPF(), rows)[[1, 3], 0], [3.0, 3.0])
+    assert_array_equal(imputation.fill_table(StreamingMPF(), rows)[[1, 3], 0], [3.0, 3.0])
     rows = np.array([[1.0, 2.0], [NAN, NAN], [NAN, NAN], [3.0, 4.0]])
-    assert_array_equal(_donors.fill_table(StreamingMPF(), rows)[1:3], [[3.0, 4.0], [1.0, 2.0]])
+    assert_array_equal(imputation.fill_table(StreamingMPF(), rows)[1:3], [[3.0, 4.0], [1.0, 2.0]])
 
 
 def test_a_table_without_gaps_is_taken_as_it_is():
-    assert _donors.fill_table(StreamingMPF(), ROWS) is ROWS
+    assert imputation.fill_table(StreamingMPF(), ROWS) is ROWS
 
 
 @pytest.mark.parametrize("window", ["auto", 16, None])
@@ -271,7 +272,7 @@ def test_a_forest_fitted_on_gaps_is_that_of_the_table_filled_in(window):
     rows = hide(ROWS, np.random.default_rng(2).random(ROWS.shape) < 0.2)
     parameters = {"window": window, "max_depth": 5}
     forest = build(**parameters).fit(rows)
-    filled = build(**parameters).fit(_donors.fill_table(forest, rows))
+    filled = build(**parameters).fit(imputation.fill_table(forest, rows))
     for mine, theirs in zip(forest.forest_, filled.forest_, strict=True):
         assert_array_equal(mine, theirs)
 
@@ -322,14 +323,14 @@ def test_a_point_of_a_stream_is_learned_with_the_values_of_its_donor():
 
 
 def test_of_equally_near_donors_and_of_many_the_latest_counts(monkeypatch):
-    assert_array_equal(_donors.fill_row(np.array([[1.0, NAN]]), np.array([[1.0, 2.0], [1.0, 3.0]])), [[1.0, 3.0]])
-    monkeypatch.setattr(_donors, "MOST", 2)
+    assert_array_equal(imputation.fill_row(np.array([[1.0, NAN]]), np.array([[1.0, 2.0], [1.0, 3.0]])), [[1.0, 3.0]])
+    monkeypatch.setattr(imputation, "MOST", 2)
     held = np.array([[1.0, 2.0], [8.0, 3.0], [9.0, 4.0]])
-    assert_array_equal(_donors.fill_row(np.array([[1.0, NAN]]), held), [[1.0, 3.0]])
+    assert_array_equal(imputation.fill_row(np.array([[1.0, NAN]]), held), [[1.0, 3.0]])
 
 
 def test_a_summary_learns_what_it_would_expect(monkeypatch):
-    monkeypatch.setattr(_stream, "WARM_UP", 8)
+    monkeypatch.setattr(stream, "WARM_UP", 8)
     forest = build(window=None, max_depth=4).partial_fit(ROWS[:20])
     other = build(window=None, max_depth=4).partial_fit(ROWS[:20])
     assert not hasattr(forest, "points_")
@@ -343,7 +344,7 @@ def test_a_batch_forest_counts_rows_filled_from_their_chunk():
     rows = hide(ROWS, np.random.default_rng(4).random(ROWS.shape) < 0.2)
     forest = build(BatchMPF, **setting).fit(ROWS)
     forest.partial_fit(rows)
-    forest.remove(_donors.fill_table(forest, rows))
+    forest.remove(imputation.fill_table(forest, rows))
     assert_array_equal(forest.forest_.counts, build(BatchMPF, **setting).fit(ROWS).forest_.counts)
     merged = build(BatchMPF, **setting).fit(ROWS) + build(BatchMPF, **setting).fit(rows)
     assert merged.n_points_ == 48

@@ -16,8 +16,8 @@ from sklearn.base import clone
 from streams import assert_whole, bits
 
 from polyaforest import Reservoir, StreamingMPF, Window
-from polyaforest._arrays import NONE
-from polyaforest._holdings import Holdings
+from polyaforest.core.arrays import NONE
+from polyaforest.forest.point_store import Holdings
 
 ROWS = np.random.default_rng(0).normal(size=(40, 2))
 POLICIES = [

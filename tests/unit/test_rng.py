@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from reference.naive import Xoshiro, sample_rows
 
-from polyaforest import _rng
-from polyaforest.kernels.mondrian import draw_rows
+from polyaforest.core import rng
+from polyaforest.kernels.mondrian_tree import draw_rows
 
 # the first outputs of the authors' C code from the state 1, 2, 3, 4
 PUBLISHED = [
@@ -31,14 +31,14 @@ def kernel_state(words):
 
 def test_words_are_the_published_ones():
     state, reference = kernel_state([1, 2, 3, 4]), Xoshiro([1, 2, 3, 4])
-    assert [int(_rng.next_word(state)) for _ in PUBLISHED] == PUBLISHED
+    assert [int(rng.next_word(state)) for _ in PUBLISHED] == PUBLISHED
     assert [reference.next_word() for _ in PUBLISHED] == PUBLISHED
 
 
 @pytest.mark.parametrize("words", STATES)
 def test_words_and_state_equal_the_reference(words):
     state, reference = kernel_state(words), Xoshiro(words)
-    assert [int(_rng.next_word(state)) for _ in range(200)] == [reference.next_word() for _ in range(200)]
+    assert [int(rng.next_word(state)) for _ in range(200)] == [reference.next_word() for _ in range(200)]
     assert state.tolist() == reference.s
 
 
@@ -46,13 +46,13 @@ def test_words_and_state_equal_the_reference(words):
 def test_uniforms_and_exponentials_equal_the_reference_exactly(words):
     state, reference = kernel_state(words), Xoshiro(words)
     for _ in range(200):
-        assert _rng.uniform(state) == reference.uniform()
-        assert _rng.exponential(state) == reference.exponential()
+        assert rng.uniform(state) == reference.uniform()
+        assert rng.exponential(state) == reference.exponential()
 
 
 def test_uniforms_fill_the_half_open_unit_interval():
     state = kernel_state(STATES[2])
-    draws = np.array([_rng.uniform(state) for _ in range(2000)])
+    draws = np.array([rng.uniform(state) for _ in range(2000)])
     assert draws.min() >= 0
     assert draws.max() < 1
     assert abs(draws.mean() - 0.5) < 0.03
@@ -65,22 +65,22 @@ def states_whose_next_word_is(word):
 
 def test_the_largest_word_gives_the_largest_uniform_below_one_and_a_finite_exponential():
     largest = 2**64 - 1
-    assert int(_rng.next_word(states_whose_next_word_is(largest))) == largest
-    assert _rng.uniform(states_whose_next_word_is(largest)) == 1 - 2.0**-53
-    assert _rng.exponential(states_whose_next_word_is(largest)) == pytest.approx(53 * np.log(2))
-    assert _rng.below(states_whose_next_word_is(largest), 7) == 6
+    assert int(rng.next_word(states_whose_next_word_is(largest))) == largest
+    assert rng.uniform(states_whose_next_word_is(largest)) == 1 - 2.0**-53
+    assert rng.exponential(states_whose_next_word_is(largest)) == pytest.approx(53 * np.log(2))
+    assert rng.below(states_whose_next_word_is(largest), 7) == 6
 
 
 def test_the_smallest_word_gives_zero():
-    assert _rng.uniform(states_whose_next_word_is(0)) == 0
-    assert _rng.exponential(states_whose_next_word_is(0)) == 0
-    assert _rng.below(states_whose_next_word_is(0), 7) == 0
+    assert rng.uniform(states_whose_next_word_is(0)) == 0
+    assert rng.exponential(states_whose_next_word_is(0)) == 0
+    assert rng.below(states_whose_next_word_is(0), 7) == 0
 
 
 @pytest.mark.parametrize("bound", [1, 2, 7, 1000])
 def test_below_stays_below_and_reaches_every_value_of_a_small_range(bound):
     state = kernel_state(STATES[0])
-    draws = {int(_rng.below(state, bound)) for _ in range(500)}
+    draws = {int(rng.below(state, bound)) for _ in range(500)}
     assert min(draws) >= 0
     assert max(draws) < bound
     if bound < 10:
@@ -109,9 +109,9 @@ def test_every_pair_of_rows_is_drawn():
 
 
 def test_trees_get_different_states_that_depend_only_on_the_seed():
-    states = _rng.seed_states(np.random.SeedSequence(5), 3)
+    states = rng.seed_states(np.random.SeedSequence(5), 3)
     assert states.shape == (3, 4)
     assert states.dtype == np.uint64
     assert len({tuple(state) for state in states.tolist()}) == 3
-    np.testing.assert_array_equal(states, _rng.seed_states(np.random.SeedSequence(5), 3))
-    np.testing.assert_array_equal(states[:2], _rng.seed_states(np.random.SeedSequence(5), 2))
+    np.testing.assert_array_equal(states, rng.seed_states(np.random.SeedSequence(5), 3))
+    np.testing.assert_array_equal(states[:2], rng.seed_states(np.random.SeedSequence(5), 2))

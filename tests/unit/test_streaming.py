@@ -13,8 +13,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from streams import NODE_PARTS, assert_whole, bits
 
-from polyaforest import LeafKind, Reservoir, StreamingMPF, Window, _engine, _stream
-from polyaforest._check import check_forest
+from polyaforest import LeafKind, Reservoir, StreamingMPF, Window
+from polyaforest.forest import engine, stream
+from polyaforest.forest.integrity import check_forest
 
 ROWS = np.random.default_rng(0).normal([3.0, -1.0], [1.0, 20.0], size=(80, 2))
 FAR = np.array([[1e4, 1e5]])
@@ -48,7 +49,7 @@ def chunks(size, n=80):
 @pytest.fixture
 def short_warm_up(monkeypatch):
     """Weights are settled after 8 arrivals, for the sake of those without a compiler."""
-    monkeypatch.setattr(_stream, "WARM_UP", 8)
+    monkeypatch.setattr(stream, "WARM_UP", 8)
 
 
 # ---- learning -------------------------------------------------------------------------------------------------------
@@ -122,7 +123,7 @@ def test_a_row_is_scored_as_score_samples_would_just_before_it_is_learned(score,
 
 @pytest.mark.parametrize("score", SCORES)
 def test_results_do_not_depend_on_the_number_of_threads(score, monkeypatch):
-    monkeypatch.setattr(_engine, "_WORTH_A_THREAD", 0)
+    monkeypatch.setattr(engine, "_WORTH_A_THREAD", 0)
     forests = [build(n_estimators=12, window=15, score=score, n_jobs=n_jobs) for n_jobs in (1, 2, 4)]
     scores = [forest.score_then_learn(ROWS[:50]) for forest in forests]
     for forest in forests:
@@ -383,7 +384,7 @@ def test_a_summary_counts_all_rows_in_a_bounded_number_of_nodes(begin, max_depth
         shapes.add(forest.forest_.lower.shape[:2] if k > 5 else None)
     assert forest.n_points_ == forest.n_seen_ == 20 + 12 * 40
     assert len(shapes) == 2  # one, and None
-    assert forest.forest_.left.shape[1] <= 2 ** (max_depth + 1) - 1 + _engine.ROOM_TO_MOVE
+    assert forest.forest_.left.shape[1] <= 2 ** (max_depth + 1) - 1 + engine.ROOM_TO_MOVE
     check_forest(forest.forest_, np.concatenate(rows))
 
 
@@ -1145,7 +1146,7 @@ def test_memory_stays_bounded_however_long_the_stream(window, max_depth, size):
         rooms.append(room(forest))
     assert rooms[1] == rooms[2] == rooms[3]
     assert len(forest._stream.points.values) <= 2 * (10 + size)
-    assert forest._stream.forest.left.shape[1] <= 2 * (2 * (10 + size) - 1) + _engine.ROOM_TO_MOVE
+    assert forest._stream.forest.left.shape[1] <= 2 * (2 * (10 + size) - 1) + engine.ROOM_TO_MOVE
     assert rooms[-1]["queue"] == rooms[-1]["slots"] == forest.n_points_ == 10
 
 

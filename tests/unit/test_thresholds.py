@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyaforest.thresholds import (
+from polyaforest.decision.thresholds import (
     AUTO_RATE,
     AUTO_SHARE,
     RunningCalibration,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from reference import naive
 
-from polyaforest import _engine as engine
-from polyaforest._arrays import NONE, Forest, LeafKind, Prior
-from polyaforest._check import check_forest
+from polyaforest.core.arrays import NONE, Forest, LeafKind, Prior
+from polyaforest.forest import engine
+from polyaforest.forest.integrity import check_forest
 
 POINTS = [
     (Fraction(0), Fraction(0)),

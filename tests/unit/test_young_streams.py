@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy
 
-from polyaforest import StreamingMPF, _engine, _files
-from polyaforest._rng import seed_states, seeds_of_stream
+from polyaforest import StreamingMPF
+from polyaforest.core.rng import seed_states, seeds_of_stream
+from polyaforest.forest import engine
+from polyaforest.persistence import modelfile
 
 ROWS = np.random.default_rng(11).normal(size=(40, 3))
 
@@ -34,7 +36,7 @@ def test_trees_grown_in_one_call_are_those_grown_one_by_one(monkeypatch, paramet
         return saved(forest)
 
     together = grown()
-    monkeypatch.setattr(_engine, "_WORTH_A_THREAD", 0)
+    monkeypatch.setattr(engine, "_WORTH_A_THREAD", 0)
     assert grown() == together
 
 
@@ -69,16 +71,16 @@ def as_zipfile_writes(header: bytes, stored: dict[str, np.ndarray]) -> bytes:
             entry.create_system, entry.external_attr = 3, 0o644 << 16
             with archive.open(entry, "w", force_zip64=True) as stream:
                 npy.write_array(stream, array, version=(1, 0), allow_pickle=False)
-        archive.comment = b"\0" * _files._SEAL_SIZE
-    whole = file.getvalue()[: -_files._SEAL_SIZE]
-    return whole + _files._SEAL + hashlib.sha256(whole).hexdigest().encode()
+        archive.comment = b"\0" * modelfile._SEAL_SIZE
+    whole = file.getvalue()[: -modelfile._SEAL_SIZE]
+    return whole + modelfile._SEAL + hashlib.sha256(whole).hexdigest().encode()
 
 
 @pytest.mark.parametrize("largest", [2**31 - 1, 700, 0])
 def test_archives_are_those_that_zipfile_writes(monkeypatch, largest):
     """Also beyond 2 GB, here told by another limit."""
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", largest)
-    monkeypatch.setattr(_files, "_LARGEST_TOLD", largest)
+    monkeypatch.setattr(modelfile, "_LARGEST_TOLD", largest)
     arrays = {
         "a": np.arange(6.0).reshape(2, 3),
         "b/none": np.empty((0, 4), np.int32),
@@ -87,7 +89,7 @@ def test_archives_are_those_that_zipfile_writes(monkeypatch, largest):
         "is": np.array([True, False]),
     }
     file = BytesIO()
-    _files._write_archive(file, b'{"x":1}', arrays)
+    modelfile._write_archive(file, b'{"x":1}', arrays)
     assert file.getvalue() == as_zipfile_writes(b'{"x":1}', arrays)
     with zipfile.ZipFile(BytesIO(file.getvalue())) as archive:
         assert archive.testzip() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from polyaforest._arrays import Array
+from polyaforest.core.arrays import Array
 
 
 def anomaly_scores(scores: Array) -> Array:

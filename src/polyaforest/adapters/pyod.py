@@ -8,9 +8,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import estimators
-from polyaforest._arrays import Array
-from polyaforest._locks import Guarded
 from polyaforest.adapters._shared import anomaly_scores, extra
+from polyaforest.core.arrays import Array
+from polyaforest.core.locks import Guarded
 
 with extra("pyod"):
     import pyod  # noqa: F401 -- by itself first, so that the error names it if it is missing

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from polyaforest import estimators
-from polyaforest._arrays import Array
-from polyaforest._locks import Guarded, uninterrupted
-from polyaforest._validation import LARGEST, read_stamps
 from polyaforest.adapters._shared import anomaly_scores, extra
+from polyaforest.core.arrays import Array
+from polyaforest.core.locks import Guarded, uninterrupted
+from polyaforest.core.validation import LARGEST, read_stamps
 from polyaforest.retention import Reservoir, Window
 
 with extra("river"):

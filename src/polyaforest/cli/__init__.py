@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 import click
 
 from polyaforest import __version__
-from polyaforest._text import printable
 from polyaforest.cli._screen import guarded
+from polyaforest.core.text import printable
 
 try:
     import resource

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from polyaforest._text import printable
+from polyaforest.core.text import printable
 
 NAME = "server-metrics.csv"
 PICTURE = "server-metrics.png"
@@ -41,7 +41,7 @@ def _within(folder: str, name: str) -> str:
 
 def write_example(folder: str) -> str:
     """Write the file, unless something else has its name, and say where it is."""
-    from polyaforest._files import refuse_irregular
+    from polyaforest.persistence.modelfile import refuse_irregular
 
     path = _within(folder, NAME)
     text = example_text()

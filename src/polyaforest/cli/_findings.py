@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import Array
 from polyaforest.cli._judging import Judged, Rule, places_by_key
 from polyaforest.cli._report import Finding, Summary, reason, stamp
+from polyaforest.core.arrays import Array
 from polyaforest.timeseries import Event, EventTracker
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from polyaforest.cli import _options as options
 
 if TYPE_CHECKING:
     from polyaforest import BatchMPF
-    from polyaforest._arrays import Array
+    from polyaforest.core.arrays import Array
     from polyaforest.io.tables import Chunk, Table
 
 _ROOM = 0.1  # of the range of a column, left on either side of the domain for rows to come
@@ -182,8 +182,8 @@ def _followed(order: Order, table: Table, chunks: Iterator[Chunk]) -> Made:
 def _fitted(order: Order, table: Table, chunks: Iterator[Chunk]) -> Made:
     """The rows learned all at once."""
     from polyaforest.cli._judging import RATE, Rule, frame, gathered, new_forest
+    from polyaforest.decision.thresholds import line_below_bulk
     from polyaforest.io.keys import point_keys
-    from polyaforest.thresholds import line_below_bulk
 
     whole = gathered(chunks)
     rows = frame(whole.rows, table.columns.used)

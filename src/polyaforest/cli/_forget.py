@@ -48,7 +48,7 @@ def command(
     out: str | None,
 ) -> None:
     """Run `polyaforest forget`."""
-    from polyaforest.live.stock import is_stock
+    from polyaforest.live.model_store import is_stock
 
     wanted = _wanted(names, keys_from)
     if not wanted and not streams:
@@ -77,7 +77,7 @@ def _forget_rows(path: str, out: str, wanted: Sequence[str], missing_ok: bool) -
 
 def _forget_in_stock(path: str, wanted: Sequence[str], streams: Sequence[str], missing_ok: bool) -> None:
     """Take rows and whole streams out of a file that holds many models; all of it or, on any error, nothing."""
-    from polyaforest.live.stock import Stock, read_damaged
+    from polyaforest.live.model_store import Stock, read_damaged
 
     with Stock(path, _make_nothing, tell=options.say) as stock:
         aside = read_damaged(path)
@@ -103,7 +103,7 @@ def _found_in_streams(
 ) -> tuple[dict[str, list[int | str]], list[str], dict[str, str]]:
     """The keys of the rows that go by the names wanted, by stream; names that no row goes by; and damaged models."""
     from polyaforest import ModelFileError
-    from polyaforest.live.stock import read_model
+    from polyaforest.live.model_store import read_model
 
     held: dict[str, list[int | str]] = {}
     damaged: dict[str, str] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from polyaforest._text import label, printable
+from polyaforest.core.text import label, printable
 
 _WIDTH = 100  # characters of a line
 _UNTOLD = {"columns", "line", "reader", "out", "quarantine"}  # notes that are told elsewhere, or mean nothing to people
@@ -45,7 +45,7 @@ def facts_of_file(path: str, key: str | None = None) -> dict[str, Any]:
     import os
 
     from polyaforest.cli._models import read_detector
-    from polyaforest.live.stock import is_stock, read_damaged, read_notes
+    from polyaforest.live.model_store import is_stock, read_damaged, read_notes
 
     about: dict[str, Any] = {"file": path, "bytes": os.path.getsize(path)}
     if not is_stock(path):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 import polars as pl
 
-from polyaforest._arrays import Array
-from polyaforest._validation import NamedRows
 from polyaforest.cli._report import count, moment
+from polyaforest.core.arrays import Array
+from polyaforest.core.validation import NamedRows
+from polyaforest.decision.thresholds import line_below_bulk
 from polyaforest.io.tables import BadInput, Chunk
-from polyaforest.thresholds import line_below_bulk
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation
@@ -228,7 +228,7 @@ class StreamJudge:
     """
 
     def __init__(self, names: list[str], rule: Rule) -> None:
-        from polyaforest.live.stock import Stock
+        from polyaforest.live.model_store import Stock
 
         self.names, self.rule = names, rule
         self._models = Stock(None, lambda: new_forest(rule))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import Array
 from polyaforest.cli._judging import RATE, frame, in_small_leaves, refuse_disorder
+from polyaforest.core.arrays import Array
+from polyaforest.decision.thresholds import line_below_bulk
 from polyaforest.io.tables import BadInput, open_table
-from polyaforest.thresholds import line_below_bulk
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation
@@ -40,7 +40,7 @@ class Verdicts(NamedTuple):
 def read_detector(path: str, key: str | None = None) -> Any:
     """The detector in a file: the only one, or that of a stream by its key."""
     from polyaforest import load
-    from polyaforest.live.stock import is_stock, read_model, read_notes
+    from polyaforest.live.model_store import is_stock, read_model, read_notes
 
     if not is_stock(path):
         if key is not None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyaforest._text import printable
 from polyaforest.cli._screen import CLEAR_LINE
+from polyaforest.core.text import printable
 
 if TYPE_CHECKING:
     from polyaforest.io.tables import Chunk, Table

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyaforest._arrays import Array
-from polyaforest._files import refuse_irregular
-from polyaforest._text import label
 from polyaforest.cli._judging import Judged, chosen_of, gathered
 from polyaforest.cli._report import Finding, is_date, place_in_words
+from polyaforest.core.arrays import Array
+from polyaforest.core.text import label
 from polyaforest.io.tables import BadInput
+from polyaforest.persistence.modelfile import refuse_irregular
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from polyaforest._text import label, width
+from polyaforest.core.text import label, width
 
 if TYPE_CHECKING:
     from polyaforest.explain import Blame, Explanation

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from polyaforest._text import printable_lines
+from polyaforest.core.text import printable_lines
 
 __all__ = ["CLEAR_LINE", "guarded"]
 

@@ -206,8 +206,8 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     """Everything opened and connected, and gone back to where it was."""
     from polyaforest.io.records import RecordReader
     from polyaforest.io.sources import open_source
+    from polyaforest.live.model_store import Stock
     from polyaforest.live.outputs import FileLines, PipeLines
-    from polyaforest.live.stock import Stock
     from polyaforest.live.watcher import Cadence, Watcher
 
     where = given["address"] or given["file"]

@@ -15,16 +15,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest import _schema as schema
-from polyaforest._arrays import Array, Forest, LeafTable, Posterior, Prior
-from polyaforest._calibration import n_to_calibrate, some_rows
-from polyaforest._check import Layout, check_forest, check_layout
-from polyaforest._files import Arrays, Header, Place, read_model, write_model
-from polyaforest._locks import Guarded
-from polyaforest._mixture import Masses, Moments, moments
-from polyaforest._plan import Plan, Weighting
-from polyaforest._state import decode, encode, packed, refusing, unpacked
-from polyaforest._validation import (
+from polyaforest.core import schema
+from polyaforest.core.arrays import Array, Forest, LeafTable, Posterior, Prior
+from polyaforest.core.locks import Guarded
+from polyaforest.core.validation import (
     LARGEST,
     SMALLEST,
     read_rate,
@@ -33,8 +27,9 @@ from polyaforest._validation import (
     read_times,
     read_weights,
 )
-from polyaforest.explain import Explanations, read_features
-from polyaforest.thresholds import (
+from polyaforest.decision.calibration import n_to_calibrate, some_rows
+from polyaforest.decision.credible import Masses, Moments, moments
+from polyaforest.decision.thresholds import (
     Judgements,
     auto_threshold,
     benjamini_hochberg,
@@ -42,9 +37,14 @@ from polyaforest.thresholds import (
     conformal_p_values,
     conformal_threshold,
 )
+from polyaforest.explain import Explanations, read_features
+from polyaforest.forest.integrity import Layout, check_forest, check_layout
+from polyaforest.forest.spec import Plan, Weighting
+from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model, write_model
+from polyaforest.persistence.state import decode, encode, packed, refusing, unpacked
 
 if TYPE_CHECKING:
-    from polyaforest._reference import Reference, Witness
+    from polyaforest.explain.context import Reference, Witness
 
 _FEW = 16  # rows of a stream for which words are looked up at once
 _DOUBT = 1e-9  # by which share surprise and score, which are worked out in different ways, may differ
@@ -71,9 +71,9 @@ _ROUNDING = 1 - 1e-12  # keeps a mass from falling below its own logarithm's exp
 
 def kernels() -> ModuleType:
     """The compiled half of the package, imported on first use so that importing polyaforest stays light."""
-    from polyaforest import _engine
+    from polyaforest.forest import engine
 
-    return _engine
+    return engine
 
 
 class Leaves(NamedTuple):
@@ -624,14 +624,14 @@ class PolyaForest(Guarded, OutlierMixin, BaseEstimator):
 
     def _witness(self, offset: float) -> Witness:
         """The forest as it stands, for questions about rows."""
-        from polyaforest import _reference
+        from polyaforest.explain import context
 
         forest, known, times, score = self.forest_, self.posterior_, self.lifetimes_, self._kind_of_score
         lifetimes = times if score in ("typicality", "multiscale") else np.empty(0)
         if self._reference is None or self._reference[0] is not known or self._reference[1] != score:
-            reference = _reference.derive(forest, known, lifetimes, self._points_kept, self._quantiles)
+            reference = context.derive(forest, known, lifetimes, self._points_kept, self._quantiles)
             self._reference = known, score, reference
-        return _reference.Witness(
+        return context.Witness(
             forest,
             known,
             lifetimes,
@@ -653,13 +653,13 @@ class PolyaForest(Guarded, OutlierMixin, BaseEstimator):
         return None
 
     def _check_quantiles(self, quantiles: Array) -> None:
-        from polyaforest._reference import N_QUANTILES
+        from polyaforest.explain.context import N_QUANTILES
 
         if len(quantiles) != N_QUANTILES or not (np.abs(quantiles) <= LARGEST).all():  # which NaN is not
             raise ValueError(f"array quantiles: it must hold {N_QUANTILES} finite values of each feature")
 
     def _note_what_is_usual(self, rows: Array) -> None:
-        from polyaforest._reference import quantiles_of
+        from polyaforest.explain.context import quantiles_of
 
         self._quantiles = quantiles_of(rows)
 

@@ -9,17 +9,17 @@ import numpy as np
 from sklearn.base import _fit_context
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest._arrays import Array, Forest, LeafKind
-from polyaforest._calibration import as_beyond, boxes_without
-from polyaforest._donors import fill_table
-from polyaforest._plan import bounding_box, weighting_of_domain
-from polyaforest._validation import (
+from polyaforest.core.arrays import Array, Forest, LeafKind
+from polyaforest.core.validation import (
     read_domain,
     read_rows,
     refuse_rows_outside,
     refuse_uncountable,
 )
+from polyaforest.decision.calibration import as_beyond, boxes_without
 from polyaforest.estimators._base import PolyaForest, kernels
+from polyaforest.forest.imputation import fill_table
+from polyaforest.forest.spec import bounding_box, weighting_of_domain
 
 _ROWS_THAT_TELL = 100  # rows of a chunk from which on it calibrates the forest anew
 

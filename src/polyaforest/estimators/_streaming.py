@@ -17,15 +17,10 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest import _schema as schema
-from polyaforest._arrays import EVERY, Array, Posterior
-from polyaforest._calibration import n_to_calibrate, some_rows, weights_of_strangers
-from polyaforest._donors import MOST, fill_row, fill_table
-from polyaforest._files import Arrays, Header
-from polyaforest._holdings import Key
-from polyaforest._locks import uninterrupted
-from polyaforest._plan import Plan, bounding_box, empty_box, unmeasured, weighting_of_rows
-from polyaforest._validation import (
+from polyaforest.core import schema
+from polyaforest.core.arrays import EVERY, Array, Posterior
+from polyaforest.core.locks import uninterrupted
+from polyaforest.core.validation import (
     column_name,
     read_domain,
     read_key,
@@ -35,12 +30,17 @@ from polyaforest._validation import (
     refuse_rows_outside,
     refuse_uncountable,
 )
+from polyaforest.decision.calibration import n_to_calibrate, some_rows, weights_of_strangers
+from polyaforest.decision.thresholds import Judgements, conformal_p_values
+from polyaforest.forest.imputation import MOST, fill_row, fill_table
+from polyaforest.forest.point_store import Key
+from polyaforest.forest.spec import Plan, bounding_box, empty_box, unmeasured, weighting_of_rows
+from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.retention import Policy, Reservoir, Window, as_policy
-from polyaforest.thresholds import Judgements, conformal_p_values
 
 if TYPE_CHECKING:
-    from polyaforest._reference import Witness
-    from polyaforest._stream import Stream
+    from polyaforest.explain.context import Witness
+    from polyaforest.forest.stream import Stream
 
 from polyaforest.estimators._base import PolyaForest, kernels
 
@@ -70,9 +70,9 @@ class Task(Enum):
 
 def _streams() -> ModuleType:
     """As `_kernels`, for what streams are made of."""
-    from polyaforest import _stream
+    from polyaforest.forest import stream
 
-    return _stream
+    return stream
 
 
 class StreamingMPF(PolyaForest):
@@ -773,7 +773,7 @@ class StreamingMPF(PolyaForest):
         return np.concatenate(parts)
 
     def _witness(self, offset: float) -> Witness:
-        from polyaforest._reference import Held
+        from polyaforest.explain.context import Held
 
         witness, stream = super()._witness(offset), self._stream
         if stream is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from polyaforest._text import json_shown
+from polyaforest.core.text import json_shown
 
 __all__ = ["flattened", "to_json"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from polyaforest._holdings import Key
+from polyaforest.forest.point_store import Key
 
 __all__ = ["keys_named", "point_keys"]
 

@@ -16,8 +16,8 @@ import numpy as np
 import orjson
 import polars as pl
 
-from polyaforest._files import replacing, without_waiting
-from polyaforest._text import printable
+from polyaforest.core.text import printable
+from polyaforest.persistence.modelfile import replacing, without_waiting
 
 from ._errors import BadInput, in_words
 from ._json import to_json

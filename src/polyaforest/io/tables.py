@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyaforest._validation import LARGEST
+from polyaforest.core.validation import LARGEST
 
 from ._batches import Batch, Reader, Rejected, shortened
 from ._blocks import BLOCK_BYTES, Opened, one_ahead, open_bytes

@@ -5,9 +5,9 @@ Shared by Mondrian trees, which cut the boxes of their data, and Mondrian proces
 
 import numpy as np
 
-from polyaforest._arrays import NONE
-from polyaforest._jit import jit, jit_inline
-from polyaforest._rng import exponential, uniform
+from polyaforest.core.arrays import NONE
+from polyaforest.core.jit import jit, jit_inline
+from polyaforest.core.rng import exponential, uniform
 from polyaforest.kernels.geometry import linear_dimension
 
 

@@ -8,8 +8,8 @@ a reference count that all threads share.
 
 import math
 
-from polyaforest._jit import jit, jit_inline
-from polyaforest.kernels.lanes import LANES, larger, load, load_row, product_of, spread, sum_of, within
+from polyaforest.core.jit import jit, jit_inline
+from polyaforest.kernels.simd import LANES, larger, load, load_row, product_of, spread, sum_of, within
 
 _SMALL = 1e-250  # volumes between this and its inverse are held by floats without loss
 _LEAST_GAP = 2.0**-1022  # a gap in the data stays a gap, however small a share of the side it is

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import FADE_LOG_DENSITY, FADE_MASS, LEAST_LOG, NONE, Array
-from polyaforest._jit import jit, jit_inline
-from polyaforest.kernels.forest import fade
+from polyaforest.core.arrays import FADE_LOG_DENSITY, FADE_MASS, LEAST_LOG, NONE, Array
+from polyaforest.core.jit import jit, jit_inline
 from polyaforest.kernels.geometry import contains, contains_live, extension, linear_dimension, log_share
 from polyaforest.kernels.polya import cut_share, side_bounds
+from polyaforest.kernels.traversal import fade
 
 
 class Room(NamedTuple):

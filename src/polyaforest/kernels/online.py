@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import NONE, UNBOUNDED, Array
-from polyaforest._jit import jit_borrowing, jit_inline
-from polyaforest._rng import exponential, uniform
+from polyaforest.core.arrays import NONE, UNBOUNDED, Array
+from polyaforest.core.jit import jit_borrowing, jit_inline
+from polyaforest.core.rng import exponential, uniform
 from polyaforest.kernels.cuts import birth_time, draw_cut
 from polyaforest.kernels.geometry import contains, copy_box, excess, grow, is_spanned_by, measure, set_hull, set_point
 

@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from polyaforest._arrays import LEAST_LOG, NONE
-from polyaforest._jit import jit, jit_inline
+from polyaforest.core.arrays import LEAST_LOG, NONE
+from polyaforest.core.jit import jit, jit_inline
 from polyaforest.kernels.geometry import (
     are_told_apart,
     excess,

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from polyaforest._arrays import NONE
-from polyaforest._jit import jit_borrowing, jit_inline
+from polyaforest.core.arrays import NONE
+from polyaforest.core.jit import jit_borrowing, jit_inline
 from polyaforest.kernels.online import delete_point, link, tree_of
-from polyaforest.kernels.samples import has_gap, is_member, take_next
+from polyaforest.kernels.sampling import has_gap, is_member, take_next
 
 
 @jit_inline

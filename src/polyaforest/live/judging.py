@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from polyaforest._arrays import Array
-from polyaforest._validation import NamedRows
+from polyaforest.core.arrays import Array
+from polyaforest.core.validation import NamedRows
 from polyaforest.estimators import Judgements, StreamingMPF
 from polyaforest.explain import Explanation
 from polyaforest.timeseries import SeriesMPF

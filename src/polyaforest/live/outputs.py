@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import IO, Any, Protocol
 
-from polyaforest._files import without_waiting
 from polyaforest.io._born import birth_time
+from polyaforest.persistence.modelfile import without_waiting
 
 __all__ = ["FileLines", "Lines", "PipeLines", "refuse_place"]
 

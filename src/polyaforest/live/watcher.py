@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from polyaforest import _schema as schema
-from polyaforest._validation import NamedRows
+from polyaforest.core import schema
+from polyaforest.core.validation import NamedRows
 from polyaforest.explain import Explanation
 from polyaforest.io._json import to_json
 from polyaforest.io.keys import point_keys
 from polyaforest.io.records import Record, RecordReader, Row
 from polyaforest.io.sources import Position, Source
 from polyaforest.live.judging import FEW, Detector, judge_and_explain
+from polyaforest.live.model_store import Entry, Stock, refusing_notes
 from polyaforest.live.outputs import Lines
-from polyaforest.live.stock import Entry, Stock, refusing_notes
 from polyaforest.timeseries import Event, EventTracker, SeriesMPF
 
 __all__ = ["Cadence", "Counts", "Watcher"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import Array
+from polyaforest.core.arrays import Array
 from polyaforest.estimators._base import PolyaForest
 from polyaforest.plots._canvas import BLUE, SKY, canvas, check_forest, matplotlib, read_times, read_vector, write_dates
 

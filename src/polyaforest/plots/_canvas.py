@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest._arrays import Array
-from polyaforest._text import label, spelled
+from polyaforest.core.arrays import Array
+from polyaforest.core.text import label, spelled
 from polyaforest.estimators._base import PolyaForest
 
 if TYPE_CHECKING:

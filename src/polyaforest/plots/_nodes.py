@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import NONE, Array
+from polyaforest.core.arrays import NONE, Array
 from polyaforest.estimators._base import PolyaForest
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import NONE, Array
-from polyaforest._validation import read_times
+from polyaforest.core.arrays import NONE, Array
+from polyaforest.core.validation import read_times
 from polyaforest.estimators._base import PolyaForest, kernels
 from polyaforest.plots._canvas import (
     BLACK,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import NONE
+from polyaforest.core.arrays import NONE
 from polyaforest.estimators._base import PolyaForest
 from polyaforest.plots._canvas import (
     BLUE,

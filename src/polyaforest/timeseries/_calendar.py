@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from polyaforest._arrays import Array
+from polyaforest.core.arrays import Array
 
 _DAY = 86_400.0  # seconds
 _DAYS_BEFORE_MONDAY = 3  # of 1 January 1970, a Thursday

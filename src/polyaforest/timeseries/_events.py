@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from polyaforest import _schema as schema
+from polyaforest.core import schema
 
 Blames = Sequence[Mapping[str, float] | None] | Mapping[int, Mapping[str, float]]
 

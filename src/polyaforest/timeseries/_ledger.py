@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from polyaforest._holdings import Key
+from polyaforest.forest.point_store import Key
 
 
 class Ledger:

@@ -9,13 +9,13 @@ from typing import Self
 
 import numpy as np
 
-from polyaforest import _schema as schema
-from polyaforest._arrays import NONE, Array
-from polyaforest._check import Layout, check_layout
-from polyaforest._files import Arrays, Header
-from polyaforest._holdings import Key
-from polyaforest._state import pack_keys, unpack_keys
-from polyaforest._validation import LARGEST
+from polyaforest.core import schema
+from polyaforest.core.arrays import NONE, Array
+from polyaforest.core.validation import LARGEST
+from polyaforest.forest.integrity import Layout, check_layout
+from polyaforest.forest.point_store import Key
+from polyaforest.persistence.modelfile import Arrays, Header
+from polyaforest.persistence.state import pack_keys, unpack_keys
 from polyaforest.timeseries._ledger import Ledger
 from polyaforest.timeseries._shingles import Pattern, Track, checked_pattern
 

@@ -16,14 +16,10 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest import _schema as schema
-from polyaforest._arrays import Array
-from polyaforest._files import Arrays, Header, Place, read_model, write_model
-from polyaforest._holdings import Key
-from polyaforest._locks import Guarded, uninterrupted
-from polyaforest._plan import empty_box, weighting_of_rows
-from polyaforest._state import decode, encode, refusing
-from polyaforest._validation import (
+from polyaforest.core import schema
+from polyaforest.core.arrays import Array
+from polyaforest.core.locks import Guarded, uninterrupted
+from polyaforest.core.validation import (
     LARGEST,
     read_domain,
     read_key,
@@ -35,6 +31,10 @@ from polyaforest._validation import (
 )
 from polyaforest.estimators import Judgements, StreamingMPF
 from polyaforest.explain import Explanation, Explanations, read_features
+from polyaforest.forest.point_store import Key
+from polyaforest.forest.spec import empty_box, weighting_of_rows
+from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model, write_model
+from polyaforest.persistence.state import decode, encode, refusing
 from polyaforest.retention import Policy, as_policy
 from polyaforest.timeseries._calendar import read_calendar
 from polyaforest.timeseries._memory import Memory

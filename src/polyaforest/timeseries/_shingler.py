@@ -11,8 +11,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from polyaforest._arrays import Array
-from polyaforest._validation import read_rows, read_stamps
+from polyaforest.core.arrays import Array
+from polyaforest.core.validation import read_rows, read_stamps
 from polyaforest.timeseries._shingles import (
     CONSTRAINTS,
     lay,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
-from polyaforest._arrays import NONE, Array
+from polyaforest.core.arrays import NONE, Array
 from polyaforest.timeseries._calendar import (
     calendar_features,
     calendar_names,

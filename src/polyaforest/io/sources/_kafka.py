@@ -7,7 +7,7 @@ import time
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from polyaforest import _schema as schema
+from polyaforest.core import schema
 from polyaforest.io._errors import BadInput
 from polyaforest.io.records import Record
 from polyaforest.io.sources._source import Position

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from hashlib import blake2b
 
-from polyaforest import _schema as schema
+from polyaforest.core import schema
 from polyaforest.io.sources._source import Position
 
 __all__ = ["MARKED", "check_position", "digest", "has_mark", "last_line", "mark", "start_of"]

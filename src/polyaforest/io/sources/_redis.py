@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from polyaforest import _schema as schema
+from polyaforest.core import schema
 from polyaforest.io._errors import BadInput, in_words
 from polyaforest.io.records import Record
 from polyaforest.io.sources._source import Position

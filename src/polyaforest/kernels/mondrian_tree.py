@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import NONE, Array
-from polyaforest._jit import jit, jit_inline
-from polyaforest._rng import below
+from polyaforest.core.arrays import NONE, Array
+from polyaforest.core.jit import jit, jit_inline
+from polyaforest.core.rng import below
 from polyaforest.kernels.cuts import birth_time, draw_cut, draw_weights, make_children, make_leaf
 
 _LONG_ROW = 32  # from this many features on, reading whole rows beats gathering from many columns

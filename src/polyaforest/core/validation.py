@@ -12,8 +12,8 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
-from polyaforest._arrays import Array
-from polyaforest._schema import MOST_COUNTED
+from polyaforest.core.arrays import Array
+from polyaforest.core.schema import MOST_COUNTED
 
 # The range of values that is measured. Within it all lengths are 0 or at least 1e-116 (one unit in the last place of
 # the smallest value) and at most 2e100; so weights, times and distances, their products and quotients, stay finite.

@@ -35,7 +35,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 from numpy.lib import format as npy
 
-from polyaforest._arrays import Array
+from polyaforest.core.arrays import Array
 
 Header: TypeAlias = dict[str, Any]
 Arrays: TypeAlias = dict[str, Array]
@@ -349,7 +349,7 @@ def _check_seal(file: IO[bytes]) -> None:
     if not start:
         raise ValueError("it is empty")
     if start == _SQLITE_START:
-        raise ValueError("it may hold models by key, as `polyaforest watch` keeps them: see polyaforest.live.stock")
+        raise ValueError("it may hold models by key, as `polyaforest watch` keeps them: read them by polyaforest.live")
     if start != _ZIP_START:
         raise ValueError("it is not a polyaforest model")
     file.seek(max(0, file.seek(0, os.SEEK_END) - _SEAL_SIZE))

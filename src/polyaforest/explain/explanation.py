@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from polyaforest._arrays import Array
-from polyaforest._text import json_shown, label, width
+from polyaforest.core.arrays import Array
+from polyaforest.core.text import json_shown, label, width
 
 if TYPE_CHECKING:
-    from polyaforest._reference import Condition, Witness
+    from polyaforest.explain.context import Condition, Witness
 
 __all__ = ["Blame", "Explanation", "Explanations"]
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from polyaforest._arrays import Array, Forest, Points
-from polyaforest._files import Arrays, ModelFileError, Place, name_of
+from polyaforest.core.arrays import Array, Forest, Points
+from polyaforest.persistence.modelfile import Arrays, ModelFileError, Place, name_of
 from polyaforest.retention import Reservoir, Window
 
 Tuple = TypeVar("Tuple", Forest, Points)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import UNBOUNDED, Array
+from polyaforest.core.arrays import UNBOUNDED, Array
 
 
 class Weighting(NamedTuple):

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from polyaforest._arrays import Array
-from polyaforest._jit import jit_borrowing, jit_inline
+from polyaforest.core.arrays import Array
+from polyaforest.core.jit import jit_borrowing, jit_inline
 
 _ROTATE_OUTPUT = np.uint64(23)
 _ROTATE_STATE = np.uint64(45)

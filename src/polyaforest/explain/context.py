@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv
 
-from polyaforest import _engine as engine
-from polyaforest._arrays import LEAST_LOG, NONE, Array, Forest, Posterior
-from polyaforest._holdings import Key
-from polyaforest.kernels.blame import HIGH, LOW
+from polyaforest.core.arrays import LEAST_LOG, NONE, Array, Forest, Posterior
+from polyaforest.forest import engine
+from polyaforest.forest.point_store import Key
+from polyaforest.kernels.attribution import HIGH, LOW
 
 _MOST_ROWS = 512  # rows that stand for all when it comes to what a typical one is charged
 _MOST_LEAVES = 4096  # leaves that stand for all when it comes to where points are

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from joblib import effective_n_jobs
 
-from polyaforest._arrays import (
+from polyaforest.core.arrays import (
     EVERY,
     FADE_LOG_DENSITY,
     FADE_LOG_MASS,
@@ -40,24 +40,24 @@ from polyaforest._arrays import (
     stack,
     trim,
 )
-from polyaforest._mixture import Masses, interval
-from polyaforest._plan import Plan, Weighting
-from polyaforest._rng import fill_exponentials, seed_states
+from polyaforest.core.rng import fill_exponentials, seed_states
+from polyaforest.decision.credible import Masses, interval
+from polyaforest.forest.spec import Plan, Weighting
 from polyaforest.kernels import (
-    blame,
+    attribution,
     cuts,
-    doubt,
-    left_out,
+    leave_one_out,
     marginal,
-    mondrian,
+    moments,
+    mondrian_process,
+    mondrian_tree,
     online,
     polya,
-    process,
-    samples,
-    stream,
+    prequential,
+    sampling,
+    traversal,
     upkeep,
 )
-from polyaforest.kernels import forest as walks
 
 _FIRST_CAPACITY = 4096  # node slots of the first attempt at a tree
 ROOM_TO_MOVE = 2  # node slots that a tree needs for a moment while it changes
@@ -115,7 +115,7 @@ def _grow_small(X: Array, plan: Plan, states: Array, members: Array) -> Forest:
     weights = np.empty((plan.n_trees, X.shape[1])) if fixed is None else np.tile(fixed, (plan.n_trees, 1))
     forest = new_forest(plan.most_nodes(members.shape[1]), weights, states.copy(), plan.domain, boxed=True)
     drawn_by = spread if fixed is None else spread[:0]
-    mondrian.sample_trees(forest, X, members, drawn_by, plan.weighting.deviation, plan.lifetime, plan.depth_limit)
+    mondrian_tree.sample_trees(forest, X, members, drawn_by, plan.weighting.deviation, plan.lifetime, plan.depth_limit)
     return forest
 
 
@@ -173,8 +173,8 @@ class _Grower:
         rows, columns, chosen = self._rows_of(state, n_rows, members)
         while True:
             self.tree.rng[0], self.tree.weights[0] = state, weights
-            work = mondrian.Workspace(rows, columns, self.order[:n_rows], self.spare[:n_rows], *self.slots)
-            if mondrian.sample_tree(self.tree, 0, work, self.plan.lifetime, self.plan.depth_limit):
+            work = mondrian_tree.Workspace(rows, columns, self.order[:n_rows], self.spare[:n_rows], *self.slots)
+            if mondrian_tree.sample_tree(self.tree, 0, work, self.plan.lifetime, self.plan.depth_limit):
                 return trim(self.tree), chosen
             self._make_room(min(self.most, 2 * self.tree.left.shape[1]))
 
@@ -183,7 +183,7 @@ class _Grower:
             return self.X, self.columns, self.everyone
         chosen = self.chosen[:n_rows] if members is None else members[:n_rows]
         if members is None:
-            mondrian.draw_rows(state, self.taken, chosen)
+            mondrian_tree.draw_rows(state, self.taken, chosen)
         rows = self.X[chosen]
         return rows, np.ascontiguousarray(rows.T), chosen.copy()
 
@@ -200,7 +200,7 @@ def sample_processes(plan: Plan) -> Forest:
             refuse_if_too_large(plan, capacity // 2, boxed=False)
             tree = new_forest(capacity, weights[None].copy(), state[None].copy(), plan.domain, boxed=False)
             regions = np.empty((levels, *plan.domain.shape))
-            if process.sample_process(tree, 0, regions, plan.lifetime, plan.depth_limit):
+            if mondrian_process.sample_process(tree, 0, regions, plan.lifetime, plan.depth_limit):
                 return trim(tree)
             capacity, levels = min(most, 2 * capacity), 2 * levels
 
@@ -276,25 +276,25 @@ def hold_points(forest: Forest, values: Array, members: Array, n_jobs: int | Non
 def tickets(seeds: Array, numbers: Array) -> Array:
     """The tickets of arrivals in every tree, uint64 (T, n)."""
     drawn = np.empty((len(seeds), len(numbers)), np.uint64)
-    samples.fill_tickets(seeds, numbers, drawn)
+    sampling.fill_tickets(seeds, numbers, drawn)
     return drawn
 
 
-def every_point(n_trees: int) -> samples.Samples:
+def every_point(n_trees: int) -> sampling.Samples:
     """Samples for trees that all take every point."""
     nothing = np.empty(0, np.uint64)
     sizes = np.full(n_trees, EVERY, np.int64)
-    return samples.Samples(sizes, nothing, nothing.copy(), np.empty(0, np.int64), np.empty(0, np.bool_))
+    return sampling.Samples(sizes, nothing, nothing.copy(), np.empty(0, np.int64), np.empty(0, np.bool_))
 
 
 def run_chunk(
     forest: Forest,
     points: Points,
-    chunk: stream.Chunk,
+    chunk: prequential.Chunk,
     limits: online.Limits,
-    scoring: stream.Scoring,
+    scoring: prequential.Scoring,
     n_jobs: int | None,
-    drawn: samples.Samples | None = None,
+    drawn: sampling.Samples | None = None,
 ) -> Array:
     """Let all trees score and learn the rows of `chunk`, in place; the rows' scores, nothing if none are wanted.
 
@@ -302,14 +302,14 @@ def run_chunk(
     """
     n_trees, n_rows = len(forest.left), len(chunk.rows)
     drawn = every_point(n_trees) if drawn is None else drawn
-    n_blocks, n_scores = -(-n_trees // stream.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
+    n_blocks, n_scores = -(-n_trees // prequential.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
     n_tops = n_rows if scoring.kind in (SCORE_CELLS, SCORE_MASS) else 0  # logarithms are added up as they are
-    totals = stream.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.full((n_blocks, n_scores, n_tops), -np.inf))
+    totals = prequential.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.full((n_blocks, n_scores, n_tops), -np.inf))
 
     def learn(span: slice) -> None:
-        first, last = span.start * stream.BLOCK, min(span.stop * stream.BLOCK, n_trees)
+        first, last = span.start * prequential.BLOCK, min(span.stop * prequential.BLOCK, n_trees)
         walk = room_to_walk(forest, drawn)
-        stream.run_chunk(forest, points, first, last, chunk, limits, scoring, drawn, totals, walk)
+        prequential.run_chunk(forest, points, first, last, chunk, limits, scoring, drawn, totals, walk)
 
     if n_rows * n_trees < _WORTH_A_THREAD:
         learn(slice(0, n_blocks))
@@ -318,7 +318,7 @@ def run_chunk(
     return _scores_of_totals(totals, scoring.kind, n_trees)
 
 
-def _scores_of_totals(totals: stream.Totals, kind: int, n_trees: int) -> Array:
+def _scores_of_totals(totals: prequential.Totals, kind: int, n_trees: int) -> Array:
     """Mean over trees, or the mean over lifetimes of its logarithm; always added up in the same order."""
     if kind == SCORE_NOTHING:
         return np.empty(0)
@@ -344,7 +344,7 @@ def remove_points(
     slots: Array,
     limits: online.Limits,
     n_jobs: int | None,
-    drawn: samples.Samples | None = None,
+    drawn: sampling.Samples | None = None,
 ) -> None:
     """Delete the points in `slots`, which no longer count as held, from all trees, in place."""
     slots = slots.astype(np.int32)
@@ -366,7 +366,7 @@ def subtract_rows(forest: Forest, points: Points, X: Array, n_jobs: int | None) 
     return reduced, min(run(subtract, tree_spans(len(forest.left), n_jobs), n_jobs))
 
 
-def room_to_walk(forest: Forest, drawn: samples.Samples) -> online.Walk:
+def room_to_walk(forest: Forest, drawn: sampling.Samples) -> online.Walk:
     """Room for this thread to walk the trees of `forest`, which take the points `drawn`; what it had, if that will do.
 
     It is the thread's and not the forest's: walks leave traces of the points that they were about.
@@ -404,7 +404,7 @@ def count_rows(forest: Forest, X: Array, n_jobs: int | None) -> tuple[Array, Arr
     """How many rows of `X` fall below every node, (T, C), and outside the domain, (T,)."""
     counts = np.zeros_like(forest.counts)
     trees = range(len(counts))
-    outside = run(lambda t: walks.count_rows(forest, t, X, counts[t]), trees, n_jobs)
+    outside = run(lambda t: traversal.count_rows(forest, t, X, counts[t]), trees, n_jobs)
     return counts, np.array(outside, np.int64)
 
 
@@ -469,11 +469,11 @@ def _look_up_leaves(
         if is_empty(forest):
             values += table.outside[:, None] if height > 1 else _ordered_sum(table.outside)
         else:
-            walks.leaf_values(forest, table, X[rows], values)
+            traversal.leaf_values(forest, table, X[rows], values)
             _make_good(X[rows], values, lambda gappy, totals: marginal.leaf_values(forest, table, gappy, totals))
         return reduce(values)
 
-    return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
+    return np.concatenate(run(look_up, spans(len(X), traversal.BLOCK), n_jobs))
 
 
 def leaf_kinds(forest: Forest, known: Posterior, X: Array, n_jobs: int | None) -> tuple[Array, Array]:
@@ -485,9 +485,9 @@ def leaf_kinds(forest: Forest, known: Posterior, X: Array, n_jobs: int | None) -
         return nodes.T, kinds.T
 
     def look_up(rows: slice) -> None:
-        walks.leaf_kinds(forest, known.world, X[rows], nodes[:, rows], kinds[:, rows])
+        traversal.leaf_kinds(forest, known.world, X[rows], nodes[:, rows], kinds[:, rows])
 
-    run(look_up, spans(len(X), walks.BLOCK), n_jobs)
+    run(look_up, spans(len(X), traversal.BLOCK), n_jobs)
     return nodes.T, kinds.T
 
 
@@ -500,7 +500,7 @@ def log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array
 
     def look_up(rows: slice) -> Array:
         total = np.zeros((n_lifetimes, rows.stop - rows.start))
-        walks.cell_masses(forest, masses, X[rows], lifetimes, total, np.empty((n_trees, n_lifetimes, 0)))
+        traversal.cell_masses(forest, masses, X[rows], lifetimes, total, np.empty((n_trees, n_lifetimes, 0)))
         with np.errstate(divide="ignore"):
             log_mean: Array = np.log(total) - np.log(n_trees)
         apart = np.flatnonzero((total < _TINY).any(axis=0) | np.isnan(X[rows]).any(axis=1))
@@ -508,7 +508,7 @@ def log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array
             log_mean[:, apart] = log_mean_exp(_log_cells(forest, known, X[rows][apart], lifetimes, n_trees))
         return log_mean.T
 
-    return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
+    return np.concatenate(run(look_up, spans(len(X), traversal.BLOCK), n_jobs))
 
 
 def row_scores(kind: str, forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None) -> Array:
@@ -532,7 +532,7 @@ def mean_log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: 
         sums = _log_cells(forest, known, X[rows], lifetimes, 1)
         return _ordered_sum(sums[0]) / (n_trees * n_lifetimes)
 
-    return np.concatenate(run(look_up, spans(len(X), walks.BLOCK), n_jobs))
+    return np.concatenate(run(look_up, spans(len(X), traversal.BLOCK), n_jobs))
 
 
 def weighted_scores(
@@ -577,7 +577,7 @@ def left_out_scores(
 
     def look_up(rows: slice) -> Array:
         logs = np.empty((len(forest.left), len(times), rows.stop - rows.start))
-        left_out.left_out_masses(forest, known, prior.strength, prior.is_open, X[rows], times, logs)
+        leave_one_out.left_out_masses(forest, known, prior.strength, prior.is_open, X[rows], times, logs)
         if excess[rows].any():
             endured = np.minimum(times, forest.time.max())[:, None]  # cells end with the forest's own lifetime
             logs -= endured * (forest.weights @ excess[rows].T)[:, None]
@@ -598,7 +598,7 @@ def _weighted_sum(values: Array, weights: Array) -> Array:
 def _log_cells(forest: Forest, known: Posterior, X: Array, lifetimes: Array, height: int) -> Array:
     """Log-masses of the cells of rows, which may lack values: of every tree, (T, S, n), or with height 1 their sums."""
     logs = np.zeros((height, len(lifetimes), len(X)))
-    walks.cell_masses(forest, known.inside, X, lifetimes, np.empty((len(lifetimes), 0)), logs)
+    traversal.cell_masses(forest, known.inside, X, lifetimes, np.empty((len(lifetimes), 0)), logs)
     _make_good(X, logs, lambda gappy, each: marginal.cell_masses(forest, known.inside, gappy, lifetimes, each))
     return logs
 
@@ -640,7 +640,7 @@ def impute(forest: Forest, known: Posterior, X: Array, lifetimes: Array, how: st
             values = guess.modes[-1] if how == "mode" else _ordered_sum(guess.sums / guess.totals) / len(lifetimes)
         filled[gappy[span]] = np.where(np.isnan(rows), values, rows)
 
-    run(fill, spans(len(gappy), walks.BLOCK), n_jobs)
+    run(fill, spans(len(gappy), traversal.BLOCK), n_jobs)
     return filled
 
 
@@ -656,23 +656,23 @@ def log_mean_exp(values: Array) -> Array:
 # ---- uncertainty ---------------------------------------------------------------------------------------------------
 
 
-def doubts(forest: Forest, prior: Prior, known: Posterior, n_jobs: int | None) -> doubt.Doubt:
+def doubts(forest: Forest, prior: Prior, known: Posterior, n_jobs: int | None) -> moments.Doubt:
     """How sure the posterior is of the mass of every node."""
     nodes = np.zeros_like(known.inside), np.zeros_like(known.inside)
-    whole = doubt.Doubt(*nodes, np.zeros_like(known.outside))
+    whole = moments.Doubt(*nodes, np.zeros_like(known.outside))
     if is_empty(forest):  # a share of which nothing is known but that it is as likely large as small
-        whole.outside[:] = doubt.log_excess(0.5 * prior.strength, 0.5 * prior.strength) if prior.is_open else 0.0
+        whole.outside[:] = moments.log_excess(0.5 * prior.strength, 0.5 * prior.strength) if prior.is_open else 0.0
         return whole
 
     def derive(span: slice) -> None:
-        doubt.set_doubts(forest, span.start, span.stop, prior.strength, prior.is_open, known.world, whole)
+        moments.set_doubts(forest, span.start, span.stop, prior.strength, prior.is_open, known.world, whole)
 
     run(derive, tree_spans(len(forest.left), n_jobs), n_jobs)
     return whole
 
 
 def row_masses(
-    forest: Forest, known: Posterior, unsure: doubt.Doubt, X: Array, lifetime: float | None, n_jobs: int | None
+    forest: Forest, known: Posterior, unsure: moments.Doubt, X: Array, lifetime: float | None, n_jobs: int | None
 ) -> Masses:
     """What every tree says of the mass of each row's leaf, or of its cell at a lifetime."""
 
@@ -680,14 +680,14 @@ def row_masses(
         nodes, is_complement, log_weights = _places(forest, known, X[rows], lifetime)
         trees, is_outside = np.arange(len(nodes))[:, None], nodes == NONE
 
-        def values(of: Posterior | doubt.Doubt) -> Array:
+        def values(of: Posterior | moments.Doubt) -> Array:
             within = np.where(is_complement, of.complement[trees, nodes], of.inside[trees, nodes])
             return np.where(is_outside, of.outside[:, None], within)
 
         parts = values(known), values(unsure), log_weights
         return Masses(*(np.ascontiguousarray(part.T) for part in parts))
 
-    return Masses(*map(np.concatenate, zip(*run(look_up, spans(len(X), walks.BLOCK), n_jobs), strict=True)))
+    return Masses(*map(np.concatenate, zip(*run(look_up, spans(len(X), traversal.BLOCK), n_jobs), strict=True)))
 
 
 def _places(forest: Forest, known: Posterior, X: Array, lifetime: float | None) -> tuple[Array, Array, Array]:
@@ -700,12 +700,12 @@ def _places(forest: Forest, known: Posterior, X: Array, lifetime: float | None) 
     if is_empty(forest):
         return nodes, np.zeros_like(nodes, np.bool_), log_weights
     if lifetime is not None:
-        doubt.cells_of_rows(forest, X, np.array([lifetime]), nodes, log_weights)
+        moments.cells_of_rows(forest, X, np.array([lifetime]), nodes, log_weights)
         return nodes, np.zeros_like(nodes, np.bool_), log_weights
     # one walk for both: places have the numbers from 1 on, and numbers up to 0 are the log of how masses fade beyond
     numbers = np.tile(np.arange(1.0, n_nodes + 1), (n_trees, 1))
     table = LeafTable(numbers, numbers + n_nodes, np.zeros(n_trees), known.world, FADE_LOG_MASS)
-    walks.leaf_values(forest, table, X, log_weights)
+    traversal.leaf_values(forest, table, X, log_weights)
     is_inside = log_weights > 0
     nodes[is_inside] = log_weights[is_inside] - 1
     is_complement = nodes >= n_nodes
@@ -739,7 +739,7 @@ def blame_rows(forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_j
     def look_up(rows: slice) -> Array:
         turns = np.zeros((2, forest.left.shape[1]), np.int32)
         sides = np.zeros((rows.stop - rows.start, 2, X.shape[1]))
-        blame.blame_rows(forest, known, X[rows], lifetimes, with_table, turns, sides)
+        attribution.blame_rows(forest, known, X[rows], lifetimes, with_table, turns, sides)
         return sides * bits
 
     trees = np.arange(n_trees)
@@ -763,7 +763,7 @@ def blame_counted(forest: Forest, known: Posterior, lifetimes: Array) -> Array:
     """What the points counted are charged on average, (2, D), in bits."""
     parts = np.zeros((2, forest.weights.shape[1]))
     if not is_empty(forest):
-        blame.blame_counted(forest, known, lifetimes, parts)
+        attribution.blame_counted(forest, known, lifetimes, parts)
     return parts * _bits_per_nat(forest)
 
 
@@ -775,9 +775,9 @@ def find_bounds(
     A bound is infinite where a tree does not blame that side.
     """
     shape = (len(forest.left), len(features))
-    bounds, costs = np.where(sides == blame.LOW, np.inf, -np.inf) + np.zeros(shape), np.zeros(shape)
+    bounds, costs = np.where(sides == attribution.LOW, np.inf, -np.inf) + np.zeros(shape), np.zeros(shape)
     if not is_empty(forest):
-        blame.find_bounds(forest, known, row[None], lifetimes, features, sides, bounds, costs)
+        attribution.find_bounds(forest, known, row[None], lifetimes, features, sides, bounds, costs)
     return bounds, costs
 
 
@@ -785,5 +785,5 @@ def count_within(forest: Forest, world: Array, low: Array, high: Array) -> Array
     """How many points of each tree lie above `low` and up to `high` in all features, (T,)."""
     counts = np.zeros(len(forest.left))
     if not is_empty(forest):
-        blame.count_within(forest, world, low, high, counts)
+        attribution.count_within(forest, world, low, high, counts)
     return counts

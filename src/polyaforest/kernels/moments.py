@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import NONE, Array
-from polyaforest._jit import jit, jit_inline
-from polyaforest.kernels.forest import climb, descend, find_cells, set_rates
+from polyaforest.core.arrays import NONE, Array
+from polyaforest.core.jit import jit, jit_inline
 from polyaforest.kernels.geometry import extension, log_live_share
 from polyaforest.kernels.polya import cut_share, cut_strength, restriction_strength, side_bounds
+from polyaforest.kernels.traversal import climb, descend, find_cells, set_rates
 
 
 class Doubt(NamedTuple):

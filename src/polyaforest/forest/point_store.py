@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from polyaforest._arrays import NONE, Array
+from polyaforest.core.arrays import NONE, Array
 from polyaforest.retention import Policy
 
 Key: TypeAlias = int | str

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from polyaforest._jit import jit
-from polyaforest.kernels.forest import climb, descend
+from polyaforest.core.jit import jit
 from polyaforest.kernels.polya import cut_strength, posterior_mean
+from polyaforest.kernels.traversal import climb, descend
 
 
 @jit

@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import LEAST_LOG, NONE
-from polyaforest._jit import jit, jit_borrowing, jit_inline
-from polyaforest.kernels.forest import climb, descend, find_leaf, first_holder
+from polyaforest.core.arrays import LEAST_LOG, NONE
+from polyaforest.core.jit import jit, jit_borrowing, jit_inline
 from polyaforest.kernels.geometry import contains, excess, extension, linear_dimension, log_share
-from polyaforest.kernels.lanes import LANES, larger, load, load_row, pick, smaller, spread, store, sum_of, within
+from polyaforest.kernels.simd import LANES, larger, load, load_row, pick, smaller, spread, store, sum_of, within
+from polyaforest.kernels.traversal import climb, descend, find_leaf, first_holder
 
 LOW, HIGH = 0, 1  # the sides of a feature
 _HELD, _COMPLEMENTARY, _OUTSIDE = (

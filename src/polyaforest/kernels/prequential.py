@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import LEAST_LOG, NONE, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
-from polyaforest._jit import jit_borrowing, jit_inline
+from polyaforest.core.arrays import LEAST_LOG, NONE, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
+from polyaforest.core.jit import jit_borrowing, jit_inline
 from polyaforest.kernels.geometry import are_told_apart, contains_live, log_live_share
-from polyaforest.kernels.lanes import LANES, ascending, count_of, larger, load, pick, smaller, spread, store, within
 from polyaforest.kernels.online import delete_point, fetch, insert_point, plant, trace, tree_of
 from polyaforest.kernels.polya import (
     SLIVER,
@@ -25,7 +24,8 @@ from polyaforest.kernels.polya import (
     world_reach,
     world_share,
 )
-from polyaforest.kernels.samples import has_gap, is_drawn, is_member, is_sampled, keep_to_size, take_next
+from polyaforest.kernels.sampling import has_gap, is_drawn, is_member, is_sampled, keep_to_size, take_next
+from polyaforest.kernels.simd import LANES, ascending, count_of, larger, load, pick, smaller, spread, store, within
 
 BLOCK = 5  # trees whose masses are added up together, whatever the number of threads
 _FETCH_PAYS = 16  # nodes of a tree per row, up to which it is quicker to fetch the whole tree first ...

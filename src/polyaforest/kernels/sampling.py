@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest._arrays import EVERY, NONE, Array
-from polyaforest._jit import jit_borrowing, jit_inline
+from polyaforest.core.arrays import EVERY, NONE, Array
+from polyaforest.core.jit import jit_borrowing, jit_inline
 from polyaforest.kernels.online import delete_point, insert_point, plant, trace
 
 NO_BAR = np.uint64(2**63)  # above any ticket: the bar of a tree that still takes every point

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from polyaforest._arrays import FADE_LOG_MASS, FADE_MASS, LEAST_LOG, NONE, LeafKind
-from polyaforest._jit import jit, jit_inline
+from polyaforest.core.arrays import FADE_LOG_MASS, FADE_MASS, LEAST_LOG, NONE, LeafKind
+from polyaforest.core.jit import jit, jit_inline
 from polyaforest.kernels.geometry import contains, contains_live, extension, linear_dimension
 
 _OBSERVED_I = int(LeafKind.OBSERVED_I)

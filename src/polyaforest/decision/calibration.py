@@ -12,7 +12,7 @@ from math import ceil
 
 import numpy as np
 
-from polyaforest._arrays import Array
+from polyaforest.core.arrays import Array
 
 LEAST_ROWS = 1000  # rows to calibrate with, where there are as many
 _MOST_ROWS = 10**9  # more than can be held; for a rate of next to nothing

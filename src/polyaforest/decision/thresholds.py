@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from polyaforest._arrays import Array
+from polyaforest.core.arrays import Array
 
 AUTO_SHARE = 0.01  # share of the rows that is flagged however ordinary they are
 AUTO_RATE = 0.001  # share of normal rows that the tail beyond the bulk may claim

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from polyaforest._arrays import Array
-from polyaforest._plan import weighting_of_rows
-from polyaforest._validation import column_name
+from polyaforest.core.arrays import Array
+from polyaforest.core.validation import column_name
+from polyaforest.forest.spec import weighting_of_rows
 
 MOST = 256  # rows that are looked at as donors of a value
 _AT_ONCE = 1024  # rows that are compared with all donors together

@@ -27,10 +27,10 @@ from itertools import count
 from typing import Any, Self
 from urllib.parse import quote
 
-from polyaforest._files import ModelFileError, refuse_irregular
 from polyaforest._load import load
 from polyaforest.live.judging import Detector
 from polyaforest.live.outputs import refuse_place
+from polyaforest.persistence.modelfile import ModelFileError, refuse_irregular
 from polyaforest.timeseries import EventTracker, SeriesMPF
 
 __all__ = ["Stock", "is_stock", "read_damaged", "read_model", "read_notes"]

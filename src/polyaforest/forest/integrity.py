@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from polyaforest._arrays import NONE, Array, Forest, Points
-from polyaforest._schema import MOST_COUNTED
+from polyaforest.core.arrays import NONE, Array, Forest, Points
+from polyaforest.core.schema import MOST_COUNTED
 
 # The type of each array and its axes. Letters are lengths that arrays share: T trees, C node slots, D features, W
 # dimensions of a box, P slots for points.

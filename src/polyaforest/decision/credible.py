@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from polyaforest._arrays import Array
+from polyaforest.core.arrays import Array
 
 _FLOOR = float(np.log(np.finfo(np.float64).tiny))  # what lies below it is 0 for all that floats can tell
 _TOLERANCE = 1e-9  # of a quantile, relative to it; the last step of Newton's rule leaves far less than its length

@@ -14,9 +14,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from polyaforest import _engine as engine
-from polyaforest import _schema as schema
-from polyaforest._arrays import (
+from polyaforest.core import schema
+from polyaforest.core.arrays import (
     EVERY,
     NONE,
     SCORE_CELLS,
@@ -32,19 +31,20 @@ from polyaforest._arrays import (
     pad,
     pad_points,
 )
-from polyaforest._calibration import LEAST_ROWS
-from polyaforest._check import POINTS_LAYOUT, Layout, check_forest, check_layout
-from polyaforest._files import Arrays, Header
-from polyaforest._holdings import Holdings, Key, Schedule
-from polyaforest._plan import Plan, empty_box, unmeasured, weighting_of_rows
-from polyaforest._rng import seeds_of_stream
-from polyaforest._state import decode, encode, pack_keys, packed, unpack_keys, unpacked
-from polyaforest._validation import LARGEST, all_or_nothing, read_weights
+from polyaforest.core.rng import seeds_of_stream
+from polyaforest.core.validation import LARGEST, all_or_nothing, read_weights
+from polyaforest.decision.calibration import LEAST_ROWS
+from polyaforest.decision.thresholds import Judgements, RunningCalibration
+from polyaforest.forest import engine
+from polyaforest.forest.integrity import POINTS_LAYOUT, Layout, check_forest, check_layout
+from polyaforest.forest.point_store import Holdings, Key, Schedule
+from polyaforest.forest.spec import Plan, empty_box, unmeasured, weighting_of_rows
 from polyaforest.kernels.online import Limits
-from polyaforest.kernels.samples import NO_BAR, Samples
-from polyaforest.kernels.stream import Chunk, Scoring
+from polyaforest.kernels.prequential import Chunk, Scoring
+from polyaforest.kernels.sampling import NO_BAR, Samples
+from polyaforest.persistence.modelfile import Arrays, Header
+from polyaforest.persistence.state import decode, encode, pack_keys, packed, unpack_keys, unpacked
 from polyaforest.retention import Policy, Window
-from polyaforest.thresholds import Judgements, RunningCalibration
 
 WARM_UP = 256  # arrivals after which the weights of features are settled
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree runs through at once

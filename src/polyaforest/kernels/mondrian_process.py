@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from polyaforest._arrays import NONE
-from polyaforest._jit import jit
+from polyaforest.core.arrays import NONE
+from polyaforest.core.jit import jit
 from polyaforest.kernels.cuts import birth_time, draw_cut, make_children, make_leaf
 
 

@@ -1,0 +1,1 @@
+"""What everything else stands on: arrays, random numbers, compilation, locks, checks of input."""

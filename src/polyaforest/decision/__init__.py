@@ -1,0 +1,1 @@
+"""When a row is an anomaly: thresholds, calibration, p-values, credible intervals."""

@@ -1,0 +1,5 @@
+"""Why rows are as strange as they are, in bits and in words."""
+
+from polyaforest.explain.explanation import Blame, Explanation, Explanations, read_features
+
+__all__ = ["Blame", "Explanation", "Explanations", "read_features"]

@@ -1,0 +1,1 @@
+"""Forests as arrays: grown, scored, followed along a stream, checked."""

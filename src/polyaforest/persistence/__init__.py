@@ -1,0 +1,1 @@
+"""Model files: the format, and how forests are put into it."""
