@@ -64,7 +64,7 @@ def chunk_of(rows, *, times=None, keys=None, first=1):
         ({"expected": None}, "7 of 5,000 rows stand out, in 2 events."),
         ({"expected": 0.002, "is_share": True}, "7 of 5,000 rows stand out, in 2 events. At this rate about 10 do, "
          "whatever they are like."),
-        ({"key": "host", "n_keys": 3}, "7 of 5,000 rows stand out, in 2 events, judged by each host apart (3). "
+        ({"key": "host", "n_keys": 3}, "7 of 5,000 rows stand out, in 2 events, judged separately per host (3). "
          "By chance alone up to about 5 might."),
     ],
 )  # fmt: skip
@@ -205,7 +205,7 @@ def test_rows_are_found_by_key_in_order(keys):
 def test_every_row_has_a_key_of_its_own_by_which_its_name_is_found(chunks):
     held: list[int | str] = [7]
     for names in chunks:
-        held += point_keys(names, held.__contains__)
+        held += point_keys(names, held.__contains__, n_before=len(held))
     names = [name for chunk in chunks for name in chunk]
     assert len(set(held)) == len(held)
     for name in set(names):

@@ -84,7 +84,7 @@ def test_everything_that_went_wrong_is_found_at_the_first_try(cli, folder):
 def test_every_kind_of_forest_finds_the_rush_of_its_host(cli, folder, rush, args):
     code, out, _ = cli("detect", folder / "metrics.csv", "--key", "host", "--top", "2", *args)
     assert code == 0
-    assert "judged by each host apart (2)" in out
+    assert "judged separately per host (2)" in out
     heads = [line for line in out.splitlines() if line[:3] in ("1. ", "2. ")]
     numbers = [int(head.split("rows ")[1].split("–")[0].replace(",", "")) for head in heads]
     assert any(number in rush and "web-1" in head for number, head in zip(numbers, heads, strict=True))

@@ -22,7 +22,7 @@ import click
 
 from polyaforest import __version__
 from polyaforest.cli._screen import guarded
-from polyaforest.core.text import printable
+from polyaforest.core.text import printable, printable_lines
 
 try:
     import resource
@@ -197,7 +197,7 @@ def _memory_taken() -> str:
 def _tell(message: str, code: int) -> int:
     """Print the error that is being handled, with its traceback if asked for."""
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
-        traceback.print_exc()
+        click.echo(printable_lines(traceback.format_exc()), err=True, nl=False)
     click.echo(f"Error: {printable(message)}", err=True)
     return code
 

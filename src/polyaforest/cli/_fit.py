@@ -166,7 +166,8 @@ def _followed(order: Order, table: Table, chunks: Iterator[Chunk]) -> Made:
         start = 0 if order.shingle else lacking_at_first(model, chunk.rows)
         if start == len(chunk.rows):
             continue
-        keys = None if chunk.keys is None else point_keys(chunk.keys[start:], model.holds)
+        n_before = model.n_seen_ if hasattr(model, "forest_") else 0
+        keys = None if chunk.keys is None else point_keys(chunk.keys[start:], model.holds, n_before=n_before)
         times = None
         if order.shingle and chunk.times is not None:
             times = chunk.times

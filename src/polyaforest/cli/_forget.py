@@ -55,7 +55,7 @@ def command(
         raise click.UsageError("Say what to forget: --key KEY, or --keys-from FILE with a key on each line.")
     if is_stock(model):
         if out is not None:
-            raise click.UsageError(f"{model} is what `watch` goes on from, and stays in its place: leave --out out.")
+            raise click.UsageError(f"{model} is what `watch` goes on from, and stays in its place: omit --out.")
         _forget_in_stock(model, wanted, list(dict.fromkeys(streams)), missing_ok)
     elif streams:
         raise click.UsageError(f"{model} is of one stream only: --whole-stream is for files that `watch --key` wrote.")
@@ -125,8 +125,7 @@ def _tell_of_damaged(path: str, damaged: dict[str, str], wanted: Sequence[str]) 
     """Say which streams cannot be searched for rows."""
     for key, reason in damaged.items() if wanted else ():
         options.say(
-            f"{reason}. Nobody can tell which rows it holds. To forget all of it: polyaforest forget -m {path} "
-            f"--whole-stream {key!r}"
+            f"{reason}. Its rows are unknown. To forget all of it: polyaforest forget -m {path} --whole-stream {key!r}"
         )
 
 

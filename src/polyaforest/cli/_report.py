@@ -130,7 +130,7 @@ def usual_in_words(findings: Sequence[Finding]) -> str:
 def headline(summary: Summary) -> str:
     """How many rows stand out, and how many would by chance."""
     rows = count(summary.n_rows, "row")
-    each = f", judged by each {label(summary.key)} apart ({summary.n_keys:,})" if summary.key else ""
+    each = f", judged separately per {label(summary.key)} ({summary.n_keys:,})" if summary.key else ""
     chance = chance_in_words(summary)
     if not summary.n_flagged:
         return click.style(f"Nothing stands out: 0 of {rows}{each}.", bold=True) + (f" {chance}" if chance else "")

@@ -270,7 +270,7 @@ def _columns(given: dict[str, Any], detector: Detector) -> list[str] | None:
         return columns
     known = [str(name) for name in names]
     if given["columns"] not in (None, known):
-        raise BadInput(f"{given['start_from']} was made of the columns {', '.join(known)}: leave --columns out")
+        raise BadInput(f"{given['start_from']} was made of the columns {', '.join(known)}: omit --columns")
     return known
 
 
@@ -333,7 +333,7 @@ def _say_where_it_begins(watcher: Watcher, given: dict[str, Any]) -> None:
     counts, notes = watcher.counts, watcher.begun_after
     if not counts.records:
         return
-    options.say(f"going on after {counts.records:,} records, {counts.anomalies:,} of them flagged", given["quiet"])
+    options.say(f"Resuming after {counts.records:,} records, {counts.anomalies:,} of them flagged", given["quiet"])
     before, now = notes["where"], _known_again(given["address"] or given["file"])
     if before != now:
         options.say(f"until now they came from {before}; {now} is read from its beginning", given["quiet"])

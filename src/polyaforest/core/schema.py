@@ -7,12 +7,14 @@ of them raises the format version. How values relate to each other and to the ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 Rule: TypeAlias = Callable[[Any, str], None]  # takes a value and its place in the header; raises ValueError
 
 MOST_COUNTED = 2**62  # rows: sums of two such counts still fit into 64 bits
+_LONE = re.compile("[\ud800-\udfff]")
 _MOST_TEXT = 60  # characters of a wrong value that a message repeats
 
 
@@ -29,8 +31,8 @@ def flag(value: Any, place: str) -> None:
 
 
 def text(value: Any, place: str) -> None:
-    """Accept strings."""
-    _refuse_unless(isinstance(value, str), value, place, "a string")
+    """Accept strings, but none with half a character, which could not be written again."""
+    _refuse_unless(isinstance(value, str) and not _LONE.search(value), value, place, "a string of whole characters")
 
 
 def number(value: Any, place: str) -> None:
@@ -108,10 +110,10 @@ def record(rules: Mapping[str, Rule], optional: Collection[str] = ()) -> Rule:
         _refuse_unless(isinstance(value, dict), value, place, "an object")
         unknown = [key for key in value if key not in rules]
         if unknown:
-            raise ValueError(f"header {place}: key {_shown(unknown[0])} is not part of this format version")
+            raise ValueError(f"{place}: key {_shown(unknown[0])} is not part of this format version")
         missing = [key for key in rules if key not in value and key not in optional]
         if missing:
-            raise ValueError(f"header {place}: key {missing[0]!r} is missing")
+            raise ValueError(f"{place}: key {missing[0]!r} is missing")
         for key, part in value.items():
             rules[key](part, f"{place}.{key}" if place else key)
 
@@ -120,7 +122,7 @@ def record(rules: Mapping[str, Rule], optional: Collection[str] = ()) -> Rule:
 
 def _refuse_unless(is_right: bool, value: Any, place: str, wanted: str) -> None:
     if not is_right:
-        raise ValueError(f"header {place}: {_shown(value)} is not {wanted}")
+        raise ValueError(f"{place}: {_shown(value)} is not {wanted}")
 
 
 def _shown(value: Any) -> str:
@@ -141,7 +143,7 @@ def names(value: Any, place: str) -> None:
     """Accept lists of distinct strings."""
     many(text)(value, place)
     if len(set(value)) < len(value):
-        raise ValueError(f"header {place}: a name occurs more than once")
+        raise ValueError(f"{place}: a name occurs more than once")
 
 
 def _numbers(value: Any, place: str) -> None:

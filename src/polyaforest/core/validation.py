@@ -19,7 +19,7 @@ from polyaforest.core.schema import MOST_COUNTED
 # the smallest value) and at most 2e100; so weights, times and distances, their products and quotients, stay finite.
 LARGEST = 1e100
 SMALLEST = 1e-100  # smaller values count as 0
-_ROWS_AT_ONCE = 65_536  # rows whose sizes are looked at together, so that a large table needs no second of its kind
+_VALUES_AT_ONCE = 2**18  # values whose sizes are looked at together, so that a large table needs no second of its kind
 _EXACT_INTEGER = 2**53
 
 
@@ -300,16 +300,16 @@ def _measurable(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> A
 
     NaN is refused too, unless values may be missing. The array given is never written to.
     """
-    given = rows
-    for start in range(0, len(given), _ROWS_AT_ONCE):
-        sizes = np.abs(given[start : start + _ROWS_AT_ONCE])
+    given, n_rows = rows, max(_VALUES_AT_ONCE // max(rows.shape[1], 1), 1)
+    for start in range(0, len(given), n_rows):
+        sizes = np.abs(given[start : start + n_rows])
         is_plain = not sizes.size or sizes.max() <= LARGEST  # which NaN is not
         if not is_plain and not (allow_missing and not (sizes > LARGEST).any()):
             _refuse_extreme(estimator, given, allow_missing)
         is_tiny = (sizes < SMALLEST) & (sizes > 0)
         if is_tiny.any():
             rows = given.copy() if rows is given else rows
-            rows[start : start + _ROWS_AT_ONCE][is_tiny] = 0.0
+            rows[start : start + n_rows][is_tiny] = 0.0
     return rows
 
 

@@ -41,7 +41,7 @@ from polyaforest.explain import Explanations, read_features
 from polyaforest.forest.integrity import Layout, check_forest, check_layout
 from polyaforest.forest.spec import Plan, Weighting
 from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model, write_model
-from polyaforest.persistence.state import decode, encode, packed, refusing, unpacked
+from polyaforest.persistence.state import decode, encode, packed, refusing, refusing_pickle, unpacked
 
 if TYPE_CHECKING:
     from polyaforest.explain.context import Reference, Witness
@@ -170,13 +170,8 @@ class PolyaForest(Guarded, OutlierMixin, BaseEstimator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "forest_" in state:
-            try:
+            with refusing_pickle(self):  # kernels trust what they walk along
                 self._check()
-            except (ValueError, TypeError, IndexError) as problem:  # kernels trust what they walk along
-                raise ValueError(
-                    f"the pickle does not hold a whole {type(self).__name__}: {problem}. Pickle it again, or load a "
-                    "saved model"
-                ) from problem
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

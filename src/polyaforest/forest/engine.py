@@ -113,7 +113,9 @@ def _grow_small(X: Array, plan: Plan, states: Array, members: Array) -> Forest:
     """As `grow_trees`, in one call for all trees: young streams are grown anew so often that calls would cost most."""
     fixed, spread = plan.weighting.fixed, plan.weighting.spread
     weights = np.empty((plan.n_trees, X.shape[1])) if fixed is None else np.tile(fixed, (plan.n_trees, 1))
-    forest = new_forest(plan.most_nodes(members.shape[1]), weights, states.copy(), plan.domain, boxed=True)
+    n_nodes = plan.most_nodes(members.shape[1])
+    refuse_if_too_large(plan, n_nodes, boxed=True)
+    forest = new_forest(n_nodes, weights, states.copy(), plan.domain, boxed=True)
     drawn_by = spread if fixed is None else spread[:0]
     mondrian_tree.sample_trees(forest, X, members, drawn_by, plan.weighting.deviation, plan.lifetime, plan.depth_limit)
     return forest

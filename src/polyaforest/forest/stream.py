@@ -207,7 +207,6 @@ class Stream:
         stream.holdings.restore(part["arrivals"], part["ranks"], part["times"], unpack_keys(part["keys"]))
         stream.numbers = part["arrivals"].copy()
         stream.check()
-        stream._make_nodes(0)  # a file may say that trees go deeper than its arrays have room for
         stream.bars = stream._bars_now()
         return stream
 
@@ -267,8 +266,8 @@ class Stream:
             raise ValueError("array sizes: trees must take at least one point")
         if not self.is_sampled:
             return
-        if self.rules.policy is None or not self.rules.prior.is_open:
-            raise ValueError("array sizes: the trees of such a stream take every point")
+        if self.rules.policy is None:
+            raise ValueError("array sizes: the trees of a summary take every point")
         is_member = self.points.links[:, self.holdings.held, 2] != NONE
         if not np.array_equal(is_member, self._is_drawn()):
             raise ValueError("its trees do not hold the points that were drawn for them")

@@ -12,19 +12,29 @@ from polyaforest.core.text import json_shown
 __all__ = ["flattened", "to_json"]
 
 _DEEPEST = 32  # objects within objects that are looked into
+_MOST_NAMES = 2**20  # characters of all names together: those of outer objects come again with each field within
 
 
-def flattened(fields: Mapping[str, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """All fields, those of objects within under names with dots.
+def flattened(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """All fields, those of objects within under names with dots; raise ValueError if the names grow out of bounds.
 
     Examples
     --------
     >>> dict(flattened({"host": "a", "cpu": {"user": 1, "idle": 2}}))
     {'host': 'a', 'cpu.user': 1, 'cpu.idle': 2}
     """
+    n_characters = 0
+    for name, value in _walk(fields, "", 0):
+        n_characters += len(name)
+        if n_characters > _MOST_NAMES:
+            raise ValueError(f"the names of its fields take more than {_MOST_NAMES:,} characters")
+        yield name, value
+
+
+def _walk(fields: Mapping[str, Any], before: str, depth: int) -> Iterator[tuple[str, Any]]:
     for name, value in fields.items():
         if isinstance(value, dict) and depth < _DEEPEST:
-            yield from flattened(value, f"{before}{name}.", depth + 1)
+            yield from _walk(value, f"{before}{name}.", depth + 1)
         else:
             yield before + name, value
 

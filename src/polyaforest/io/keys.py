@@ -6,7 +6,6 @@ The first row of a name has the name itself for a key, the others the name, a si
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import count
 
 from polyaforest.forest.point_store import Key
 
@@ -15,23 +14,30 @@ __all__ = ["keys_named", "point_keys"]
 _AGAIN = "\x1f"  # the unit separator of ASCII
 
 
-def point_keys(names: Iterable[str], is_taken: Callable[[str], bool] = lambda key: False) -> list[str]:
-    r"""Return a key for each row of these names, the first of its name that is not taken.
+def point_keys(
+    names: Iterable[str], is_taken: Callable[[str], bool] = lambda key: False, *, n_before: int = 0
+) -> list[str]:
+    r"""Return a key for each row of these names: the name itself, or with the number of its arrival if that is taken.
+
+    Parameters
+    ----------
+    names : iterable of str
+    is_taken : callable
+        Tells whether a row of a key is held already.
+    n_before : int
+        Rows that came before these.
 
     Examples
     --------
-    >>> point_keys(["ann", "bob", "ann"], is_taken={"bob"}.__contains__)
-    ['ann', 'bob\x1f2', 'ann\x1f2']
+    >>> point_keys(["ann", "bob", "ann"], is_taken={"bob"}.__contains__, n_before=7)
+    ['ann', 'bob\x1f9', 'ann\x1f10']
     """
-    last: dict[str, int] = {}
-    keys = []
-    for name in names:
+    keys: dict[str, None] = {}  # in order
+    for number, name in enumerate(names, n_before + 1):
         if _AGAIN in name:
             raise ValueError(f"the name {name!r} contains the control character {_AGAIN!r}: take it out of the file")
-        candidates = ((n, name if n == 1 else f"{name}{_AGAIN}{n}") for n in count(last.get(name, 0) + 1))
-        last[name], key = next((n, key) for n, key in candidates if not is_taken(key))
-        keys.append(key)
-    return keys
+        keys[f"{name}{_AGAIN}{number}" if name in keys or is_taken(name) else name] = None
+    return list(keys)
 
 
 def keys_named(name: str, keys: Iterable[Key]) -> list[Key]:

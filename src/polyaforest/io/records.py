@@ -21,6 +21,7 @@ from polyaforest.io._times import looks_like_time, seconds
 __all__ = ["LONGEST_LINE", "Record", "RecordReader", "Row"]
 
 LONGEST_LINE = 1 << 20  # bytes
+MOST_COLUMNS = 10_000  # of a record, so that no first one asks for more memory than there is
 
 _FORMATS = ("auto", "jsonl", "csv")
 _DELIMITERS = ",\t;|"
@@ -204,7 +205,7 @@ class RecordReader:
             return self._row(fields, of_text)
         before = self.state()
         try:
-            self._settle(dict(flattened(fields)), of_text)
+            self._settle(_flat(fields), of_text)
             row = self._row(fields, of_text)
         except _BadRecordError:
             self._restore(before)
@@ -225,6 +226,10 @@ class RecordReader:
             self.names = [name for name, kind in kinds.items() if kind == "a number" and name not in roles]
         if not self.names:
             raise _BadRecordError("no field is a number")
+        if len(self.names) > MOST_COLUMNS:
+            raise _BadRecordError(
+                f"it has {len(self.names):,} columns of numbers, and at most {MOST_COLUMNS:,} can be used"
+            )
         others = {name: kind for name, kind in kinds.items() if name not in (*self.names, self.time, self.key, self.id)}
         self.skipped = {name: "not asked for" if kind == "a number" else kind for name, kind in others.items()}
         self._prepare()
@@ -316,6 +321,14 @@ class RecordReader:
             raise _BadRecordError(f"the header has more than one column {in_words(twice)}")
         self._header, self._delimiter = names, delimiter or self._delimiter
         self._prepare()
+
+
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """All fields, those of objects within under names with dots."""
+    try:
+        return dict(flattened(fields))
+    except ValueError as problem:
+        raise _BadRecordError(str(problem)) from None
 
 
 def _json_object(text: bytes) -> dict[str, Any]:

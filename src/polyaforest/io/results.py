@@ -48,7 +48,9 @@ class Results:
         self._format = _checked_format(path, format)
         self._is_safe = spreadsheet_safe
         if spreadsheet_safe and self._format not in ("csv", "tsv"):
-            raise BadInput(f"{path} is not CSV or TSV, which alone can be made safe for spreadsheets: leave that out.")
+            raise BadInput(
+                f"{path} is neither CSV nor TSV, which can be made safe for spreadsheets: omit --spreadsheet-safe."
+            )
         _refuse_place(path)
         self._writer: _Writer | None = None
         self._names: list[str] | None = None

@@ -28,12 +28,14 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from polyaforest._load import load
+from polyaforest.core import schema
 from polyaforest.live.judging import Detector
 from polyaforest.live.outputs import refuse_place
 from polyaforest.persistence.modelfile import ModelFileError, refuse_irregular
+from polyaforest.persistence.state import MALFORMED
 from polyaforest.timeseries import EventTracker, SeriesMPF
 
-__all__ = ["Stock", "is_stock", "read_damaged", "read_model", "read_notes"]
+__all__ = ["Stock", "is_stock", "read_damaged", "read_model", "read_notes", "refusing_notes"]
 
 _MAGIC = b"SQLite format 3\0"
 _APPLICATION = 0x504D5046  # "PMPF": whose database it is
@@ -61,6 +63,7 @@ _LIMITS = {  # more than any statement of this module needs
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
 }
 _STEPS = 1_000_000  # of SQLite's machine, beyond which a look at a small file is taken to be endless
+_BYTES_OF_A_MODEL = 12_000  # but for its arrays
 _IN_USE = "{name!r} is in use: another watch is writing to it. Stop that one first"
 _SPILLED = 256 * 2**20  # bytes that may be written between commits before the next one is due
 
@@ -153,11 +156,6 @@ class Stock:
         return len(self._models)
 
     @property
-    def is_kept(self) -> bool:
-        """Whether there is a file that outlives the process."""
-        return bool(self._path)
-
-    @property
     def is_due(self) -> bool:
         """Whether so much was put back that it should be committed."""
         return self._spilled > _SPILLED
@@ -187,7 +185,8 @@ class Stock:
         if not self._path:  # nobody will ever read it
             return
         for key in sorted(self._is_changed & self._models.keys()):
-            self._write(key, self._models[key])
+            if not self._write(key, self._models[key]):
+                self.revert(key)
         with _telling(self._path):
             self._file.execute("INSERT OR REPLACE INTO notes VALUES (1, ?)", (json.dumps(notes).encode(),))
             self._file.execute("COMMIT")
@@ -207,7 +206,7 @@ class Stock:
         """
         main, now = self._on_disk[0], _on_disk(self._path)[0]
         if now not in (None, main):
-            rescued = next(name for n in count(1) if not os.path.exists(name := f"{self._path}.rescued-{n}"))
+            rescued = _unused(f"{self._path}.rescued")
             self._copy_to(rescued)
             remedy = f"everything was saved to {rescued!r} instead. Move the one that you want to {self._path!r}"
             raise OSError(f"{self._path!r} was replaced by another file while in use: {remedy}, and start again")
@@ -235,7 +234,12 @@ class Stock:
         try:
             return _read(self._file, key, self._path)
         except ModelFileError as problem:
-            self._set_aside("key = ?", key, str(problem))
+            try:
+                self._set_aside("key = ?", key, str(problem))
+            except ModelFileError:  # the pages that it lies on are damaged, so that it can be neither moved nor removed
+                if not self._path:
+                    raise
+                self._salvage(key, str(problem))
             self._known.discard(key)
             return Entry(self._make())
 
@@ -249,6 +253,30 @@ class Stock:
             self._file.execute(f"DELETE FROM models WHERE {where}", (value,))
         self._tell(f"{reason}. It was set aside in the table `damaged` of {self._path!r}, and its stream begins anew")
 
+    def _salvage(self, key: str, reason: str) -> None:
+        """Begin a new file with all models of the last commit that can be read, and keep the old one beside it.
+
+        What was put back since that commit goes back to it; models in memory stay as they are.
+        """
+        fresh, kept = f"{self._path}-fresh", _unused(f"{self._path}.damaged")
+        with suppress(sqlite3.Error):
+            self._file.execute("ROLLBACK")
+        with suppress(FileNotFoundError):
+            os.remove(fresh)  # of a process that was killed
+        lost = _copy_readable(self._file, fresh)
+        self._file.close()
+        os.replace(self._path, kept)
+        for name in (f"{self._path}-wal", f"{self._path}-shm"):
+            with suppress(FileNotFoundError):
+                os.remove(name)
+        os.replace(fresh, self._path)
+        self._file = self._kept.enter_context(closing(_open_to_write(self._path)))
+        self._on_disk = _on_disk(self._path)
+        self._known = set(_keys_in(self._file)[0])
+        others = ", ".join(repr(other) for other in lost if other != key)
+        more = f", nor can those of {others}" if others else ""
+        self._tell(f"{reason}{more}. The old file was kept as {kept!r}, and its stream begins anew")
+
     def _measure(self, key: str) -> None:
         """Note how large a model in memory is now."""
         size = _size(self._models[key].detector)
@@ -261,23 +289,32 @@ class Stock:
             self._write(key, entry)
             self._is_changed.discard(key)
 
-    def _write(self, key: str, entry: Entry) -> None:
+    def _write(self, key: str, entry: Entry) -> bool:
+        """Write a model to the file; return whether it could be saved, which others must not depend on."""
         if not hasattr(entry.detector, "forest_"):  # nothing has been learned that could be lost
-            return
+            return True
         memory = BytesIO()
-        entry.detector.save(memory, notes=entry.notes)
+        try:
+            entry.detector.save(memory, notes=entry.notes)
+        except (OSError, MemoryError):
+            raise
+        except Exception as problem:
+            self._tell(f"the model of {key!r} cannot be saved ({problem}): it goes back to what was saved last")
+            return False
         self._spilled += memory.tell()
         with _telling(self._path):
             self._file.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", (key, memory.getbuffer()))
         self._known.add(key)
+        return True
 
 
 def _size(detector: Detector) -> int:
-    """Bytes of the arrays that make up most of a detector."""
+    """Bytes of a detector: of its arrays, and of everything else, which counts for those that have learned little."""
     forest = detector.forest_ if isinstance(detector, SeriesMPF) and hasattr(detector, "forest_") else detector
     if not hasattr(forest, "forest_"):
-        return 0
-    return int(sum(part.nbytes for part in forest.forest_) + 8 * forest.n_points_ * forest.n_features_in_)
+        return _BYTES_OF_A_MODEL
+    points = 8 * forest.n_points_ * forest.n_features_in_
+    return int(_BYTES_OF_A_MODEL + points + sum(part.nbytes for part in forest.forest_))
 
 
 # ---- reading what was committed --------------------------------------------------------------------------------------
@@ -329,10 +366,30 @@ def _read(file: sqlite3.Connection, key: str, name: str) -> Entry:
 
 def _check_notes_of_stream(notes: dict[str, Any]) -> None:
     """Raise unless notes are such as a stream is continued by."""
-    if type(notes.get("rows", 0)) is not int:
-        raise ValueError(f"it has counted {notes['rows']!r} rows")
+    schema.whole(-1)(notes.get("rows", 0), "rows")
     if notes.get("events") is not None:
         EventTracker.of_state(notes["events"])
+
+
+def _copy_readable(file: sqlite3.Connection, name: str) -> list[str]:
+    """Write the models that can be read, and the notes, to a new file; return the keys of those that cannot."""
+    lost = []
+    with closing(_open_to_write(name)) as copy:
+        for key in _keys_in(file)[0]:
+            try:
+                found = file.execute("SELECT CAST(model AS BLOB) FROM models WHERE key = ?", (key,)).fetchone()
+            except sqlite3.DatabaseError:
+                lost.append(key)
+            else:
+                copy.execute("INSERT INTO models VALUES (?, ?)", (key, found[0]))
+        copy.executemany("INSERT INTO notes VALUES (1, ?)", file.execute("SELECT text FROM notes LIMIT 1"))
+        copy.execute("COMMIT")
+    return lost
+
+
+def _unused(name: str) -> str:
+    """Return a path that begins with a name and is not in use."""
+    return next(path for n in count(1) if not os.path.exists(path := f"{name}-{n}"))
 
 
 def _keys_in(file: sqlite3.Connection) -> tuple[list[str], list[int]]:
@@ -374,7 +431,7 @@ def refusing_notes(name: str) -> Iterator[None]:
     """Say of what is wrong with the notes in a file that it is the file."""
     try:
         yield
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as problem:
+    except MALFORMED as problem:
         raise ModelFileError(
             f"the notes in {name!r} are damaged ({problem}), and with them the place in the stream: go back to a copy "
             "of the file, or begin a new one"
@@ -478,6 +535,8 @@ def _check(file: sqlite3.Connection, name: str) -> None:
         raise ModelFileError(
             f"{name!r} is of version {version}, and this release reads up to {_VERSION}: upgrade polyaforest"
         )
+    if file.execute("PRAGMA encoding").fetchone()[0] != "UTF-8":
+        raise ModelFileError(f"{name!r} has texts in another encoding than polyaforest writes")
     with _bounded(file, name):
         found = file.execute("SELECT type, name, substr(sql, 1, 1000) FROM sqlite_master LIMIT 10").fetchall()
     if set(found) - {("table", "damaged", _DAMAGED)} != _SCHEMA or len(found) > len(_SCHEMA) + 1:

@@ -212,10 +212,11 @@ class FileLines:
 def _places(mark: dict[str, Any]) -> Iterator[str]:
     """Where the file of a mark may be now: at its path, or beside it under another name."""
     yield mark["path"]
-    folder = os.path.dirname(mark["path"])
-    if os.path.isdir(folder):
+    folder, name = os.path.split(mark["path"])
+    if mark["length"] and "device" in mark and "ends" in mark and os.path.isdir(folder):
         with os.scandir(folder) as entries:
-            yield from sorted(entry.path for entry in entries if entry.inode() == mark["inode"])
+            rotated = [entry for entry in entries if entry.name.startswith(name) and entry.inode() == mark["inode"]]
+        yield from sorted(entry.path for entry in rotated)
 
 
 def _cut(path: str, mark: dict[str, Any]) -> bool:
@@ -238,6 +239,8 @@ def _is_marked(file: IO[bytes], mark: dict[str, Any]) -> bool:
     if found.st_ino != mark["inode"] or found.st_size < mark["length"]:
         return False
     is_same_disk = mark.get("device", found.st_dev) == found.st_dev
+    if not mark["length"]:  # there is nothing in it to know it by
+        return is_same_disk and born is not None and mark.get("born") == born
     is_same_birth = born is None or mark.get("born") in (None, born)
     return is_same_disk and is_same_birth and mark.get("ends") in (None, _ends(file, mark["length"]))
 

@@ -156,6 +156,7 @@ class Watcher:
         self.begun_after: dict[str, Any] = {}  # the notes of the run before
         self._has_warned = False
         self._failures: dict[str, int] = {}  # by key: records in a row that its model failed on
+        self._starved: str | None = None  # the key that memory did not suffice for last
         self._uncommitted = 0  # records since the last commit
         self._committed_at = clock.monotonic()
 
@@ -227,7 +228,7 @@ class Watcher:
     def _tell_of_lines_before(self) -> None:
         """Say that lines are added to a file of which a new model knows nothing: its own may be deleted."""
         mark = self.stock.notes["out"]
-        if self.stock.is_kept and mark is not None and mark["length"]:
+        if self.stock.name and mark is not None and mark["length"]:
             self._tell(f"the model is new, and '{mark['path']}' has lines already: those of this run are added to it")
 
     def close(self) -> None:
@@ -257,14 +258,14 @@ class Watcher:
                 streams.setdefault(row.key or "", []).append(_Arrival(place, record, row))
             elif row is not None:
                 bad.append(_Bad(place, record, row))
-        lines: dict[int, list[dict[str, Any]]] = {}
+        lines: dict[int, bytes] = {}
         for key, arrivals in streams.items():
             self._judge(key, arrivals, lines, bad)
         self.counts.bad += len(bad)
         self._uncommitted += len(records)
         self._warn_if_all_are_bad(bad)
         self.quarantine.write(_as_lines(_account(fault) for fault in sorted(bad, key=lambda fault: fault.place)))
-        self.out.write(_as_lines(line for place in sorted(lines) for line in lines[place]))
+        self.out.write(b"".join(lines[place] for place in sorted(lines)))
 
     def _warn_if_all_are_bad(self, bad: list[_Bad]) -> None:
         """Say once that no record can be used: the wrong columns were named, most likely."""
@@ -277,7 +278,7 @@ class Watcher:
         self,
         key: str,
         arrivals: list[_Arrival],
-        lines: dict[int, list[dict[str, Any]]],
+        lines: dict[int, bytes],
         bad: list[_Bad],
     ) -> None:
         """Judge what came for one stream: all at once, or one by one if there is something wrong with any."""
@@ -295,7 +296,7 @@ class Watcher:
                 if reason is not None:
                     bad.append(_Bad(arrival.place, arrival.record, _about_a_record(reason)))
 
-    def _refusal(self, key: str, arrivals: list[_Arrival], lines: dict[int, list[dict[str, Any]]]) -> str | None:
+    def _refusal(self, key: str, arrivals: list[_Arrival], lines: dict[int, bytes]) -> str | None:
         """Judge records together; return why the model of the key could not, or None if it has judged all of them.
 
         Whatever goes wrong costs the record, or at worst what its key has learned since it was last saved. It must not
@@ -305,15 +306,23 @@ class Watcher:
         before = _progress(entry.detector)
         try:
             self._judge_together(entry, arrivals, lines)
-        except (MemoryError, OSError):  # no fault of the record: what was not delivered comes again next time
+        except OSError:  # no fault of the record: what was not delivered comes again next time
             raise
         except Exception as problem:
+            if isinstance(problem, MemoryError) and self._is_starving(key):
+                raise
             reason = str(problem) if isinstance(problem, ValueError) else f"{type(problem).__name__}: {problem}"
             if _progress(entry.detector) == before:
                 return reason
             return self._set_back(key, reason, of_one=len(arrivals) == 1)
         self._failures.pop(key, None)
+        self._starved = None
         return None
+
+    def _is_starving(self, key: str) -> bool:
+        """Return whether memory is short for everybody, and not only for a key whose model asks for too much."""
+        before, self._starved = self._starved, key
+        return len(self.stock) < 2 or before not in (None, key)
 
     def _set_back(self, key: str, problem: str, *, of_one: bool) -> str:
         """Put an earlier model in the place of one that failed halfway; return what happened, in words.
@@ -332,7 +341,7 @@ class Watcher:
             self._tell(f"{reason}, as on the {_MOST_FAILURES - 1} before; it begins anew")
         return reason
 
-    def _judge_together(self, entry: Entry, arrivals: list[_Arrival], lines: dict[int, list[dict[str, Any]]]) -> None:
+    def _judge_together(self, entry: Entry, arrivals: list[_Arrival], lines: dict[int, bytes]) -> None:
         if not arrivals:
             return
         rows = NamedRows(np.array([arrival.row.values for arrival in arrivals], np.float64), self.reader.names)
@@ -343,14 +352,14 @@ class Watcher:
             entry.detector, rows, times=times, keys=_keys_of(arrivals, entry.detector)
         )
         answers = zip(*(field.tolist() for field in judged[:3]), strict=True)
-        written: dict[int, list[dict[str, Any]]] = {}
+        written: dict[int, bytes] = {}
         for i, (arrival, (score, p_value, is_anomaly)) in enumerate(zip(arrivals, answers, strict=True)):
             why = explanations.get(i)
             line = _verdict(arrival, score, p_value, is_anomaly, why)
             if self._merge is not None:
-                written[arrival.place] = self._events_until(entry, arrival, line, why)
+                written[arrival.place] = _as_lines(self._events_until(entry, arrival, line, why))
             elif is_anomaly or not self._only_anomalies:
-                written[arrival.place] = [line]
+                written[arrival.place] = _as_lines([line])
         lines |= written  # all at once: what fails halfway is judged again
         self.counts.anomalies += int(judged.is_anomaly.sum())
 
@@ -376,16 +385,25 @@ class Watcher:
         return [] if ended is None else [_event_line(arrival.row.key, ended)]
 
     def _end_events(self) -> None:
-        """Tell of the events that are open when the source ends."""
+        """Write the events that are open when the source ends."""
         if self._merge is None:
             return
         for key in self.stock.keys:
-            entry = self.stock[key]
-            known = entry.notes.get("events")
-            event = None if known is None else EventTracker.of_state(known).close()
-            if event is not None:
-                entry.notes["events"] = None
-                self.out.write(_as_lines([_event_line(key or None, event)]))
+            try:
+                self._end_event(key)
+            except (OSError, MemoryError):
+                raise
+            except Exception as problem:  # which the events of other keys must not wait for
+                self._set_back(key, f"{type(problem).__name__}: {problem}", of_one=False)
+
+    def _end_event(self, key: str) -> None:
+        entry = self.stock[key]
+        known = entry.notes.get("events")
+        event = None if known is None else EventTracker.of_state(known).close()
+        if event is not None:
+            line = _as_lines([_event_line(key or None, event)])
+            entry.notes["events"] = None
+            self.out.write(line)
 
 
 # ---- what can be learned ---------------------------------------------------------------------------------------------
@@ -403,6 +421,11 @@ def _why_useless(row: Row, entry: Entry, *, is_first: bool) -> str | None:
     return None
 
 
+def _n_seen(detector: Detector) -> int:
+    """Return how many rows a model has learned."""
+    return detector.n_seen_ if hasattr(detector, "forest_") else 0
+
+
 def _progress(detector: Detector) -> tuple[int, ...]:
     """Return how much a model has learned: rows, and of a series shingles too, which may be ahead of its rows."""
     if not hasattr(detector, "forest_"):
@@ -415,7 +438,7 @@ def _keys_of(arrivals: list[_Arrival], detector: Detector) -> list[str] | None:
     names = [arrival.row.id for arrival in arrivals]
     if any(name is None for name in names):
         return None
-    return point_keys([str(name) for name in names], detector.holds)
+    return point_keys([str(name) for name in names], detector.holds, n_before=_n_seen(detector))
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------

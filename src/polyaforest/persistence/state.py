@@ -19,13 +19,29 @@ from polyaforest.retention import Reservoir, Window
 Tuple = TypeVar("Tuple", Forest, Points)
 
 
+# What checking or using contents of an unknown author may raise.
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
 @contextmanager
 def refusing(path: Place) -> Iterator[None]:
     """Say of what is wrong with the contents of a file that it is the file."""
     try:
         yield
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as problem:
+    except MALFORMED as problem:
         raise ModelFileError(f"{name_of(path)} does not hold a whole model: {problem!r}") from problem
+
+
+@contextmanager
+def refusing_pickle(detector: object) -> Iterator[None]:
+    """Say of what is wrong with an unpickled detector that it is the pickle."""
+    try:
+        yield
+    except MALFORMED as problem:
+        raise ValueError(
+            f"the pickle does not hold a whole {type(detector).__name__}: {problem}. Pickle it again, or load a saved "
+            "model"
+        ) from problem
 
 
 def packed(name: str, parts: Forest | Points) -> Arrays:

@@ -152,19 +152,29 @@ _STATE = schema.record(
 )
 
 
+def _float(value: Any, place: str) -> None:
+    """Accept numbers that can be written as JSON again."""
+    schema.number(value, place)
+    if isinstance(value, int):
+        schema.whole(-(2**53), 2**53)(value, place)
+
+
+_TIME = schema.either(schema.text, _float)
+
+
 def _check(event: Event) -> None:
     """Raise unless an event from a file has the parts of one."""
     for name in ("first", "last", "n_flagged"):
         schema.whole()(getattr(event, name), f"events.{name}")
     for name in ("start", "end", "peak"):
-        if not isinstance(getattr(event, name), int | float | str | datetime):
-            raise ValueError(f"header events.{name}: {getattr(event, name)!r} is no time")
-    p_value, score = event.p_value, event.score
-    if type(score) not in (int, float) or not (p_value is None or isinstance(p_value, int | float)):
-        raise ValueError(f"header events: score {score!r} and p-value {p_value!r} are no numbers")
+        if not isinstance(getattr(event, name), datetime):
+            _TIME(getattr(event, name), f"events.{name}")
+    _float(event.score, "events.score")
+    schema.either(schema.nothing, _float)(event.p_value, "events.p_value")
     schema.mapping(event.blame, "events.blame")
     for name, bits in event.blame.items():
-        schema.number(bits, f"events.blame.{name}")
+        schema.text(name, "events.blame")
+        _float(bits, f"events.blame.{name}")
 
 
 def find_events(

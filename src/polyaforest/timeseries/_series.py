@@ -34,7 +34,7 @@ from polyaforest.explain import Explanation, Explanations, read_features
 from polyaforest.forest.point_store import Key
 from polyaforest.forest.spec import empty_box, weighting_of_rows
 from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model, write_model
-from polyaforest.persistence.state import decode, encode, refusing
+from polyaforest.persistence.state import decode, encode, refusing, refusing_pickle
 from polyaforest.retention import Policy, as_policy
 from polyaforest.timeseries._calendar import read_calendar
 from polyaforest.timeseries._memory import Memory
@@ -165,7 +165,8 @@ class SeriesMPF(Guarded, BaseEstimator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "forest_" in state:
-            self._check()
+            with refusing_pickle(self):
+                self._check()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -13,7 +13,7 @@ __all__ = ["MARKED", "check_position", "digest", "has_mark", "last_line", "mark"
 MARKED = 1024  # so many bytes at most of each
 
 _count = schema.whole()
-_count_or_none = schema.either(schema.nothing, _count)
+_number_of_file = schema.either(schema.nothing, schema.whole(0, 2**64 - 1))  # inodes may use all bits
 
 
 def check_position(position: Position) -> None:
@@ -21,25 +21,24 @@ def check_position(position: Position) -> None:
     _POSITION(position, "position")
 
 
-def _place_before(value: Position, place: str) -> None:
-    """Accept the position in the file before."""
-    _POSITION(value, place)
-
-
-_KNOWN: dict[str, schema.Rule] = {
+_PLACE: dict[str, schema.Rule] = {
     "line": _count,
     "offset": _count,
     "last": _count,
     "mark": schema.either(schema.text, schema.number),
-    "device": _count_or_none,
-    "inode": _count_or_none,
+    "device": _number_of_file,
+    "inode": _number_of_file,
     "born": schema.either(schema.nothing, schema.number, schema.text),
-    "changed": _count_or_none,
+    "changed": schema.either(schema.nothing, schema.whole(-(2**63))),  # a file may be from before 1970
     "head": schema.either(schema.nothing, schema.listed(_count, schema.text)),
-    "copied": schema.either(schema.nothing, schema.listed(_count, _count)),
-    "before": schema.either(schema.nothing, _place_before),
+    "copied": schema.either(schema.nothing, schema.listed(_number_of_file, _number_of_file)),
+    "at": schema.text,
 }
-_POSITION = schema.record(_KNOWN, optional=_KNOWN)  # a pipe has a line alone, older releases noted less
+# A pipe has a line alone, and older releases noted less; the file before had none before it.
+_BEFORE = schema.either(
+    schema.nothing, schema.record({**_PLACE, "before": schema.nothing}, optional=[*_PLACE, "before"])
+)
+_POSITION = schema.record({**_PLACE, "before": _BEFORE}, optional=[*_PLACE, "before"])
 
 
 def mark(start: bytes, line: bytes, size: int) -> dict[str, int | str]:
@@ -69,5 +68,5 @@ def start_of(file: int, offset: int) -> bytes:
 
 def last_line(file: int, position: Position) -> tuple[bytes, int]:
     """The line that ends at a position, as much of it as counts, and its size."""
-    last = position["last"]
+    last = min(position["last"], position["offset"])
     return os.pread(file, min(last, MARKED), position["offset"] - last), last

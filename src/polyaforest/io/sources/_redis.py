@@ -97,7 +97,7 @@ class RedisStreams:
             records = self._entries(most, wait)
         except (errors.AuthenticationError, errors.AuthorizationError) as problem:  # kinds of ConnectionError
             raise BadInput(
-                f"the Redis server at {self._server} lets nobody in with this address: {problem}"
+                f"the Redis server at {self._server} refused the user name or password: {problem}"
             ) from problem
         except (
             errors.ConnectionError,
