@@ -28,15 +28,20 @@ numbers = st.one_of(
 values = numbers | st.none() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
 names = st.sampled_from(["a", "b"])
 labels = st.sampled_from(["x", "y", "", "\x1b[31m", "é", "__proto__"]) | st.text(max_size=4) | st.integers()
+nested = st.recursive(
+    values,
+    lambda inner: st.dictionaries(st.text(max_size=3) | st.sampled_from(["a", "b.c"]), inner, max_size=4),
+    max_leaves=8,
+)
 objects = st.fixed_dictionaries(
-    {}, optional={"a": values, "b": values, "host": labels, "id": labels, "ts": numbers | st.text(max_size=8)}
+    {}, optional={"a": values, "b": nested, "host": labels, "id": labels, "ts": numbers | st.text(max_size=8)}
 )
 usual = st.fixed_dictionaries({"a": st.floats(-5, 5), "b": st.integers(0, 9), "host": st.sampled_from(["x", "y"])})
 raw = st.binary(max_size=30) | st.text(max_size=30).map(lambda text: text.encode("utf-8", "surrogatepass"))
 lines = usual.map(json.dumps).map(str.encode) | objects.map(json.dumps).map(str.encode) | raw
 
 
-def watch(folder, records, at_once, shingle, labelled):
+def watch(folder, records, at_once, shingle, labelled, merge=None):
     """Watch records to their end, or go on where that was done before; return what has been counted."""
 
     def make():
@@ -46,7 +51,9 @@ def watch(folder, records, at_once, shingle, labelled):
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
     reader = RecordReader(**({"key": "host", "id": "id"} if labelled else {}))
     with Stock(folder / "models", make) as stock:
-        loop = Watcher(ListSource(records, at_once=at_once), reader, stock, out, bad, cadence=Cadence(records=5))
+        loop = Watcher(
+            ListSource(records, at_once=at_once), reader, stock, out, bad, cadence=Cadence(records=5), merge=merge
+        )
         loop.resume()
         loop.run()
         loop.close()
@@ -57,7 +64,7 @@ def written(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-@settings(derandomize=False, database=None, print_blob=True, max_examples=60)  # other ones every time
+@settings(derandomize=False, database=None, print_blob=True, max_examples=100)  # other ones every time
 @given(
     records=st.lists(lines, max_size=60),
     at_once=st.sampled_from([1, 5, 40]),
@@ -80,3 +87,13 @@ def test_no_record_stops_the_stream(records, at_once, shingle, labelled):
         assert (written(folder / "out"), written(folder / "bad")) == (out, bad)
         for key in read_notes(folder / "models")[1]:
             assert read_model(folder / "models", key).n_seen_ > 0
+
+
+@settings(derandomize=False, database=None, print_blob=True, max_examples=40)
+@given(records=st.lists(lines, max_size=60), at_once=st.sampled_from([1, 40]), labelled=st.booleans())
+def test_no_record_stops_the_events(records, at_once, labelled):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        counts = watch(folder, records, at_once, None, labelled, merge=2)
+        assert sum(line["event"]["n_flagged"] for line in written(folder / "out")) == counts.anomalies
+        assert watch(folder, records, at_once, None, labelled, merge=2) == counts

@@ -239,7 +239,7 @@ class Stock:
             except ModelFileError:  # the pages that it lies on are damaged, so that it can be neither moved nor removed
                 if not self._path:
                     raise
-                self._salvage(key, str(problem))
+                self._salvage(key)
             self._known.discard(key)
             return Entry(self._make())
 
@@ -253,7 +253,7 @@ class Stock:
             self._file.execute(f"DELETE FROM models WHERE {where}", (value,))
         self._tell(f"{reason}. It was set aside in the table `damaged` of {self._path!r}, and its stream begins anew")
 
-    def _salvage(self, key: str, reason: str) -> None:
+    def _salvage(self, key: str) -> None:
         """Begin a new file with all models of the last commit that can be read, and keep the old one beside it.
 
         What was put back since that commit goes back to it; models in memory stay as they are.
@@ -273,9 +273,11 @@ class Stock:
         self._file = self._kept.enter_context(closing(_open_to_write(self._path)))
         self._on_disk = _on_disk(self._path)
         self._known = set(_keys_in(self._file)[0])
-        others = ", ".join(repr(other) for other in lost if other != key)
-        more = f", nor can those of {others}" if others else ""
-        self._tell(f"{reason}{more}. The old file was kept as {kept!r}, and its stream begins anew")
+        names = ", ".join(repr(one) for one in sorted({key, *lost}))
+        self._tell(
+            f"{self._path!r} is damaged, and the models of {names} in it cannot be read: their streams begin anew, the "
+            f"others were copied to a new file, and the old one was kept as {kept!r}"
+        )
 
     def _measure(self, key: str) -> None:
         """Note how large a model in memory is now."""
@@ -560,5 +562,7 @@ def _telling(name: str) -> Iterator[None]:
             f"a model is too large for {name!r} ({problem}): take a smaller --window, or fewer --trees"
         ) from None
     except sqlite3.DatabaseError as problem:
+        if "malformed" in str(problem):
+            raise ModelFileError(f"{name!r} is damaged ({problem}): go back to a copy of it") from None
         remedy = "to begin with a model that `polyaforest fit` made, give it to --start-from"
         raise ModelFileError(f"{name!r} is not a file of models by key ({problem}): {remedy}") from None
