@@ -175,7 +175,7 @@ def test_a_broken_link_is_found(tmp_path):
 
 
 def test_a_missing_function_is_found():
-    page = "`kernels/polya.py::set_posterior` `kernels/polya.py::nothing` `kernels/none.py::f` `nowhere.py` `_plan.py`"
+    page = "`kernels/polya.py::set_posterior` `kernels/polya.py::nothing` `kernels/none.py::f` `nowhere.py` `_load.py`"
     assert missing_references(page) == ["`kernels/polya.py::nothing`", "`kernels/none.py::f`", "`nowhere.py`"]
 
 

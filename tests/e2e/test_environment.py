@@ -97,7 +97,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_and_no_more(no_cache):
 
 def test_a_cache_directory_below_a_file_is_no_error(tmp_path):
     (tmp_path / "file").write_text("")
-    script = "from polyaforest import _engine; print(_engine.cuts.make_leaf.__name__)"
+    script = "from polyaforest.forest import engine; print(engine.cuts.make_leaf.__name__)"
     assert output(script, NUMBA_CACHE_DIR=str(tmp_path / "file" / "sub")) == "make_leaf\n"
 
 

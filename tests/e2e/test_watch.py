@@ -313,7 +313,7 @@ def test_the_models_of_a_watch_answer_questions(tmp_path, cli):
         (["score", "-m", model, "--key", "web0", log], "Did you mean 'web-0'?"),
         (["watch", log, "--model", model, "--key", "host", "--trees", "6", "--quarantine", bad], "--trees was 5"),
         (["watch", log, "--model", text, "--quarantine", bad], "--start-from"),
-        (["watch", log, "--start-from", model, "--quarantine", bad], "polyaforest.live.model_store"),
+        (["watch", log, "--start-from", model, "--quarantine", bad], "polyaforest.live"),
     ):
         code, _, error = cli(*arguments)
         assert code == 3

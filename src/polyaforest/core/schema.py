@@ -30,6 +30,11 @@ def flag(value: Any, place: str) -> None:
     _refuse_unless(type(value) is bool, value, place, "true or false")
 
 
+def path(value: Any, place: str) -> None:
+    """Accept strings, also those that stand for names of files that are not Unicode."""
+    _refuse_unless(isinstance(value, str), value, place, "a string")
+
+
 def text(value: Any, place: str) -> None:
     """Accept strings, but none with half a character, which could not be written again."""
     _refuse_unless(isinstance(value, str) and not _LONE.search(value), value, place, "a string of whole characters")

@@ -444,11 +444,14 @@ def refusing_notes(name: str) -> Iterator[None]:
 def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
     name = os.fspath(path)
     refuse_irregular(name)
-    with open(name, "rb"):  # or SQLite would make a new one
-        pass
-    with _telling(name), closing(_connect(name, "ro")) as file:
-        _check(file, name)
-        yield file
+    is_writable = os.access(name, os.W_OK) and os.access(os.path.dirname(os.path.abspath(name)), os.W_OK)
+    with _telling(name):
+        with closing(_connect(name, "ro")) as file:
+            _check(file, name)
+        # one that may write takes the files beside the database away again that reading it makes
+        with closing(_connect(name, "rw" if is_writable else "ro")) as file:
+            file.execute("PRAGMA query_only = ON")
+            yield file
 
 
 def _connect(name: str, mode: str) -> sqlite3.Connection:

@@ -213,7 +213,7 @@ def _places(mark: dict[str, Any]) -> Iterator[str]:
     """Where the file of a mark may be now: at its path, or beside it under another name."""
     yield mark["path"]
     folder, name = os.path.split(mark["path"])
-    if mark["length"] and "device" in mark and "ends" in mark and os.path.isdir(folder):
+    if "device" in mark and "ends" in mark and os.path.isdir(folder):  # older marks do not say enough to tell files by
         with os.scandir(folder) as entries:
             rotated = [entry for entry in entries if entry.name.startswith(name) and entry.inode() == mark["inode"]]
         yield from sorted(entry.path for entry in rotated)

@@ -39,7 +39,7 @@ _COUNT = schema.whole()
 _TEXT_OR_NONE = schema.either(schema.nothing, schema.text)
 _MARK = schema.record(
     {
-        "path": schema.text,
+        "path": schema.path,
         "device": _COUNT,
         "inode": schema.either(schema.nothing, _COUNT),
         "born": schema.either(schema.nothing, schema.anything),
@@ -52,7 +52,7 @@ _MARK = schema.record(
 _NOTES = schema.record(
     {
         "is_end": schema.flag,
-        "where": schema.text,
+        "where": schema.path,
         "position": schema.anything,  # by the source
         "settings": schema.mapping,
         "reader": schema.record(

@@ -32,7 +32,7 @@ _PLACE: dict[str, schema.Rule] = {
     "changed": schema.either(schema.nothing, schema.whole(-(2**63))),  # a file may be from before 1970
     "head": schema.either(schema.nothing, schema.listed(_count, schema.text)),
     "copied": schema.either(schema.nothing, schema.listed(_number_of_file, _number_of_file)),
-    "at": schema.text,
+    "at": schema.path,
 }
 # A pipe has a line alone, and older releases noted less; the file before had none before it.
 _BEFORE = schema.either(
