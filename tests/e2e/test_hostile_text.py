@@ -153,6 +153,7 @@ def test_errors_name_columns_spelled_out(table, model, tmp_path):
     assert_harmless(traced, 3)
 
 
+@pytest.mark.slow
 def test_an_encoding_that_lacks_characters_is_no_error(table):
     for encoding in ("ascii", "latin-1"):
         done = run("detect", table, "--id", f"id{EVIL}", env={**os.environ, "PYTHONIOENCODING": encoding})
@@ -250,6 +251,7 @@ def test_only_sheets_are_made_safe(tmp_path):
             open_results(str(tmp_path / f"found.{form}"), spreadsheet_safe=True)
 
 
+@pytest.mark.slow
 def test_commands_write_safe_sheets(table, model):
     assert run("detect", table, "--spreadsheet-safe").returncode == 2
     for args in (["detect", table], ["score", "-m", model, table]):

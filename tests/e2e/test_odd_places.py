@@ -77,6 +77,7 @@ def test_a_picture_and_the_example_do_not_wait_either(table, tmp_path):
         assert (done.returncode, "a pipe or a device, not a file" in done.stderr) == (3, True)
 
 
+@pytest.mark.slow
 def test_pipes_that_somebody_is_at_work_as_they_should(table, tmp_path):
     program = " ".join(PROGRAM)
     script = f"""
