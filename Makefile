@@ -8,6 +8,11 @@ LOWEST := joblib==1.3.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotl
 	scipy==1.13.* river==0.21.* pyod==2.0.* h5py==3.10.* pooch==1.8.* tqdm==4.60.* \
 	click==8.1.* orjson==3.10.* redis==5.0.* confluent-kafka==2.4.*
 
+# Tests of what is compiled, which also run in plain Python: there a debugger and the coverage see inside the kernels.
+PLAIN := tests/property/test_reference.py tests/property/test_online.py $(patsubst %,tests/unit/test_%.py,batch \
+	check_forest doubt estimators explain extremes false_alarms forget geometry lanes missing rng streaming \
+	worked_example young_streams)
+
 # Editing a kernel can leave its cached callers stale, so the cache is kept apart for each state of the sources.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/*/*.py | cksum | cut -d' ' -f1)
 
@@ -20,8 +25,8 @@ demo: $(READY)  ## find planted anomalies and draw them: demo.png
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) lint  ## the whole suite but its slow part, compiled and (a core of it) in plain Python
-	$(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-append --cov-report=term --ignore=tests/unit/test_plots.py --ignore=tests/unit/test_hostile_names_in_plots.py tests/unit tests/property/test_reference.py tests/property/test_online.py
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term $(PLAIN)
 
 test-slow: $(READY)  ## the long statistical runs
 	$(BIN)/python -m pytest -n 2 -m slow

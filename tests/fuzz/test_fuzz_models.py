@@ -23,7 +23,7 @@ def good():
         return good_models(Path(folder))
 
 
-@settings(derandomize=False, database=None, print_blob=True, max_examples=600)  # other ones every time
+@settings(derandomize=False, database=None, print_blob=True, max_examples=300)  # other ones every time
 @given(seed=st.integers(0, 2**64 - 1))
 def test_a_file_with_changes_is_refused_or_works(seed):
     rng = random.Random(seed)

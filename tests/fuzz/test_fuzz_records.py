@@ -64,7 +64,7 @@ def written(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-@settings(derandomize=False, database=None, print_blob=True, max_examples=100)  # other ones every time
+@settings(derandomize=False, database=None, print_blob=True, max_examples=60)  # other ones every time
 @given(
     records=st.lists(lines, max_size=60),
     at_once=st.sampled_from([1, 5, 40]),
@@ -89,7 +89,7 @@ def test_no_record_stops_the_stream(records, at_once, shingle, labelled):
             assert read_model(folder / "models", key).n_seen_ > 0
 
 
-@settings(derandomize=False, database=None, print_blob=True, max_examples=40)
+@settings(derandomize=False, database=None, print_blob=True, max_examples=25)
 @given(records=st.lists(lines, max_size=60), at_once=st.sampled_from([1, 40]), labelled=st.booleans())
 def test_no_record_stops_the_events(records, at_once, labelled):
     with tempfile.TemporaryDirectory() as name:

@@ -95,7 +95,7 @@ def harm(path, how, what, value):
             file.execute("UPDATE notes SET text = ?", (text,))
 
 
-@settings(derandomize=False, database=None, print_blob=True, max_examples=250)  # other ones every time
+@settings(derandomize=False, database=None, print_blob=True, max_examples=150)  # other ones every time
 @given(done=statements | overwritten | cut | noted)
 def test_a_store_is_refused_by_name_or_goes_on(done):
     with tempfile.TemporaryDirectory() as name:
