@@ -444,6 +444,8 @@ def refusing_notes(name: str) -> Iterator[None]:
 def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
     name = os.fspath(path)
     refuse_irregular(name)
+    with open(name, "rb"):  # or SQLite would not say what is wrong with it
+        pass
     is_writable = os.access(name, os.W_OK) and os.access(os.path.dirname(os.path.abspath(name)), os.W_OK)
     with _telling(name):
         with closing(_connect(name, "ro")) as file:
