@@ -67,6 +67,7 @@ def test_a_plain_loop_scores_every_record(tmp_path):
     assert cli.first_line([*cli.PIPE, "krcf"], path.read_bytes()[: path.read_bytes().index(b"\n") + 1]).seconds > 0
 
 
+@pytest.mark.slow
 def test_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "QUICK", cli.Size(1, (150, 200), read=20_000, starts=1))
     monkeypatch.setattr(cli, "CASES", {"fields": (cli.DEFAULT,)})
