@@ -213,14 +213,18 @@ class Stock:
         fresh = f"{self._path}-fresh"
         self._copy_to(fresh)
         self._file.close()  # which would write to the files that have lost their names
+        self._go_on_with(fresh)
+        self._file.execute("COMMIT")
+        self._tell(f"{self._path!r} was deleted while in use: it was written again, with everything in it")
+
+    def _go_on_with(self, fresh: str) -> None:
+        """Put a new file in the place of the old one, which is closed, and open it with a transaction."""
         for name in (f"{self._path}-wal", f"{self._path}-shm"):  # they would be taken for those of the new file
             with suppress(FileNotFoundError):
                 os.remove(name)
         os.replace(fresh, self._path)
         self._file = self._kept.enter_context(closing(_open_to_write(self._path)))
-        self._file.execute("COMMIT")
         self._on_disk = _on_disk(self._path)
-        self._tell(f"{self._path!r} was deleted while in use: it was written again, with everything in it")
 
     def _copy_to(self, name: str) -> None:
         """Write all that was committed to a file of that name."""
@@ -266,12 +270,7 @@ class Stock:
         lost = _copy_readable(self._file, fresh)
         self._file.close()
         os.replace(self._path, kept)
-        for name in (f"{self._path}-wal", f"{self._path}-shm"):
-            with suppress(FileNotFoundError):
-                os.remove(name)
-        os.replace(fresh, self._path)
-        self._file = self._kept.enter_context(closing(_open_to_write(self._path)))
-        self._on_disk = _on_disk(self._path)
+        self._go_on_with(fresh)
         self._known = set(_keys_in(self._file)[0])
         names = ", ".join(repr(one) for one in sorted({key, *lost}))
         self._tell(
