@@ -304,7 +304,7 @@ def _measurable(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> A
     for start in range(0, len(given), n_rows):
         sizes = np.abs(given[start : start + n_rows])
         is_plain = not sizes.size or sizes.max() <= LARGEST  # which NaN is not
-        if not is_plain and not (allow_missing and not (sizes > LARGEST).any()):
+        if not is_plain and (not allow_missing or (sizes > LARGEST).any()):
             _refuse_extreme(estimator, given, allow_missing)
         is_tiny = (sizes < SMALLEST) & (sizes > 0)
         if is_tiny.any():
