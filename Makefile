@@ -4,19 +4,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-dev
 READY_BENCH := $(VENV)/.ready-bench
+READY_DOCS := $(VENV)/.ready-docs
 LOWEST := joblib==1.3.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotlib==3.8.* pandas==2.1.* polars==1.0.* \
 	scipy==1.13.* river==0.21.* pyod==2.0.* h5py==3.10.* pooch==1.8.* tqdm==4.60.* \
 	click==8.1.* orjson==3.10.* redis==5.0.* confluent-kafka==2.4.*
 
-# Tests of what is compiled, which also run in plain Python: there a debugger and the coverage see inside the kernels.
-PLAIN := tests/property/test_reference.py tests/property/test_online.py $(patsubst %,tests/unit/test_%.py,batch \
-	check_forest doubt estimators explain extremes false_alarms forget geometry lanes missing rng streaming \
-	worked_example young_streams)
+# Tests of kernels, which also run in plain Python: there a debugger and the coverage see inside.
+PLAIN := $(patsubst %,tests/property/test_%.py,reference online attribution marginal) \
+	$(patsubst %,tests/unit/test_%.py,geometry moments rng simd worked_example young_streams) \
+	$(patsubst %,tests/unit/test_explain.py::test_%,parts_are_those_of_a_plain_reading_of_the_rules \
+		counting_in_trees_is_counting_points) tests/benchmarks/test_pidforest.py
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Processes that tests start would otherwise read every source anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Editing a kernel can leave its cached callers stale, so the cache is kept apart for each state of the sources.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/*/*.py | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-slow test-lowest fuzz lint format bench bench-full bench-pages docs clean help
+.PHONY: demo test test-all test-lowest pytest warm fuzz lint format bench bench-full bench-pages docs figures clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
@@ -24,12 +30,20 @@ help:  ## this list
 demo: $(READY)  ## find planted anomalies and draw them: demo.png
 	@$(BIN)/python examples/demo.py
 
-test: $(READY) lint  ## the whole suite but its slow part, compiled and (a core of it) in plain Python
-	$(BIN)/python -m pytest -n 2 -m "not slow"
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not slow" --cov --cov-report=term $(PLAIN)
+test: lint warm  ## what every change must pass, in minutes; kernels also in plain Python
+	@$(MAKE) --no-print-directory pytest
 
-test-slow: $(READY)  ## the long statistical runs
-	$(BIN)/python -m pytest -n 2 -m slow
+test-all: export HYPOTHESIS_PROFILE := full
+test-all: lint warm docs  ## everything, for the night: with the slow tests, more examples and the site
+	@$(MAKE) --no-print-directory pytest WHICH=
+
+WHICH := -m "not slow"
+pytest: $(READY)
+	$(PYTEST) $(WHICH)
+	NUMBA_DISABLE_JIT=1 $(PYTEST) -m "not slow" --cov --cov-report=term $(PLAIN)
+
+warm: $(READY)  # compile all kernels once, on all cores, before the processes that run the tests need them
+	$(BIN)/polyaforest warmup
 
 test-lowest:  ## the tests with the oldest versions of what the package depends on
 	$(PYTHON) -m venv .venv-lowest
@@ -45,6 +59,7 @@ lint: $(READY)  ## style, types, and the direction of dependencies
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/private_access.py
 
 format: $(READY)  ## mend what can be mended
 	$(BIN)/ruff check --fix .
@@ -57,6 +72,7 @@ bench: $(READY_BENCH)  ## a quick part of every benchmark, in minutes; files and
 	$(BIN)/python benchmarks/toy.py --quick
 	$(BIN)/python benchmarks/missing.py --quick
 	$(BIN)/python benchmarks/density.py --quick
+	$(BIN)/python benchmarks/thresholds.py --quick
 	$(BIN)/python benchmarks/nab.py --quick
 	$(BIN)/python benchmarks/explanations.py --quick
 	$(BIN)/python benchmarks/cli.py --quick
@@ -66,6 +82,7 @@ bench-full: $(READY_BENCH)  ## every table and figure from nothing but the data,
 	$(BIN)/python benchmarks/nab.py & $(BIN)/python benchmarks/toy.py & $(BIN)/python benchmarks/density.py & wait
 	$(BIN)/python benchmarks/ranks.py
 	$(BIN)/python benchmarks/missing.py
+	$(BIN)/python benchmarks/thresholds.py
 	$(BIN)/python benchmarks/runtime.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/startup.py
@@ -82,23 +99,31 @@ bench-pages: $(READY_BENCH)  ## fill the pages of docs/benchmarks from benchmark
 	$(BIN)/python benchmarks/toy.py --render
 	$(BIN)/python benchmarks/missing.py --render
 	$(BIN)/python benchmarks/density.py --render
+	$(BIN)/python benchmarks/thresholds.py --render
 	$(BIN)/python benchmarks/explanations.py --render
 	$(BIN)/python benchmarks/cli.py --render
 
-docs: $(READY)  ## draw the figures of the docs again
+docs: $(READY_DOCS)  ## build the site into site/; a broken link or an undocumented public name fails
+	$(BIN)/python -m pytest -q tests/e2e/test_docs.py -k public_name
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+figures: $(READY)  ## draw the figures of the docs again, and write the page of the command line
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/gallery.py
 	$(BIN)/python docs/make_cli.py
-	@$(BIN)/python examples/demo.py docs/images/demo.png
 
 clean:
-	rm -rf $(VENV) .venv-lowest .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage demo.png
+	rm -rf $(VENV) .venv-lowest .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage demo.png site
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(READY): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[dev]"
+	@touch $@
+
+$(READY_DOCS): $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[dev,docs]"
 	@touch $@
 
 $(READY_BENCH): $(READY)

@@ -13,7 +13,7 @@ SCRATCH = Path(__file__).parents[1] / ".cache" / "benchmarks"
 
 
 def scratch(name: str) -> Path:
-    """A place with fresh copies of the pages, where a quick run can leave what it finds and draws."""
+    """Return a place with fresh copies of the pages, where a quick run can leave what it finds and draws."""
     place = SCRATCH / name
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(PAGES, place)
@@ -33,6 +33,6 @@ def fill(page: str, block: str, text: str, directory: Path = PAGES) -> None:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)

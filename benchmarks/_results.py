@@ -50,7 +50,7 @@ class Results:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file; lines that begin with # are remarks."""
+    """Return the rows of a CSV file; lines that begin with # are remarks."""
     with path.open(newline="") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 

@@ -110,7 +110,7 @@ def _report(sender: Connection, method: Method, X: np.ndarray, y: np.ndarray, se
 
 
 def failure(reason: str) -> dict[str, Any]:
-    """What is written where nothing could be measured."""
+    """Return what is written where nothing could be measured."""
     return {"auc": "", "ap": "", "seconds": "", "reason": " ".join(reason.split())[:200]}
 
 
@@ -149,7 +149,7 @@ def load_sets(names: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def frame(rows: Iterable[Mapping[str, str]], measure: str = "auc") -> pd.DataFrame:
-    """A measure with a row for each data set and seed and a column for each method; NaN where there is none."""
+    """Return a measure with a row for each data set and seed and a column for each method; NaN where there is none."""
     long = pd.DataFrame(rows)
     long[measure] = pd.to_numeric(long[measure])
     wide = long.astype({"seed": int}).pivot(index=["data", "seed"], columns="method", values=measure)
@@ -229,7 +229,7 @@ def means(values: pd.DataFrame, methods: Iterable[str]) -> str:
 
 
 def classical(auc: pd.DataFrame) -> str:
-    """The methods that are not forests, beside the paper's figures for them, and which headings those fit best."""
+    """Compare methods that are not forests with the paper's figures for them, and find the headings that fit best."""
     mean = per_set(auc[[method for method in paper.CLASSICAL_METHODS if method in auc]])
     mean = mean.reindex(index=list(paper.CLASSICAL), columns=list(paper.CLASSICAL_METHODS))
     header, rows = ["data set"], [[marked(name)] for name in paper.CLASSICAL]
@@ -277,7 +277,7 @@ def peers(auc: pd.DataFrame, ap: pd.DataFrame) -> str:
 
 
 def unfinished(rows: Iterable[Mapping[str, str]]) -> str:
-    """What took too long or failed, and why."""
+    """Return what took too long or failed, and why."""
     reasons = {(row["method"], row["data"]): row["reason"] for row in rows if row["reason"] and row["seed"] == "0"}
     if not reasons:
         return "Every method finished on every data set."
@@ -302,17 +302,17 @@ def is_best(mean: pd.DataFrame) -> pd.DataFrame:
 
 
 def marked(name: str) -> str:
-    """The name of a data set, with a mark where there is a remark on it."""
+    """Return the name of a data set, with a mark where there is a remark on it."""
     return f"{name}[^{name}]" if name in paper.REMARKS else name
 
 
 def titled(method: str) -> str:
-    """The name of a method as a heading."""
+    """Return the name of a method as a heading."""
     return method.replace(" paper", ", paper's setting")
 
 
 def in_bold(mean: pd.DataFrame, name: str, method: str, sd: float = np.nan) -> str:
-    """A mean (± a standard deviation), bold where it is the best of its row; a dash where there is none."""
+    """Return a mean (± a standard deviation), bold where it is the best of its row; a dash where there is none."""
     value = mean.loc[name, method]
     if np.isnan(value):
         return "–"

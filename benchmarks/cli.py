@@ -94,7 +94,7 @@ class Size:
     starts: int = 9
 
     def of(self, method: str) -> tuple[int, ...]:
-        """Records for a method, fewer for the slow."""
+        """Return the number of records for a method, fewer for slow ones."""
         return {RIVER_MANY: self.of_slow, "krcf": self.of_slow, "rrcf": self.of_rrcf}.get(method, self.records)
 
 
@@ -126,7 +126,7 @@ def write_records(path: Path, n_rows: int, n_features: int = FEATURES, n_keys: i
 
 
 def write_csv(path: Path, n_rows: int) -> Path:
-    """A table with a header."""
+    """Return a table with a header."""
     with path.open("w") as file:
         file.write(",".join(f"f{i}" for i in range(FEATURES)) + "\n")
         for rows in blocks(n_rows, FEATURES):
@@ -170,7 +170,7 @@ def one_core() -> Iterator[None]:
 
 
 def ended(process: subprocess.Popen[Any], start: float, errors: Any) -> Spent:
-    """What a process took, once it has ended well."""
+    """Return what a process took, once it has ended well."""
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -227,7 +227,7 @@ def read_file(program: str, path: Path, n_rows: int) -> Spent:
 
 
 def usable() -> list[str]:
-    """The methods whose libraries are installed."""
+    """Return the methods whose libraries are installed."""
     return [name for name, command in METHODS.items() if command[:2] != PIPE or find_spec(command[2])]
 
 
@@ -262,13 +262,13 @@ def key_tasks(size: Size, place: Path) -> list[Task]:
     for records in size.of_keys:
         path = write_records(place / f"keys-{records}.jsonl", records, n_keys=size.keys)
         for method, megabytes in BUDGETS.items():
-            command = [*WATCH, "--key", "host", "--memory", megabytes]
+            command = [*WATCH, "--by", "host", "--memory", megabytes]
             tasks.append(Task("keys", f"{size.keys} keys", method, records, partial(run, command, path)))
     return tasks
 
 
 def read_tasks(size: Size, place: Path) -> list[Task]:
-    """A CSV file, read by us and by polars alone."""
+    """Return a CSV file, read by us and by polars alone."""
     path = write_csv(place / f"read-{size.read}.csv", size.read)
     return [
         Task("read", "csv", method, size.read, partial(read_file, program, path, size.read))
@@ -328,12 +328,12 @@ def compile_all(size: Size) -> None:
 
 
 def picked(rows: Rows, column: str, **wanted: Any) -> list[float]:
-    """The values of a column in the rows that match, in the order of the rounds."""
+    """Return the values of a column in the rows that match, in the order of the rounds."""
     return [float(row[column]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
 
 
 def rate(rows: Rows, **wanted: Any) -> float:
-    """Records per second of processor time, beyond what the shorter run took; by the median round."""
+    """Return records per second of processor time beyond the shorter run; by the median round."""
     few, many = sorted({int(value) for value in picked(rows, "records", **wanted)})
     short, long = (picked(rows, "cpu_seconds", records=records, **wanted) for records in (few, many))
     spent = median(b - a for a, b in zip(short, long, strict=True))
@@ -341,7 +341,7 @@ def rate(rows: Rows, **wanted: Any) -> float:
 
 
 def measured(rows: Rows, **wanted: Any) -> list[str]:
-    """The methods that the file has, in its order."""
+    """Return the methods that the file has, in its order."""
     return list(dict.fromkeys(row["method"] for row in rows if all(row[key] == wanted[key] for key in wanted)))
 
 
@@ -351,7 +351,7 @@ def times(ratio: float) -> str:
 
 
 def watch_table(rows: Rows) -> str:
-    """Records per second, with ours over each of them in brackets."""
+    """Return records per second, with our ratio to each in brackets."""
     rates = {
         (case, method): rate(rows, part="watch", case=case, method=method)
         for case in CASES
@@ -380,7 +380,7 @@ def first_table(rows: Rows) -> str:
 
 
 def keys_table(rows: Rows) -> str:
-    """Records per second and memory with many keys."""
+    """Return records per second and memory with many keys."""
     lines = []
     for method in measured(rows, part="keys"):
         peak = max(picked(rows, "peak_mb", part="keys", method=method))

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from _pages import IMAGES, PAGES, fill, scratch, table
 from _results import RESULTS, Results
-from polyaforest import BatchMPF, StreamingMPF
+from polyaforest import BatchMPF, StreamingMPF, Tree
 
 Array = np.ndarray
 Estimator = Callable[[Array, Array, int], Array]  # of rows, places and a seed: the density at the places
@@ -54,7 +54,7 @@ class Mixture(NamedTuple):
     covariances: Array  # (K, D, D)
 
     def density(self, places: Array) -> Array:
-        """The density at every place."""
+        """Return the density at every place."""
         parts = zip(self.weights, self.means, self.covariances, strict=True)
         return sum(weight * multivariate_normal(*normal).pdf(places) for weight, *normal in parts)
 
@@ -72,7 +72,7 @@ class Mixture(NamedTuple):
 
 
 def mixture(*parts: tuple[float, Any, Any]) -> Mixture:
-    """A mixture of parts that are a weight, a mean and a covariance each."""
+    """Return a mixture of parts that are a weight, a mean and a covariance each."""
     return Mixture(*(np.array(column, dtype=float) for column in zip(*parts, strict=True)))
 
 
@@ -89,12 +89,12 @@ DENSITIES = {
 
 
 def forest(X: Array, places: Array, seed: int, *, detector: type, **parameters: Any) -> Array:
-    """The density of one of our forests."""
+    """Return the density of one of our forests."""
     return np.exp(detector(random_state=seed, **parameters).fit(X).log_density(places))
 
 
 def kernel_view(X: Array, places: Array, seed: int) -> Array:
-    """The mass of Mondrian cells at a fixed lifetime, divided by the volume of the Laplace kernel that they stand for.
+    """Divide the mass of Mondrian cells at a fixed lifetime by the volume of the Laplace kernel that they stand for.
 
     Features are weighted by one over the kernel's width, so that the lifetime is 1. The width is Silverman's for the
     normal kernel, turned into the Laplace kernel's by what makes their asymptotic errors equal: its roughness is 1/4
@@ -103,7 +103,8 @@ def kernel_view(X: Array, places: Array, seed: int) -> Array:
     n_features = X.shape[1]
     ratio = (np.sqrt(np.pi) / 2) ** n_features / 4
     weights = 1 / (silverman(X) * ratio ** (1 / (n_features + 4)))
-    grown = StreamingMPF(feature_weights=weights, max_samples=None, lifetime=1.0, random_state=seed).fit(X)
+    tree = Tree(feature_weights=weights, lifetime=1.0)
+    grown = StreamingMPF(window=len(X), max_samples=None, tree=tree, random_state=seed).fit(X)
     return grown.mass(places, lifetime=1.0) * np.prod(weights / 2)
 
 
@@ -114,19 +115,19 @@ def kernel_density(X: Array, places: Array, seed: int) -> Array:
 
 
 def silverman(X: Array) -> Array:
-    """The width of a normal kernel along each feature by Silverman's rule, with his robust measure of spread."""
+    """Return the width of a normal kernel along each feature by Silverman's rule, with his robust measure of spread."""
     n_rows, n_features = X.shape
     spread = np.minimum(X.std(axis=0), interquartile(X) / 1.349)
     return spread * (n_rows * (n_features + 2) / 4) ** (-1 / (n_features + 4))
 
 
 def interquartile(X: Array) -> Array:
-    """The distance between the quartiles of each feature."""
+    """Return the distance between the quartiles of each feature."""
     return np.subtract(*np.quantile(X, [0.75, 0.25], axis=0))
 
 
 def histogram(X: Array, places: Array, seed: int) -> Array:
-    """A histogram from the least to the largest value with bins by `bin_edges`, and 0 beyond."""
+    """Return a histogram from the least to the largest value with bins by `bin_edges`, and 0 beyond."""
     edges = bin_edges(X)
     heights = np.pad(np.histogramdd(X, edges, density=True)[0], 1)
     bins = [np.searchsorted(axis, values, side="right") for axis, values in zip(edges, places.T, strict=True)]
@@ -142,8 +143,8 @@ def bin_edges(X: Array) -> list[Array]:
     return [np.linspace(*ends) for ends in zip(low, high, n_bins + 1, strict=True)]
 
 
-DEEP = {"max_samples": None, "max_depth": 15, "prior_strength": 0.1, "feature_weights": None}
-FINE = {"max_depth": 12, "prior_strength": 0.1, "feature_weights": None}
+DEEP = {"window": None, "tree": Tree(max_depth=15, prior_strength=0.1, feature_weights=None)}
+FINE = {"tree": Tree(max_depth=12, prior_strength=0.1, feature_weights=None)}
 OURS: dict[str, Estimator] = {
     "sMPF": partial(forest, detector=StreamingMPF),
     "sMPF for densities": partial(forest, detector=StreamingMPF, **DEEP),
@@ -169,14 +170,14 @@ class Grid(NamedTuple):
 
 
 def grid(box: Array, n_steps: int) -> Grid:
-    """A grid with so many cells along each axis, the last axis fastest."""
+    """Return a grid with so many cells along each axis, the last axis fastest."""
     sides = (box[1] - box[0]) / n_steps
     axes = [low + side * (np.arange(n_steps) + 0.5) for low, side in zip(box[0], sides, strict=True)]
     return Grid(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes)), float(np.prod(sides)))
 
 
 def squared_error(truth: Array, estimate: Array, over: Grid) -> float:
-    """The integrated squared error."""
+    """Return the integrated squared error."""
     return over.integral((truth - estimate) ** 2)
 
 
@@ -206,7 +207,7 @@ def measure(density: Mixture, estimator: Estimator, n: int, seed: int) -> dict[s
 
 
 def sampled(density: Mixture, n: int, seed: int) -> Array:
-    """The sample of a size and a seed, the same for all estimators."""
+    """Return the sample of a size and a seed, the same for all estimators."""
     return density.sample(n, np.random.default_rng([seed, n]))
 
 
@@ -223,12 +224,12 @@ def run(results: Results, densities: Iterable[str], sizes: Iterable[int], n_seed
 
 
 def picked(rows: Iterable[Mapping[str, str]], column: str, **wanted: Any) -> list[float]:
-    """A column of the rows that have these values."""
+    """Return a column of the rows that have these values."""
     return [float(row[column]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
 
 
 def present(rows: Sequence[Mapping[str, str]], column: str, order: Iterable[Any]) -> list[Any]:
-    """What of `order` the rows have in a column."""
+    """Return what of `order` the rows have in a column."""
     found = {row[column] for row in rows}
     return [value for value in order if str(value) in found]
 
@@ -306,7 +307,7 @@ PANELS = (
 
 
 def draw_curves(n: int) -> plt.Figure:
-    """The two densities of one variable, and what the estimators make of one sample."""
+    """Return the two densities of one variable, and what the estimators make of one sample."""
     figure, axes = plt.subplots(2, 3, figsize=(11.5, 5.6), layout="constrained", sharex="row", sharey="row")
     for row, name in zip(axes, ("normal", "mixture"), strict=True):
         density = DENSITIES[name]
@@ -329,7 +330,7 @@ def draw_curves(n: int) -> plt.Figure:
 
 
 def draw_planes(n: int) -> plt.Figure:
-    """The two densities in the plane, and what the estimators make of one sample, on one scale of colours each."""
+    """Draw the two densities in the plane, and the estimates from one sample, on one scale of colours each."""
     figure, axes = plt.subplots(4, 4, figsize=(11.0, 11.4), layout="constrained")
     shades = mpl.colormaps["cividis"].resampled(40)  # steps compress far better than a smooth scale
     for views, name in zip((axes[:2], axes[2:]), ("bivariate normal", "bivariate mixture"), strict=True):

@@ -56,7 +56,7 @@ class Fitted(NamedTuple):
 
 
 def oddness(detector: Any) -> Callable[[Array], Array]:
-    """The scores of a detector, higher for anomalies."""
+    """Return the scores of a detector, higher for anomalies."""
     return lambda rows: -detector.score_samples(rows)
 
 
@@ -92,14 +92,14 @@ def random_cuts(X: Array, seed: int, *, library: str) -> Fitted:
 
 
 def krcf(n_features: int, seed: int) -> Any:
-    """An empty forest of the `krcf` library."""
+    """Return an empty forest of the `krcf` library."""
     size = {"num_trees": N_TREES, "sample_size": TREE_SIZE, "output_after": 1, "random_seed": seed}
     shape = {"dimensions": n_features, "shingle_size": 1, "internal_shingling": False}
     return import_module("krcf").RandomCutForest({**shape, **size, "parallel_execution_enabled": False})
 
 
 def rcf3(n_features: int, seed: int) -> Any:
-    """An empty forest of the `rcf3` library."""
+    """Return an empty forest of the `rcf3` library."""
     size = {"num_trees": N_TREES, "capacity": TREE_SIZE, "output_after": 1, "seed": seed}
     return import_module("rcf3").Forest(input_dim=n_features, internal_shingling=False, **size)
 
@@ -153,7 +153,7 @@ class Scaler:
         self.deviation = np.where(deviation > 0, deviation, 1.0)
 
     def __call__(self, rows: Array) -> Array:
-        """The rows in these units."""
+        """Return the rows in these units."""
         return (rows - self.mean) / self.deviation
 
 
@@ -245,7 +245,7 @@ def ranked(blame: Array, seed: int = 0) -> Array:
 
 
 def precision(guilty: Array, order: Array) -> float:
-    """The share of guilty features among the first, as many as are guilty; the mean over rows."""
+    """Return the share of guilty features among the first, as many as are guilty; the mean over rows."""
     n_guilty = guilty.sum(axis=1)
     is_first = np.arange(guilty.shape[1]) < n_guilty[:, None]
     found = (np.take_along_axis(guilty, order, axis=1) & is_first).sum(axis=1)
@@ -286,7 +286,7 @@ class Judge:
         }
 
     def scores(self, rows: Array) -> dict[str, Array]:
-        """The mean distance to the nearest normal rows, and the local outlier factor among them."""
+        """Return the mean distance to the nearest normal rows, and the local outlier factor among them."""
         scaled = self.scaler(rows)
         return {
             "knn": self.neighbours.kneighbors(scaled)[0].mean(axis=1),
@@ -323,7 +323,7 @@ def make_trial(X: Array, y: Array, seed: int) -> Trial:
 
 
 def repaired(trial: Trial, order: Array, n_masked: int, repair: str) -> Array:
-    """The rows with the first features of `order` replaced: by the medians of the normal rows, or by the values of the
+    """Replace the first features of `order` in rows: by the medians of the normal rows, or by the values of the
     normal row that is nearest in the features that stay.
     """
     masked = np.zeros(order.shape, bool)
@@ -336,7 +336,7 @@ def repaired(trial: Trial, order: Array, n_masked: int, repair: str) -> Array:
 
 
 def recovery(before: Array, after: Array, usual: float) -> float:
-    """The share of what was odd about rows that is gone: 1 for all of it, negative where they became odder.
+    """Return the share of what was odd about rows that is gone: 1 for all of it, negative where they became odder.
 
     Rows that the judge did not find odder than the usual have nothing to lose and are left out.
     """
@@ -346,7 +346,7 @@ def recovery(before: Array, after: Array, usual: float) -> float:
 
 
 def share_odder(scores: Array, among: Array) -> float:
-    """The mean share of `among` that is odder than, or as odd as, a row with one of these scores."""
+    """Return the mean share of `among` that is odder than, or as odd as, a row with one of these scores."""
     ranks = np.searchsorted(np.sort(among), scores, side="left")
     return float(1.0 - ranks.mean() / len(among))
 
@@ -414,7 +414,7 @@ def run_time(results: Results, names: Sequence[str], n_batch: int) -> None:
 
 
 def processor_seconds(blame: Callable[[Array], Array], batches: Iterable[Array]) -> float:
-    """What it takes to explain some batches of rows, a call for each."""
+    """Return what it takes to explain some batches of rows, a call for each."""
     start = time.process_time()
     for rows in batches:
         blame(rows)
@@ -425,7 +425,7 @@ def processor_seconds(blame: Callable[[Array], Array], batches: Iterable[Array])
 
 
 def picked(rows: Iterable[Mapping[str, str]], column: str, **wanted: Any) -> list[float]:
-    """A column of the rows that have these values."""
+    """Return a column of the rows that have these values."""
     return [float(row[column]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
 
 
@@ -436,7 +436,7 @@ def present(rows: Rows, column: str, known: Iterable[Any]) -> list[Any]:
 
 
 def line(label: Sequence[object], values: Sequence[float], form: str = "{:.2f}", *, best: Any = max) -> list[object]:
-    """A line of a table, its best figure in bold."""
+    """Return a line of a table, its best figure in bold."""
     texts = [form.format(value) for value in values]
     top = form.format(best(values))
     return [*label, *(f"**{text}**" if text == top else text for text in texts)]
@@ -479,7 +479,7 @@ def masking_table(rows: Rows) -> str:
 
 
 def own_table(rows: Rows) -> str:
-    """The share of all rows that a method finds as odd as the rows explained, before and after repair."""
+    """Return the share of all rows that a method finds as odd as the rows explained, before and after repair."""
     names, sets = present(rows, "method", METHODS), present(rows, "data", TABLES)
     words = {"start": "none yet", **{repair: repair for repair in REPAIRS}}
     lines = [
@@ -490,7 +490,7 @@ def own_table(rows: Rows) -> str:
 
 
 def set_means(rows: Rows, column: str, name: str, sets: Iterable[str]) -> list[float]:
-    """The mean over seeds of a column, by set."""
+    """Return the mean over seeds of a column, by set."""
     return [mean(picked(rows, column, method=name, data=data)) for data in sets]
 
 
@@ -502,7 +502,7 @@ def ahead(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 
 def sets_table(rows: Rows) -> str:
-    """The recovery that nearest neighbours see, with values of the nearest normal row, set by set."""
+    """Return the recovery that nearest neighbours see, with values of the nearest normal row, set by set."""
     names = present(rows, "method", METHODS)
     lines = []
     for data in present(rows, "data", TABLES):
@@ -524,7 +524,7 @@ def time_table(rows: Rows) -> str:
 
 
 def short(value: float) -> str:
-    """A number in about two figures."""
+    """Return a number in about two figures."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 

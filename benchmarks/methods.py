@@ -19,7 +19,7 @@ from sklearn.neighbors import LocalOutlierFactor
 from sklearn.preprocessing import minmax_scale, scale
 from sklearn.svm import OneClassSVM
 
-from polyaforest import BatchMPF, StreamingMPF
+from polyaforest import BatchMPF, StreamingMPF, Tree
 
 Array = np.ndarray
 Method = Callable[[Array, int], Array]
@@ -50,11 +50,8 @@ FCF: dict[str, Any] = {
 # The paper's own forests: 100 trees, here as by default. It does not say which prior strength it used: of 0.0001 to 1,
 # small ones fit its figures best, and below 0.001 nothing changes.
 PAPER: dict[str, Any] = {
-    "max_depth": 10,
-    "feature_weights": None,
-    "score": "mass",
-    "domain": "data",
-    "prior_strength": 0.001,
+    "tree": Tree(max_depth=10, feature_weights=None, domain="data", prior_strength=0.001),
+    "score_type": "mass",
 }
 
 
@@ -121,7 +118,7 @@ def extended_isolation_forest(X: Array, seed: int) -> Array:
 
 
 def narrowed(method: Method) -> Method:
-    """The method, with features scaled into [0, 1] where there are many."""
+    """Return the method, with features scaled into [0, 1] where there are many."""
 
     def scaled(X: Array, seed: int) -> Array:
         return method(minmax_scale(X) if X.shape[1] >= MANY_FEATURES else X, seed)
@@ -133,7 +130,7 @@ OURS: dict[str, Method] = {
     "bMPF": batch_forest,
     "sMPF": streaming_forest,
     "bMPF paper": narrowed(partial(batch_forest, **PAPER)),
-    "sMPF paper": narrowed(partial(streaming_forest, max_samples=None, **PAPER)),
+    "sMPF paper": narrowed(partial(streaming_forest, window=None, **PAPER)),
 }
 FORESTS: dict[str, Method] = {
     "iForest": narrowed(isolation_forest),

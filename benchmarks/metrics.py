@@ -8,17 +8,17 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 
 def auc(y: ArrayLike, score: ArrayLike) -> float:
-    """The area under the ROC curve: the chance that an anomaly scores higher than a normal row."""
+    """Return the area under the ROC curve: the chance that an anomaly scores higher than a normal row."""
     return float(roc_auc_score(y, score))
 
 
 def average_precision(y: ArrayLike, score: ArrayLike) -> float:
-    """The mean precision over the ranks at which an anomaly is found."""
+    """Return the mean precision over the ranks at which an anomaly is found."""
     return float(average_precision_score(y, score))
 
 
 def auprg(y: ArrayLike, score: ArrayLike) -> float:
-    """The area under the precision-recall-gain curve (Flach and Kull, 2015), over recall gains from 0 to 1.
+    """Return the area under the precision-recall-gain curve (Flach and Kull, 2015), over recall gains from 0 to 1.
 
     A perfect ranking has area 1, and a score that is the same for all rows has area 0. A gain sets precision and recall
     against calling every row an anomaly, whose precision is the share π of anomalies, on a harmonic scale:

@@ -143,14 +143,14 @@ TASKS = {"detect": (DETECTED, DETECTORS), "impute": (FILLED, IMPUTERS)}
 
 
 def mask(X: Array, rate: int, rng: np.random.Generator) -> Array:
-    """A copy of rows with a share of their values hidden at random; every column keeps at least one."""
+    """Return a copy of rows with a share of their values hidden at random; every column keeps at least one."""
     hidden = rng.random(X.shape) < rate / 100
     hidden[0, hidden.all(axis=0)] = False
     return np.where(hidden, np.nan, X)
 
 
 def hide_columns(X: Array, rate: int, rng: np.random.Generator) -> Array:
-    """A copy of rows that all lack the same share of columns, at least one."""
+    """Return a copy of rows that all lack the same share of columns, at least one."""
     gappy = X.copy()
     gappy[:, rng.permutation(X.shape[1])[: max(round(rate / 100 * X.shape[1]), 1)]] = np.nan
     return gappy
@@ -213,7 +213,7 @@ def run(results: Results, tasks: Iterable[Task]) -> None:
 
 
 def picked(rows: Iterable[Mapping[str, str]], **wanted: Any) -> list[float]:
-    """The values of the rows that match."""
+    """Return the values of the rows that match."""
     return [float(row["value"]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
 
 
@@ -253,7 +253,7 @@ def sets_table(
 
 
 def emphasised(value: float, best: float) -> str:
-    """A figure, bold where it is the best."""
+    """Return a figure, bold where it is the best."""
     return f"**{value:.3f}**" if round(value, 3) == best else f"{value:.3f}"
 
 

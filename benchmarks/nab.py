@@ -86,7 +86,7 @@ def ours(rows: Array, setting: Setting) -> Array:
         n_estimators=setting.trees,
         window=setting.window,
         max_samples=None,
-        score=score,
+        score_type=score,
         random_state=setting.seed,
         n_jobs=1,
     )
@@ -97,7 +97,7 @@ def ours(rows: Array, setting: Setting) -> Array:
 
 
 def krcf(rows: Array, setting: Setting) -> Array:
-    """The Rust port of Amazon's random cut forest; each tree holds a sample of the stream in which old points fade."""
+    """Run the Rust port of Amazon's random cut forest; each tree samples the stream, with old points fading."""
     shape = {"dimensions": rows.shape[1], "shingle_size": 1, "internal_shingling": False}
     size = {"num_trees": setting.trees, "sample_size": setting.window, "random_seed": setting.seed}
     forest = import_module("krcf").RandomCutForest({**shape, **size, "parallel_execution_enabled": False})
@@ -134,7 +134,7 @@ def chance(rows: Array, setting: Setting) -> Array:
 
 
 def score_then_learn(rows: Iterable[Any], score: Callable[[Any], float], learn: Callable[[Any], object]) -> Array:
-    """The prequential loop of a detector that takes one row at a time."""
+    """Return the prequential loop of a detector that takes one row at a time."""
     scores = []
     for row in rows:
         scores.append(score(row))
@@ -164,7 +164,7 @@ DETECTORS = {
 
 
 def scores_of(series: Series, setting: Setting, cache: Path) -> Array:
-    """The raw scores of a series, one per point, from the cache if they are there."""
+    """Return the raw scores of a series, one per point, from the cache if they are there."""
     file = cache / setting.folder / f"{series.name.replace('/', '-')}.npy"
     if file.exists():
         return np.load(file)
@@ -180,7 +180,7 @@ def scores_of(series: Series, setting: Setting, cache: Path) -> Array:
 
 
 def running_mean(values: Array, span: int) -> Array:
-    """The mean of the last `span` values up to each, or of as many as there are."""
+    """Return the mean of the last `span` values up to each, or of as many as there are."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(ends - span, 0)
@@ -311,7 +311,7 @@ class Bench:
                 self.tuning.add({**columns, **processing._asdict(), "score": outcome.score})
 
     def trials(self, detector: str) -> list[Trial]:
-        """What has been tried with a detector."""
+        """Return what has been tried with a detector."""
         return [trial_of(row) for row in self.tuning if row["detector"] == detector]
 
     # ---- the report --------------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ class Bench:
                 self._add_series({"detector": detector, "seed": seed}, scores, processed)
 
     def _add_totals(self, columns: dict[str, Any], processed: dict[str, Array]) -> None:
-        """The benchmark's scores of each half under each profile."""
+        """Return the benchmark's scores of each half under each profile."""
         for profile_name, profile in PROFILES.items():
             learned = None
             for half, members in self.halves.items():
@@ -361,20 +361,20 @@ class Bench:
 
 
 def ranking(scores: Array, label: Array) -> float | str:
-    """The area under the ROC curve after the probation; empty for a series that has no window there."""
+    """Return the area under the ROC curve after the probation; empty for a series that has no window there."""
     start = probation(len(label))
     is_anomaly = label[start:] != 0
     return float(roc_auc_score(is_anomaly, scores[start:])) if is_anomaly.any() and not is_anomaly.all() else ""
 
 
 def trial_of(row: dict[str, str]) -> Trial:
-    """A row of results/nab-tuning.csv."""
+    """Return a row of results/nab-tuning.csv."""
     setting = Setting(row["detector"], row["variant"], int(row["shingle"]), int(row["window"]), TUNING_TREES)
     return Trial(setting, Processing(row["conversion"], int(row["hush"])), float(row["score"]))
 
 
 def choices(trials: Iterable[Trial]) -> dict[str, Trial]:
-    """The best trial with raw scores, and the best of all; of equals, the first tried."""
+    """Return the best trial with raw scores, and the best of all; of equals, the first tried."""
     trials = list(trials)
     raw = [trial for trial in trials if trial.processing == RAW]
     return {name: max(group, key=lambda trial: trial.score) for name, group in (("raw", raw), ("processed", trials))}
@@ -390,12 +390,12 @@ def average(values: Iterable[float]) -> str:
 
 
 def picked(rows: Iterable[dict[str, str]], column: str, **wanted: str) -> list[float]:
-    """A column of the rows that have these values."""
+    """Return a column of the rows that have these values."""
     return [float(row[column]) for row in rows if all(row[key] == value for key, value in wanted.items())]
 
 
 def totals_table(rows: Sequence[dict[str, str]], scores: str) -> str:
-    """The benchmark's scores of all detectors, by half for the standard profile, and of all series for the others."""
+    """Return NAB's scores of all detectors, by half for the standard profile, of all series for the others."""
     header = ["", "reported half", "reported half, threshold of the tuning half", "all 58", *list(PROFILES)[1:]]
 
     def line(detector: str) -> list[str]:
@@ -409,7 +409,7 @@ def totals_table(rows: Sequence[dict[str, str]], scores: str) -> str:
 
 
 def choices_table(trials: dict[str, list[Trial]]) -> str:
-    """What each detector was found to do best with on the tuning half."""
+    """Return what each detector was found to do best with on the tuning half."""
     header = ["", "scores", "shingle", "window or sample", "variant", "conversion", "hush", "tuning half"]
     rows = []
     for detector, tried in trials.items():
@@ -420,7 +420,7 @@ def choices_table(trials: dict[str, list[Trial]]) -> str:
 
 
 def series_table(rows: Sequence[dict[str, str]]) -> str:
-    """What the detectors find on all series, and how they rank points, in the mean over seeds."""
+    """Return what the detectors find on all series, and how they rank points, in the mean over seeds."""
     detectors = [name for name in DETECTORS if any(row["detector"] == name for row in rows)]
 
     def line(detector: str) -> list[str]:
@@ -475,7 +475,7 @@ def draw(bench: Bench, file: Path) -> None:
 
 
 def gathered(axes: Iterable[Any]) -> tuple[list[Any], list[str]]:
-    """The legend entries of several axes."""
+    """Return the legend entries of several axes."""
     pairs = [axis.get_legend_handles_labels() for axis in axes]
     return [handle for handles, _ in pairs for handle in handles], [text for _, texts in pairs for text in texts]
 

@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
 
 def scaled_sigmoid(position: Array | float) -> Array:
-    """What a detection is worth by its place, in window widths from the window's right edge: 1 before it, -1 behind."""
+    """Return the worth of a detection by its place, in window widths from the right edge: 1 before it, -1 behind."""
     place = np.asarray(position, dtype=float)
     return np.where(place >= FAR, -1.0, 2.0 / (1.0 + np.exp(STEEPNESS * np.minimum(place, FAR))) - 1.0)
 
@@ -70,7 +70,7 @@ class Worth(NamedTuple):
 
 
 def worth_of(label: Array) -> Worth:
-    """The worth of every point, those of the probation included."""
+    """Return the worth of every point, those of the probation included."""
     value, window = np.full(len(label), -1.0), np.full(len(label), OUTSIDE)
     for number, (first, last) in enumerate(windows_of(label)):
         width = last - first + 1
@@ -102,13 +102,13 @@ class Corpus:
         self.value, self.window, self.n_windows = np.concatenate(values), np.concatenate(windows), n_windows
 
     def scored(self, scores: Sequence[Array]) -> Array:
-        """The scores that count, one series after another."""
+        """Return the scores that count, one series after another."""
         if [len(score) for score in scores] != self.lengths:
             raise ValueError("every point of every series needs a score")
         return np.concatenate([score[start:] for score, start in zip(scores, self.starts, strict=True)])
 
     def best(self, scores: Sequence[Array], profile: Profile) -> Outcome:
-        """The threshold that earns most, of all there are, and what it earns. Higher scores are stranger."""
+        """Return the threshold that earns most, of all there are, and what it earns. Higher scores are stranger."""
         flat = self.scored(scores)
         order = np.argsort(-flat, kind="stable")
         totals = np.cumsum(self._gains(flat, profile)[order])
@@ -120,11 +120,11 @@ class Corpus:
         return Outcome(float(thresholds[best]), self._normalised(float(totals[best]), profile))
 
     def at(self, scores: Sequence[Array], threshold: float, profile: Profile) -> float:
-        """What a given threshold earns, normalised."""
+        """Return what a given threshold earns, normalised."""
         return self.of_flags([score >= threshold for score in scores], profile)
 
     def of_flags(self, flags: Sequence[Array], profile: Profile) -> float:
-        """What flags earn, normalised."""
+        """Return what flags earn, normalised."""
         is_flagged = self.scored(flags).astype(bool)
         is_outside = self.window == OUTSIDE
         total = profile.false_positive * float(self.value[is_flagged & is_outside].sum())
@@ -134,7 +134,7 @@ class Corpus:
         return self._normalised(total + float(earned.sum()) + profile.false_negative * self.n_windows, profile)
 
     def _gains(self, flat: Array, profile: Profile) -> Array:
-        """What each point adds to the total when all points of higher scores are flagged already."""
+        """Return what each point adds to the total when all points of higher scores are flagged already."""
         gains = profile.false_positive * self.value
         for number in range(self.n_windows):
             points = np.flatnonzero(self.window == number)
@@ -144,7 +144,7 @@ class Corpus:
         return gains
 
     def _normalised(self, gain: float, profile: Profile) -> float:
-        """The gain over flagging nothing, as a share of the gain of perfection."""
+        """Return the gain over flagging nothing, as a share of the gain of perfection."""
         if not self.n_windows:
             raise ValueError("without a window there is nothing to find, and no perfection to compare with")
         return 100.0 * gain / ((profile.true_positive + profile.false_negative) * self.n_windows)

@@ -149,7 +149,7 @@ REMARKS = {
     "ecoli": "UCI's file, as the collection's own holds no numbers.",
     "mulcross": "Generated, not the original draw. The paper lists the set but prints no result for it.",
     "arrhythmia": "17 features are constant. The paper's algorithm, read to the letter, cuts nothing then "
-    "([errata](../errata.md)), which may be why its sMPF does so much worse than the same setting here.",
+    "([errata](../explanation/errata.md)), which may be why its sMPF does so much worse than the same setting here.",
     "shuttle": "The paper's 0.505 and 0.506 for its own forests could not be had with its setting.",
     "heart": "The OpenML version: its first 80 rows all occur again later.",
     "ad_exchange": "165 anomalies; the paper states 166. exchange-4_cpc fits its figures better than exchange-4_cpm.",

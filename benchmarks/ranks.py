@@ -62,7 +62,7 @@ def standing(auc: pd.DataFrame) -> Standing:
 
 
 def complete(auc: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The data sets for which every method has every seed, and the names of those left out."""
+    """Return the data sets for which every method has every seed, and the names of those left out."""
     n_seeds = auc.index.get_level_values("seed").nunique()
     is_whole = auc.dropna().groupby("data").size().eq(n_seeds)
     names = is_whole.index[is_whole]
@@ -71,7 +71,7 @@ def complete(auc: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def long(auc: pd.DataFrame) -> pd.DataFrame:
-    """A row per measurement."""
+    """Return a row per measurement."""
     melted = auc.reset_index().melt(["data", "seed"], var_name="algorithm", value_name="auc")
     return melted.rename(columns={"data": "dataset", "seed": "trial"})
 
@@ -117,7 +117,7 @@ def alike(ranks: pd.Series, difference: float) -> list[tuple[int, int]]:
 
 
 def draw(comparison: Comparison, path: Path) -> None:
-    """A critical-difference diagram: methods on an axis of mean rank, bars over those that cannot be told apart."""
+    """Draw a critical-difference diagram: methods on an axis of mean rank, bars over those not told apart."""
     ranks, bars = comparison.ranks, alike(comparison.ranks, comparison.difference)
     half = (len(ranks) + 1) // 2
     low, high = np.floor(ranks.min()), np.ceil(ranks.max())
@@ -171,7 +171,7 @@ def _rank_rows(scope: str, result: Standing) -> list[list[str]]:
 
 
 def _printed_rows(methods: Sequence[str]) -> list[list[str]]:
-    """The same as the paper prints it, where it does."""
+    """Return the same as the paper prints it, where it does."""
     names = [method.removesuffix(" paper") for method in methods]
     if not set(names) <= set(paper.MEAN_RANKS):
         return []
@@ -212,7 +212,7 @@ def _variance(results: Mapping[str, pd.DataFrame]) -> str:
 
 
 def _pairs(results: Mapping[str, pd.DataFrame], methods: Iterable[str]) -> str:
-    """A row per pair of methods: T, p and Hedges' g for every scope and as printed."""
+    """Return a row per pair of methods: T, p and Hedges' g for every scope and as printed."""
     header = ["A", "B"]
     for scope in (*results, "*printed*"):
         header += [f"{scope}: T", "p", "Hedges' g"]
@@ -228,7 +228,7 @@ def _pairs(results: Mapping[str, pd.DataFrame], methods: Iterable[str]) -> str:
 
 
 def _either_way(result: pd.DataFrame, pair: tuple[str, str]) -> tuple[float, float, float, float]:
-    """The test of a pair, whichever of the two it was written for: the signs turn round with the names."""
+    """Return the test of a pair, whichever of the two it was written for: the signs turn round with the names."""
     if pair in result.index:
         T, p, factor, g = result.loc[pair]
         return T, p, factor, g

@@ -33,7 +33,7 @@ LONG = 2.0  # what takes more seconds is not timed again
 
 
 def best_of(methods: Mapping[str, Method], X: Array, rounds: int = ROUNDS) -> dict[str, float]:
-    """The least seconds of each method over some rounds, in each of which all take their turn."""
+    """Return the least seconds of each method over some rounds, in each of which all take their turn."""
     best = dict.fromkeys(methods, 0.0)
     for turn in range(rounds):
         for name, method in methods.items():
@@ -66,7 +66,7 @@ def render(rows: Iterable[Mapping[str, str]], directory: Path = PAGES) -> None:
 
 
 def _printed(name: str, method: str) -> str:
-    """The paper's seconds."""
+    """Return the paper's seconds."""
     pair = paper.SECONDS.get(name, (None, None))[paper.SECONDS_METHODS.index(method)]
     return f"*{pair[0]:.1f}*" if pair else "–"
 

@@ -20,15 +20,20 @@ from sklearn.ensemble import IsolationForest
 
 from _results import write
 from _timing import seconds
-from polyaforest import BatchMPF, StreamingMPF, datasets
+from polyaforest import BatchMPF, StreamingMPF, Tree, datasets
 
-PAPER = {"feature_weights": None, "max_depth": 10, "score": "mass", "random_state": 0, "n_jobs": 2}
+PAPER: dict[str, Any] = {
+    "tree": Tree(feature_weights=None, max_depth=10),
+    "score_type": "mass",
+    "random_state": 0,
+    "n_jobs": 2,
+}
 Method = Callable[[], Any]
 
 METHODS: dict[str, Method] = {
     "IsolationForest": lambda: IsolationForest(random_state=0),
     "isotree 100 x 256": lambda: IsoTree(ntrees=100, sample_size=256, nthreads=2, random_seed=1),
-    "sMPF all rows, depth 10": lambda: StreamingMPF(max_samples=None, **PAPER),
+    "sMPF all rows, depth 10": lambda: StreamingMPF(window=None, **PAPER),
     "sMPF 256 rows, depth 10": lambda: StreamingMPF(max_samples=256, **PAPER),
     "sMPF default": lambda: StreamingMPF(random_state=0, n_jobs=2),
     "bMPF all rows, depth 10": lambda: BatchMPF(**PAPER),
@@ -38,7 +43,7 @@ SLOW_METHODS: dict[str, Method] = {"isotree default": lambda: IsoTree(nthreads=2
 
 
 def data_sets(quick: bool) -> dict[str, np.ndarray]:
-    """The three sizes of the target: many rows, the middle, many columns."""
+    """Return the three sizes of the target: many rows, the middle, many columns."""
     rng = np.random.default_rng(0)
     sets = {"gauss 100000 x 10": rng.normal(size=(100_000, 10)), "gauss 10000 x 100": rng.normal(size=(10_000, 100))}
     try:
@@ -50,7 +55,7 @@ def data_sets(quick: bool) -> dict[str, np.ndarray]:
 
 
 def score(model: Any, X: np.ndarray) -> Any:
-    """The scores of `X` by whatever the method calls them."""
+    """Return the scores of `X` by whatever the method calls them."""
     return (model.predict if isinstance(model, IsoTree) else model.score_samples)(X)
 
 
@@ -93,7 +98,7 @@ def peak_memory(method: str, name: str) -> int:
 
 
 def measure_memory(method: str, name: str) -> None:
-    """The child process of `peak_memory`."""
+    """Return the child process of `peak_memory`."""
     X = data_sets(quick=False)[name]
     fit_and_score(METHODS[method], X[:300].copy())
     before = memory("VmRSS")
@@ -103,7 +108,7 @@ def measure_memory(method: str, name: str) -> None:
 
 
 def memory(entry: str) -> float:
-    """An entry of this process's status, in megabytes (Linux)."""
+    """Return an entry of this process's status, in megabytes (Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(entry)) / 1000
 
@@ -117,10 +122,11 @@ def scaling(quick: bool) -> list[dict[str, Any]]:
     for dimension, values in {"rows": [n // 4, n // 2, n], "trees": [25, 50, 100], "depth": [4, 8, 16]}.items():
         for value in values:
             size = {**base, dimension: value}
-            setting = {**PAPER, "n_estimators": size["trees"], "max_depth": size["depth"]}
+            tree = Tree(feature_weights=None, max_depth=size["depth"])
+            setting = {**PAPER, "n_estimators": size["trees"], "tree": tree}
             part = X[: size["rows"]].copy()
             for name, make in {
-                "sMPF": lambda setting=setting: StreamingMPF(max_samples=None, **setting),
+                "sMPF": lambda setting=setting: StreamingMPF(window=None, **setting),
                 "bMPF": lambda setting=setting: BatchMPF(**setting),
             }.items():
                 fit, scoring = min((fit_and_score(make, part) for _ in range(3)), key=sum)

@@ -1,51 +1,83 @@
-"""From import to the first score in a new process: with an empty cache of compiled code, and with a warm one.
+"""How long a newcomer waits: commands and first calls in new processes, with nothing compiled and with all of it.
 
-Writes results/startup.csv.
+Writes results/startup.csv. Wall time; cold runs once each, warm ones the best of five.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from typing import Any
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
 
 from _results import write
 
-PROGRAM = """
-import time
-start = time.perf_counter()
+LIBRARY = """
 import numpy as np
 import polyaforest
-imported = time.perf_counter()
 X = np.random.default_rng(0).normal(size=(1000, 5))
-getattr(polyaforest, "{name}")(random_state=0).fit(X).score_samples(X)
-print(imported - start, time.perf_counter() - start)
+polyaforest.{call}
 """
+CALLS = {
+    "StreamingMPF: fit and score": "StreamingMPF(random_state=0).fit(X).score_samples(X)",
+    "BatchMPF: fit and score": "BatchMPF(random_state=0).fit(X).score_samples(X)",
+    "StreamingMPF: a stream": "StreamingMPF(random_state=0).detect_then_learn(X)",
+}
+PROGRAM = [sys.executable, "-m", "polyaforest"]
 
 
-def first_score(name: str, cache: str) -> tuple[float, float]:
-    """Seconds to import the package, and to the first score, in a new process."""
+def examples(folder: Path) -> tuple[Path, Path]:
+    """Write a table of 4,032 rows and a stream of records, and return their places."""
+    X = np.random.default_rng(0).normal(size=(4032, 3))
+    X[100] = 9
+    table, records = folder / "metrics.csv", folder / "metrics.jsonl"
+    np.savetxt(table, X, delimiter=",", header="a,b,c", comments="")
+    records.write_text("".join(json.dumps(dict(zip("abc", row, strict=True))) + "\n" for row in X[:500].tolist()))
+    return table, records
+
+
+def wait(command: list[str], cache: str, *, for_line: bool = False) -> float:
+    """Seconds until a command is done, or has printed its first line."""
+    began = time.perf_counter()
     environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
-    command = [sys.executable, "-c", PROGRAM.format(name=name)]
-    done = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
-    imported, scored = map(float, done.stdout.split())
-    return imported, scored
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        if for_line:
+            process.stdout.readline()
+            seconds = time.perf_counter() - began
+        process.stdout.read()
+    if process.returncode:
+        raise RuntimeError(f"{command} failed with {process.returncode}")
+    return seconds if for_line else time.perf_counter() - began
 
 
 def main() -> None:
-    """Cold and warm starts of both detectors."""
-    rows: list[dict[str, Any]] = []
-    for name in ("StreamingMPF", "BatchMPF"):
-        with tempfile.TemporaryDirectory() as cache:
-            runs = [("cold", *first_score(name, cache))]
-            runs += [("warm", *min((first_score(name, cache) for _ in range(5)), key=lambda run: run[1]))]
-        for state, imported, scored in runs:
-            rows.append(
-                {"detector": name, "cache": state, "import_s": round(imported, 2), "first_score_s": round(scored, 2)}
-            )
-            print("  ".join(f"{value!s:>14}" for value in rows[-1].values()))
+    """Run everything cold, then warm."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        table, records = examples(Path(folder))
+        tasks: dict[str, Callable[[str], float]] = {
+            "detect, 4,032 rows": lambda cache: wait([*PROGRAM, "detect", str(table)], cache),
+            "detect --stream": lambda cache: wait([*PROGRAM, "detect", "--stream", str(table)], cache),
+            "watch, to the first line": lambda cache: wait([*PROGRAM, "watch", str(records)], cache, for_line=True),
+            "warmup": lambda cache: wait([*PROGRAM, "warmup"], cache),
+            **{
+                name: lambda cache, call=call: wait([sys.executable, "-c", LIBRARY.format(call=call)], cache)
+                for name, call in CALLS.items()
+            },
+        }
+        for name, task in tasks.items():
+            with tempfile.TemporaryDirectory() as cache:
+                cold = task(cache)
+                warm = min(task(cache) for _ in range(5))
+            rows.append({"what": name, "cold_s": round(cold, 1), "warm_s": round(warm, 2)})
+            print("  ".join(f"{value!s:>28}" for value in rows[-1].values()), flush=True)
     write("startup", rows)
 
 

@@ -77,7 +77,7 @@ class Detector:
         self.warm_up = window + 512
 
     def prepare(self, rows: np.ndarray) -> Sequence[Any]:
-        """The rows as the library likes them best."""
+        """Return the rows as the library likes them best."""
         return rows.tolist()
 
     def score(self, row: Any) -> float:
@@ -100,7 +100,7 @@ class Detector:
             self.learn(row)
 
     def run(self, prepared: Sequence[Any]) -> Sequence[float]:
-        """What is timed."""
+        """Return what is timed."""
         return [self.step(row) for row in prepared]
 
 
@@ -164,7 +164,7 @@ class RandomCutForest(Detector):
         self.score, self.learn = forest.score, forest.update
 
     def make(self, options: dict[str, float]) -> Any:
-        """The library's forest, on one thread and without shingles."""
+        """Return the library's forest, on one thread and without shingles."""
         raise NotImplementedError
 
 
@@ -318,7 +318,7 @@ def measure(detectors: dict[Key, Detector], rounds: int, seconds: float) -> dict
 
 
 def line_up(window: int, names: Sequence[str]) -> dict[str, Detector]:
-    """The detectors of these names that can be imported."""
+    """Return the detectors of these names that can be imported."""
     detectors = {}
     for name in names:
         try:
@@ -366,7 +366,7 @@ def throughput(size: Size, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def growth(size: Size) -> list[dict[str, Any]]:
-    """What a point costs as the window and the number of features grow."""
+    """Return what a point costs as the window and the number of features grow."""
     settings = [("window", window, FEATURES) for window in size.growth_windows]
     settings += [("features", 256, n_features) for n_features in size.growth_features]
     detectors = {

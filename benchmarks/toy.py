@@ -90,7 +90,7 @@ def run(results: Results, names: Iterable[str], n_seeds: int) -> None:
 
 
 def picked(rows: Iterable[Mapping[str, str]], column: str, **wanted: Any) -> list[float]:
-    """A column of the rows that have these values."""
+    """Return a column of the rows that have these values."""
     return [float(row[column]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
 
 
@@ -137,7 +137,7 @@ def forest_scores(X: Array, places: Array, seed: int, *, detector: type, **param
 
 
 def codisplacements(X: Array, places: Array, seed: int, n_trees: int = 20, tree_size: int = 256) -> Array:
-    """The mean codisplacement of each place: it is put into each tree, looked at and taken out again."""
+    """Return the mean codisplacement of each place: it is put into each tree, looked at and taken out again."""
     rng = np.random.RandomState(seed)  # the only kind of generator that the library takes
     total = np.zeros(len(places))
     for _ in range(n_trees):
@@ -152,7 +152,7 @@ def codisplacements(X: Array, places: Array, seed: int, n_trees: int = 20, tree_
 
 METHODS: dict[str, Pictured] = {
     "sMPF": Pictured(partial(forest_scores, detector=StreamingMPF)),
-    "sMPF paper": Pictured(partial(forest_scores, detector=StreamingMPF, max_samples=None, **methods.PAPER)),
+    "sMPF paper": Pictured(partial(forest_scores, detector=StreamingMPF, window=None, **methods.PAPER)),
     "bMPF": Pictured(partial(forest_scores, detector=BatchMPF)),
     "bMPF paper": Pictured(partial(forest_scores, detector=BatchMPF, **methods.PAPER)),
     "rrcf": Pictured(codisplacements, 36),
@@ -174,7 +174,7 @@ MARKS: dict[str, dict[str, Any]] = {
 
 
 def best_threshold(y: Array, scores: Array) -> float:
-    """The score from which on rows are flagged so that most anomalies and fewest normal rows are (Youden's index)."""
+    """Return the threshold that flags most anomalies and fewest normal rows (Youden's index)."""
     false_rate, true_rate, thresholds = roc_curve(y, scores)
     return float(thresholds[np.argmax(true_rate - false_rate)])
 
@@ -191,13 +191,13 @@ def verdicts(y: Array, scores: Array, threshold: float) -> dict[str, Array]:
 
 
 def plane(n_steps: int) -> tuple[Array, Array]:
-    """A line of steps from side to side, and the places of the square that they span, row by row."""
+    """Return a line of steps from side to side, and the places of the square that they span, row by row."""
     steps = np.linspace(-SIDE, SIDE, n_steps)
     return steps, np.stack(np.meshgrid(steps, steps), axis=-1).reshape(-1, 2)
 
 
 def draw_panel(view: plt.Axes, toy: Dataset, name: str, seed: int) -> None:
-    """The ground by the rank of its score, the line at the best threshold, and the rows by whether they are found."""
+    """Draw the plane by the rank of its score, the best threshold, and the rows by whether they are found."""
     scores = row_scores(name, toy.X, seed)
     threshold = best_threshold(toy.y, scores)
     steps, places = plane(METHODS[name].n_steps)
@@ -215,7 +215,7 @@ def draw_panel(view: plt.Axes, toy: Dataset, name: str, seed: int) -> None:
 
 
 def draw(path: Path, toys: Sequence[str] = TOYS, names: Iterable[str] = METHODS, seed: int = 0) -> None:
-    """A row of panels per set and a column per method."""
+    """Return a row of panels per set and a column per method."""
     names = list(names)
     size = (2.45 * len(names) + 0.3, 2.45 * len(toys) + 0.7)
     figure, axes = plt.subplots(len(toys), len(names), figsize=size, layout="constrained", squeeze=False)

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from _pages import PAGES, fill, table
 from _results import Results
-from polyaforest import BatchMPF, StreamingMPF, datasets
+from polyaforest import BatchMPF, StreamingMPF, Tree, datasets
 
 SEEDS = (0, 1, 2)
 MOST_ROWS = 4_000
@@ -56,7 +56,7 @@ DEPTHS = (8, 12)
 
 
 def halves() -> tuple[list[str], list[str]]:
-    """Data sets to choose by, and data sets to check with: every other name of the tables, and of the series."""
+    """Return data sets to choose by and data sets to check with: every other name of the tables, and of the series."""
     first: list[str] = []
     second: list[str] = []
     for names in (sorted(set(datasets.TABLES) - set(RELATED)), sorted(datasets.SERIES)):
@@ -68,7 +68,7 @@ def halves() -> tuple[list[str], list[str]]:
 
 
 def load(name: str) -> datasets.Dataset:
-    """A data set, thinned at random if it is large."""
+    """Return a data set, thinned at random if it is large."""
     data = datasets.load(name) if name in datasets.TABLES else datasets.shingled(datasets.load_series(name))
     if len(data.X) <= MOST_ROWS:
         return data
@@ -85,15 +85,21 @@ def scores(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:
     yield REFERENCE, IsolationForest(random_state=seed).fit(X).score_samples(X)
     yield from scores_of_mixtures(X, seed)
     for prior in PRIORS:
-        yield f"sMPF, prior {prior:g}", StreamingMPF(prior_strength=prior, random_state=seed).fit(X).score_samples(X)
+        yield (
+            f"sMPF, prior {prior:g}",
+            StreamingMPF(tree=Tree(prior_strength=prior), random_state=seed).fit(X).score_samples(X),
+        )
     for n_trees in (100, 200):
         yield f"sMPF, {n_trees} trees", StreamingMPF(n_estimators=n_trees, random_state=seed).fit(X).score_samples(X)
     for score in ("log_mass", "mass", "multiscale"):
-        yield f"bMPF, {score}", BatchMPF(score=score, random_state=seed).fit(X).score_samples(X)
+        yield f"bMPF, {score}", BatchMPF(score_type=score, random_state=seed).fit(X).score_samples(X)
     for depth in DEPTHS:
-        yield f"bMPF, depth {depth}", BatchMPF(max_depth=depth, random_state=seed).fit(X).score_samples(X)
+        yield f"bMPF, depth {depth}", BatchMPF(tree=Tree(max_depth=depth), random_state=seed).fit(X).score_samples(X)
     for prior in PRIORS:
-        yield f"bMPF, prior {prior:g}", BatchMPF(prior_strength=prior, random_state=seed).fit(X).score_samples(X)
+        yield (
+            f"bMPF, prior {prior:g}",
+            BatchMPF(tree=Tree(prior_strength=prior), random_state=seed).fit(X).score_samples(X),
+        )
 
 
 def scores_of_mixtures(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:
@@ -120,16 +126,16 @@ def scores_of_mixtures(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarr
 
 
 def scores_of_streams(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:
-    """The rows as a stream, each scored before it is learned, by every setting; the first is what others compare to."""
+    """Score rows as a stream before they are learned, by every setting; the first is what others compare to."""
     window = min(WINDOW, len(X) // 2)
     for setting, (score, max_samples, lifetimes) in STREAMS.items():
-        forest = StreamingMPF(window=window, score=score, max_samples=max_samples, random_state=seed)
+        forest = StreamingMPF(window=window, score_type=score, max_samples=max_samples, random_state=seed)
         forest._lifetimes = {"multiscale": lifetimes, score: lifetimes}  # not a parameter: it serves all data
         yield setting, forest.score_then_learn(X)
 
 
 def as_stream(name: str) -> datasets.Dataset:
-    """A series as it is, a table in a random order."""
+    """Return a series as it is, a table in a random order."""
     if name in datasets.SERIES:
         return datasets.shingled(datasets.load_series(name))
     data = load(name)
@@ -191,7 +197,7 @@ def render_streams(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -
 
 
 def half_means(found: Mapping[str, float]) -> list[str]:
-    """The mean over the data sets of either half."""
+    """Return the mean over the data sets of either half."""
     return [f"{np.mean([found[name] for name in half if name in found]):.4f}" for half in halves()]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.patheffects import withStroke
 
-from polyaforest import StreamingMPF, plots
+from polyaforest import StreamingMPF, Tree, plots
 
 PLANTED = {  # requests per second, latency in milliseconds
     "slow although idle": [(110, 150), (140, 175), (95, 138)],
@@ -27,7 +27,7 @@ PLANTED = {  # requests per second, latency in milliseconds
 
 
 def service_metrics(seed: int = 7) -> tuple[pd.DataFrame, np.ndarray]:
-    """A week of five-minute readings of load and latency with a daily rhythm, and what was planted where."""
+    """Return a week of five-minute readings of load and latency with a daily rhythm, and what was planted where."""
     rng = np.random.default_rng(seed)
     hours = np.arange(0, 7 * 24, 1 / 12)
     load = 280 + 150 * np.sin(2 * np.pi * (hours - 9) / 24) + rng.normal(0, 14, hours.size)
@@ -42,7 +42,7 @@ def service_metrics(seed: int = 7) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def odds(mass: float) -> str:
-    """A small probability in words."""
+    """Return a small probability in words."""
     return f"1 in {1 / mass:,.0f}" if mass < 0.5 else f"{mass:.0%}"
 
 
@@ -59,7 +59,8 @@ def report(rows: pd.DataFrame, kinds: np.ndarray, forest: StreamingMPF) -> None:
         load, latency = rows.iloc[i]
         reading = f"{i:6d}   {load:10.0f}   {latency:10.0f}   {odds(mass[i]):>14s}"
         print(f"{reading}   {score[i]:8.2f}   {verdict:7s}   {kinds[i]}")
-    print(f"\nA typical reading has {odds(np.median(mass))} around it; the line is at a score of {forest.offset_:.2f}.")
+    typical = odds(np.median(mass))
+    print(f"\nA typical reading has {typical} around it; the threshold is a score of {forest.offset_:.2f}.")
     found = np.count_nonzero(flagged & (kinds != ""))
     print(f"Found {found} of {planted} planted anomalies, and {np.count_nonzero(flagged) - found} other readings.")
     example = int(np.flatnonzero(kinds == "slow although idle")[0])
@@ -69,7 +70,7 @@ def report(rows: pd.DataFrame, kinds: np.ndarray, forest: StreamingMPF) -> None:
 def draw(rows: pd.DataFrame, kinds: np.ndarray, forest: StreamingMPF) -> plt.Figure:
     """One tree, what the forest makes of the plane, and why one reading was flagged."""
     figure, axes = plt.subplots(1, 3, figsize=(17, 5.2), width_ratios=[1, 1.2, 1.25], layout="constrained")
-    tree = StreamingMPF(n_estimators=1, max_samples=None, max_depth=6, random_state=3).fit(rows)
+    tree = StreamingMPF(n_estimators=1, window=None, tree=Tree(max_depth=6), random_state=3).fit(rows)
     plots.partition(tree, X=rows, colorbar=False, ax=axes[0])
     axes[0].set_title("One tree: cuts at random, inside the boxes of the data", fontsize=10)
     domain = [[-60, -25], [720, 320]]

@@ -14,12 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from polyaforest import StreamingMPF
+from polyaforest import Detections, StreamingMPF
 
 HOUR = 60  # readings, one a minute; also how many are scored at once
 DAY = 24 * HOUR
 WARM_UP = DAY  # no alarms before that
-LINE = -5.0  # alarms below this score: see docs/streaming.md on where to draw it
 PAUSE = 0.05  # seconds, so that one can watch
 
 
@@ -37,18 +36,21 @@ def readings(position: int) -> Iterator[np.ndarray]:
 
 
 def open_forest(state: Path) -> StreamingMPF:
-    """The forest of the last run, or a new one."""
+    """Return the forest of the last run, or a new one."""
     if state.exists():
         return StreamingMPF.load(state)
     return StreamingMPF(window=DAY, n_estimators=50, random_state=0)
 
 
-def report(position: int, rows: np.ndarray, scores: np.ndarray) -> None:
-    """Print the readings that scored too low."""
-    for i in np.flatnonzero(scores < LINE):
+def report(position: int, rows: np.ndarray, detections: Detections) -> None:
+    """Print the readings that are flagged."""
+    for i in np.flatnonzero(detections.is_anomaly):
         day, minute = divmod(position + i, DAY)
         when = f"day {day:3}, {minute // 60:02}:{minute % 60:02}"
-        print(f"{when}   {rows[i, 0]:4.0f} requests/s   {rows[i, 1]:4.0f} ms   score {scores[i]:6.2f}", flush=True)
+        print(
+            f"{when}   {rows[i, 0]:4.0f} requests/s   {rows[i, 1]:4.0f} ms   score {detections.scores[i]:6.2f}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -59,9 +61,9 @@ def main() -> None:
     print(f"beginning at reading {position:,}; Ctrl-C stops", file=sys.stderr)
     try:
         for rows in readings(position):
-            scores = forest.score_then_learn(rows)
+            detections = forest.detect_then_learn(rows)
             if position >= WARM_UP:
-                report(position, rows, scores)
+                report(position, rows, detections)
             position += len(rows)
             if position % DAY == 0:
                 forest.save(state)

@@ -1,16 +1,38 @@
-"""Settings for all tests: Hypothesis tries the same examples every time unless asked to explore."""
+"""Settings and fixtures for all tests. Every run tries other examples and seeds; the header says how to repeat it."""
 
-import os
 import warnings
 
 import pytest
-from hypothesis import settings
+from effort import SEED, seed_of_run
+from processes import Programs, Watches
 
 from polyaforest.cli import run
 
-settings.register_profile("same", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    config.option.hypothesis_seed = str(seed_of_run(config.getoption("hypothesis_seed", None)))
+
+
+def pytest_report_header(config):
+    return f"repeat with {SEED}={config.option.hypothesis_seed}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    if report.failed:
+        report.sections.append(("Seed of the run", f"repeat with {SEED}={item.config.option.hypothesis_seed}"))
+    return report
+
+
+@pytest.fixture(scope="session")
+def any_seed(pytestconfig):
+    """A seed that is another one in every run, for statistical tests that hold for nearly all seeds.
+
+    Each case may fail by chance once in a million times, so that a whole run hardly ever does.
+    """
+    return int(pytestconfig.option.hypothesis_seed)
 
 
 @pytest.fixture
@@ -24,3 +46,19 @@ def cli(capfd, monkeypatch):
         return left.value.code, *capfd.readouterr()
 
     return call
+
+
+@pytest.fixture(scope="session")
+def programs():
+    """Run the program in real processes that start at once."""
+    started = Programs()
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def factory(programs):
+    """Start processes that watch."""
+    made = Watches(programs)
+    yield made
+    made.close()

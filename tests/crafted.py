@@ -4,10 +4,10 @@ import copy
 from pathlib import Path
 
 import numpy as np
+from forests import made
 
-from polyaforest import BatchMPF, Reservoir, StreamingMPF, Window
+from polyaforest import BatchMPF, Reservoir, SeriesMPF, StreamingMPF, Tree, Window
 from polyaforest.persistence.modelfile import read_model
-from polyaforest.timeseries import SeriesMPF
 
 TESTS = Path(__file__).parent
 ROWS = np.random.default_rng(8).normal(size=(60, 2)) * 2 + 4
@@ -15,36 +15,44 @@ SMALL = {"n_estimators": 3, "random_state": 5}
 TIMES = np.arange(60.0) + 1e9
 
 MODELS = {
-    "table": lambda: StreamingMPF(**SMALL).fit(ROWS),
-    "closed": lambda: StreamingMPF(**SMALL, domain="data", score="mass", max_depth=4, window=20).partial_fit(ROWS),
-    "batch": lambda: BatchMPF(**SMALL, max_depth=3, domain=[[-4] * 2, [12] * 2]).fit(ROWS),
-    "window": lambda: judged(StreamingMPF(**SMALL, window=20, domain=[[-9] * 2, [19] * 2]), ROWS),
-    "in time": lambda: judged(StreamingMPF(**SMALL, window=Window(30, duration=25.0)), ROWS, times=TIMES),
-    "reservoir": lambda: judged(StreamingMPF(**SMALL, window=Reservoir(9, half_life=20.0)), ROWS),
-    "young": lambda: judged(StreamingMPF(**SMALL, feature_weights=[1.0, 0.0]), ROWS[:5], keys=list("abcde")),
-    "summary": lambda: StreamingMPF(**SMALL, window=None, max_depth=3).fit(ROWS),
-    "young summary": lambda: StreamingMPF(**SMALL, window=None, max_depth=3).partial_fit(ROWS),
-    "empty": lambda: StreamingMPF(**SMALL, window=9).partial_fit(ROWS[:3]).delete([0, 1, 2]),
-    "series": lambda: judged(SeriesMPF(StreamingMPF(**SMALL, window=20), shingle=3), ROWS, times=with_gaps(TIMES)),
+    "table": lambda: made(StreamingMPF, **SMALL).fit(ROWS),
+    "closed": lambda: made(
+        StreamingMPF, **SMALL, tree=Tree(domain="data", max_depth=4), score_type="mass", window=20
+    ).partial_fit(ROWS),
+    "batch": lambda: made(BatchMPF, **SMALL, tree=Tree(max_depth=3, domain=[[-4] * 2, [12] * 2])).fit(ROWS),
+    "window": lambda: judged(made(StreamingMPF, **SMALL, window=20, tree=Tree(domain=[[-9] * 2, [19] * 2])), ROWS),
+    "in time": lambda: judged(made(StreamingMPF, **SMALL, window=Window(30, duration=25.0)), ROWS, times=TIMES),
+    "reservoir": lambda: judged(made(StreamingMPF, **SMALL, window=Reservoir(9, half_life=20.0)), ROWS),
+    "young": lambda: judged(
+        made(StreamingMPF, **SMALL, tree=Tree(feature_weights=[1.0, 0.0])), ROWS[:5], keys=list("abcde")
+    ),
+    "summary": lambda: made(StreamingMPF, **SMALL, window=None, tree=Tree(max_depth=3)).fit(ROWS),
+    "young summary": lambda: made(StreamingMPF, **SMALL, window=None, tree=Tree(max_depth=3)).partial_fit(ROWS),
+    "empty": lambda: made(StreamingMPF, **SMALL, window=9).partial_fit(ROWS[:3]).delete([0, 1, 2]),
+    "series": lambda: judged(
+        SeriesMPF(made(StreamingMPF, **SMALL, window=20), shingle=3), ROWS, times=with_gaps(TIMES)
+    ),
     "named series": lambda: judged(
-        SeriesMPF(StreamingMPF(**SMALL, window=9), shingle=2, difference=True), ROWS, keys=[f"r{i}" for i in range(60)]
+        SeriesMPF(made(StreamingMPF, **SMALL, window=9), shingle=2, difference=True),
+        ROWS,
+        keys=[f"r{i}" for i in range(60)],
     ),
     "young series": lambda: judged(
-        SeriesMPF(StreamingMPF(**SMALL, window=9), calendar=["time of day"]), ROWS[:4], times=TIMES[:4]
+        SeriesMPF(made(StreamingMPF, **SMALL, window=9), calendar=["time of day"]), ROWS[:4], times=TIMES[:4]
     ),
 }
 GOLDEN = {path.stem: path for path in sorted((TESTS / "golden").glob("*.mpf"))}
 
 
 def judged(model, rows, **labels):
-    model.judge_then_learn(rows, **labels)
+    model.detect_then_learn(rows, **labels)
     return model
 
 
 def good_models(folder):
     """Headers and arrays of good models, by name: of every kind there is today, and of every version there was."""
     for name, make in MODELS.items():
-        make().save(folder / name, notes={"line": -3.0})
+        make().save(folder / name, notes={"columns": ["a", "b"], "line": -3.0})
     places = [*GOLDEN.items(), *((name, folder / name) for name in MODELS)]
     return Good({name: read_model(path) for name, path in places})
 

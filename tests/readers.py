@@ -9,7 +9,5 @@ READERS = {
     "log_density": {},
     "leaves": {},
     "epsilon_level": {"phi": 0.5},
-    "is_anomaly": {"epsilon": 0.01, "phi": 0.5},
-    "mass_moments": {},
     "credible_interval": {"level": 0.5},
 }

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 
 class RedisServer:
@@ -36,14 +36,13 @@ class RedisServer:
     def start(self) -> None:
         """Start the server, and wait until it listens."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
-        for _ in range(600):
-            if self._process.poll() is not None:
-                break
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.02)
-        raise RuntimeError(f"redis-server did not start: {(self.directory / 'redis.log').read_text()}")
+        until(lambda: self._process.poll() is not None or self._listens())
+        if self._process.poll() is not None:
+            raise RuntimeError(f"redis-server did not start: {(self.directory / 'redis.log').read_text()}")
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def kill(self) -> None:
         """End the server without a warning; nothing if it does not run."""

@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 
 import polyaforest
-from polyaforest import ModelFileError
+from polyaforest import ModelFileError, SeriesMPF
 from polyaforest.core.validation import NamedRows
-from polyaforest.timeseries import SeriesMPF
 
 N_ROWS = 12
 
@@ -29,7 +28,7 @@ def use(model, folder):
         rows = NamedRows(rows, model.feature_names_in_)
     times = times_for(model)
     look(model, rows, times)
-    if hasattr(model, "judge_then_learn") and not is_table(model):
+    if hasattr(model, "detect_then_learn") and not is_frozen(model):
         learn(model, rows, times)
         look(model, rows, times)
         model.save(folder / "more")
@@ -42,26 +41,27 @@ def use(model, folder):
     polyaforest.load(folder / "again")
 
 
-def is_table(model):
-    return not isinstance(model, SeriesMPF) and model._stream is None
+def is_frozen(model):
+    """Whether it is a table of earlier versions, which holds no points to go on with."""
+    return not isinstance(model, SeriesMPF) and model._stream.is_frozen
 
 
 def has_room_beyond(model):
     """Whether rows beyond all others have a probability, hence a finite score."""
-    forest = model.forest_ if isinstance(model, SeriesMPF) else model
-    return forest.prior_.is_open if hasattr(forest, "forest_") else forest.domain != "data"
+    forest = model.estimator_ if isinstance(model, SeriesMPF) else model
+    return forest.prior_.is_open if hasattr(forest, "forest_") else not forest._is_closed
 
 
 def times_for(model):
     """Times that come next, for those who go by times."""
     if isinstance(model, SeriesMPF):
-        if not model._memory.is_timed:
+        if not model._history.is_timed:
             return None
-        return np.nan_to_num(model._memory.track.latest) + 1.0 + np.arange(float(N_ROWS))
+        return np.nan_to_num(model._history.track.latest) + 1.0 + np.arange(float(N_ROWS))
     stream = getattr(model, "_stream", None)
     if stream is None or stream.rules.policy is None or not stream.rules.policy.needs_times:
         return None
-    return max(stream.holdings.clock, 0.0) + 1.0 + np.arange(float(N_ROWS))
+    return max(stream.store.clock, 0.0) + 1.0 + np.arange(float(N_ROWS))
 
 
 def look(model, rows, times):
@@ -69,11 +69,11 @@ def look(model, rows, times):
     at = {"times": times} if isinstance(model, SeriesMPF) else {}
     is_open = has_room_beyond(model)
     scores = willing(model.score_samples, rows, **at)
-    judged = willing(model.judge, rows, **at)
+    judged = willing(model.detect, rows, **at)
     for found in (scores, None if judged is None else judged.scores):
         check_numbers(found, is_open, may_be_silent=isinstance(model, SeriesMPF))
     if judged is not None:
-        assert not np.isnan(judged.lines[~np.isnan(judged.scores)]).any()
+        assert not np.isnan(judged.thresholds[~np.isnan(judged.scores)]).any()
     if isinstance(model, SeriesMPF):
         silent = scores is None or np.isnan(scores)
         if scores is not None and not silent.all():
@@ -92,7 +92,7 @@ def check_words(said):
 
 def learn(model, rows, times):
     n_seen = model.n_seen_
-    judged = willing(model.judge_then_learn, rows, times=times)
+    judged = willing(model.detect_then_learn, rows, times=times)
     if judged is not None:
         assert model.n_seen_ == n_seen + len(rows)
         check_numbers(judged.scores, has_room_beyond(model), isinstance(model, SeriesMPF))

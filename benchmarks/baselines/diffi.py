@@ -14,7 +14,7 @@ from sklearn.tree import ExtraTreeRegressor
 
 
 def local_diffi(forest: IsolationForest, X: np.ndarray) -> np.ndarray:
-    """The importance of each feature for each row, an array of the shape of X; 0 for a feature never cut on the way."""
+    """Return the importance of each feature for each row, of the shape of X; 0 for a feature never cut on the way."""
     rows = np.ascontiguousarray(X, dtype=np.float32)  # as the trees compare them
     longest = np.ceil(np.log2(forest.max_samples_))
     added, n_cuts = np.zeros(rows.shape), np.zeros(rows.shape)

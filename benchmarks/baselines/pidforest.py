@@ -70,7 +70,7 @@ class PIDForest:
         return self
 
     def score_samples(self, X: np.ndarray) -> np.ndarray:
-        """The median over trees of the log density of each row's leaf; higher is more normal."""
+        """Return the median over trees of the log density of each row's leaf; higher is more normal."""
         rows = np.ascontiguousarray(check_array(X, dtype=np.float64)[:, self.varied_])
         chunks = [rows[start : start + ROWS_PER_CHUNK] for start in range(0, len(rows), ROWS_PER_CHUNK)]
         return np.concatenate([self._median(chunk) for chunk in chunks])
@@ -87,7 +87,7 @@ class PIDForest:
 
 
 def root_cube(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The corners of the cube that reaches half a gap beyond the outermost values of each (varied) feature."""
+    """Return the corners of the cube that reaches half a gap beyond the outermost values of each (varied) feature."""
     first, last = rows.min(axis=0), rows.max(axis=0)
     second = np.where(rows > first, rows, np.inf).min(axis=0)
     before_last = np.where(rows < last, rows, -np.inf).max(axis=0)
@@ -184,7 +184,7 @@ def best_cuts(values: np.ndarray, lower: float, upper: float, max_buckets: int) 
 
 @njit(cache=True, nogil=True)
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values in ascending order, and how often each occurs."""
+    """Return the distinct values in ascending order, and how often each occurs."""
     ascending = np.sort(values)
     counts = np.zeros(values.size)
     last = 0
@@ -198,14 +198,14 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @njit(cache=True, nogil=True)
 def midpoints(points: np.ndarray) -> np.ndarray:
-    """The middle of each gap between ascending points; never the point above it, so that cuts keep the two apart."""
+    """Return the middle of each gap between ascending points; never the point above it, so that cuts separate them."""
     middles = points[:-1] + np.diff(points) / 2
     return np.where(middles < points[1:], middles, points[:-1])
 
 
 @njit(cache=True, nogil=True)
 def best_histogram(values: np.ndarray, weights: np.ndarray, max_buckets: int) -> tuple[np.ndarray, float]:
-    """The histogram with the least weighted squared error: where its buckets begin but the first, and the share of
+    """Fit the histogram with the least weighted squared error: where its buckets begin but the first, and the share of
     the variance that it explains. Of equally good ones it is one with the fewest buckets.
     """
     size = values.size
@@ -240,7 +240,7 @@ def best_histogram(values: np.ndarray, weights: np.ndarray, max_buckets: int) ->
 
 @njit(cache=True, nogil=True)
 def running_sum(values: np.ndarray) -> np.ndarray:
-    """The sums of the first 0, 1, 2, ... values."""
+    """Return the sums of the first 0, 1, 2, ... values."""
     sums = np.zeros(values.size + 1)
     sums[1:] = np.cumsum(values)
     return sums
@@ -248,7 +248,7 @@ def running_sum(values: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def step(tree: Tree, node: int, row: np.ndarray) -> int:
-    """The child that a row goes to."""
+    """Return the child that a row goes to."""
     child = tree.first_child[node]
     for cut in tree.cuts[node]:
         if row[tree.axis[node]] > cut:
@@ -258,7 +258,7 @@ def step(tree: Tree, node: int, row: np.ndarray) -> int:
 
 @njit(cache=True, nogil=True)
 def leaves(tree: Tree, rows: np.ndarray) -> np.ndarray:
-    """The leaf of each row."""
+    """Return the leaf of each row."""
     found = np.zeros(len(rows), np.int64)
     for i in range(len(rows)):
         while tree.axis[found[i]] != LEAF:

@@ -35,7 +35,7 @@ def river(n_features: int, trees: int, window: int) -> Step:
 
 
 def krcf(n_features: int, trees: int, window: int) -> Step:
-    """The random cut forest in Rust as it comes, in which one point in ten enters a tree."""
+    """Return the random cut forest in Rust as it comes, in which one point in ten enters a tree."""
     from krcf import RandomCutForest  # noqa: PLC0415
 
     forest = RandomCutForest(
@@ -59,7 +59,7 @@ def krcf(n_features: int, trees: int, window: int) -> Step:
 
 
 def rrcf(n_features: int, trees: int, window: int) -> Step:
-    """The random cut forest in Python. Only a point that is in a tree has a score there, so it learns first."""
+    """Return the random cut forest in Python. Only a point that is in a tree has a score there, so it learns first."""
     from rrcf import RCTree  # noqa: PLC0415
 
     forest = [RCTree(random_state=seed) for seed in range(trees)]

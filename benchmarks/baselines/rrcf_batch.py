@@ -18,7 +18,7 @@ class TookTooLong(TimeoutError):  # noqa: N818, it says what happened
 def rrcf_scores(
     X: np.ndarray, n_trees: int = 500, tree_size: int = 256, seed: int = 0, deadline: float | None = None
 ) -> np.ndarray:
-    """The codisplacement of each row, averaged over the trees that hold it; higher is more anomalous.
+    """Return the codisplacement of each row, averaged over the trees that hold it; higher is more anomalous.
 
     The rows in a random order are cut into disjoint trees, as many as are full; this is done again in other orders
     until there are `n_trees` trees or more. Rows that no tree holds by then share one more tree, with others that fill
@@ -42,14 +42,14 @@ def rrcf_scores(
 
 
 def disjoint_trees(n_rows: int, n_trees: int, tree_size: int, rng: np.random.RandomState) -> Iterator[np.ndarray]:
-    """The rows of each tree: full rounds of disjoint trees, until there are `n_trees` or more."""
+    """Return the rows of each tree: full rounds of disjoint trees, until there are `n_trees` or more."""
     per_round = n_rows // tree_size
     for _ in range(-(-n_trees // per_round)):
         yield from rng.permutation(n_rows)[: per_round * tree_size].reshape(per_round, tree_size)
 
 
 def codisplacements(rows: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
-    """The codisplacement of each row in one tree of them all; 0 where all are equal, which the library cannot cut."""
+    """Return the codisplacement of each row in one tree of all; 0 where all are equal, which the library cannot cut."""
     rounded = np.around(rows, DECIMALS)
     if (rounded == rounded[0]).all():
         return np.zeros(len(rows))
@@ -58,7 +58,7 @@ def codisplacements(rows: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
 
 
 def krcf_scores(X: np.ndarray, n_trees: int = 100, tree_size: int = 256, seed: int = 0) -> np.ndarray:
-    """The score that `krcf` gives each row once it has learned all of them; higher is more anomalous.
+    """Return the score that `krcf` gives each row once it has learned all of them; higher is more anomalous.
 
     All rows are learned in one pass and in a random order: each tree keeps a random sample of them, in which by default
     those that came early have slowly faded. Only then is every row scored, whether or not a tree holds it.

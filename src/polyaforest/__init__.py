@@ -7,20 +7,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polyaforest._load import load
     from polyaforest.core.arrays import LeafKind
-    from polyaforest.estimators import BatchMPF, Judgements, Leaves, StreamingMPF
+    from polyaforest.estimators import BatchMPF, Detections, EpsilonPhi, Leaves, SeriesMPF, StreamingMPF, Tree, load
     from polyaforest.persistence.modelfile import ModelFileError
     from polyaforest.retention import Reservoir, Window
 
 __all__ = [
     "BatchMPF",
-    "Judgements",
+    "Detections",
+    "EpsilonPhi",
     "LeafKind",
     "Leaves",
     "ModelFileError",
     "Reservoir",
+    "SeriesMPF",
     "StreamingMPF",
+    "Tree",
     "Window",
     "load",
 ]
@@ -29,20 +31,23 @@ __version__ = "0.1.0"
 # Where each name lives: it is imported when first asked for, so that the command line can answer at once.
 _HOMES = {
     "BatchMPF": "estimators",
-    "Judgements": "estimators",
+    "Detections": "estimators",
+    "EpsilonPhi": "estimators",
     "LeafKind": "core.arrays",
     "Leaves": "estimators",
     "ModelFileError": "persistence.modelfile",
     "Reservoir": "retention",
+    "SeriesMPF": "estimators",
     "StreamingMPF": "estimators",
+    "Tree": "estimators",
     "Window": "retention",
-    "load": "_load",
+    "load": "estimators",
 }
 _MODULES = {"datasets", "decision", "estimators", "explain", "plots", "retention", "timeseries"}
 
 
 def __getattr__(name: str) -> Any:
-    """What is called `name`, imported on first use."""
+    """Return what is called `name`, imported on first use."""
     if name in _HOMES:
         globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
         return globals()[name]

@@ -1,6 +1,6 @@
 """`python -m polyaforest`: the command line."""
 
-from polyaforest.cli import run
+from polyaforest.cli import program
 
 if __name__ == "__main__":
-    run()
+    program()

@@ -1,7 +1,7 @@
-"""What a stream holds on to: policies that say which points stay in the forest and which leave it.
+"""Retention policies of streams: which points stay in the forest.
 
-All policies are one idea. Every point has a rank when it arrives, and the forest holds the points of highest rank: at
-most so many, and none at or below a floor that only ever rises.
+Every point gets a rank on arrival, and the forest holds the points of highest rank: at most `n`, and none at or below a
+floor that never decreases.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _LEAST_SPAN = 1e-300  # one over it is finite
 
 @dataclass(frozen=True)
 class Window:
-    """The latest points: the last `n`, those of the last `duration`, or both.
+    """Sliding window: the last `n` points, those of the last `duration`, or both.
 
-    A window of `n` points goes by the order of arrival. A window in time goes by the points' own times: its clock is
-    the latest time seen so far, and a point leaves once its time is `duration` or more behind. So a point that comes
-    late, but within the window, is learned and leaves in its turn by its time; one that comes too late for the window
-    is scored, but not learned. The clock moves when points arrive, not while nothing happens.
+    A window of `n` points follows the order of arrival. A time-based window follows the points' own times: its clock is
+    the latest time so far, and a point is dropped once its time is `duration` or more behind. A late point within the
+    window is learned and dropped according to its time; one older than the window is scored, but not learned. The clock
+    advances only when points arrive.
 
     Parameters
     ----------
     n : int, optional
-        Most points to hold. A `timedelta` in its place is taken as the duration.
+        Maximum number of points. A `timedelta` in its place is taken as the duration.
     duration : timedelta or float, optional
-        A float is in the units of numeric times, seconds where times are dates.
+        A float is in the units of numeric times, or in seconds if times are dates.
 
     Examples
     --------
@@ -55,29 +55,29 @@ class Window:
     def __init__(self, n: int | Span | None = None, duration: Span | float | None = None) -> None:
         if isinstance(n, timedelta | np.timedelta64):
             if duration is not None:
-                raise TypeError("Window got two durations: give a number of points first, or the duration alone")
+                raise TypeError("Window got two durations: pass a number of points first, or only the duration")
             n, duration = None, n
         if n is None and duration is None:
-            raise TypeError("Window needs a number of points, a duration, or both")
+            raise TypeError("Window requires a number of points, a duration, or both")
         object.__setattr__(self, "n", None if n is None else _count("Window", n))
         object.__setattr__(self, "duration", None if duration is None else _span("duration", duration))
 
     @property
     def needs_times(self) -> bool:
-        """Whether every point must come with its time."""
+        """Whether every point needs a time."""
         return self.duration is not None
 
     @property
     def is_random(self) -> bool:
-        """Whether ranks take a random draw."""
+        """Whether ranks are random."""
         return False
 
     def ranks(self, arrivals: Array, times: Array, draws: Array) -> Array:
-        """The ranks of points: their times, or else the order of their arrival."""
+        """Return the ranks of points: their times, or else their arrival numbers."""
         return times if self.needs_times else arrivals.astype(np.float64)
 
     def floor(self, clock: float) -> float:
-        """The rank at which points have had their time."""
+        """Return the rank at or below which points are dropped."""
         return -math.inf if self.duration is None else clock - self.duration
 
     def __repr__(self) -> str:
@@ -87,21 +87,21 @@ class Window:
 
 @dataclass(frozen=True)
 class Reservoir:
-    """A random sample of `n` points: of all that have come, or with a `half_life`, mostly of the recent ones.
+    """Random sample of `n` points: uniform over all arrivals, or with a `half_life` biased towards recent ones.
 
-    Every point draws a random rank and those of highest rank are held. So the points held are a sample of all, each as
-    likely as any other; with a half-life, a point is half as likely to be drawn as one that came so much later.
+    Every point draws a random rank, and those of highest rank are kept, a uniform sample; with a half-life, a point is
+    half as likely to be kept as one that arrived a half-life later.
 
-    A place that a deletion leaves free is not filled with whatever comes next, which would favour it: only with points
-    that rank above all that were ever turned away. Points that come after a deletion still have a slight advantage over
-    those before, by a factor of about 1 + 1 / n.
+    A slot freed by a deletion is not given to the next arrival, which would favour it, but only to points that rank
+    above all that were ever rejected. Points that arrive after a deletion still have a slight advantage over earlier
+    ones, by a factor of about 1 + 1 / n.
 
     Parameters
     ----------
     n : int
-        Most points to hold.
+        Maximum number of points.
     half_life : int, float or timedelta, optional
-        In arrivals; or with a `timedelta`, by the points' own times.
+        In arrivals; a `timedelta` refers to the points' own times.
 
     Examples
     --------
@@ -122,16 +122,16 @@ class Reservoir:
 
     @property
     def needs_times(self) -> bool:
-        """Whether every point must come with its time."""
+        """Whether every point needs a time."""
         return self.by_time
 
     @property
     def is_random(self) -> bool:
-        """Whether ranks take a random draw."""
+        """Whether ranks are random."""
         return True
 
     def ranks(self, arrivals: Array, times: Array, draws: Array) -> Array:
-        """The ranks of points, given a draw from Exp(1) for each (forward decay of Cormode et al., 2009)."""
+        """Return the ranks of points, given a draw from Exp(1) for each (forward decay of Cormode et al., 2009)."""
         chance: Array = -np.log(draws)
         if self.half_life is None:
             return chance
@@ -139,7 +139,7 @@ class Reservoir:
         return chance + age * (_LN2 / self.half_life)
 
     def floor(self, clock: float) -> float:
-        """The rank at which points have had their time: none."""
+        """Return the rank at or below which points are dropped: none."""
         return -math.inf
 
     def __repr__(self) -> str:
@@ -153,20 +153,20 @@ Policy: TypeAlias = Window | Reservoir
 
 
 def as_policy(window: Policy | Span | int) -> Policy:
-    """A window that was given in short: a number of points, or a length of time."""
+    """Return a policy, given a number of points or a duration as shorthand for a window."""
     return window if isinstance(window, Window | Reservoir) else Window(window)
 
 
 def _count(name: str, n: object) -> int:
     if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
         raise ValueError(
-            f"{name} holds a whole number of points, at least 1; got {n!r} (a length of time goes in duration=)"
+            f"{name} requires a positive integer number of points; got {n!r} (pass a duration as duration=)"
         )
     return int(n)
 
 
 def _span(name: str, value: Span | float) -> float:
-    """A positive length of time as a number."""
+    """Return a positive duration as a number."""
     if isinstance(value, np.timedelta64):
         value = float(value / np.timedelta64(1, "s"))
     number = value.total_seconds() if isinstance(value, timedelta) else value

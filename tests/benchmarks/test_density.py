@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from effort import mostly_slow
 from scipy.integrate import quad
 from scipy.stats import norm
 
@@ -104,7 +105,7 @@ def test_a_histogram_has_the_shares_of_its_bins():
 
 
 @pytest.mark.parametrize("name", ["sMPF for densities", "sMPF as a kernel", "bMPF for densities", "KDE", "histogram"])
-@pytest.mark.parametrize("target", ["normal", "bivariate normal"])
+@pytest.mark.parametrize("target", mostly_slow(["normal", "bivariate normal"]))
 def test_estimators_come_near_the_truth(name, target):
     truth = DENSITIES[target]
     near = density.measure(truth, ESTIMATORS[name], 2_000, seed=0)
@@ -122,6 +123,7 @@ def test_the_view_as_a_kernel_is_a_laplace_kernel_density():
     np.testing.assert_allclose(estimate, exact, atol=0.05 * exact.max())
 
 
+@pytest.mark.slow
 def test_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(density, "STEPS", {1: 200, 2: 30})
     monkeypatch.setattr(density, "PIXELS", 20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.ensemble import IsolationForest
@@ -28,7 +29,7 @@ def walked(forest: IsolationForest, row: np.ndarray) -> np.ndarray:
     return np.divide(added, n_cuts, out=np.zeros(row.size), where=n_cuts > 0)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(1, 5), st.sampled_from([0.5, 1.0]))
 def test_it_is_what_a_walk_finds(seed, n_rows, n_features, max_features):
     X = np.random.default_rng(seed).normal(size=(n_rows, n_features)).round(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import examples, mostly_slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ def a_set(seed=0):
     return X, (np.arange(320) >= 300).astype(int)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(st.integers(0, 99), st.sampled_from([10, 50]), st.sampled_from([1, 2, 4]))
 def test_as_many_are_guilty_as_asked_and_few_of_a_block(seed, n_features, n_guilty):
     guilty = explanations.drawn_guilty(np.random.default_rng(seed), 40, n_features, n_guilty)
@@ -144,7 +145,9 @@ def test_only_masked_values_change_and_those_to_normal_ones():
 
 @pytest.mark.parametrize(
     "measure",
-    ["knn median", "knn nearest", "lof median", "lof nearest", "iforest nearest", "smpf median", "own median"],
+    mostly_slow(
+        ["knn median", "knn nearest", "lof median", "lof nearest", "iforest nearest", "smpf median", "own median"], 1, 5
+    ),
 )
 def test_good_blame_recovers_more_than_bad(measure):
     X, y = a_set()
@@ -222,6 +225,7 @@ def test_being_ahead_is_counted_where_there_is_a_difference():
     assert explanations.ahead([0.5], [0.5001]) == ""
 
 
+@pytest.mark.slow
 def test_end_to_end(tmp_path, monkeypatch):
     names = ("sMPF", "z-score", "random")
     monkeypatch.setattr(explanations, "METHODS", {name: explanations.METHODS[name] for name in names})

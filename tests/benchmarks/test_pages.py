@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from effort import mostly_slow
 
 import accuracy
 import density
@@ -10,6 +11,7 @@ import explanations
 import missing
 import nab
 import runtime
+import thresholds
 import toy
 import tuning
 from _pages import PAGES
@@ -23,6 +25,7 @@ RENDERERS = {
     "toy": (toy.render, "toy"),
     "density": (density.render, "density"),
     "missing": (missing.render, "missing"),
+    "thresholds": (thresholds.render, "thresholds"),
 }
 
 
@@ -31,7 +34,7 @@ def pages(tmp_path):
     return shutil.copytree(PAGES, tmp_path / "pages")
 
 
-@pytest.mark.parametrize("name", RENDERERS)
+@pytest.mark.parametrize("name", mostly_slow(RENDERERS, *range(len(RENDERERS) - 1)))  # the last takes seconds
 def test_tables_are_those_of_the_files(name, pages):
     render, page = RENDERERS[name]
     render(read(RESULTS / f"{name}.csv"), pages)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import numba
 import numpy as np
 import pytest
+from effort import FULL, PROFILE
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
@@ -23,6 +25,11 @@ from baselines.pidforest import (
     measure,
     midpoints,
     root_cube,
+)
+
+pytestmark = pytest.mark.skipif(
+    PROFILE != FULL and not numba.config.DISABLE_JIT,
+    reason="slow to compile: every run has it in plain Python",
 )
 
 
@@ -227,6 +234,7 @@ def test_constant_data_have_one_score(shape):
     assert np.isfinite(scores).all()
 
 
+@pytest.mark.slow
 def test_constant_columns_change_nothing():
     rows = np.random.default_rng(0).normal(size=(150, 3))
     padded = np.insert(rows, 1, 7.0, axis=1)
@@ -250,6 +258,7 @@ def test_few_rows_will_do(n_rows):
     assert np.isfinite(scores).all()
 
 
+@pytest.mark.slow
 def test_the_seed_decides():
     rows = np.random.default_rng(0).normal(size=(200, 3))
     first, again, other = (PIDForest(n_trees=5, random_state=s).fit(rows).score_samples(rows) for s in (0, 0, 1))
@@ -265,6 +274,7 @@ def test_chunks_do_not_show(monkeypatch):
     np.testing.assert_array_equal(forest.score_samples(rows), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_planted_outliers_score_lowest(seed):
     rng = np.random.default_rng(seed)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from effort import mostly_slow
 
 import methods
 import toy
@@ -35,7 +36,13 @@ def test_the_printed_tables_are_whole():
         assert all(len(values) == len(toy.PRINTED_METHODS) for values in printed.values())
 
 
-@pytest.mark.parametrize("name", [name for name in toy.METHODS if name != "rrcf"])
+SCORED = [name for name in toy.METHODS if name != "rrcf"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    mostly_slow(SCORED, *(i for i, name in enumerate(SCORED) if name != "PIDForest")),  # which is compiled first
+)
 def test_the_plane_is_scored_as_the_rows_are(name):
     X = make_toy("moons").X
     np.testing.assert_allclose(toy.METHODS[name].scores(X, X[:50], 3), methods.METHODS[name](X, 3)[:50])
@@ -61,6 +68,7 @@ def test_the_table_has_means_deviations_and_what_was_printed():
     assert lines[-1] == "| mean of the sets | 0.910 | 0.810 |"
 
 
+@pytest.mark.slow
 def test_end_to_end(tmp_path, monkeypatch):
     names = ("sMPF", "bMPF")
     monkeypatch.setattr(toy, "METHODS", {name: toy.METHODS[name]._replace(n_steps=12) for name in names})

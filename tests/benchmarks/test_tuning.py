@@ -38,6 +38,7 @@ def test_a_mixture_of_the_default_sizes_at_the_default_lifetimes_is_near_the_def
     assert np.corrcoef(mixture, StreamingMPF(random_state=0).fit(X).score_samples(X))[0, 1] > 0.95
 
 
+@pytest.mark.slow
 def test_a_run_is_taken_up_again_and_fills_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "load", toys)
     monkeypatch.setattr(tuning, "SEEDS", (0,))

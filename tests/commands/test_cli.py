@@ -14,14 +14,13 @@ import pytest
 from click.shell_completion import BashComplete
 
 import polyaforest
-from polyaforest import BatchMPF, StreamingMPF, datasets
+from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree, datasets
 from polyaforest.cli import COMMANDS, main
 from polyaforest.cli._datasets import SIZES
 from polyaforest.cli._demo import write_example
 from polyaforest.cli._merge import shared_notes
-from polyaforest.io.sample import HOSTS, INCIDENTS, server_metrics
-from polyaforest.live.model_store import Stock, read_model, read_notes
-from polyaforest.timeseries import SeriesMPF
+from polyaforest.datasets.demo import HOSTS, INCIDENTS, server_metrics
+from polyaforest.live import open_store, read_model, read_notes
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BOX = [[-9.0, -9.0], [9.0, 9.0]]
@@ -111,9 +110,9 @@ def test_wrong_usage_ends_with_2_and_advice(cli, args, advice):
         (
             ModuleNotFoundError("none", name="polyaforest.x"),
             70,
-            "Error: this is a defect of polyaforest (ModuleNotFound",
+            "Error: this is a bug in polyaforest (ModuleNotFound",
         ),
-        (KeyError("x"), 70, "Error: this is a defect of polyaforest (KeyError: 'x'); set POLYAFOREST_TRACEBACK=1"),
+        (KeyError("x"), 70, "Error: this is a bug in polyaforest (KeyError: 'x'); set POLYAFOREST_TRACEBACK=1"),
         (KeyboardInterrupt(), 130, "\n"),
     ],
 )
@@ -163,9 +162,9 @@ def saved(detector, path, **notes):
 def test_info_tells_of_every_kind(cli, tmp_path, rows):
     table = pl.DataFrame({"load": rows[:, 0], "heat": rows[:, 1]})
     forests = {
-        "grown on a table": StreamingMPF(n_estimators=3, random_state=0).fit(table),
+        "60 held of 60 seen": StreamingMPF(n_estimators=3, random_state=0).fit(table),
         "40 held of 60 seen": StreamingMPF(n_estimators=3, window=40, random_state=0).fit(table),
-        "60 counted": StreamingMPF(n_estimators=3, window=None, max_depth=4, random_state=0).fit(table),
+        "60 counted": StreamingMPF(n_estimators=3, window=None, tree=Tree(max_depth=4), random_state=0).fit(table),
         "counts rows in fixed cells": BatchMPF(n_estimators=3, random_state=0).fit(table),
         "shingle=4": SeriesMPF(StreamingMPF(n_estimators=3, window=40, random_state=0), shingle=4).fit(table),
     }
@@ -173,57 +172,58 @@ def test_info_tells_of_every_kind(cli, tmp_path, rows):
         code, out, err = cli("info", saved(forest, tmp_path / "model.mpf", position="17-0"))
         assert (code, err) == (0, "")
         out = " ".join(out.split())
-        for fact in (words, "columns 2: load, heat", "trees 3", "note position: 17-0", "format version 2"):
+        for fact in (words, "columns 2: load, heat", "trees 3", "note position: 17-0", "format version 3"):
             assert fact in out
 
 
 def test_info_as_json_has_the_numbers(cli, tmp_path, rows):
-    forest = StreamingMPF(n_estimators=3, window=40, random_state=0, feature_weights=[1.0, 2.0]).fit(rows)
+    forest = StreamingMPF(n_estimators=3, window=40, random_state=0, tree=Tree(feature_weights=[1.0, 2.0])).fit(rows)
     path = saved(forest, tmp_path / "model.mpf", position=[1, {"a": None}])
     facts = json.loads(cli("info", "--json", path)[1])
     assert facts == {
         "file": str(path),
         "bytes": path.stat().st_size,
-        "format_version": 2,
+        "format_version": 3,
         "detector": "StreamingMPF",
         "kind": "stream",
         "columns": ["x0", "x1"],
         "n_trees": 3,
         "n_points": 40,
         "n_seen": 60,
-        "line": None,
-        "settings": {"n_estimators": 3, "window": 40, "random_state": 0, "feature_weights": [1.0, 2.0]},
+        "threshold": forest.offset_,
+        "settings": {"n_estimators": 3, "window": 40, "random_state": 0, "tree__feature_weights": [1.0, 2.0]},
         "notes": {"position": [1, {"a": None}]},
     }
-    assert json.loads(cli("info", "--json", GOLDEN / "1-table.mpf")[1])["format_version"] == 1
+    facts = json.loads(cli("info", "--json", GOLDEN / "1-table.mpf")[1])
+    assert (facts["format_version"], facts["kind"]) == (1, "table")
 
 
-def test_info_tells_where_the_line_is(cli, tmp_path, rows):
+def test_info_shows_the_threshold(cli, tmp_path, rows):
     forest = StreamingMPF(n_estimators=3, random_state=0).fit(rows)
     assert f"score below {forest.offset_:.4g} are" in cli("info", saved(forest, tmp_path / "a.mpf"))[1]
-    assert "score below -2.5 are" in cli("info", saved(forest, tmp_path / "b.mpf", line=-2.5))[1]
+    assert "\n  threshold" not in cli("info", saved(forest.fit(rows[:1]), tmp_path / "b.mpf"))[1]
 
 
 @pytest.fixture
-def stock(tmp_path, rows):
+def store(tmp_path, rows):
     """A file of models by key."""
-    path = tmp_path / "hosts.stock"
-    with Stock(path, lambda: StreamingMPF(n_estimators=2, window=16, random_state=0)) as models:
+    path = tmp_path / "hosts.models"
+    with open_store(path, lambda: StreamingMPF(n_estimators=2, window=16, random_state=0)) as models:
         for key in ("web-1", "web-2"):
             models[key].detector.partial_fit(rows)
         models.commit({"position": 120})
     return path
 
 
-def test_info_tells_of_models_by_key(cli, stock, tmp_path, rows):
-    code, out, _ = cli("info", stock)
+def test_info_tells_of_models_by_key(cli, store, tmp_path, rows):
+    code, out, _ = cli("info", store)
     assert code == 0
-    assert "keys 2: web-1, web-2 note position: 120" in " ".join(out.split())
-    assert "16 held of 60 seen" in cli("info", stock, "--key", "web-2")[1]
-    code, _, err = cli("info", stock, "--key", "web-3")
-    assert (code, err) == (3, f"Error: {stock} has no model of 'web-3'. Did you mean 'web-2'?\n")
+    assert "models 2: web-1, web-2 note position: 120" in " ".join(out.split())
+    assert "16 held of 60 seen" in cli("info", store, "--by", "web-2")[1]
+    code, _, err = cli("info", store, "--by", "web-3")
+    assert (code, err) == (3, f"Error: {store} has no model of 'web-3'. Did you mean 'web-2'?\n")
     one = saved(StreamingMPF(n_estimators=2, random_state=0).fit(rows), tmp_path / "model.mpf")
-    assert cli("info", one, "--key", "web-1")[0] == 3
+    assert cli("info", one, "--by", "web-1")[0] == 3
 
 
 def test_info_of_what_is_no_model(cli, tmp_path):
@@ -238,7 +238,7 @@ def test_info_of_what_is_no_model(cli, tmp_path):
 
 
 def counted(path, rows, **options):
-    forest = BatchMPF(**{"n_estimators": 3, "domain": BOX, "random_state": 0, **options}).fit(rows)
+    forest = BatchMPF(**{"n_estimators": 3, "tree": Tree(domain=BOX), "random_state": 0, **options}).fit(rows)
     return saved(forest, path, columns=["a", "b"], source=path.name)
 
 
@@ -248,7 +248,7 @@ def test_merged_models_are_the_model_of_all_rows(cli, tmp_path, rows):
     assert (code, out) == (0, "")
     assert "10 + 20 + 30 = 60 rows" in err
     merged = polyaforest.load(tmp_path / "all.mpf")
-    whole = BatchMPF(n_estimators=3, domain=BOX, random_state=0).fit(rows)
+    whole = BatchMPF(n_estimators=3, tree=Tree(domain=BOX), random_state=0).fit(rows)
     np.testing.assert_array_equal(merged.score_samples(rows), whole.score_samples(rows))
     assert merged.notes == {"columns": ["a", "b"]}  # what differs is true of neither
 
@@ -289,8 +289,8 @@ def model(tmp_path, rows):
 
 
 def test_all_rows_of_a_key_are_forgotten_as_if_they_had_never_come(cli, model, rows):
-    code, out, err = cli("forget", "-m", model, "--key", "ann", "--key", "4")
-    assert (code, out, err) == (0, "", f"Forgot 3 rows; {model} holds 57 points.\n")
+    code, out, err = cli("forget", "-m", model, "--id", "ann", "--id", "4")
+    assert (code, out, err) == (0, "", f"Deleted 3 rows; {model} holds 57 points.\n")
     forest = polyaforest.load(model)
     assert forest.keys_ == ["bob", 3, *range(5, 60)]
     assert forest.notes == {"columns": ["a", "b"]}
@@ -302,59 +302,71 @@ def test_keys_may_come_from_a_file_and_the_model_may_go_elsewhere(cli, model, tm
     (tmp_path / "keys.txt").write_text("bob\r\n\nnobody\n7\n")
     other = tmp_path / "other.mpf"
     code, _, err = cli(
-        "forget", "-m", model, "--keys-from", tmp_path / "keys.txt", "--key", "bob", "--out", other, "--missing-ok"
+        "forget", "-m", model, "--ids-from", tmp_path / "keys.txt", "--id", "bob", "--out", other, "--missing-ok"
     )
-    assert (code, err) == (0, f"Forgot 2 rows; {other} holds 58 points.\nNot held: 'nobody'.\n")
+    assert (code, err) == (0, f"Deleted 2 rows; {other} holds 58 points.\nNot held: 'nobody'.\n")
     assert model.read_bytes() == before
     assert len(polyaforest.load(other).keys_) == 58
 
 
 def test_a_key_that_is_not_held_changes_nothing(cli, model, tmp_path, rows):
     before = model.read_bytes()
-    code, _, err = cli("forget", "-m", model, "--key", "ann", "--key", "ann\x1f2")
+    code, _, err = cli("forget", "-m", model, "--id", "ann", "--id", "ann\x1f2")
     assert code == 3
-    assert "holds no row with the key 'ann\\x1f2': nothing was changed" in err
+    assert "holds no row named 'ann\\x1f2': nothing was changed" in err
     assert cli("forget", "-m", model)[0] == 2
-    assert cli("forget", "-m", model, "--keys-from", tmp_path / "none.txt")[0] == 3
+    assert cli("forget", "-m", model, "--ids-from", tmp_path / "none.txt")[0] == 3
     assert model.read_bytes() == before
     counts = counted(tmp_path / "counts.mpf", rows)
-    code, _, err = cli("forget", "-m", counts, "--key", "1")
+    code, _, err = cli("forget", "-m", counts, "--id", "1")
     assert code == 3
-    assert "polyaforest fit --key COLUMN" in err
+    assert "polyaforest fit --id COLUMN" in err
 
 
 def test_every_shingle_with_a_reading_is_forgotten(cli, tmp_path, rows):
     series = SeriesMPF(StreamingMPF(n_estimators=2, window=100, random_state=0), shingle=3)
     series.partial_fit(rows, keys=[f"k{i}" for i in range(60)])
     path = saved(series, tmp_path / "series.mpf")
-    assert cli("forget", "-m", path, "--key", "k7") == (0, "", f"Forgot 1 row; {path} holds 55 points.\n")
+    assert cli("forget", "-m", path, "--id", "k7") == (0, "", f"Deleted 1 row; {path} holds 55 points.\n")
     assert "k7" not in polyaforest.load(path).keys_
-    held = polyaforest.load(path).forest_.points_
+    held = polyaforest.load(path).estimator_.points_
     assert not np.isin(held, rows[7]).any()
 
 
-def test_whole_streams_are_forgotten_by_their_key(cli, stock, tmp_path):
-    code, _, err = cli("forget", "-m", stock, "--whole-stream", "web-1", "--whole-stream", "web-9")
+def test_the_models_of_whole_partitions_are_deleted(cli, store, tmp_path):
+    code, _, err = cli("forget", "-m", store, "--by", "web-1", "--by", "web-9", "--all")
     assert code == 3
-    assert "holds no stream with the key 'web-9': nothing was changed" in err
-    assert cli("forget", "-m", stock, "--whole-stream", "web-1", "--out", tmp_path / "x.mpf")[0] == 2
-    assert read_notes(stock)[1] == ["web-1", "web-2"]
-    code, _, err = cli("forget", "-m", stock, "--whole-stream", "web-1")
-    assert (code, err) == (0, f"Forgot 1 whole stream; {stock} holds 1 stream.\n")
-    assert read_notes(stock) == ({"position": 120}, ["web-2"])
+    assert "holds no partition named 'web-9': nothing was changed" in err
+    assert cli("forget", "-m", store, "--by", "web-1", "--all", "--out", tmp_path / "x.mpf")[0] == 2
+    assert cli("forget", "-m", store, "--by", "web-1", "--all", "--id", "50")[0] == 2
+    assert cli("forget", "-m", store, "--by", "web-1")[0] == 2
+    assert cli("forget", "-m", store, "--all")[0] == 2
+    assert read_notes(store)[1] == ["web-1", "web-2"]
+    code, _, err = cli("forget", "-m", store, "--by", "web-1", "--all")
+    assert (code, err) == (0, f"Deleted 1 partition; {store} holds 1 partition.\n")
+    assert read_notes(store) == ({"position": 120}, ["web-2"])
+    code, _, err = cli("forget", "-m", store, "--by", "web-2", "--by", "web-9", "--all", "--missing-ok")
+    assert (code, err) == (0, f"Deleted 1 partition; {store} holds 0 partitions.\nNot held: 'web-9'.\n")
 
 
-def test_rows_are_forgotten_in_all_streams(cli, stock, model):
-    before = [read_model(stock, key).keys_ for key in ("web-1", "web-2")]
-    code, _, err = cli("forget", "-m", stock, "--key", "50", "--key", "nobody")
+def test_rows_are_deleted_in_all_partitions_or_those_chosen(cli, store, model):
+    def keys():
+        return [read_model(store, key).keys_ for key in ("web-1", "web-2")]
+
+    before = keys()
+    code, _, err = cli("forget", "-m", store, "--id", "50", "--id", "nobody")
     assert code == 3
-    assert "holds no row with the key 'nobody': nothing was changed" in err
-    assert [read_model(stock, key).keys_ for key in ("web-1", "web-2")] == before
-    code, _, err = cli("forget", "-m", stock, "--key", "50", "--key", "nobody", "--missing-ok")
-    assert (code, err) == (0, f"Forgot 2 rows; {stock} holds 2 streams.\nNot held: 'nobody'.\n")
-    assert [read_model(stock, key).keys_ for key in ("web-1", "web-2")] == [[*range(44, 50), *range(51, 60)]] * 2
-    assert read_notes(stock)[0] == {"position": 120}
-    assert cli("forget", "-m", model, "--whole-stream", "web-1")[0] == 2
+    assert "holds no row named 'nobody': nothing was changed" in err
+    assert keys() == before
+    code, _, err = cli("forget", "-m", store, "--id", "50", "--id", "nobody", "--missing-ok")
+    assert (code, err) == (0, f"Deleted 2 rows; {store} holds 2 partitions.\nNot held: 'nobody'.\n")
+    left = [*range(44, 50), *range(51, 60)]
+    assert keys() == [left, left]
+    code, _, err = cli("forget", "-m", store, "--id", "51", "--by", "web-2")
+    assert (code, err) == (0, f"Deleted 1 row; {store} holds 2 partitions.\n")
+    assert keys() == [left, [key for key in left if key != 51]]
+    assert read_notes(store)[0] == {"position": 120}
+    assert cli("forget", "-m", model, "--by", "web-1", "--all")[0] == 2
 
 
 # ---- demo ------------------------------------------------------------------------------------------------------------
@@ -378,7 +390,7 @@ def test_the_example_replaces_no_file_of_yours(tmp_path):
     path = write_example(str(tmp_path / "new"))
     assert write_example(str(tmp_path / "new")) == path  # the example itself may be there
     (tmp_path / "server-metrics.csv").write_text("mine\n")
-    with pytest.raises(ValueError, match="is there already and is not the example"):
+    with pytest.raises(ValueError, match="exists and is not the example"):
         write_example(str(tmp_path))
     assert (tmp_path / "server-metrics.csv").read_text() == "mine\n"
 

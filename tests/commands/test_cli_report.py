@@ -1,4 +1,4 @@
-"""What `detect` says, what it merges, and where it draws the line, without reading a file."""
+"""Detection in tables, events and reports, without reading a file."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -10,21 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyaforest import StreamingMPF
-from polyaforest.cli import _judging
-from polyaforest.cli import _report as report
-from polyaforest.cli._findings import Findings
-from polyaforest.cli._judging import (
-    Judged,
-    Rule,
-    TableJudge,
-    flagged_of,
-    named,
-    places_by_key,
-    refuse_disorder,
-    shares_as_strange,
-)
-from polyaforest.decision.thresholds import line_below_bulk
-from polyaforest.io.keys import keys_named, point_keys
+from polyaforest.core.validation import NamedRows
+from polyaforest.detection import pipeline, report
+from polyaforest.detection.findings import Findings
+from polyaforest.detection.pipeline import Detected, Settings, TableDetector, places_by_partition, refuse_disorder
+from polyaforest.forest.point_store import keys_named, point_keys
 from polyaforest.io.tables import BadInput, Chunk, Columns, Rejected
 from polyaforest.timeseries import find_events
 
@@ -36,8 +26,9 @@ def explained():
     """The explanation of a row whose second value is far too high."""
     rng = np.random.default_rng(0)
     rows = rng.normal([50.0, 20.0, 5.0], [5.0, 2.0, 1.0], size=(400, 3))
-    forest = StreamingMPF(n_estimators=20, random_state=0).fit(rows)
-    return named(forest.explain([[50.0, 90.0, 5.0]])[0], ["cpu", "latency", "errors"])
+    names = ["cpu", "latency", "errors"]
+    forest = StreamingMPF(n_estimators=20, random_state=0).fit(NamedRows(rows, names))
+    return forest.explain(NamedRows(np.array([[50.0, 90.0, 5.0]]), names))[0]
 
 
 def summary(**changes):
@@ -62,9 +53,8 @@ def chunk_of(rows, *, times=None, keys=None, first=1):
         ({"n_rows": 90}, "7 of 90 rows stand out, in 2 events. By chance alone hardly any would."),
         ({"n_flagged": 0}, "Nothing stands out: 0 of 5,000 rows. By chance alone up to about 5 might."),
         ({"expected": None}, "7 of 5,000 rows stand out, in 2 events."),
-        ({"expected": 0.002, "is_share": True}, "7 of 5,000 rows stand out, in 2 events. At this rate about 10 do, "
-         "whatever they are like."),
-        ({"key": "host", "n_keys": 3}, "7 of 5,000 rows stand out, in 2 events, judged separately per host (3). "
+        ({"by": "host", "n_partitions": 3},
+         "7 of 5,000 rows stand out, in 2 events, judged separately by host (3 values). "
          "By chance alone up to about 5 might."),
     ],
 )  # fmt: skip
@@ -97,22 +87,23 @@ def test_reasons_on_one_line(explained):
     assert report.reason(explained, ["errors"]).startswith("latency 90 (usual 1")
     assert report.reason(explained, ["errors"]).endswith(f"): {bits:+.1f} bits; missing: errors")
     ordinary = SimpleNamespace(blamed=[])
-    assert report.reason(ordinary) == "no value by itself: the combination is rare"
-    assert report.reasons(ordinary) == ["no value by itself: the combination is rare"]
+    assert report.reason(ordinary) == "no single value: the combination is rare"
+    assert report.reasons(ordinary) == ["no single value: the combination is rare"]
 
 
 def test_what_was_read_and_left_out():
-    columns = Columns(["cpu", "mem"], {"host": "text", "os": "text", "id": "counts the rows"}, "when", None, "name")
-    rejected = [Rejected(17, "it has 4 cells instead of 7", "..."), Rejected(30, "it is cut off", "...")]
+    columns = Columns(["cpu", "mem"], {"host": "text", "os": "text", "id": "row counter"}, "when", None, "name")
+    rejected = [Rejected(17, "4 cells instead of 7", "..."), Rejected(30, "it is cut off", "...")]
     table = SimpleNamespace(columns=columns, n_rows=5000, n_rejected=2, rejected=rejected)
-    assert report.reading_in_words(table, ["/data/metrics.csv"]) == [
+    assert report.input_lines(table, ["/data/metrics.csv"]) == [
         "Read 5,000 rows of metrics.csv, using cpu, mem (2 of 7 columns).",
-        "Times from when. Names from name. Left out: host, os (text); id (counts the rows).",
-        "2 more rows left out: row 17: it has 4 cells instead of 7; row 30: it is cut off.",
+        "Times from when. Row ids from name. Skipped: host, os (text); id (row counter).",
+        "Skipped 2 invalid rows: row 17: 4 cells instead of 7; row 30: it is cut off.",
     ]
     plain = SimpleNamespace(columns=Columns(["cpu"]), n_rows=1, n_rejected=0, rejected=[])
-    assert report.reading_in_words(plain, ["-"]) == ["Read 1 row of standard input, using cpu (1 of 1 column)."]
-    assert report.rejected_in_words(9, rejected).endswith("it is cut off; ....")
+    assert report.input_lines(plain, ["-"]) == ["Read 1 row of standard input, using cpu (1 of 1 column)."]
+    table.n_rejected = 9
+    assert report.input_lines(table, ["-"])[-1].endswith("it is cut off; ....")
     assert report.listed(map(str, range(20))) == "0, 1, 2, 3, 4, 5, 6, 7 and 12 others"
 
 
@@ -130,48 +121,37 @@ def test_times_are_dates_where_they_can_be(seconds, words, iso):
     assert (report.moment(seconds), report.stamp(seconds)) == (words, iso)
 
 
-# ---- where the line is drawn -----------------------------------------------------------------------------------------
+# ---- tables ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_odd", [0, 1, 40, 180])
-def test_the_line_finds_many_anomalies_as_well_as_few(n_odd):
+def test_the_threshold_finds_many_anomalies_as_well_as_few(n_odd):
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(2000, 3))
     rows[:n_odd] = rng.normal(9.0, 1.0, size=(n_odd, 3))
-    judged = TableJudge(chunk_of(rows), ["a", "b", "c"], Rule()).judge()
+    judged = TableDetector(chunk_of(rows), ["a", "b", "c"], Settings()).detect()
     assert judged.is_anomaly[:n_odd].all()
     assert judged.is_anomaly[n_odd:].sum() <= 4
 
 
 def test_counts_do_not_make_everything_stand_out():
     rows = np.random.default_rng(2).poisson(0.3, size=(3000, 3))
-    judged = TableJudge(chunk_of(rows), ["a", "b", "c"], Rule()).judge()
+    judged = TableDetector(chunk_of(rows), ["a", "b", "c"], Settings()).detect()
     assert judged.is_anomaly.mean() < 0.02
-
-
-def test_the_line_of_an_exponential_tail_is_where_it_should_be():
-    scores = -np.random.default_rng(3).exponential(size=200_000)
-    assert 0.0005 < (scores < line_below_bulk(scores, 0.001)).mean() < 0.0011
-
-
-@given(st.lists(st.integers(-5, 5), min_size=1, max_size=30))
-def test_p_values_are_the_share_that_is_as_strange(scores):
-    expected = [sum(other <= score for other in scores) / len(scores) for score in scores]
-    np.testing.assert_allclose(shares_as_strange(np.array(scores, np.float64)), expected)
 
 
 def test_too_few_rows_are_refused_or_told():
     names, rows = ["a"], np.arange(30.0)[:, None]
-    with pytest.raises(BadInput, match="only 1 row: it takes at least 8 to tell what is usual"):
-        TableJudge(chunk_of([[1.0]]), names, Rule()).judge()
-    with pytest.raises(BadInput, match=r"at least 100 for a false alarm rate of 0.01"):
-        TableJudge(chunk_of(rows), names, Rule(false_alarm_rate=0.01)).judge()
-    with pytest.raises(BadInput, match="none of the 5 values of the key column has the 8 rows"):
-        TableJudge(chunk_of(rows, keys=[*"abcde"] * 6), names, Rule()).judge()
+    with pytest.raises(BadInput, match="only 1 row; at least 8 are needed to tell what is normal"):
+        TableDetector(chunk_of([[1.0]]), names, Settings()).detect()
+    with pytest.raises(BadInput, match=r"at least 100 are needed for a false alarm rate of 0.01"):
+        TableDetector(chunk_of(rows), names, Settings(false_alarm_rate=0.01)).detect()
+    with pytest.raises(BadInput, match="none of the 5 partitions has the 8 rows"):
+        TableDetector(chunk_of(rows, keys=[*"abcde"] * 6), names, Settings()).detect()
     with pytest.raises(BadInput, match=r"30 different values in 30 rows.*--id"):
-        TableJudge(chunk_of(rows, keys=[str(i) for i in range(30)]), names, Rule()).judge()
-    judge = TableJudge(chunk_of(rows, keys=["a"] * 25 + ["b"] * 5), names, Rule())
-    assert np.isnan(judge.judge().scores).tolist() == [False] * 25 + [True] * 5
+        TableDetector(chunk_of(rows, keys=[str(i) for i in range(30)]), names, Settings()).detect()
+    judge = TableDetector(chunk_of(rows, keys=["a"] * 25 + ["b"] * 5), names, Settings())
+    assert np.isnan(judge.detect().scores).tolist() == [False] * 25 + [True] * 5
     assert judge.too_small == {"b": 5}
 
 
@@ -181,10 +161,10 @@ def test_forests_of_many_keys_are_not_kept_and_say_the_same(monkeypatch):
     rows[[40, 80]] = 30.0
     words = []
     for most in (9, 1):
-        monkeypatch.setattr(_judging, "_MOST_FORESTS", most)
-        judge = TableJudge(chunk_of(rows, keys=keys), ["x", "y"], Rule())
-        assert np.flatnonzero(judge.judge().is_anomaly).tolist() == [40, 80]
-        assert sum(group.forest is not None for group in judge.groups) == min(most, 3)
+        monkeypatch.setattr(pipeline, "_MOST_DETECTORS", most)
+        judge = TableDetector(chunk_of(rows, keys=keys), ["x", "y"], Settings())
+        assert np.flatnonzero(judge.detect().is_anomaly).tolist() == [40, 80]
+        assert sum(detector is not None for _, detector in judge._fitted) == min(most, 3)
         words.append({place: str(explanation) for place, explanation in judge.explain([40, 80]).items()})
     assert words[0] == words[1]
 
@@ -193,12 +173,12 @@ def test_forests_of_many_keys_are_not_kept_and_say_the_same(monkeypatch):
 
 
 @given(st.lists(st.sampled_from("abcd"), max_size=40))
-def test_rows_are_found_by_key_in_order(keys):
-    places = places_by_key(keys, len(keys))
+def test_rows_are_found_by_partition_in_order(keys):
+    places = places_by_partition(keys, len(keys))
     assert {key: part.tolist() for key, part in places.items()} == {
         key: [i for i, other in enumerate(keys) if other == key] for key in dict.fromkeys(keys)
     }
-    assert places_by_key(None, 3)[""].tolist() == [0, 1, 2]
+    assert places_by_partition(None, 3)[""].tolist() == [0, 1, 2]
 
 
 @given(st.lists(st.lists(st.text("ab", max_size=2), max_size=8), max_size=4))
@@ -220,7 +200,7 @@ def test_names_with_the_sign_of_keys_are_refused():
 
 def test_readings_out_of_order_are_named():
     refuse_disorder(np.array([NOON, NOON, NOON + 60]), np.array([4, 5, 6]))
-    with pytest.raises(BadInput, match=r"row 6 is from 2024-05-01 12:00, .* from 2024-05-01 12:01: .*sort"):
+    with pytest.raises(BadInput, match=r"row 6 is from 2024-05-01 12:00, .* from 2024-05-01 12:01: .*Sort"):
         refuse_disorder(np.array([NOON, NOON + 60, NOON]), np.array([4, 5, 6]))
     with pytest.raises(BadInput, match="row 4"):
         refuse_disorder(np.array([NOON]), np.array([4]), latest=NOON + 60)
@@ -240,14 +220,14 @@ def found_in(rows, cuts, rule, top=100, times=None):
         some = None if times is None else times[start:stop]
         chunk = chunk_of(np.zeros((stop - start, 1)), keys=list(keys), first=start + 1, times=some)
         values = np.array(scores, np.float64)
-        found.add(Judged(chunk, values, np.full(len(flags), 0.5), np.array(flags), {}))
+        found.add(Detected(chunk, values, np.full(len(flags), 0.5), np.array(flags), {}))
     found.close()
     return found
 
 
 @given(FLAGS, st.lists(st.integers(0, 60), max_size=4))
 def test_events_are_those_of_each_key_however_the_rows_are_cut(rows, cuts):
-    found = found_in(rows, cuts, Rule("stream"))
+    found = found_in(rows, cuts, Settings("stream"))
     expected = []
     for key in "ab":
         numbers = [i + 1 for i, row in enumerate(rows) if row[1] == key]
@@ -255,27 +235,27 @@ def test_events_are_those_of_each_key_however_the_rows_are_cut(rows, cuts):
         for event in find_events(flags, scores, times=numbers, merge=5):
             expected.append((event.peak, event.score, key, event.start, event.end, event.n_flagged))
     findings = found.findings()
-    said = [(f.number, f.score, f.key, f.first, f.last, f.n_flagged) for f in findings]
+    said = [(f.number, f.score, f.partition, f.first, f.last, f.n_flagged) for f in findings]
     assert sorted(said) == sorted(expected)
     assert [f.score for f in findings] == sorted(f.score for f in findings)
     assert found.summary().n_flagged == sum(row[0] for row in rows)
-    worst = found_in(rows, cuts, Rule("stream"), top=2)
+    worst = found_in(rows, cuts, Settings("stream"), top=2)
     assert [f.score for f in worst.findings()] == [f.score for f in findings[:2]]
     assert worst.summary().n_findings == len(findings)
 
 
 def test_rows_of_a_table_are_findings_of_their_own_unless_they_have_times():
     rows = [(True, "a", -9), (True, "a", -8), (False, "a", 0), (True, "a", -7)]
-    assert [f.number for f in found_in(rows, [], Rule()).findings()] == [1, 2, 4]
-    backwards = found_in(rows, [], Rule(), times=np.array([4e9, 3e9, 2e9, 1e9])).findings()
+    assert [f.number for f in found_in(rows, [], Settings()).findings()] == [1, 2, 4]
+    backwards = found_in(rows, [], Settings(), times=np.array([4e9, 3e9, 2e9, 1e9])).findings()
     assert [(f.number, f.first, f.last, f.start, f.end) for f in backwards] == [(1, 1, 4, 1e9, 4e9)]
 
 
 def test_what_is_written_keeps_the_names_of_the_input_apart(explained):
     columns = Columns(["cpu", "score", "errors"], time="when", id="row")
     chunk = Chunk(np.array([[1.0, np.nan, 3.0]] * 2), np.array([4, 5]), np.array([NOON, NOON]), None, ["a", "b"])
-    judged = Judged(chunk, np.array([-9.0, np.nan]), np.array([0.1, np.nan]), np.array([True, False]), {0: explained})
-    written = Findings(columns, Rule()).written(judged)
+    judged = Detected(chunk, np.array([-9.0, np.nan]), np.array([0.1, np.nan]), np.array([True, False]), {0: explained})
+    written = Findings(columns, Settings()).to_columns(judged)
     assert list(written) == ["row", "when", "row_", "cpu", "score_", "errors", "score", "p_value", "is_anomaly",
                              "blamed", "reason"]  # fmt: skip
     first = [next(iter(column)) for column in written.values()]
@@ -283,5 +263,5 @@ def test_what_is_written_keeps_the_names_of_the_input_apart(explained):
     np.testing.assert_array_equal(first[4:8], [np.nan, 3.0, -9.0, 0.1])
     assert written["blamed"] == [["latency"], []]
     assert written["reason"][0].endswith("missing: score")
-    assert flagged_of(judged).chunk.numbers.tolist() == [4]
-    assert flagged_of(judged).explanations == {0: explained}
+    assert judged.flagged().chunk.numbers.tolist() == [4]
+    assert judged.flagged().explanations == {0: explained}

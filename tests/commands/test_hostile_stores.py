@@ -11,30 +11,32 @@ from list_source import ListSource
 from polyaforest import ModelFileError, StreamingMPF
 from polyaforest.io.records import MOST_COLUMNS, Record, RecordReader
 from polyaforest.io.sources import open_source
-from polyaforest.live import model_store
-from polyaforest.live.model_store import Stock, read_notes
+from polyaforest.live import open_store, read_notes
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Watcher
+from polyaforest.persistence import model_store
 
 ROWS = np.random.default_rng(4).normal(size=(60, 2)).tolist()
 RECORDS = [json.dumps({"host": f"web-{i % 3}", "a": a, "b": b}).encode() for i, (a, b) in enumerate(ROWS)]
 
 
 def make():
-    return StreamingMPF(n_estimators=20, window=10, random_state=0)
+    return StreamingMPF(n_estimators=200, window=10, random_state=0)
 
 
 def watch(folder, records, said=None, **options):
     """Watch to the end; return how often each key has been learned."""
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
-    tell = (lambda words: None) if said is None else said.append
+    note = (lambda words: None) if said is None else said.append
     with (
-        Stock(folder / "m.db", make, tell=tell) as stock,
-        closing(Watcher(ListSource(records), RecordReader(key="host"), stock, out, bad, tell=tell, **options)) as loop,
+        open_store(folder / "m.db", make, notify=note) as store,
+        closing(
+            Watcher(ListSource(records), RecordReader(key="host"), store, out, bad, notify=note, **options)
+        ) as loop,
     ):
         loop.resume()
         loop.run()
-        return {key: stock[key].detector.n_seen_ for key in stock.keys}
+        return {key: store[key].detector.n_seen_ for key in store.keys}
 
 
 def changed(folder, change):
@@ -118,8 +120,11 @@ def test_a_model_on_broken_pages_costs_its_own_key_and_the_old_file_is_kept(tmp_
     watch(tmp_path, RECORDS[:30])
     content = bytearray((tmp_path / "m.db").read_bytes())
     page = int.from_bytes(content[16:18], "big") or 65536
-    at = content.find(np.array(ROWS[28]).tobytes())  # a point of web-1
+    with closing(sqlite3.connect(tmp_path / "m.db")) as file:
+        (block,) = file.execute("SELECT model FROM models WHERE key = 'web-1'").fetchone()
+    at = content.find(block[len(block) // 2 :][:32])
     assert at > page
+    assert len(block) > 3 * page  # so that this is one of several pages that it lies on
     content[at // page * page : at // page * page + 4] = b"\xff\xff\xff\xff"  # the number of its next page
     (tmp_path / "m.db").write_bytes(content)
     said = []
@@ -130,14 +135,14 @@ def test_a_model_on_broken_pages_costs_its_own_key_and_the_old_file_is_kept(tmp_
 
 
 def test_a_model_that_cannot_be_saved_costs_its_own_key(tmp_path, monkeypatch):
-    save = StreamingMPF.save
+    to_bytes = StreamingMPF.to_bytes
 
-    def refuse(self, path, notes=None):
+    def refuse(self, notes=None):
         if self.n_seen_ == 10 and self.points_[0, 0] == ROWS[1][0]:  # of web-1
             raise ValueError("the header takes too many bytes")
-        save(self, path, notes)
+        return to_bytes(self, notes)
 
-    monkeypatch.setattr(StreamingMPF, "save", refuse)
+    monkeypatch.setattr(StreamingMPF, "to_bytes", refuse)
     said = []
     watch(tmp_path, RECORDS[:30], said)
     assert any("'web-1' cannot be saved" in words for words in said)
@@ -145,14 +150,14 @@ def test_a_model_that_cannot_be_saved_costs_its_own_key(tmp_path, monkeypatch):
 
 
 def test_want_of_memory_for_one_model_costs_its_key(tmp_path, monkeypatch):
-    judge = StreamingMPF.judge_then_learn
+    judge = StreamingMPF.detect_then_learn
 
     def starve(self, rows, **labels):
         if ROWS[31][0] in rows.values[:, 0]:  # of web-1
             raise MemoryError("Unable to allocate 9 TiB")
         return judge(self, rows, **labels)
 
-    monkeypatch.setattr(StreamingMPF, "judge_then_learn", starve)
+    monkeypatch.setattr(StreamingMPF, "detect_then_learn", starve)
     learned = watch(tmp_path, RECORDS)
     assert learned["web-0"] == learned["web-2"] == 20
     assert learned["web-1"] == 19
@@ -190,7 +195,7 @@ def test_a_truncated_log_can_be_gone_on_with(tmp_path):
 
 
 def test_unbegun_models_do_not_pile_up_in_memory():
-    with Stock(None, make, most=200_000) as stock:
+    with open_store(None, make, max_bytes=200_000) as store:
         for i in range(1000):
-            stock[f"key {i}"]
-        assert stock.n_in_memory < 50
+            store[f"key {i}"]
+        assert store.n_in_memory < 50

@@ -7,38 +7,37 @@ import numpy as np
 import pytest
 from list_source import ListSource
 
-from polyaforest import StreamingMPF
-from polyaforest.cli._judging import Rule, StreamJudge
-from polyaforest.forest.point_store import Holdings
+from polyaforest import SeriesMPF, StreamingMPF
+from polyaforest.detection.pipeline import Settings, StreamDetector
+from polyaforest.forest.point_store import PointStore
 from polyaforest.io.records import RecordReader
 from polyaforest.io.tables import Chunk
-from polyaforest.live.model_store import Stock
+from polyaforest.live import open_store
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Watcher
-from polyaforest.timeseries import SeriesMPF
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2))
 
 
-def test_detect_by_key_keeps_the_models_of_several_keys_in_memory():
+def test_detect_keeps_the_models_of_several_partitions_in_memory():
     keys = [f"web-{i % 5}" for i in range(len(ROWS))]
-    with StreamJudge(["a", "b"], Rule("stream", window=20, n_jobs=None)) as judge:
-        judge.judge(Chunk(ROWS, np.arange(len(ROWS)), None, keys, None))
-        assert judge._models.n_in_memory == 5
+    with StreamDetector(["a", "b"], Settings("stream", window=20, n_jobs=None)) as detector:
+        detector.detect(Chunk(ROWS, np.arange(len(ROWS)), None, keys, None))
+        assert detector._models.n_in_memory == 5
 
 
 def test_watch_looks_names_up_without_listing_all_that_are_held(tmp_path, monkeypatch):
     def fail(self):
         raise AssertionError("all keys were listed")
 
-    monkeypatch.setattr(Holdings, "held_keys", property(fail))
+    monkeypatch.setattr(PointStore, "held_keys", property(fail))
     records = [b'{"id": "u%d", "a": %f}' % (i % 7, row[0]) for i, row in enumerate(ROWS)]
     out, bad = FileLines(str(tmp_path / "out")), FileLines(str(tmp_path / "bad"))
-    with Stock(None, lambda: StreamingMPF(n_estimators=2, window=20, random_state=0)) as stock:
-        loop = Watcher(ListSource(records, at_once=4), RecordReader(id="id"), stock, out, bad)
+    with open_store(None, lambda: StreamingMPF(n_estimators=2, window=20, random_state=0)) as store:
+        loop = Watcher(ListSource(records, at_once=4), RecordReader(id="id"), store, out, bad)
         loop.run()
         loop.close()
-        assert stock[""].detector.n_seen_ == len(ROWS)
+        assert store[""].detector.n_seen_ == len(ROWS)
     assert not (tmp_path / "bad").exists()
 
 

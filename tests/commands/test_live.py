@@ -1,4 +1,4 @@
-"""What watch is made of: judging with reasons, models kept by key, lines that can be taken back, and the loop."""
+"""The parts of watch: models by key, lines that can be taken back, and the loop."""
 
 import json
 import sqlite3
@@ -7,18 +7,21 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from list_source import ListSource
 
-from polyaforest import ModelFileError, StreamingMPF
+from polyaforest import ModelFileError, SeriesMPF, StreamingMPF
+from polyaforest.core.arrays import SCORE_NOTHING
 from polyaforest.core.validation import NamedRows
+from polyaforest.decision.calibration import RunningCalibration
+from polyaforest.forest import learn
 from polyaforest.io.records import RecordReader
-from polyaforest.live.judging import judge_and_explain
-from polyaforest.live.model_store import Stock, is_stock, read_model, read_notes
+from polyaforest.live import open_store, read_model, read_notes
 from polyaforest.live.outputs import FileLines, PipeLines
 from polyaforest.live.watcher import Cadence, Watcher
-from polyaforest.timeseries import SeriesMPF
+from polyaforest.persistence.model_store import is_model_store
 
 ROWS = np.random.default_rng(8).normal(size=(220, 2))
 ROWS[[150, 151, 200]] = [[30.0, 0.0], [25.0, 25.0], [0.0, -40.0]]
@@ -35,78 +38,35 @@ def series():
     return SeriesMPF(forest(), shingle=3)
 
 
-# ---- judging ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("make", [forest, series])
-def test_verdicts_and_reasons_do_not_depend_on_the_chunks(make):
-    named = NamedRows(ROWS, ["cpu", "disk"])
-    whole, reasons = judge_and_explain(make(), named)
-    assert whole.is_anomaly[150]
-    assert sorted(reasons) == np.flatnonzero(whole.is_anomaly).tolist()
-    detector, again, found, start = make(), [], {}, 0
-    for size in (1, 120, 16, 14, 3, 40, 26):
-        judged, some = judge_and_explain(detector, named[start : start + size])
-        again.append(judged)
-        found |= {start + i: explanation for i, explanation in some.items()}
-        start += size
-    assert start == len(ROWS)
-    for mine, theirs in zip(whole, zip(*again, strict=True), strict=True):
-        assert np.array_equal(mine, np.concatenate(theirs), equal_nan=True)
-    assert {i: why.to_dict() for i, why in found.items()} == {i: why.to_dict() for i, why in reasons.items()}
-
-
-def test_reasons_are_those_of_the_forest_before_the_row():
-    detector = forest()
-    judge_and_explain(detector, ROWS[:150])
-    line = float(detector.judge(ROWS[150:151]).lines[0])
-    before = detector.explain(ROWS[150:151], line=line)[0]
-    _, reasons = judge_and_explain(detector, ROWS[150:190])
-    assert reasons[0].to_dict() == before.to_dict()
-    assert reasons[0].surprise == pytest.approx(-judge_and_explain_score(ROWS) / np.log(2))
-
-
-def judge_and_explain_score(rows):
-    return forest().score_then_learn(rows)[150]
-
-
-def test_a_row_with_gaps_is_explained_by_what_is_there():
-    rows = ROWS.copy()
-    rows[200, 0] = np.nan
-    judged, reasons = judge_and_explain(forest(), rows)
-    assert judged.is_anomaly[200]
-    assert reasons[200].blamed[0].feature == 1
-
-
 # ---- models by key ---------------------------------------------------------------------------------------------------
 
 
-def fed(stock, keys=("a", "b", "c"), rounds=4):
+def fed(store, keys=("a", "b", "c"), rounds=4):
     """Scores of models that take turns."""
     return [
-        stock[key].detector.score_then_learn(ROWS[20 * turn : 20 * turn + 20] + place)
+        store[key].detector.score_then_learn(ROWS[20 * turn : 20 * turn + 20] + place)
         for turn in range(rounds)
         for place, key in enumerate(keys)
     ]
 
 
 def test_models_that_wait_on_disk_go_on_bit_for_bit(tmp_path):
-    with Stock(None, forest) as roomy, Stock(tmp_path / "m", forest, most=1) as tight:
+    with open_store(None, forest) as roomy, open_store(tmp_path / "m", forest, max_bytes=1) as tight:
         assert all(np.array_equal(mine, theirs) for mine, theirs in zip(fed(roomy), fed(tight), strict=True))
         assert (roomy.n_in_memory, tight.n_in_memory) == (3, 1)
         assert len(tight) == 3
 
 
 def test_what_was_not_committed_is_gone_and_what_was_is_not(tmp_path):
-    with Stock(tmp_path / "m", forest, most=1) as stock:
-        fed(stock, rounds=2)
-        stock.commit({"position": 17})
-        expected = [stock[key].detector.score_samples(ROWS) for key in "abc"]
-        fed(stock, rounds=3)  # models are put back, but that is not kept
-    with Stock(tmp_path / "m", forest) as stock:
-        assert stock.notes == {"position": 17}
+    with open_store(tmp_path / "m", forest, max_bytes=1) as store:
+        fed(store, rounds=2)
+        store.commit({"position": 17})
+        expected = [store[key].detector.score_samples(ROWS) for key in "abc"]
+        fed(store, rounds=3)  # models are put back, but that is not kept
+    with open_store(tmp_path / "m", forest) as store:
+        assert store.notes == {"position": 17}
         assert all(
-            np.array_equal(stock[key].detector.score_samples(ROWS), e) for key, e in zip("abc", expected, strict=True)
+            np.array_equal(store[key].detector.score_samples(ROWS), e) for key, e in zip("abc", expected, strict=True)
         )
     assert read_notes(tmp_path / "m") == ({"position": 17}, ["a", "b", "c"])
     assert np.array_equal(read_model(tmp_path / "m", "b").score_samples(ROWS), expected[1])
@@ -115,84 +75,84 @@ def test_what_was_not_committed_is_gone_and_what_was_is_not(tmp_path):
 
 
 def test_notes_of_a_stream_stay_with_it(tmp_path):
-    with Stock(tmp_path / "m", forest, most=1) as stock:
-        fed(stock, rounds=1)
-        stock["a"].notes["rows"] = 7
-        fed(stock, rounds=1)
-        assert stock["a"].notes == {"rows": 7}
+    with open_store(tmp_path / "m", forest, max_bytes=1) as store:
+        fed(store, rounds=1)
+        store["a"].notes["rows"] = 7
+        fed(store, rounds=1)
+        assert store["a"].notes == {"rows": 7}
 
 
 def test_a_stream_can_be_forgotten(tmp_path):
-    with Stock(tmp_path / "m", forest) as stock:
-        fed(stock, rounds=1)
-        stock.forget("b")
-        with pytest.raises(KeyError, match="no stream 'z'"):
-            stock.forget("z")
-        stock.commit({})
-        assert len(stock) == 2
+    with open_store(tmp_path / "m", forest) as store:
+        fed(store, rounds=1)
+        store.delete("b")
+        with pytest.raises(KeyError, match="no model of 'z'"):
+            store.delete("z")
+        store.commit({})
+        assert len(store) == 2
     assert read_notes(tmp_path / "m")[1] == ["a", "c"]
 
 
 def test_only_one_may_write_but_others_may_read(tmp_path):
-    with Stock(tmp_path / "m", forest) as stock:
-        fed(stock, rounds=1)
-        stock.commit({"n": 1})
+    with open_store(tmp_path / "m", forest) as store:
+        fed(store, rounds=1)
+        store.commit({"n": 1})
         with pytest.raises(BlockingIOError, match="in use"):
-            Stock(tmp_path / "m", forest)
+            open_store(tmp_path / "m", forest)
         assert read_notes(tmp_path / "m")[0] == {"n": 1}
 
 
 def test_nobody_else_gets_in_between_two_commits(tmp_path):
-    with Stock(tmp_path / "m", forest) as stock:
-        stock._file.execute("COMMIT")  # as in the middle of a commit
+    with open_store(tmp_path / "m", forest) as store:
+        store._file.execute("COMMIT")  # as in the middle of a commit
         with pytest.raises(BlockingIOError, match="in use"):
-            Stock(tmp_path / "m", forest)
-        stock._file.execute("BEGIN IMMEDIATE")
-    Stock(tmp_path / "m", forest).close()
+            open_store(tmp_path / "m", forest)
+        store._file.execute("BEGIN IMMEDIATE")
+    open_store(tmp_path / "m", forest).close()
 
 
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "text").write_text("nothing of the kind" * 100)
-    with pytest.raises(ModelFileError, match="not a file of models"):
-        Stock(tmp_path / "text", forest)
+    with pytest.raises(ModelFileError, match="not a model store"):
+        open_store(tmp_path / "text", forest)
     other = sqlite3.connect(tmp_path / "other")
     other.execute("CREATE TABLE cats (name TEXT)")
     other.close()
-    for use in (lambda: Stock(tmp_path / "other", forest), lambda: read_notes(tmp_path / "other")):
-        with pytest.raises(ModelFileError, match="not one of polyaforest"):
+    for use in (lambda: open_store(tmp_path / "other", forest), lambda: read_notes(tmp_path / "other")):
+        with pytest.raises(ModelFileError, match="not a model store of polyaforest"):
             use()
     with pytest.raises(FileNotFoundError):
         read_notes(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="no such directory"):
-        Stock(tmp_path / "no" / "where", forest)
+        open_store(tmp_path / "no" / "where", forest)
     with pytest.raises(IsADirectoryError):
-        Stock(tmp_path, forest)
-    Stock(tmp_path / "new", forest).close()
+        open_store(tmp_path, forest)
+    open_store(tmp_path / "new", forest).close()
     with sqlite3.connect(tmp_path / "new") as newer:
         newer.execute("PRAGMA user_version = 99")
     newer.close()
     with pytest.raises(ModelFileError, match="upgrade"):
-        Stock(tmp_path / "new", forest)
-    assert is_stock(tmp_path / "new")
-    assert not is_stock(tmp_path / "text")
+        open_store(tmp_path / "new", forest)
+    assert is_model_store(tmp_path / "new")
+    assert not is_model_store(tmp_path / "text")
 
 
 def test_a_full_disk_is_told_and_the_last_commit_stays(tmp_path):
-    with Stock(tmp_path / "m", forest) as stock:
-        fed(stock, rounds=1)
-        stock.commit({"n": 1})
-        (n_pages,) = stock._file.execute("PRAGMA page_count").fetchone()
-        stock._file.execute(f"PRAGMA max_page_count = {n_pages}")
-        fed(stock, keys="defgh", rounds=2)
+    with open_store(tmp_path / "m", forest) as store:
+        fed(store, rounds=1)
+        store.commit({"n": 1})
+        (n_pages,) = store._file.execute("PRAGMA page_count").fetchone()
+        store._file.execute(f"PRAGMA max_page_count = {n_pages}")
+        fed(store, keys="defgh", rounds=2)
         with pytest.raises(OSError, match="full"):
-            stock.commit({"n": 2})
+            store.commit({"n": 2})
     assert read_notes(tmp_path / "m") == ({"n": 1}, ["a", "b", "c"])
 
 
 def test_a_damaged_model_is_refused(tmp_path):
-    with Stock(tmp_path / "m", forest) as stock:
-        fed(stock, rounds=1)
-        stock.commit({})
+    with open_store(tmp_path / "m", forest) as store:
+        fed(store, rounds=1)
+        store.commit({})
     with sqlite3.connect(tmp_path / "m") as file:
         file.execute("UPDATE models SET model = substr(model, 1, 1000) WHERE key = 'a'")
     file.close()
@@ -281,10 +241,10 @@ def as_lines(rows, hosts=2, **more):
 
 
 @contextmanager
-def watching(folder, source, stock, **options):
+def watching(folder, source, store, **options):
     reader = options.pop("reader", None) or RecordReader(key="host")
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
-    with closing(Watcher(source, reader, stock, out, bad, **options)) as loop:
+    with closing(Watcher(source, reader, store, out, bad, **options)) as loop:
         yield loop
 
 
@@ -295,12 +255,12 @@ def written(folder, name="out"):
 
 def test_every_record_gets_a_line_with_reasons_for_those_that_are_flagged(tmp_path):
     rows = np.repeat(ROWS, 2, axis=0)
-    with Stock(None, forest) as stock, watching(tmp_path, ListSource(as_lines(rows)), stock) as loop:
+    with open_store(None, forest) as store, watching(tmp_path, ListSource(as_lines(rows)), store) as loop:
         loop.resume()
         loop.run()
     lines = written(tmp_path)
     assert [line["position"] for line in lines] == [str(i) for i in range(len(rows))]
-    expected = forest().judge_then_learn(ROWS)
+    expected = forest().detect_then_learn(ROWS)
     for host in (0, 1):
         mine = lines[host::2]
         assert {line["key"] for line in mine} == {f"web-{host}"}
@@ -313,6 +273,58 @@ def test_every_record_gets_a_line_with_reasons_for_those_that_are_flagged(tmp_pa
     assert loop.counts.anomalies == 2 * expected.is_anomaly.sum()
 
 
+@pytest.mark.parametrize("at_once", [1, 16, 40, 500])
+@pytest.mark.parametrize("make", [forest, series])
+def test_lines_are_those_of_the_detector_whatever_the_batches(tmp_path, make, at_once):
+    rows = ROWS.copy()
+    rows[200, 0] = np.nan
+    records = [line.replace(b"NaN", b"null") for line in as_lines(rows, hosts=1)]
+    with (
+        open_store(None, make) as store,
+        watching(tmp_path, ListSource(records, at_once=at_once), store) as loop,
+    ):
+        loop.run()
+    expected = make().detect_then_learn(NamedRows(rows, ["cpu", "disk"]), explain=True)
+    lines = written(tmp_path)
+    assert expected.is_anomaly[150]
+    assert expected.is_anomaly[200] == (make is forest)  # a series fills the gap in later
+    for name, values in (("score", expected.scores), ("p_value", expected.p_values)):
+        assert [line[name] for line in lines] == [None if np.isnan(value) else value for value in values.tolist()]
+    assert [line["is_anomaly"] for line in lines] == expected.is_anomaly.tolist()
+    assert [i for i, line in enumerate(lines) if "reasons" in line] == sorted(expected.explanations)
+    for i, why in expected.explanations.items():
+        assert lines[i]["region"] == why.region
+        assert [reason["feature"] for reason in lines[i]["reasons"]] == [blame.name for blame in why.blamed]
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 300])
+@pytest.mark.parametrize("make", [forest, series])
+def test_each_row_is_scored_once(tmp_path, monkeypatch, make, at_once):
+    n_scored = n_judged = 0
+    run_chunk, learn_scores = learn.run_chunk, RunningCalibration.judge_then_learn
+
+    def count_scored(trees, points, chunk, limits, scoring, *rest):
+        nonlocal n_scored
+        n_scored += len(chunk.rows) if scoring.kind != SCORE_NOTHING else 0
+        return run_chunk(trees, points, chunk, limits, scoring, *rest)
+
+    def count_judged(self, scores, *rest):
+        nonlocal n_judged
+        n_judged += len(scores)
+        return learn_scores(self, scores, *rest)
+
+    monkeypatch.setattr(learn, "run_chunk", count_scored)
+    monkeypatch.setattr(RunningCalibration, "judge_then_learn", count_judged)
+    with (
+        open_store(None, make) as store,
+        watching(tmp_path, ListSource(as_lines(ROWS), at_once=at_once), store) as loop,
+    ):
+        loop.run()
+    n_rows = len(ROWS) - (2 * 2 if make is series else 0)  # a series is silent until its first shingle is complete
+    assert loop.counts.anomalies > 0
+    assert (n_scored, n_judged) == (n_rows, n_rows)
+
+
 def test_bad_records_are_put_aside_with_a_reason_and_harm_nobody(tmp_path):
     good = as_lines(ROWS, hosts=1)
     bad = [b"\xff\xfe", b"{", b"[1]", b'{"host": "web-0", "cpu": 1e400, "disk": 1}', b'{"cpu": 1, "disk": 2}']
@@ -320,7 +332,7 @@ def test_bad_records_are_put_aside_with_a_reason_and_harm_nobody(tmp_path):
     mixed = [*good[:50], *bad, *good[50:]]
     for name, records in (("mixed", mixed), ("clean", good)):
         (tmp_path / name).mkdir()
-        with Stock(None, forest) as stock, watching(tmp_path / name, ListSource(records, [60]), stock) as loop:
+        with open_store(None, forest) as store, watching(tmp_path / name, ListSource(records, [60]), store) as loop:
             loop.run()
     scores = [[line["score"] for line in written(tmp_path / name)] for name in ("mixed", "clean")]
     assert scores[0] == scores[1]
@@ -335,36 +347,36 @@ def test_a_record_that_the_model_refuses_is_put_aside_alone(tmp_path, size):
     huge = b'{"host": "web-0", "cpu": 1e101, "disk": 0.0}'  # beyond what can be measured
     records = as_lines(ROWS, hosts=1)
     with (
-        Stock(None, forest) as stock,
-        watching(tmp_path, ListSource([*records[:33], huge, *records[33:]], [size] * 99), stock) as loop,
+        open_store(None, forest) as store,
+        watching(tmp_path, ListSource([*records[:33], huge, *records[33:]], [size] * 99), store) as loop,
     ):
         loop.run()
-        assert stock["web-0"].detector.n_seen_ == len(ROWS)
+        assert store["web-0"].detector.n_seen_ == len(ROWS)
     assert [line["position"] for line in written(tmp_path, "bad")] == ["33"]
     assert [line["score"] for line in written(tmp_path)] == forest().score_then_learn(ROWS).tolist()
 
 
 def test_only_anomalies(tmp_path):
     with (
-        Stock(None, forest) as stock,
-        watching(tmp_path, ListSource(as_lines(ROWS, hosts=1)), stock, only_anomalies=True) as loop,
+        open_store(None, forest) as store,
+        watching(tmp_path, ListSource(as_lines(ROWS, hosts=1)), store, only_anomalies=True) as loop,
     ):
         loop.run()
-    expected = np.flatnonzero(forest().judge_then_learn(ROWS).is_anomaly)
+    expected = np.flatnonzero(forest().detect_then_learn(ROWS).is_anomaly)
     assert [int(line["position"]) for line in written(tmp_path)] == expected.tolist()
 
 
 def test_neighbours_become_events(tmp_path):
     with (
-        Stock(None, forest) as stock,
-        watching(tmp_path, ListSource(as_lines(ROWS, hosts=1), [7, 151, 3]), stock, merge=3) as loop,
+        open_store(None, forest) as store,
+        watching(tmp_path, ListSource(as_lines(ROWS, hosts=1), [7, 151, 3]), store, merge=3) as loop,
     ):
         loop.run()
     events = [line["event"] for line in written(tmp_path)]
     both = [event for event in events if event["first"] <= 150 <= event["last"]]
     assert both[0]["n_flagged"] >= 2
     assert {"cpu", "disk"} == set(both[0]["blame"])
-    assert sum(event["n_flagged"] for event in events) == forest().judge_then_learn(ROWS).is_anomaly.sum()
+    assert sum(event["n_flagged"] for event in events) == forest().detect_then_learn(ROWS).is_anomaly.sum()
 
 
 def test_records_can_be_forgotten_by_their_names(tmp_path):
@@ -372,11 +384,11 @@ def test_records_can_be_forgotten_by_their_names(tmp_path):
         json.dumps({"user": f"u{i % 60}", "cpu": a, "disk": b}).encode() for i, (a, b) in enumerate(ROWS.tolist())
     ]
     with (
-        Stock(None, forest) as stock,
-        watching(tmp_path, ListSource(records), stock, reader=RecordReader(id="user")) as loop,
+        open_store(None, forest) as store,
+        watching(tmp_path, ListSource(records), store, reader=RecordReader(id="user")) as loop,
     ):
         loop.run()
-        assert {key.split("\x1f")[0] for key in stock[""].detector.keys_} <= {f"u{i}" for i in range(60)}
+        assert {key.split("\x1f")[0] for key in store[""].detector.keys_} <= {f"u{i}" for i in range(60)}
 
 
 class KilledError(Exception):
@@ -398,9 +410,8 @@ class DyingSource(ListSource):
 
 
 @settings(
-    max_examples=8,
+    max_examples=examples(8),
     phases=[Phase.explicit, Phase.generate],
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
@@ -416,8 +427,8 @@ def test_whenever_it_dies_nothing_is_lost_or_counted_twice(tmp_path_factory, dea
 
     def live(folder, source):
         with (
-            Stock(folder / "m", make, most=1) as stock,
-            watching(folder, source, stock, cadence=Cadence(every, 1e9, 50), merge=merge) as loop,
+            open_store(folder / "m", make, max_bytes=1) as store,
+            watching(folder, source, store, cadence=Cadence(every, 1e9, 50), merge=merge) as loop,
         ):
             loop.resume()
             loop.run()
@@ -439,8 +450,8 @@ def test_whenever_it_dies_nothing_is_lost_or_counted_twice(tmp_path_factory, dea
 def test_a_series_that_is_younger_than_a_shingle_goes_on(tmp_path):
     for n in (2, 50):
         with (
-            Stock(tmp_path / "m", series) as stock,
-            watching(tmp_path, ListSource(as_lines(ROWS[:n], 1)), stock) as loop,
+            open_store(tmp_path / "m", series) as store,
+            watching(tmp_path, ListSource(as_lines(ROWS[:n], 1)), store) as loop,
         ):
             loop.resume()
             loop.run()
@@ -451,8 +462,8 @@ def test_a_series_that_is_younger_than_a_shingle_goes_on(tmp_path):
 def test_another_source_begins_at_its_beginning(tmp_path):
     for where, rows in (("a", ROWS[:100]), ("b", ROWS[100:])):
         with (
-            Stock(tmp_path / "m", forest) as stock,
-            watching(tmp_path, ListSource(as_lines(rows, hosts=1)), stock, where=where) as loop,
+            open_store(tmp_path / "m", forest) as store,
+            watching(tmp_path, ListSource(as_lines(rows, hosts=1)), store, where=where) as loop,
         ):
             assert not loop.resume()
             loop.run()
@@ -462,8 +473,8 @@ def test_another_source_begins_at_its_beginning(tmp_path):
 def test_a_source_that_begins_anew_can_be_skipped(tmp_path):
     for n in (100, len(ROWS)):
         with (
-            Stock(tmp_path / "m", forest) as stock,
-            watching(tmp_path, ListSource(as_lines(ROWS[:n], hosts=1), can_replay=False), stock) as loop,
+            open_store(tmp_path / "m", forest) as store,
+            watching(tmp_path, ListSource(as_lines(ROWS[:n], hosts=1), can_replay=False), store) as loop,
         ):
             loop.resume(skip_seen=True)
             loop.run()
@@ -473,8 +484,8 @@ def test_a_source_that_begins_anew_can_be_skipped(tmp_path):
 def test_what_others_have_added_since_it_ended_stays(tmp_path):
     for n in (100, len(ROWS)):
         with (
-            Stock(tmp_path / "m", forest) as stock,
-            watching(tmp_path, ListSource(as_lines(ROWS[:n], hosts=1)), stock) as loop,
+            open_store(tmp_path / "m", forest) as store,
+            watching(tmp_path, ListSource(as_lines(ROWS[:n], hosts=1)), store) as loop,
         ):
             loop.resume()
             loop.run()
@@ -489,8 +500,8 @@ def test_what_cannot_be_delivered_is_not_saved(tmp_path):
         def write(self, lines):
             raise BrokenPipeError
 
-    with Stock(tmp_path / "m", forest) as stock, closing(FileLines(str(tmp_path / "bad"))) as bad:
-        loop = Watcher(ListSource(as_lines(ROWS)), RecordReader(key="host"), stock, PipeLines(Deaf()), bad)
+    with open_store(tmp_path / "m", forest) as store, closing(FileLines(str(tmp_path / "bad"))) as bad:
+        loop = Watcher(ListSource(as_lines(ROWS)), RecordReader(key="host"), store, PipeLines(Deaf()), bad)
         loop.resume()
         with pytest.raises(BrokenPipeError):
             loop.run()

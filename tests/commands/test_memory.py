@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from polyaforest.cli import run
-from polyaforest.cli._judging import Rule, TableJudge, gathered
-from polyaforest.io.tables import Chunk
+from polyaforest.detection.pipeline import Settings, TableDetector
+from polyaforest.io.tables import Chunk, gather
 
 N_CHUNKS, N_ROWS, N_COLUMNS = 20, 5_000, 40
 N_BYTES = 8 * N_CHUNKS * N_ROWS * N_COLUMNS
@@ -50,7 +50,7 @@ def peak_of(work):
 
 
 def test_chunks_are_gathered_without_a_second_copy():
-    peak, whole = peak_of(lambda: gathered(chunks()))
+    peak, whole = peak_of(lambda: gather(chunks()))
     assert len(whole.rows) == N_CHUNKS * N_ROWS
     np.testing.assert_array_equal(whole.rows, np.concatenate([chunk.rows for chunk in chunks()]))
     np.testing.assert_array_equal(whole.numbers, np.arange(N_CHUNKS * N_ROWS))
@@ -59,12 +59,12 @@ def test_chunks_are_gathered_without_a_second_copy():
 
 def test_a_table_is_judged_without_a_copy_of_it():
     """More rows take the memory of their scores, next to that of the forest, which is the same for both."""
-    whole = gathered(chunks())
+    whole = gather(chunks())
     names = [f"c{k}" for k in range(N_COLUMNS)]
 
     def peak(n_rows):
         part = Chunk(whole.rows[:n_rows].copy(), whole.numbers[:n_rows], None, None, None)
-        return peak_of(TableJudge(part, names, Rule(n_jobs=1)).judge)[0]
+        return peak_of(TableDetector(part, names, Settings(n_jobs=1)).detect)[0]
 
     few, many = 20_000, 60_000
     peak(few)  # kernels are loaded now
@@ -79,7 +79,7 @@ def test_want_of_memory_says_how_much_and_what_to_do(bench, capsys):
     assert ended.value.code == 3
     assert "not enough memory: unable to allocate 1.00 EiB" in told
     assert "--stream" in told
-    assert "defect" not in told
+    assert "bug" not in told
 
 
 def test_a_thread_without_room_for_its_stack_is_want_of_memory(bench, capsys):

@@ -5,8 +5,9 @@ from contextlib import closing
 
 import pytest
 
-from polyaforest.io._born import birth_time
+from polyaforest.io.file_identity import read_birth_time
 from polyaforest.live.outputs import FileLines
+from polyaforest.live.watcher import _MARK
 
 
 @pytest.fixture
@@ -55,6 +56,10 @@ def test_a_later_file_with_the_inode_of_one_that_was_empty_is_kept(path):
     assert path.read_bytes() == b"of somebody else\n"
 
 
+def test_inodes_of_64_bits_can_be_resumed_from(path):
+    _MARK(marked(path, b"one\n") | {"device": 2**64 - 1, "inode": 2**64 - 1}, "out")
+
+
 def test_marks_of_earlier_releases_are_understood(path):
     mark = marked(path, b"one\n")
     path.write_bytes(b"one\ntwo\n")
@@ -72,7 +77,7 @@ def test_a_file_that_was_truncated_meanwhile_is_told_of(path):
         os.truncate(path, 4)
         assert lines.has_moved
         assert lines.mark()["length"] == 4
-        assert "was truncated by somebody else" in lines.notices[0]
+        assert "was truncated by another process" in lines.notices[0]
         assert not lines.has_moved
 
 
@@ -99,8 +104,8 @@ def test_a_file_made_for_nothing_is_removed_and_one_that_was_there_is_not(path):
 
 def test_the_time_when_a_file_was_made_stays(path):
     with open(path, "wb") as file:
-        born = birth_time(file.fileno())
+        born = read_birth_time(file.fileno())
         file.write(b"x")
         file.flush()
         os.utime(path, (1, 1))
-        assert birth_time(file.fileno()) == born
+        assert read_birth_time(file.fileno()) == born

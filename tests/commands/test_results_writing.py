@@ -10,7 +10,7 @@ import orjson
 import polars as pl
 import pytest
 
-from polyaforest.io.results import open_results
+from polyaforest.io.results import Results
 from polyaforest.io.tables import BadInput
 
 FIRST = {
@@ -24,7 +24,7 @@ NONE = {"row": np.array([], int), "score": np.array([]), "p": [], "blame": []}
 
 
 def write_all(path, format=None):
-    with open_results(str(path), format) as results:
+    with Results(str(path), format) as results:
         for part in (FIRST, NONE, SECOND):
             results.write(part)
 
@@ -62,7 +62,7 @@ def test_an_error_leaves_everything_as_it_was(tmp_path, form):
     old.write_text("precious")
 
     def interrupted(path):
-        with open_results(str(path)) as results:
+        with Results(str(path)) as results:
             results.write(FIRST)
             raise KeyboardInterrupt
 
@@ -76,19 +76,19 @@ def test_an_error_leaves_everything_as_it_was(tmp_path, form):
 
 
 def test_a_place_that_cannot_be_is_told_before_any_work(tmp_path):
-    with pytest.raises(BadInput, match=r"there is no directory .*nowhere. Make it first"):
-        open_results(str(tmp_path / "nowhere" / "found.csv"))
+    with pytest.raises(BadInput, match=r"no directory .*nowhere. Create it first"):
+        Results(str(tmp_path / "nowhere" / "found.csv"))
     with pytest.raises(BadInput, match="is a directory"):
-        open_results(str(tmp_path), "csv")
-    with pytest.raises(BadInput, match=r"does not tell a format. End its name in \.csv"):
-        open_results(str(tmp_path / "found.xls"))
-    with pytest.raises(BadInput, match="There is no format 'xml'"):
-        open_results("-", "xml")
+        Results(str(tmp_path), "csv")
+    with pytest.raises(BadInput, match=r"Cannot infer the format of .* Use the extension \.csv"):
+        Results(str(tmp_path / "found.xls"))
+    with pytest.raises(BadInput, match="Unknown format 'xml'"):
+        Results("-", "xml")
     assert os.listdir(tmp_path) == []
 
 
 def test_columns_stay_the_same(tmp_path):
-    with open_results(str(tmp_path / "a.csv")) as results:
+    with Results(str(tmp_path / "a.csv")) as results:
         results.write({"a": [1]})
         with pytest.raises(ValueError, match="columns must stay the same"):
             results.write({"b": [1]})
@@ -98,11 +98,11 @@ def test_columns_stay_the_same(tmp_path):
 
 def test_standard_output_takes_every_format(tmp_path):
     program = (
-        "import sys; from polyaforest.io.results import open_results\n"
+        "import sys; from polyaforest.io.results import Results\n"
         "print('first', flush=False)\n"
         "for form in ('csv', 'parquet'):\n"
-        "    with open_results('-', form) as results: results.write({'a': [1, 2]})\n"
-        "with open_results('/dev/stdout', 'jsonl') as results: results.write({'a': [3]})\n"
+        "    with Results('-', form) as results: results.write({'a': [1, 2]})\n"
+        "with Results('/dev/stdout', 'jsonl') as results: results.write({'a': [3]})\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=tmp_path)
     text, parquet = done.stdout.split(b"PAR1", 1)
@@ -116,5 +116,5 @@ def test_standard_output_takes_every_format(tmp_path):
 def test_a_full_disk_leaves_nothing_behind(tmp_path):
     if not os.path.exists("/dev/full"):
         pytest.skip("there is no /dev/full here")
-    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)), open_results("/dev/full", "csv") as results:
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)), Results("/dev/full", "csv") as results:
         results.write({"a": np.arange(100_000)})

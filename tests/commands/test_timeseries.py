@@ -18,22 +18,22 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from streams import bytes_of
 
 import polyaforest
-from polyaforest import ModelFileError, Reservoir, StreamingMPF, Window
+from polyaforest import ModelFileError, Reservoir, SeriesMPF, StreamingMPF, Tree, Window
 from polyaforest.forest.spec import weighting_of_rows
 from polyaforest.persistence.modelfile import read_model, write_model
-from polyaforest.timeseries import SeriesMPF, Shingler
+from polyaforest.timeseries import Shingler
 
 NOISE = np.random.default_rng(0).normal(size=(600, 2))
 MINUTES = np.arange(600) * 60.0
 
 
-def build(window=40, n_estimators=4, **parameters):
-    forest = StreamingMPF(n_estimators=n_estimators, window=window, random_state=0)
+def build(window=40, n_estimators=4, contamination="auto", **parameters):
+    forest = StreamingMPF(n_estimators=n_estimators, window=window, contamination=contamination, random_state=0)
     return SeriesMPF(forest, **{"shingle": 3} | parameters)
 
 
 def spans(model):
-    return model._memory.ledger.spans
+    return model._history.provenance.spans
 
 
 # ---- the transformer -------------------------------------------------------------------------------------------------
@@ -150,26 +150,64 @@ def test_a_series_is_a_forest_on_shingles():
     model = build().partial_fit(NOISE[:100])
     table = np.lib.stride_tricks.sliding_window_view(NOISE[:100].ravel(), 6)[::2]
     plain = StreamingMPF(n_estimators=4, window=40, random_state=0).partial_fit(np.ascontiguousarray(table))
-    assert model.forest_.points_.tobytes() == plain.points_.tobytes()
+    assert model.estimator_.points_.tobytes() == plain.points_.tobytes()
     assert (model.n_seen_, model.n_points_, model.n_features_in_) == (100, 40, 2)
-    assert model.forest_.keys_ == list(range(60, 100))
+    assert model.estimator_.keys_ == list(range(60, 100))
     assert model.keys_ == list(range(58, 100))
     ahead = model.score_samples(NOISE[100:110])
     assert not np.isnan(ahead).any()
-    assert ahead[0] == model.score_then_learn(NOISE[100:101])[0]
-    judged = model.judge(NOISE[101:102])
-    assert [field.tolist() for field in judged] == [field.tolist() for field in model.judge_then_learn(NOISE[101:102])]
+    np.testing.assert_allclose(ahead[0], model.score_then_learn(NOISE[100:101])[0], rtol=1e-12)
+    for found, expected in zip(model.detect(NOISE[101:102])[:4], model.detect_then_learn(NOISE[101:102]), strict=False):
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("policy", [{}, {"contamination": 0.2}, {"false_alarm_rate": 0.1}], ids=str)
+def test_one_threshold_decides_whichever_method_is_asked(policy):
+    forest = StreamingMPF(n_estimators=8, window=200, random_state=0, **policy)
+    model = SeriesMPF(forest, shingle=3).fit(NOISE[:400], times=MINUTES[:400])
+    rows, times = NOISE[400:460].copy(), 60.0 + MINUTES[400:460]
+    rows[20], rows[40], times[50:] = 9.0, np.nan, times[50:] + 3600
+    detected = model.detect(rows, times=times)
+    silent = np.isnan(detected.scores)
+    assert np.flatnonzero(silent).tolist() == [40, 50, 51]
+    assert detected.is_anomaly[20]
+    np.testing.assert_array_equal(detected.is_anomaly, model.predict(rows, times=times) == -1)
+    distance = model.decision_function(rows, times=times)
+    np.testing.assert_array_equal(np.isnan(distance), silent)
+    np.testing.assert_array_equal(detected.is_anomaly[~silent], distance[~silent] < 0)
+    np.testing.assert_array_equal(detected.is_anomaly[~silent], detected.scores[~silent] < model.offset_)
+    np.testing.assert_array_equal(detected.p_values, model.p_value(rows, times=times))
+    explained = model.explain(rows, times=times, rows=np.flatnonzero(~silent))
+    np.testing.assert_array_equal([one.is_anomaly for one in explained], detected.is_anomaly[~silent])
+    np.testing.assert_allclose([one.p_value for one in explained], detected.p_values[~silent])
+    twin = copy.deepcopy(model)
+    np.testing.assert_array_equal(twin.detect_then_learn(rows[:1], times=times[:1]).is_anomaly, detected.is_anomaly[:1])
+
+
+def test_flagged_readings_are_explained_before_they_are_learned():
+    model = build(n_estimators=8, window=200, contamination=0.1)
+    frame = pd.DataFrame(NOISE[:500], columns=["cpu", "load"])
+    frame.iloc[300] = 25.0
+    detected = model.detect_then_learn(frame, explain=True)
+    assert set(detected.explanations) == set(np.flatnonzero(detected.is_anomaly).tolist())
+    reason = detected.explanations[300]
+    assert set(reason.names) == {f"{name}{step}" for name in ("cpu", "load") for step in ("[-2]", "[-1]", "")}
+    np.testing.assert_allclose(-np.log(2) * reason.surprise, detected.scores[300], rtol=1e-9)
+    assert reason.p_value == detected.p_values[300]
+    assert next(iter(model.blame_by_channel(reason))) in ("cpu", "load")
 
 
 def test_rows_are_silent_until_a_shingle_is_whole():
     times = np.concatenate([MINUTES[:20], MINUTES[20:40] + 600])
     model = build(every=60.0)
-    judged = model.judge_then_learn(NOISE[:40], times=times)
+    judged = model.detect_then_learn(NOISE[:40], times=times)
     silent = np.flatnonzero(np.isnan(judged.scores))
     assert silent.tolist() == [0, 1, 20, 21]
     assert np.isnan(judged.p_values[silent]).all()
     assert not judged.is_anomaly[silent].any()
-    p_values = build().p_value_then_learn(NOISE[:40], times=times)  # the spacing is known from the fourth row on
+    p_values = (
+        build().detect_then_learn(NOISE[:40], times=times).p_values
+    )  # the spacing is known from the fourth row on
     assert np.flatnonzero(np.isnan(p_values)).tolist() == [0, 1, 2, 20, 21]
     assert np.isnan(model.score_samples(NOISE[:3], times=times[-1] + 1e6 + MINUTES[:3])).tolist() == [1, 1, 0]
 
@@ -185,12 +223,24 @@ def test_a_spacing_is_measured_by_the_first_rows_or_the_whole_table():
 
 def test_fit_begins_with_a_table_and_can_be_continued():
     model = build(window=20).fit(NOISE[:100], keys=[f"row {i}" for i in range(100)], times=MINUTES[:100])
-    assert model.forest_.keys_ == [f"row {i}" for i in range(80, 100)]
+    assert model.estimator_.keys_ == [f"row {i}" for i in range(80, 100)]
     assert model.keys_ == [f"row {i}" for i in range(78, 100)]
     assert not np.isnan(model.score_then_learn(NOISE[100:200], times=MINUTES[100:200])).any()
-    assert np.array_equal(model._memory.spread > 0, np.ones(6, bool))
+    assert np.array_equal(model._history.spread > 0, np.ones(6, bool))
     again = model.fit(NOISE[:50])
     assert (again.n_seen_, again.n_points_) == (50, 20)
+
+
+@pytest.mark.parametrize("calendar", [(), ("time of day", "day of week")])
+def test_a_table_with_times_is_fitted_and_predicted_in_one_call(calendar):
+    start = datetime(2024, 5, 6, tzinfo=UTC)
+    times = [start + timedelta(seconds=float(second)) for second in MINUTES]
+    flags = build(1024, calendar=calendar, contamination=0.1).fit_predict(NOISE, times=times)
+    model = build(1024, calendar=calendar, contamination=0.1).fit(NOISE, times=times)
+    later = [time + timedelta(weeks=1) for time in times]
+    np.testing.assert_array_equal(flags, model.predict(NOISE, times=later))
+    assert 0 < (flags == -1).sum() < 120
+    assert (flags[:2] == 1).all()  # no shingle ends there
 
 
 @pytest.mark.parametrize("as_line", [np.asarray, pd.Series, list])
@@ -204,12 +254,12 @@ def test_several_threads_may_use_one_series():
     model = build(window=200)
     with ThreadPoolExecutor(4) as pool:
         learning = [pool.submit(model.score_then_learn, NOISE[i : i + 50]) for i in range(0, 600, 50)]
-        looking = [pool.submit(model.score_samples, NOISE[:5]) for _ in range(50) if hasattr(model, "forest_")]
+        looking = [pool.submit(model.score_samples, NOISE[:5]) for _ in range(50) if hasattr(model, "estimator_")]
         scores = [future.result() for future in (*learning, *looking)]
     assert model.n_seen_ == 600
     assert sum(np.isnan(part).sum() for part in scores[: len(learning)]) == 2  # of one series, not of several
     assert model.keys_ == list(range(398, 600))
-    model._memory.ledger.check(600)
+    model._history.provenance.check(600)
 
 
 def test_explanations_speak_of_channels_and_steps():
@@ -279,7 +329,7 @@ def test_nothing_is_left_of_what_was_filled_in_by_a_reading():
 
 def test_deletion_takes_the_shingles_of_a_reading_and_no_others():
     model = build().partial_fit(NOISE[:60]).delete({40, 50})
-    assert model.forest_.keys_ == [i for i in range(20, 60) if i not in (40, 41, 42, 50, 51, 52)]
+    assert model.estimator_.keys_ == [i for i in range(20, 60) if i not in (40, 41, 42, 50, 51, 52)]
     assert {40, 50} & set(model.keys_) == set()
     assert 39 in model.keys_
     assert model.delete(59).score_then_learn(NOISE[60:64]).tolist()[:2] == pytest.approx([np.nan] * 2, nan_ok=True)
@@ -298,7 +348,7 @@ def test_deletion_is_all_or_nothing_and_needs_a_key_that_is_held():
     model = build(window=10).partial_fit(NOISE[:30], keys=["first", *range(100, 129)])
     before = pickle.dumps(model)
     for keys, problem in ((["first"], KeyError), ([128, 7], KeyError), ([120, 120], ValueError), (1.5, ValueError)):
-        with pytest.raises(problem, match=r"Nothing was deleted|must be a whole number"):
+        with pytest.raises(problem, match=r"Nothing was deleted|must be an integer"):
             model.delete(keys)
     assert pickle.dumps(model) == before
     with pytest.raises(ValueError, match="128 is held already"):
@@ -319,7 +369,7 @@ def test_once_nothing_is_held_the_forest_begins_anew():
 
 
 def spread_of(model):
-    return weighting_of_rows(model.forest_.points_).spread
+    return weighting_of_rows(model.estimator_.points_).spread
 
 
 def scores_without_outliers(seed, *, rescale, with_outliers):
@@ -340,7 +390,7 @@ def test_outliers_take_their_part_in_the_scale_away_when_they_are_deleted():
         runs = [scores_without_outliers(seed, rescale=rescale, with_outliers=with_outliers) for seed in range(6)]
         results[name] = np.concatenate([scores for _, scores in runs])
         if name == "deleted":
-            assert all(np.array_equal(model._memory.spread, spread_of(model)) for model, _ in runs)
+            assert all(np.array_equal(model._history.spread, spread_of(model)) for model, _ in runs)
             assert all(model.n_points_ == 300 - 2 - 3 * 7 for model, _ in runs)
     assert ks_2samp(results["clean"], results["deleted"]).pvalue > 0.01
     assert ks_2samp(results["clean"], results["as it was"]).pvalue < 1e-6  # hence the test can tell
@@ -352,8 +402,8 @@ def test_a_change_of_scale_is_noticed_and_in_chunks_of_any_size():
     scores = [models[0].score_then_learn(rows), models[2].score_then_learn(rows)]
     parts = [models[1].score_then_learn(part) for part in np.split(rows, [1, 77, 255, 256, 257, 440, 700])]
     assert np.array_equal(scores[0], np.concatenate(parts), equal_nan=True)
-    assert models[0]._memory.spread.tobytes() == models[1]._memory.spread.tobytes()
-    ratio = models[0]._memory.spread / spread_of(models[0])
+    assert models[0]._history.spread.tobytes() == models[1]._history.spread.tobytes()
+    ratio = models[0]._history.spread / spread_of(models[0])
     assert ((ratio > 0.5) & (ratio < 2)).all()
     settled = slice(530, None)  # all readings held are of the new scale, and it has been measured
     assert scores[0][settled].mean() > scores[1][settled].mean() + 1
@@ -378,10 +428,15 @@ MODELS = {
 
 def go_on(model):
     """What a series says of more readings, what it holds afterwards, and after a deletion."""
-    times = 1e5 + MINUTES[:100] if model._memory.is_timed else None
-    answers = [np.stack(model.judge_then_learn(NOISE[100:200], times=times))]
+    times = 1e5 + MINUTES[:100] if model._history.is_timed else None
+    answers = [np.stack(model.detect_then_learn(NOISE[100:200], times=times)[:4])]
     model.delete(model.keys_[-4])
-    return [*answers, model.forest_.points_, np.array([str(key) for key in model.keys_]), model.forest_.forest_.cut]
+    return [
+        *answers,
+        model.estimator_.points_,
+        np.array([str(key) for key in model.keys_]),
+        model.estimator_.forest_.cut,
+    ]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -515,16 +570,19 @@ def test_another_detector_is_not_a_series(tmp_path):
         (lambda m: m.set_params(shingle=0).fit(NOISE), "shingle"),
         (lambda m: m.set_params(every=timedelta(0)).fit(NOISE), "positive"),
         (lambda m: m.set_params(rescale=1.0).fit(NOISE), "rescale"),
-        (lambda m: m.set_params(forest=StreamingMPF(window=None, max_depth=4)).fit(NOISE), "give it a window"),
-        (lambda m: m.set_params(forest=StreamingMPF(window=Window(duration=9.0))).fit(NOISE), "goes by time"),
+        (
+            lambda m: m.set_params(estimator=StreamingMPF(window=None, tree=Tree(max_depth=4))).fit(NOISE),
+            "give it a window",
+        ),
+        (lambda m: m.set_params(estimator=StreamingMPF(window=Window(duration=9.0))).fit(NOISE), "is defined by time"),
     ],
 )
 def test_bad_input_is_refused_and_changes_nothing(call, message):
     model = build(difference=True).partial_fit(NOISE[:50], times=MINUTES[:50])
-    before = bytes_of(model._memory) + bytes_of(model.forest_)
+    before = bytes_of(model._history) + bytes_of(model.estimator_)
     with pytest.raises(ValueError, match=message):
         call(model)
-    assert bytes_of(model._memory) + bytes_of(model.forest_) == before
+    assert bytes_of(model._history) + bytes_of(model.estimator_) == before
     assert not np.isnan(model.set_params(rescale=2.0).score_then_learn(NOISE[:9], times=MINUTES[50:59])).any()
 
 
@@ -533,12 +591,12 @@ def test_a_first_call_that_is_refused_leaves_nothing():
     for times in (None, [0.0, -1.0]):
         with pytest.raises(ValueError, match="time"):
             model.partial_fit(NOISE[:2], times=times)
-        assert not hasattr(model, "forest_")
+        assert not hasattr(model, "estimator_")
         assert not hasattr(model, "n_features_in_")
 
 
 def test_a_shingle_outside_a_domain_is_refused_with_its_row():
-    model = SeriesMPF(StreamingMPF(n_estimators=2, window=9, domain=[[-9.0] * 2, [9.0] * 2]), shingle=2)
+    model = SeriesMPF(StreamingMPF(n_estimators=2, window=9, tree=Tree(domain=[[-9.0] * 2, [9.0] * 2])), shingle=2)
     model.partial_fit(NOISE[:5, :1])
     with pytest.raises(ValueError, match="ends at row 1 lies outside the domain"):
         model.partial_fit([[0.0], [10.0], [0.0]])

@@ -6,16 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from polyaforest import StreamingMPF
-from polyaforest.timeseries import Event, EventTracker, SeriesMPF, find_events
+from polyaforest import SeriesMPF, StreamingMPF
+from polyaforest.timeseries import Event, EventTracker, find_events
 
 
 def test_one_odd_reading_makes_many_shingles_odd_and_one_event():
     rows = np.random.default_rng(0).normal(size=(500, 2))
     rows[400, 1] = 30.0
     model = SeriesMPF(StreamingMPF(n_estimators=30, window=300, random_state=0), shingle=5)
-    model.judge_then_learn(rows[:390])
-    judged, said = model.judge(rows[390:]), model.explain(rows[390:])
+    model.detect_then_learn(rows[:390])
+    judged, said = model.detect(rows[390:]), model.explain(rows[390:])
     assert judged.is_anomaly.sum() >= 4
     blame = [model.blame_by_channel(explanation) for explanation in said]
     events = find_events(judged.is_anomaly, judged.scores, p_values=judged.p_values, blame=blame)

@@ -1,8 +1,6 @@
 """What goes wrong with one record or one key costs that record or key alone, and never comes again at a restart."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,37 +8,36 @@ from list_source import ListSource
 
 from polyaforest import StreamingMPF
 from polyaforest.io.records import RecordReader
-from polyaforest.live import watcher
-from polyaforest.live.model_store import Stock
+from polyaforest.live import open_store
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Cadence, Watcher
 
 ROWS = np.random.default_rng(3).normal(size=(120, 2)).tolist()
 
 
-def run_watch(folder, records, *options):
+def run_watch(programs, folder, records, *options):
     """`polyaforest watch` in a process of its own; its lines, the quarantine, and how it ended."""
     given = "".join(json.dumps(record) + "\n" for record in records)
-    command = [sys.executable, "-m", "polyaforest", "watch", "--trees", "5", "--quarantine", "bad.jsonl", *options]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=folder, check=False)
+    arguments = ["watch", "--trees", "5", "--quarantine", "bad.jsonl", *options]
+    done = programs.run(*arguments, text=given, cwd=folder)
     bad = folder / "bad.jsonl"
     aside = [json.loads(line) for line in bad.read_text().splitlines()] if bad.exists() else []
     return [json.loads(line) for line in done.stdout.splitlines()], aside, done
 
 
 @pytest.mark.parametrize("value", [1e-310, 5e-324, 1e-308])
-def test_three_records_do_not_stop_the_stream(tmp_path, value):
-    lines, aside, done = run_watch(tmp_path, [{"a": 0}, {"a": value}, {"a": 1}], "--model", "m.db")
+def test_three_records_do_not_stop_the_stream(programs, tmp_path, value):
+    lines, aside, done = run_watch(programs, tmp_path, [{"a": 0}, {"a": value}, {"a": 1}], "--model", "m.db")
     assert done.returncode == 0, done.stderr
     assert len(lines) == 3
     assert all(line["score"] is not None for line in lines)
     assert not aside
 
 
-def test_values_beyond_what_is_measured_cost_their_record_only(tmp_path):
+def test_values_beyond_what_is_measured_cost_their_record_only(programs, tmp_path):
     values = np.geomspace(1e-300, 1e299, 600).tolist()
     records = [{"a": value, "host": host} for value in values for host in ("x", "y")]
-    lines, aside, done = run_watch(tmp_path, records, "--key", "host")
+    lines, aside, done = run_watch(programs, tmp_path, records, "--by", "host")
     assert done.returncode == 0, done.stderr
     assert len(lines) == 2 * sum(value <= 1e100 for value in values)
     assert len(lines) + len(aside) == len(records)
@@ -61,21 +58,21 @@ def watch(folder, records, at_once, said=None, model="models.db"):
     folder.mkdir(exist_ok=True)
     make = lambda: StreamingMPF(n_estimators=5, window=40, random_state=1)  # noqa: E731 - short
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
-    with Stock(folder / model, make) as stock:
+    with open_store(folder / model, make) as store:
         tell = said.append if said is not None else lambda words: None
         loop = Watcher(
             ListSource(records, at_once=at_once),
             RecordReader(key="host"),
-            stock,
+            store,
             out,
             bad,
             cadence=Cadence(records=10),
-            tell=tell,
+            notify=tell,
         )
         loop.resume()
         loop.run()
         loop.close()
-        learned = {key: stock[key].detector.n_seen_ for key in stock.keys}
+        learned = {key: store[key].detector.n_seen_ for key in store.keys}
     return *(_read(folder / name) for name in ("out", "bad")), learned
 
 
@@ -84,11 +81,11 @@ def _read(path):
 
 
 def failing(records, is_fault, after):
-    """`judge_and_explain` with a defect: it fails on some records, before or after the model has learned them."""
-    judge = watcher.judge_and_explain
+    """`detect_then_learn` with a defect: it fails on some records, before or after the model has learned them."""
+    judge = StreamingMPF.detect_then_learn
 
     def fail(detector, rows, **labels):
-        if not any(is_fault(row) for row in rows.values.tolist()):
+        if not hasattr(rows, "values") or not any(is_fault(row) for row in rows.values.tolist()):
             return judge(detector, rows, **labels)
         if after:
             judge(detector, rows, **labels)
@@ -102,7 +99,7 @@ def failing(records, is_fault, after):
 def test_a_record_that_a_model_fails_on_is_put_aside_and_the_others_go_on(tmp_path, hosts, monkeypatch, after, at_once):
     clean, _, _ = watch(tmp_path / "clean", hosts, at_once)
     said = []
-    monkeypatch.setattr(watcher, "judge_and_explain", failing(hosts, lambda row: row == ROWS[60], after))
+    monkeypatch.setattr(StreamingMPF, "detect_then_learn", failing(hosts, lambda row: row == ROWS[60], after))
     lines, aside, learned = watch(tmp_path / "faulty", hosts, at_once, said)
     assert [line["position"] for line in aside] == ["60"]
     assert "ZeroDivisionError: a defect" in aside[0]["reason"]
@@ -124,8 +121,8 @@ def test_a_model_that_fails_on_everything_begins_anew(tmp_path, hosts, monkeypat
         return row in ROWS[60::2] and next(failures, None) is not None
 
     said = []
-    monkeypatch.setattr(watcher, "judge_and_explain", failing(hosts, is_fault, after=True))
+    monkeypatch.setattr(StreamingMPF, "detect_then_learn", failing(hosts, is_fault, after=True))
     _, aside, learned = watch(tmp_path, hosts, 1, said)
     assert [line["position"] for line in aside] == ["60", "62", "64"]
-    assert "begins anew" in said[-1]
+    assert "starts over" in said[-1]
     assert learned == {"web-0": 27, "web-1": 60}

@@ -14,7 +14,7 @@ import pytest
 import polyaforest
 from polyaforest import StreamingMPF
 from polyaforest.cli import COMMANDS, _bench
-from polyaforest.io.sample import HOSTS, INCIDENTS, server_metrics
+from polyaforest.datasets.demo import HOSTS, INCIDENTS, server_metrics
 
 PROGRAM = [sys.executable, "-m", "polyaforest"]
 METRICS = ["requests", "cpu", "memory", "latency_ms", "errors"]
@@ -88,17 +88,17 @@ def test_models_fitted_apart_are_merged(cli, tmp_path, monkeypatch):
     assert "600 counted" in cli("info", "c.mpf")[1]
 
 
-def test_rows_fitted_by_key_are_forgotten(cli, tmp_path, monkeypatch):
+def test_rows_fitted_by_id_are_forgotten(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table = pl.DataFrame(server_metrics())[:200]
     table.write_csv("all.csv")
-    assert cli("fit", "all.csv", "--key", "host", "--columns", ",".join(METRICS), "-m", "model.mpf")[0] == 0
+    assert cli("fit", "all.csv", "--id", "host", "--columns", ",".join(METRICS), "-m", "model.mpf")[0] == 0
     assert "200 held of 200 seen" in cli("info", "model.mpf")[1]
-    code, _, err = cli("forget", "-m", "model.mpf", "--key", "web-1")
-    assert (code, err) == (0, "Forgot 100 rows; model.mpf holds 100 points.\n")
+    code, _, err = cli("forget", "-m", "model.mpf", "--id", "web-1")
+    assert (code, err) == (0, "Deleted 100 rows; model.mpf holds 100 points.\n")
     kept = table.filter(pl.col("host") == "web-2").select(METRICS).to_numpy().astype(float)
     np.testing.assert_array_equal(polyaforest.load("model.mpf").points_, kept)
-    assert cli("forget", "-m", "model.mpf", "--key", "web-1")[0] == 3
+    assert cli("forget", "-m", "model.mpf", "--id", "web-1")[0] == 3
 
 
 # ---- demo ------------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_the_demo_finds_what_was_planted(cli, tmp_path):
     path = tmp_path / "here" / "server-metrics.csv"
     assert pl.read_csv(path).to_dict(as_series=False) == server_metrics()
     assert f"$ polyaforest detect {path}" in err
-    assert "To try next" in err
+    assert "Next, judge each host separately" in err
     for incident in INCIDENTS:
         assert incident.what in err
         day, hour = incident.start.split("T")
@@ -151,6 +151,6 @@ def test_what_is_not_installed_is_not_measured_and_said(cli, monkeypatch):
     monkeypatch.setattr(_bench, "_is_installed", lambda module: False)
     code, out, err = cli("bench", "--rows", 1000, "--columns", 2, "--seconds", 0.01)
     assert code == 0
-    assert re.search(r"^fit +sklearn IsolationForest +[\d,]+   [\d.e+]+ times (as fast|slower)$", out, re.M)
+    assert re.search(r"^fit +sklearn IsolationForest +[\d,]+   [\d.e+]+x (as fast|slower)$", out, re.M)
     assert "rrcf" not in out
-    assert "Not measured, as not installed: river, rrcf, krcf." in err
+    assert "Not installed, hence not measured: river, rrcf, krcf." in err

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import FULL, PROFILE, mostly_slow
 from streams import bits
 
-from polyaforest import BatchMPF, StreamingMPF
-from polyaforest.timeseries import SeriesMPF
+from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree
 
 ROWS = np.random.default_rng(0).normal(size=(600, 3))
 STUCK = 240  # seconds
+N_COPIES = 24 if PROFILE == FULL else 8
 FORKS = hasattr(os, "fork")
 
 SHARED = f"""
@@ -31,8 +32,8 @@ from contextlib import contextmanager
 import joblib
 import numpy as np
 from streams import assert_whole, bits
-from polyaforest import BatchMPF, StreamingMPF
-from polyaforest.timeseries import SeriesMPF
+from polyaforest import BatchMPF, StreamingMPF, Tree
+from polyaforest import SeriesMPF
 
 sys.setswitchinterval(1e-5)
 ROWS = np.random.default_rng(0).normal(size=(4096, 3))
@@ -52,7 +53,7 @@ class Stream:
 
 class Batch(Stream):
     build = staticmethod(
-        lambda: BatchMPF(n_estimators=16, domain=[[-9] * 3, [9] * 3], false_alarm_rate=0.1, random_state=0)
+        lambda: BatchMPF(n_estimators=16, tree=Tree(domain=[[-9] * 3, [9] * 3]), false_alarm_rate=0.1, random_state=0)
     )
     seen = staticmethod(lambda one: one.n_points_)
 
@@ -66,7 +67,7 @@ class Series(Stream):
 
     @staticmethod
     def state(one):
-        return one.n_seen_, one.keys_, bits(one.forest_), one.score_samples(PROBES).tobytes()
+        return one.n_seen_, one.keys_, bits(one.estimator_), one.score_samples(PROBES).tobytes()
 
 
 class Refitted(Stream):
@@ -169,7 +170,7 @@ def by_joblib(one):
 WAYS = [copy.deepcopy, copy.copy, lambda one: pickle.loads(pickle.dumps(one)), by_joblib]
 kind = globals()[sys.argv[1]]
 with learning(kind) as one:
-    copies = [WAYS[i % 4](one) for i in range(24)]
+    copies = [WAYS[i % 4](one) for i in range(int(sys.argv[2]))]
 assert_of_one_moment(kind, copies)
 for twin in copies:
     kind.learn(twin, rows_at(0))  # it is nobody else's, and goes on
@@ -211,7 +212,7 @@ def fork(kind, one):
 
 kind = globals()[sys.argv[1]]
 with learning(kind) as one:
-    codes = [fork(kind, one) for _ in range(24)]
+    codes = [fork(kind, one) for _ in range(int(sys.argv[2]))]
 assert fork(kind, one) == 10  # nothing is learned any more
 kind.learn(one, rows_at(0))
 kind.state(one)
@@ -296,36 +297,37 @@ def run(script, tmp_path, *arguments):
 # ---- while a thread learns ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["Stream", "Batch", "Series", "Refitted", "River"])
+@pytest.mark.parametrize("kind", mostly_slow(["Stream", "Batch", "Series", "Refitted", "River"]))
 def test_copies_and_pickles_of_a_detector_that_learns_are_of_one_moment(kind, tmp_path):
     if kind == "River" and not find_spec("river"):
         pytest.skip("needs river")
-    assert run(COPYING, tmp_path, kind) == ["whole", "24"]
+    assert run(COPYING, tmp_path, kind, str(N_COPIES)) == ["whole", str(N_COPIES)]
 
 
-@pytest.mark.parametrize(
-    "how", ["fork", pytest.param("spawn", marks=pytest.mark.slow), pytest.param("loky", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["fork", "spawn", "loky"])
 def test_processes_are_given_whole_detectors_while_a_thread_learns(how, tmp_path):
     if how == "fork" and not FORKS:
         pytest.skip("needs fork")
     assert run(PROCESSES, tmp_path, how) == ["whole", "20"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FORKS, reason="needs fork")
 @pytest.mark.parametrize("kind", ["Stream", "Batch", "Series"])
 def test_a_child_that_is_forked_while_a_thread_learns_works_or_is_told_why_not(kind, tmp_path):
-    _, n_whole, _, n_refused = run(FORKING, tmp_path, kind)
-    assert int(n_whole) + int(n_refused) == 24
+    _, n_whole, _, n_refused = run(FORKING, tmp_path, kind, str(N_COPIES))
+    assert int(n_whole) + int(n_refused) == N_COPIES
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FORKS, reason="needs fork")
 def test_a_child_that_is_forked_while_a_thread_compiles_can_compile(tmp_path):
     assert run(COMPILING, tmp_path) == ["done"]
 
 
 def test_rows_that_threads_count_at_once_are_all_counted():
-    forest = BatchMPF(n_estimators=4, domain=[[-9] * 3, [9] * 3], random_state=0)
+    forest = BatchMPF(n_estimators=4, tree=Tree(domain=[[-9] * 3, [9] * 3]), random_state=0)
     meeting = threading.Barrier(4)
 
     def count():
@@ -363,10 +365,7 @@ def test_a_copy_says_the_same_and_is_independent(name, way):
     twin, before = WAYS[way](detector), detector.score_samples(ROWS)
     np.testing.assert_array_equal(twin.score_samples(ROWS), before)
     assert twin._lock is not detector._lock
-    if name == "table":
-        detector.fit(ROWS[200:])
-    else:
-        detector.partial_fit(ROWS[200:])
+    detector.partial_fit(ROWS[200:])
     np.testing.assert_array_equal(twin.score_samples(ROWS), before)
 
 
@@ -381,7 +380,8 @@ def test_a_forest_in_doubt_cannot_be_copied(way):
 @pytest.mark.parametrize("name", DETECTORS)
 def test_a_torn_pickle_is_refused(name):
     detector = copy.deepcopy(DETECTORS[name]())
-    trees = detector.forest_.forest_ if name == "series" else detector.forest_
+    pickle.dumps(detector)  # all that is worked out on first use is, by whole trees
+    trees = detector.estimator_.forest_ if name == "series" else detector.forest_
     trees.left[1, trees.root[1]] = 1_000_000
     torn = pickle.dumps(detector)
     with pytest.raises(ValueError, match=r"pickle does not hold a whole .*tree 1, node \d+.*Pickle it again"):
@@ -390,7 +390,7 @@ def test_a_torn_pickle_is_refused(name):
 
 def test_a_pickle_whose_lists_of_points_are_torn_is_refused():
     forest = DETECTORS["stream"]()
-    forest._stream.points.links[0, forest._stream.holdings.held[0]] = 1_000_000
+    forest._stream.points.links[0, forest._stream.store.held[0]] = 1_000_000
     torn = pickle.dumps(forest)
     with pytest.raises(ValueError, match="does not hold a whole StreamingMPF: tree 0, point"):
         pickle.loads(torn)

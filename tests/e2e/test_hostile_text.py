@@ -4,7 +4,6 @@ import csv
 import html
 import json
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -16,10 +15,9 @@ import polars as pl
 import pytest
 
 from polyaforest import StreamingMPF
-from polyaforest.io.results import open_results
+from polyaforest.io.results import Results
 from polyaforest.io.tables import BadInput
 
-PROGRAM = [sys.executable, "-m", "polyaforest"]
 OURS = re.compile(r"\x1b\[(0|1|31)m|\r\x1b\[K")
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e"
 NAMES = [f"load{EVIL}", "forged\nrow 1: all is well", "$a^$"]
@@ -27,10 +25,9 @@ N_ROWS = 120
 ODD = 8  # the number of the odd row
 
 
-def run(*args, **options):
-    """Run the program in a process of its own."""
-    command = [*PROGRAM, *(os.fsencode(arg) for arg in args)]
-    return subprocess.run(command, capture_output=True, check=False, timeout=300, **options)
+@pytest.fixture(scope="module")
+def run(programs):
+    return programs.run
 
 
 def acting(text: str) -> set[str]:
@@ -53,7 +50,7 @@ def rows():
 
 
 @pytest.fixture(scope="module")
-def place(rows, tmp_path_factory):
+def place(run, rows, tmp_path_factory):
     """A folder with a hostile name, a hostile table, the same as lines of JSON, and models made of them."""
     folder = tmp_path_factory.mktemp("hostile")
     ids = [f"=cmd{EVIL}\nrow 2{i}" for i in range(N_ROWS)]
@@ -62,7 +59,7 @@ def place(rows, tmp_path_factory):
     frame.write_csv(table)
     (folder / "live.jsonl").write_text("\n".join(json.dumps(row) for row in frame.to_dicts()))
     assert_harmless(run("fit", table, "-m", folder / f"model{EVIL}.mpf"))
-    assert_harmless(run("fit", table, "-m", folder / "keyed.mpf", "--key", "host"))
+    assert_harmless(run("fit", table, "-m", folder / "keyed.mpf", "--id", "host"))
     assert_harmless(run("fit", "--batch", table, "-m", folder / f"a{EVIL}.mpf"))
     assert_harmless(run("fit", "--batch", "--like", folder / f"a{EVIL}.mpf", table, "-m", folder / "b.mpf"))
     return folder
@@ -81,8 +78,8 @@ def model(place):
 # ---- the terminal ----------------------------------------------------------------------------------------------------
 
 
-def test_detect_shows_names_spelled_out_on_lines_of_their_own(table, tmp_path):
-    done = run("detect", table, "--id", f"id{EVIL}", "--key", "host", "--plot", tmp_path / "odd.svg")
+def test_detect_shows_names_spelled_out_on_lines_of_their_own(run, table, tmp_path):
+    done = run("detect", table, "--id", f"id{EVIL}", "--by", "host", "--plot", tmp_path / "odd.svg")
     assert_harmless(done)
     said = done.stdout.decode()
     assert r"load\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e" in said
@@ -94,16 +91,17 @@ def test_detect_shows_names_spelled_out_on_lines_of_their_own(table, tmp_path):
     assert (tmp_path / "odd.svg").stat().st_size
 
 
-def test_models_are_shown_and_used(place, table, model, tmp_path):
+@pytest.mark.slow
+def test_models_are_shown_and_used(run, place, table, model, tmp_path):
     assert_harmless(run("info", model))
     assert_harmless(run("explain", "-m", model, table, "--row", str(ODD)))
     assert_harmless(run("merge", place / f"a{EVIL}.mpf", place / "b.mpf", "-o", tmp_path / f"{EVIL}.mpf"))
     keyed = shutil.copy(place / "keyed.mpf", tmp_path / f"keyed{EVIL}.mpf")
-    assert_harmless(run("forget", "-m", keyed, "--key", f"nobody{EVIL}", "--missing-ok"))
-    assert_harmless(run("forget", "-m", keyed, "--key", f"web{EVIL}"))
+    assert_harmless(run("forget", "-m", keyed, "--id", f"nobody{EVIL}", "--missing-ok"))
+    assert_harmless(run("forget", "-m", keyed, "--id", f"web{EVIL}"))
 
 
-def test_json_is_exact_and_harmless(table, model):
+def test_json_is_exact_and_harmless(run, table, model):
     for args in (["info", model, "--json"], ["explain", "-m", model, table, "--row", str(ODD), "--json"]):
         done = run(*args)
         assert_harmless(done)
@@ -111,16 +109,16 @@ def test_json_is_exact_and_harmless(table, model):
         assert (facts.get("columns") or [feature["name"] for feature in facts["features"]]) == NAMES
 
 
-def test_watch_writes_harmless_lines_that_read_the_same(place, tmp_path):
-    stock = tmp_path / f"{EVIL}.stock"
-    names = ["--key", "host", "--id", f"id{EVIL}"]
-    outputs = ["--model", stock, "--quarantine", tmp_path / "bad.jsonl"]
+def test_watch_writes_harmless_lines_that_read_the_same(run, place, tmp_path):
+    store = tmp_path / f"{EVIL}.models"
+    names = ["--by", "host", "--id", f"id{EVIL}"]
+    outputs = ["--model", store, "--quarantine", tmp_path / "bad.jsonl"]
     done = run("watch", place / "live.jsonl", *names, *outputs, "--trees", "5")
     assert_harmless(done)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["key"] for line in lines] == [f"web{EVIL}"] * N_ROWS
-    assert_harmless(run("info", stock))
-    assert_harmless(run("info", stock, "--key", f"web{EVIL}"))
+    assert_harmless(run("info", store))
+    assert_harmless(run("info", store, "--by", f"web{EVIL}"))
 
 
 @pytest.mark.parametrize(
@@ -135,20 +133,20 @@ def test_watch_writes_harmless_lines_that_read_the_same(place, tmp_path):
         (["watch", "--from", f"x{EVIL}://"], 3),
     ],
 )
-def test_errors_quote_what_was_given_spelled_out(args, code, tmp_path):
+def test_errors_quote_what_was_given_spelled_out(run, args, code, tmp_path):
     done = run(*args, cwd=tmp_path)
     assert_harmless(done, code)
     *_, last = done.stderr.decode().splitlines()
     assert last.startswith("Error: ")
 
 
-def test_errors_name_columns_spelled_out(table, model, tmp_path):
+def test_errors_name_columns_spelled_out(run, table, model, tmp_path):
     assert_harmless(run("detect", table, "--columns", f"other{EVIL}"), 3)
     (tmp_path / "other.csv").write_text(f"q{EVIL}\n1\n2\n")
     assert_harmless(run("score", "-m", model, tmp_path / "other.csv"), 3)
     (tmp_path / f"torn{EVIL}.mpf").write_bytes(model.read_bytes()[:-5])
     assert_harmless(run("info", tmp_path / f"torn{EVIL}.mpf"), 3)
-    traced = run("detect", table, "--columns", EVIL, env={**os.environ, "POLYAFOREST_TRACEBACK": "1"})
+    traced = run("detect", table, "--columns", EVIL, env={"POLYAFOREST_TRACEBACK": "1"})
     assert b"Traceback" in traced.stderr
     assert_harmless(traced, 3)
 
@@ -156,56 +154,41 @@ def test_errors_name_columns_spelled_out(table, model, tmp_path):
 @pytest.mark.slow
 def test_an_encoding_that_lacks_characters_is_no_error(table):
     for encoding in ("ascii", "latin-1"):
-        done = run("detect", table, "--id", f"id{EVIL}", env={**os.environ, "PYTHONIOENCODING": encoding})
+        command = [sys.executable, "-m", "polyaforest", "detect", table, "--id", f"id{EVIL}"]
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        done = subprocess.run(command, env=environment, capture_output=True, check=False)
         assert done.returncode == 0
         assert acting(done.stdout.decode("utf-8" if encoding == "ascii" else encoding)) <= {"\n"}
 
 
-def test_paths_that_are_no_text_are_used_and_resumed(place, tmp_path):
+@pytest.mark.slow
+def test_paths_that_are_no_text_are_used_and_resumed(run, place, tmp_path):
     lines = (place / "live.jsonl").read_bytes()
-    stock = os.fsencode(tmp_path) + b"/\xff.stock"
+    store = os.fsencode(tmp_path) + b"/\xff.models"
     source, out = os.fsencode(tmp_path) + b"/\xff.jsonl", os.fsencode(tmp_path) + b"/\xfe.jsonl"
     with open(source, "wb") as file:
         file.write(lines)
-    args = [source, "--model", stock, "--out", out, "--quarantine", tmp_path / "bad", "--trees", "3"]
+    args = [source, "--model", store, "--out", out, "--quarantine", tmp_path / "bad", "--trees", "3"]
     for _ in range(2):  # the second goes on from the first, and finds nothing new
         assert_harmless(run("watch", *args))
         with open(out, "rb") as file:
             assert len(file.readlines()) == N_ROWS
-    assert r"\udcff" in json.loads(run("info", "--json", stock).stdout)["file"]
+    assert r"\udcff" in json.loads(run("info", "--json", store).stdout)["file"]
 
 
-def on_a_terminal(*args) -> str:
-    """What the program writes to a terminal."""
-    reader, terminal = pty.openpty()
-    with subprocess.Popen([*PROGRAM, *args], stdin=terminal, stdout=terminal, stderr=terminal) as process:
-        os.close(terminal)
-        said = b""
-        while chunk := _read(reader):
-            said += chunk
-        assert process.wait() == 0
-    os.close(reader)
-    return said.decode().replace("\r\n", "\n")
-
-
-def _read(reader: int) -> bytes:
-    try:
-        return os.read(reader, 1 << 16)
-    except OSError:  # how Linux tells that the other end is closed
-        return b""
-
-
-def test_scores_are_exact_in_a_pipe_and_harmless_on_a_terminal(table, model):
+def test_scores_are_exact_in_a_pipe_and_harmless_on_a_terminal(programs, table, model):
     args = ["score", "-m", model, table, "--id", f"id{EVIL}", "--only-anomalies"]
-    piped = run(*args)
+    piped = programs.run(*args)
     assert pl.read_csv(piped.stdout)[f"id{EVIL}"].to_list() == [f"=cmd{EVIL}\nrow 2{ODD - 1}"]
-    said = on_a_terminal(*args)
+    code, said = programs.run_on_terminal(*args)
+    assert code == 0
     assert acting(said) <= {"\n"}
     assert rf"=cmd\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e\nrow 2{ODD - 1}" in said
 
 
-def test_colours_are_ours_alone(table):
-    said = on_a_terminal("detect", table, "--id", f"id{EVIL}")
+def test_colours_are_ours_alone(programs, table):
+    code, said = programs.run_on_terminal("detect", table, "--id", f"id{EVIL}")
+    assert code == 0
     assert "\x1b[31m" in said
     assert acting(said) <= {"\n"}
 
@@ -234,7 +217,7 @@ def test_formulas_are_made_text_and_numbers_stay(tmp_path, form):
     written = {"=name": list(CELLS), "score": np.full(len(CELLS), -1.5), "blamed": [["=a", "b"]] * len(CELLS)}
     for is_safe in (False, True):
         path = str(tmp_path / f"found.{form}")
-        with open_results(path, spreadsheet_safe=is_safe) as results:
+        with Results(path, spreadsheet_safe=is_safe) as results:
             results.write(written)
         with open(path, encoding="utf-8", newline="") as file:
             names, *cells = csv.reader(file, delimiter="\t" if form == "tsv" else ",")
@@ -248,11 +231,11 @@ def test_formulas_are_made_text_and_numbers_stay(tmp_path, form):
 def test_only_sheets_are_made_safe(tmp_path):
     for form in ("jsonl", "parquet"):
         with pytest.raises(BadInput, match="neither CSV nor TSV"):
-            open_results(str(tmp_path / f"found.{form}"), spreadsheet_safe=True)
+            Results(str(tmp_path / f"found.{form}"), spreadsheet_safe=True)
 
 
 @pytest.mark.slow
-def test_commands_write_safe_sheets(table, model):
+def test_commands_write_safe_sheets(run, table, model):
     assert run("detect", table, "--spreadsheet-safe").returncode == 2
     for args in (["detect", table], ["score", "-m", model, table]):
         options = ["--id", f"id{EVIL}", "--only-anomalies", "--out", "-"]

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import FULL, PROFILE
 from streams import bits
 
 from polyaforest import StreamingMPF
-from polyaforest.forest import engine
+from polyaforest.forest import learn
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there, a process cannot be sent a Ctrl-C of its own")
 
-N_INTERRUPTS = 30
+N_INTERRUPTS = 30 if PROFILE == FULL else 10
 STUCK = 120.0  # seconds
 
 # Learns, in all ways, and says each time it was interrupted that it was; in the end, checks what it has learned.
@@ -245,6 +246,7 @@ def line_of(process):
         timer.cancel()
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_any_line_leaves_a_forest_that_is_whole_and_not_locked():
     with start(TRACER) as tracer:
         try:
@@ -266,7 +268,7 @@ def test_a_handler_that_does_not_raise_cuts_no_call_short(n_before, monkeypatch)
     expected = undisturbed.score_then_learn(rows)
     if n_before:
         forest.partial_fit(rows[:n_before])
-    run_chunk = engine.run_chunk
+    run_chunk = learn.run_chunk
 
     def run_interrupted(*arguments):
         signal.raise_signal(signal.SIGINT)
@@ -274,7 +276,7 @@ def test_a_handler_that_does_not_raise_cuts_no_call_short(n_before, monkeypatch)
 
     before = signal.signal(signal.SIGINT, lambda *_: calls.append("Ctrl-C"))
     try:
-        monkeypatch.setattr(engine, "run_chunk", run_interrupted)
+        monkeypatch.setattr(learn, "run_chunk", run_interrupted)
         scores = forest.score_then_learn(rows[n_before:])
     finally:
         signal.signal(signal.SIGINT, before)

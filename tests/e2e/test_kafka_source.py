@@ -89,7 +89,7 @@ def test_a_position_that_is_not_there_is_noticed(cluster):
     source = cluster.open("set-back", {"0": 1, "1": 500, "2": 2, "3": 2})
     assert sorted(read(source, 3)) == [1, 4, 5]
     [notice] = source.notices
-    assert notice.startswith("topic 'set-back', partition 1: it was set back: it ends at 2, 500 was next")
+    assert notice.startswith("topic 'set-back', partition 1: it was reset: it ends at 2, expected offset 500")
     source.close()
 
 
@@ -98,7 +98,7 @@ def test_brokers_that_are_away_are_waited_for():
     deadline = time.monotonic() + LONG
     while not source.notices and time.monotonic() < deadline:
         assert source.read(10, 0.1) == []
-    assert source.notices == ["the Kafka brokers at 127.0.0.1:1 are away: waiting until they are back"]
+    assert source.notices == ["the Kafka brokers at 127.0.0.1:1 are unavailable: waiting"]
     source.close()
 
 

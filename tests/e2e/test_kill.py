@@ -9,13 +9,14 @@ import time
 
 import numpy as np
 import pytest
+from effort import FULL, PROFILE
 
 from polyaforest.persistence.modelfile import read_model, write_model
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked, so that 100 of them start quickly")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked, to start quickly")
 
 SIZE = 400_000  # 3.2 MB: long enough to write to be hit in the middle
-N_KILLS = 100
+N_KILLS = 100 if PROFILE == FULL else 30
 
 # Forks a writer for each line it reads and says its process id. Writers go on until they are killed, or a long time.
 NURSERY = f"""

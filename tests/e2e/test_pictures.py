@@ -14,6 +14,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import numpy as np
 import pytest
+from forests import made
 from matplotlib.figure import Figure
 from matplotlib.testing.compare import compare_images
 from matplotlib.text import Text
@@ -29,11 +30,11 @@ SCORES = -1.0 - 0.3 * np.sin(np.arange(120)) - 5.0 * (np.arange(120) // 6 == 11)
 
 
 def tree() -> StreamingMPF:
-    return StreamingMPF(max_samples=None, **SHALLOW).fit(ROWS)
+    return made(StreamingMPF, max_samples=None, **SHALLOW).fit(ROWS)
 
 
 def process() -> BatchMPF:
-    return BatchMPF(**SHALLOW).fit(ROWS)
+    return made(BatchMPF, **SHALLOW).fit(ROWS)
 
 
 def explained(value: float = 9.0):
@@ -119,7 +120,7 @@ def test_another_picture_is_told_apart(name, tmp_path):
 
 
 def test_the_gallery_shows_every_function():
-    page = (Path(__file__).parents[2] / "docs" / "gallery.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "gallery.md").read_text("utf-8")
     functions = [name for name in plots.__all__ if name.islower()]
     assert [name for name in functions if f"plots.{name}(" not in page] == []
 

@@ -64,6 +64,7 @@ def test_predicted_labels(fitted):
     assert labels.shape == Y_TEST.shape
     np.testing.assert_array_equal(labels, fitted.decision_function(X_TEST) > fitted.threshold_)
     np.testing.assert_array_equal(fitted.predict(X_TRAIN), fitted.labels_)
+    np.testing.assert_array_equal(labels == 1, fitted.detector_.predict(X_TEST) == -1)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"method": "linear"}, {"method": "unify"}])
@@ -137,7 +138,7 @@ def test_ranks_are_as_near_those_of_the_scores_as_pyod_checks(fitted):
         is_above_all = scores > fitted.decision_scores_.max()
         assert is_above_all.sum() >= Y_TEST.sum()
         scores, ranks = scores[~is_above_all], ranks[~is_above_all]
-    assert np.abs(rankdata(ranks) - rankdata(scores)).max() <= 3
+    assert np.abs(rankdata(ranks) - rankdata(scores)).max() <= 4
 
 
 def test_cloning(fitted):
@@ -152,9 +153,9 @@ def test_cloning(fitted):
 
 @pytest.mark.parametrize("score", ["multiscale", "mass", "log_mass"])
 def test_scores_are_the_forests_own_turned_round(detector, score):
-    detector.set_params(score=score).fit(X_TRAIN)
+    detector.set_params(score_type=score).fit(X_TRAIN)
     wrapped = getattr(polyaforest, type(detector).__name__)
-    forest = wrapped(n_estimators=20, score=score, random_state=0).fit(X_TRAIN)
+    forest = wrapped(n_estimators=20, score_type=score, random_state=0).fit(X_TRAIN)
     np.testing.assert_array_equal(detector.decision_function(X_TEST), -forest.score_samples(X_TEST))
     np.testing.assert_array_equal(detector.decision_scores_, -forest.score_samples(X_TRAIN))
     assert isinstance(detector.detector_, wrapped)
@@ -169,7 +170,6 @@ def test_parameters_and_defaults_are_those_of_the_detector_but_for_what_pyod_has
     ours, theirs = defaults(detector), defaults(getattr(polyaforest, detector.__name__))
     assert ours.pop("contamination") == 0.1
     del theirs["contamination"], theirs["false_alarm_rate"]
-    theirs.pop("window", None)  # PyOD's detectors learn tables
     assert ours == theirs
 
 
@@ -240,6 +240,7 @@ def test_scores_can_be_averaged_with_those_of_other_detectors(fitted):
     assert roc_auc_score(Y_TRAIN, standardizer(scores).mean(axis=1)) >= ROC_FLOOR
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("absent", "message"),
     [

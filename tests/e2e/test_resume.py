@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from polyaforest import StreamingMPF
 
-CHUNK, N_ROWS = 40, 2000
+CHUNK, N_ROWS, N_KILLS = 40, 2000, 4
 
 WORKER = """
 import sys
@@ -38,9 +39,10 @@ def start(path: Path) -> subprocess.Popen:
     return worker
 
 
+@pytest.mark.slow  # a killed watch resumes in every run
 def test_killed_and_resumed_it_is_the_stream_that_never_stopped(tmp_path):
     path, rng, n_killed = tmp_path / "model.mpf", np.random.default_rng(2), 0
-    for _ in range(4):
+    for _ in range(N_KILLS):
         with start(path) as worker:
             time.sleep(rng.uniform(0.005, 0.05))
             n_killed += worker.poll() is None

@@ -5,6 +5,8 @@ import threading
 
 import numpy as np
 import pytest
+from effort import mostly_slow
+from forests import made
 from readers import READERS
 from streams import assert_whole, bits
 
@@ -24,7 +26,7 @@ def _threads_take_turns_often():
 
 
 def build(**parameters):
-    return StreamingMPF(**{"n_estimators": 8, "random_state": 0, "window": 200} | parameters)
+    return made(StreamingMPF, **{"n_estimators": 8, "random_state": 0, "window": 200} | parameters)
 
 
 def together(*works, meanwhile=()):
@@ -78,11 +80,14 @@ def begun(**parameters):
 
 @pytest.mark.parametrize(
     "parameters",
-    [
-        {},
-        {"window": Window(duration=150.0), "score": "mass", "max_depth": 5},
-        {"window": Reservoir(150), "score": "log_mass", "n_jobs": 2},
-    ],
+    mostly_slow(
+        [
+            {},
+            {"window": Window(duration=150.0), "score_type": "mass", "max_depth": 5},
+            {"window": Reservoir(150), "score_type": "log_mass", "n_jobs": 2},
+        ],
+        2,
+    ),
     ids=["window", "time", "reservoir"],
 )
 def test_reading_does_not_disturb_learning_nor_learning_reading(parameters):

@@ -7,50 +7,23 @@ import random
 import shutil
 import signal
 import sqlite3
-import sys
 import time
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
+from effort import mostly_slow
+from processes import Watches
+from waiting import until
 
-from e2e.test_watch import ROWS, Factory, line, n_committed, n_lines, notes_of, until, written
-from polyaforest.live.model_store import read_model, read_notes
+from e2e.test_watch import ROWS, line, n_committed, n_lines, notes_of, written
+from polyaforest.live import read_model, read_notes
 
 SMALL = ["--trees", "3", "--window", "30"]
 LINES = [line(i, row).encode() + b"\n" for i, row in enumerate(ROWS.tolist())]
 FILES = ["--model", "m", "--out", "out", "--quarantine", "bad"]
 FOLLOW = ["log", "--follow", *FILES, "--columns", "cpu,disk", *SMALL]
-
-
-class Nursery(Factory):
-    """A factory that knows whether its last process is still there."""
-
-    child = None
-
-    def start(self, folder, *arguments):
-        self.child = super().start(folder, *arguments)
-        return self.child
-
-    def wait(self):
-        self.child = None
-        return super().wait()
-
-
-@pytest.fixture(scope="module")
-def nursery():
-    made = Nursery()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def factory(nursery):
-    yield nursery
-    if nursery.child is not None:  # of a test that has failed
-        os.kill(nursery.child, signal.SIGKILL)
-        nursery.wait()
 
 
 def append(path, *lines):
@@ -85,7 +58,7 @@ def test_a_deleted_output_is_begun_anew_and_cut_to_its_own_length_after_a_kill(t
     stop(factory, child, signal.SIGKILL)
     child = factory.start(tmp_path, *FOLLOW)  # from here on nothing is saved for long
     append(tmp_path / "log", *good[50:], *bad[50:])
-    until(lambda: len(written(tmp_path / "bad")) == (50 if name == "bad" else 100))
+    until(lambda: n_lines(tmp_path, "bad") == (50 if name == "bad" else 100))
     until(lambda: n_lines(tmp_path) == (50 if name == "out" else 100))
     stop(factory, child, signal.SIGKILL)
     child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
@@ -149,7 +122,7 @@ def test_a_renamed_output_is_cut_where_it_is_now(tmp_path, factory):
 @pytest.mark.parametrize("gone", [["m"], ["m", "m-wal", "m-shm", "m-lock"], ["m-wal"]])
 def test_a_model_that_is_deleted_while_running_is_written_again(tmp_path, factory, gone):
     append(tmp_path / "log", *LINES[:100])
-    child = factory.start(tmp_path, *FOLLOW, "--key", "host", "--snapshot-seconds", "0")
+    child = factory.start(tmp_path, *FOLLOW, "--by", "host", "--snapshot-seconds", "0")
     until(lambda: n_committed(tmp_path) == 100)
     for name in gone:
         (tmp_path / name).unlink()
@@ -158,7 +131,7 @@ def test_a_model_that_is_deleted_while_running_is_written_again(tmp_path, factor
     until(lambda: n_committed(tmp_path) == 200)
     stop(factory, child, signal.SIGKILL)
     append(tmp_path / "log", *LINES[200:300])
-    child = factory.start(tmp_path, *FOLLOW, "--key", "host")
+    child = factory.start(tmp_path, *FOLLOW, "--by", "host")
     until(lambda: n_lines(tmp_path) == 300)
     assert stop(factory, child) == 0
     assert positions(tmp_path / "out") == list(range(1, 301))
@@ -189,7 +162,7 @@ def test_a_new_model_says_that_the_output_has_lines(tmp_path, factory):
         stop(factory, child, signal.SIGKILL)
         for path in tmp_path.glob("m*"):
             path.unlink()
-    assert words(tmp_path).count("out' has lines already") == 1
+    assert words(tmp_path).count("out' is not empty") == 1
 
 
 # ---- asked to leave --------------------------------------------------------------------------------------------------
@@ -207,18 +180,16 @@ def test_whoever_asks_it_to_leave_gets_everything_saved(tmp_path, factory, numbe
     assert n_committed(tmp_path) == 100
 
 
-def test_a_terminal_that_is_closed_gets_everything_saved(tmp_path):
+def test_a_terminal_that_is_closed_gets_everything_saved(tmp_path, programs):
     append(tmp_path / "log", *LINES[:100])
-    child, terminal = pty.fork()
-    if not child:
-        os.chdir(tmp_path)
-        os.execv(sys.executable, [sys.executable, "-m", "polyaforest", "watch", *FOLLOW])
+    reader, terminal = pty.openpty()
+    child = programs.start("watch", *FOLLOW, cwd=tmp_path, files=[os.ttyname(terminal)] * 3)
     seen = b""
     while b"100 records" not in seen:  # its status line
-        seen += os.read(terminal, 4096)
-    os.close(terminal)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+        seen += os.read(reader, 4096)
+    for end in (terminal, reader):
+        os.close(end)
+    assert programs.wait(child) == 0
     assert notes_of(tmp_path / "m")["is_end"]
     assert n_committed(tmp_path) == 100
 
@@ -249,7 +220,7 @@ def test_what_was_rotated_before_it_began_is_told_of(tmp_path, factory):
     until(lambda: n_lines(tmp_path) == 10)
     assert stop(factory, child) == 0
     assert [item["time"] for item in written(tmp_path / "out")] == times(LINES[290:300])
-    assert "older files, as 'log-20240501-000280', are not read" in words(tmp_path)
+    assert "but not rotated files such as 'log-20240501-000280'" in words(tmp_path)
 
 
 def times(lines):
@@ -310,16 +281,17 @@ def mixed_lines():
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory, nursery):
+def calm(tmp_path_factory, programs):
     """What an undisturbed run writes."""
     folder = tmp_path_factory.mktemp("calm")
     append(folder / "log", *mixed_lines())
-    nursery.start(folder, "log", *FOLLOW[2:])
-    assert nursery.wait() == 0
+    factory = Watches(programs)
+    factory.start(folder, "log", *FOLLOW[2:])
+    assert factory.wait() == 0
     return Outputs(folder).read()
 
 
-SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60))]
+SEEDS = mostly_slow(range(60), 0, 3)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -403,4 +375,4 @@ class Schedule:
         stop(self._factory, self._child, signal.SIGKILL)
 
     def _pause(self):
-        time.sleep(self._rng.uniform(0.0, 0.6))
+        time.sleep(self._rng.uniform(0.0, 0.15))

@@ -2,76 +2,22 @@
 
 import json
 import os
+import select
 import signal
-import subprocess
-import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pytest
+from effort import FULL, PROFILE
 from servers import redis_server
+from waiting import until
 
-from polyaforest.live.model_store import read_model, read_notes
+from polyaforest.live import read_model, read_notes
 
 SMALL = ["--trees", "5", "--window", "50", "--quiet"]
 ROWS = np.random.default_rng(5).normal(size=(600, 2))
 ROWS[[300, 301, 500]] = [[30.0, 0.0], [25.0, 0.0], [0.0, -40.0]]
-
-# Processes that watch are forked from one that has everything imported: they start at once, and are real.
-FACTORY = """
-import os, sys
-import polyaforest.cli, polyaforest.cli._watch, polyaforest.live.watcher, polyaforest.io.sources, polyaforest.timeseries
-import numpy, redis
-from polyaforest.live.judging import judge_and_explain
-rows = numpy.random.default_rng(0).normal(size=(150, 2))
-rows[140] = 99  # so that there is something to explain
-judge_and_explain(polyaforest.StreamingMPF(n_estimators=2, window=50, missing="marginalise"), rows)
-print("ready", flush=True)
-for line in sys.stdin:
-    arguments = line.rstrip("\\n").split("\\t")
-    child = os.fork()
-    if child == 0:
-        os.chdir(arguments[0])
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(os.open("stdout", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
-        os.dup2(os.open("stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-        polyaforest.cli.run(arguments[1:])
-    print(child, flush=True)
-    _, status = os.waitpid(child, 0)
-    print(os.waitstatus_to_exitcode(status), flush=True)
-"""
-
-
-class Factory:
-    """Starts a process that watches, and tells how it ended."""
-
-    def __init__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", FACTORY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout.readline() == "ready\n"
-
-    def start(self, folder, *arguments):
-        self._process.stdin.write("\t".join([str(folder), "watch", *map(str, arguments)]) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def wait(self):
-        return int(self._process.stdout.readline())
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def factory():
-    made = Factory()
-    yield made
-    made.close()
 
 
 def line(i, row, hosts=1):
@@ -82,43 +28,15 @@ def written(path):
     return [json.loads(text) for text in Path(path).read_text().splitlines()] if Path(path).exists() else []
 
 
-def until(is_so, seconds=30.0):
-    """Wait until something is so."""
-    for _ in range(int(seconds / 0.01)):
-        if is_so():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never came to be")
-
-
-def watch(folder, *arguments, **options):
-    """A process of its own, with pipes."""
-    command = [sys.executable, "-m", "polyaforest", "watch", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
-
-
-@contextmanager
-def running(*args, **options):
-    process = watch(*args, **options)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            with suppress(BrokenPipeError):  # what it had not been sent yet
-                pipe.close()
-
-
 # ---- killed ----------------------------------------------------------------------------------------------------------
 
 
-def test_killed_fifty_times_nothing_is_lost_or_counted_twice(tmp_path, factory):
+def test_killed_again_and_again_nothing_is_lost_or_counted_twice(tmp_path, factory):
     import redis
 
-    rng, n_kills = np.random.default_rng(11), 50
+    rng, n_kills = np.random.default_rng(11), 50 if PROFILE == FULL else 10
     with redis_server(tmp_path) as server, redis.Redis(port=server.port) as client:
-        source = ["--from", f"{server.address}?stream=metrics", "--key", "host", "--columns", "cpu,disk", *SMALL]
+        source = ["--from", f"{server.address}?stream=metrics", "--by", "host", "--columns", "cpu,disk", *SMALL]
         saving = ["--model", "m", "--out", "out", "--quarantine", "bad", "--snapshot-every", "5"]
         for turn, part in enumerate(np.array_split(np.arange(600), n_kills)):
             n_before = n_lines(tmp_path), n_committed(tmp_path)
@@ -135,7 +53,6 @@ def test_killed_fifty_times_nothing_is_lost_or_counted_twice(tmp_path, factory):
         for folder in (tmp_path, calm):
             child = factory.start(folder, *source, *saving)
             until(lambda folder=folder: n_committed(folder) == 606)
-            time.sleep(0.3)  # by now it waits for more
             os.kill(child, signal.SIGTERM)
             assert factory.wait() == 0, (folder / "stderr").read_text()
     for name in ("out", "bad"):
@@ -166,8 +83,9 @@ def n_committed(folder):
         return 0
 
 
-def n_lines(folder):
-    return (folder / "out").read_bytes().count(b"\n") if (folder / "out").exists() else 0
+def n_lines(folder, name="out"):
+    """Lines that are written to their end: the last may be on its way."""
+    return (folder / name).read_bytes().count(b"\n") if (folder / name).exists() else 0
 
 
 def test_ctrl_c_saves_and_the_next_start_goes_on(tmp_path, factory):
@@ -192,7 +110,7 @@ def test_other_settings_are_refused_for_a_model_that_has_begun(tmp_path, factory
     assert factory.wait() == 0
     factory.start(tmp_path, "log", "--model", "m", "--shingle", "3", *SMALL)
     assert factory.wait() == 3
-    assert "--shingle was not given when m was begun, and is 3 now" in (tmp_path / "stderr").read_text()
+    assert "--shingle was not given when m was started, and is 3 now" in (tmp_path / "stderr").read_text()
 
 
 # ---- files that rotate -----------------------------------------------------------------------------------------------
@@ -219,51 +137,42 @@ def test_a_log_that_rotates_is_followed(tmp_path, factory):
 # ---- pipes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_that_has_seen_enough_ends_it_quietly(tmp_path):
-    with running(tmp_path, *SMALL, stderr=subprocess.PIPE) as process:
-        process.stdin.write((line(0, [0.0, 1.0]) + "\n").encode())
-        process.stdin.flush()
-        assert json.loads(process.stdout.readline())["is_anomaly"] is False
-        process.stdout.close()
-        for i in range(1, 2000):
-            try:
-                process.stdin.write((line(i, [0.0, 1.0]) + "\n").encode())
-                process.stdin.flush()
-            except BrokenPipeError:
-                break
-        assert process.wait(30) == 0
-        assert process.stderr.read() == b""
-        process.stderr.close()
+def test_a_reader_that_has_seen_enough_ends_it_quietly(tmp_path, programs):
+    with programs.piped("watch", *SMALL, cwd=tmp_path) as (process, stdin, stdout):
+        stdin.write((line(0, [0.0, 1.0]) + "\n").encode())
+        assert json.loads(stdout.readline())["is_anomaly"] is False
+        stdout.close()
+        with suppress(BrokenPipeError):
+            for i in range(1, 2000):
+                stdin.write((line(i, [0.0, 1.0]) + "\n").encode())
+        stdin.close()
+        assert programs.wait(process) == 0
+    assert (tmp_path / "stderr").read_text() == ""
 
 
-def test_a_slow_reader_holds_the_writer_up_and_loses_nothing(tmp_path):
-    with running(tmp_path, *SMALL) as process:
-        os.set_blocking(process.stdin.fileno(), False)
+def test_a_slow_reader_holds_the_writer_up_and_loses_nothing(tmp_path, programs):
+    with programs.piped("watch", *SMALL, cwd=tmp_path) as (process, stdin, stdout):
+        os.set_blocking(stdin.fileno(), False)
         text = "".join(line(i, ROWS[i % 600].tolist()) + "\n" for i in range(20_000)).encode()
-        n_sent, stuck_at = 0, time.monotonic()
-        while n_sent < len(text) and time.monotonic() - stuck_at < 2:  # nobody reads: before long nobody can write
-            try:
-                n_sent += os.write(process.stdin.fileno(), text[n_sent : n_sent + 65_536])
-                stuck_at = time.monotonic()
-            except BlockingIOError:
-                time.sleep(0.01)
+        n_sent = 0
+        while select.select([], [stdin], [], 1.0)[1]:  # nobody reads: before long nobody can write
+            n_sent += os.write(stdin.fileno(), text[n_sent : n_sent + 65_536])
         assert n_sent < len(text)
         n_whole = text[:n_sent].count(b"\n")
-        process.stdin.close()
-        lines = process.stdout.read().splitlines()
-        assert process.wait(30) == 0
+        stdin.close()
+        lines = stdout.read().splitlines()
+        assert programs.wait(process) == 0
         assert len(lines) - n_whole in (0, 1)  # a last line that was cut may read as one
         assert [json.loads(text)["position"] for text in lines] == [str(i + 1) for i in range(len(lines))]
 
 
-def test_csv_from_a_pipe_with_all_that_can_be_wrong(tmp_path):
+def test_csv_from_a_pipe_with_all_that_can_be_wrong(tmp_path, programs):
     good = "".join(f"{a},{b}\n" for a, b in ROWS.tolist())
     bad = b'1\n1,2,3\nhot,1\n1e400,1\ninf,2\n\xff\xfe,1\n\x00\x01\x02\n"1\n'
     text = b"cpu,disk\n" + good.encode() + bad + good.encode()
-    with running(tmp_path, *SMALL, "--fail-on-anomaly", "--only-anomalies") as process:
-        out, _ = process.communicate(text, timeout=60)
-        assert process.returncode == 1
-    flagged = [json.loads(text) for text in out.splitlines()]
+    done = programs.run("watch", *SMALL, "--fail-on-anomaly", "--only-anomalies", text=text, cwd=tmp_path)
+    assert done.returncode == 1
+    flagged = [json.loads(text) for text in done.stdout.splitlines()]
     assert {"cpu"} == {reason["feature"] for item in flagged for reason in item["reasons"]} - {"disk"}
     assert len(written(tmp_path / "quarantine.jsonl")) == 8
 
@@ -271,7 +180,7 @@ def test_csv_from_a_pipe_with_all_that_can_be_wrong(tmp_path):
 def test_a_thousand_keys_in_little_memory(tmp_path, factory):
     rows = np.random.default_rng(1).normal(size=(3000, 2))
     (tmp_path / "log").write_text("".join(line(i, row, hosts=1000) + "\n" for i, row in enumerate(rows.tolist())))
-    factory.start(tmp_path, "log", "--key", "host", "--model", "m", "--out", "out", "--memory", "1", *SMALL)
+    factory.start(tmp_path, "log", "--by", "host", "--model", "m", "--out", "out", "--memory", "1", *SMALL)
     assert factory.wait() == 0, (tmp_path / "stderr").read_text()
     notes, keys = read_notes(tmp_path / "m")
     assert len(keys) == 1000
@@ -300,18 +209,18 @@ def test_the_models_of_a_watch_answer_questions(tmp_path, cli):
     bad, text = tmp_path / "bad", tmp_path / "text"
     text.write_text("no model at all")
     assert (
-        cli("watch", log, "--key", "host", "-m", model, "--quarantine", bad, "--out", tmp_path / "out", *SMALL)[0] == 0
+        cli("watch", log, "--by", "host", "-m", model, "--quarantine", bad, "--out", tmp_path / "out", *SMALL)[0] == 0
     )
-    code, scores, _ = cli("score", "-m", model, "--key", "web-0", log, "--quiet")
+    code, scores, _ = cli("score", "-m", model, "--by", "web-0", log, "--quiet")
     assert code == 0
     assert len(scores.splitlines()) == 601
-    code, words, _ = cli("explain", "-m", model, "--key", "web-0", log, "--row", "501")
+    code, words, _ = cli("explain", "-m", model, "--by", "web-0", log, "--row", "501")
     assert code == 0
     assert "disk" in words
     for arguments, message in (
-        (["score", "-m", model, log], "2 streams: choose one by --key"),
-        (["score", "-m", model, "--key", "web0", log], "Did you mean 'web-0'?"),
-        (["watch", log, "--model", model, "--key", "host", "--trees", "6", "--quarantine", bad], "--trees was 5"),
+        (["score", "-m", model, log], "2 partitions: choose one with --by"),
+        (["score", "-m", model, "--by", "web0", log], "Did you mean 'web-0'?"),
+        (["watch", log, "--model", model, "--by", "host", "--trees", "6", "--quarantine", bad], "--trees was 5"),
         (["watch", log, "--model", text, "--quarantine", bad], "--start-from"),
         (["watch", log, "--start-from", model, "--quarantine", bad], "polyaforest.live"),
     ):
@@ -328,8 +237,8 @@ def test_what_would_do_harm_is_refused(tmp_path, cli):
     for arguments, code, message in (
         (["--out", log], 2, "FILE and --out are the same file"),
         (["--model", tmp_path / "x", "--quarantine", tmp_path / "x"], 2, "--model and --quarantine are the same file"),
-        (["--start-from", model, "--trees", "7"], 2, "leave --trees to `fit`"),
-        (["--start-from", model, "--columns", "disk,cpu"], 3, "was made of the columns cpu, disk"),
+        (["--start-from", model, "--trees", "7"], 2, "give --trees to `fit` instead"),
+        (["--start-from", model, "--columns", "disk,cpu"], 3, "was made with the columns cpu, disk"),
         (["--model", tmp_path / "no" / "m"], 3, "no such directory"),
         (["--window", "1y"], 2, "30m, 6h or 7d"),
         (["--window", "30m"], 2, "needs --time"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from crafted import changed, good_models
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from use_models import verdict
@@ -23,7 +24,7 @@ def good():
         return good_models(Path(folder))
 
 
-@settings(derandomize=False, database=None, print_blob=True, max_examples=300)  # other ones every time
+@settings(max_examples=examples(300))
 @given(seed=st.integers(0, 2**64 - 1))
 def test_a_file_with_changes_is_refused_or_works(seed):
     rng = random.Random(seed)

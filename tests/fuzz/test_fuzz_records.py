@@ -6,16 +6,16 @@ from math import isfinite
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from list_source import ListSource
 
-from polyaforest import StreamingMPF
+from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.io.records import RecordReader
-from polyaforest.live.model_store import Stock, read_model, read_notes
+from polyaforest.live import open_store, read_model, read_notes
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Cadence, Watcher
-from polyaforest.timeseries import SeriesMPF
 
 pytestmark = pytest.mark.fuzz
 
@@ -50,9 +50,9 @@ def watch(folder, records, at_once, shingle, labelled, merge=None):
 
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
     reader = RecordReader(**({"key": "host", "id": "id"} if labelled else {}))
-    with Stock(folder / "models", make) as stock:
+    with open_store(folder / "models", make) as store:
         loop = Watcher(
-            ListSource(records, at_once=at_once), reader, stock, out, bad, cadence=Cadence(records=5), merge=merge
+            ListSource(records, at_once=at_once), reader, store, out, bad, cadence=Cadence(records=5), merge=merge
         )
         loop.resume()
         loop.run()
@@ -64,7 +64,7 @@ def written(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-@settings(derandomize=False, database=None, print_blob=True, max_examples=60)  # other ones every time
+@settings(max_examples=examples(60))
 @given(
     records=st.lists(lines, max_size=60),
     at_once=st.sampled_from([1, 5, 40]),
@@ -89,7 +89,7 @@ def test_no_record_stops_the_stream(records, at_once, shingle, labelled):
             assert read_model(folder / "models", key).n_seen_ > 0
 
 
-@settings(derandomize=False, database=None, print_blob=True, max_examples=25)
+@settings(max_examples=examples(25))
 @given(records=st.lists(lines, max_size=60), at_once=st.sampled_from([1, 40]), labelled=st.booleans())
 def test_no_record_stops_the_events(records, at_once, labelled):
     with tempfile.TemporaryDirectory() as name:

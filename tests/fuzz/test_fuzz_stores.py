@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from crafted import placed, places
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from list_source import ListSource
 
 from polyaforest import ModelFileError, StreamingMPF
 from polyaforest.io.records import RecordReader
-from polyaforest.live.model_store import Stock, read_model, read_notes
+from polyaforest.live import open_store, read_model, read_notes
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Watcher
 
@@ -60,8 +61,8 @@ def make():
 def watch(folder, records):
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
     with (
-        Stock(folder / "stock.db", make) as stock,
-        closing(Watcher(ListSource(records, at_once=7), RecordReader(key="host"), stock, out, bad, merge=3)) as loop,
+        open_store(folder / "store.db", make) as store,
+        closing(Watcher(ListSource(records, at_once=7), RecordReader(key="host"), store, out, bad, merge=3)) as loop,
     ):
         loop.resume()
         loop.run()
@@ -72,7 +73,7 @@ def whole():
     """The bytes of a good store."""
     with tempfile.TemporaryDirectory() as folder:
         watch(Path(folder), RECORDS[:20])
-        return (Path(folder) / "stock.db").read_bytes()
+        return (Path(folder) / "store.db").read_bytes()
 
 
 def harm(path, how, what, value):
@@ -95,18 +96,18 @@ def harm(path, how, what, value):
             file.execute("UPDATE notes SET text = ?", (text,))
 
 
-@settings(derandomize=False, database=None, print_blob=True, max_examples=150)  # other ones every time
+@settings(max_examples=examples(150))
 @given(done=statements | overwritten | cut | noted)
 def test_a_store_is_refused_by_name_or_goes_on(done):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        path = folder / "stock.db"
+        path = folder / "store.db"
         path.write_bytes(whole())
         harm(path, *done)
         try:
             watch(folder, RECORDS)
         except (ModelFileError, OSError) as problem:
-            assert "stock.db" in str(problem)  # noqa: PT017 - it may be raised or not
+            assert "store.db" in str(problem)  # noqa: PT017 - it may be raised or not
             return
         assert {"web-0", "web-2"} <= set(read_notes(path)[1])
         for host in ("web-0", "web-2"):

@@ -1,20 +1,27 @@
-"""Makes the model files that later releases must be able to read: run once for every new version of the format.
+"""Make the model files and model stores that later releases must be able to read: once for every new format version.
 
     python tests/golden/make.py
 
-writes <version>-<name>.mpf and <version>-<name>.json, what the model must answer, beside this file. Never make those of
-an older version again: it is the old release's bytes that must stay readable.
+writes <version>-<name>.mpf and <version>-<name>.json, what the model must answer, beside this file; and
+store-<version>-<name>.models and .json, what `watch` must answer to further records. Never make those of an older
+version again: it is the old release's bytes that must stay readable. Stores of version 0 have models as archives.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from polyaforest import BatchMPF, Reservoir, StreamingMPF, Window
+from polyaforest import BatchMPF, Reservoir, StreamingMPF, Tree, Window
+from polyaforest.persistence.codec import VERSION
 from polyaforest.persistence.modelfile import FORMAT_VERSION
 
 HERE = Path(__file__).parent
@@ -24,24 +31,32 @@ TIMES = np.arange(40.0)
 
 MODELS = {
     "table": lambda: StreamingMPF(n_estimators=2, random_state=1).fit(ROWS),
-    "batch": lambda: BatchMPF(n_estimators=2, max_depth=3, random_state=1, domain=[[0] * 3, [9] * 3]).fit(ROWS),
+    "batch": lambda: BatchMPF(n_estimators=2, tree=Tree(max_depth=3, domain=[[0] * 3, [9] * 3]), random_state=1).fit(
+        ROWS
+    ),
     "window": lambda: StreamingMPF(n_estimators=2, random_state=1, window=12).partial_fit(ROWS, keys=range(1007, 1047)),
     "time": lambda: StreamingMPF(
-        n_estimators=2, random_state=1, window=Window(15, duration=9.5), max_depth=3, lifetime=3.0, score="log_mass"
+        n_estimators=2,
+        random_state=1,
+        window=Window(15, duration=9.5),
+        tree=Tree(max_depth=3, lifetime=3.0),
+        score_type="log_mass",
     ).partial_fit(ROWS, times=TIMES),
     "reservoir": lambda: StreamingMPF(
-        n_estimators=2, random_state=1, window=Reservoir(8, half_life=20), feature_weights=[1.0, 0.5, 0.0]
+        n_estimators=2, random_state=1, window=Reservoir(8, half_life=20), tree=Tree(feature_weights=[1.0, 0.5, 0.0])
     ).partial_fit(ROWS, keys=[f"point {i}" for i in range(40)]),
-    "summary": lambda: StreamingMPF(n_estimators=2, random_state=1, window=None, max_depth=3, score="mass").fit(ROWS),
+    "summary": lambda: StreamingMPF(
+        n_estimators=2, random_state=1, window=None, tree=Tree(max_depth=3), score_type="mass"
+    ).fit(ROWS),
 }
 
 
 def answers(model: Any) -> dict[str, Any]:
     """What a model says of rows, and if it follows a stream, how it goes on."""
     said = {"scores": model.score_samples(MORE).tolist(), "mass": model.mass(MORE).tolist(), "n": model.n_points_}
-    if getattr(model, "_stream", None) is None:
+    if not isinstance(model, StreamingMPF) or model.is_frozen_:
         return said
-    if model._stream.keeps_points:
+    if model.keeps_points_:
         said["keys"] = model.keys_
     return {
         **said,
@@ -50,7 +65,40 @@ def answers(model: Any) -> dict[str, Any]:
     }
 
 
+RECORDS = [
+    {"host": f"web-{i % 2}", "order": f"o-{i}", "cpu": None if i == 30 else i * 37 % 61 / 7, "disk": i * 41 % 59 / 6}
+    for i in range(60)
+]
+STORES = {
+    "streams": ["--by", "host", "--id", "order"],
+    "series": ["--columns", "cpu,disk", "--shingle", "3"],
+}
+
+
+def run(*arguments: str, text: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run the program in a process of its own."""
+    command = [sys.executable, "-m", "polyaforest", *arguments]
+    return subprocess.run(command, input=text, capture_output=True, check=False)
+
+
+def watch(store: Path, name: str, records: list[dict[str, Any]], run: Callable[..., Any] = run) -> list[dict[str, Any]]:
+    """Let `watch` judge and learn records by the models of a store; return its lines."""
+    files = ["--model", str(store), "--quarantine", "/dev/null", "--quiet"]
+    text = "".join(json.dumps(record) + "\n" for record in records).encode()
+    done = run("watch", *STORES[name], "--trees", "2", "--window", "12", *files, text=text)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return [{field: line.get(field) for field in ("key", "id", "score", "p_value")} for line in lines]
+
+
 if __name__ == "__main__":
+    for name in STORES:
+        store = HERE / f"store-{VERSION}-{name}.models"
+        watch(store, name, RECORDS[:40])
+        store.with_name(f"{store.name}-lock").unlink()
+        with tempfile.TemporaryDirectory() as folder:
+            lines = watch(Path(shutil.copy(store, folder)), name, RECORDS[40:])
+        store.with_suffix(".json").write_text(json.dumps(lines), "utf-8")
     for name, make in MODELS.items():
         model = make()
         model.save(HERE / f"{FORMAT_VERSION}-{name}.mpf")

@@ -76,10 +76,10 @@ def test_good_files_work(good, user, path):
 
 LIES = [
     *(("window", "stream.n_seen", n) for n in (2**31 - 1, 2**31, 2**32, 2**62, 2**63, 10**30, -1, 59, 1e3, True, None)),
-    *(("window", "stream.next_birth", n) for n in (-1, True, 1, 2, 32, 63, 65, 128, 256, 2**62, 64.0, "64", None)),
+    *(("window", "stream.next_rebuild", n) for n in (-1, True, 1, 2, 32, 63, 65, 128, 256, 2**62, 64.0, "64", None)),
     *(("1-window", "stream.n_seen", n) for n in (64, 2**31, 2**62)),
     *(("summary", "stream.n_seen", n) for n in (0, 59, 2**31, 2**62 - 1, 2**62)),
-    *(("summary", "stream.next_birth", n) for n in (1, 64, 128)),
+    *(("summary", "stream.next_rebuild", n) for n in (1, 64, 128)),
     *(("window", "stream.n_judges", n) for n in (0, -1, True, 1.5, 10**400)),
     *(("window", "stream.max_depth", n) for n in (-1, False, 0, 10**30, "3")),
     *(("closed", "stream.max_depth", n) for n in (None, 5, 2**32)),  # its arrays have room for a depth of 4 only
@@ -137,8 +137,8 @@ def test_a_header_that_lies_is_refused_or_harmless(good, user, path, name):
 MUST_BE_REFUSED = [
     ("closed", "stream.max_depth", 2**32),
     ("window", "stream.n_seen", 2**31),
-    ("window", "stream.next_birth", -1),
-    ("window", "stream.next_birth", True),
+    ("window", "stream.next_rebuild", -1),
+    ("window", "stream.next_rebuild", True),
     ("window", "stream.n_judges", True),
     ("series", "series.n_seen", 2**31),
     ("series", "series.weighed_at", True),

@@ -1,14 +1,17 @@
 """Rows that lack values, on any data: the marginal mass is exact, never falls when more is hidden, and is a density."""
 
+import numba
 import numpy as np
 import pytest
+from effort import examples
+from forests import made
 from gaps import hide, plain_cells, plain_mass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from strategies import depths, narrow_matrices, prior_strengths, probes, seeds
 
-from polyaforest import BatchMPF, StreamingMPF
+from polyaforest import BatchMPF, StreamingMPF, Tree
 
 N_TREES = 3
 SLACK = 1 + 1e-9  # sums of logarithms are rounded
@@ -37,7 +40,7 @@ def forests(draw):
 
 def fitted(case):
     kind, parameters, rows, asked, hidden = case
-    return kind(**parameters).fit(rows), asked, hidden
+    return made(kind, **parameters).fit(rows), asked, hidden
 
 
 @given(forests())
@@ -98,7 +101,7 @@ def test_values_filled_in_lie_in_the_known_world(case):
         assert ((low - slack <= filled) & (filled <= high + slack))[hidden].all()
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(seeds)
 def test_streams_with_gaps_do_not_depend_on_chunks(seed):
     rng = np.random.default_rng(seed)
@@ -113,6 +116,7 @@ def test_streams_with_gaps_do_not_depend_on_chunks(seed):
     assert_array_equal(parts.points_, whole.points_)
 
 
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="thousands of trees take long in plain Python")
 @pytest.mark.parametrize("hidden", [(True, False, False), (False, True, True), (False, False, True)])
 def test_the_expected_marginal_mass_is_a_kernel_density_of_what_is_there(hidden):
     """Two points share a cell but for cuts of hidden features with probability exp(-t * distance in the others)."""
@@ -122,8 +126,7 @@ def test_the_expected_marginal_mass_is_a_kernel_density_of_what_is_there(hidden)
     forest = StreamingMPF(
         n_estimators=4000,
         max_samples=None,
-        feature_weights=weights,
-        prior_strength=1e-9,
+        tree=Tree(feature_weights=weights, prior_strength=1e-9),
         random_state=0,
         missing="marginalise",
     ).fit(rows)

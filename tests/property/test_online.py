@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numba
 import numpy as np
 import pytest
+from effort import examples, mostly_slow
+from forests import every_point
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -25,7 +27,7 @@ from strategies import (
 )
 from test_reference import assert_same_tree, generators, sides, slots, weights_of
 
-from polyaforest import StreamingMPF
+from polyaforest import StreamingMPF, Tree
 from polyaforest.core.arrays import (
     EVERY,
     LEAST_LOG,
@@ -42,8 +44,10 @@ from polyaforest.core.arrays import (
     new_points,
     pad,
 )
-from polyaforest.forest import engine
+from polyaforest.core.score import Score
+from polyaforest.forest import grow, learn
 from polyaforest.forest.integrity import check_forest
+from polyaforest.forest.score import log_cell_masses, log_mean_exp, mean_log_cell_masses
 from polyaforest.forest.spec import Plan, Weighting, weighting_of_rows
 from polyaforest.forest.stream import WARM_UP, Rules, Stream
 from polyaforest.kernels.online import Limits
@@ -65,8 +69,7 @@ KINDS = {
 }
 
 oracle = settings(
-    deadline=None,
-    max_examples=60 if numba.config.DISABLE_JIT else 200,
+    max_examples=examples(60 if numba.config.DISABLE_JIT else 200),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
@@ -125,7 +128,7 @@ def reference_score(trees: list[naive.Tree], x: list[float], scoring: Scoring) -
     if scoring.kind in WITH_TIMES:
         times = scoring.lifetimes.tolist()
         logs = np.array([[naive.log_cell_mass(tree, x, t) for t in times] for tree in trees])
-        return (engine.log_mean_exp(logs) if scoring.kind == SCORE_CELLS else logs.clip(LEAST_LOG)).mean()
+        return (log_mean_exp(logs) if scoring.kind == SCORE_CELLS else logs.clip(LEAST_LOG)).mean()
     logs = [naive.find_leaf(tree, x).log_mass for tree in trees]
     return np.mean(logs if scoring.kind == SCORE_LOG_MASS else np.exp(logs))
 
@@ -172,28 +175,35 @@ class Twins:
     def __init__(self, world: World, n_first: int, n_most: int) -> None:
         self.world, self.rngs = world, generators_of(world.plan)
         plan, rows = world.plan, world.rows
-        room = plan.most_nodes(n_most) + engine.ROOM_TO_MOVE  # and not one slot more
+        room = plan.most_nodes(n_most) + grow.SPARE_NODES  # and not one slot more
         weights = [weights_of(rng, plan.weighting) for rng in self.rngs]
         if n_first:
             rows = rows[np.arange(n_first) % len(rows)]
             self.trees = [grown(rng, rows, w, world) for rng, w in zip(self.rngs, weights, strict=True)]
-            self.forest = pad(engine.grow_trees(rows, n_first, plan), room)
+            self.forest = pad(grow.grow_trees(rows, plan), room)
         else:
             self.trees = [naive.empty_tree(w, sides(plan.domain)) for w in weights]
             states = np.array([rng.s for rng in self.rngs], np.uint64)
-            self.forest = pad(engine.empty_forest(plan, states)._replace(weights=np.array(weights)), room)
+            self.forest = pad(grow.empty_forest(plan, states)._replace(weights=np.array(weights)), room)
         values = np.zeros((n_most + 24, rows.shape[1]))
         values[:n_first] = rows[:n_first]
         self.held = list(range(n_first))  # slots, by order of arrival
         self.points = new_points(N_TREES, room, *values.shape)._replace(values=values)
         if n_first:
-            self.points = engine.hold_points(self.forest, values, np.arange(n_first), None)
+            self.points = learn.hold_points(self.forest, values, np.arange(n_first), None)
 
     def live_through(self, steps: list[int | tuple[int]], kind: int) -> None:
         """Go through the steps of one chunk, in the reference one by one and in the kernels all at once."""
         first = next((place for place, step in enumerate(steps) if not is_departure(step)), len(steps))
         gone = [slot for slot in map(self._leave, steps[:first]) if slot is not None]
-        engine.remove_points(self.forest, self.points, np.array(gone, np.int32), self.world.limits, None)
+        learn.remove_points(
+            self.forest,
+            self.points,
+            np.array(gone, np.int32),
+            self.world.limits,
+            None,
+            every_point(self.forest),
+        )
         self.points.values[gone] = 0.0
         if first < len(steps):
             self._run(steps[first:], self.world.scoring(kind))
@@ -217,7 +227,9 @@ class Twins:
             if places[-1] != NONE:
                 self._come(places[-1], x)
         chunk = Chunk(np.array(rows), *(np.array(part, np.int32) for part in (places, until, leaving)))
-        scores = engine.run_chunk(self.forest, self.points, chunk, self.world.limits, scoring, None)
+        scores = learn.run_chunk(
+            self.forest, self.points, chunk, self.world.limits, scoring, None, every_point(self.forest)
+        )
         assert_scores_close(scores, expected, scoring.kind)
         self.points.values[leaving] = 0.0
 
@@ -282,15 +294,15 @@ class StreamTwins:
         self.world, self.window, self.rngs = world, window, generators_of(world.plan)
         policy = None if window is None else Window(window)
         self.sizes = [EVERY] * len(self.rngs) if sizes is None else sizes
-        self.stream = Stream(Rules(world.plan, policy, world.prior, GRID, score, np.array(self.sizes, np.int64)))
+        self.stream = Stream(Rules(world.plan, policy, world.prior, GRID, Score(score), np.array(self.sizes, np.int64)))
         self.trees = [naive.empty_tree([1.0] * world.rows.shape[1], sides(world.plan.domain)) for _ in self.rngs]
         self.scoring = world.scoring(KINDS[score])
-        self.held, self.n_seen, self.next_birth = [], 0, 1
+        self.held, self.n_seen, self.next_rebuild = [], 0, 1
         self.arrivals = []  # the number of each of the points held
 
     def begin_with(self, rows: list[int]) -> None:
         self.stream.begin_with(self.world.rows[rows], [None] * len(rows), np.full(len(rows), np.nan), None)
-        self.held, self.n_seen, self.next_birth = rows[-(self.window or len(rows)) :], len(rows), 0
+        self.held, self.n_seen, self.next_rebuild = rows[-(self.window or len(rows)) :], len(rows), 0
         self.arrivals = list(range(len(rows) - len(self.held), len(rows)))
         self._grow_anew(weighting_of_rows(self.world.rows[rows]))
 
@@ -301,7 +313,7 @@ class StreamTwins:
         assert_scores_close(scores, expected if is_scored else [], self.scoring.kind)
 
     def delete(self, place: int) -> None:
-        self.stream.delete([int(self.stream.holdings.held[place])], None)
+        self.stream.delete([int(self.stream.store.held[place])], None)
         self._leave(place)
 
     def subtract(self, place: int) -> None:
@@ -322,8 +334,8 @@ class StreamTwins:
         if self.window is not None and len(self.held) > self.window:
             self._leave(0)
         self.n_seen += 1
-        if self.n_seen == self.next_birth:
-            self.next_birth = 2 * self.next_birth if self.next_birth < WARM_UP else 0
+        if self.n_seen == self.next_rebuild:
+            self.next_rebuild = 2 * self.next_rebuild if self.next_rebuild < WARM_UP else 0
             self._grow_anew(weighting_of_rows(self.world.rows[self.held]))
         return score
 
@@ -364,7 +376,7 @@ class StreamTwins:
         assert stream.n_points == len(self.held)
         if stream.keeps_points:
             assert_array_equal(stream.rows, self.world.rows[self.held])
-            slot_of = dict(zip(self.arrivals, stream.holdings.held.tolist(), strict=True))
+            slot_of = dict(zip(self.arrivals, stream.store.held.tolist(), strict=True))
             members = [[slot_of[arrival] for arrival in self.members(t)] for t in range(len(self.trees))]
             assert_same_lists(stream.forest, stream.points, self.trees, members)
         else:
@@ -466,8 +478,8 @@ def test_a_summary_that_has_just_warmed_up_equals_the_reference():
     twins.assert_alike()
 
 
-@pytest.mark.parametrize("max_depth", [None, 1, 3, 6])
-@pytest.mark.parametrize("n_features", [1, 2, 4])
+@pytest.mark.parametrize("max_depth", mostly_slow([None, 1, 3, 6], 0, 2))
+@pytest.mark.parametrize("n_features", mostly_slow([1, 2, 4], 1))
 def test_after_a_long_life_trees_still_equal_the_reference(n_features, max_depth):
     choices = np.random.default_rng([3, n_features])
     rows = choices.normal(size=(40, n_features))
@@ -510,21 +522,19 @@ def test_scores_of_a_stream_are_those_of_the_posterior(rows, data, window, max_d
         low, high = rows.min(axis=0), rows.max(axis=0)
         margin = (high - low) * data.draw(st.sampled_from([0.0, 1e-12, 0.25]))
         domain = np.stack([low - margin, high + margin]).clip(-1e100, 1e100)
-    forest = StreamingMPF(
-        n_estimators=7, window=window, max_depth=max_depth, score=score, domain=domain, prior_strength=gamma,
-        random_state=seed,
-    )  # fmt: skip
+    tree = Tree(max_depth=max_depth, domain=domain, prior_strength=gamma)
+    forest = StreamingMPF(n_estimators=7, window=window, tree=tree, score_type=score, random_state=seed)
     forest.partial_fit(rows)
     places = data.draw(st.lists(st.integers(0, forest.n_points_ - 1), unique=True, max_size=forest.n_points_ - 1))
     forest.delete([forest.keys_[place] for place in places])
     X = probes(rows, seed)
     found, masses = forest.score_samples(X), forest.tree_masses(X)
     if score == "multiscale":
-        logs = engine.log_cell_masses(forest.forest_, forest.posterior_, X, forest.lifetimes_, None)
+        logs = log_cell_masses(forest.forest_, forest.posterior_, X, forest.lifetimes_, None)
         assert_scores_close(found, logs.mean(axis=1), SCORE_CELLS)
         assert_array_equal(forest.mass(X, forest.lifetimes_), np.exp(logs))
     elif score == "typicality":
-        means = engine.mean_log_cell_masses(forest.forest_, forest.posterior_, X, forest.lifetimes_, None)
+        means = mean_log_cell_masses(forest.forest_, forest.posterior_, X, forest.lifetimes_, None)
         assert_scores_close(found, means, SCORE_LOG_CELLS)
     elif score == "mass":
         assert_scores_close(found, forest.mass(X), SCORE_MASS)
@@ -538,6 +548,8 @@ def test_scores_of_a_stream_are_those_of_the_posterior(rows, data, window, max_d
 def test_scores_of_rows_in_a_sliver_beside_the_data_are_those_of_the_posterior(margin):
     rows = np.linspace(0, 1, 20)[:, None]
     world = [[-margin], [1.0]]
-    forest = StreamingMPF(n_estimators=5, window=50, score="log_mass", domain=world, random_state=0).fit(rows)
+    forest = StreamingMPF(
+        n_estimators=5, window=50, score_type="log_mass", tree=Tree(domain=world), random_state=0
+    ).fit(rows)
     x = [[-margin / 2]]
     assert_scores_close(forest.score_samples(x), np.log(forest.tree_masses(x)).mean(axis=1), SCORE_LOG_MASS)

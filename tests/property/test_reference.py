@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -13,7 +14,7 @@ from reference import naive
 from strategies import depths, domains, lifetimes, matrices, prior_strengths, probes, seeds, weightings
 
 from polyaforest.core.arrays import LEAST_LOG, NONE, Array, Forest, Posterior, Prior
-from polyaforest.forest import engine
+from polyaforest.forest import grow, learn, posterior, score
 from polyaforest.forest.integrity import check_forest
 from polyaforest.forest.spec import Plan
 
@@ -21,8 +22,7 @@ N_TREES = 2
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
 
 oracle = settings(
-    deadline=None,
-    max_examples=50 if numba.config.DISABLE_JIT else 80,
+    max_examples=examples(50 if numba.config.DISABLE_JIT else 80),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
@@ -61,13 +61,14 @@ def mondrian_cases(draw, *, subsets):
         domain = draw(domains(rows))
     plan = Plan(N_TREES, lifetime, max_depth, weighting, domain, np.random.SeedSequence(seed), None)
     trees, rngs = [], generators(seed)
-    for rng in rngs:
+    order = np.random.default_rng(seed).permuted(np.tile(np.arange(len(rows)), (N_TREES, 1)), axis=1)
+    members = order[:, :n_rows].copy() if subsets else np.tile(np.arange(len(rows)), (N_TREES, 1))
+    for rng, chosen in zip(rngs, members, strict=True):
         weights = weights_of(rng, weighting)
-        chosen = range(len(rows)) if n_rows == len(rows) else naive.sample_rows(rng, len(rows), n_rows)
-        held = rows[list(chosen)].tolist()
+        held = rows[chosen].tolist()
         depth = np.inf if max_depth is None else max_depth
         trees.append(naive.sample_mondrian_tree(rng, held, weights, lifetime, depth, sides(domain)))
-    return Case(rows, engine.grow_trees(rows, n_rows, plan), trees, rngs)
+    return Case(rows, grow.grow_trees(rows, plan, members=members if subsets else None), trees, rngs)
 
 
 @st.composite
@@ -78,8 +79,8 @@ def process_cases(draw):
     lifetime = draw(lifetimes) / weighting.unit
     max_depth = draw(depths.filter(lambda depth: depth in (0, 1, 2, 3) or (depth is None and lifetime < np.inf)))
     plan = Plan(N_TREES, lifetime, max_depth, weighting, domain, np.random.SeedSequence(seed), None)
-    forest = engine.sample_processes(plan)
-    counts, outside = engine.count_rows(forest, rows, None)
+    forest = grow.sample_processes(plan)
+    counts, outside = learn.count_rows(forest, rows, None)
     trees, rngs = [], generators(seed)
     for rng in rngs:
         weights = weights_of(rng, weighting)
@@ -139,7 +140,7 @@ def assert_same_posterior(forest: Forest, known: Posterior, t: int, tree: naive.
 def posteriors(case: Case, gamma: float, is_open: bool) -> Posterior:
     for tree in case.trees:
         naive.set_polya_parameters(tree, gamma, is_open=is_open)
-    return engine.posterior(case.forest, Prior(gamma, is_open), n_jobs=None)
+    return posterior.posterior(case.forest, Prior(gamma, is_open), n_jobs=None)
 
 
 @oracle
@@ -190,10 +191,10 @@ def test_leaf_masses_of_a_tree_sum_to_one(case, gamma, is_open):
 @given(case=cases, gamma=prior_strengths, is_open=st.booleans(), seed=seeds)
 def test_leaves_of_probes_equal_the_reference(case, gamma, is_open, seed):
     known, X = posteriors(case, gamma, is_open), probes(case.rows, seed)
-    nodes, kinds = engine.leaf_kinds(case.forest, known, X, None)
+    nodes, kinds = posterior.leaf_kinds(case.forest, known, X, None)
     values = [
-        engine.leaf_values(case.forest, table(known), X, np.transpose, None)
-        for table in (engine.mass_table, engine.log_mass_table, engine.log_density_table)
+        posterior.leaf_values(case.forest, table(known), X, np.transpose, None)
+        for table in (posterior.mass_table, posterior.log_mass_table, posterior.log_density_table)
     ]
     for t, tree in enumerate(case.trees):
         slot_of = {id(node): j for j, node in slots(case.forest, t, tree.root)}
@@ -212,10 +213,10 @@ def test_masses_at_lifetimes_equal_the_reference(case, gamma, is_open, seed):
     first_cut = case.forest.time[0, case.forest.root[0]]
     unit = first_cut if np.isfinite(first_cut) else 1.0
     times = np.minimum(unit * np.array([0.0, 0.5, 1.0, 1.5, 4.0, 40.0]), case.forest.time.max())
-    logs = engine.log_cell_masses(case.forest, known, X, times, None)
+    logs = score.log_cell_masses(case.forest, known, X, times, None)
     expected = np.array([masses_at(tree, X, times) for tree in case.trees]).clip(LEAST_LOG)
-    assert_allclose(logs, engine.log_mean_exp(expected), **TOLERANCE)
-    means = engine.mean_log_cell_masses(case.forest, known, X, times, None)
+    assert_allclose(logs, score.log_mean_exp(expected), **TOLERANCE)
+    means = score.mean_log_cell_masses(case.forest, known, X, times, None)
     assert_allclose(means, expected.mean(axis=(0, 2)), **TOLERANCE)
 
 

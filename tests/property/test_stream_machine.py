@@ -1,7 +1,8 @@
 """Whatever is done to a forest on a stream, it holds what a plain list says it should, and stays whole.
 
 Two forests live through the same: one learns in chunks, is pickled, copied, saved and loaded again; the other learns
-row by row and is left alone. They stay the same, bit for bit.
+row by row and is left alone. They stay the same, bit for bit. Scores given while learning are those that reading
+gives, but for rounding.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import NamedTuple
 import numba
 import numpy as np
 import pytest
+from effort import examples
+from forests import made
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from strategies import policies, seeds, stream_points, stream_times
 
 from polyaforest import StreamingMPF
@@ -91,9 +94,11 @@ class StreamMachine(RuleBasedStateMachine):
         seed=seeds,
     )
     def begin(self, policy, n_features, max_depth, lifetime, score, max_samples, seed):
-        parameters = {"max_depth": max_depth, "lifetime": lifetime, "score": score, "random_state": seed}
+        parameters = {"max_depth": max_depth, "lifetime": lifetime, "score_type": score, "random_state": seed}
         parameters["max_samples"] = max_samples
-        self.forest, self.twin = (StreamingMPF(n_estimators=N_TREES, window=policy, **parameters) for _ in range(2))
+        self.forest, self.twin = (
+            made(StreamingMPF, n_estimators=N_TREES, window=policy, **parameters) for _ in range(2)
+        )
         self.model, self.n_features = Model(policy), n_features
         self.probes = np.random.default_rng(seed).normal(size=(3, n_features)) * 3
         self.now = 0.0
@@ -126,7 +131,7 @@ class StreamMachine(RuleBasedStateMachine):
             scores = self.forest.score_then_learn(rows, **given)
         for i, point in enumerate(zip(rows, keys, times, strict=True)):
             if is_scored and hasattr(self.twin, "forest_"):
-                assert scores[i] == self.twin.score_samples([rows[i]])[0]
+                assert_allclose(scores[i], self.twin.score_samples([rows[i]])[0], rtol=1e-12, atol=1e-12)
             self.model.come(*point)
             self.twin.insert(*point)
 
@@ -135,7 +140,7 @@ class StreamMachine(RuleBasedStateMachine):
     def learn_without_the_times_that_the_window_needs(self, data):
         rows, keys, _ = self.draw_points(data, 2)
         for forest in self.forest, self.twin:
-            with pytest.raises(ValueError, match="goes by time"):
+            with pytest.raises(ValueError, match="is defined by time"):
                 forest.score_then_learn(rows, keys=keys)
 
     @rule(data=st.data(), policy=st.none() | policies)
@@ -176,8 +181,11 @@ class StreamMachine(RuleBasedStateMachine):
                 self.forest.delete(keys)
             keys = list(dict.fromkeys(keys))
         self.forest.delete(keys if len(keys) > 1 else keys[0])
-        for key in keys:
-            self.twin.delete(key)
+        if self.forest._stream.is_sampled:  # a tree that lost one point may take in the next to be deleted
+            self.twin.delete(keys)
+        else:
+            for key in keys:
+                self.twin.delete(key)
         self.model.delete(keys)
 
     @precondition(lambda self: self.is_fitted)
@@ -202,8 +210,8 @@ class StreamMachine(RuleBasedStateMachine):
             oldest = next(point for point in left if point.row == row)
             left.remove(oldest)
             keys.append(oldest.key)
-        self.forest.delete_points(rows)
-        self.twin.delete_points(np.array(rows))
+        self.forest.delete_rows(rows)
+        self.twin.delete_rows(np.array(rows))
         self.model.delete(keys)
 
     @precondition(lambda self: self.is_fitted)
@@ -212,7 +220,7 @@ class StreamMachine(RuleBasedStateMachine):
         some = data.draw(st.lists(st.sampled_from(self.model.held), max_size=2, unique=True)) if self.model.held else []
         rows = [*(point.row for point in some), (77.0,) * self.n_features]
         with pytest.raises(ValueError, match=f"row {len(some)} is not held"):
-            self.forest.delete_points(rows)
+            self.forest.delete_rows(rows)
 
     # ---- the same forest in other clothes ---------------------------------------------------------------------------
 
@@ -304,8 +312,7 @@ class StreamMachine(RuleBasedStateMachine):
 
 
 StreamMachine.TestCase.settings = settings(
-    deadline=None,
-    max_examples=20 if numba.config.DISABLE_JIT else 60,
+    max_examples=examples(20 if numba.config.DISABLE_JIT else 60),
     stateful_step_count=25,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

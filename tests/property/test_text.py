@@ -3,7 +3,6 @@
 import json
 import re
 import unicodedata
-from copy import copy
 
 import numpy as np
 import pytest
@@ -11,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyaforest import StreamingMPF
-from polyaforest.cli import _report as report
-from polyaforest.cli._judging import named
 from polyaforest.core.text import json_shown, label, printable, width
-from polyaforest.io._errors import BadInput
+from polyaforest.core.validation import NamedRows
+from polyaforest.detection import report
 from polyaforest.io._json import to_json
+from polyaforest.io.errors import BadInput
 
 ANYTHING = st.text(st.characters())  # surrogates, too
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -88,18 +87,25 @@ def test_json_lines_are_exact(fields):
 
 
 @pytest.fixture(scope="module")
-def explanation():
+def explained():
     rows = np.random.default_rng(0).normal(size=(200, 2))
-    return StreamingMPF(n_estimators=5, random_state=0, window=200).fit(rows).explain([[9.0, 0.0]])[0]
+    forest = StreamingMPF(n_estimators=5, random_state=0, window=200).fit(rows)
+
+    def explain(*names):
+        named = NamedRows(np.array([[9.0, 0.0]]), names)
+        forest.feature_names_in_ = named.names
+        return forest.explain(named)[0]
+
+    return explain
 
 
 @given(ANYTHING, ANYTHING, ANYTHING)
-def test_reports_and_explanations_have_the_lines_they_should(explanation, name, key, other):
-    hostile = named(copy(explanation), [name, other])
+def test_reports_and_explanations_have_the_lines_they_should(explained, name, key, other):
+    hostile = explained(name, other)
     finding = report.Finding(1, -9.0, 0.1, None, key, name, explanation=hostile, missing=(other,))
-    summary = report.Summary(9, 1, 1, False, None, key=name or "k", n_keys=1)
-    harmless = named(copy(explanation), ["a", "b"])
-    plain = report.report(summary._replace(key="k"), [finding._replace(key="k", id="i", explanation=harmless)])
+    summary = report.Summary(9, 1, 1, False, None, by=name or "k", n_partitions=1)
+    harmless = explained("a", "b")
+    plain = report.report(summary._replace(by="k"), [finding._replace(partition="k", id="i", explanation=harmless)])
     text = report.report(summary, [finding])
     assert acting(OURS.sub("", text)) <= {"\n", JOINER}
     assert text.count("\n") == plain.count("\n")

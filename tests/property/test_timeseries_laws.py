@@ -7,12 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyaforest import Reservoir, StreamingMPF, Window
+from polyaforest import Reservoir, SeriesMPF, StreamingMPF, Window
 from polyaforest.datasets import shingle
-from polyaforest.timeseries import EventTracker, SeriesMPF, find_events
+from polyaforest.timeseries import EventTracker, find_events
 from polyaforest.timeseries._shingles import Pattern, lay, new_track
 
 # ---- the rules once more, slowly -------------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ def laid_in_chunks(rows, times, every, pattern, cuts):
     return shingles, oldest
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(series(), patterns, st.sampled_from([None, 1.0]), st.lists(st.integers(0, 24), max_size=6).map(sorted))
 def test_shingles_are_what_the_rules_say_in_chunks_of_any_size(given_series, pattern, every, cuts):
     rows, times = given_series
@@ -97,7 +98,7 @@ def test_shingles_are_what_the_rules_say_in_chunks_of_any_size(given_series, pat
         assert mine is None or mine.tobytes() == theirs.tobytes()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(series(), patterns, st.data())
 def test_no_reading_changes_a_shingle_that_is_not_said_to_depend_on_it(given_series, pattern, data):
     rows, times = given_series
@@ -134,17 +135,17 @@ def same(one, other):
         return one._has_begun == other._has_begun and one.keys_ == other.keys_
     return (
         one.keys_ == other.keys_
-        and one.forest_.keys_ == other.forest_.keys_
-        and one.forest_.points_.tobytes() == other.forest_.points_.tobytes()
-        and one.forest_.forest_.rng.tobytes() == other.forest_.forest_.rng.tobytes()
-        and one._memory.ledger.spans == other._memory.ledger.spans
+        and one.estimator_.keys_ == other.estimator_.keys_
+        and one.estimator_.points_.tobytes() == other.estimator_.points_.tobytes()
+        and one.estimator_.forest_.rng.tobytes() == other.estimator_.forest_.rng.tobytes()
+        and one._history.provenance.spans == other._history.provenance.spans
         and all(
-            np.array_equal(a, b, equal_nan=True) for a, b in zip(one._memory.track, other._memory.track, strict=True)
+            np.array_equal(a, b, equal_nan=True) for a, b in zip(one._history.track, other._history.track, strict=True)
         )
     )
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     series(),
     st.lists(st.integers(0, 24), max_size=5).map(sorted),
@@ -164,29 +165,29 @@ def test_a_series_is_the_same_in_chunks_and_goes_on_from_a_copy(given_series, cu
     assert same(whole, parts)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(series(max_channels=1), st.sampled_from([6, 30, Reservoir(4)]), st.booleans(), st.data())
 def test_deletion_takes_exactly_the_shingles_that_the_reading_has_a_part_in(given_series, window, difference, data):
     rows, times = given_series
     model = build(window, difference=difference, every=1.0).partial_fit(rows, times=times)
-    before, known = (model.forest_.keys_ if model._has_begun else []), model.keys_
+    before, known = (model.estimator_.keys_ if model._has_begun else []), model.keys_
     if not known:
         return
     r = data.draw(st.sampled_from(known))
     touched = rows + 7.0 * (np.arange(len(rows)) == r)[:, None]
-    pattern = model._memory.pattern
+    pattern = model._history.pattern
     plain, other = (naive_shingles(table, times, 1.0, pattern) for table in (rows, touched))
     model.delete(r)
-    held = model.forest_.keys_ if model._has_begun else []
+    held = model.estimator_.keys_ if model._has_begun else []
     assert r not in model.keys_
     kept = [i for i in before if plain[i].tobytes() == other[i].tobytes()]
     if np.isnan(rows[r, 0]):  # has a part in what was filled in across it, too
         assert set(held) <= set(kept)
     else:
         assert held == kept
-    assert held == [] or model.forest_.points_.tobytes() == np.stack([plain[i] for i in held]).tobytes()
+    assert held == [] or model.estimator_.points_.tobytes() == np.stack([plain[i] for i in held]).tobytes()
     assert set(model.keys_) <= set(known) - {r}
-    model._memory.ledger.check(model.n_seen_)
+    model._history.provenance.check(model.n_seen_)
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------

@@ -65,15 +65,6 @@ def sample_weights(rng: Xoshiro, spread: Point, deviation: Point) -> list[float]
     return [w / total for w in weights] if total > 0 else weights
 
 
-def sample_rows(rng: Xoshiro, n: int, m: int) -> list[int]:
-    """`m` of `n` row numbers, every subset equally likely (Floyd)."""
-    chosen: list[int] = []
-    for top in range(n - m, n):
-        row = rng.below(top + 1)
-        chosen.append(top if row in chosen else row)
-    return chosen
-
-
 def ordered_sum(terms: Iterator[float]) -> float:
     """A float sum in the order given; the built-in one compensates rounding in newer Pythons."""
     total = 0.0

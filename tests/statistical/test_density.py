@@ -6,6 +6,7 @@ for each case.
 
 import numpy as np
 import pytest
+from forests import made
 from scipy import integrate, stats
 
 from polyaforest import BatchMPF, StreamingMPF
@@ -26,7 +27,7 @@ def rows(n_features, n_rows=25):
 
 def fitted(estimator, X, **parameters):
     everything = {"max_samples": None} if estimator is StreamingMPF else {}
-    return estimator(**SHALLOW | everything | parameters).fit(X)
+    return made(estimator, **SHALLOW | everything | parameters).fit(X)
 
 
 def integral_over(forest, low, high):

@@ -8,21 +8,29 @@ trees that did not take a row, or by a process without its count, is not quite t
 
 import numpy as np
 import pytest
+from effort import mostly_slow
 
-from polyaforest import BatchMPF, StreamingMPF
+from polyaforest import BatchMPF, StreamingMPF, Tree
 
 RATE, N_FITS, N_NEW = 0.1, 30, 400
 FORESTS = {
-    "table": lambda seed, score: StreamingMPF(score=score, false_alarm_rate=RATE, n_estimators=50, random_state=seed),
-    "all rows": lambda seed, score: StreamingMPF(
-        max_samples=None, max_depth=6, score=score, false_alarm_rate=RATE, n_estimators=25, random_state=seed
+    "table": lambda seed, score: StreamingMPF(
+        score_type=score, false_alarm_rate=RATE, n_estimators=50, random_state=seed
     ),
-    "batch": lambda seed, score: BatchMPF(score=score, false_alarm_rate=RATE, n_estimators=50, random_state=seed),
+    "all rows": lambda seed, score: StreamingMPF(
+        max_samples=None,
+        tree=Tree(max_depth=6),
+        score_type=score,
+        false_alarm_rate=RATE,
+        n_estimators=25,
+        random_state=seed,
+    ),
+    "batch": lambda seed, score: BatchMPF(score_type=score, false_alarm_rate=RATE, n_estimators=50, random_state=seed),
     "summary": lambda seed, score: StreamingMPF(
-        window=None, max_depth=6, score=score, false_alarm_rate=RATE, n_estimators=25, random_state=seed
+        window=None, tree=Tree(max_depth=6), score_type=score, false_alarm_rate=RATE, n_estimators=25, random_state=seed
     ),
     "window": lambda seed, score: StreamingMPF(
-        window=150, score=score, false_alarm_rate=RATE, n_estimators=50, random_state=seed
+        window=150, score_type=score, false_alarm_rate=RATE, n_estimators=50, random_state=seed
     ),
 }
 
@@ -36,17 +44,23 @@ def draw(kind, n, rng):
     return rng.normal(size=(n, 6))
 
 
-@pytest.mark.parametrize("data", ["gauss", "heavy", "ties"])
+@pytest.mark.parametrize("data", mostly_slow(["gauss", "heavy", "ties"], 1))
 @pytest.mark.parametrize(
     ("kind", "score"),
-    [
-        ("table", "typicality"),
-        ("table", "multiscale"),
-        ("all rows", "mass"),
-        ("summary", "log_mass"),
-        ("batch", "log_mass"),
-        ("window", "typicality"),
-    ],
+    mostly_slow(
+        [
+            ("table", "typicality"),
+            ("table", "multiscale"),
+            ("all rows", "mass"),
+            ("summary", "log_mass"),
+            ("batch", "log_mass"),
+            ("window", "typicality"),
+        ],
+        0,
+        3,
+        4,
+        5,
+    ),
 )
 def test_the_share_of_new_rows_that_is_flagged_is_about_the_rate_and_hardly_more(kind, score, data):
     n, rng = 150, np.random.default_rng(20)
@@ -63,7 +77,7 @@ def test_the_share_of_new_rows_that_is_flagged_is_about_the_rate_and_hardly_more
 
 def test_running_p_values_of_a_stream_are_uniform():
     rows = np.random.default_rng(21).normal(size=(8000, 3))
-    p_values = StreamingMPF(window=128, n_estimators=30, random_state=0).p_value_then_learn(rows)[1500:]
+    p_values = StreamingMPF(window=128, n_estimators=30, random_state=0).detect_then_learn(rows).p_values[1500:]
     for alpha in (0.01, 0.05, 0.2, 0.5):
         # shares of p-values that share their judges scatter more than those of independent ones
         assert abs((p_values <= alpha).mean() - alpha) < 5 * np.sqrt(alpha * (1 - alpha) / len(p_values)) + 0.1 * alpha
@@ -74,7 +88,7 @@ def test_false_discoveries_are_the_share_asked_for_on_average():
     for seed in range(40):
         forest = StreamingMPF(n_estimators=40, random_state=seed).fit(rng.normal(size=(500, 3)))
         rows = np.vstack([rng.normal(size=(180, 3)), rng.normal(7, 1, size=(20, 3))])
-        flagged = forest.discoveries(rows, rate=0.2)
+        flagged = forest.predict_fdr(rows, rate=0.2) == -1
         shares.append(flagged[:180].sum() / max(flagged.sum(), 1))
         found.append(flagged[180:].mean())
     assert np.mean(shares) < 0.2 + 4 * np.std(shares) / np.sqrt(40)

@@ -1,44 +1,48 @@
 """The lifetime is a bandwidth: two points share a cell at time t with probability exp(-t * distance).
 
-So the expected mass of a row's cell is a Laplace kernel density. For the false-alarm rate see the package: 1e-4 for
-each of the cases. z-scores are read against the normal distribution, which thousands of trees allow.
+So the expected mass of a row's cell is a Laplace kernel density. For the false-alarm rate see the package.
+z-scores are read against the normal distribution, which thousands of trees allow.
 """
 
 from itertools import combinations
 
 import numpy as np
 import pytest
+from effort import mostly_slow
+from forests import made
 from scipy import stats
 from scipy.spatial.distance import cdist
 
-from polyaforest import BatchMPF, StreamingMPF
+from polyaforest import BatchMPF, StreamingMPF, Tree
 from polyaforest.kernels import traversal as walks
 
-from . import ALARM, cells, mondrian_processes, mondrian_trees
+from . import ALARM, RARE, cells, mondrian_processes, mondrian_trees
 
 TIMES = np.array([0.1, 0.4, 1.0])
 WEIGHTS = {1: [2.5], 2: [0.4, 3.0], 5: [0.5, 2.0, 1.0, 0.0, 1.5]}
 
 
-@pytest.mark.parametrize("n_trees", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_trees", mostly_slow([2000, 20_000]))
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_features", [1, 2, 5])
+@pytest.mark.parametrize("n_features", mostly_slow([1, 2, 5], 2))
 @pytest.mark.parametrize("kind", ["tree", "process"])
-def test_two_points_share_a_cell_with_the_probability_of_the_laplace_kernel(kind, n_features, weighted, n_trees):
+def test_two_points_share_a_cell_with_the_probability_of_the_laplace_kernel(
+    kind, n_features, weighted, n_trees, any_seed
+):
     X = np.random.default_rng(n_features).uniform(size=(6, n_features))
     weights = np.array(WEIGHTS[n_features]) if weighted else np.ones(n_features)
     if kind == "tree":
-        forest = mondrian_trees(X, weights, n_trees, seed=21)
+        forest = mondrian_trees(X, weights, n_trees, seed=[any_seed, 21])
     else:
         domain = np.repeat([[-0.1], [1.1]], n_features, axis=1)
-        forest = mondrian_processes(domain, weights, n_trees, seed=22, lifetime=TIMES.max() * 1.001)
+        forest = mondrian_processes(domain, weights, n_trees, seed=[any_seed, 22], lifetime=TIMES.max() * 1.001)
     pairs = list(combinations(range(len(X)), 2))
     for time in TIMES:
         cell = cells(forest, X, time)
         for a, b in pairs:
             together = int((cell[:, a] == cell[:, b]).sum())
             expected = np.exp(-time * weights @ np.abs(X[a] - X[b]))
-            assert stats.binomtest(together, n_trees, expected).pvalue > ALARM / (len(pairs) * len(TIMES))
+            assert stats.binomtest(together, n_trees, expected).pvalue > RARE / (len(pairs) * len(TIMES))
 
 
 def laplace_density(X, held, times, weights):
@@ -63,9 +67,9 @@ def new_rows(n_features):
 def forest_of(kind, n_trees, weights, seed=5):
     shared = {"n_estimators": n_trees, "prior_strength": 1e-13, "feature_weights": weights, "random_state": seed}
     if kind == "tree":
-        return StreamingMPF(max_samples=None, **shared)
+        return made(StreamingMPF, max_samples=None, **shared)
     domain = np.repeat([[0.0], [1.0]], len(weights), axis=1)
-    return BatchMPF(max_depth=None, lifetime=3.0, domain=domain, **shared)
+    return made(BatchMPF, tree=Tree(max_depth=None, lifetime=3.0, domain=domain), **shared)
 
 
 def masses_by_tree(forest, X, times):
@@ -75,8 +79,8 @@ def masses_by_tree(forest, X, times):
     return np.exp(each)
 
 
-@pytest.mark.parametrize("n_trees", [2000, pytest.param(20_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("weights", [[1.0], [1.0, 1.0], [0.5, 2.0, 0.0]])
+@pytest.mark.parametrize("n_trees", mostly_slow([2000, 20_000]))
+@pytest.mark.parametrize("weights", mostly_slow([[1.0], [1.0, 1.0], [0.5, 2.0, 0.0]], 2))
 @pytest.mark.parametrize("kind", ["tree", "process"])
 def test_forest_mean_mass_converges_to_the_laplace_kernel_density(kind, weights, n_trees):
     weights, times = np.array(weights), np.array([0.3, 1.0, 3.0])
@@ -93,7 +97,7 @@ def test_forest_mean_mass_converges_to_the_laplace_kernel_density(kind, weights,
     assert z.max() < stats.norm.isf(ALARM / 2 / z.size)
 
 
-@pytest.mark.parametrize("kind", ["tree", "process"])
+@pytest.mark.parametrize("kind", mostly_slow(["tree", "process"]))
 def test_the_error_shrinks_as_one_over_the_root_of_the_number_of_trees(kind):
     n_repeats, few, many = 40, 8, 128
     weights, times = np.ones(2), np.array([2.0])

@@ -1,7 +1,6 @@
 """Cuts follow the law of a Mondrian process: exponential in time, proportional to length, uniform in place.
 
-For the false-alarm rate see the package: 19 cases at 1e-4 each, so a change of all seeds would fail this file by
-chance less than once in 500 times.
+For the false-alarm rate see the package. Seeds are other ones in every run.
 """
 
 from itertools import combinations
@@ -11,11 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from polyaforest import StreamingMPF
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.forest import engine
+from polyaforest.forest import grow
 from polyaforest.forest.spec import Weighting
 
-from . import ALARM, mondrian_processes, mondrian_trees, plan
+from . import RARE, mondrian_processes, mondrian_trees, plan
 
 N_TREES = 3000
 POINTS = np.array([[0.0, 5.0, -1.0], [1.0, 5.5, 3.0], [0.3, 7.0, 0.0], [0.9, 5.1, 1.0], [0.2, 6.0, 2.0]])
@@ -52,10 +52,10 @@ def read_cuts(forest):
     return Cuts(*(np.array(column) for column in zip(*found, strict=True)))
 
 
-def draw(kind, weights, **limits):
+def draw(kind, weights, seed, **limits):
     if kind == "tree":
-        return mondrian_trees(POINTS, weights, N_TREES, seed=11, **limits)
-    return mondrian_processes(DOMAIN, weights, N_TREES, seed=12, **{"max_depth": 2} | limits)
+        return mondrian_trees(POINTS, weights, N_TREES, seed=[seed, 11], **limits)
+    return mondrian_processes(DOMAIN, weights, N_TREES, seed=[seed, 12], **{"max_depth": 2} | limits)
 
 
 @pytest.fixture(scope="module", params=["tree", "process"])
@@ -69,8 +69,8 @@ def weights(request):
 
 
 @pytest.fixture(scope="module")
-def drawn(kind, weights):
-    return read_cuts(draw(kind, weights))
+def drawn(kind, weights, any_seed):
+    return read_cuts(draw(kind, weights, any_seed))
 
 
 def test_every_cut_comes_after_an_exponential_time_with_the_rate_of_its_weighted_length(drawn, weights):
@@ -78,7 +78,7 @@ def test_every_cut_comes_after_an_exponential_time_with_the_rate_of_its_weighted
     for level in range(2):
         at_level = drawn.depth == level
         assert at_level.sum() >= N_TREES
-        assert stats.kstest((drawn.wait * rate)[at_level], "expon").pvalue > ALARM / 2
+        assert stats.kstest((drawn.wait * rate)[at_level], "expon").pvalue > RARE / 2
 
 
 def test_cut_dimensions_are_proportional_to_weighted_length_and_places_uniform(drawn, weights):
@@ -88,76 +88,73 @@ def test_cut_dimensions_are_proportional_to_weighted_length_and_places_uniform(d
     seen = np.bincount(drawn.feature[root], minlength=len(weights))
     assert (seen[expected == 0] == 0).all()
     live = expected > 0
-    assert stats.chisquare(seen[live], root.sum() * expected[live]).pvalue > ALARM / 3
+    assert stats.chisquare(seen[live], root.sum() * expected[live]).pvalue > RARE / 3
 
     every = np.arange(len(sides))
     share = (drawn.place - drawn.lower[every, drawn.feature]) / (drawn.upper - drawn.lower)[every, drawn.feature]
-    assert stats.kstest(share, "uniform").pvalue > ALARM / 3
+    assert stats.kstest(share, "uniform").pvalue > RARE / 3
 
     # both at once, for cuts of every depth: laid end to end, the weighted sides are hit uniformly
     before = np.cumsum(sides, axis=1)[every, drawn.feature] - sides[every, drawn.feature]
     along = (before + share * sides[every, drawn.feature]) / sides.sum(axis=1)
-    assert stats.kstest(along, "uniform").pvalue > ALARM / 3
+    assert stats.kstest(along, "uniform").pvalue > RARE / 3
 
 
-def test_a_lifetime_leaves_the_root_uncut_with_the_probability_that_no_cut_came(kind):
+def test_a_lifetime_leaves_the_root_uncut_with_the_probability_that_no_cut_came(kind, any_seed):
     weights = np.array(WEIGHTS[1])
     low, high = (POINTS.min(axis=0), POINTS.max(axis=0)) if kind == "tree" else DOMAIN
     length = (high - low) @ weights
-    forest = draw(kind, weights, lifetime=0.7 / length)
+    forest = draw(kind, weights, any_seed, lifetime=0.7 / length)
     uncut = int((forest.feature[:, 0] == NONE).sum())
-    assert stats.binomtest(uncut, N_TREES, np.exp(-0.7)).pvalue > ALARM
+    assert stats.binomtest(uncut, N_TREES, np.exp(-0.7)).pvalue > RARE
     assert (forest.time[forest.feature != NONE] <= 0.7 / length).all()
 
 
 SPREAD, DEVIATION = np.array([0.1, 1.0, 20.0]), np.array([0.05, 0.5, 10.0])
 
 
-def random_weights(deviation):
+def random_weights(deviation, seed):
     weighting = Weighting(SPREAD, deviation)
-    drawing = plan(N_TREES, np.ones(3), seed=13)._replace(weighting=weighting)
-    return engine.grow_trees(POINTS, len(POINTS), drawing).weights
+    drawing = plan(N_TREES, np.ones(3), seed=[seed, 13])._replace(weighting=weighting)
+    return grow.grow_trees(POINTS, drawing).weights
 
 
-def test_random_weights_share_the_deviation_evenly_among_features():
-    shares = random_weights(DEVIATION) * DEVIATION
+def test_random_weights_share_the_deviation_evenly_among_features(any_seed):
+    shares = random_weights(DEVIATION, any_seed) * DEVIATION
     np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-12)
     for share in shares.T:  # spreads and deviations agree, so the shares are uniform over those that sum to 1
-        assert stats.kstest(share, stats.beta(1, 2).cdf).pvalue > ALARM / 3
+        assert stats.kstest(share, stats.beta(1, 2).cdf).pvalue > RARE / 3
 
 
-def test_random_weights_are_exponential_over_spread_up_to_their_common_scale():
+def test_random_weights_are_exponential_over_spread_up_to_their_common_scale(any_seed):
     deviation = DEVIATION * [1.0, 7.0, 0.3]
-    weights = random_weights(deviation)
+    weights = random_weights(deviation, any_seed)
     np.testing.assert_allclose((weights * deviation).sum(axis=1), 1.0, rtol=1e-12)
     scaled = weights * SPREAD
     for a, b in combinations(range(3), 2):
-        assert stats.kstest(scaled[:, a] / (scaled[:, a] + scaled[:, b]), "uniform").pvalue > ALARM / 3
+        assert stats.kstest(scaled[:, a] / (scaled[:, a] + scaled[:, b]), "uniform").pvalue > RARE / 3
 
 
-def rows_in_trees(n_rows, n_chosen):
+def rows_in_trees(n_rows, n_chosen, seed):
     """Which of `n_rows` rows each tree holds, bool (T, n_rows)."""
     X = np.arange(n_rows, dtype=np.float64)[:, None]
-    forest = engine.grow_trees(X, n_chosen, plan(N_TREES, [1.0], seed=14))
-    is_leaf = (forest.left == NONE) & (np.arange(forest.left.shape[1]) < forest.size[:, None])
-    held = np.zeros((N_TREES, n_rows), bool)
-    trees, slots = np.nonzero(is_leaf)
-    held[trees, forest.lower[trees, slots, 0].astype(int)] = True
+    stream = StreamingMPF(n_estimators=N_TREES, max_samples=n_chosen, random_state=seed).fit(X)._stream
+    held = stream.is_member(stream.store.held)
     assert (held.sum(axis=1) == n_chosen).all()
     return held
 
 
-def test_every_subset_of_rows_is_equally_likely_to_make_a_tree():
-    held = rows_in_trees(6, 3)
+def test_every_subset_of_rows_is_equally_likely_to_make_a_tree(any_seed):
+    held = rows_in_trees(6, 3, any_seed)
     subsets = np.bincount(held @ (1 << np.arange(6)), minlength=64)
-    assert stats.chisquare(subsets[subsets > 0]).pvalue > ALARM
+    assert stats.chisquare(subsets[subsets > 0]).pvalue > RARE
     assert (subsets > 0).sum() == 20
 
 
 @pytest.mark.parametrize("n_chosen", [5, 35])
-def test_every_row_is_equally_likely_to_be_in_a_tree(n_chosen):
+def test_every_row_is_equally_likely_to_be_in_a_tree(n_chosen, any_seed):
     n_rows = 40
-    included, p = rows_in_trees(n_rows, n_chosen).sum(axis=0), n_chosen / n_rows
+    included, p = rows_in_trees(n_rows, n_chosen, any_seed).sum(axis=0), n_chosen / n_rows
     # inclusions are negatively correlated; this scale makes the sum of squares chi-square all the same
     scale = N_TREES * p * (1 - p) * n_rows / (n_rows - 1)
-    assert stats.chi2(n_rows - 1).sf(((included - N_TREES * p) ** 2).sum() / scale) > ALARM
+    assert stats.chi2(n_rows - 1).sf(((included - N_TREES * p) ** 2).sum() / scale) > RARE

@@ -1,19 +1,20 @@
 """The reference's insertion and deletion leave a tree with the law of one sampled from the rows it holds.
 
 The kernels follow the reference draw for draw, so what holds for its trees holds for theirs. For the false-alarm rate
-see the package: 1e-4 for each case, shared by the comparisons in it.
+see the package.
 """
 
 from itertools import combinations
 
 import numpy as np
 import pytest
+from effort import FULL, PROFILE, mostly_slow
 from reference import naive
 from scipy import stats
 
 from . import ALARM
 
-N_TREES = 1000
+N_TREES = 1000 if PROFILE == FULL else 300
 WEIGHTS = [0.5, 1.5]
 POINTS = [[0.0, 0.0], [0.4, -0.2], [-0.3, 0.5], [0.9, 0.8], [-1.1, -0.9], [1.8, -1.5], [2.5, 3.0]]  # ever further out
 DOMAIN = [naive.side(-1.0, 1.0), naive.side(-9.0, 9.0)]
@@ -60,14 +61,14 @@ def assert_same_law(trees, others):
         assert stats.ks_2samp(one, other, method="asymp").pvalue > ALARM / summaries[0].shape[1]
 
 
-@pytest.mark.parametrize("lifetime", [np.inf, 0.5])
+@pytest.mark.parametrize("lifetime", mostly_slow([np.inf, 0.5]))
 def test_points_inserted_one_by_one_make_the_tree_of_all_of_them(lifetime):
     everyone = range(len(POINTS))
     trees = [tree_after(rng, everyone, lifetime) for rng in generators(52)]
     assert_same_law(trees, [fresh_tree(rng, POINTS, lifetime) for rng in generators(53)])
 
 
-@pytest.mark.parametrize("max_depth", [1, 2, 3])
+@pytest.mark.parametrize("max_depth", mostly_slow([1, 2, 3], 1))
 @pytest.mark.parametrize(("lifetime", "n_sampled"), [(np.inf, 0), (0.5, 4)])
 def test_after_insertions_and_deletions_a_tree_of_bounded_depth_is_a_fresh_one(lifetime, n_sampled, max_depth):
     trees = [tree_after(rng, HISTORY, lifetime, max_depth, n_sampled=n_sampled) for rng in generators(54)]
@@ -88,7 +89,7 @@ def test_held_points_part_after_an_exponential_time_with_the_rate_of_their_dista
 def root_times_without_the_last_of_three(delete, max_depth=np.inf):
     """Root times of trees of 0, 1 and 3 from which 3 was deleted: exponential with rate 1 if deletion is right."""
     times = []
-    for rng in generators(57, 4000):
+    for rng in generators(57, 4 * N_TREES):
         tree = naive.sample_mondrian_tree(rng, [[0.0], [1.0], [3.0]], [1.0], np.inf, max_depth)
         delete(rng, tree, [3.0], np.inf, max_depth)
         assert sorted(naive.rows_below(tree.root)) == [[0.0], [1.0]]
@@ -108,7 +109,7 @@ def test_deletion_by_the_rescaling_of_the_paper_does_not():
     """The mean is 11/9: 1 where the root stays (a third), 1/3 + 1 where the cut of 0 and 1 takes its place."""
     times, pvalue = root_times_without_the_last_of_three(naive.delete_point_by_rescaling)
     assert pvalue < 1e-6
-    assert times.mean() == pytest.approx(11 / 9, abs=0.08)
+    assert times.mean() == pytest.approx(11 / 9, abs=0.12)
 
 
 def assert_sound(tree, rows, lifetime, max_depth):
@@ -133,7 +134,7 @@ def assert_sound(tree, rows, lifetime, max_depth):
 
 
 @pytest.mark.parametrize("domain", [None, DOMAIN], ids=["no domain", "domain"])
-@pytest.mark.parametrize("max_depth", [0, 1, 2, np.inf])
+@pytest.mark.parametrize("max_depth", mostly_slow([0, 1, 2, np.inf], 0, 2))
 @pytest.mark.parametrize("lifetime", [np.inf, 0.5])
 def test_a_tree_stays_sound_through_insertions_and_deletions_of_equal_points_too(lifetime, max_depth, domain):
     points = [[x, y] for x in (0.0, 1.0, 3.0) for y in (-1.0, 2.0)]

@@ -1,7 +1,6 @@
 """Trees on a stream, as compiled: whatever came and went, they have the law of trees grown from scratch.
 
-For the false-alarm rate see the package: 1e-4 for each case, shared by the comparisons in it. Of statistics with ties
-the Kolmogorov-Smirnov test only raises fewer alarms.
+For the false-alarm rate see the package. Of statistics with ties the Kolmogorov-Smirnov test only raises fewer alarms.
 """
 
 from datetime import timedelta
@@ -9,21 +8,24 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from effort import mostly_slow
+from forests import every_point
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from sklearn.base import clone
 
-from polyaforest import StreamingMPF
+from polyaforest import StreamingMPF, Tree
 from polyaforest.core.arrays import NONE, SCORE_NOTHING, Prior, new_points, pad
 from polyaforest.core.rng import seed_states
-from polyaforest.forest import engine
-from polyaforest.forest.point_store import Holdings
+from polyaforest.forest import grow, learn, posterior
+from polyaforest.forest.point_store import PointStore
 from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Chunk, Scoring
 from polyaforest.retention import Reservoir, Window
 
-from . import ALARM, cells, mondrian_trees, plan
+from . import ALARM, RARE, cells, mondrian_trees, plan
 
-SIZES = [2000, pytest.param(20_000, marks=pytest.mark.slow)]
+SIZES = mostly_slow([2000, 20_000])
 N_STAYING = 8
 WEIGHTS = {1: [[1.0], [2.5]], 2: [[1.0, 1.0], [0.4, 3.0]], 5: [[1.0] * 5, [0.5, 2.0, 1.0, 0.0, 1.5]]}
 
@@ -55,9 +57,9 @@ def history(n_points, n_steps=100):
 def forest_after(steps, X, weights, n_trees, *, seed, lifetime=np.inf, max_depth=None):
     """Trees that lived through a history from its first point on."""
     drawing = plan(n_trees, weights, seed=seed, lifetime=lifetime, max_depth=max_depth)
-    forest = engine.empty_forest(drawing, seed_states(drawing.seed, n_trees))
+    forest = grow.empty_forest(drawing, seed_states(drawing.seed, n_trees))
     forest = forest._replace(weights=np.tile(np.asarray(weights, np.float64), (n_trees, 1)))
-    forest = pad(forest, drawing.most_nodes(len(X)) + engine.ROOM_TO_MOVE)
+    forest = pad(forest, drawing.most_nodes(len(X)) + grow.SPARE_NODES)
     rows, until, leaving, slot_of = [], [], [], {}
     for i in steps:
         if i in slot_of:
@@ -70,7 +72,7 @@ def forest_after(steps, X, weights, n_trees, *, seed, lifetime=np.inf, max_depth
     chunk = Chunk(np.array(rows), *(np.array(part, np.int32) for part in (range(len(rows)), until, leaving)))
     points = new_points(n_trees, forest.left.shape[1], *chunk.rows.shape)._replace(values=chunk.rows.copy())
     silent = Scoring(SCORE_NOTHING, np.empty(0), 1.0, True, drawing.domain)
-    engine.run_chunk(forest, points, chunk, Limits(lifetime, drawing.depth_limit), silent, None)
+    learn.run_chunk(forest, points, chunk, Limits(lifetime, drawing.depth_limit), silent, None, every_point(forest))
     return forest
 
 
@@ -94,8 +96,8 @@ def statistics(forest, held, probes, weights):
     place = (np.cumsum(sides) - sides + weights * (cut[:, None] - low))[trees, feature]
     is_cut = (forest.feature != NONE) & (np.arange(forest.left.shape[1]) < forest.size[:, None])
     times = np.where(is_cut, forest.time, 0.0)
-    known = engine.posterior(forest, Prior(0.5, is_open=True), n_jobs=None)
-    masses = engine.leaf_values(forest, engine.log_mass_table(known), probes, np.transpose, None)  # (probes, T)
+    known = posterior.posterior(forest, Prior(0.5, is_open=True), n_jobs=None)
+    masses = posterior.leaf_values(forest, posterior.log_mass_table(known), probes, np.transpose, None)  # (probes, T)
     numbers = [
         forest.time[trees, forest.root],
         np.where(feature == NONE, -1.0, place),
@@ -117,18 +119,18 @@ def same_law(one, other):
 
 
 @pytest.mark.parametrize("n_trees", SIZES)
-@pytest.mark.parametrize("max_depth", [None, 1, 2, 4])
+@pytest.mark.parametrize("max_depth", mostly_slow([None, 1, 2, 4], 0, 2))
 @pytest.mark.parametrize("lifetime", [np.inf, 0.8])
-@pytest.mark.parametrize("n_features", [1, 2, 5])
-def test_after_a_long_life_trees_have_the_law_of_fresh_ones(n_features, lifetime, max_depth, n_trees):
+@pytest.mark.parametrize("n_features", mostly_slow([1, 2, 5], 2))
+def test_after_a_long_life_trees_have_the_law_of_fresh_ones(n_features, lifetime, max_depth, n_trees, any_seed):
     X, weights = pool(n_features), np.array(WEIGHTS[n_features][1])
     limits = {"lifetime": lifetime, "max_depth": max_depth}
-    lived = forest_after(history(len(X)), X, weights, n_trees, seed=61, **limits)
-    fresh = mondrian_trees(X[:N_STAYING], weights, n_trees, seed=62, **limits)
+    lived = forest_after(history(len(X)), X, weights, n_trees, seed=[any_seed, 61], **limits)
+    fresh = mondrian_trees(X[:N_STAYING], weights, n_trees, seed=[any_seed, 62], **limits)
     held, probes = X[:N_STAYING], X[[0, 2, 4, 7, 10, 14, 15, 18]]
     numbers, counts = statistics(lived, held, probes, weights)
     other_numbers, other_counts = statistics(fresh, held, probes, weights)
-    alarm = ALARM / (len(numbers) + len(counts))
+    alarm = RARE / (len(numbers) + len(counts))
     for one, other in zip(numbers, other_numbers, strict=True):
         assert stats.ks_2samp(one, other, method="asymp").pvalue > alarm
     for one, other in zip(counts, other_counts, strict=True):
@@ -136,16 +138,16 @@ def test_after_a_long_life_trees_have_the_law_of_fresh_ones(n_features, lifetime
 
 
 @pytest.mark.parametrize("n_trees", SIZES)
-@pytest.mark.parametrize("max_depth", [None, 1, 2])
-@pytest.mark.parametrize("comes_last", [0.0, 1.0, 3.0])
-def test_three_points_less_the_far_one_leave_an_exponential_root_time(comes_last, max_depth, n_trees):
+@pytest.mark.parametrize("max_depth", mostly_slow([None, 1, 2], 0, 1))
+@pytest.mark.parametrize("comes_last", mostly_slow([0.0, 1.0, 3.0], 1, 2))
+def test_three_points_less_the_far_one_leave_an_exponential_root_time(comes_last, max_depth, n_trees, any_seed):
     """Of 0, 1 and 3, whichever came last, 3 goes: what cuts 0 from 1 comes after an Exp(1) time, of mean 1."""
     X = np.array([[0.0], [1.0], [3.0]])
     X = np.concatenate([X[X[:, 0] != comes_last], [[comes_last]]])
     steps = [0, 1, 2, int(np.flatnonzero(X == 3.0)[0])]
-    times = root_times(forest_after(steps, X, [1.0], n_trees, seed=63, max_depth=max_depth))
-    assert stats.kstest(times, "expon").pvalue > ALARM / 2
-    assert abs(times.mean() - 1) < stats.norm.isf(ALARM / 4) / np.sqrt(n_trees)
+    times = root_times(forest_after(steps, X, [1.0], n_trees, seed=[any_seed, 63], max_depth=max_depth))
+    assert stats.kstest(times, "expon").pvalue > RARE / 2
+    assert abs(times.mean() - 1) < stats.norm.isf(RARE / 4) / np.sqrt(n_trees)
 
 
 def root_times(forest):
@@ -163,26 +165,28 @@ def assert_laplace(forest, held, weights):
         for a, b in pairs:
             together = int((cell[:, a] == cell[:, b]).sum())
             expected = np.exp(-time * np.abs(held[a] - held[b]) @ weights)
-            assert stats.binomtest(together, n_trees, expected).pvalue > ALARM / (len(pairs) * len(times))
+            assert stats.binomtest(together, n_trees, expected).pvalue > RARE / (len(pairs) * len(times))
 
 
 @pytest.mark.parametrize("n_trees", SIZES)
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("n_features", [1, 2, 5])
+@pytest.mark.parametrize("n_features", mostly_slow([1, 2, 5], 2))
 @pytest.mark.parametrize("lifetime", [np.inf, 2.1])
-def test_points_that_stayed_share_a_cell_as_the_laplace_kernel_has_it(lifetime, n_features, weighted, n_trees):
+def test_points_that_stayed_share_a_cell_as_the_laplace_kernel_has_it(
+    lifetime, n_features, weighted, n_trees, any_seed
+):
     X, weights = pool(n_features), np.array(WEIGHTS[n_features][weighted])
-    forest = forest_after(history(len(X)), X, weights, n_trees, seed=64, lifetime=lifetime)
+    forest = forest_after(history(len(X)), X, weights, n_trees, seed=[any_seed, 64], lifetime=lifetime)
     assert_laplace(forest, X[:N_STAYING], weights)
 
 
 @pytest.mark.parametrize("n_trees", SIZES)
-@pytest.mark.parametrize("window", [Window(7), Window(duration=9.0), Reservoir(7)], ids=str)
-def test_points_in_a_detector_share_a_cell_as_the_laplace_kernel_has_it(window, n_trees):
+@pytest.mark.parametrize("window", mostly_slow([Window(7), Window(duration=9.0), Reservoir(7)]), ids=str)
+def test_points_in_a_detector_share_a_cell_as_the_laplace_kernel_has_it(window, n_trees, any_seed):
     X, weights = pool(5), np.array(WEIGHTS[5][1])
     rows = X[np.random.default_rng(65).integers(len(X), size=150)]
     detector = StreamingMPF(
-        n_estimators=n_trees, window=window, feature_weights=weights, max_samples=None, random_state=66
+        n_estimators=n_trees, window=window, tree=Tree(feature_weights=weights), max_samples=None, random_state=any_seed
     )
     detector.partial_fit(rows, times=np.arange(150.0))
     detector.delete(detector.keys_[1:3])
@@ -194,19 +198,19 @@ def test_points_in_a_detector_share_a_cell_as_the_laplace_kernel_has_it(window, 
 
 
 @pytest.mark.parametrize("n_trees", SIZES)
-@pytest.mark.parametrize("window", [Window(7), Window(duration=9.0), Reservoir(7)], ids=str)
+@pytest.mark.parametrize("window", mostly_slow([Window(7), Window(duration=9.0), Reservoir(7)], 2), ids=str)
 def test_trees_that_take_samples_are_mondrian_trees_of_samples_drawn_evenly(window, n_trees):
     """Every pair of points is as likely as any other to be in a sample, and those that are share cells as ever."""
     X, weights, size = pool(5), np.array(WEIGHTS[5][1]), 3
     rows = X[np.random.default_rng(67).integers(len(X), size=150)]
     detector = StreamingMPF(
-        n_estimators=n_trees, window=window, feature_weights=weights, max_samples=size, random_state=68
+        n_estimators=n_trees, window=window, tree=Tree(feature_weights=weights), max_samples=size, random_state=68
     )
     detector.partial_fit(rows, times=np.arange(150.0))
     detector.delete(detector.keys_[1:3])
     held, n = detector.points_, detector.n_points_
     assert n >= 5
-    is_member = detector._stream.points.links[:, detector._stream.holdings.held, 2] != NONE
+    is_member = detector._stream.points.links[:, detector._stream.store.held, 2] != NONE
     assert (is_member.sum(axis=1) == size).all()
     found = {pair: is_member[:, pair].all(axis=1) for pair in combinations(range(n), 2)}
     # a tree holds three pairs that have points in common, so the counts of pairs scatter less than if drawn one by one
@@ -230,11 +234,11 @@ def samples(policy, steps, n_runs, seed, times=None):
     times = np.full(n, np.nan) if times is None else times
     found = np.zeros((n_runs, n), np.bool_)
     for run, state in enumerate(seed_states(np.random.SeedSequence(seed), n_runs)):
-        holdings = Holdings(policy)
-        holdings.make_room(policy.n + 1)
+        holdings = PointStore(policy)
+        holdings.reserve(policy.n + 1)
         for i in steps:
             if i >= 0:
-                gone = holdings.admit([None], times[i : i + 1], engine.draw_exponentials(state, 1)).leaving.tolist()
+                gone = holdings.admit([None], times[i : i + 1], learn.draw_exponentials(state, 1)).leaving.tolist()
             else:
                 gone = [holdings.slot_of[~i]] if ~i in holdings.slot_of else []
                 holdings.remove(gone)
@@ -261,15 +265,15 @@ def law_of_two(weights, deleted=()):
     return law
 
 
-@pytest.mark.parametrize("n_runs", [3000, pytest.param(30_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("deleted", [[], [1], [0, 4]], ids=str)
+@pytest.mark.parametrize("n_runs", mostly_slow([3000, 30_000]))
+@pytest.mark.parametrize("deleted", mostly_slow([[], [1], [0, 4]], 0, 2), ids=str)
 def test_every_set_of_points_is_equally_likely_in_a_reservoir(deleted, n_runs):
     steps = [*range(6), *(~i for i in deleted)]
     assert_law(samples(Reservoir(2), steps, n_runs, 71), law_of_two(np.ones(6), deleted))
 
 
-@pytest.mark.parametrize("n_runs", [3000, pytest.param(30_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("deleted", [[], [1], [0, 4]], ids=str)
+@pytest.mark.parametrize("n_runs", mostly_slow([3000, 30_000]))
+@pytest.mark.parametrize("deleted", mostly_slow([[], [1], [0, 4]], 2), ids=str)
 @pytest.mark.parametrize("by_time", [False, True])
 def test_after_a_half_life_a_point_is_half_as_likely_in_a_reservoir(by_time, deleted, n_runs):
     steps, times = [*range(6), *(~i for i in deleted)], np.array([0.0, 0.5, 4.0, 3.0, 3.0, 6.0])
@@ -278,16 +282,28 @@ def test_after_a_half_life_a_point_is_half_as_likely_in_a_reservoir(by_time, del
     assert_law(samples(policy, steps, n_runs, 72, times), law_of_two(weights, deleted))
 
 
-def test_every_arrival_is_equally_likely_in_the_reservoir_of_a_detector():
+@pytest.mark.parametrize("n_fitted", mostly_slow([0, 5, 15, 30, 40], 2))
+def test_every_arrival_is_equally_likely_in_the_reservoir_of_a_detector(n_fitted, monkeypatch):
+    """Whether rows came by `fit` or after it; the sample of a table by default goes on as one of the whole stream."""
     n_runs, n, most, X = 400, 40, 10, np.arange(40.0)[:, None]
+    monkeypatch.setattr("polyaforest.estimators._streaming._LEAST_HELD", most)
     seen = np.zeros(n)
     for seed in range(n_runs):
-        detector = StreamingMPF(n_estimators=1, max_depth=0, window=Reservoir(most), random_state=seed).partial_fit(X)
+        window = "auto" if n_fitted else Reservoir(most)
+        detector = StreamingMPF(n_estimators=1, tree=Tree(max_depth=0), window=window, random_state=seed)
+        if n_fitted:
+            detector.fit(X[:n_fitted])
+        if n_fitted < n:
+            detector.partial_fit(X[n_fitted:])
+        assert (detector.n_points_, detector.n_seen_) == (most, n)
         assert_array_equal(detector.points_[:, 0], detector.keys_)
         seen[detector.keys_] += 1
     share = most / n  # a sample has as many points as another, so the counts hang together
     spread = ((seen - n_runs * share) ** 2).sum() / (n_runs * share * (1 - share)) * (n - 1) / n
-    assert stats.chi2(n - 1).ppf(ALARM / 2) < spread < stats.chi2(n - 1).isf(ALARM / 2)
+    assert stats.chi2(n - 1).ppf(ALARM / 4) < spread < stats.chi2(n - 1).isf(ALARM / 4)
+    gap = seen[: n // 2].sum() - n_runs * most / 2  # a trend would hide in a spread over all arrivals
+    per_run = most * 0.25 * (n - most) / (n - 1)
+    assert abs(gap) < stats.norm.isf(ALARM / 4) * np.sqrt(n_runs * per_run)
 
 
 def assert_as_likely(found, some, others, weights):
@@ -310,7 +326,7 @@ def test_what_comes_after_deletions_is_not_favoured_in_a_large_reservoir():
     reason="a deleted point has pushed others out that are not made up for, while its place is open to newcomers: they "
     "are more likely by a factor of about 1 + 1/n",
 )
-@pytest.mark.parametrize(("most", "half_life"), [(1, None), (3, None), (1, 4)])
+@pytest.mark.parametrize(("most", "half_life"), mostly_slow([(1, None), (3, None), (1, 4)]))
 def test_what_comes_after_deletions_is_not_favoured_in_a_small_reservoir(most, half_life):
     steps = [0, 1, 2, 3, 4, 5, ~1, ~2, ~3, ~5, 6, 7]
     weights = np.ones(8) if half_life is None else 2 ** (np.arange(8) / half_life)
@@ -327,17 +343,22 @@ def chunked(X, sizes):
 
 @pytest.mark.parametrize(
     ("window", "max_depth"),
-    [
-        (Window(90), None),
-        (Window(90), 4),
-        (Window(duration=75.0), None),
-        (Reservoir(60), 5),
-        (Reservoir(60, 100), None),
-        (None, 5),
-    ],
+    mostly_slow(
+        [
+            (Window(90), None),
+            (Window(90), 4),
+            (Window(duration=75.0), None),
+            (Reservoir(60), 5),
+            (Reservoir(60, 100), None),
+            (None, 5),
+        ],
+        2,
+        3,
+        5,
+    ),
     ids=str,
 )
-@pytest.mark.parametrize("score", ["multiscale", "log_mass"])
+@pytest.mark.parametrize("score", mostly_slow(["multiscale", "log_mass"]))
 def test_scores_and_trees_are_the_same_in_any_chunks_and_on_any_number_of_threads(window, max_depth, score):
     rng = np.random.default_rng(81)
     X = rng.normal(size=(700, 3)).round(1)
@@ -345,7 +366,12 @@ def test_scores_and_trees_are_the_same_in_any_chunks_and_on_any_number_of_thread
 
     def lived(sizes, n_jobs=None):
         forest = StreamingMPF(
-            n_estimators=12, window=window, max_depth=max_depth, score=score, random_state=82, n_jobs=n_jobs
+            n_estimators=12,
+            window=window,
+            tree=Tree(max_depth=max_depth),
+            score_type=score,
+            random_state=82,
+            n_jobs=n_jobs,
         )
         parts = zip(chunked(X, sizes), chunked(times, sizes), strict=True)
         return forest, np.concatenate([forest.score_then_learn(rows, times=when) for rows, when in parts])
@@ -355,11 +381,11 @@ def test_scores_and_trees_are_the_same_in_any_chunks_and_on_any_number_of_thread
         forest, others = lived(sizes, n_jobs)
         assert_array_equal(scores, others)
         assert_same_forest(whole, forest)
-    silent, early = StreamingMPF(**whole.get_params()), []
+    silent, early = clone(whole), []
     for x, when in zip(X, times, strict=True):
         early.append(silent.score_samples([x])[0] if early else scores[0])
         silent.insert(x, time=when)
-    assert_array_equal(scores, early)
+    assert_allclose(scores, early, rtol=1e-12, atol=1e-12)
     assert_same_forest(whole, silent)
 
 

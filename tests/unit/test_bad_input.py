@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from forests import TREE, made
 from readers import READERS
 from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import InvalidParameterError
 
-from polyaforest import BatchMPF, StreamingMPF
+from polyaforest import BatchMPF, EpsilonPhi, StreamingMPF, Tree
 
 ROWS = np.random.default_rng(0).normal(size=(20, 2))
 ESTIMATORS = [StreamingMPF, BatchMPF]
@@ -24,13 +25,15 @@ def estimator(request):
 
 def build(estimator, **parameters):
     shallow = {"max_depth": 3} if estimator is BatchMPF else {}
-    return estimator(**{"n_estimators": 2, "random_state": 0} | shallow | parameters)
+    return made(estimator, **{"n_estimators": 2, "random_state": 0} | shallow | parameters)
 
 
 def methods(estimator):
     """All methods that read rows, with their other arguments."""
     return (
-        READERS | {"fit": {}, "fit_predict": {}} | ({"partial_fit": {}, "remove": {}} if estimator is BatchMPF else {})
+        READERS
+        | {"fit": {}, "fit_predict": {}}
+        | ({"partial_fit": {}, "delete_rows": {}} if estimator is BatchMPF else {})
     )
 
 
@@ -145,8 +148,8 @@ BAD_PARAMETERS = [
     {"lifetime": None},
     {"feature_weights": "uniform"},
     {"feature_weights": 3},
-    {"score": "density"},
-    {"score": None},
+    {"score_type": "density"},
+    {"score_type": None},
     {"contamination": 0.0},
     {"contamination": 0.6},
     {"contamination": "some"},
@@ -164,9 +167,13 @@ def test_parameters_out_of_range_are_refused_by_name_and_change_nothing(estimato
     forest = build(estimator).fit(ROWS)
     before = forest.score_samples(ROWS)
     learned = {key: value for key, value in vars(forest).items() if key.endswith("_")}
-    good = {name: getattr(forest, name)}
+    given, good = (
+        ({"tree": Tree(**parameters)}, {"tree": forest.tree})
+        if name in TREE
+        else (parameters, {name: getattr(forest, name)})
+    )
     with pytest.raises(InvalidParameterError, match=f"'{name}' parameter"):
-        forest.set_params(**parameters).fit(ROWS)
+        forest.set_params(**given).fit(ROWS)
     assert {key: value for key, value in vars(forest).items() if key.endswith("_")} == learned
     np.testing.assert_array_equal(forest.set_params(**good).score_samples(ROWS), before)
 
@@ -300,8 +307,8 @@ def test_a_frame_without_columns_is_refused(estimator):
 def test_shares_must_be_numbers_from_zero_to_one(estimator, value):
     forest = estimator(n_estimators=2).fit(np.eye(2))
     with pytest.raises(ValueError, match="epsilon must be a number from 0 to 1"):
-        forest.is_anomaly(np.eye(2), epsilon=value, phi=0.5)
+        EpsilonPhi(value, 0.5)
     with pytest.raises(ValueError, match="phi must be a number from 0 to 1"):
-        forest.is_anomaly(np.eye(2), epsilon=0.5, phi=value)
+        EpsilonPhi(0.5, value)
     with pytest.raises(ValueError, match="phi must be a number from 0 to 1"):
         forest.epsilon_level(np.eye(2), phi=value)

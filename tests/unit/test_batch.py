@@ -5,10 +5,12 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+from effort import examples
+from forests import made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyaforest import BatchMPF, LeafKind, StreamingMPF
+from polyaforest import BatchMPF, LeafKind, StreamingMPF, Tree
 from polyaforest.core.arrays import NONE
 
 ROWS = np.random.default_rng(0).normal(size=(90, 2))
@@ -17,7 +19,7 @@ PARAMETERS = {"n_estimators": 3, "max_depth": 5, "domain": DOMAIN, "random_state
 
 
 def forest(**parameters):
-    return BatchMPF(**PARAMETERS | parameters)
+    return made(BatchMPF, **PARAMETERS | parameters)
 
 
 def assert_same(one, other):
@@ -35,8 +37,8 @@ def assert_same(one, other):
 @pytest.mark.parametrize("score", ["multiscale", "mass", "log_mass"])
 @pytest.mark.parametrize("split", [1, 40, 89])
 def test_fit_then_partial_fit_equals_one_fit(split, score):
-    grown = forest(score=score).fit(ROWS[:split]).partial_fit(ROWS[split:])
-    assert_same(grown, forest(score=score).fit(ROWS))
+    grown = forest(score_type=score).fit(ROWS[:split]).partial_fit(ROWS[split:])
+    assert_same(grown, forest(score_type=score).fit(ROWS))
 
 
 def test_the_first_partial_fit_is_a_fit_and_one_row_at_a_time_is_enough():
@@ -55,16 +57,16 @@ def test_remove_undoes_partial_fit(domain):
     grown.partial_fit(inner)
     assert grown.n_points_ == len(ROWS) + len(inner)
     assert (grown.mass(inner) != before.mass(inner)).any()
-    assert_same(grown.remove(inner), before)
+    assert_same(grown.delete_rows(inner), before)
 
 
 def test_rows_leave_in_any_order():
-    left = forest().fit(ROWS).remove(ROWS[60:][::-1]).remove(ROWS[:30])
+    left = forest().fit(ROWS).delete_rows(ROWS[60:][::-1]).delete_rows(ROWS[:30])
     assert_same(left, forest().fit(ROWS[30:60]))
 
 
 def test_a_forest_emptied_of_rows_is_the_prior():
-    empty = forest().fit(ROWS).remove(ROWS)
+    empty = forest().fit(ROWS).delete_rows(ROWS)
     assert empty.n_points_ == 0
     assert not empty.forest_.counts.any()
     known = empty.posterior_
@@ -81,11 +83,11 @@ def test_removing_rows_never_counted_is_refused_and_changes_nothing(unknown):
     grown = forest().fit(ROWS)
     before = pickle.dumps(grown)
     with pytest.raises(ValueError, match=r"never counted|not counted so often"):
-        grown.remove(unknown)
+        grown.delete_rows(unknown)
     assert pickle.dumps(grown) == before
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(st.lists(st.integers(0, 3), min_size=len(ROWS), max_size=len(ROWS)), st.permutations(range(4)))
 def test_merging_any_split_of_rows_in_any_order_equals_one_fit(places, order):
     rows = np.concatenate([ROWS[:-2], [[50.0, 0.0], [0.0, -7.0]]])  # two of them beyond the domain
@@ -121,7 +123,7 @@ def test_merging_leaves_the_other_forest_alone():
         ({"max_depth": 4}, "max_depth"),
         ({"prior_strength": 0.5}, "prior_strength"),
         ({"lifetime": 2.0}, "lifetime"),
-        ({"score": "mass"}, "score"),
+        ({"score_type": "mass"}, "score"),
         ({"feature_weights": [1.0, 2.0]}, "feature_weights"),
     ],
 )
@@ -166,7 +168,7 @@ def test_rows_beyond_the_domain_count_as_outside():
     share = (0.5 * 0.001 + 2) / (0.001 + len(ROWS) + 3)
     np.testing.assert_allclose(np.exp(grown.posterior_.outside), share)
     assert grown.mass([[7.0, 7.0]]) > mass_before
-    assert_same(grown.remove(beyond), forest().fit(ROWS))
+    assert_same(grown.delete_rows(beyond), forest().fit(ROWS))
 
 
 def test_the_box_of_the_first_rows_stays_the_domain():
@@ -196,11 +198,11 @@ def test_a_lifetime_alone_ends_a_process():
     is_cut = grown.forest_.left > 0
     assert is_cut.any()
     assert (grown.forest_.time[is_cut] < 3.0).all()
-    assert_same(grown.partial_fit(ROWS).remove(ROWS), forest(max_depth=None, lifetime=3.0).fit(ROWS))
+    assert_same(grown.partial_fit(ROWS).delete_rows(ROWS), forest(max_depth=None, lifetime=3.0).fit(ROWS))
 
 
 def test_counts_of_children_add_up_to_their_parents():
-    grown = forest().fit(ROWS).partial_fit(ROWS[:30]).remove(ROWS[10:20]).forest_
+    grown = forest().fit(ROWS).partial_fit(ROWS[:30]).delete_rows(ROWS[10:20]).forest_
     trees, parents = np.nonzero(grown.left > 0)
     below = grown.counts[trees, grown.left[trees, parents]] + grown.counts[trees, grown.right[trees, parents]]
     np.testing.assert_array_equal(below, grown.counts[trees, parents])
@@ -224,14 +226,14 @@ def test_a_row_on_a_cut_goes_left_when_it_is_counted_and_when_it_is_scored():
 
 def test_counting_goes_on_with_the_prior_of_the_fit():
     forest, twin = (BatchMPF(n_estimators=4, random_state=0).fit(np.eye(3)) for _ in range(2))
-    forest.set_params(prior_strength=5.0, domain="data").partial_fit(2 * np.eye(3))
+    forest.set_params(tree=Tree(prior_strength=5.0, domain="data")).partial_fit(2 * np.eye(3))
     twin.partial_fit(2 * np.eye(3))
     np.testing.assert_array_equal(forest.mass(3 * np.eye(3)), twin.mass(3 * np.eye(3)))
 
 
 def test_removing_a_row_that_was_never_counted_names_it():
-    forest = BatchMPF(n_estimators=10, domain=[[0, 0], [9, 9]], random_state=0).fit([[1.0, 1.0], [1.0, 1.1]])
+    forest = BatchMPF(n_estimators=10, tree=Tree(domain=[[0, 0], [9, 9]]), random_state=0).fit([[1.0, 1.0], [1.0, 1.1]])
     with pytest.raises(ValueError, match="row 1 was never counted"):
-        forest.remove([[1.0, 1.0], [8.0, 8.0]])
+        forest.delete_rows([[1.0, 1.0], [8.0, 8.0]])
     with pytest.raises(ValueError, match="not counted so often"):
-        forest.remove([[1.0, 1.0]] * 3)
+        forest.delete_rows([[1.0, 1.0]] * 3)

@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from polyaforest import StreamingMPF
+from polyaforest import StreamingMPF, Tree
 from polyaforest.core.arrays import NONE, Array, Forest, Points
-from polyaforest.forest import engine
+from polyaforest.forest import grow, learn
 from polyaforest.forest.integrity import CorruptForestError, check_forest
 from polyaforest.forest.spec import Plan, Weighting
 
@@ -44,21 +45,21 @@ class Held(NamedTuple):
 @cache
 def grown_trees():
     unframed = np.repeat([[np.inf], [-np.inf]], N_FEATURES, axis=1)
-    return engine.grow_trees(ROWS, len(ROWS), plan(unframed, None))
+    return grow.grow_trees(ROWS, plan(unframed, None))
 
 
 @cache
 def sampled_processes():
-    forest = engine.sample_processes(plan(np.array([[0.0, 0.0], [0.8, 1.0]]), 3))
-    counts, outside = engine.count_rows(forest, ROWS, None)
+    forest = grow.sample_processes(plan(np.array([[0.0, 0.0], [0.8, 1.0]]), 3))
+    counts, outside = learn.count_rows(forest, ROWS, None)
     return forest._replace(counts=counts, outside=outside)
 
 
 @cache
 def streamed(max_depth):
-    model = StreamingMPF(window=10, n_estimators=3, random_state=1, max_depth=max_depth, max_samples=None)
+    model = StreamingMPF(window=10, n_estimators=3, random_state=1, tree=Tree(max_depth=max_depth), max_samples=None)
     stream = model.partial_fit(np.random.default_rng(8).random((24, N_FEATURES)))._stream
-    return Held(stream.forest, stream.points, stream.holdings.held)
+    return Held(stream.forest, stream.points, stream.store.held)
 
 
 @pytest.fixture
@@ -242,10 +243,10 @@ ANY_FOREST = [
     (reached_once, "more than once"),
     (size_is_what_is_reached, "size is"),
     (nothing_unreached, "size is"),
-    (size_has_room, "there is room for"),
-    (size_is_not_negative, "there is room for"),
+    (size_has_room, "it has slots for"),
+    (size_is_not_negative, "it has slots for"),
     (trees_are_not_empty_alone, "cannot be empty"),
-    (no_circle_apart_from_the_root, "in a circle"),
+    (no_circle_apart_from_the_root, "in a cycle"),
     (parent_agrees, "parent link"),
     (root_has_no_parent, "parent link"),
     (both_children, "one child only"),
@@ -254,8 +255,8 @@ ANY_FOREST = [
     (internal_node_has_feature, "feature -1, which does not exist"),
     (cut_is_finite, "is cut at nan"),
     (leaf_has_no_cut, "is a leaf, but has a cut"),
-    (time_is_not_negative, "not positive"),
-    (time_is_a_number, "not positive"),
+    (time_is_not_negative, "negative or NaN"),
+    (time_is_a_number, "negative or NaN"),
     (time_runs_downwards, "before its parent's"),
     (cuts_come_before_the_lifetime, "not before the lifetime"),
     (leaves_share_the_lifetime, "lifetime"),
@@ -315,8 +316,8 @@ MONDRIAN_TREE = [
     (box_is_not_inside_out, "lower side above the upper"),
     (box_is_inside_the_parents, "not inside that of its parent"),
     (box_is_the_hull_of_the_childrens, "not the hull"),
-    (cut_is_right_of_the_left_box, "does not part"),
-    (cut_is_left_of_the_right_box, "does not part"),
+    (cut_is_right_of_the_left_box, "does not separate"),
+    (cut_is_left_of_the_right_box, "does not separate"),
 ]
 
 
@@ -480,7 +481,7 @@ def emptied():
     """A stream whose points were all deleted."""
     model = StreamingMPF(window=4, n_estimators=2, random_state=0).partial_fit(ROWS)
     model.delete(model.keys_)
-    return Held(model._stream.forest, model._stream.points, model._stream.holdings.held)
+    return Held(model._stream.forest, model._stream.points, model._stream.store.held)
 
 
 def test_empty_trees_pass(emptied):
@@ -495,7 +496,7 @@ def test_empty_trees_that_have_learned_rows_are_caught(emptied):
 
 
 def test_empty_trees_that_hold_points_are_caught(emptied):
-    with pytest.raises(CorruptForestError, match=r"^tree 0, point 0: is kept at node -1, which is no leaf"):
+    with pytest.raises(CorruptForestError, match=r"^tree 0, point 0: is kept at node -1, which is not a leaf"):
         emptied._replace(held=np.array([0])).check()
 
 
@@ -720,26 +721,26 @@ def points_are_on_their_side(stream):
 
 
 LISTS = [
-    (point_is_in_a_list, "point .*kept at node -1, which is no leaf"),
-    (point_is_kept_at_a_leaf, "point .*which is no leaf"),
-    (point_is_kept_at_a_node, "point .*which is no leaf"),
-    (point_is_not_kept_at_an_unused_slot, "point .*which is no leaf"),
-    (point_before_exists, "point .*the point before it is .*, which is no point held"),
-    (point_after_exists, "point .*the point after it is -2, which is no point held"),
-    (neighbour_is_held, "point .*the point after it is .*, which is no point held"),
+    (point_is_in_a_list, "point .*kept at node -1, which is not a leaf"),
+    (point_is_kept_at_a_leaf, "point .*which is not a leaf"),
+    (point_is_kept_at_a_node, "point .*which is not a leaf"),
+    (point_is_not_kept_at_an_unused_slot, "point .*which is not a leaf"),
+    (point_before_exists, "point .*the point before it is .*, which is not held"),
+    (point_after_exists, "point .*the point after it is -2, which is not held"),
+    (neighbour_is_held, "point .*the point after it is .*, which is not held"),
     (links_go_forth_and_back, "point .*which does not link back from the same list"),
     (links_go_back_and_forth, "point .*which does not link back from the same list"),
     (neighbour_is_in_the_same_list, "point .*which does not link back from the same list"),
     (list_has_one_beginning, "point .*has no point before it, but"),
-    (list_is_no_circle, "point .*in a circle"),
+    (list_is_no_circle, "point .*forms a cycle"),
     (list_is_no_circle_from_its_head, "node .*not the first of its points"),
-    (head_exists, "node .*is no point held"),
-    (head_is_held, "node .*is no point held"),
-    (leaf_has_a_list, "node .*begins with -1, which is no point held"),
+    (head_exists, "node .*is not held"),
+    (head_is_held, "node .*is not held"),
+    (leaf_has_a_list, "node .*begins with -1, which is not held"),
     (head_is_the_first, "node .*not the first of its points"),
     (head_is_of_its_leaf, "node .*not the first of its points"),
-    (internal_node_has_no_list, "node .*is no leaf, but has a list"),
-    (unused_node_has_no_list, "node .*is no leaf, but has a list"),
+    (internal_node_has_no_list, "node .*is not a leaf, but has a list"),
+    (unused_node_has_no_list, "node .*is not a leaf, but has a list"),
     (free_slot_has_no_links, "point .*is not held, but is linked to a list"),
     (count_is_the_length_of_the_list, "node .*rows fall in it, but its count is"),
     (points_are_on_their_side, "node .*not the bounding box of its rows"),
@@ -769,17 +770,17 @@ def test_what_stays_of_a_deleted_point_is_caught(stream):
 
 
 def test_all_slots_are_in_use_unless_told_otherwise(tree, stream):
-    check_forest(tree, points=engine.hold_points(tree, ROWS, np.arange(len(ROWS)), None))
-    with pytest.raises(CorruptForestError, match=r"^tree 0, point \d+: is kept at node -1, which is no leaf"):
+    check_forest(tree, points=learn.hold_points(tree, ROWS, np.arange(len(ROWS)), None))
+    with pytest.raises(CorruptForestError, match=r"^tree 0, point \d+: is kept at node -1, which is not a leaf"):
         check_forest(stream.forest, points=stream.points)
 
 
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        (lambda held: held.astype(float), "not a row of slots"),
-        (lambda held: held[None], "not a row of slots"),
-        (lambda held: held.tolist(), "not a row of slots"),
+        (lambda held: held.astype(float), "must be a 1-D array of slots"),
+        (lambda held: held[None], "must be a 1-D array of slots"),
+        (lambda held: held.tolist(), "must be a 1-D array of slots"),
         (lambda held: np.append(held, 99), "no slot 99"),
         (lambda held: np.append(held, -1), "no slot -1"),
         (lambda held: np.append(held, held[2]), "is in use twice"),
@@ -907,7 +908,7 @@ def edits(draw, arrays):
     return found
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_tampering_is_caught_or_changes_nothing_that_matters(data):
     original = data.draw(st.sampled_from(victims()))

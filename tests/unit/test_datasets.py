@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from polyaforest import datasets
-from polyaforest.datasets import DownloadError, load, load_series
+from polyaforest.datasets import DownloadError, _files, _registry, load, load_series
 
 pytest.importorskip("pooch")
 scipy_io = pytest.importorskip("scipy.io")
@@ -45,7 +45,7 @@ class Mirror(ThreadingHTTPServer):
 
     def serve(self, name, *contents):
         """Serve files as the originals of a data set."""
-        for path, content in zip(datasets._original(name).paths, contents, strict=True):
+        for path, content in zip(_registry.original(name).paths, contents, strict=True):
             self.files[f"/{path}"] = content
 
 
@@ -88,7 +88,7 @@ def expect(monkeypatch):
         sha256 = hashlib.sha256()
         for array in arrays:
             sha256.update((array.dtype.str + str(array.shape)).encode() + array.tobytes())
-        monkeypatch.setitem(datasets._SHA256, name, sha256.hexdigest())
+        monkeypatch.setitem(_registry.SHA256, name, sha256.hexdigest())
 
     return set_checksum
 
@@ -143,7 +143,7 @@ def test_downloads_are_kept_in_the_cache_and_found_there(cardio, tmp_path, monke
     assert (tmp_path / "cache" / "polyaforest" / "cardio.npz").is_file()
     assert same(load("cardio", download=False), TABLE)
     monkeypatch.delenv("POLYAFOREST_DATA")
-    monkeypatch.setattr(datasets, "_beside_checkout", lambda: None)
+    monkeypatch.setattr(_files, "_beside_checkout", lambda: None)
     assert datasets.data_directory() == tmp_path / "cache" / "polyaforest"
     assert len(cardio.requests) == 1
 
@@ -226,7 +226,7 @@ def test_a_series_is_labelled_by_its_windows_both_ends_included(mirror, expect, 
 def test_another_table_than_the_one_meant_is_refused_and_not_kept(cardio, tmp_path):
     X, y = TABLE
     cardio.serve("cardio", mat_file(X + 1e-12, y))
-    with pytest.raises(DownloadError, match=r"is not the data set meant.*nothing kept"):
+    with pytest.raises(DownloadError, match=r"wrong checksum.*nothing stored"):
         load("cardio", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -318,12 +318,12 @@ def test_without_download_a_missing_file_is_told(mirror, tmp_path):
         (load, "satimage2", "'satimage-2'"),
         (load_series, "nycc", "'nyc'"),
         (load_series, "realKnownCause/nyc_taxi.csv", "'realKnownCause/nyc_taxi'"),
-        (load, "zzz", "there are thyroid, mammography"),
+        (load, "zzz", "choose from thyroid, mammography"),
         (datasets.make_toy, "moon", "'moons'"),
     ],
 )
 def test_an_unknown_name_is_told_with_near_ones(loader, name, near):
-    with pytest.raises(ValueError, match=f"no data set is called '{name}'.*{near}"):
+    with pytest.raises(ValueError, match=f"unknown data set '{name}'.*{near}"):
         loader(name)
 
 
@@ -367,7 +367,7 @@ def test_the_variable_names_the_data_directory(tmp_path, monkeypatch):
     assert datasets.data_directory() == tmp_path
     assert datasets.data_directory("elsewhere").name == "elsewhere"
     monkeypatch.setenv("POLYAFOREST_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(NotADirectoryError, match=r"POLYAFOREST_DATA names .*nowhere"):
+    with pytest.raises(NotADirectoryError, match=r"POLYAFOREST_DATA is .*nowhere"):
         datasets.data_directory()
 
 
@@ -385,10 +385,10 @@ def test_every_name_has_a_source_at_a_commit_and_a_checksum():
     assert len(datasets.TABLES) == 30
     assert len(datasets.NAB) == 58
     assert len(datasets.SERIES) == 10
-    assert set(datasets._SHORT_NAMES.values()) <= set(datasets.NAB)
-    assert names == set(datasets._SHA256)
+    assert set(_registry.SHORT_NAMES.values()) <= set(datasets.NAB)
+    assert names == set(_registry.SHA256)
     for name in names:
-        original = datasets._original(name)
+        original = _registry.original(name)
         assert len(bytes.fromhex(original.sha256)) == 32
         for path in original.paths:
             _owner, _repository, commit, _file = path.split("/", 3)
@@ -412,7 +412,7 @@ def test_shingles_are_windows_with_the_label_of_their_first_point():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([[1, 2]], 1), "a line of numbers"),
+        (([[1, 2]], 1), "1-D"),
         (([1, 2], 3), "size must be from 1 to"),
         (([1, 2], 0), "size must be from 1 to"),
         (([1, 2], 1, [1]), "label must have the shape"),
@@ -563,13 +563,13 @@ def test_stored_tables_are_those_registered(name):
     table = at_hand(load, name)
     assert (*table.X.shape, table.y.sum()) == SIZES[name]
     if name != "mulcross":
-        assert datasets._digest((table.X, table.y)) == datasets._original(name).sha256
+        assert _files.digest((table.X, table.y)) == _registry.original(name).sha256
 
 
 @pytest.mark.parametrize("name", datasets.NAB)
 def test_stored_series_are_those_registered(name):
     series = at_hand(load_series, name)
-    assert datasets._digest(series[1:]) == datasets._original(name).sha256
+    assert _files.digest(series[1:]) == _registry.original(name).sha256
 
 
 @pytest.mark.parametrize("name", ANOMALIES)
@@ -577,4 +577,4 @@ def test_the_papers_series_have_its_sizes(name):
     series = at_hand(load_series, name)
     table = datasets.shingled(series)
     assert (len(table.y), table.y.sum()) == ANOMALIES[name]
-    assert datasets._digest(series[1:]) == datasets._original(datasets._SHORT_NAMES[name]).sha256
+    assert _files.digest(series[1:]) == _registry.original(_registry.SHORT_NAMES[name]).sha256

@@ -4,14 +4,16 @@ import copy
 
 import numpy as np
 import pytest
+from forests import made
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import NotFittedError
 
-from polyaforest import BatchMPF, StreamingMPF
+from polyaforest import BatchMPF, StreamingMPF, Tree
 from polyaforest import load as load_model
-from polyaforest.decision.calibration import as_beyond, boxes_without, some_rows, weights_of_strangers
+from polyaforest.cli._info import threshold_of
+from polyaforest.decision.calibration import as_beyond, boxes_without, out_of_bag_weights, some_rows
 from polyaforest.decision.thresholds import conformal_p_values
-from polyaforest.forest import engine
+from polyaforest.forest.score import left_out_scores
 
 RNG = np.random.default_rng(5)
 ROWS = RNG.normal(size=(60, 2))
@@ -19,12 +21,20 @@ NEW = np.vstack([RNG.normal(size=(20, 2)), [[9.0, 9.0], [0.0, 40.0]]])
 SCORES = ["typicality", "multiscale", "mass", "log_mass"]
 FORESTS = {
     "table": StreamingMPF,
-    "table of all rows": lambda **parameters: StreamingMPF(max_samples=None, max_depth=5, **parameters),
-    "window": lambda **parameters: StreamingMPF(window=60, **parameters),
-    "summary": lambda **parameters: StreamingMPF(window=None, max_depth=5, **parameters),
-    "batch": lambda **parameters: BatchMPF(max_depth=5, **parameters),
-    "batch, domain": lambda **parameters: BatchMPF(max_depth=5, domain=[[-2.0, -2.0], [2.0, 2.0]], **parameters),
+    "table of all rows": lambda **parameters: made(
+        StreamingMPF, max_samples=None, tree=Tree(max_depth=5), **parameters
+    ),
+    "window": lambda **parameters: made(StreamingMPF, window=60, **parameters),
+    "summary": lambda **parameters: made(StreamingMPF, window=None, tree=Tree(max_depth=5), **parameters),
+    "batch": lambda **parameters: made(BatchMPF, tree=Tree(max_depth=5), **parameters),
+    "batch, domain": lambda **parameters: made(
+        BatchMPF, tree=Tree(max_depth=5, domain=[[-2.0, -2.0], [2.0, 2.0]]), **parameters
+    ),
 }
+
+
+def calibration(forest):
+    return forest._score.from_log(forest._calibration_scores())
 
 
 def build(kind, **parameters):
@@ -37,22 +47,22 @@ def build(kind, **parameters):
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("domain", [None, [[-2.0, -2.0], [2.0, 2.0]]])
 def test_rows_of_a_batch_are_calibrated_as_if_they_had_been_removed(score, domain):
-    forest = BatchMPF(n_estimators=5, max_depth=5, score=score, domain=domain, random_state=0).fit(ROWS)
+    forest = BatchMPF(n_estimators=5, tree=Tree(max_depth=5, domain=domain), score_type=score, random_state=0).fit(ROWS)
     low, high = ROWS.min(axis=0), ROWS.max(axis=0)
-    for row, score_of_row in zip(ROWS, forest._calibration, strict=True):
+    for row, score_of_row in zip(ROWS, calibration(forest), strict=True):
         is_edge = domain is None and ((row == low) | (row == high)).any()
         is_outside = domain is not None and (np.abs(row) > 2).any()
         if not is_edge and not is_outside:
-            removed = copy.deepcopy(forest).remove(row[None])
+            removed = copy.deepcopy(forest).delete_rows(row[None])
             assert_allclose(score_of_row, removed.score_samples(row[None])[0], rtol=1e-9)
 
 
 def test_a_row_that_holds_up_the_domain_is_calibrated_as_beyond_it():
     rows = np.vstack([ROWS, [[5.0, 0.0]]])
-    forest = BatchMPF(n_estimators=20, max_depth=6, random_state=0).fit(rows)
+    forest = BatchMPF(n_estimators=20, tree=Tree(max_depth=6), random_state=0).fit(rows)
     beyond = rows[-1] + [5.0 - ROWS[:, 0].max(), 0.0]
-    assert_allclose(forest._calibration[-1], forest.score_samples(beyond[None])[0])
-    assert forest._calibration[-1] < forest.score_samples(rows[-1:])[0]
+    assert_allclose(calibration(forest)[-1], forest.score_samples(beyond[None])[0])
+    assert calibration(forest)[-1] < forest.score_samples(rows[-1:])[0]
 
 
 def test_the_box_of_all_others_and_what_lies_beyond_it():
@@ -64,35 +74,38 @@ def test_the_box_of_all_others_and_what_lies_beyond_it():
     assert_array_equal(moved, [[-1.0, 5.0], [14.0, -1.0]])
 
 
-def test_a_row_counts_for_the_trees_that_did_not_take_it_and_sizes_count_as_ever():
-    members = [np.array([0]), np.array([1]), np.array([0, 1, 2]), np.array([3, 4, 5]), np.array([0, 4, 5])]
-    weights = weights_of_strangers(members, np.array([0, 2, 6]), 7)
+def members(n_points, *samples):
+    """Which of the points trees with these samples have learned, and the sizes of the samples."""
+    return np.array([[i in sample for i in range(n_points)] for sample in samples]), np.array(list(map(len, samples)))
+
+
+def test_a_point_counts_for_the_trees_that_did_not_take_it_and_sizes_count_as_ever():
+    weights = out_of_bag_weights(*members(7, [0], [1], [0, 1, 2], [3, 4, 5], [0, 4, 5]))
     assert_allclose(weights.sum(axis=0), 1.0)
     assert_allclose(weights[:, 0], [0, 2 / 5, 0, 3 / 5, 0])
-    assert_allclose(weights[:, 1], [1 / 5, 1 / 5, 0, 3 / 10, 3 / 10])
-    assert_allclose(weights[:, 2], 1 / 5)
+    assert_allclose(weights[:, 2], [1 / 5, 1 / 5, 0, 3 / 10, 3 / 10])
+    assert_allclose(weights[:, 6], 1 / 5)
 
 
-def test_a_row_that_all_trees_took_counts_nowhere():
-    assert not weights_of_strangers([np.array([0, 1]), np.array([0])], np.array([0]), 3).any()
+def test_a_point_that_all_trees_took_counts_nowhere():
+    assert not out_of_bag_weights(*members(1, [0], [0])).any()
 
 
-def test_the_rows_of_a_size_without_strangers_leave_their_weight_to_the_others():
-    weights = weights_of_strangers([np.array([0, 1]), np.array([2])], np.array([0]), 3)
-    assert_array_equal(weights[:, 0], [0.0, 1.0])
+def test_trees_of_a_size_that_all_took_a_point_leave_their_weight_to_the_others():
+    assert_array_equal(out_of_bag_weights(*members(3, [0, 1], [2]))[:, 0], [0.0, 1.0])
 
 
 @pytest.mark.parametrize("score", SCORES)
 def test_rows_of_a_table_are_calibrated_by_the_trees_that_did_not_take_them(score):
     """Of trees that took one row of three each, two do not know a given row."""
     rows = np.array([[0.0], [1.0], [5.0]])
-    forest = StreamingMPF(n_estimators=30, max_samples=1, score=score, random_state=0).fit(rows)
+    forest = StreamingMPF(n_estimators=30, max_samples=1, score_type=score, random_state=0).fit(rows)
     taken = forest.forest_.lower[np.arange(30), forest.forest_.root, 0]
-    for row, found in zip(rows, forest._calibration, strict=True):
-        strangers = np.flatnonzero(taken != row[0])
+    for row, found in zip(rows, calibration(forest), strict=True):
+        out_of_bag = np.flatnonzero(taken != row[0])
         alone = copy.deepcopy(forest)
         alone.forest_ = type(forest.forest_)(
-            *(part if name == "domain" else part[strangers] for name, part in forest.forest_._asdict().items())
+            *(part if name == "domain" else part[out_of_bag] for name, part in forest.forest_._asdict().items())
         )
         alone._posterior = None
         assert_allclose(found, alone.score_samples(row[None])[0], rtol=1e-9)
@@ -112,7 +125,7 @@ def test_some_rows_are_all_where_they_are_few_and_else_always_the_same():
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("rate", [0.05, 0.2])
 def test_a_row_is_flagged_if_and_only_if_its_p_value_is_at_most_the_rate(kind, score, rate):
-    forest = build(kind, score=score, false_alarm_rate=rate).fit(ROWS)
+    forest = build(kind, score_type=score, false_alarm_rate=rate).fit(ROWS)
     p_values = forest.p_value(NEW)
     assert_array_equal(forest.predict(NEW) == -1, p_values <= rate)
     assert_array_equal(forest.decision_function(NEW) < 0, p_values <= rate)
@@ -120,24 +133,18 @@ def test_a_row_is_flagged_if_and_only_if_its_p_value_is_at_most_the_rate(kind, s
     assert (p_values <= 1).all()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FORESTS if kind not in ("table of all rows", "summary")])
+@pytest.mark.parametrize("kind", FORESTS)
 def test_p_values_need_no_rate(kind):
     forest = build(kind).fit(ROWS)
     p_values = forest.p_value(NEW)
     assert p_values[-2:].max() < 0.1 < np.median(p_values[:-2])
-    assert_array_equal(p_values, conformal_p_values(forest.score_samples(NEW), forest._calibrated()))
-
-
-@pytest.mark.parametrize("kind", ["table of all rows", "summary"])
-def test_without_a_rate_a_forest_that_holds_all_rows_has_nothing_to_compare_with(kind):
-    with pytest.raises(ValueError, match=r"[sS]et false_alarm_rate before fit"):
-        build(kind).fit(ROWS).p_value(NEW)
+    assert_array_equal(p_values, conformal_p_values(forest.score_samples(NEW), calibration(forest)))
 
 
 @pytest.mark.parametrize("kind", FORESTS)
 def test_too_few_rows_for_a_rate_are_refused_and_the_message_says_how_many_it_takes(kind):
     forest = build(kind, false_alarm_rate=0.001)
-    with pytest.raises(ValueError, match=r"false alarm rate of 0.001 needs at least 999 scores"):
+    with pytest.raises(ValueError, match=r"false alarm rate of 0.001 needs at least 999 calibration scores"):
         forest.fit(ROWS).predict(NEW)
 
 
@@ -155,7 +162,7 @@ def test_a_rate_must_lie_between_0_and_1(kind, rate):
     with pytest.raises(ValueError, match="false_alarm_rate"):
         build(kind, false_alarm_rate=rate).fit(ROWS)
     with pytest.raises((ValueError, TypeError), match="rate"):
-        build(kind).fit(ROWS).discoveries(NEW, rate=rate)
+        build(kind).fit(ROWS).predict_fdr(NEW, rate=rate)
 
 
 @pytest.mark.parametrize("kind", FORESTS)
@@ -176,12 +183,12 @@ def test_p_values_survive_a_file(kind, tmp_path):
     assert_array_equal(load_model(tmp_path / "forest.mpf").p_value(NEW), forest.p_value(NEW))
 
 
-def test_discoveries_are_fewer_than_rows_with_small_p_values():
+def test_anomalies_at_a_false_discovery_rate_are_fewer_than_rows_with_small_p_values():
     forest = StreamingMPF(n_estimators=20, random_state=0).fit(np.random.default_rng(1).normal(size=(400, 2)))
     rows = np.vstack([np.random.default_rng(2).normal(size=(200, 2)), np.full((10, 2), 8.0)])
-    found = forest.discoveries(rows, rate=0.1)
-    assert found[-10:].all()
-    assert found.sum() <= (forest.p_value(rows) <= 0.1).sum()
+    found = forest.predict_fdr(rows, rate=0.1)
+    assert (found[-10:] == -1).all()
+    assert (found == -1).sum() <= (forest.p_value(rows) <= 0.1).sum()
 
 
 # ---- streams --------------------------------------------------------------------------------------------------------
@@ -202,87 +209,95 @@ def test_running_p_values_compare_each_score_with_those_before_in_any_chunks(siz
     forest, twin = (StreamingMPF(n_estimators=5, window=20, random_state=0) for _ in range(2))
     scores = twin.score_then_learn(ROWS)
     expected = [(1 + (scores[:i] <= scores[i]).sum()) / (i + 1) for i in range(len(ROWS))]
-    parts = [forest.p_value_then_learn(ROWS[start : start + size]) for start in range(0, 60, size)]
+    parts = [forest.detect_then_learn(ROWS[start : start + size]).p_values for start in range(0, 60, size)]
     assert_allclose(np.concatenate(parts), expected)
 
 
 def test_running_p_values_compare_with_the_last_thousand_or_as_many_as_a_rate_needs():
     for rate, n in ((None, 1000), (0.05, 1000), (0.001, 10_000)):
         forest = StreamingMPF(n_estimators=1, window=5, false_alarm_rate=rate, random_state=0).partial_fit(ROWS[:5])
-        assert forest._stream.judges.n == n
+        assert forest._stream.calibration.n == n
 
 
 def test_a_point_that_is_deleted_no_longer_judges_others(tmp_path):
     forest = StreamingMPF(n_estimators=5, window=20, random_state=0)
-    forest.p_value_then_learn(ROWS[:20])
-    assert len(forest._stream.judges) == 20
+    forest.detect_then_learn(ROWS[:20])
+    assert len(forest._stream.calibration) == 20
     forest.delete([3, 17])
-    assert_array_equal(forest._stream.judges.arrivals, np.delete(np.arange(20), [3, 17]))
+    assert_array_equal(forest._stream.calibration.arrivals, np.delete(np.arange(20), [3, 17]))
     forest.save(tmp_path / "stream.mpf")
     loaded = load_model(tmp_path / "stream.mpf")
-    assert_array_equal(loaded.p_value_then_learn(ROWS[20:]), forest.p_value_then_learn(ROWS[20:]))
+    assert_array_equal(loaded.detect_then_learn(ROWS[20:]).p_values, forest.detect_then_learn(ROWS[20:]).p_values)
 
 
-def test_rows_that_were_only_scored_do_not_judge():
+def test_the_first_row_that_is_judged_is_compared_with_the_points_held():
     forest = StreamingMPF(n_estimators=5, window=20, random_state=0)
     forest.score_then_learn(ROWS[:30])
-    assert_allclose(forest.p_value_then_learn(ROWS[30:31]), 1.0)
+    expected = forest.p_value(ROWS[30:31])
+    assert_array_equal(forest.detect_then_learn(ROWS[30:31]).p_values, expected)
+    assert_array_equal(forest._stream.calibration.arrivals, [*range(10, 30), 30])
 
 
 @pytest.mark.parametrize("score", SCORES)
 def test_rows_beyond_a_domain_that_was_given_are_calibrated_by_the_rest(score):
-    forest = BatchMPF(n_estimators=5, max_depth=4, score=score, domain=[[-0.5, -0.5], [0.5, 0.5]], random_state=0).fit(
-        ROWS
-    )
+    forest = BatchMPF(
+        n_estimators=5, tree=Tree(max_depth=4, domain=[[-0.5, -0.5], [0.5, 0.5]]), score_type=score, random_state=0
+    ).fit(ROWS)
     is_outside = (np.abs(ROWS) > 0.5).any(axis=1)
     assert 0 < is_outside.sum() < len(ROWS)
     first = np.flatnonzero(is_outside)[::2]  # they are counted out by halves
-    removed = copy.deepcopy(forest).remove(ROWS[first])
-    assert_allclose(forest._calibration[first], removed.score_samples(ROWS[first]))
-    assert np.isfinite(forest._calibration).all()
+    removed = copy.deepcopy(forest).delete_rows(ROWS[first])
+    assert_allclose(calibration(forest)[first], removed.score_samples(ROWS[first]))
+    assert np.isfinite(calibration(forest)).all()
 
 
 def test_rows_beyond_a_domain_are_calibrated_without_what_they_add_to_the_outside():
     rows = np.vstack([ROWS / 10, [[5.0, 5.0]]])
-    forest = BatchMPF(n_estimators=5, max_depth=4, domain=[[-0.5, -0.5], [0.5, 0.5]], random_state=0).fit(rows)
-    removed = copy.deepcopy(forest).remove(rows[-1:])
-    assert_allclose(forest._calibration[-1], removed.score_samples(rows[-1:])[0])
+    forest = BatchMPF(n_estimators=5, tree=Tree(max_depth=4, domain=[[-0.5, -0.5], [0.5, 0.5]]), random_state=0).fit(
+        rows
+    )
+    removed = copy.deepcopy(forest).delete_rows(rows[-1:])
+    assert_allclose(calibration(forest)[-1], removed.score_samples(rows[-1:])[0])
 
 
 def test_rows_of_a_batch_that_lack_values_are_calibrated_as_new_ones_are_scored():
     rng = np.random.default_rng(8)
     rows, new = (np.where(rng.uniform(size=(600, 3)) < 0.3, np.nan, rng.normal(size=(600, 3))) for _ in range(2))
-    forest = BatchMPF(n_estimators=20, max_depth=5, missing="marginalise", random_state=0).fit(rows)
+    forest = BatchMPF(n_estimators=20, tree=Tree(max_depth=5), missing="marginalise", random_state=0).fit(rows)
     assert abs((forest.p_value(new) <= 0.3).mean() - 0.3) < 0.1
 
 
 def test_a_row_at_the_edge_is_calibrated_up_to_the_lifetime_of_the_forest():
     rows = np.vstack([ROWS, [[30.0, 30.0]]])
-    forest = BatchMPF(n_estimators=10, lifetime=3.0, max_depth=8, score="typicality", random_state=0).fit(rows)
-    within = engine.left_out_scores(
+    forest = BatchMPF(
+        n_estimators=10, tree=Tree(lifetime=3.0, max_depth=8), score_type="typicality", random_state=0
+    ).fit(rows)
+    within = left_out_scores(
         "typicality", forest.forest_, forest.posterior_, forest.prior_, rows[-1:], forest.lifetimes_, None
     )
     distance = (forest.forest_.weights @ (30.0 - ROWS.max(axis=0))).mean()
     endured = np.minimum(forest.lifetimes_, 3.0).mean()
-    assert_allclose(forest._calibration[-1], within[0] - endured * distance)
+    assert_allclose(calibration(forest)[-1], within[0] - endured * distance)
 
 
 def test_more_rows_calibrate_a_batch_anew_and_fewer_leave_it_be():
-    forest = BatchMPF(n_estimators=5, max_depth=5, false_alarm_rate=0.1, domain=[[-9] * 2, [9] * 2], random_state=0)
+    forest = BatchMPF(
+        n_estimators=5, tree=Tree(max_depth=5, domain=[[-9] * 2, [9] * 2]), false_alarm_rate=0.1, random_state=0
+    )
     forest.fit(ROWS)
-    first, line = forest._calibration, forest.offset_
+    first, threshold = calibration(forest), forest.offset_
     forest.partial_fit(ROWS[:5])
-    assert_array_equal(forest._calibration, first)
+    assert_array_equal(calibration(forest), first)
     forest.partial_fit(np.random.default_rng(3).normal(size=(150, 2)))
-    assert len(forest._calibration) == 150
-    assert forest.offset_ != line
+    assert len(calibration(forest)) == 150
+    assert forest.offset_ != threshold
     assert_array_equal(forest.predict(NEW) == -1, forest.p_value(NEW) <= 0.1)
 
 
-@pytest.mark.parametrize("change", ["remove", "merge"])
+@pytest.mark.parametrize("change", ["delete_rows", "merge"])
 def test_a_batch_whose_counts_have_changed_waits_for_rows_to_compare_with(change):
-    forest = BatchMPF(n_estimators=5, max_depth=5, domain=[[-9] * 2, [9] * 2], random_state=0).fit(ROWS)
-    getattr(forest, change)(ROWS[:1] if change == "remove" else copy.deepcopy(forest))
+    forest = BatchMPF(n_estimators=5, tree=Tree(max_depth=5, domain=[[-9] * 2, [9] * 2]), random_state=0).fit(ROWS)
+    getattr(forest, change)(ROWS[:1] if change == "delete_rows" else copy.deepcopy(forest))
     with pytest.raises(ValueError, match=r"counts have changed .* partial_fit with 100 rows"):
         forest.p_value(NEW)
     forest.predict(NEW)
@@ -292,13 +307,29 @@ def test_a_batch_whose_counts_have_changed_waits_for_rows_to_compare_with(change
 
 def test_a_summary_that_cannot_meet_its_rate_can_still_be_saved(tmp_path):
     rows = np.random.default_rng(2).normal(size=(300, 2))
-    forest = StreamingMPF(n_estimators=3, window=None, max_depth=4, false_alarm_rate=0.001, random_state=0)
+    forest = StreamingMPF(n_estimators=3, window=None, tree=Tree(max_depth=4), false_alarm_rate=0.001, random_state=0)
     forest.partial_fit(rows).save(tmp_path / "summary.mpf")
     loaded = load_model(tmp_path / "summary.mpf")
     for model in (forest, loaded):
         with pytest.raises(ValueError, match=r"needs at least 999 .* there are 256: hold more points"):
             model.predict(NEW)
     assert_array_equal(loaded.p_value(NEW), forest.p_value(NEW))
+
+
+def test_a_batch_that_cannot_meet_its_rate_says_so_and_can_still_be_saved(tmp_path):
+    rows = np.random.default_rng(2).normal(size=(1200, 2))
+    forest = BatchMPF(n_estimators=3, tree=Tree(max_depth=4), false_alarm_rate=0.001, random_state=0).fit(rows)
+    assert forest.predict(NEW)[-1] == -1
+    forest.partial_fit(rows[:150])  # which calibrate it anew
+    forest.save(tmp_path / "batch.mpf")
+    loaded = load_model(tmp_path / "batch.mpf")
+    for model in (forest, loaded, copy.deepcopy(forest)):
+        for call in (model.predict, model.detect, model.decision_function, model.explain):
+            with pytest.raises(ValueError, match=r"needs at least 999 .* there are 150: fit more rows or allow"):
+                call(NEW)
+        assert threshold_of(model) is None
+    assert_array_equal(loaded.p_value(NEW), forest.p_value(NEW))
+    assert loaded.partial_fit(rows).predict(NEW)[-1] == -1
 
 
 def test_a_higher_precision_asked_for_later_is_calibrated_for():
@@ -316,14 +347,16 @@ def test_a_rate_may_be_of_any_kind_of_float():
 
 def test_far_rows_do_not_underflow_where_trees_are_averaged_first():
     rows = np.vstack([np.random.default_rng(4).normal(size=(300, 2)), [[1e4, 1e4]]])
-    forest = StreamingMPF(n_estimators=30, score="multiscale", feature_weights=None, random_state=0).fit(rows)
-    assert np.isfinite(forest._calibration).all()
+    forest = StreamingMPF(
+        n_estimators=30, score_type="multiscale", tree=Tree(feature_weights=None), random_state=0
+    ).fit(rows)
+    assert np.isfinite(calibration(forest)).all()
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 40])
 def test_a_share_of_rows_of_which_some_are_impossible_has_a_line(n):
     forest = StreamingMPF(
-        n_estimators=10, window=40, domain="data", score="log_mass", contamination=0.05, random_state=0
+        n_estimators=10, window=40, tree=Tree(domain="data"), score_type="log_mass", contamination=0.05, random_state=0
     ).partial_fit(ROWS[:n])
     assert not np.isnan(forest.offset_)
     assert (forest.predict(ROWS[:n]) == 1).any()

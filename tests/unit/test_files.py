@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import FULL, PROFILE
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -185,7 +186,7 @@ def test_nothing_remains_open_and_reading_does_not_depend_on_the_file_afterwards
 def test_every_single_flipped_bit_is_found(model):
     whole = model.read_bytes()
     for place in range(len(whole)):
-        for bit in range(8):
+        for bit in range(8) if PROFILE == FULL else [place % 8]:
             damaged = bytearray(whole)
             damaged[place] ^= 1 << bit
             model.write_bytes(damaged)
@@ -336,14 +337,14 @@ def test_the_crafted_file_without_fault_is_read(path):
     ("changes", "reason"),
     [
         ({"format": "other"}, "not a polyaforest model"),
-        ({"version": 3}, "format version 3, and this release reads up to version 2: upgrade polyaforest"),
+        ({"version": 4}, "format version 4, and this release reads up to version 3: upgrade polyaforest"),
         ({"version": 10**30, "arrays": None}, "upgrade polyaforest"),
-        ({"version": 0}, r"format version 0, and this release reads \[1, 2\]"),
-        ({"version": -1}, r"format version -1, and this release reads \[1, 2\]"),
-        ({"version": True}, "True for a format version"),
-        ({"version": 1.0}, "1.0 for a format version"),
-        ({"version": "1"}, "'1' for a format version"),
-        ({"version": None}, "None for a format version"),
+        ({"version": 0}, r"format version 0, and this release reads \[1, 2, 3\]"),
+        ({"version": -1}, r"format version -1, and this release reads \[1, 2, 3\]"),
+        ({"version": True}, "format version must be an integer; got True"),
+        ({"version": 1.0}, "must be an integer; got 1.0"),
+        ({"version": "1"}, "must be an integer; got '1'"),
+        ({"version": None}, "must be an integer; got None"),
         ({"more": 1}, "keys"),
         ({"header": None}, "does not describe"),
         ({"header": [1]}, "does not describe"),
@@ -390,7 +391,7 @@ def test_a_header_too_large_to_be_one(path, monkeypatch):
     craft(path)
     read_model(path)
     monkeypatch.setattr(modelfile, "_LARGEST_HEADER", len(text) - 1)
-    assert_refused(path, "more than any model's")
+    assert_refused(path, "more than the limit for models")
 
 
 @pytest.mark.parametrize(
@@ -444,7 +445,7 @@ def test_an_archive_without_a_header(path):
         archive.writestr("cut.npy", npy_bytes(ARRAYS["cut"]))
         archive.comment = bytes(SEAL_SIZE)
     path.write_bytes(sealed(stream.getvalue()[:-SEAL_SIZE]))
-    assert_refused(path, "no header")
+    assert_refused(path, "no model header")
     path.write_bytes(sealed(b"PK\x03\x04" + b"PK\x05\x06" + bytes(16) + struct.pack("<H", SEAL_SIZE)))
     assert_refused(path)
 
@@ -466,10 +467,10 @@ def npy_claiming(array, descr, shape, *, fortran=False):
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
-        (npy_claiming(ARRAYS["cut"], "<f8", (1, 4)), "as many bytes as its shape"),
-        (npy_claiming(ARRAYS["cut"], "<f8", (1, 2)), "as many bytes as its shape"),
-        (npy_claiming(ARRAYS["cut"], "<f8", (2**40,)), "as many bytes as its shape"),
-        (npy_claiming(ARRAYS["cut"], "<f8", (2**62, 2**62)), "as many bytes as its shape"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (1, 4)), "wrong number of bytes for its shape"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (1, 2)), "wrong number of bytes for its shape"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (2**40,)), "wrong number of bytes for its shape"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (2**62, 2**62)), "wrong number of bytes for its shape"),
         (npy_claiming(ARRAYS["empty"], "<f8", (0, 2**62, 2**62)), "."),
         (npy_claiming(ARRAYS["cut"], "<f8", (-1, -3)), "."),
         (npy_claiming(ARRAYS["cut"], "<f8", (3,)), "not what the header says"),
@@ -481,7 +482,7 @@ def npy_claiming(array, descr, shape, *, fortran=False):
         (npy_claiming(ARRAYS["cut"], [("a", "<f8")], (1, 3)), "dtype"),
         (npy_claiming(ARRAYS["cut"], "<f8", (1, 3), fortran=True), "order F"),
         (npy_bytes(ARRAYS["cut"].astype(object), allow_pickle=True), "dtype object"),
-        (npy_bytes(ARRAYS["cut"], version=(2, 0)), "another version of NumPy's format"),
+        (npy_bytes(ARRAYS["cut"], version=(2, 0)), "must use version 1.0 of NumPy's format"),
         (b"", "."),
         (b"hello", "."),
         (npy.magic(1, 0) + struct.pack("<H", 60_000) + b"[" * 60_000, "."),
@@ -508,10 +509,10 @@ def test_entries_that_claim_more_than_the_file_holds(path):
 
 def test_a_header_read_by_another_reader_of_the_table(model, monkeypatch):
     """What a later release does with files of today."""
-    monkeypatch.setattr(modelfile, "FORMAT_VERSION", 3)
+    monkeypatch.setattr(modelfile, "FORMAT_VERSION", 4)
     assert read_model(model)[0] == HEADER
-    monkeypatch.setattr(modelfile, "_READERS", {3: None})
-    assert_refused(model, r"format version 2, and this release reads \[3\]")
+    monkeypatch.setattr(modelfile, "_VERSIONS", (4,))
+    assert_refused(model, r"format version 3, and this release reads \[4\]")
 
 
 # ---- what cannot be written ------------------------------------------------------------------------------------------

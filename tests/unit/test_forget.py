@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+from forests import made
 from readers import READERS
 from streams import assert_whole, bytes_of
 
-from polyaforest import Reservoir, StreamingMPF, Window
+from polyaforest import Reservoir, StreamingMPF, Tree, Window
 from polyaforest.forest import stream
 
 MARK = 123456.789e7
@@ -22,7 +23,7 @@ TIMES = np.arange(40.0)
 
 
 def build(**parameters):
-    return StreamingMPF(**{"n_estimators": 3, "random_state": 0, "window": 20} | parameters)
+    return made(StreamingMPF, **{"n_estimators": 3, "random_state": 0, "window": 20} | parameters)
 
 
 def patterns(point, *keys):
@@ -73,7 +74,7 @@ def test_a_point_that_is_held_is_found(point, key):
         lambda secret: {secret},
         lambda secret: Window(duration=secret),
         np.float64,
-        lambda secret: StreamingMPF(lifetime=secret),
+        lambda secret: StreamingMPF(tree=Tree(lifetime=secret)),
         lambda secret: f"{secret}",
         lambda secret: struct.pack("<d", secret),
         lambda secret: bytearray(struct.pack("<d", secret)),
@@ -81,7 +82,7 @@ def test_a_point_that_is_held_is_found(point, key):
 )
 def test_the_search_goes_everywhere(hide):
     forest = build().partial_fit(ROWS[:5])
-    forest._stream.holdings.anywhere = [hide(MARK)]
+    forest._stream.store.anywhere = [hide(MARK)]
     found = bytes_of(forest)
     assert struct.pack("<d", MARK) in found or str(MARK).encode() in found
 
@@ -99,7 +100,7 @@ def test_nothing_is_left_of_a_point_that_was_deleted(how, point, max_depth, look
     forest.partial_fit(WIDE[9:13])
     if looked_at:
         look_around(forest)
-    forest.delete(NAME) if how == "by key" else forest.delete_points(point)
+    forest.delete(NAME) if how == "by key" else forest.delete_rows(point)
     assert traces(forest, point, NAME) == 0
     assert_whole(forest)
     look_around(forest)
@@ -131,7 +132,7 @@ def test_nothing_is_left_of_the_only_point(domain):
 
 def test_nothing_is_left_of_several_equal_points():
     forest = build().partial_fit(ROWS[:9]).partial_fit(np.repeat(SECRET, 3, axis=0), keys=[NAME, NUMBER, "third"])
-    forest.delete(NAME).delete_points(SECRET)
+    forest.delete(NAME).delete_rows(SECRET)
     assert forest.keys_ == [*range(9), "third"]
     assert traces(forest, SECRET) > 0
     forest.delete("third")
@@ -245,5 +246,5 @@ def test_a_summary_keeps_nothing_of_a_point_but_what_is_on_the_edge_of_a_leaf(mo
     look_around(forest)
     assert traces(forest, HIDDEN) == 0
     n = forest.n_points_
-    assert forest.delete_points(HIDDEN).delete_points(HIDDEN).n_points_ == n - 2
+    assert forest.delete_rows(HIDDEN).delete_rows(HIDDEN).n_points_ == n - 2
     assert traces(forest, HIDDEN) == 0

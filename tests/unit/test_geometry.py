@@ -7,9 +7,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from compiled import all_from_python
 from reference import naive
 
-from polyaforest.kernels import geometry
+from polyaforest.kernels import geometry as helpers
+
+NAMES = "contains contains_live extension linear_dimension log_live_share log_share log_volume"
+geometry = all_from_python(helpers, *NAMES.split())
 
 BOX = np.array([[0.0, -1.0, 2.0]]), np.array([[1.0, 1.0, 2.0]])  # the third dimension has collapsed
 NO_BOX = np.empty((1, 0)), np.empty((1, 0))

@@ -1,14 +1,18 @@
 """Model files of every version of the format, as the release that had it wrote them, can still be read."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
-from golden.make import MODELS, answers
+from golden.make import MODELS, RECORDS, STORES, answers, watch
 
 import polyaforest
+from polyaforest.live import read_model, read_notes
+from polyaforest.persistence.codec import VERSION
 from polyaforest.persistence.modelfile import FORMAT_VERSION
 
+KEPT = sorted((Path(__file__).parents[1] / "golden").glob("*.models"))
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.mpf"))
 
 
@@ -22,4 +26,23 @@ def test_an_old_file_is_read_and_answers_as_it_did(path):
 def test_there_is_a_file_of_every_kind_for_every_version():
     assert {path.stem for path in FILES} == {
         f"{version}-{name}" for version in range(1, FORMAT_VERSION + 1) for name in MODELS
+    }
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
+def test_an_old_store_is_resumed_and_answers_as_it_did(tmp_path, path, programs):
+    name, store = path.stem.split("-")[2], Path(shutil.copy(path, tmp_path))
+    expected = json.loads(path.with_suffix(".json").read_text("utf-8"))
+    lines = watch(store, name, RECORDS[40:], programs.run)
+    assert len(lines) == len(expected) == 20
+    for line, before in zip(lines, expected, strict=True):
+        assert line == {**before, "score": pytest.approx(before["score"], rel=1e-9)}
+    notes, keys = read_notes(store)
+    assert notes["counts"] == {"records": 60, "bad": 0, "anomalies": 0}
+    assert sum(read_model(store, key).n_seen_ for key in keys) == 60
+
+
+def test_there_is_a_store_of_every_kind_for_every_version():
+    assert {path.stem for path in KEPT} == {
+        f"store-{version}-{name}" for version in range(VERSION + 1) for name in STORES
     }

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from polyaforest import BatchMPF, plots
+from polyaforest import BatchMPF, Tree, plots
 
 NAMES = [
     "$a^$", r"$\frac$", "_hidden", "a_b^c", "two\nlines", "\x1b[31m\x00", "x" * 5000,
@@ -18,7 +18,7 @@ ROWS = np.random.default_rng(0).normal(size=(60, 2))
 
 
 def forest(names):
-    return BatchMPF(n_estimators=5, max_depth=4, random_state=0).fit(pd.DataFrame(ROWS, columns=names))
+    return BatchMPF(n_estimators=5, tree=Tree(max_depth=4), random_state=0).fit(pd.DataFrame(ROWS, columns=names))
 
 
 def explained(names):
@@ -35,12 +35,23 @@ DRAWN = {
 }
 
 
+def draw(kind, names, path):
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    DRAWN[kind](names, figure.add_subplot())
+    figure.savefig(path)  # warnings, of letters without a shape or axes without room, are errors
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DRAWN)
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:12]))
 def test_a_name_is_drawn(kind, name, tmp_path):
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    DRAWN[kind]([name, "other"], figure.add_subplot())
-    figure.savefig(tmp_path / "drawn.svg")  # warnings, of letters without a shape or axes without room, are errors
+    draw(kind, [name, "other"], tmp_path / "drawn.svg")
+
+
+@pytest.mark.parametrize("k", range(len(DRAWN)), ids=list(DRAWN))
+def test_two_names_are_drawn(k, tmp_path):
+    draw(list(DRAWN)[k], NAMES[2 * k : 2 * k + 2], tmp_path / "drawn.svg")
+    draw(list(DRAWN)[k], ["$a^$", "other"], tmp_path / "drawn.svg")
 
 
 def test_characters_without_a_shape_are_told_apart():

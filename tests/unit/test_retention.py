@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from effort import examples
+from forests import made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -17,7 +19,7 @@ from streams import assert_whole, bits
 
 from polyaforest import Reservoir, StreamingMPF, Window
 from polyaforest.core.arrays import NONE
-from polyaforest.forest.point_store import Holdings
+from polyaforest.forest.point_store import PointStore
 
 ROWS = np.random.default_rng(0).normal(size=(40, 2))
 POLICIES = [
@@ -32,7 +34,7 @@ POLICIES = [
 
 
 def build(window, **parameters):
-    return StreamingMPF(**{"n_estimators": 1, "random_state": 0} | parameters, window=window)
+    return made(StreamingMPF, **{"n_estimators": 1, "random_state": 0} | parameters, window=window)
 
 
 def learn(window, times, **parameters):
@@ -85,7 +87,7 @@ def test_lengths_of_time_of_numpy_are_taken_in_their_unit(unit):
 @pytest.mark.parametrize("n", [0, -1, True, False, 2.0, 2.5, np.nan, "5", np.float64(3), np.True_, [5]])
 @pytest.mark.parametrize("policy", [Window, Reservoir])
 def test_a_number_of_points_is_whole_and_positive(policy, n):
-    with pytest.raises(ValueError, match=f"{policy.__name__} holds a whole number of points, at least 1; got"):
+    with pytest.raises(ValueError, match=f"{policy.__name__} requires a positive integer number of points; got"):
         policy(n)
 
 
@@ -104,14 +106,14 @@ def test_a_length_of_time_is_finite_and_positive(length):
 def test_policies_want_neither_too_little_nor_too_much():
     with pytest.raises(TypeError, match="two durations"):
         Window(timedelta(hours=1), duration=60.0)
-    with pytest.raises(TypeError, match="needs a number of points, a duration, or both"):
+    with pytest.raises(TypeError, match="requires a number of points, a duration, or both"):
         Window()
     with pytest.raises(TypeError):
         Reservoir()
 
 
 def test_a_time_to_forget_in_place_of_a_number_of_points_is_refused_with_a_hint():
-    with pytest.raises(ValueError, match="length of time goes in duration="):
+    with pytest.raises(ValueError, match="pass a duration as duration="):
         Window(3600.0)
 
 
@@ -255,7 +257,7 @@ def test_days_are_times_too():
 
 
 BAD_TIMES = {
-    "none": (None, "goes by time: give times"),
+    "none": (None, "is defined by time: pass times"),
     "too few": ([1.0], "one time for each of the 3 rows"),
     "too many": ([1.0] * 4, "one time for each of the 3 rows"),
     "a single one": (1.0, "one time for each of the 3 rows"),
@@ -336,8 +338,8 @@ def test_what_a_reservoir_holds_depends_on_the_seed_alone():
 
 def held_by(policy, n, seed, remove=None, after=None):
     """The arrivals that `policy` holds of a stream of `n`; at time `after`, arrival `remove` is deleted if held."""
-    holdings = Holdings(policy)
-    holdings.make_room(policy.n + 1)
+    holdings = PointStore(policy)
+    holdings.reserve(policy.n + 1)
     for i, draw in enumerate(np.random.default_rng(seed).exponential(size=n)):
         holdings.settle(holdings.admit([None], np.array([float(i)]), np.array([draw])).leaving.tolist())
         if i == after and remove in holdings.slot_of:
@@ -421,10 +423,10 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(policy=st.sampled_from(POLICIES), steps=steps, rng=draws_of_rows)
 def test_holdings_keep_the_same_points_as_a_plain_book(policy, steps, rng):
-    holdings, book = Holdings(policy), Book(policy)
+    holdings, book = PointStore(policy), Book(policy)
     where, in_use = {}, set()
     for step in steps:
         if isinstance(step, set):  # delete some of those held
@@ -436,7 +438,7 @@ def test_holdings_keep_the_same_points_as_a_plain_book(policy, steps, rng):
             in_use -= set(slots)
             holdings.settle(slots)
         else:
-            holdings.make_room(len(holdings) + len(step))
+            holdings.reserve(len(holdings) + len(step))
             keys = [f"key {book.n_seen + i}" if named else None for i, (_, named) in enumerate(step)]
             times, draws = np.array([time for time, _ in step]), rng.exponential(size=len(step))
             schedule = holdings.admit(keys, times, draws)
@@ -469,7 +471,7 @@ def assert_same(holdings, book, where):
     assert all(holdings.keys[slot] is None for slot in free)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     policy=st.sampled_from(POLICIES),
     times=st.lists(st.integers(0, 12).map(float), min_size=1, max_size=20),
@@ -479,10 +481,10 @@ def assert_same(holdings, book, where):
 def test_holdings_are_the_same_in_chunks_of_any_size(policy, times, rng, data):
     draws, n = rng.exponential(size=len(times)), len(times)
     bounds = sorted({0, n, *data.draw(st.lists(st.integers(0, n), max_size=3))})
-    whole, parts = Holdings(policy), Holdings(policy)
+    whole, parts = PointStore(policy), PointStore(policy)
     for holdings, cuts in ((whole, [0, n]), (parts, bounds)):
         for start, stop in pairwise(cuts):
-            holdings.make_room(len(holdings) + stop - start)
+            holdings.reserve(len(holdings) + stop - start)
             chunk = slice(start, stop)
             holdings.settle(holdings.admit([None] * (stop - start), np.array(times)[chunk], draws[chunk]).leaving)
     assert whole.held_keys == parts.held_keys
@@ -490,8 +492,8 @@ def test_holdings_are_the_same_in_chunks_of_any_size(policy, times, rng, data):
 
 
 def test_keys_that_come_twice_are_refused_whoever_named_them():
-    holdings = Holdings(Window(5))
-    holdings.make_room(5)
+    holdings = PointStore(Window(5))
+    holdings.reserve(5)
     holdings.admit(["a", None, 7], np.zeros(3), np.empty(0))
     holdings.refuse_keys(["b", None, 1000])
     for keys in (["a"], ["b", "b"], [1], [7], ["b", 5, None]):

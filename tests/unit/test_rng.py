@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from reference.naive import Xoshiro, sample_rows
+from compiled import all_from_python
+from reference.naive import Xoshiro
 
-from polyaforest.core import rng
-from polyaforest.kernels.mondrian_tree import draw_rows
+from polyaforest.core import rng as helpers
+
+rng = all_from_python(helpers, "next_word", "uniform", "exponential")
 
 # the first outputs of the authors' C code from the state 1, 2, 3, 4
 PUBLISHED = [
@@ -68,50 +70,17 @@ def test_the_largest_word_gives_the_largest_uniform_below_one_and_a_finite_expon
     assert int(rng.next_word(states_whose_next_word_is(largest))) == largest
     assert rng.uniform(states_whose_next_word_is(largest)) == 1 - 2.0**-53
     assert rng.exponential(states_whose_next_word_is(largest)) == pytest.approx(53 * np.log(2))
-    assert rng.below(states_whose_next_word_is(largest), 7) == 6
 
 
 def test_the_smallest_word_gives_zero():
     assert rng.uniform(states_whose_next_word_is(0)) == 0
     assert rng.exponential(states_whose_next_word_is(0)) == 0
-    assert rng.below(states_whose_next_word_is(0), 7) == 0
-
-
-@pytest.mark.parametrize("bound", [1, 2, 7, 1000])
-def test_below_stays_below_and_reaches_every_value_of_a_small_range(bound):
-    state = kernel_state(STATES[0])
-    draws = {int(rng.below(state, bound)) for _ in range(500)}
-    assert min(draws) >= 0
-    assert max(draws) < bound
-    if bound < 10:
-        assert draws == set(range(bound))
-
-
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (5, 1), (5, 4), (5, 5), (200, 30)])
-def test_drawn_rows_are_distinct_and_equal_the_reference(n, m):
-    state, reference = kernel_state(STATES[2]), Xoshiro(STATES[2])
-    taken, chosen = np.zeros(n, np.bool_), np.empty(m, np.int32)
-    for _ in range(20):
-        draw_rows(state, taken, chosen)
-        assert len(set(chosen.tolist())) == m
-        assert set(chosen.tolist()) <= set(range(n))
-        assert chosen.tolist() == sample_rows(reference, n, m)
-        assert not taken.any()
-
-
-def test_every_pair_of_rows_is_drawn():
-    state, taken, chosen = kernel_state(STATES[2]), np.zeros(4, np.bool_), np.empty(2, np.int32)
-    pairs = set()
-    for _ in range(200):
-        draw_rows(state, taken, chosen)
-        pairs.add(frozenset(chosen.tolist()))
-    assert len(pairs) == 6
 
 
 def test_trees_get_different_states_that_depend_only_on_the_seed():
-    states = rng.seed_states(np.random.SeedSequence(5), 3)
+    states = helpers.seed_states(np.random.SeedSequence(5), 3)
     assert states.shape == (3, 4)
     assert states.dtype == np.uint64
     assert len({tuple(state) for state in states.tolist()}) == 3
-    np.testing.assert_array_equal(states, rng.seed_states(np.random.SeedSequence(5), 3))
-    np.testing.assert_array_equal(states[:2], rng.seed_states(np.random.SeedSequence(5), 2))
+    np.testing.assert_array_equal(states, helpers.seed_states(np.random.SeedSequence(5), 3))
+    np.testing.assert_array_equal(states[:2], helpers.seed_states(np.random.SeedSequence(5), 2))

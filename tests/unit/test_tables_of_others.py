@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from forests import made
 
-from polyaforest import StreamingMPF
-from polyaforest.timeseries import SeriesMPF
+from polyaforest import SeriesMPF, StreamingMPF
 
 ROWS = np.random.default_rng(5).normal(size=(200, 2)).round(3)
 
@@ -37,7 +37,7 @@ class Capsule:
 
 
 def scores(X: object, **parameters: object) -> np.ndarray:
-    forest = StreamingMPF(n_estimators=4, random_state=0, missing="marginalise", **parameters)
+    forest = made(StreamingMPF, n_estimators=4, random_state=0, missing="marginalise", **parameters)
     return forest.fit(X).score_samples(X)
 
 
@@ -72,7 +72,7 @@ def test_masked_values_of_a_stream():
 def test_masked_readings_of_a_series():
     readings, gappy = masked(ROWS)[:, 0], with_gap(ROWS)[:, 0]
     judged = [
-        SeriesMPF(StreamingMPF(n_estimators=4, window=64, random_state=0), shingle=2).judge_then_learn(line).scores
+        SeriesMPF(StreamingMPF(n_estimators=4, window=64, random_state=0), shingle=2).detect_then_learn(line).scores
         for line in (readings, gappy)
     ]
     np.testing.assert_array_equal(*judged)
@@ -101,7 +101,7 @@ def test_tables_and_batches_of_pyarrow():
 
 
 def test_a_lazy_frame_says_what_to_call():
-    with pytest.raises(TypeError, match=r"X is a LazyFrame, whose rows are not computed yet: give X\.collect\(\)"):
+    with pytest.raises(TypeError, match=r"X is a LazyFrame, whose rows are not computed yet: pass X\.collect\(\)"):
         StreamingMPF(n_estimators=4).fit(pl.LazyFrame(ROWS))
 
 

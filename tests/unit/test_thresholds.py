@@ -1,76 +1,81 @@
-"""Lines on scores: the automatic one, and those that mean a rate of false alarms or of false discoveries."""
+"""Thresholds on scores: the automatic one, and those that mean a rate of false alarms or of false discoveries."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyaforest.decision.calibration import RunningCalibration
 from polyaforest.decision.thresholds import (
     AUTO_RATE,
-    AUTO_SHARE,
-    RunningCalibration,
-    auto_threshold,
+    ThresholdPolicy,
     benjamini_hochberg,
     conformal_p_values,
-    conformal_threshold,
-    end_of_tail,
     least_calibration,
+    raised,
+    refuse_too_few,
+    tail_threshold,
 )
 
-BULK = -np.random.default_rng(0).exponential(size=4000)
+BULK = np.sort(-np.random.default_rng(0).exponential(size=4000))
+AUTO = ThresholdPolicy()
 
 
-@pytest.mark.parametrize("rate", [0.001, 0.01, 0.1])
-def test_an_exponential_tail_ends_where_it_holds_the_rate(rate):
+def p_values_then_learn(calibration, scores, arrivals):
+    return calibration.judge_then_learn(scores, arrivals, AUTO).p_values
+
+
+def test_an_exponential_tail_ends_where_it_holds_the_rate():
     # quantiles of Exp(1), so that only the rule is judged and not a sample
     scores = np.log(np.arange(0.5, 10_000) / 10_000)
-    assert (scores < end_of_tail(scores, rate)).mean() == pytest.approx(rate, rel=0.01)
+    assert (scores < tail_threshold(scores)).mean() == pytest.approx(AUTO_RATE, rel=0.01)
 
 
 @pytest.mark.parametrize(("shift", "scale"), [(0, 1), (-7, 1), (3, 20), (100, 1e-6)])
-def test_the_line_moves_with_the_scores(shift, scale):
-    assert auto_threshold(shift + scale * BULK) == pytest.approx(shift + scale * auto_threshold(BULK), rel=1e-9)
+def test_the_threshold_moves_with_the_scores(shift, scale):
+    assert tail_threshold(shift + scale * BULK) == pytest.approx(shift + scale * tail_threshold(BULK), rel=1e-9)
 
 
-def test_a_light_tail_still_gives_up_its_lowest_hundredth():
-    scores = np.linspace(0, 1, 1001)
-    assert end_of_tail(scores, AUTO_RATE) < 0
-    assert auto_threshold(scores) == pytest.approx(AUTO_SHARE)
+def test_a_light_tail_flags_nothing():
+    assert tail_threshold(np.linspace(0, 1, 1001)) < 0
 
 
-def test_rows_far_below_the_bulk_are_flagged_however_many_they_are():
-    far = np.full(400, -50.0)
-    line = auto_threshold(np.concatenate([BULK, far]))
-    assert line > -50
-    assert np.mean(line > BULK) < 2 * AUTO_SHARE
+def test_a_burst_does_not_hide_itself():
+    threshold = tail_threshold(np.sort([*BULK, *np.full(400, -50.0)]))
+    assert threshold > -50
+    assert np.mean(threshold > BULK) < 0.01
 
 
-def test_a_few_anomalies_hardly_move_the_line_of_the_tail():
-    with_anomalies = np.concatenate([BULK, np.full(40, -1e6)])
-    assert end_of_tail(with_anomalies, AUTO_RATE) == pytest.approx(end_of_tail(BULK, AUTO_RATE), rel=0.05)
+def test_a_few_anomalies_hardly_move_the_threshold():
+    assert tail_threshold(np.sort([*BULK, *np.full(40, -1e6)])) == pytest.approx(tail_threshold(BULK), rel=0.06)
 
 
-def test_scores_that_are_all_equal_flag_no_row():
-    scores = np.full(50, -2.5)
-    assert not (scores < auto_threshold(scores)).any()
+def test_scores_that_are_all_equal_flag_no_row_but_lower_ones():
+    assert tail_threshold(np.full(50, -2.5)) == -2.5
 
 
-def test_ties_down_to_the_quartile_leave_room_for_a_tail():
-    scores = np.concatenate([np.zeros(90), np.linspace(-2, -0.1, 9), [-100.0]])
-    line = auto_threshold(scores)
-    assert -100 < line < 0
+def test_ties_down_to_the_lowest_eighth_leave_room_for_a_tail():
+    scores = np.sort(np.concatenate([np.zeros(90), np.linspace(-2, -0.1, 9), [-100.0]]))
+    assert -100 < tail_threshold(scores) < -1
 
 
-def test_one_score_is_not_below_its_own_line():
-    assert auto_threshold(np.array([-3.0])) <= -3.0
+def test_fewer_than_eight_scores_flag_nothing():
+    assert tail_threshold([-9.0] + [-1.0] * 6) == -np.inf
+    assert tail_threshold([-9.0] + [-1.0] * 7) > -np.inf
 
 
-def test_scores_of_minus_infinity_do_not_spoil_the_line():
-    scores = np.concatenate([BULK, [-np.inf]])
-    assert auto_threshold(scores) == pytest.approx(auto_threshold(BULK), rel=0.01)
-    mostly = np.concatenate([BULK[:10], np.full(90, -np.inf)])
-    assert np.isfinite(auto_threshold(mostly))
-    assert auto_threshold(np.full(5, -np.inf)) == -np.inf
+def test_scores_of_minus_infinity_do_not_spoil_the_threshold():
+    assert tail_threshold([-np.inf, *BULK]) == pytest.approx(tail_threshold(BULK), rel=0.01)
+    assert tail_threshold([-np.inf] * 90 + BULK[:10].tolist()) == -np.inf
+    assert tail_threshold([-np.inf] * 9) == -np.inf
+
+
+@given(st.lists(st.integers(-9, 0).map(float), min_size=1, max_size=60), st.sampled_from([0.05, 0.25, 0.5]))
+def test_contamination_is_the_share_of_scores_below_the_threshold(values, share):
+    scores = np.sort(values)
+    threshold = ThresholdPolicy(contamination=share).threshold(scores.tolist())
+    assert (scores < threshold).sum() <= int(share * (len(scores) - 1)) + 1
+    assert (scores <= threshold + 1e-6).sum() >= int(share * (len(scores) - 1))
 
 
 # ---- p-values ------------------------------------------------------------------------------------------------------
@@ -82,7 +87,7 @@ rates = st.sampled_from([0.01, 0.05, 0.1, 1 / 7, 0.3, 1 / 3, 0.5, 0.9]) | st.flo
 
 
 def plain_p_value(score, calibration):
-    return (1 + sum(other <= score for other in calibration)) / (len(calibration) + 1)
+    return (1 + sum(other <= raised(np.array(score)) for other in calibration)) / (len(calibration) + 1)
 
 
 @given(some_scores, st.lists(scores, max_size=30).map(np.array))
@@ -118,20 +123,27 @@ def test_the_least_rate_of_all_has_an_answer():
 
 
 @given(some_scores, some_scores, rates)
-def test_below_the_line_is_where_p_values_are_small(new, calibration, alpha):
+def test_below_the_threshold_is_where_p_values_are_small(new, calibration, alpha):
+    threshold = ThresholdPolicy(false_alarm_rate=alpha).threshold(np.sort(calibration).tolist())
     if len(calibration) < least_calibration(alpha):
-        with pytest.raises(ValueError, match=f"at least {least_calibration(alpha)} scores"):
-            conformal_threshold(calibration, alpha)
+        assert threshold == -np.inf
+        with pytest.raises(ValueError, match=f"at least {least_calibration(alpha):,} calibration scores"):
+            refuse_too_few(len(calibration), alpha, "give more")
         return
-    line = conformal_threshold(calibration, alpha)
-    for asked in (new, calibration):  # its own scores lie on the line, or tie with it
-        assert ((asked < line) == (conformal_p_values(asked, calibration) <= alpha)).all()
+    with np.errstate(invalid="ignore"):
+        gaps = np.abs(np.subtract.outer(np.append(new, calibration), calibration))
+    if (np.isfinite(gaps) & (gaps > 0) & (gaps < 1e-7)).any():
+        return  # closer than rounding errors may be
+    for asked in (new, calibration):  # its own scores are on the threshold, or tie with it
+        assert ((asked < threshold) == (conformal_p_values(asked, calibration) <= alpha)).all()
 
 
 def test_too_few_scores_are_refused_with_the_number_needed():
-    with pytest.raises(ValueError, match=r"rate of 0\.001 needs at least 999 scores to calibrate with; there are 500"):
-        conformal_threshold(np.arange(500.0), 0.001)
-    assert conformal_threshold(np.arange(999.0), 0.001) == 0.0
+    with pytest.raises(ValueError, match=r"rate of 0\.001 needs at least 999 calibration scores; there are 500: hold"):
+        refuse_too_few(500, 0.001, "hold more")
+    refuse_too_few(999, 0.001, "hold more")
+    rate = ThresholdPolicy(false_alarm_rate=0.001)
+    assert rate.threshold(np.arange(999.0).tolist()) == pytest.approx(0.0, abs=1e-8)
 
 
 # ---- false discoveries ---------------------------------------------------------------------------------------------
@@ -173,7 +185,7 @@ def test_a_running_calibration_is_the_last_scores_in_any_chunks(new, n, cuts, fo
     calibration, held, expected = RunningCalibration(n), [], []
     p_values = []
     for chunk in np.split(np.arange(len(new)), sorted(cut for cut in cuts if cut <= len(new))):
-        p_values += calibration.p_values_then_learn(new[chunk], 3 * chunk).tolist()
+        p_values += p_values_then_learn(calibration, new[chunk], 3 * chunk).tolist()
         for i in chunk:
             expected.append(plain_p_value(new[i], [score for _, score in held]))
             held = [*held, (3 * i, new[i])][-n:]
@@ -183,14 +195,16 @@ def test_a_running_calibration_is_the_last_scores_in_any_chunks(new, n, cuts, fo
         assert calibration.scores.tolist() == [score for _, score in held]
         assert calibration.ascending.tolist() == sorted(score for _, score in held)
     assert p_values == expected
-    assert calibration.p_values(new).tolist() == [plain_p_value(s, [score for _, score in held]) for s in new]
+    assert calibration.judge(new, AUTO).p_values.tolist() == [
+        plain_p_value(s, [score for _, score in held]) for s in new
+    ]
 
 
 def test_one_by_one_is_all_at_once():
     values = np.random.default_rng(0).normal(size=200).round(1)
     whole, single = RunningCalibration(30), RunningCalibration(30)
-    at_once = whole.p_values_then_learn(values, np.arange(200))
-    one_by_one = [single.p_values_then_learn(values[i : i + 1], np.array([i]))[0] for i in range(200)]
+    at_once = p_values_then_learn(whole, values, np.arange(200))
+    one_by_one = [p_values_then_learn(single, values[i : i + 1], np.array([i]))[0] for i in range(200)]
     assert at_once.tolist() == one_by_one
     assert (whole.scores == single.scores).all()
     assert len(whole) == 30
@@ -199,20 +213,20 @@ def test_one_by_one_is_all_at_once():
 def test_a_running_calibration_goes_on_from_its_state():
     values = np.random.default_rng(1).normal(size=100)
     whole = RunningCalibration(20)
-    whole.p_values_then_learn(values[:60], np.arange(60))
+    p_values_then_learn(whole, values[:60], np.arange(60))
     whole.forget([55, 3])  # arrival 3 has left long ago
     assert len(whole) == 19
-    again = RunningCalibration.of_state(20, whole.arrivals, whole.scores)
+    again = RunningCalibration.of_state(20, whole.arrivals, whole.scores, is_seeded=False)
     assert whole.arrivals.dtype == np.int64
     assert whole.scores.dtype == np.float64
     rest = np.arange(60, 100)
-    assert (whole.p_values_then_learn(values[60:], rest) == again.p_values_then_learn(values[60:], rest)).all()
+    assert (p_values_then_learn(whole, values[60:], rest) == p_values_then_learn(again, values[60:], rest)).all()
 
 
 def test_an_empty_calibration_has_a_state_too():
-    calibration = RunningCalibration.of_state(5, np.empty(0, np.int64), np.empty(0))
-    assert calibration.p_values(np.array([0.0])).tolist() == [1.0]
-    assert calibration.p_values_then_learn(np.empty(0), np.empty(0, np.int64)).shape == (0,)
+    calibration = RunningCalibration.of_state(5, np.empty(0, np.int64), np.empty(0), is_seeded=False)
+    assert calibration.judge(np.array([0.0]), AUTO).p_values.tolist() == [1.0]
+    assert p_values_then_learn(calibration, np.empty(0), np.empty(0, np.int64)).shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -226,16 +240,42 @@ def test_an_empty_calibration_has_a_state_too():
 )
 def test_bad_scores_change_nothing(values, arrivals, message):
     calibration = RunningCalibration(3)
-    calibration.p_values_then_learn(np.array([0.5]), np.array([4]))
+    p_values_then_learn(calibration, np.array([0.5]), np.array([4]))
     with pytest.raises(ValueError, match=message):
-        calibration.p_values_then_learn(np.array(values), np.array(arrivals))
+        p_values_then_learn(calibration, np.array(values), np.array(arrivals))
     assert calibration.arrivals.tolist() == [4]
 
 
 def test_a_state_that_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="3 scores to calibrate with, more than 2"):
-        RunningCalibration.of_state(2, np.arange(3), np.zeros(3))
+    with pytest.raises(ValueError, match="3 calibration scores, more than 2"):
+        RunningCalibration.of_state(2, np.arange(3), np.zeros(3), is_seeded=False)
     with pytest.raises(ValueError, match="arrivals must rise"):
-        RunningCalibration.of_state(3, np.array([2, 1]), np.zeros(2))
+        RunningCalibration.of_state(3, np.array([2, 1]), np.zeros(2), is_seeded=False)
     with pytest.raises(ValueError, match="at least one score"):
         RunningCalibration(0)
+
+
+# ---- young and seeded calibrations ----------------------------------------------------------------------------------
+
+
+def test_a_young_calibration_flags_nothing_before_the_hundredth_score():
+    calibration = RunningCalibration(1000)
+    scores = np.append(np.linspace(-3, -2, 99), [-50.0, -2.5, -50.0])
+    detected = calibration.judge_then_learn(scores, np.arange(102), AUTO)
+    assert np.flatnonzero(detected.is_anomaly).tolist() == [101]
+
+
+def test_the_first_hundred_scores_leave_after_the_two_hundredth_unless_seeded():
+    young, seeded = RunningCalibration(1000), RunningCalibration(1000)
+    seeded.seed(np.linspace(-3, -2, 150), np.arange(150))
+    young.judge_then_learn(np.linspace(-3, -2, 150), np.arange(150), AUTO)
+    for calibration, first in ((young, 100), (seeded, 0)):
+        calibration.judge_then_learn(np.linspace(-3, -2, 60), np.arange(150, 210), AUTO)
+        assert calibration.arrivals[0] == first
+
+
+def test_a_seeded_calibration_flags_at_once_and_keeps_the_newest_scores():
+    calibration = RunningCalibration(20)
+    calibration.seed(np.linspace(-3, -2, 50), np.arange(50))
+    assert calibration.arrivals.tolist() == [*range(30, 50)]
+    assert calibration.judge(np.array([-50.0, -2.5]), AUTO).is_anomaly.tolist() == [True, False]

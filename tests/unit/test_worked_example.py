@@ -9,7 +9,7 @@ import pytest
 from reference import naive
 
 from polyaforest.core.arrays import NONE, Forest, LeafKind, Prior
-from polyaforest.forest import engine
+from polyaforest.forest import posterior
 from polyaforest.forest.integrity import check_forest
 
 POINTS = [
@@ -69,7 +69,7 @@ def forest():
 
 @pytest.fixture
 def known(forest):
-    return engine.posterior(forest, Prior(GAMMA, is_open=False), n_jobs=None)
+    return posterior.posterior(forest, Prior(GAMMA, is_open=False), n_jobs=None)
 
 
 @pytest.fixture
@@ -112,14 +112,14 @@ def test_masses_and_volumes_of_the_five_leaves_add_up_to_the_world():
 
 
 def test_kernel_puts_probes_in_the_leaves_of_the_example(forest, known):
-    nodes, kinds = engine.leaf_kinds(forest, known, PROBES, None)
+    nodes, kinds = posterior.leaf_kinds(forest, known, PROBES, None)
     assert nodes[:, 0].tolist() == [leaf[1] for leaf in LEAVES]
     assert kinds[:, 0].tolist() == [leaf[2] for leaf in LEAVES]
 
 
 def test_kernel_gives_the_masses_and_densities_of_the_example(forest, known):
-    masses = engine.leaf_values(forest, engine.mass_table(known), PROBES, np.transpose, None)
-    densities = np.exp(engine.leaf_values(forest, engine.log_density_table(known), PROBES, np.transpose, None))
+    masses = posterior.leaf_values(forest, posterior.mass_table(known), PROBES, np.transpose, None)
+    densities = np.exp(posterior.leaf_values(forest, posterior.log_density_table(known), PROBES, np.transpose, None))
     assert masses[:, 0] == pytest.approx([float(mass) for *_, mass, _ in LEAVES], rel=1e-14)
     assert densities[:, 0] == pytest.approx([float(mass / volume) for *_, mass, volume in LEAVES], rel=1e-14)
 
@@ -144,14 +144,14 @@ def test_reference_puts_probes_in_the_leaves_of_the_example(tree):
 
 def test_a_frozen_domain_holds_nothing_beyond_it(forest, known):
     beyond = np.array([[1.5, 0.5], [-0.1, -0.1]])
-    _, kinds = engine.leaf_kinds(forest, known, beyond, None)
-    masses = engine.leaf_values(forest, engine.mass_table(known), beyond, np.transpose, None)
+    _, kinds = posterior.leaf_kinds(forest, known, beyond, None)
+    masses = posterior.leaf_values(forest, posterior.mass_table(known), beyond, np.transpose, None)
     assert (kinds == LeafKind.OUTSIDE).all()
     assert (masses == 0).all()
 
 
 def test_a_domain_equal_to_the_box_changes_nothing(forest, known):
     framed = forest._replace(domain=np.array([[0.0, 0.0], [1.0, 1.0]]))
-    again = engine.posterior(framed, Prior(GAMMA, is_open=False), n_jobs=None)
+    again = posterior.posterior(framed, Prior(GAMMA, is_open=False), n_jobs=None)
     for name in known._fields:
         np.testing.assert_array_equal(getattr(again, name), getattr(known, name), name)

@@ -8,11 +8,12 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+from forests import made
 from numpy.lib import format as npy
 
 from polyaforest import StreamingMPF
+from polyaforest.core import parallel
 from polyaforest.core.rng import seed_states, seeds_of_stream
-from polyaforest.forest import engine
 from polyaforest.persistence import modelfile
 
 ROWS = np.random.default_rng(11).normal(size=(40, 3))
@@ -30,13 +31,13 @@ def saved(forest: StreamingMPF) -> bytes:
 )
 def test_trees_grown_in_one_call_are_those_grown_one_by_one(monkeypatch, parameters):
     def grown() -> bytes:
-        forest = StreamingMPF(**{"n_estimators": 6, "window": 16, "random_state": 3, **parameters})
+        forest = made(StreamingMPF, **{"n_estimators": 6, "window": 16, "random_state": 3, **parameters})
         for row in ROWS:
-            forest.judge_then_learn(row[None])
+            forest.detect_then_learn(row[None])
         return saved(forest)
 
     together = grown()
-    monkeypatch.setattr(engine, "_WORTH_A_THREAD", 0)
+    monkeypatch.setattr(parallel, "_LEAST_WORK", 0)
     assert grown() == together
 
 
@@ -80,7 +81,7 @@ def as_zipfile_writes(header: bytes, stored: dict[str, np.ndarray]) -> bytes:
 def test_archives_are_those_that_zipfile_writes(monkeypatch, largest):
     """Also beyond 2 GB, here told by another limit."""
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", largest)
-    monkeypatch.setattr(modelfile, "_LARGEST_TOLD", largest)
+    monkeypatch.setattr(modelfile, "_LARGEST_DIRECT", largest)
     arrays = {
         "a": np.arange(6.0).reshape(2, 3),
         "b/none": np.empty((0, 4), np.int32),

@@ -1,4 +1,4 @@
-"""The detectors in other libraries' words: `polyaforest.adapters.river` and `polyaforest.adapters.pyod`.
+"""Detectors with the interfaces of other libraries: `polyaforest.adapters.river` and `polyaforest.adapters.pyod`.
 
-Each needs its library, which comes with the extra of the same name; importing this package needs neither.
+Each requires the extra of the same name; importing this package requires neither.
 """

@@ -1,4 +1,4 @@
-"""What the adapters share: which way scores point elsewhere, and what to say when the other library is missing."""
+"""Sign of scores and import errors, common to all adapters."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from polyaforest.core.arrays import Array
 
 
 def anomaly_scores(scores: Array) -> Array:
-    """Scores the way round that river and PyOD want them, higher for anomalies: the one place that turns the sign."""
-    return 0.0 - scores  # not -scores, which makes -0.0 of 0.0
+    """Return scores as in river and PyOD, higher for anomalies."""
+    return 0.0 - scores  # not -scores, which turns 0.0 into -0.0
 
 
 @contextmanager
 def extra(library: str) -> Iterator[None]:
-    """Say how to install `library` if the block finds that it is missing; anything else it lacks is its own affair."""
+    """Say how to install `library` if importing it in the block fails; other import errors pass through."""
     try:
         yield
     except ModuleNotFoundError as problem:

@@ -1,7 +1,8 @@
-"""Both detectors as PyOD has them: `decision_function` higher for anomalies, `labels_`, `threshold_`, probabilities."""
+"""Both detectors with PyOD's interface: `decision_function` higher for anomalies, `labels_`, `threshold_`."""
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,35 +14,39 @@ from polyaforest.core.arrays import Array
 from polyaforest.core.locks import Guarded
 
 with extra("pyod"):
-    import pyod  # noqa: F401 -- by itself first, so that the error names it if it is missing
+    import pyod  # noqa: F401 -- first, so that the error names it if it is missing
     from pyod.models.base import BaseDetector
 
 __all__ = ["BatchMPF", "StreamingMPF"]
 
 
 class _Detector(Guarded, BaseDetector):
-    """What both have in common: all parameters but `contamination` are the wrapped detector's."""
+    """Common base; the parameters are those of the wrapped detector, except for a thresholder as `contamination`."""
 
     _wrapped: ClassVar[type[estimators.StreamingMPF | estimators.BatchMPF]]
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Fit on the rows of `X`, score them and place the threshold; `y` is ignored, with PyOD's warning.
+        """Fit on the rows of `X`, score them and set the threshold; `y` is ignored with PyOD's warning.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
         """
-        parameters = {name: value for name, value in self.get_params(deep=False).items() if name != "contamination"}
+        is_share = isinstance(self.contamination, Real)
+        parameters = self.get_params(deep=False) | ({} if is_share else {"contamination": "auto"})
         detector = self._wrapped(**parameters).fit(X)
         scores = anomaly_scores(detector.score_samples(X))
         with self._lock.turn(), self._anew() as draft:
             draft._set_n_classes(y)
             draft.detector_, draft.decision_scores_ = detector, scores
             draft._process_decision_scores()
+            if is_share:  # the detector's own threshold, so that it and PyOD flag the same rows
+                draft.threshold_ = float(anomaly_scores(np.array(detector.offset_)))
+                draft.labels_ = (scores > draft.threshold_).astype(int)
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """How anomalous each row is: higher is more anomalous, minus ``detector_.score_samples(X)``.
+        """Return the anomaly score of each row, ``-detector_.score_samples(X)``: higher is more anomalous.
 
         Parameters
         ----------
@@ -63,19 +68,19 @@ class StreamingMPF(_Detector):
     Parameters
     ----------
     contamination : float in (0, 0.5], default=0.1
-        Share of the fitted rows to flag; or a thresholder of PyThresh.
-    n_estimators, max_samples, max_depth, prior_strength, lifetime, feature_weights, score, domain, missing,
-    random_state, n_jobs
+        Share of rows to flag, estimated from the points held, or a PyThresh thresholder.
+    n_estimators, max_samples, window, tree, score_type, missing, random_state, n_jobs
         As for `polyaforest.StreamingMPF`.
 
     Attributes
     ----------
     detector_ : polyaforest.StreamingMPF
-        The fitted forest, for all that PyOD has no word for, such as ``mass``. Its own threshold is the automatic one.
+        The fitted forest, for methods beyond PyOD's interface, such as ``mass``. It flags the same rows, unless a
+        thresholder was given.
     decision_scores_ : ndarray of shape (n_rows,)
         ``decision_function`` of the fitted rows.
     threshold_ : float
-        Rows that score above it are anomalies.
+        Rows with scores above it are anomalies.
     labels_ : ndarray of int, shape (n_rows,)
         1 for the anomalies among the fitted rows, 0 for the others.
 
@@ -99,12 +104,9 @@ class StreamingMPF(_Detector):
         *,
         n_estimators: int = 100,
         max_samples: int | float | str | None = "auto",
-        max_depth: int | None = None,
-        prior_strength: float = 0.001,
-        lifetime: float = np.inf,
-        feature_weights: Any = "auto",
-        score: str = "typicality",
-        domain: Any = None,
+        window: Any = "auto",
+        tree: estimators.Tree | None = None,
+        score_type: str | estimators.EpsilonPhi = "typicality",
         missing: str = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -112,12 +114,9 @@ class StreamingMPF(_Detector):
         super().__init__(contamination=contamination)
         self.n_estimators = n_estimators
         self.max_samples = max_samples
-        self.max_depth = max_depth
-        self.prior_strength = prior_strength
-        self.lifetime = lifetime
-        self.feature_weights = feature_weights
-        self.score = score
-        self.domain = domain
+        self.window = window
+        self.tree = tree
+        self.score_type = score_type
         self.missing = missing
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -131,14 +130,14 @@ class BatchMPF(_Detector):
     Parameters
     ----------
     contamination : float in (0, 0.5], default=0.1
-        Share of the fitted rows to flag; or a thresholder of PyThresh.
-    n_estimators, max_depth, prior_strength, lifetime, feature_weights, score, domain, missing, random_state, n_jobs
+        Share of rows to flag, or a PyThresh thresholder.
+    n_estimators, tree, score_type, missing, random_state, n_jobs
         As for `polyaforest.BatchMPF`.
 
     Attributes
     ----------
     detector_ : polyaforest.BatchMPF
-        The fitted forest, for all that PyOD has no word for, such as ``mass``. Its own threshold is the automatic one.
+        The fitted forest.
     decision_scores_, threshold_, labels_
         As for `StreamingMPF`.
     """
@@ -150,24 +149,16 @@ class BatchMPF(_Detector):
         contamination: Any = 0.1,
         *,
         n_estimators: int = 100,
-        max_depth: int | None = 10,
-        prior_strength: float = 0.001,
-        lifetime: float = np.inf,
-        feature_weights: Any = "auto",
-        score: str = "log_mass",
-        domain: Any = None,
+        tree: estimators.Tree | None = None,
+        score_type: str | estimators.EpsilonPhi = "log_mass",
         missing: str = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
         super().__init__(contamination=contamination)
         self.n_estimators = n_estimators
-        self.max_depth = max_depth
-        self.prior_strength = prior_strength
-        self.lifetime = lifetime
-        self.feature_weights = feature_weights
-        self.score = score
-        self.domain = domain
+        self.tree = tree
+        self.score_type = score_type
         self.missing = missing
         self.random_state = random_state
         self.n_jobs = n_jobs

@@ -1,10 +1,9 @@
-"""The streaming detector as river has it: `learn_one` and `score_one`, over dicts whose features may come and go."""
+"""The streaming detector with river's interface: `learn_one` and `score_one` on dicts with varying features."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterator, Mapping
-from contextlib import contextmanager
 from numbers import Real
 from typing import Any, TypeAlias
 
@@ -13,8 +12,10 @@ import numpy as np
 from polyaforest import estimators
 from polyaforest.adapters._shared import anomaly_scores, extra
 from polyaforest.core.arrays import Array
-from polyaforest.core.locks import Guarded, uninterrupted
+from polyaforest.core.locks import Guarded
+from polyaforest.core.score import EpsilonPhi
 from polyaforest.core.validation import LARGEST, read_stamps
+from polyaforest.estimators import Tree
 from polyaforest.retention import Reservoir, Window
 
 with extra("river"):
@@ -28,47 +29,44 @@ with extra("river"):
 __all__ = ["StreamingMPF"]
 
 Observation: TypeAlias = Mapping[Hashable, Any]
-_ROWS_AT_ONCE = 4096  # rows of a frame that are learned while nothing else may be done
-_SETTLED = 256  # observations after which the scale of a feature is known, as in a stream that begins
+_ROWS_AT_ONCE = 4096  # rows of a frame learned per lock and per check for Ctrl-C
+_SETTLED = 256  # observations after which the scale of a new feature is known
 
 
 class StreamingMPF(Guarded, AnomalyDetector):
     """Streaming Mondrian Pólya forest, for river. Scores are higher for anomalies.
 
-    They lie between 0 and 1, as river's metrics and filters like them: s / (1 + s) for a surprise of s nats, which is
-    minus the log probability that `polyaforest.StreamingMPF` gives as its score. So 0.5 is a surprise of 1 nat, 0.8 of
-    4 and 0.9 of 9, and however odd two observations are, the odder one scores higher. With ``score="mass"`` the score
-    is 1 - mass. Until `grace_period` observations have been learned it is 0.
+    They lie between 0 and 1, as river's metrics and filters expect: s / (1 + s) for a surprise of s nats, the negative
+    log probability that `polyaforest.StreamingMPF` returns as its score. So 0.5 is a surprise of 1 nat, 0.8 of 4 and
+    0.9 of 9, without saturation. With ``score_type="mass"`` the score is 1 - mass. Until `grace_period` observations
+    have been learned it is 0. Scores above `threshold` are those of anomalies.
 
-    **Features come and go.** The order of features never matters. What is None or NaN counts as not there.
+    **Varying features.** The order of features does not matter. None and NaN count as missing.
 
-    - A known feature that is missing is filled in from the point held that is most like the observation in the
-      features it has; or with the number given as `missing`.
-    - A new feature is left out of the score, there being nothing to compare it with. When learned, it becomes one more
-      column. The points held get its first value, or `missing`, and the trees are grown anew: then, and after 1, 2, 4,
-      ..., 256 more observations, while its scale is being learned.
-    - A feature that stays away keeps its column.
-    - A forest with ``window=None`` keeps no points after its first 256 observations: from then on it fills in what it
-      learned last, and leaves new features out.
+    - A missing known feature is imputed from the stored point that is nearest in the other features, or with `missing`.
+    - A new feature is ignored in scores. When learned, it becomes a new column: the stored points get its first value,
+      or `missing`, and the trees are rebuilt, then and after 1, 2, 4, ..., 256 more observations, while its scale is
+      being learned.
+    - A feature that no longer occurs keeps its column.
+    - A forest with ``window=None`` stores no points after its first 256 observations: from then on it imputes the last
+      observation learned, and ignores new features.
 
     Parameters
     ----------
     n_estimators : int, default=100
         Number of trees.
     window : int, Window, Reservoir or None, default=256
-        What the forest holds: the last so many observations, or what the policy says. None keeps no points but a
-        summary of all, and needs `max_depth`.
-    max_depth, prior_strength, lifetime, score, n_jobs
+        Observations to keep: the last `window`, or as the policy says. None keeps only a summary of all observations,
+        and requires a limited depth.
+    tree : Tree, optional
+        As for `polyaforest.StreamingMPF`, but for feature weights and a domain by column: columns come and go.
+    score_type, contamination, false_alarm_rate, n_jobs
         As for `polyaforest.StreamingMPF`.
-    feature_weights : "auto" or None, default="auto"
-        "auto" weighs features by their spread, so no scaler is needed. None cuts plain lengths, as the paper does.
-    domain : None or "data", default=None
-        "data" leaves no room beyond the data, as in the paper.
     grace_period : int, default=64
-        Observations to learn before any is scored, since all is odd to a forest that knows little. Filters that learn
-        what scores are usual, as `QuantileFilter` does, take long to get over such a beginning.
+        Observations to learn before scoring. Scores of an untrained forest are high, which filters that adapt to the
+        scores, such as `QuantileFilter`, would take long to recover from.
     missing : float or None, default=None
-        The value of features that are not there; 0 suits sparse observations, such as counts of words.
+        Value of missing features; 0 suits sparse observations, such as word counts.
     seed : int or None, default=None
 
     Examples
@@ -78,12 +76,12 @@ class StreamingMPF(Guarded, AnomalyDetector):
     >>> rng, model = random.Random(0), StreamingMPF(seed=0)
     >>> for _ in range(500):
     ...     model.learn_one({"load": rng.gauss(0.4, 0.05), "heat": rng.gauss(20, 2)})
-    >>> round(model.score_one({"load": 0.42, "heat": 21}), 1)
-    0.6
-    >>> round(model.score_one({"load": 0.95, "heat": 21}), 1)
-    0.9
-    >>> round(model.score_one({"heat": 21}), 1)
-    0.6
+    >>> round(model.score_one({"load": 0.42, "heat": 21}), 2)
+    0.74
+    >>> round(model.score_one({"load": 0.95, "heat": 21}), 2)
+    0.97
+    >>> round(model.score_one({"heat": 21}), 2)
+    0.71
     """
 
     def __init__(
@@ -91,31 +89,27 @@ class StreamingMPF(Guarded, AnomalyDetector):
         *,
         n_estimators: int = 100,
         window: int | Window | Reservoir | None = 256,
-        max_depth: int | None = None,
-        prior_strength: float = 0.001,
-        lifetime: float = math.inf,
-        feature_weights: str | None = "auto",
-        score: str = "typicality",
-        domain: str | None = None,
+        tree: Tree | None = None,
+        score_type: str | EpsilonPhi = "typicality",
+        contamination: str | float = "auto",
+        false_alarm_rate: float | None = None,
         grace_period: int = 64,
         missing: float | None = None,
         seed: int | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        if not (feature_weights is None or isinstance(feature_weights, str)):
-            raise ValueError(f'feature_weights must be "auto" or None for river; got {feature_weights!r}')
-        if not (domain is None or isinstance(domain, str)):
-            raise ValueError(f'domain must be None or "data" for river; got {domain!r}')
+        if tree is not None and np.ndim(tree.feature_weights):
+            raise ValueError(f'feature_weights must be "auto" or None for river; got {tree.feature_weights!r}')
+        if tree is not None and np.ndim(tree.domain):
+            raise ValueError(f'domain must be None or "data" for river; got {tree.domain!r}')
         if not (missing is None or (isinstance(missing, Real) and abs(missing) <= LARGEST)):
             raise ValueError(f"missing must be None or a finite number; got {missing!r}")
         self.n_estimators = n_estimators
         self.window = window
-        self.max_depth = max_depth
-        self.prior_strength = prior_strength
-        self.lifetime = lifetime
-        self.feature_weights = feature_weights
-        self.score = score
-        self.domain = domain
+        self.tree = tree
+        self.score_type = score_type
+        self.contamination = contamination
+        self.false_alarm_rate = false_alarm_rate
         self.grace_period = grace_period
         self.missing = missing
         self.seed = seed
@@ -123,29 +117,37 @@ class StreamingMPF(Guarded, AnomalyDetector):
         self._columns: dict[Hashable, int] = {}
         self._forest: estimators.StreamingMPF | None = None
         self._n_learned = 0
-        self._latest = np.empty(0)  # the row learned last
-        self._n_since_new: int | None = None  # observations since the latest new feature, None once it has settled
+        self._latest = np.empty(0)  # the last row learned
+        self._n_since_new: int | None = None  # observations since the last new feature, None once its scale is known
 
     @property
     def forest(self) -> estimators.StreamingMPF | None:
-        """The forest itself, for all that river has no word for; None before anything has been learned."""
+        """The underlying forest; None before the first observation."""
         return self._forest
+
+    @property
+    def threshold(self) -> float:
+        """The score above which observations are anomalies, as by `forest`; 1 in the grace period."""
+        with self._frozen():
+            if self._forest is None or self._n_learned < self.grace_period:
+                return 1.0
+            return self._bounded(np.array([self._forest.offset_]))
 
     @property
     def features(self) -> list[Hashable]:
         """The features known so far, in the order of the forest's columns."""
         return list(self._columns)
 
-    # ---- river's words ----------------------------------------------------------------------------------------------
+    # ---- river's interface -----------------------------------------------------------------------------------------
 
     def learn_one(self, x: Observation, t: Any = None) -> None:
-        """Learn an observation, the window letting old ones go.
+        """Learn an observation; the window may drop old ones.
 
         Parameters
         ----------
         x : dict of numbers
         t : float or datetime, optional
-            When it happened; windows in time need it.
+            Time of the observation, required by time-based windows.
         """
         with self._changing():
             self._learn(x, t)
@@ -157,15 +159,15 @@ class StreamingMPF(Guarded, AnomalyDetector):
         row = self._plain_row(x)
         if row is None:
             given = _numbers(x)
-            if self._says_nothing(given):
+            if self._is_empty(given):
                 return
-            self._meet_features(self._forest, given, t)
+            self._add_features(self._forest, given, t)
             row = self._row(self._forest, given)
         self._forest.partial_fit(row, times=_times(t))
         self._learned(self._forest, row)
 
     def score_one(self, x: Observation) -> float:
-        """How anomalous an observation is, from 0 to 1: higher is more anomalous.
+        """Return the anomaly score of an observation, from 0 to 1: higher is more anomalous.
 
         Parameters
         ----------
@@ -180,13 +182,13 @@ class StreamingMPF(Guarded, AnomalyDetector):
         row = self._plain_row(x)
         if row is None:
             given = _numbers(x)
-            if self._says_nothing(given):
+            if self._is_empty(given):
                 return 0.0
             row = self._row(self._forest, given)
         return self._bounded(self._forest.score_samples(row))
 
     def score_then_learn_one(self, x: Observation, t: Any = None) -> float:
-        """`score_one`, then `learn_one`, in one walk down the trees.
+        """Score an observation, then learn it, in one traversal of the trees.
 
         Parameters
         ----------
@@ -203,7 +205,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         return score
 
     def learn_many(self, X: Any) -> None:
-        """Learn the rows of a frame one after another, which is faster than `learn_one` on each, and the same.
+        """Learn the rows of a frame in order, like `learn_one` on each, but faster.
 
         Parameters
         ----------
@@ -214,7 +216,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         is_settled = self._n_since_new is None and self._columns.keys() == set(names)
         if self._forest is not None and is_settled and len(table) and np.abs(table).max() <= LARGEST:
             rows = np.ascontiguousarray(table[:, [names.index(name) for name in self._columns]])
-            for start in range(0, len(rows), _ROWS_AT_ONCE):  # Ctrl-C need not wait for all of them
+            for start in range(0, len(rows), _ROWS_AT_ONCE):  # so that Ctrl-C takes effect in between
                 with self._changing():
                     part = rows[start : start + _ROWS_AT_ONCE]
                     self._forest.partial_fit(part)
@@ -230,7 +232,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
     # ---- rows of features -------------------------------------------------------------------------------------------
 
     def _plain_row(self, x: Observation) -> Array | None:
-        """`x` as a row (1, D) if it has the known features, all of them numbers, and no others; else None."""
+        """Return `x` as a row (1, D) if it has exactly the known features, all numbers; else None."""
         if len(x) != len(self._columns):
             return None
         try:
@@ -239,26 +241,26 @@ class StreamingMPF(Guarded, AnomalyDetector):
             return None
         return row if np.abs(row).max() <= LARGEST else None
 
-    def _says_nothing(self, given: Mapping[Hashable, float]) -> bool:
+    def _is_empty(self, given: Mapping[Hashable, float]) -> bool:
         return not given and self.missing is None
 
     def _row(self, forest: estimators.StreamingMPF, given: Mapping[Hashable, float]) -> Array:
-        """A row (1, D) of the known features, those missing filled in."""
+        """Return a row (1, D) of the known features, with missing ones imputed."""
         row = np.array([[given.get(name, math.nan) for name in self._columns]])
         absent = np.isnan(row[0])
         if absent.any():
-            row[0, absent] = self._most_like(forest, row[0])[absent] if self.missing is None else self.missing
+            row[0, absent] = self._nearest(forest, row[0])[absent] if self.missing is None else self.missing
         return row
 
-    def _most_like(self, forest: estimators.StreamingMPF, row: Array) -> Array:
-        """The point held that is nearest to `row` in the features it has, each measured by its mean deviation."""
-        held = forest.points_[::-1] if _keeps_points(forest) else np.empty(0)  # of points as near, the latest
+    def _nearest(self, forest: estimators.StreamingMPF, row: Array) -> Array:
+        """Return the stored point nearest to `row` in its known features, scaled by mean absolute deviation."""
+        held = forest.points_[::-1] if forest.keeps_points_ else np.empty(0)  # latest first, to win ties
         if not len(held):
             return self._latest
         has = ~np.isnan(row)
         points = held[:, has]
         deviation = np.abs(points - points.mean(axis=0)).mean(axis=0)
-        deviation[deviation == 0] = 1.0  # all points are as far along a constant column
+        deviation[deviation == 0] = 1.0  # a constant column does not affect the distance order
         with np.errstate(over="ignore"):
             distances = (np.abs(points - row[has]) / deviation).sum(axis=1)
         nearest: Array = held[np.argmin(distances)]
@@ -266,14 +268,8 @@ class StreamingMPF(Guarded, AnomalyDetector):
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Change the model alone, and as a whole: Ctrl-C waits until that is done."""
-        with uninterrupted(), self._lock.writing():
-            yield
-
     def _begin(self, given: Mapping[Hashable, float], t: Any) -> None:
-        """Learn the first observation, which says what the columns are."""
+        """Learn the first observation, which defines the columns."""
         if not given:
             return
         columns = {name: k for k, name in enumerate(_in_order(given))}
@@ -281,12 +277,10 @@ class StreamingMPF(Guarded, AnomalyDetector):
         forest = estimators.StreamingMPF(
             n_estimators=self.n_estimators,
             window=self.window,
-            max_depth=self.max_depth,
-            prior_strength=self.prior_strength,
-            lifetime=self.lifetime,
-            feature_weights=self.feature_weights,
-            score=self.score,
-            domain=self.domain,
+            tree=self.tree,
+            score_type=self.score_type,
+            contamination=self.contamination,
+            false_alarm_rate=self.false_alarm_rate,
             random_state=self.seed,
             n_jobs=self.n_jobs,
         )
@@ -294,54 +288,40 @@ class StreamingMPF(Guarded, AnomalyDetector):
         self._columns, self._forest = columns, forest
         self._learned(forest, row)
 
-    def _meet_features(self, forest: estimators.StreamingMPF, given: Mapping[Hashable, float], t: Any) -> None:
-        """Make columns of new features, if there are any, and points to grow the trees anew from."""
+    def _add_features(self, forest: estimators.StreamingMPF, given: Mapping[Hashable, float], t: Any) -> None:
+        """Add columns for new features, if any, and rebuild the trees from the stored points."""
         new = _in_order(given.keys() - self._columns.keys())
-        if not new or not _keeps_points(forest):
+        if not new or not forest.keeps_points_:
             return
         read_stamps(_times(t), 1, needed=getattr(self.window, "needs_times", False))  # before anything is changed
         values = np.array([given[name] if self.missing is None else self.missing for name in new])
-        _widen(forest, values)
+        forest.add_features(values)
         for name in new:
             self._columns[name] = len(self._columns)
         self._latest = np.append(self._latest, values)
         self._n_since_new = 0
 
     def _learned(self, forest: estimators.StreamingMPF, rows: Array) -> None:
-        """Keep the latest row, and grow the trees anew after 1, 2, 4, ... observations with a new feature."""
+        """Keep the latest row, and rebuild the trees 1, 2, 4, ... observations after a new feature."""
         self._n_learned += len(rows)
         self._latest = rows[-1]
         if self._n_since_new is None:
             return
         self._n_since_new += 1
-        if self._n_since_new.bit_count() == 1 and _keeps_points(forest):
+        if self._n_since_new.bit_count() == 1 and forest.keeps_points_:
             forest.rebuild()
         if self._n_since_new == _SETTLED:
             self._n_since_new = None
 
     def _bounded(self, scores: Array) -> float:
-        """The score of a single row, between 0 and 1 and higher for anomalies."""
+        """Return the score of a single row, from 0 to 1, higher for anomalies."""
         surprise = float(anomaly_scores(scores)[0])
-        return 1.0 + surprise if self.score == "mass" else 1.0 - 1.0 / (1.0 + max(surprise, 0.0))
-
-
-def _keeps_points(forest: estimators.StreamingMPF) -> bool:
-    stream = forest._stream
-    return stream is not None and stream.keeps_points
-
-
-def _widen(forest: estimators.StreamingMPF, values: Array) -> None:
-    """Add columns in which every point held has the value given, and grow the trees anew."""
-    stream = forest._stream
-    assert stream is not None
-    with forest._writing(stream):
-        stream.widen(values, forest.n_jobs)
-        forest.n_features_in_ += len(values)
-        forest._refresh(stream)
+        is_mass = self.score_type == "mass" or isinstance(self.score_type, EpsilonPhi)
+        return 1.0 + surprise if is_mass else 1.0 - 1.0 / (1.0 + max(surprise, 0.0))
 
 
 def _numbers(x: Observation) -> dict[Hashable, float]:
-    """The features that are there, as numbers."""
+    """Return the features that are not missing, as numbers."""
     given = {}
     for name, value in x.items():
         if value is None:
@@ -351,7 +331,7 @@ def _numbers(x: Observation) -> dict[Hashable, float]:
         except (TypeError, ValueError):
             raise ValueError(
                 f"feature {name!r} is {value!r}, which is not a number: encode it first (preprocessing.OneHotEncoder) "
-                "or leave it out (compose.Discard)"
+                "or discard it (compose.Discard)"
             ) from None
         if abs(number) > LARGEST:
             raise ValueError(f"feature {name!r} is {number:g}, beyond {LARGEST:g}: cap or rescale it first")
@@ -361,10 +341,10 @@ def _numbers(x: Observation) -> dict[Hashable, float]:
 
 
 def _in_order(names: Collection[Hashable]) -> list[Hashable]:
-    """Features in an order that does not depend on the order in which they came."""
+    """Return features in an order that does not depend on their order of appearance."""
     try:
         return sorted(names)  # type: ignore[type-var]
-    except TypeError:  # texts and numbers, perhaps
+    except TypeError:  # mixed types
         return sorted(names, key=repr)
 
 
@@ -373,13 +353,13 @@ def _times(t: Any) -> list[Any] | None:
 
 
 def _table(X: Any, names: Collection[Hashable]) -> Array:
-    """A frame as a matrix of floats, NaN where a value is missing."""
+    """Return a frame as a matrix of floats, NaN where a value is missing."""
     columns = []
     for name in names:
         try:
             columns.append(np.asarray(X[name], np.float64))
         except (TypeError, ValueError) as problem:
             raise ValueError(
-                f"feature {name!r} holds what is not a number: encode it first or leave it out ({problem})"
+                f"feature {name!r} contains a value that is not a number: encode or discard it first ({problem})"
             ) from problem
     return np.column_stack(columns) if columns else np.empty((0, 0))

@@ -1,9 +1,9 @@
-"""The command line. Every command is a module of its own, `_<name>.py` with a `command`, imported when it is run.
+"""The command line. Each command is a module `_<name>.py` with a `command`, imported when it runs.
 
-Data goes to stdout, words and progress to stderr. Exit codes: 0 done, or nothing found; 1 anomalies found with
+Data goes to stdout, messages and progress to stderr. Exit codes: 0 success; 1 anomalies found with
 ``--fail-on-anomaly`` (commands call ``ctx.exit(1)``); 2 wrong usage; 3 bad input (any ``ValueError`` or ``OSError``
-that a command raises), or more of it than the memory holds; 70 a defect of polyaforest; 130 interrupted. A reader of
-stdout that has seen enough, such as ``head``, ends a command quietly and with 0.
+that a command raises), or out of memory; 70 a bug in polyaforest; 130 interrupted. If stdout is closed early, as by
+``head``, a command ends quietly with 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
@@ -21,12 +21,13 @@ from typing import Any, NoReturn
 import click
 
 from polyaforest import __version__
+from polyaforest.cli._imports import quicken
 from polyaforest.cli._screen import guarded
 from polyaforest.core.text import printable, printable_lines
 
 try:
     import resource
-except ImportError:  # where there are no such limits
+except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
 FOUND, USAGE, BAD_INPUT, DEFECT, INTERRUPTED = 1, 2, 3, 70, 130
@@ -35,20 +36,21 @@ TRACEBACK = "POLYAFOREST_TRACEBACK"  # set to 1 to see where an error comes from
 
 _HELP_ONLY = getattr(click.exceptions, "NoArgsIsHelpError", ())  # its message is the whole help; new in click 8.2
 
-# In the order in which people meet them.
+# In the order of the help.
 COMMANDS = {
-    "detect": "Find the anomalies in a file and say why they are.",
-    "watch": "Judge an endless stream, record by record.",
-    "fit": "Learn what is normal in a file and keep it as a model.",
-    "score": "Score the rows of a file by a model.",
-    "explain": "Say in words why a row is as strange as it is.",
+    "detect": "Find anomalies in a file and explain them.",
+    "watch": "Find anomalies in a stream, record by record.",
+    "fit": "Learn what is normal in a file and save it as a model.",
+    "score": "Score the rows of a file with a model.",
+    "explain": "Explain how a model judges a row.",
     "info": "Show what a model file holds.",
-    "merge": "Make one model of several that counted different rows.",
-    "forget": "Take rows out of a model as if it had never seen them.",
+    "merge": "Merge models that counted different rows.",
+    "forget": "Delete rows from a model as if never learned.",
     "demo": "Write an example file and find the anomalies in it.",
     "datasets": "List the public data sets, or export one.",
-    "bench": "Measure how fast this machine is at all of this.",
-    "completion": "Print the script that completes commands in your shell.",
+    "warmup": "Compile for this machine ahead of the first use.",
+    "bench": "Measure speed on this machine.",
+    "completion": "Print the shell completion script.",
 }
 
 
@@ -56,11 +58,11 @@ class LazyGroup(click.Group):
     """A group that knows the names and the short help of its commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the commands, in the order of the help."""
+        """Return the names of the commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now."""
+        """Import and return a command."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(f"{__name__}._{cmd_name}").command
@@ -68,25 +70,25 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands, from what is known without them."""
+        """Write the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that was meant, or the nearest ones in words."""
+        """Return the command; suggest similar ones if there is none of that name."""
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         near = get_close_matches(name, COMMANDS)
         advice = f" Did you mean {' or '.join(near)}?" if near else ""
         if not near and os.path.exists(name):
-            advice = f" To find the anomalies in the file {name}: polyaforest detect {name}"
+            advice = f" To find anomalies in a file: polyaforest detect {name}"
         raise click.UsageError(f"No such command {name!r}.{advice}", ctx)
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Read the program's own options, of which ``--help`` prints."""
+        """Parse the options; ``--help`` prints here."""
         with _while_read():
             return super().make_context(*args, **kwargs)
 
@@ -96,13 +98,13 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
 
 
-_HELP = """Find anomalies in tables, streams and time series, with reasons.
+_HELP = """Find and explain anomalies in tables, streams and time series.
 
-Start with a file that you have:
+Start with a file of your own:
 
   polyaforest detect server-metrics.csv
 
-or with one made up for you: polyaforest demo
+or with an example: polyaforest demo
 """
 
 
@@ -111,17 +113,28 @@ or with one made up for you: polyaforest demo
 )
 @click.version_option(__version__, "-V", "--version", prog_name="polyaforest", message="%(prog)s %(version)s")
 def main() -> None:
-    """The program, of which every command is a part."""
+    """Run the program."""
+
+
+def program() -> NoReturn:
+    """Run the program in a process of its own, and leave at once: to take compiled code apart takes half a second."""
+    try:
+        run()
+    except SystemExit as left:
+        with suppress(OSError, AttributeError):  # stderr was closed
+            sys.stderr.flush()
+        os._exit(left.code if isinstance(left.code, int) else 0)
 
 
 def run(args: Sequence[str] | None = None) -> NoReturn:
-    """The program itself: run the command, tell what went wrong in a sentence, and exit."""
+    """Run the program, report errors in a sentence, and exit."""
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {printable(str(message))}\n"
     _spare_address_space()
+    quicken()
     with guarded():
         code = _outcome(args)
     try:
-        if sys.stdout is not None:  # as it is where the shell has closed it
+        if sys.stdout is not None:  # closed by the shell
             sys.stdout.flush()
     except BrokenPipeError:
         _discard_stdout()
@@ -129,81 +142,79 @@ def run(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def _outcome(args: Sequence[str] | None) -> int:
-    """Run the command and give the exit code, having told what went wrong."""
+    """Run the command, report errors, and return the exit code."""
     try:
         answer = main.main(args, prog_name="polyaforest", standalone_mode=False)
     except click.Abort:
         return INTERRUPTED
     except click.ClickException as problem:
         if not isinstance(problem, _HELP_ONLY):
-            problem.message = printable(problem.message)  # type: ignore[misc]  # it may quote what was given
+            problem.message = printable(problem.message)  # type: ignore[misc]  # it may quote the input
         problem.show()
         return USAGE if isinstance(problem, click.UsageError) else BAD_INPUT
     except Exception as problem:
-        if _is_want_of_memory(problem):
-            return _tell(_memory_in_words(problem), BAD_INPUT)
+        if _is_out_of_memory(problem):
+            return _report(_out_of_memory(problem), BAD_INPUT)
         if _is_the_users(problem):
-            return _tell(_words(problem), BAD_INPUT)
-        where = f"set {TRACEBACK}=1 to see where it comes from, and please report it"
-        return _tell(f"this is a defect of polyaforest ({type(problem).__name__}: {problem}); {where}.", DEFECT)
+            return _report(_message(problem), BAD_INPUT)
+        advice = f"set {TRACEBACK}=1 to see a traceback, and please report it"
+        return _report(f"this is a bug in polyaforest ({type(problem).__name__}: {problem}); {advice}.", DEFECT)
     return answer if isinstance(answer, int) else 0
 
 
 def _is_the_users(problem: Exception) -> bool:
-    """Whether an error is about what was given or installed, and not about polyaforest."""
+    """Return whether an error is about the input or the installation, not a bug."""
     if isinstance(problem, ImportError):
         return not (problem.name or "").startswith("polyaforest")
     return isinstance(problem, ValueError | OSError)
 
 
 def _spare_address_space() -> None:
-    """Keep the C library from reserving 64 MB for every thread where address space is limited, as by ``ulimit -v``."""
+    """Keep glibc from reserving 64 MB per thread where address space is limited, as by ``ulimit -v``."""
     if resource is None or resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         return
     import ctypes
 
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's, where that is the library
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
 
 
-def _is_want_of_memory(problem: Exception) -> bool:
-    """Whether memory has run out: where a thread finds no room for its stack, Python says so in other words."""
+def _is_out_of_memory(problem: Exception) -> bool:
+    """Return whether memory has run out, also for the stack of a thread."""
     return isinstance(problem, MemoryError) or "can't start new thread" in str(problem)
 
 
-def _memory_in_words(problem: Exception) -> str:
-    """How much memory was needed where there was not enough, where that is known, and what to do."""
-    taken = _memory_taken()
-    wanted = str(problem) or "the system gave no more"
+def _out_of_memory(problem: Exception) -> str:
+    """Return how much memory was needed, if known, and what to do."""
+    wanted = str(problem) or "the system refused more"
     return (
-        f"there is not enough memory: {wanted[0].lower()}{wanted[1:]}{taken}. Allow the process more, or give it less "
-        "to hold at a time: fewer --columns; in `detect`, --stream, which judges rows as it reads them; in `watch`, "
-        "less --memory, a smaller --window or fewer --trees"
+        f"not enough memory: {wanted[0].lower()}{wanted[1:]}{_memory_in_use()}. Allow the process more, or use less: "
+        "fewer --columns; in `detect`, --stream; in `watch`, less --memory, a smaller --window or fewer --trees"
     )
 
 
-def _memory_taken() -> str:
-    """What the process has taken so far and may take, in words, where the system tells."""
+def _memory_in_use() -> str:
+    """Return the memory in use and its limit as text, if the system reports them."""
     if resource is None:
         return ""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     limits = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
     allowed = [limit for limit in limits if limit != resource.RLIM_INFINITY]
-    limit = f", of {min(allowed) / 1e9:.1f} GB of address space that it may use" if allowed else ""
+    limit = f", of {min(allowed) / 1e9:.1f} GB of address space allowed" if allowed else ""
     return f", with {most / 1e9:.1f} GB in use{limit}"
 
 
-def _tell(message: str, code: int) -> int:
-    """Print the error that is being handled, with its traceback if asked for."""
+def _report(message: str, code: int) -> int:
+    """Print an error, with its traceback if requested; return the exit code."""
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
         click.echo(printable_lines(traceback.format_exc()), err=True, nl=False)
     click.echo(f"Error: {printable(message)}", err=True)
     return code
 
 
-def _words(problem: Exception) -> str:
-    """What a sentence says of an error: for the system's errors, the file first."""
+def _message(problem: Exception) -> str:
+    """Return the message of an error; for errors of the system, the file first."""
     if isinstance(problem, OSError) and problem.filename is not None and problem.strerror:
         return f"{os.fsdecode(problem.filename)}: {problem.strerror}"
     return str(problem) or type(problem).__name__
@@ -211,7 +222,7 @@ def _words(problem: Exception) -> str:
 
 @contextmanager
 def _while_read() -> Iterator[None]:
-    """Once nobody reads stdout any more, end as if all had been read: click's own 1 would mean anomalies."""
+    """Exit with 0 if stdout was closed: click's own 1 would mean anomalies."""
     try:
         yield
     except BrokenPipeError:
@@ -220,5 +231,5 @@ def _while_read() -> Iterator[None]:
 
 
 def _discard_stdout() -> None:
-    """Send what is still to be printed nowhere, so that Python does not complain about it when it exits."""
+    """Discard further output, so that Python does not complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`polyaforest bench`: how fast this machine is, next to other detectors on the same rows."""
+"""`polyaforest bench`: measure speed, next to other detectors on the same rows."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ if TYPE_CHECKING:
     Rows: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 TREES, WINDOW = 100, 256  # of every detector that has trees and a window
-_CHUNK = 64  # rows after which the clock is looked at
+_CHUNK = 64  # rows between looks at the clock
 
 
 class Speed(NamedTuple):
-    """How many rows a detector does in a second, of which task."""
+    """Rows per second of a detector at a task."""
 
     task: str
     detector: str
     rows_per_second: float
 
 
-_HELP = """Measure how many rows a second this machine learns, scores, follows and explains.
+_HELP = """Measure how many rows per second this machine fits, scores, streams and explains.
 
-Every detector has 100 trees, a window of 256 points where it has a window, one thread, and the same made-up rows.
-scikit-learn's isolation forest is always there to compare with; river, rrcf and krcf are if they are installed.
-What has to be compiled is compiled before the clock starts.
+Every detector has 100 trees, a window of 256 points if it has one, one thread, and the same random rows. Compared with
+scikit-learn's isolation forest, and with river, rrcf and krcf if they are installed. Compilation is not timed.
 """
 
 
 @click.command(help=_HELP)
-@click.option("--rows", default=10_000, show_default=True, type=click.IntRange(1000), help="Rows of the table.")
-@click.option("--columns", default=10, show_default=True, type=click.IntRange(1), help="Columns of the table.")
+@click.option("--rows", default=10_000, show_default=True, type=click.IntRange(1000), help="Number of rows.")
+@click.option("--columns", default=10, show_default=True, type=click.IntRange(1), help="Number of columns.")
 @click.option("--seconds", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True),
-              help="Time for each measurement.")  # fmt: skip
-@click.option("--seed", default=0, show_default=True, help="Seed of the rows and of the detectors.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+              help="Seconds per measurement.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, help="Random seed.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def command(rows: int, columns: int, seconds: float, seed: int, as_json: bool) -> None:
     """Run `polyaforest bench`."""
     import numpy as np
 
     table = np.random.default_rng(seed).normal(size=(rows, columns))
-    click.echo(f"Measuring on {rows:,} rows of {columns} columns, {seconds:g} s for each task…", err=True)
+    click.echo(f"Measuring on {rows:,} rows of {columns} columns, {seconds:g} s per task…", err=True)
     speeds = [*_on_tables(table, seconds, seed), *_on_streams(table, seconds, seed)]
     if as_json:
         import orjson
@@ -58,14 +57,14 @@ def command(rows: int, columns: int, seconds: float, seed: int, as_json: bool) -
     else:
         click.echo("\n".join(_in_columns(speeds)))
     if missing := [name for name in _STREAMS if name != "polyaforest" and not _is_installed(name)]:
-        click.echo(f"Not measured, as not installed: {', '.join(missing)}.", err=True)
+        click.echo(f"Not installed, hence not measured: {', '.join(missing)}.", err=True)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
 def _on_tables(table: Rows, seconds: float, seed: int) -> Iterator[Speed]:
-    """Learning a table, scoring and explaining its rows."""
+    """Measure fitting a table, and scoring and explaining its rows."""
     from sklearn.ensemble import IsolationForest
 
     from polyaforest import BatchMPF, StreamingMPF
@@ -86,12 +85,12 @@ def _on_tables(table: Rows, seconds: float, seed: int) -> Iterator[Speed]:
 
 
 def _explained(detector: Any, rows: Rows) -> list[str]:
-    """The reasons in words, which are found only when they are asked for."""
+    """Return explanations as text, which is looked up only on request."""
     return [str(explanation) for explanation in detector.explain(rows)]
 
 
 def _rate(task: Callable[[Rows], Any], rows: Rows, seconds: float) -> float:
-    """Rows a second, by the fastest of as many runs as fit in the time; the first run compiles and does not count."""
+    """Return rows per second of the fastest run; the first run compiles and does not count."""
     task(rows)
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -104,11 +103,11 @@ def _rate(task: Callable[[Rows], Any], rows: Rows, seconds: float) -> float:
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
 
-Step: TypeAlias = "Callable[[Rows], object]"  # scores rows and learns them, one after another
+Step: TypeAlias = "Callable[[Rows], object]"  # scores and learns rows, one after another
 
 
 def _on_streams(table: Rows, seconds: float, seed: int) -> Iterator[Speed]:
-    """Scoring and learning row after row, which windows in steady motion make the same work for every row."""
+    """Measure scoring and learning row by row, with full windows."""
     for name, begin in _STREAMS.items():
         if name == "polyaforest" or _is_installed(name):
             step = begin(table[:WINDOW], seed)
@@ -118,7 +117,7 @@ def _on_streams(table: Rows, seconds: float, seed: int) -> Iterator[Speed]:
 
 
 def _stream_rate(step: Step, rows: Rows, seconds: float) -> float:
-    """Rows a second over as much of the table, again and again, as there is time for."""
+    """Return rows per second, over the table again and again until time is up."""
     done, start = 0, time.perf_counter()
     while (spent := time.perf_counter() - start) < seconds or not done:
         chunk = rows[done % len(rows) :][:_CHUNK]
@@ -128,14 +127,14 @@ def _stream_rate(step: Step, rows: Rows, seconds: float) -> float:
 
 
 def _is_installed(module: str) -> bool:
-    """Whether a library can be imported."""
+    """Return whether a library can be imported."""
     from importlib.util import find_spec
 
     return find_spec(module) is not None
 
 
 def _polyaforest(first: Rows, seed: int) -> Step:
-    """A stream of this package."""
+    """Begin a `StreamingMPF`."""
     from polyaforest import StreamingMPF
 
     forest = StreamingMPF(n_estimators=TREES, window=WINDOW, random_state=seed).partial_fit(first)
@@ -143,7 +142,7 @@ def _polyaforest(first: Rows, seed: int) -> Step:
 
 
 def _river(first: Rows, seed: int) -> Step:
-    """Half-space trees of river, which know the range of the data."""
+    """Begin river's half-space trees, given the range of the data."""
     from importlib import import_module
 
     limits = dict.fromkeys(range(first.shape[1]), (-5.0, 5.0))
@@ -152,7 +151,7 @@ def _river(first: Rows, seed: int) -> Step:
     )
 
     def step(rows: Rows) -> None:
-        """Score a row, then learn it, as river is used."""
+        """Score each row, then learn it."""
         for row in rows.tolist():
             named = dict(enumerate(row))
             trees.score_one(named)
@@ -163,14 +162,14 @@ def _river(first: Rows, seed: int) -> Step:
 
 
 def _rrcf(first: Rows, seed: int) -> Step:
-    """A random cut forest in Python, whose scores are of points that are in it: it learns first."""
+    """Begin a random cut forest in Python, which scores points that it has learned."""
     from importlib import import_module
 
     trees = [import_module("rrcf").RCTree(first, random_state=seed + i) for i in range(TREES)]
     arrivals = len(first)
 
     def step(rows: Rows) -> None:
-        """Let the oldest point go, take the new one in and score it, in every tree."""
+        """Replace the oldest point by the new one and score it, in every tree."""
         nonlocal arrivals
         for row in rows:
             for tree in trees:
@@ -183,7 +182,7 @@ def _rrcf(first: Rows, seed: int) -> Step:
 
 
 def _krcf(first: Rows, seed: int) -> Step:
-    """A random cut forest in Rust, made to hold the last points: by default it would learn one row in ten."""
+    """Begin a random cut forest in Rust that holds the last points; by default it learns one row in ten."""
     from importlib import import_module
 
     forest = import_module("krcf").RandomCutForest(
@@ -201,7 +200,7 @@ def _krcf(first: Rows, seed: int) -> Step:
     )
 
     def step(rows: Rows) -> None:
-        """Score a row, then learn it."""
+        """Score each row, then learn it."""
         for row in rows.tolist():
             forest.score(row)
             forest.update(row)
@@ -222,27 +221,23 @@ _STREAMS: dict[str, Callable[[Rows, int], Step]] = {
 
 
 def _with_ratios(speeds: list[Speed]) -> list[dict[str, Any]]:
-    """Every speed, and how many times as fast as this one StreamingMPF is at the same task."""
+    """Return the speeds, each with the ratio of the speed of StreamingMPF to it."""
     ours = {speed.task: speed.rows_per_second for speed in speeds if speed.detector == "StreamingMPF"}
     return [{**speed._asdict(), "streaming_mpf_is_times": ours[speed.task] / speed.rows_per_second} for speed in speeds]
 
 
 def _in_columns(speeds: list[Speed]) -> Iterator[str]:
-    """The speeds as a table for people."""
-    yield f"{'task':<9}{'detector':<26}{'rows/s':>12}   next to it, StreamingMPF is"
+    """Yield the speeds as lines of a table."""
+    yield f"{'task':<9}{'detector':<26}{'rows/s':>12}   StreamingMPF is"
     for row in _with_ratios(speeds):
         ratio = row["streaming_mpf_is_times"]
-        words = "" if row["detector"] == "StreamingMPF" else _ratio_in_words(ratio)
+        words = f"{ratio:.3g}x as fast" if ratio >= 1 else f"{1 / ratio:.3g}x slower"
+        words = "" if row["detector"] == "StreamingMPF" else words
         yield f"{row['task']:<9}{row['detector']:<26}{row['rows_per_second']:>12,.0f}   {words}".rstrip()
 
 
-def _ratio_in_words(ratio: float) -> str:
-    """How many times as fast or as slow."""
-    return f"{ratio:.3g} times as fast" if ratio >= 1 else f"{1 / ratio:.3g} times slower"
-
-
 def _machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the platform and versions of libraries."""
     import os
     import platform
     from importlib.metadata import version

@@ -1,11 +1,11 @@
-"""`polyaforest completion`: the script that makes a shell complete commands and options."""
+"""`polyaforest completion`: print the shell completion script."""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import get_completion_class
 
-# What to do with the script, by shell.
+# How to install the script, by shell.
 _PLACES = {
     "bash": "polyaforest completion bash > ~/.local/share/bash-completion/completions/polyaforest",
     "zsh": 'polyaforest completion zsh > "${fpath[1]}/_polyaforest"',
@@ -13,7 +13,7 @@ _PLACES = {
 }
 
 
-_HELP = """Print the script that completes commands and options in your SHELL, and where to put it."""
+_HELP = """Print the completion script for SHELL, and how to install it."""
 
 
 @click.command(help=_HELP)
@@ -26,4 +26,4 @@ def command(ctx: click.Context, shell: str) -> None:
     program = ctx.find_root()
     script = completion(program.command, {}, program.info_name or "polyaforest", "_POLYAFOREST_COMPLETE").source()
     click.echo(script)
-    click.echo(f"To have it in every new shell:  {_PLACES[shell]}", err=True)
+    click.echo(f"To install it:  {_PLACES[shell]}", err=True)

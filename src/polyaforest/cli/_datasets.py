@@ -1,4 +1,4 @@
-"""`polyaforest datasets`: the public data sets, listed or exported."""
+"""`polyaforest datasets`: list the public data sets, or export one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polyaforest.cli import _options as options
 
 
 class Size(NamedTuple):
-    """What a data set is like, known without loading it."""
+    """Size of a data set, known without loading it."""
 
     n_rows: int
     n_columns: int
@@ -40,7 +40,7 @@ SIZES = {name: Size(*size) for name, size in {
 
 _HELP = """List the public data sets, or export the one called NAME.
 
-The tables and series are those of the paper's experiments. What is not on this machine is downloaded and checked.
+These are the tables and series of the paper's experiments. Files are downloaded if needed, and verified.
 
 \b
 Examples:
@@ -52,11 +52,11 @@ Examples:
 
 @click.command(help=_HELP)
 @click.argument("name", required=False)
-@click.option("--out", default="-", help="Where to export to: a .csv, .tsv, .parquet or .jsonl file; - is stdout.")
-@click.option("--format", "format_", help="csv, tsv, parquet or jsonl, where the name of --out does not say.")
-@click.option("--labels", is_flag=True, help="Add a column `label`: 1 for anomalies, 0 for the rest.")
-@click.option("--data-dir", type=click.Path(file_okay=False), help="Where the data are, or are to be kept.")
-@click.option("--no-download", is_flag=True, help="Use only what is on this machine.")
+@click.option("--out", default="-", help="File to write: .csv, .tsv, .parquet or .jsonl; - for stdout.")
+@click.option("--format", "format_", help="csv, tsv, parquet or jsonl.  [default: by the name of --out]")
+@click.option("--labels", is_flag=True, help="Add a column `label`: 1 for anomalies, 0 for others.")
+@click.option("--data-dir", type=click.Path(file_okay=False), help="Directory of the data files.")
+@click.option("--no-download", is_flag=True, help="Use local files only.")
 def command(
     name: str | None, out: str, format_: str | None, labels: bool, data_dir: str | None, no_download: bool
 ) -> None:
@@ -64,17 +64,17 @@ def command(
     if name is None:
         click.echo("\n".join(_listing()))
         return
-    from polyaforest.io.results import open_results
+    from polyaforest.io.results import Results
 
     columns = _columns(name, labels, data_dir, not no_download)
-    with open_results(out, format_) as results:
+    with Results(out, format_) as results:
         results.write(columns)
     if out != "-":
         options.say(f"Wrote {name} to {out}: {len(next(iter(columns.values()))):,} rows.")
 
 
 def _listing() -> Iterator[str]:
-    """Every data set with its size, a line for each."""
+    """Yield a line for each data set, with its size."""
     from polyaforest import datasets
 
     yield f"{'name':<18}{'rows':>9}{'columns':>9}{'anomalies':>11}"
@@ -88,11 +88,11 @@ def _listing() -> Iterator[str]:
         for name in names:
             rows, columns, anomalies = SIZES[name]
             yield f"{name:<18}{rows:>9,}{columns:>9,}{anomalies:>11,}"
-    yield f"\nAll {len(datasets.NAB)} series of the benchmark go by their full names too, such as {datasets.NAB[-1]}."
+    yield f"\nAll {len(datasets.NAB)} series of the benchmark are available by full name, such as {datasets.NAB[-1]}."
 
 
 def _columns(name: str, labels: bool, data_dir: str | None, download: bool) -> dict[str, Any]:
-    """The columns of a data set, by name."""
+    """Return the columns of a data set, by name."""
     import numpy as np
 
     from polyaforest import datasets

@@ -1,4 +1,4 @@
-"""`polyaforest forget`: rows out of a model, as if they had never come."""
+"""The command `polyaforest forget`: delete rows from a model as if it had never learned them."""
 
 from __future__ import annotations
 
@@ -11,154 +11,153 @@ from typing import Any, NoReturn
 import click
 
 from polyaforest.cli import _options as options
+from polyaforest.detection.report import count
 
-_HELP = """Forget rows by their keys: afterwards the model is what it would be had they never come.
+_HELP = """Delete rows from a model: afterwards it is what it would be had it never learned them.
 
-Keys are those of the column that fit was given by --key, or watch by --id, or else the numbers of the rows as they
-came, from 0. All rows of a key go, in all streams; of a time series, everything that was learned with the reading
-in it. The file is changed as a whole or, if a key is not held, not at all.
+Rows are named by the column given to --id of `fit` or `watch`; rows without a name by their number, from 0. All rows of
+a name are deleted, in all partitions unless --by chooses some. In a time series, everything learned together with the
+reading goes. The file is changed as a whole or, if a name is not held, not at all.
 
 \b
 Examples:
-  polyaforest forget -m model.mpf --key customer-17
-  polyaforest forget -m model.mpf --keys-from requests.txt --missing-ok
-  polyaforest forget -m hosts.stock --whole-stream web-1
+  polyaforest forget -m model.mpf --id customer-17
+  polyaforest forget -m model.mpf --ids-from requests.txt --missing-ok
+  polyaforest forget -m hosts.models --by web-1 --all
 """
 
 
 @click.command(help=_HELP)
-@click.option("-m", "--model", required=True, type=click.Path(), help="The model that is to forget.")
-@click.option("--key", "names", multiple=True, metavar="KEY", help="The key of rows to forget; may be repeated.")
-@click.option("--keys-from", type=click.Path(allow_dash=True), help="A file with one key on each line; - for stdin.")
+@click.option("-m", "--model", metavar="MODEL", required=True, type=click.Path(), help="Model file to change.")
+@click.option("--id", "ids", multiple=True, metavar="NAME", help="Name of rows to delete; may be repeated.")
 @click.option(
-    "--whole-stream",
-    "streams",
-    multiple=True,
-    metavar="KEY",
-    help="Of a file that `watch --key` wrote: forget all of this stream; may be repeated.",
+    "--ids-from", metavar="FILE", type=click.Path(allow_dash=True), help="File with one name per line; - for stdin."
 )
-@click.option("--missing-ok", is_flag=True, help="Go on if a key is not held, and say so.")
-@click.option("--out", type=click.Path(dir_okay=False), help="Where to write the model instead of back to its file.")
+@click.option(
+    "--by",
+    "partitions",
+    multiple=True,
+    metavar="VALUE",
+    help="Partition to change, if `watch --by` wrote the model file; may be repeated.",
+)
+@click.option("--all", "is_all", is_flag=True, help="Delete the models of the partitions given with --by.")
+@click.option("--missing-ok", is_flag=True, help="Report names that are not held instead of failing.")
+@click.option(
+    "--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write the model here instead of to its own file."
+)
 def command(
     model: str,
-    names: tuple[str, ...],
-    keys_from: str | None,
-    streams: tuple[str, ...],
+    ids: tuple[str, ...],
+    ids_from: str | None,
+    partitions: tuple[str, ...],
+    is_all: bool,
     missing_ok: bool,
     out: str | None,
 ) -> None:
     """Run `polyaforest forget`."""
-    from polyaforest.live.model_store import is_stock
+    from polyaforest.persistence.model_store import is_model_store
 
-    wanted = _wanted(names, keys_from)
-    if not wanted and not streams:
-        raise click.UsageError("Say what to forget: --key KEY, or --keys-from FILE with a key on each line.")
-    if is_stock(model):
+    listed = [] if ids_from is None else [name.decode() for name in _lines(ids_from)]
+    wanted, chosen = list(dict.fromkeys([*ids, *filter(None, listed)])), list(dict.fromkeys(partitions))
+    if is_all and (wanted or not chosen):
+        raise click.UsageError("--all deletes the models of whole partitions: give --by VALUE, and no --id.")
+    if not wanted and not is_all:
+        raise click.UsageError("Give the rows to delete: --id NAME, or --ids-from FILE with one name per line.")
+    if is_model_store(model):
         if out is not None:
-            raise click.UsageError(f"{model} is what `watch` goes on from, and stays in its place: omit --out.")
-        _forget_in_stock(model, wanted, list(dict.fromkeys(streams)), missing_ok)
-    elif streams:
-        raise click.UsageError(f"{model} is of one stream only: --whole-stream is for files that `watch --key` wrote.")
+            raise click.UsageError(f"{model} is a model store, which `watch` resumes from: omit --out.")
+        _forget_in_store(model, wanted, chosen, missing_ok)
+    elif chosen:
+        raise click.UsageError(f"{model} holds a single model: --by is for model files that `watch --by` wrote.")
     else:
         _forget_rows(model, out or model, wanted, missing_ok)
 
 
 def _forget_rows(path: str, out: str, wanted: Sequence[str], missing_ok: bool) -> None:
-    """Take rows out of a model."""
+    """Delete rows from a model."""
     forest = _loaded(path)
-    held, missing = _found(wanted, forest.keys_)
+    held, missing = _find(wanted, forest.keys_)
     _refuse(path, "row", missing, missing_ok)
     if held or out != path:
         forest.delete(held)
         forest.save(out)
-    options.say(f"Forgot {_many(len(held), 'row')}; {out} holds {_many(int(forest.n_points_), 'point')}.")
-    _tell_of_missing(missing)
+    options.say(f"Deleted {count(len(held), 'row')}; {out} holds {count(int(forest.n_points_), 'point')}.")
+    _report_missing(missing)
 
 
-def _forget_in_stock(path: str, wanted: Sequence[str], streams: Sequence[str], missing_ok: bool) -> None:
-    """Take rows and whole streams out of a file that holds many models; all of it or, on any error, nothing."""
-    from polyaforest.live.model_store import Stock, read_damaged
+def _forget_in_store(path: str, wanted: Sequence[str], partitions: Sequence[str], missing_ok: bool) -> None:
+    """Delete rows, or the models of partitions if none are wanted, from a model store: all of them or none."""
+    from polyaforest.live import open_store, read_damaged
 
-    with Stock(path, _make_nothing, tell=options.say) as stock:
+    with open_store(path, _make_nothing, notify=options.say) as store:
         aside = read_damaged(path)
-        unknown = [key for key in streams if key not in stock.keys and key not in aside]
-        _refuse(path, "stream", unknown, missing_ok)
-        held, missing, damaged = _found_in_streams(path, wanted, [key for key in stock.keys if key not in streams])
-        _tell_of_damaged(path, {**{key: aside[key] for key in aside if key not in streams}, **damaged}, wanted)
-        _refuse(path, "row", missing, missing_ok)
-        for key, rows in held.items():
-            stock[key].detector.delete(rows)
-        for key in set(streams) - set(unknown):
-            stock.forget(key)
-        stock.commit(stock.notes)
-        n_streams = len(stock)
-    gone = [_many(sum(map(len, held.values())), "row")] if wanted else []
-    gone += [_many(len(streams) - len(unknown), "whole stream")] if streams else []
-    options.say(f"Forgot {' and '.join(gone)}; {path} holds {_many(n_streams, 'stream')}.")
-    _tell_of_missing([*unknown, *missing])
+        unknown = [key for key in partitions if key not in store.keys and key not in aside]
+        _refuse(path, "partition", unknown, missing_ok)
+        chosen = [key for key in partitions or sorted({*store.keys, *aside}) if key not in unknown]
+        missing: list[str] = []
+        if wanted:
+            held, missing, damaged = _find_in_store(path, wanted, [key for key in chosen if key in store.keys])
+            for key, reason in {**{key: aside[key] for key in aside if key in chosen}, **damaged}.items():
+                remedy = f"To delete its model: polyaforest forget -m {path} --by {key!r} --all"
+                options.say(f"{reason}. Its rows are unknown. {remedy}")
+            _refuse(path, "row", missing, missing_ok)
+            for key, rows in held.items():
+                store[key].detector.delete(rows)
+            deleted = count(sum(map(len, held.values())), "row")
+        else:
+            for key in chosen:
+                store.delete(key)
+            deleted = count(len(chosen), "partition")
+        store.commit(store.notes)
+        n_left = len(store)
+    options.say(f"Deleted {deleted}; {path} holds {count(n_left, 'partition')}.")
+    _report_missing([*unknown, *missing])
 
 
-def _found_in_streams(
-    path: str, wanted: Sequence[str], streams: Sequence[str]
+def _find_in_store(
+    path: str, wanted: Sequence[str], partitions: Sequence[str]
 ) -> tuple[dict[str, list[int | str]], list[str], dict[str, str]]:
-    """The keys of the rows that go by the names wanted, by stream; names that no row goes by; and damaged models."""
+    """Return the keys of the rows with the names wanted, by partition; names without rows; and damaged models."""
     from polyaforest import ModelFileError
-    from polyaforest.live.model_store import read_model
+    from polyaforest.live import read_model
 
     held: dict[str, list[int | str]] = {}
     damaged: dict[str, str] = {}
     missing = set(wanted)
-    for key in streams if wanted else ():
+    for key in partitions:
         try:
             keys = read_model(path, key).keys_
         except ModelFileError as problem:
             damaged[key] = str(problem)
             continue
-        rows, unknown = _found(wanted, keys)
+        rows, unknown = _find(wanted, keys)
         missing &= set(unknown)
         if rows:
             held[key] = rows
     return held, [name for name in wanted if name in missing], damaged
 
 
-def _tell_of_damaged(path: str, damaged: dict[str, str], wanted: Sequence[str]) -> None:
-    """Say which streams cannot be searched for rows."""
-    for key, reason in damaged.items() if wanted else ():
-        options.say(
-            f"{reason}. Its rows are unknown. To forget all of it: polyaforest forget -m {path} --whole-stream {key!r}"
-        )
-
-
 def _make_nothing() -> NoReturn:
-    """Stands where a new model would be made, which forgetting never asks for."""
-    raise AssertionError("forgetting asked for a new model")
+    """Stand in for a function that makes new models, which deletion never needs."""
+    raise AssertionError("forget asked for a new model")
 
 
 def _refuse(path: str, what: str, missing: Sequence[str], missing_ok: bool) -> None:
-    """Raise if there are keys that are not held, unless that is fine."""
+    """Raise if there are names that are not held, unless that is allowed."""
     if missing and not missing_ok:
         raise ValueError(
-            f"{path} holds no {what} with the key {_some(missing)}: nothing was changed. To forget those that are "
-            "held all the same: --missing-ok"
+            f"{path} holds no {what} named {_some(missing)}: nothing was changed. To delete the others: --missing-ok"
         )
 
 
-def _tell_of_missing(missing: Sequence[str]) -> None:
-    """Say which keys were not held."""
+def _report_missing(missing: Sequence[str]) -> None:
+    """Report which names were not held."""
     if missing:
         options.say(f"Not held: {_some(missing)}.")
 
 
-def _wanted(names: Sequence[str], path: str | None) -> list[str]:
-    """The keys that were named, and those in a file, each once."""
-    listed: list[str] = []
-    if path is not None:
-        listed = [key.decode() for key in _lines(path)]
-    return list(dict.fromkeys([*names, *filter(None, listed)]))
-
-
 def _lines(path: str) -> Iterator[bytes]:
-    """The lines of a file or pipe, of which none may be endless."""
+    """Yield the lines of a file or pipe, none of which may be endless."""
     from polyaforest.io._blocks import after_last_line, blocks, open_bytes
 
     with closing(open_bytes(path)) as opened:
@@ -167,24 +166,24 @@ def _lines(path: str) -> Iterator[bytes]:
 
 
 def _loaded(path: str) -> Any:
-    """The model at a path, if it knows its points by key."""
+    """Return the model at a path, if it holds points by key."""
     from polyaforest import load
     from polyaforest.cli._info import kind_of
 
     model = load(path)
     if kind_of(model) not in ("stream", "series"):
         raise ValueError(
-            f"{path} does not hold its rows by key ({type(model).__name__}, {kind_of(model)}), so it cannot forget "
-            "them. A model that can is made by: polyaforest fit --key COLUMN FILE -m MODEL"
+            f"{path} does not hold rows by name ({type(model).__name__}, {kind_of(model)}), so they cannot be deleted. "
+            "To make a model that does: polyaforest fit --id COLUMN FILE -m MODEL"
         )
     return model
 
 
-def _found(wanted: Sequence[str], keys: Sequence[int | str]) -> tuple[list[int | str], list[str]]:
-    """The keys of all points that go by the names wanted, and those names that no point goes by."""
-    from polyaforest.io.keys import keys_named
+def _find(wanted: Sequence[str], keys: Sequence[int | str]) -> tuple[list[int | str], list[str]]:
+    """Return the keys of all points with the names wanted, and the names without points."""
+    from polyaforest.forest.point_store import keys_named
 
-    ordered = sorted(keys, key=str)  # a key begins with its name, so that those of a name lie together
+    ordered = sorted(keys, key=str)  # a key starts with its name, so those of a name are adjacent
     texts = [str(key) for key in ordered]
     held: dict[int | str, None] = {}
     missing = []
@@ -198,10 +197,5 @@ def _found(wanted: Sequence[str], keys: Sequence[int | str]) -> tuple[list[int |
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:
-    """The first few names."""
+    """Return the first few names."""
     return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most:,} others" if len(names) > most else "")
-
-
-def _many(n: int, what: str) -> str:
-    """So many of something, in words."""
-    return f"1 {what}" if n == 1 else f"{n:,} {what}s"

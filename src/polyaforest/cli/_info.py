@@ -1,16 +1,18 @@
-"""`polyaforest info`: what a model file holds."""
+"""The command `polyaforest info`: show what a model file holds."""
 
 from __future__ import annotations
 
 import textwrap
+from math import isfinite
 from typing import Any
 
 import click
 
+from polyaforest.cli import _options as options
 from polyaforest.core.text import label, printable
 
 _WIDTH = 100  # characters of a line
-_UNTOLD = {"columns", "line", "reader", "out", "quarantine"}  # notes that are told elsewhere, or mean nothing to people
+_HIDDEN = {"columns", "line", "reader", "out", "quarantine"}  # notes that are shown elsewhere or are internal
 
 
 _HELP = """Show what the file MODEL holds: the detector, its columns and points, its settings and notes.
@@ -19,63 +21,64 @@ _HELP = """Show what the file MODEL holds: the detector, its columns and points,
 Examples:
   polyaforest info model.mpf
   polyaforest info model.mpf --json | jq .n_points
-  polyaforest info hosts.stock --key web-1
+  polyaforest info hosts.models --by web-1
 """
 
 
 @click.command(help=_HELP)
 @click.argument("model", type=click.Path())
-@click.option("--key", help="Of a file that `watch --key` wrote: show the model of this key.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of words.")
-def command(model: str, key: str | None, as_json: bool) -> None:
+@options.partition
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of text.")
+def command(model: str, by: str | None, as_json: bool) -> None:
     """Run `polyaforest info`."""
     import orjson
 
     from polyaforest.io._json import to_json
 
-    facts = facts_of_file(model, key)
+    facts = facts_of_file(model, by)
     if as_json:
         click.echo(to_json(_as_text(facts), orjson.OPT_INDENT_2).decode())
     else:
-        click.echo("\n".join(in_words(facts)))
+        click.echo("\n".join((_streams_in_words if facts["kind"] == "streams" else _model_in_words)(facts)))
 
 
-def facts_of_file(path: str, key: str | None = None) -> dict[str, Any]:
-    """What there is to know of a file, as JSON can hold it: of one model, or of many that are held by key."""
+def facts_of_file(path: str, by: str | None = None) -> dict[str, Any]:
+    """Return what a file holds, as JSON can hold it: one model, or a model per partition."""
     import os
 
-    from polyaforest.cli._models import read_detector
-    from polyaforest.live.model_store import is_stock, read_damaged, read_notes
+    from polyaforest.detection.pipeline import read_detector
+    from polyaforest.persistence.model_store import is_model_store, read_damaged, read_notes
 
     about: dict[str, Any] = {"file": path, "bytes": os.path.getsize(path)}
-    if not is_stock(path):
-        facts = facts_of(read_detector(path, key))
+    if not is_model_store(path):
+        facts = facts_of(read_detector(path, by))
         return {**about, "format_version": format_version(path), **facts}
     notes, keys = read_notes(path)
-    if key is None and keys != [""]:  # a stream without keys has the empty one
+    if by is None and keys != [""]:  # the key of a stream without partitions
         return {**about, "kind": "streams", "keys": keys, "damaged": read_damaged(path), "notes": notes}
-    facts = facts_of(read_detector(path, key))
+    facts = facts_of(read_detector(path, by))
     return {**about, "format_version": None, **facts, "notes": {**notes, **facts["notes"]}}
 
 
 def facts_of(model: Any) -> dict[str, Any]:
-    """What there is to know of a model."""
-    names = getattr(model, "feature_names_in_", None)
+    """Return what is known about a model."""
+    from polyaforest.core.validation import feature_names
+
     return {
         "detector": type(model).__name__,
         "kind": kind_of(model),
-        "columns": [f"x{i}" for i in range(model.n_features_in_)] if names is None else list(map(str, names)),
-        "n_trees": int(model.forest_.n_estimators if kind_of(model) == "series" else model.n_estimators),
+        "columns": feature_names(model),
+        "n_trees": int(model.estimator_.n_estimators if kind_of(model) == "series" else model.n_estimators),
         "n_points": int(model.n_points_),
         "n_seen": n_seen(model),
-        "line": line_of(model),
+        "threshold": threshold_of(model),
         "settings": changed_settings(model),
         "notes": model.notes,
     }
 
 
 def format_version(path: str) -> int:
-    """The version of the file's format."""
+    """Return the version of the file's format."""
     import json
 
     import numpy as np
@@ -85,46 +88,49 @@ def format_version(path: str) -> int:
     return version
 
 
-def line_of(model: Any) -> float | None:
-    """The score below which rows are anomalies; None for streams, where it follows what they hold."""
-    if kind_of(model) not in ("table", "counts"):
+def threshold_of(model: Any) -> float | None:
+    """Return the score below which rows are flagged; None if the model has learned too little for one."""
+    try:
+        return model.offset_ if isfinite(model.offset_) else None
+    except ValueError:  # too little for its false alarm rate
         return None
-    return float(model.notes.get("line", model.offset_))
 
 
 def kind_of(model: Any) -> str:
-    """Which kind of model it is, in a word: "series", "counts", "table", "stream" or "summary"."""
+    """Return the kind of a model: "series", "counts", "table", "stream" or "summary"."""
     if type(model).__name__ != "StreamingMPF":
         return {"BatchMPF": "counts", "SeriesMPF": "series"}[type(model).__name__]
-    if model._stream is None:
+    if model.is_frozen_:
         return "table"
-    return "stream" if model._stream.keeps_points else "summary"
+    return "stream" if model.keeps_points_ else "summary"
 
 
 def n_seen(model: Any) -> int | None:
-    """Rows that have come so far, None for what was learned at once."""
+    """Return the number of rows learned so far, None if it is not known."""
     return int(model.n_seen_) if kind_of(model) in ("series", "stream", "summary") else None
 
 
 def changed_settings(model: Any) -> dict[str, Any]:
-    """The parameters that are not the defaults, as JSON or Python would write them."""
+    """Return the parameters that differ from the defaults."""
     defaults = type(model)().get_params(deep=False)
-    settings = {}
+    settings: dict[str, Any] = {}
     for name, value in model.get_params(deep=False).items():
-        if repr(value) != repr(defaults[name]):
+        if hasattr(value, "get_params"):
+            settings |= {f"{name}__{inner}": setting for inner, setting in changed_settings(value).items()}
+        elif repr(value) != repr(defaults[name]):
             settings[name] = _as_json(value)
     return settings
 
 
 def _as_json(value: Any) -> Any:
-    """A parameter as JSON: numbers and texts as they are, arrays as lists, anything else as Python writes it."""
+    """Return a parameter as JSON: numbers and strings unchanged, arrays as lists, anything else as its repr."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 
 def _as_text(fact: Any) -> Any:
-    """Facts as JSON can hold them: the bytes of a path need not be text."""
+    """Return facts as JSON can hold them: a path may contain bytes that are not text."""
     if isinstance(fact, dict):
         return {name: _as_text(part) for name, part in fact.items()}
     if isinstance(fact, list):
@@ -135,24 +141,19 @@ def _as_text(fact: Any) -> Any:
 # ---- in words --------------------------------------------------------------------------------------------------------
 
 _WORDS = {
-    "table": "a StreamingMPF grown on a table: it scores and explains rows, and learns no more",
-    "stream": "a StreamingMPF on a stream: it holds points by key, learns on and forgets exactly",
-    "summary": "a StreamingMPF on a stream of which it keeps counts, and no points",
-    "counts": "a BatchMPF, which counts rows in fixed cells: it can be added to and merged",
-    "series": "a SeriesMPF on a time series: it judges each reading together with those before it",
+    "table": "a StreamingMPF fitted on a table by an earlier version: it scores and explains rows, but cannot learn",
+    "stream": "a StreamingMPF: it holds points by key, can learn more rows and delete points exactly",
+    "summary": "a StreamingMPF without a window: it keeps counts, but no points",
+    "counts": "a BatchMPF, which counts rows in fixed cells: more rows can be added, and models merged",
+    "series": "a SeriesMPF for time series: it judges each reading together with those before it",
 }
 
 
-def in_words(facts: dict[str, Any]) -> list[str]:
-    """The same facts for people, a line for each."""
-    return _streams_in_words(facts) if facts["kind"] == "streams" else _model_in_words(facts)
-
-
 def _streams_in_words(facts: dict[str, Any]) -> list[str]:
-    """What there is to say of a file with many models."""
+    """Return the text for a file with a model per partition."""
     return [
-        f"{printable(facts['file'])}: models of streams by key, as `watch --key` keeps them.",
-        _line("keys", f"{len(facts['keys']):,}: {_listed(facts['keys'])}"),
+        f"{printable(facts['file'])}: one model per partition, as `watch --by` keeps them.",
+        _line("models", f"{len(facts['keys']):,}: {_listed(facts['keys'])}"),
         *(_line("damaged", f"{key!r}, set aside: {reason}") for key, reason in facts["damaged"].items()),
         *_notes(facts),
         _line("file", _size(facts["bytes"])),
@@ -160,7 +161,7 @@ def _streams_in_words(facts: dict[str, Any]) -> list[str]:
 
 
 def _model_in_words(facts: dict[str, Any]) -> list[str]:
-    """What there is to say of a model."""
+    """Return the text for a model."""
     columns, kind = facts["columns"], facts["kind"]
     lines = [f"{printable(facts['file'])}: {_WORDS[kind]}."]
     lines += [
@@ -168,12 +169,10 @@ def _model_in_words(facts: dict[str, Any]) -> list[str]:
         _line("rows" if kind == "counts" else "points", _points(facts)),
         _line("trees", f"{facts['n_trees']:,}"),
     ]
-    if facts["line"] is not None:
-        lines.append(_line("line", f"rows that score below {facts['line']:.4g} are anomalies"))
+    if facts["threshold"] is not None:
+        lines.append(_line("threshold", f"rows that score below {facts['threshold']:.4g} are anomalies"))
     settings = [f"{name}={_shortened(repr(value))}" for name, value in facts["settings"].items()]
-    lines.append(
-        _line("settings", f"{', '.join(settings)}; the rest as by default" if settings else "all as by default")
-    )
+    lines.append(_line("settings", f"{', '.join(settings)}; defaults otherwise" if settings else "all defaults"))
     lines += _notes(facts)
     version = facts["format_version"]
     lines.append(_line("file", _size(facts["bytes"]) + (f", format version {version}" if version else "")))
@@ -181,19 +180,19 @@ def _model_in_words(facts: dict[str, Any]) -> list[str]:
 
 
 def _notes(facts: dict[str, Any]) -> list[str]:
-    """What else was noted in the file, such as how far into its stream a model has come."""
-    return [_line("note", f"{name}: {_note(note)}") for name, note in facts["notes"].items() if name not in _UNTOLD]
+    """Return the notes in the file, such as the position in its stream."""
+    return [_line("note", f"{name}: {_note(note)}") for name, note in facts["notes"].items() if name not in _HIDDEN]
 
 
 def _note(note: Any) -> str:
-    """A note in words: of many settings, those that are set."""
+    """Return a note as text: of many settings, those that are set."""
     if isinstance(note, dict):
         return ", ".join(f"{name}={_shortened(str(value))}" for name, value in note.items() if value not in (None, []))
     return _shortened(str(note), 1000)
 
 
 def _points(facts: dict[str, Any]) -> str:
-    """How many points there are, out of how many."""
+    """Return how many points there are, out of how many."""
     n_points, n_seen = facts["n_points"], facts["n_seen"]
     if facts["kind"] == "counts":
         return f"{n_points:,} counted"
@@ -203,24 +202,24 @@ def _points(facts: dict[str, Any]) -> str:
 
 
 def _line(name: str, text: str) -> str:
-    """One fact, on as many lines as it takes."""
+    """Return one fact, wrapped."""
     return textwrap.fill(
         printable(text), _WIDTH, initial_indent=f"  {name:<10}", subsequent_indent=" " * 12, break_on_hyphens=False
     )
 
 
 def _listed(names: list[str], most: int = 20) -> str:
-    """The first so many names."""
+    """Return the first few names."""
     return ", ".join(map(label, names[:most])) + (f" and {len(names) - most:,} others" if len(names) > most else "")
 
 
 def _shortened(text: str, most: int = 60) -> str:
-    """A text, cut where it would fill the screen: all of it is in --json."""
+    """Return a text, cut where it would fill the screen: --json has all of it."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _size(n_bytes: int) -> str:
-    """A number of bytes, as people read it."""
+    """Return a number of bytes with its unit."""
     for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
         if n_bytes >= 10**power:
             return f"{n_bytes / 10**power:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""`polyaforest merge`: several models into one, as if all rows had been counted there."""
+"""`polyaforest merge`: merge models into one that has counted the rows of all."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from polyaforest import BatchMPF
 
 
-_HELP = """Merge MODELS that counted different rows into one, exactly as if it had counted them all.
+_HELP = """Merge MODELS into one, exactly as if it had counted the rows of all.
 
-The models must be of the same columns and the same cells: fit the first with --batch, the others with --batch
---like and the first.
+The models must have the same columns and cells: fit the first with --batch, the others with --batch --like FIRST. The
+threshold is that of the first.
 
 \b
 Example:
@@ -29,12 +29,16 @@ Example:
 
 @click.command(help=_HELP)
 @click.argument("models", nargs=-1, required=True, type=click.Path())
-@click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="Where to write the merged model.")
+@click.option("-o", "--out", required=True, type=click.Path(dir_okay=False), help="File for the merged model.")
 def command(models: tuple[str, ...], out: str) -> None:
     """Run `polyaforest merge`."""
     if len(models) < 2:
-        raise click.UsageError("Give two models or more.")
-    _refuse_the_same_twice(models)
+        raise click.UsageError("Give at least two models.")
+    seen: set[str] = set()
+    for path in models:
+        if os.path.realpath(path) in seen:
+            raise click.UsageError(f"{path} is given twice: its rows would be counted twice.")
+        seen.add(os.path.realpath(path))
     forests = [_counting(path) for path in models]
     merged, counts = forests[0], [forest.n_points_ for forest in forests]
     for path, forest in zip(models[1:], forests[1:], strict=True):
@@ -44,41 +48,31 @@ def command(models: tuple[str, ...], out: str) -> None:
     options.say(f"{out} holds the counts of {parts} = {merged.n_points_:,} rows.")
 
 
-def _refuse_the_same_twice(models: Sequence[str]) -> None:
-    """Raise if a file would be counted twice."""
-    seen: dict[str, str] = {}
-    for path in models:
-        real = os.path.realpath(path)
-        if real in seen:
-            raise click.UsageError(f"{path} is given twice: its rows would be counted twice.")
-        seen[real] = path
-
-
 def _counting(path: str) -> BatchMPF:
-    """The model at a path, if it is one that counts rows in fixed cells."""
+    """Return the model at a path; raise unless it is a BatchMPF."""
     from polyaforest import BatchMPF, load
 
     model = load(path)
     if not isinstance(model, BatchMPF):
         raise ValueError(
-            f"{path} is a {type(model).__name__}, whose trees follow its rows, and cannot be merged. Models to be "
-            "merged are made by: polyaforest fit --batch"
+            f"{path} is a {type(model).__name__}, whose cells depend on its rows, so it cannot be merged. Fit models "
+            "to merge with: polyaforest fit --batch"
         )
     return model
 
 
 def _merge(merged: BatchMPF, other: BatchMPF, first: str, path: str) -> None:
-    """Add the counts of a model to those before, or say what keeps them apart."""
+    """Add the counts of a model; raise if its cells differ, and say what to do."""
     try:
         merged.merge(other)
     except ValueError as problem:
         raise ValueError(
-            f"{first} and {path}: {problem}. Fit the second again on its own rows, in the cells of the first: "
+            f"{first} and {path}: {problem}. Fit the second again in the cells of the first: "
             f"polyaforest fit --batch --like {first} FILE -m {path}"
         ) from problem
 
 
 def shared_notes(notes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the notes of all models agree on."""
+    """Return the notes that all models agree on."""
     first, *others = notes
     return {name: note for name, note in first.items() if all(name in them and them[name] == note for them in others)}

@@ -1,10 +1,11 @@
-"""Options that several commands have, under the same name and with the same meaning."""
+"""Options that several commands share, with the same name and meaning."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,13 +18,11 @@ if TYPE_CHECKING:
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-KEY_OF_STREAMS = "Judge the rows of each value of this column by themselves: one host, one customer at a time."
-KEY_OF_ROWS = "Name each row by this column, so that `forget` can take it out again. Rows may share a name."
-WINDOW = 1024  # points that a stream holds unless told otherwise
+WINDOW = 1024  # points that a stream holds by default
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Several decorators as one, the first the outermost."""
+    """Return several decorators as one, the first the outermost."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
@@ -34,7 +33,7 @@ def together(*decorators: Decorator) -> Decorator:
 
 
 def _read_names(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> list[str] | None:
-    """Names separated by commas, of an option that may be repeated."""
+    """Split names at commas, for an option that may be repeated."""
     names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     if texts and not names:
         raise click.BadParameter("give at least one name", ctx, option)
@@ -47,40 +46,45 @@ columns = click.option(
     metavar="A,B,...",
     multiple=True,
     callback=_read_names,
-    help="Use these columns, not all that are numbers.",
+    help="Columns to use.  [default: all numeric columns]",
 )
-time = click.option("--time", metavar="COLUMN", help="The column that says when; found by itself if it is plain.")
-id_ = click.option("--id", metavar="COLUMN", help="The column that names rows in what is printed and written.")
+time = click.option("--time", metavar="COLUMN", help="Timestamp column.  [default: detected if unambiguous]")
+id_ = click.option("--id", metavar="COLUMN", help="Column that identifies rows in the output.")
+by = click.option(
+    "--by", metavar="COLUMN", help="Column that partitions the rows: each value, such as a host, is judged separately."
+)
 format_ = click.option(
-    "--format", type=click.Choice(["csv", "tsv", "parquet", "jsonl"]), help="Of the input, if its name does not tell."
+    "--format",
+    type=click.Choice(["csv", "tsv", "parquet", "jsonl"]),
+    help="Input format.  [default: detected from name and content]",
 )
 strict = click.option("--strict", is_flag=True, help="Stop at the first row that cannot be read.")
 model = click.option(
-    "-m", "--model", metavar="MODEL", required=True, type=click.Path(), help="The model file, such as model.mpf."
+    "-m", "--model", metavar="MODEL", required=True, type=click.Path(), help="Model file, such as model.mpf."
 )
-stream_key = click.option(
-    "--key", "stream", metavar="STREAM", help="Which stream, of a file that `watch --key` keeps models in."
+partition = click.option(
+    "--by", metavar="VALUE", help="Partition whose model to use, if `watch --by` wrote the model file."
 )
-seed = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all that is random.")
-quiet = click.option("-q", "--quiet", is_flag=True, help="No words on stderr but errors.")
+seed = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors to stderr.")
 out = click.option(
     "--out",
     metavar="FILE",
     type=click.Path(),
-    help="Write the rows, with scores and reasons: .csv, .tsv, .parquet, .jsonl, or - for stdout.",
+    help="Write rows with scores and reasons to FILE (.csv, .tsv, .parquet or .jsonl; - for stdout).",
 )
-only_anomalies = click.option("--only-anomalies", is_flag=True, help="Write the flagged rows only.")
+only_anomalies = click.option("--only-anomalies", is_flag=True, help="Write flagged rows only.")
 spreadsheet_safe = click.option(
     "--spreadsheet-safe",
     is_flag=True,
-    help="Put ' before text in CSV that a spreadsheet would run as a formula. Without it, text is exact.",
+    help="In CSV, prefix text with ' if a spreadsheet would evaluate it as a formula.",
 )
-fail_on_anomaly = click.option("--fail-on-anomaly", is_flag=True, help="Exit with 1 if any row is flagged.")
+fail_on_anomaly = click.option("--fail-on-anomaly", is_flag=True, help="Exit with status 1 if any row is flagged.")
 shingle = click.option(
-    "--shingle", metavar="N", type=click.IntRange(min=1), help="For time series: judge N rows in a row together."
+    "--shingle", metavar="N", type=click.IntRange(min=1), help="For time series: judge N consecutive rows together."
 )
 window = click.option(
-    "--window", metavar="N", type=click.IntRange(min=2), help=f"Rows that a stream remembers. [default: {WINDOW}]"
+    "--window", metavar="N", type=click.IntRange(min=2), help=f"Rows that a stream holds.  [default: {WINDOW}]"
 )
 false_alarm_rate = click.option(
     "--false-alarm-rate",
@@ -92,52 +96,85 @@ epsilon = click.option(
     "--epsilon",
     metavar="SHARE",
     type=click.FloatRange(0, 1),
-    help="Flag rows whose leaf holds at most this share of the probability ...",
+    help="Flag rows whose leaf has a probability of at most SHARE ...",
 )
 phi = click.option(
     "--phi",
     metavar="SHARE",
     type=click.FloatRange(0, 1),
-    help="... in at least this share of the trees. [default: 0.8]",
+    help="... in at least SHARE of the trees.  [default: 0.8]",
 )
-batch = click.option("--batch", "kind", flag_value="batch", help="Count rows in fixed partitions (BatchMPF).")
+batch = click.option("--batch", "kind", flag_value="batch", help="Count rows in fixed partitions of space (BatchMPF).")
 stream = click.option(
-    "--stream", "kind", flag_value="stream", help="One pass in order, in little memory: each row by those before it."
+    "--stream", "kind", flag_value="stream", help="Read once, in bounded memory, and judge each row by those before it."
 )
-
-
-def key(words: str) -> Decorator:
-    """`--key`, which means one thing for streams and another for rows."""
-    return click.option("--key", metavar="COLUMN", help=words)
-
-
-def reading(key_words: str | None = None) -> Decorator:
-    """The files to read, and what is said about their columns."""
-    about_keys = [] if key_words is None else [key(key_words)]
-    return together(files, columns, time, *about_keys, id_, format_, strict)
 
 
 def flagging() -> Decorator:
-    """Where to draw the line."""
+    """Return the options of the threshold policy."""
     return together(false_alarm_rate, epsilon, phi)
 
 
-def refuse_two(**given: Any) -> None:
-    """A usage error if more than one of these options is given."""
-    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
-    if len(names) > 1:
-        raise click.UsageError(f"{' and '.join(names)} contradict each other: give one of them.")
+@dataclass(frozen=True)
+class TableOptions:
+    """The options that `detect` and `fit` share, by name."""
+
+    files: tuple[str, ...]
+    columns: list[str] | None
+    time: str | None
+    id: str | None
+    format: str | None
+    strict: bool
+    kind: str | None
+    window: int | None
+    shingle: int | None
+    false_alarm_rate: float | None
+    epsilon: float | None
+    phi: float | None
+    quiet: bool
+
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other."""
+        if self.false_alarm_rate is not None and self.epsilon is not None:
+            raise click.UsageError("--false-alarm-rate and --epsilon are mutually exclusive.")
+        if self.phi is not None and self.epsilon is None:
+            raise click.UsageError("--phi needs --epsilon.")
+        if self.is_stream and self.epsilon is not None:
+            raise click.UsageError("--epsilon is for whole tables: omit --stream and --shingle.")
+        if self.window is not None and not self.is_stream:
+            raise click.UsageError("--window is for streams: add --stream.")
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether rows are judged and learned one after another."""
+        return self.kind == "stream" or (self.kind is None and self.shingle is not None)
+
+    def open_table(self, columns: list[str] | None, key: str | None = None) -> Table:
+        """Open the files as one table."""
+        from polyaforest.io.tables import open_table
+
+        return open_table(
+            self.files, format=self.format, columns=columns, time=self.time, key=key, id=self.id, strict=self.strict
+        )
+
+
+def say_input(table: Table, files: Sequence[str], quiet: bool) -> None:
+    """Print what was read."""
+    from polyaforest.detection.report import input_lines
+
+    for line in input_lines(table, files):
+        say(line, quiet)
 
 
 def say(words: str, quiet: bool = False) -> None:
-    """A line of words for the person at the terminal."""
+    """Print a message to stderr."""
     if words and not quiet:
-        with suppress(OSError):  # nobody reads them any more, which is no reason to stop
+        with suppress(OSError):  # stderr was closed, which is no reason to stop
             click.echo(printable(words), err=True)
 
 
 def counting(table: Table, quiet: bool = False) -> Iterator[Chunk]:
-    """The chunks of a table, with a count of the rows read so far if somebody is there to see it."""
+    """Yield the chunks of a table, with a progress line on a terminal."""
     if quiet or not sys.stderr.isatty():
         yield from table.chunks()
         return

@@ -1,4 +1,4 @@
-"""`polyaforest watch`: an endless stream, judged record by record."""
+"""The command `polyaforest watch`: judge an endless stream, record by record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time as clock
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import click
@@ -20,7 +20,7 @@ from polyaforest.cli import _options as options
 from polyaforest.cli._screen import CLEAR_LINE
 
 if TYPE_CHECKING:
-    from polyaforest.live.judging import Detector
+    from polyaforest.live import Detector
     from polyaforest.live.watcher import Watcher
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -32,32 +32,35 @@ _STATUS_SECONDS = 1.0
 _EXAMPLES = """\b
 Examples:
   tail -F app.jsonl | polyaforest watch --only-anomalies
-  polyaforest watch metrics.csv --follow --model web.stock --key host
-  polyaforest watch --from "redis://localhost:6379/0?stream=metrics" --model m.stock --out verdicts.jsonl
+  polyaforest watch metrics.csv --follow --by host --model hosts.models
+  polyaforest watch --from "redis://localhost:6379/0?stream=metrics" --model redis.models --out verdicts.jsonl
 """
 
 
 def _read_window(ctx: click.Context, option: click.Parameter, text: str) -> int | timedelta:
-    """A number of records, or a span of time such as 30m."""
+    """Return a number of records, or a span of time such as 30m."""
     if text.isdecimal() and int(text) >= 2:
         return int(text)
     span = _SPAN.fullmatch(text)
     if span is None or not float(span[1]):
-        wanted = "a number of records, at least 2, or a time such as 90s, 30m, 6h or 7d"
+        wanted = "a number of records, at least 2, or a duration such as 90s, 30m, 6h or 7d"
         raise click.BadParameter(f"{text!r} is not {wanted}", ctx, option)
     return timedelta(**{_UNITS[span[2]]: float(span[1])})
 
 
 _reading = options.together(
     click.option(
-        "--from", "address", metavar="URL", help="Read redis://host:port/db?stream=NAME or kafka://host:port/TOPIC."
+        "--from",
+        "address",
+        metavar="URL",
+        help="Read from redis://host:port/db?stream=NAME or kafka://host:port/TOPIC.",
     ),
-    click.option("--follow", is_flag=True, help="Wait for what is added to FILE, across rotation, as tail -F does."),
+    click.option("--follow", is_flag=True, help="Wait for lines added to FILE, across rotation, as tail -F does."),
     options.columns,
     options.time,
-    options.key(options.KEY_OF_STREAMS),
-    click.option("--id", metavar="FIELD", help="The field that names records, by which they can be forgotten again."),
-    click.option("--format", type=click.Choice(["auto", "jsonl", "csv"]), default="auto", help="What lines hold."),
+    options.by,
+    click.option("--id", metavar="COLUMN", help="Column that names records, so that `forget` can delete them."),
+    click.option("--format", type=click.Choice(["auto", "jsonl", "csv"]), default="auto", help="Format of the lines."),
 )
 _judging = options.together(
     click.option(
@@ -66,24 +69,28 @@ _judging = options.together(
         metavar="N|TIME",
         default=str(options.WINDOW),
         show_default=True,
-        help="What each stream remembers: so many records, or those of the last 30m, 6h, 7d.",
+        help="Records that each model holds: a number of them, or a duration such as 30m, 6h or 7d.",
     ),
     options.shingle,
-    click.option("--difference", is_flag=True, help="Judge changes from record to record instead of levels."),
-    click.option("--calendar", type=click.Choice(_CALENDAR), multiple=True, help="What is usual depends on it, too."),
+    click.option("--difference", is_flag=True, help="Judge changes between records instead of levels."),
+    click.option(
+        "--calendar", type=click.Choice(_CALENDAR), multiple=True, help="Let what is normal depend on the time."
+    ),
     options.false_alarm_rate,
     click.option(
-        "--trees", type=click.IntRange(min=1), default=100, show_default=True, help="Per stream: fewer are faster."
+        "--trees", type=click.IntRange(min=1), default=100, show_default=True, help="Trees per model; fewer are faster."
     ),
     options.seed,
 )
 _saving = options.together(
-    click.option("-m", "--model", metavar="MODEL", type=click.Path(), help="Save models here, and go on from them."),
+    click.option(
+        "-m", "--model", metavar="MODEL", type=click.Path(), help="Save models to this file, and resume from it."
+    ),
     click.option(
         "--start-from",
         metavar="MODEL",
         type=click.Path(exists=True),
-        help="Begin every stream as a copy of this model, made by `fit --stream`.",
+        help="Start every model as a copy of this one, made by `fit`.",
     ),
     click.option(
         "--snapshot-every",
@@ -91,7 +98,7 @@ _saving = options.together(
         type=click.IntRange(min=1),
         default=10_000,
         show_default=True,
-        help="Save after so many records ...",
+        help="Save after this number of records ...",
     ),
     click.option(
         "--snapshot-seconds",
@@ -99,10 +106,12 @@ _saving = options.together(
         type=click.FloatRange(min=0),
         default=30.0,
         show_default=True,
-        help="... or after so many seconds, if any have come.",
+        help="... or after this many seconds, if there are new records.",
     ),
     click.option(
-        "--skip-seen", is_flag=True, help="The input begins anew at every start: pass over what was counted before."
+        "--skip-seen",
+        is_flag=True,
+        help="Skip records that were counted before, if the input starts over at every run.",
     ),
     click.option(
         "--memory",
@@ -110,14 +119,16 @@ _saving = options.together(
         type=click.IntRange(min=1),
         default=1024,
         show_default=True,
-        help="For models; those not used for longest wait on disk.",
+        help="Memory for models; the least recently used are moved to disk.",
     ),
 )
 _writing = options.together(
-    click.option("--only-anomalies", is_flag=True, help="No lines for records that are not flagged."),
-    click.option("--events", is_flag=True, help="A line for each event once it has ended, none for single records."),
+    click.option("--only-anomalies", is_flag=True, help="Write lines for flagged records only."),
     click.option(
-        "--out", metavar="FILE", default="-", type=click.Path(), help="Add the lines to this file, not to stdout."
+        "--events", is_flag=True, help="Write one line per event, once it has ended, instead of one per record."
+    ),
+    click.option(
+        "--out", metavar="FILE", default="-", type=click.Path(), help="Append the lines to this file instead of stdout."
     ),
     click.option(
         "--quarantine",
@@ -125,19 +136,19 @@ _writing = options.together(
         default="quarantine.jsonl",
         show_default=True,
         type=click.Path(),
-        help="Where bad records go, with the reason.",
+        help="File for records that cannot be used, with the reason.",
     ),
 )
 
 
 _HELP = """Judge an endless stream, record by record.
 
-Lines of JSON or CSV come from standard input, from FILE, or from Redis or Kafka. Each record is judged by those
-before it and then learned; for each, a line of JSON with its score, p-value and, if it is flagged, the reasons goes
-to stdout. Records that cannot be read go to a quarantine file and never stop the stream.
+Records are lines of JSON or CSV from standard input or FILE, or come from Redis or Kafka. Each record is judged by
+those before it and then learned. For each, a line of JSON with its score, its p-value and, if it is flagged, the
+reasons goes to stdout. Records that cannot be used go to a quarantine file and never stop the stream.
 
-With --model everything is saved now and then, together with the place in the source: after a crash, or Ctrl-C, the
-same command goes on where it was, with nothing lost or counted twice.
+With --model, everything is saved at intervals together with the position in the source: after a crash or Ctrl-C the
+same command resumes there, and no record is lost or counted twice.
 """
 
 
@@ -152,11 +163,14 @@ same command goes on where it was, with nothing lost or counted twice.
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
     """Run `polyaforest watch`."""
+    from polyaforest.cli._warmup import compile_first
+
     _refuse_contradictions(ctx, given)
     with ExitStack() as stack:
-        is_stopped = stack.enter_context(_until_asked_to_stop())
+        is_stopped = stack.enter_context(_stop_signals())
         watcher = _watcher(given, stack)
-        _say_where_it_begins(watcher, given)
+        compile_first("stream", given["quiet"])
+        _report_start(watcher, given)
         n_before = watcher.counts.anomalies
         with _status_line(watcher, given["quiet"]) as show:
             watcher.run(is_stopped, show)
@@ -169,25 +183,25 @@ def command(ctx: click.Context, /, **given: Any) -> None:
 
 
 def _refuse_contradictions(ctx: click.Context, given: dict[str, Any]) -> None:
-    """A usage error for options that do not go together."""
+    """Raise a usage error for options that contradict each other."""
     if given["address"] is not None and given["file"] != "-":
         raise click.UsageError(f"FILE and --from contradict each other: read {given['file']}, or {given['address']}.")
     if given["follow"] and (given["address"] is not None or given["file"] == "-"):
-        raise click.UsageError("--follow needs a FILE to follow; other sources go on by themselves.")
+        raise click.UsageError("--follow needs a FILE to follow; other sources never end.")
     if given["calendar"] and given["time"] is None:
-        raise click.UsageError("--calendar needs --time, the field that says when.")
+        raise click.UsageError("--calendar needs --time, the column with the timestamps.")
     if isinstance(given["window"], timedelta) and given["time"] is None:
-        raise click.UsageError("a --window in time needs --time, the field that says when.")
+        raise click.UsageError("a --window of time needs --time, the column with the timestamps.")
     settings = ("window", "shingle", "difference", "calendar", "false_alarm_rate", "trees", "seed")
-    told = [name for name in settings if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if given["start_from"] and told:
-        option = f"--{told[0].replace('_', '-')}"
-        raise click.UsageError(f"--start-from brings its own settings: leave {option} to `fit`.")
+    given_here = [name for name in settings if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given["start_from"] and given_here:
+        option = f"--{given_here[0].replace('_', '-')}"
+        raise click.UsageError(f"--start-from has its own settings: give {option} to `fit` instead.")
     _refuse_one_file_for_two_things(given)
 
 
 def _refuse_one_file_for_two_things(given: dict[str, Any]) -> None:
-    """A usage error if verdicts would be written into the data or the model."""
+    """Raise a usage error if verdicts would be written into the data or the model."""
     taken: dict[str, str] = {}
     for name in ("file", "model", "start_from", "out", "quarantine"):
         if given[name] in (None, "-"):
@@ -195,63 +209,56 @@ def _refuse_one_file_for_two_things(given: dict[str, Any]) -> None:
         option = "FILE" if name == "file" else f"--{name.replace('_', '-')}"
         other = taken.setdefault(os.path.realpath(given[name]), option)
         if other != option:
-            raise click.UsageError(f"{other} and {option} are the same file, {given[name]}: give each its own.")
-
-
-def _is_series(given: dict[str, Any]) -> bool:
-    return bool(given["shingle"] or given["difference"] or given["calendar"])
+            raise click.UsageError(f"{other} and {option} are the same file, {given[name]}: use different files.")
 
 
 def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
-    """Everything opened and connected, and gone back to where it was."""
+    """Return the watcher, with everything opened and resumed from the last save."""
+    from copy import deepcopy
+
     from polyaforest.io.records import RecordReader
     from polyaforest.io.sources import open_source
-    from polyaforest.live.model_store import Stock
+    from polyaforest.live import open_store
     from polyaforest.live.outputs import FileLines, PipeLines
     from polyaforest.live.watcher import Cadence, Watcher
 
     where = given["address"] or given["file"]
-    out = PipeLines(_stdout()) if given["out"] == "-" else FileLines(given["out"])
+    if given["out"] == "-" and sys.stdout is None:
+        raise OSError("standard output is closed: write to a file with --out")
+    out = PipeLines(sys.stdout.buffer) if given["out"] == "-" else FileLines(given["out"])
     quarantine = FileLines(given["quarantine"])
-    make = _maker(given)
+    template = _template(given)
     reader = RecordReader(
-        given["format"], columns=_columns(given, make()), **{name: given[name] for name in ("time", "key", "id")}
+        given["format"], columns=_columns(given, template), time=given["time"], key=given["by"], id=given["id"]
     )
     source = open_source(where, follow=given["follow"])
     stack.callback(source.close)
-    stock = stack.enter_context(Stock(given["model"], make, given["memory"] * 2**20, tell=options.say))
+    max_bytes = given["memory"] * 2**20
+    store = stack.enter_context(
+        open_store(given["model"], lambda: deepcopy(template), max_bytes=max_bytes, notify=options.say)
+    )
     settings = _settings(given)
-    _refuse_other_settings(stock.notes.get("settings"), settings, given["model"])
-    merge = None
-    if given["events"]:
-        merge = given["shingle"] or 10
+    _refuse_other_settings(store.notes.get("settings"), settings, given["model"])
     watcher = Watcher(
         source,
         reader,
-        stock,
+        store,
         out,
         quarantine,
-        where=_known_again(where),
+        where=_canonical(where),
         settings=settings,
         only_anomalies=given["only_anomalies"],
-        merge=merge,
+        merge=(given["shingle"] or 10) if given["events"] else None,
         cadence=Cadence(given["snapshot_every"], given["snapshot_seconds"]),
-        tell=options.say,  # what was lost or set aside is said even to those who want no progress messages
+        notify=options.say,  # what was lost or set aside is reported even with --quiet
     )
     stack.callback(watcher.close)
     watcher.resume(skip_seen=given["skip_seen"])
     return watcher
 
 
-def _stdout() -> IO[bytes]:
-    """Where lines go unless told otherwise."""
-    if sys.stdout is None:
-        raise OSError("standard output is closed: give --out a file to write to")
-    return sys.stdout.buffer
-
-
-def _known_again(where: str) -> str:
-    """The name of a source in the model file: the same for every way to write it, and without passwords."""
+def _canonical(where: str) -> str:
+    """Return the name of a source for the model store: the same however it is written, and without passwords."""
     if "://" not in where:
         return where if where == "-" else os.path.realpath(where)
     parts = urlsplit(where)
@@ -261,8 +268,8 @@ def _known_again(where: str) -> str:
 
 
 def _columns(given: dict[str, Any], detector: Detector) -> list[str] | None:
-    """The columns to read: those of the model to start from, if there is one."""
-    from polyaforest.io.tables import BadInput
+    """Return the columns to read: those of the model to start from, if there is one."""
+    from polyaforest.io.errors import BadInput
 
     names = getattr(detector, "feature_names_in_", None)
     if names is None:
@@ -270,23 +277,20 @@ def _columns(given: dict[str, Any], detector: Detector) -> list[str] | None:
         return columns
     known = [str(name) for name in names]
     if given["columns"] not in (None, known):
-        raise BadInput(f"{given['start_from']} was made of the columns {', '.join(known)}: omit --columns")
+        raise BadInput(f"{given['start_from']} was made with the columns {', '.join(known)}: omit --columns")
     return known
 
 
-def _maker(given: dict[str, Any]) -> Callable[[], Detector]:
-    """What makes the model of a new stream."""
-    from copy import deepcopy
-
-    from polyaforest import StreamingMPF, load
-    from polyaforest.io.tables import BadInput
-    from polyaforest.timeseries import SeriesMPF
+def _template(given: dict[str, Any]) -> Detector:
+    """Return the model that every stream starts with a copy of."""
+    from polyaforest import SeriesMPF, StreamingMPF, load
+    from polyaforest.io.errors import BadInput
 
     if given["start_from"] is not None:
-        first: Any = load(given["start_from"])
-        if not hasattr(first, "judge_then_learn") or getattr(first, "window", "") == "auto":
-            raise BadInput(f"{given['start_from']} does not follow a stream: make it by `polyaforest fit --stream`")
-        return lambda: deepcopy(first)
+        first = load(given["start_from"])
+        if isinstance(first, SeriesMPF) or (isinstance(first, StreamingMPF) and not first.is_frozen_):
+            return first
+        raise BadInput(f"{given['start_from']} cannot follow a stream: make a model with `polyaforest fit --stream`")
     forest = StreamingMPF(
         n_estimators=given["trees"],
         window=given["window"],
@@ -294,17 +298,14 @@ def _maker(given: dict[str, Any]) -> Callable[[], Detector]:
         missing="marginalise",
         random_state=given["seed"],
     )
-    if _is_series(given):
-        series = SeriesMPF(
-            forest, shingle=given["shingle"] or 1, difference=given["difference"], calendar=given["calendar"]
-        )
-        return lambda: deepcopy(series)
-    return lambda: deepcopy(forest)
+    if not (given["shingle"] or given["difference"] or given["calendar"]):
+        return forest
+    return SeriesMPF(forest, shingle=given["shingle"] or 1, difference=given["difference"], calendar=given["calendar"])
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
-    """What the models and the reading of records depend on, as JSON holds it."""
-    reading, judging = ("columns", "time", "key", "id", "format"), ("shingle", "difference", "false_alarm_rate")
+    """Return what the models and the reading of records depend on, as JSON can hold it."""
+    reading, judging = ("columns", "time", "by", "id", "format"), ("shingle", "difference", "false_alarm_rate")
     names = (*reading, *judging, "trees", "seed", "start_from")
     window = given["window"]
     span = f"{window.total_seconds():g}s" if isinstance(window, timedelta) else window
@@ -312,40 +313,43 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_other_settings(before: dict[str, Any] | None, now: dict[str, Any], model: str) -> None:
-    """Raise if models would go on by other settings than they began with."""
-    from polyaforest.io.tables import BadInput
+    """Raise if models would go on with other settings than they started with."""
+    from polyaforest.io.errors import BadInput
 
+    if before is None:
+        return
+    known = {"by": before.get("key"), **before}  # stores of earlier versions call it "key"
     for name, value in now.items():
-        if before is not None and before.get(name) != value:
+        if known.get(name) != value:
             option = f"--{name.replace('_', '-')}"
-            changed = (
-                f"{option} was {_in_words(before.get(name))} when {model} was begun, and is {_in_words(value)} now"
+            raise BadInput(
+                f"{option} was {_in_words(known.get(name))} when {model} was started, and is {_in_words(value)} now: "
+                "use the same setting, or another --model"
             )
-            raise BadInput(f"{changed}: go on as before, or name a new --model")
 
 
 def _in_words(value: Any) -> str:
-    """A setting as it is given on the command line."""
+    """Return a setting as given on the command line."""
     return "not given" if value in (None, False, []) else ",".join(value) if isinstance(value, list) else str(value)
 
 
-def _say_where_it_begins(watcher: Watcher, given: dict[str, Any]) -> None:
-    counts, notes = watcher.counts, watcher.begun_after
+def _report_start(watcher: Watcher, given: dict[str, Any]) -> None:
+    counts, notes = watcher.counts, watcher.resumed_from
     if not counts.records:
         return
     options.say(f"Resuming after {counts.records:,} records, {counts.anomalies:,} of them flagged", given["quiet"])
-    before, now = notes["where"], _known_again(given["address"] or given["file"])
+    before, now = notes["where"], _canonical(given["address"] or given["file"])
     if before != now:
-        options.say(f"until now they came from {before}; {now} is read from its beginning", given["quiet"])
+        options.say(f"The source was {before} before; {now} is read from its beginning", given["quiet"])
     elif not (watcher.source.can_replay or given["skip_seen"] or notes["is_end"]):
-        options.say("this input cannot be read again: what came since the last save is lost", given["quiet"])
+        options.say("This input cannot be read again: records since the last save are lost", given["quiet"])
 
 
 @contextmanager
-def _until_asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C, SIGTERM or SIGHUP has come: the first is obeyed after the batch, a second at once.
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Yield whether Ctrl-C, SIGTERM or SIGHUP has come: the first stops after the batch, a second at once.
 
-    A terminal that is closed may well send SIGHUP and SIGTERM together: that is not a second request.
+    A terminal that is closed may send SIGHUP and SIGTERM together: that is not a second request.
     """
     came: list[int] = []
 
@@ -367,7 +371,7 @@ def _until_asked_to_stop() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _status_line(watcher: Watcher, quiet: bool) -> Iterator[Callable[[], None]]:
-    """A line about how it goes, once a second, if somebody is there to see it."""
+    """Yield a function that shows progress once a second, if stderr is a terminal."""
     is_shown = sys.stderr is not None and sys.stderr.isatty() and not quiet
     shown_at, records = clock.monotonic(), watcher.counts.records
 
@@ -387,6 +391,6 @@ def _status_line(watcher: Watcher, quiet: bool) -> Iterator[Callable[[], None]]:
 
 
 def _show(words: str) -> None:
-    """Put words in the place of the line that is on the terminal."""
+    """Replace the line on the terminal."""
     with suppress(OSError):  # the terminal was closed, which must not keep anything from being saved
         click.echo(f"{CLEAR_LINE}{words}", err=True, nl=False)

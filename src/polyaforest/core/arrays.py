@@ -1,4 +1,4 @@
-"""What a forest is: named arrays, trees stacked along the first axis, and nothing else.
+"""The arrays of a forest, trees stacked along the first axis.
 
 T trees, C node slots per tree, D features. Only what the random partition drew and what the data counted is stored.
 Every probability is derived (`Posterior`), because a new point changes boxes and depths, and a stored Beta parameter
@@ -79,14 +79,14 @@ class Points(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """What is believed before any point is counted."""
+    """The prior."""
 
     strength: float  # gamma: pseudo-points behind the prior of the first cut
     is_open: bool  # whether anything can lie beyond the known world
 
 
 class Posterior(NamedTuple):
-    """What the posterior says of every node of a forest, in logarithms; derived by `kernels.polya`."""
+    """Posterior log-masses and log-volumes of every node, derived by `kernels.polya`."""
 
     inside: Array  # float64 (T, C): mass of the node's own region, restricted to its box
     complement: Array  # float64 (T, C): mass of what that restriction left out, -inf where it left out nothing
@@ -120,7 +120,7 @@ _SLOTS = (*_NODE_FIELDS, "lower", "upper")
 
 
 def new_forest(capacity: int, weights: Array, rng: Array, domain: Array, *, boxed: bool) -> Forest:
-    """Room for one tree per row of `rng`, of `capacity` nodes each; slots mean nothing until a tree claims them."""
+    """Allocate one tree per row of `rng`, of `capacity` nodes each; slots are undefined until a tree claims them."""
     n_trees, n_features = weights.shape
     nodes = {name: np.zeros((n_trees, capacity), dtype) for name, dtype in _NODE_FIELDS.items()}
     width = n_features if boxed else 0
@@ -138,19 +138,19 @@ def new_forest(capacity: int, weights: Array, rng: Array, domain: Array, *, boxe
 
 
 def node_bytes(n_features: int, *, boxed: bool) -> int:
-    """Memory of one node slot."""
+    """Return the memory of one node slot."""
     topology = sum(np.dtype(dtype).itemsize for dtype in _NODE_FIELDS.values())
     return topology + (2 * 8 * n_features if boxed else 0)
 
 
 def trim(tree: Forest) -> Forest:
-    """A copy of a one-tree forest, down to its generator, that keeps only the slots in use."""
+    """Copy a one-tree forest, down to its generator, keeping only the slots in use."""
     used = int(tree.size[0])
     return Forest(*(part[:, :used].copy() if name in _SLOTS else part.copy() for name, part in tree._asdict().items()))
 
 
 def stack(trees: Sequence[Forest]) -> Forest:
-    """One forest of all `trees` (same features, same domain), slots padded with zeros to the largest."""
+    """Stack `trees` (same features, same domain) into one forest, slots padded with zeros to the largest."""
     capacity = max(tree.left.shape[1] for tree in trees)
 
     def stacked(name: str) -> Array:
@@ -166,7 +166,7 @@ def stack(trees: Sequence[Forest]) -> Forest:
 
 
 def pad(forest: Forest, capacity: int) -> Forest:
-    """`forest` with room for at least `capacity` nodes per tree; itself if it has that already."""
+    """Return `forest` with at least `capacity` node slots per tree; itself if it has them already."""
     more = capacity - forest.left.shape[1]
     if more <= 0:
         return forest
@@ -174,7 +174,7 @@ def pad(forest: Forest, capacity: int) -> Forest:
 
 
 def new_points(n_trees: int, n_nodes: int, n_slots: int, n_features: int) -> Points:
-    """Room for the points of a forest; no leaf holds any."""
+    """Allocate the points of a forest; no leaf holds any."""
     return Points(
         values=np.zeros((n_slots, n_features)),
         head=np.full((n_trees, n_nodes), NONE, np.int32),
@@ -183,7 +183,7 @@ def new_points(n_trees: int, n_nodes: int, n_slots: int, n_features: int) -> Poi
 
 
 def pad_points(points: Points, n_nodes: int, n_slots: int) -> Points:
-    """`points` with room for at least so many nodes and points."""
+    """Return `points` with at least `n_nodes` node slots and `n_slots` point slots."""
     more_slots, more_nodes = n_slots - len(points.values), n_nodes - points.head.shape[1]
     values, head, links = points
     if more_slots > 0:
@@ -193,13 +193,13 @@ def pad_points(points: Points, n_nodes: int, n_slots: int) -> Points:
 
 
 def _padded(part: Array, more: int, filler: int) -> Array:
-    """An array with so many more entries along its second axis."""
+    """Return an array with `more` entries along its second axis."""
     extra = np.full((part.shape[0], more, *part.shape[2:]), filler, part.dtype)
     return np.concatenate([part, extra], axis=1)
 
 
 def new_posterior(forest: Forest) -> Posterior:
-    """Room for the posterior of `forest`, its known world already set."""
+    """Allocate the posterior of `forest`, its known world already set."""
     n_trees, capacity = forest.left.shape
     nodes = [np.zeros((n_trees, capacity)) for _ in range(4)]
     world = np.repeat(forest.domain[:, None], n_trees, axis=1)

@@ -1,54 +1,106 @@
-"""The one door to Numba: how every kernel is compiled, and what happens when its cache cannot be written."""
+"""Compilation of kernels by Numba, with or without a writable cache."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
-from numba.core import event
+from numba.core import event, types
 from numba.core.compiler_lock import global_compiler_lock
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+# Kernels that take long to compile, what for, and the seconds that it took on the machine they were measured on.
+COSTS = {"attribute_rows": ("explain", 12), "run_chunk": ("learn from a stream", 19)}
+_PROBES, _COST_OF_PROBE = 5, 640.0  # that machine compiled this module in 1 / 640 s
+_OUTER: dict[str, Any] = {"cache": True}
+_INNER: dict[str, Any] = {"no_cpython_wrapper": True}
+_BORROWS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
 
 
 def jit(kernel: Kernel) -> Kernel:
-    """Compile `kernel` lazily, without the GIL and without fast-math, and keep the machine code on disk.
+    """Compile a kernel that Python calls: lazily, without the GIL and without fast-math; keep its machine code on disk.
 
     A package directory that cannot be written to (a read-only image, a shared install) costs the cache, never the
     program. With ``NUMBA_DISABLE_JIT=1`` the kernel stays plain Python, where unsigned arithmetic must wrap around, and
     0 / 0 be NaN, in silence as in machine code.
     """
-    return _compile(kernel, {})
-
-
-def jit_inline(kernel: Kernel) -> Kernel:
-    """As `jit_borrowing`, and always inlined: for the steps of a walk, where a call costs more than the step."""
-    return _compile(kernel, {"forceinline": True, "_nrt": False, "error_model": "numpy"})
+    return _compile(kernel, _OUTER)  # type: ignore[no-any-return]
 
 
 def jit_borrowing(kernel: Kernel) -> Kernel:
-    """As `jit`, for kernels that allocate nothing: arrays are borrowed from the caller without counting references.
+    """Compile a kernel that Python calls and that allocates nothing: it borrows arrays without counting references.
 
     Numba otherwise counts, atomically and shared by all threads, whenever an array is taken out of a tuple, which
     costs several times what is then done with it. Every kernel called from here must be borrowing or inline too.
     """
-    return _compile(kernel, {"_nrt": False, "error_model": "numpy"})
+    return _compile(kernel, _OUTER | _BORROWS)  # type: ignore[no-any-return]
 
 
-def _compile(kernel: Kernel, options: dict[str, bool | str]) -> Kernel:
+def jit_helper(kernel: Kernel) -> Kernel:
+    """Compile a kernel that only kernels call: it becomes part of their machine code and needs no way in of its own."""
+    return _refuse_python(_compile(kernel, _INNER))  # type: ignore[no-any-return]
+
+
+def jit_borrowing_helper(kernel: Kernel) -> Kernel:
+    """Compile a kernel that only borrowing kernels call."""
+    return _refuse_python(_compile(kernel, _INNER | _BORROWS))  # type: ignore[no-any-return]
+
+
+def jit_inline(kernel: Kernel) -> Kernel:
+    """Compile a borrowing helper and always inline it: for steps of a walk that cost less than a call."""
+    return _refuse_python(_compile(kernel, _INNER | _BORROWS | {"forceinline": True}))  # type: ignore[no-any-return]
+
+
+def _compile(kernel: Callable[..., Any], options: dict[str, Any]) -> Any:
     if numba.config.DISABLE_JIT:
         return np.errstate(over="ignore", divide="ignore", invalid="ignore")(kernel)
+    options = {"nogil": True, "no_cfunc_wrapper": True, **options}
     try:
-        return numba.njit(nogil=True, cache=True, **options)(kernel)  # type: ignore[no-any-return]
+        return _of_few_types(numba.njit(**options)(kernel))
     except RuntimeError:  # Numba found no directory that it may write to
         _warn_that_nothing_is_cached()
-        return numba.njit(nogil=True, **options)(kernel)  # type: ignore[no-any-return]
+        return _of_few_types(numba.njit(**{**options, "cache": False})(kernel))
+
+
+def _refuse_python(helper: Any) -> Any:
+    """Let a call of `helper` from Python raise: there is nothing that Python could call."""
+    if not numba.config.DISABLE_JIT:
+
+        def refuse(*args: Any, **keywords: Any) -> Any:
+            raise TypeError(f"{helper.__name__} is a helper that only compiled kernels can call")
+
+        helper._insert, helper._compile_for_args = (lambda *args, **keywords: None), refuse
+    return helper
+
+
+def _of_few_types(kernel: Any) -> Any:
+    """Let other kernels call `kernel` with one type of integer each, signed and unsigned, and no constants.
+
+    Numba compiles a helper anew for every constant and every width of an integer that it is called with, which takes
+    as long as the first time: nearly half of all compilation. Widening loses nothing.
+    """
+    template = kernel.get_call_template
+
+    def call_template(args: Any, keywords: Any) -> Any:
+        return template([_widened(arg) for arg in args], {name: _widened(arg) for name, arg in keywords.items()})
+
+    kernel.get_call_template = call_template
+    return kernel
+
+
+def _widened(kind: Any) -> Any:
+    kind = types.misc.unliteral(kind)
+    if isinstance(kind, types.Integer):
+        return types.int64 if kind.signed else types.uint64  # type: ignore[attr-defined]
+    return kind
 
 
 @cache
@@ -62,22 +114,44 @@ def _warn_that_nothing_is_cached() -> None:
 
 
 class _Announcer(event.Listener):
-    """Tells a person at a terminal or in a notebook, once, why the first call takes seconds."""
+    """Announce compilation at a terminal or in a notebook: once for every purpose, with an estimate."""
 
     def __init__(self) -> None:
-        self.silent = not (sys.stderr.isatty() or hasattr(sys, "ps1"))
+        self.is_silent = not (sys.stderr.isatty() or hasattr(sys, "ps1"))
+        self._announced: set[str] = set()
 
     def on_start(self, event: event.Event) -> None:
-        is_ours = str(event.data["dispatcher"].py_func.__module__).startswith("polyaforest")  # others' may be None
-        if is_ours and not self.silent:
-            self.silent = True
-            print("polyaforest: compiling for this machine, once (15 to 30 seconds) ...", file=sys.stderr)
+        kernel = event.data["dispatcher"].py_func
+        if self.is_silent or not str(kernel.__module__).startswith("polyaforest"):  # that of others may be None
+            return
+        purpose, cost = COSTS.get(kernel.__name__, ("fit and score", 15))
+        if purpose not in self._announced and (not self._announced or kernel.__name__ in COSTS):
+            self._announced.add(purpose)
+            advice = "" if len(self._announced) > 1 else " (`polyaforest warmup` does it ahead of time)"
+            seconds = max(round(cost * seconds_per_cost()), 1)
+            print(
+                f"polyaforest: compiling for this machine, once{advice}: about {seconds} s to {purpose} ...",
+                file=sys.stderr,
+            )
 
     def on_end(self, event: event.Event) -> None:
-        """Nothing to say: the work goes on."""
+        """Do nothing."""
 
 
-event.register("numba:compile", _Announcer())
+announcer = _Announcer()
+event.register("numba:compile", announcer)
+
+
+def seconds_per_cost() -> float:
+    """Return the seconds per unit of the costs of kernels on this machine, from the speed of Python's own compiler.
+
+    Both compilers are bound by one core.
+    """
+    source, began = Path(__file__).read_text(encoding="utf-8"), time.perf_counter()
+    for _ in range(_PROBES):
+        compile(source, __file__, "exec")
+    return (time.perf_counter() - began) / _PROBES * _COST_OF_PROBE
+
 
 if hasattr(os, "register_at_fork"):  # a child forked while another thread compiles could never compile anything
     os.register_at_fork(

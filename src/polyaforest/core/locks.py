@@ -1,6 +1,6 @@
-"""Who may touch a forest when: any number of readers at once, or one that changes it and is not interrupted.
+"""Locks of forests: any number of readers at once, or one writer that is not interrupted.
 
-To copy, to pickle and to save are to read.
+Copying, pickling and saving are reading.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 @contextmanager
 def uninterrupted() -> Iterator[Callable[[], bool]]:
-    """Hold Ctrl-C back until the block is done, then let it take its course; yields whether it has come.
+    """Hold Ctrl-C back until the block is done, then let it take effect; yield whether it was pressed.
 
     Python hands signals to the main thread alone, so nothing needs doing in others.
     """
@@ -42,12 +42,12 @@ _LOCKS: WeakSet[ReadersWriterLock] = WeakSet()  # all that a forked child has to
 
 
 class ReadersWriterLock:
-    """Lets many threads read or one write, and nobody starve.
+    """A fair lock for many readers or one writer.
 
     A thread that waits to write goes before those that come to read later; when it is done, those that were waiting to
     read by then go before the next to write. A thread that reads may ask to read again; any other way of asking twice
-    would never end, and is refused. In a forked child the lock is free, whoever held it in the parent; if someone was
-    writing, it refuses all but a change that replaces everything.
+    would never end, and is refused. In a forked child the lock is free, even if held in the parent; if it was held
+    for writing, only a change that replaces everything is allowed.
     """
 
     def __init__(self) -> None:
@@ -141,8 +141,8 @@ class ReadersWriterLock:
     def _refuse_twice(is_inside: bool) -> None:
         if is_inside:
             raise RuntimeError(
-                "the detector is already in use by this very thread, which would wait for itself for ever: signal "
-                "handlers must not use the detector that they may interrupt"
+                "this very thread already uses the detector and would deadlock: signal handlers must not use the "
+                "detector that they may interrupt"
             )
 
     def _restart(self) -> None:
@@ -165,7 +165,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_restart_locks)
 
 
-class _LockOfItsOwn:
+class _OwnLock:
     """The lock of an object, made when first asked for and never replaced."""
 
     @overload
@@ -186,12 +186,18 @@ class Guarded:
     """
 
     _not_copied: ClassVar[frozenset[str]] = frozenset({"_lock"})
-    _lock = _LockOfItsOwn()
+    _lock = _OwnLock()
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
         """Hold off changes while the whole is read. Ctrl-C has to wait too, or it might leave the door locked."""
         with uninterrupted(), self._lock.reading():
+            yield
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold off everyone else, and Ctrl-C, during a change."""
+        with uninterrupted(), self._lock.writing():
             yield
 
     @contextmanager

@@ -25,12 +25,12 @@ _UNIT = 2.0**-53
 
 
 def seed_states(seed: np.random.SeedSequence, n_trees: int) -> Array:
-    """One independent generator state per tree, uint64 (n_trees, 4)."""
+    """Return one independent generator state per tree, uint64 (n_trees, 4)."""
     return np.stack([child.generate_state(4, np.uint64) for child in seed.spawn(n_trees)])
 
 
 def seeds_of_stream(seed: np.random.SeedSequence, n_trees: int) -> tuple[Array, Array, Array, np.random.SeedSequence]:
-    """What a stream draws from `seed`: states of its trees, (n_trees, 4), that of its policy, (4,), seeds of samples.
+    """Return the states of a stream's trees, (n_trees, 4), that of its policy, (4,), and the seeds of its samples.
 
     Also the seed as it is afterwards. Many streams begin with the same one, as those of keys do: it is remembered.
     """
@@ -49,7 +49,7 @@ def _seeds_of_stream(entropy: Any, key: tuple[int, ...], size: int, n_before: in
 
 
 def _seed_after(entropy: Any, key: tuple[int, ...], size: int, n_spawned: int) -> np.random.SeedSequence:
-    """A seed that has made so many others."""
+    """Return a seed that has spawned `n_spawned` others."""
     return np.random.SeedSequence(entropy, spawn_key=key, pool_size=size, n_children_spawned=n_spawned)
 
 
@@ -70,20 +70,14 @@ def next_word(state):
 
 @jit_inline
 def uniform(state):
-    """A float64 in [0, 1) with 53 random bits."""
+    """Draw a float64 in [0, 1) with 53 random bits."""
     return (next_word(state) >> _DISCARD) * _UNIT
 
 
 @jit_inline
 def exponential(state):
-    """A draw from Exp(1); never infinite, since 1 - uniform is at least 2**-53."""
+    """Draw from Exp(1); never infinite, since 1 - uniform is at least 2**-53."""
     return -math.log(1.0 - uniform(state))
-
-
-@jit_inline
-def below(state, bound):
-    """An integer in [0, bound) for bound < 2**53 (the bias of at most bound / 2**53 is beyond notice)."""
-    return int(uniform(state) * bound)
 
 
 @jit_borrowing

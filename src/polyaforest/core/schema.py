@@ -1,6 +1,6 @@
 """Schemas of model headers: the keys that must be there, and the type and range of each value.
 
-A seal proves that a file is whole, not that its author meant well: anybody can seal anything. So every value of a
+A seal proves that a file is whole, not that its author meant well: anyone can seal anything. So every value of a
 header is checked against a rule before it is used, and keys that no rule names are refused; a release that needs more
 of them raises the format version. How values relate to each other and to the arrays is checked where they are used.
 """
@@ -31,17 +31,17 @@ def flag(value: Any, place: str) -> None:
 
 
 def path(value: Any, place: str) -> None:
-    """Accept strings, also those that stand for names of files that are not Unicode."""
+    """Accept strings, also those that stand for file names that are not Unicode."""
     _refuse_unless(isinstance(value, str), value, place, "a string")
 
 
 def text(value: Any, place: str) -> None:
-    """Accept strings, but none with half a character, which could not be written again."""
+    """Accept strings without lone surrogates, which could not be written again."""
     _refuse_unless(isinstance(value, str) and not _LONE.search(value), value, place, "a string of whole characters")
 
 
 def number(value: Any, place: str) -> None:
-    """Accept numbers, which JSON keeps finite; a boolean is none."""
+    """Accept finite numbers, not booleans."""
     _refuse_unless(type(value) in (int, float), value, place, "a number")
 
 
@@ -51,7 +51,7 @@ def nothing(value: Any, place: str) -> None:
 
 
 def whole(least: int = 0, most: int | None = MOST_COUNTED) -> Rule:
-    """Accept integers in a range; a boolean is none."""
+    """Accept integers in a range, not booleans."""
     wanted = f"an integer of at least {least:,}" if most is None else f"an integer from {least:,} to {most:,}"
 
     def check(value: Any, place: str) -> None:
@@ -62,7 +62,7 @@ def whole(least: int = 0, most: int | None = MOST_COUNTED) -> Rule:
 
 
 def one_of(*words: str) -> Rule:
-    """Accept some strings only."""
+    """Accept only the strings given."""
 
     def check(value: Any, place: str) -> None:
         _refuse_unless(isinstance(value, str) and value in words, value, place, f"one of {', '.join(words)}")
@@ -86,7 +86,7 @@ def either(*rules: Rule) -> Rule:
 
 
 def listed(*rules: Rule) -> Rule:
-    """Accept lists of so many values, by a rule each."""
+    """Accept lists of as many values as there are rules, each by its own rule."""
 
     def check(value: Any, place: str) -> None:
         is_right = isinstance(value, list) and len(value) == len(rules)
@@ -109,7 +109,7 @@ def many(rule: Rule) -> Rule:
 
 
 def record(rules: Mapping[str, Rule], optional: Collection[str] = ()) -> Rule:
-    """Accept objects that have these keys and no others; the `optional` ones may be absent."""
+    """Accept objects with exactly these keys, except that the `optional` ones may be absent."""
 
     def check(value: Any, place: str) -> None:
         _refuse_unless(isinstance(value, dict), value, place, "an object")
@@ -131,7 +131,7 @@ def _refuse_unless(is_right: bool, value: Any, place: str, wanted: str) -> None:
 
 
 def _shown(value: Any) -> str:
-    """A wrong value, cut where it would fill the screen."""
+    """Return the text of a wrong value, cut short if it is long."""
     shown = repr(value)
     return shown if len(shown) <= _MOST_TEXT else f"{shown[:_MOST_TEXT]}..."
 
@@ -174,10 +174,11 @@ parameter = either(
     _reservoir,
     record({"float": one_of("inf", "-inf", "nan")}),
     record({"timedelta": number}),
+    record({"epsilon_phi": many(number)}),
     record({"array": _numbers}),
 )
 
 
 def parameters(of: Collection[str]) -> Rule:
-    """Accept parameters of these names; those that an older release did not have may be absent."""
+    """Accept parameters of these names; those that older releases did not have may be absent."""
     return record(dict.fromkeys(of, parameter), optional=of)

@@ -21,7 +21,7 @@ _LONGEST = 80  # characters of a name in a report
 
 
 def printable(text: str) -> str:
-    r"""Text on one line, with what has no shape of its own spelled out.
+    r"""Return text on one line, with invisible characters escaped.
 
     Letters, marks, digits, symbols and spaces of all scripts stay, and so do emoji of several parts: the joiner between
     two of them is the only format character that is kept. A backslash stays as it is, so that this cannot be undone;
@@ -38,12 +38,12 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of several lines, which stay lines."""
+    """Return text of several lines with invisible characters escaped."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def label(text: str, most: int = _LONGEST) -> str:
-    """A name for reports and pictures: printable, and without its middle if it is longer than `most` characters."""
+    """Return a name for reports and pictures: printable, its middle cut if it exceeds `most` characters."""
     shown = printable(text if len(text) <= most else f"{text[:most]}{text[-most:]}")  # names may be megabytes long
     if len(shown) <= most:
         return shown
@@ -51,7 +51,7 @@ def label(text: str, most: int = _LONGEST) -> str:
 
 
 def width(text: str) -> int:
-    """How many columns of a terminal a printable text takes: two for wide characters, none for marks on others."""
+    """Return the terminal columns of a printable text: two for wide characters, none for combining marks."""
     if text.isascii():
         return len(text)
     return sum(
@@ -60,7 +60,7 @@ def width(text: str) -> int:
 
 
 def json_shown(text: str) -> str:
-    r"""JSON that says the same, with what `printable` would spell out written as JSON spells it, ``\u202e``.
+    r"""Return the same JSON with what `printable` would escape written as JSON escapes, ``\\u202e``.
 
     Within JSON such characters can only be parts of strings, but for newlines between values, which stay.
     """
@@ -73,7 +73,7 @@ _BEYOND_SPACE = re.compile(r"[^\n -~]")
 
 
 def _is_hidden(text: str, i: int) -> bool:
-    """Whether the character at a place has to be spelled out."""
+    """Return whether the character at a place has to be escaped."""
     if category(text[i]) not in _HIDDEN:
         return False
     is_joint = text[i] == _JOINER and 0 < i < len(text) - 1
@@ -81,7 +81,7 @@ def _is_hidden(text: str, i: int) -> bool:
 
 
 def spelled(char: str) -> str:
-    """A character as Python writes it."""
+    """Return a character as a Python escape."""
     code = ord(char)
     if char in _SHORT:
         return _SHORT[char]
@@ -89,7 +89,7 @@ def spelled(char: str) -> str:
 
 
 def _json_spelled(char: str) -> str:
-    """A character as it is, or as JSON writes it if it is not to be seen: in UTF-16, of which some take two."""
+    """Return a character, or its JSON escape if it is invisible: in UTF-16, where some take two."""
     if category(char) not in _HIDDEN:
         return char
     units = char.encode("utf-16-be", "surrogatepass")

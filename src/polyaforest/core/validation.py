@@ -1,4 +1,4 @@
-"""Bad input, caught at the door: every message names the row, the column and what to do about it."""
+"""Validation of input: messages name the row, the column and the remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXACT_INTEGER = 2**53
 
 
 class NamedRows:
-    """A matrix whose columns have names, as cheap to hand over as the matrix alone: a frame costs more than a row does.
+    """A matrix whose columns have names, cheaper to pass than a frame.
 
     Parameters
     ----------
@@ -62,14 +62,14 @@ def all_or_nothing(thing: object) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        thing.__dict__ = before  # in one step: nobody sees half of it
+        thing.__dict__ = before  # in one step, so that no thread sees a mixture
         raise
 
 
 def read_rows(
     estimator: BaseEstimator, X: Any, *, reset: bool, at_least: int = 1, allow_missing: bool = False
 ) -> Array:
-    """`X` as a C-contiguous, writable float64 matrix of finite values, its columns checked against the fit's.
+    """Return `X` as a C-contiguous, writable float64 matrix of finite values, its columns checked against the fit's.
 
     Where values are allowed to be missing they are NaN.
     """
@@ -108,7 +108,7 @@ def _read_named(estimator: BaseEstimator, rows: NamedRows, reset: bool, at_least
 
 
 def _is_plain(estimator: BaseEstimator, X: Any) -> bool:
-    """Whether `X` is as kernels want it, but perhaps for its values: then reading it one row at a time is cheap."""
+    """Return whether `X` already has the type and layout of kernels, so that reading single rows is cheap."""
     return (
         type(X) is np.ndarray
         and X.dtype == np.float64
@@ -125,12 +125,12 @@ def _as_known_table(X: Any) -> Any:
     """Turn tables that NumPy would misread into ones it reads; raise for those whose rows are still to be computed."""
     for method in ("collect", "compute"):  # of polars and dask
         if callable(getattr(X, method, None)) and not hasattr(X, "__array__"):
-            raise TypeError(f"X is a {type(X).__name__}, whose rows are not computed yet: give X.{method}()")
+            raise TypeError(f"X is a {type(X).__name__}, whose rows are not computed yet: pass X.{method}()")
     if isinstance(X, np.ma.MaskedArray):
         return _with_nan_for_masked(X)
     if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in X):
         return _with_nan_for_masked(np.ma.array(X))
-    if hasattr(X, "__arrow_c_stream__") and not hasattr(X, "iloc"):  # which pandas reads by itself, index and all
+    if hasattr(X, "__arrow_c_stream__") and not hasattr(X, "iloc"):  # pandas frames are read with their index
         import polars as pl
 
         return X if isinstance(X, pl.DataFrame | pl.Series) else pl.DataFrame(X)
@@ -138,14 +138,14 @@ def _as_known_table(X: Any) -> Any:
 
 
 def _with_nan_for_masked(values: np.ma.MaskedArray[Any, Any]) -> Array:
-    """The values with NaN in place of those masked; integers stay what they are, to be checked for their size."""
+    """Return the values with NaN in place of masked ones; integers stay integers, for the check of their size."""
     kept: Any = values.astype(object) if values.dtype.kind in "iub" else values
     filled: Array = kept.filled(np.nan) if kept.dtype.kind in "fO" else kept.filled()
     return filled
 
 
 def read_keys(keys: Any, n_rows: int) -> list[int | str | None]:
-    """One key for every row that a caller gave, checked; None leaves it to the order of arrival."""
+    """Return one checked key per row; None stands for the number of its arrival."""
     if keys is None:
         return [None] * n_rows
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
@@ -157,20 +157,26 @@ def read_keys(keys: Any, n_rows: int) -> list[int | str | None]:
     return given
 
 
+def read_one_or_more_keys(keys: Any) -> list[int | str]:
+    """Return the keys of points to delete, given one key or several, checked."""
+    is_many = np.ndim(keys) > 0 if isinstance(keys, np.ndarray) else isinstance(keys, Iterable)
+    return [read_key(key) for key in (keys if is_many and not isinstance(keys, str | bytes) else [keys])]
+
+
 def read_key(key: Any) -> int | str:
-    """A key that a caller gave, checked."""
+    """Return a key, checked."""
     if isinstance(key, str):
         return str(key)
     if isinstance(key, Integral) and not isinstance(key, bool | np.bool_):
         return int(key)
-    raise ValueError(f"a key must be a whole number or a text; got {key!r}")
+    raise ValueError(f"a key must be an integer or a string; got {key!r}")
 
 
 def read_stamps(times: Any, n_rows: int, *, needed: bool) -> Array:
-    """The time of every row in seconds, or in the caller's own unit, checked; NaN where none are given."""
+    """Return the time of every row in seconds, or in the caller's own unit, checked; NaN where none are given."""
     if times is None:
         if needed:
-            raise ValueError("this window goes by time: give times, one for each row (time for a single one)")
+            raise ValueError("this window is defined by time: pass times, one per row (time for a single row)")
         return np.full(n_rows, np.nan)
     stamps = _as_seconds(times)
     if stamps.shape != (n_rows,):
@@ -182,12 +188,13 @@ def read_stamps(times: Any, n_rows: int, *, needed: bool) -> Array:
 
 
 def _as_seconds(times: Any) -> Array:
-    """Numbers as they are; dates as seconds since 1970, taken as UTC where they name no time zone."""
+    """Return numbers unchanged, and dates as seconds since 1970, in UTC unless they name a time zone."""
     if not hasattr(times, "__array__") and isinstance(times, Iterable):
         times = [_date_as_seconds(time) for time in times]
     values = np.asarray(times)
     if values.dtype.kind in "mUS":
-        raise ValueError(f"times must be numbers or dates; got {'texts' if values.dtype.kind in 'US' else 'durations'}")
+        kind = "strings" if values.dtype.kind in "US" else "durations"
+        raise ValueError(f"times must be numbers or dates; got {kind}")
     if values.dtype.kind == "M":
         seconds: Array = (values - np.datetime64(0, "s")) / np.timedelta64(1, "s")
         return seconds
@@ -205,7 +212,7 @@ def _date_as_seconds(time: Any) -> Any:
 
 
 def read_domain(domain: Any, n_features: int) -> Array:
-    """The (2, D) array of lower and upper bounds a caller gave as `domain`, checked."""
+    """Return the (2, D) array of lower and upper bounds a caller gave as `domain`, checked."""
     bounds = _as_floats("domain", domain)
     if bounds.shape != (2, n_features):
         raise ValueError(
@@ -230,18 +237,18 @@ def refuse_rows_outside(estimator: BaseEstimator, rows: Array, domain: Array) ->
         i, k = (int(place) for place in np.argwhere(outside)[0])
         raise ValueError(
             f"row {i}, column {column_name(estimator, k)} is {rows[i, k]:g}, outside the domain "
-            f"[{domain[0, k]:g}, {domain[1, k]:g}]: widen the domain or leave the row out"
+            f"[{domain[0, k]:g}, {domain[1, k]:g}]: widen the domain or omit the row"
         )
 
 
 def refuse_uncountable(n_seen: int, n_coming: int) -> None:
     """Raise if rows would be more than can be counted."""
     if n_seen + n_coming > MOST_COUNTED:
-        raise ValueError(f"{n_seen:,} rows have come, and at most {MOST_COUNTED:,} can be counted: begin a new forest")
+        raise ValueError(f"at most {MOST_COUNTED:,} rows can be counted, and {n_seen:,} have been: fit a new forest")
 
 
 def read_weights(weights: Any, n_features: int) -> Array:
-    """The (D,) array of non-negative feature weights a caller gave, checked; None is all ones."""
+    """Return the feature weights, (D,), checked to be non-negative; None is all ones."""
     values = np.ones(n_features) if weights is None else _as_floats("feature_weights", weights)
     if values.shape != (n_features,):
         raise ValueError(
@@ -255,12 +262,12 @@ def read_weights(weights: Any, n_features: int) -> Array:
             f"lie between {SMALLEST:g} and {LARGEST:g}"
         )
     if not values.any():
-        raise ValueError("feature_weights are all zero: no feature could ever be cut")
+        raise ValueError("feature_weights are all zero: at least one must be positive")
     return values
 
 
 def _as_floats(name: str, values: Any) -> Array:
-    """A fresh float array of what a parameter holds."""
+    """Return a new float array of the values of a parameter."""
     try:
         return np.array(values, np.float64)
     except (TypeError, ValueError) as problem:
@@ -268,29 +275,35 @@ def _as_floats(name: str, values: Any) -> Array:
 
 
 def read_share(name: str, value: Any) -> float:
-    """A number from 0 to 1 that a caller gave, checked."""
+    """Return a number from 0 to 1, checked."""
     if not isinstance(value, Real) or not 0 <= float(value) <= 1:
         raise ValueError(f"{name} must be a number from 0 to 1; got {value!r}")
     return float(value)
 
 
 def read_rate(name: str, value: Any) -> float:
-    """A number between 0 and 1, neither of them, that a caller gave, checked."""
+    """Return a number strictly between 0 and 1, checked."""
     if not isinstance(value, Real) or not 0 < float(value) < 1:
         raise ValueError(f"{name} must be a number between 0 and 1, both excluded; got {value!r}")
     return float(value)
 
 
 def read_times(name: str, value: Any, latest: float) -> Array:
-    """One or more times from 0 to `latest` that a caller gave, as a vector, checked."""
+    """Return one or more times from 0 to `latest` as a vector, checked."""
     times = np.atleast_1d(_as_floats(name, value))
     if times.ndim != 1 or times.size == 0 or not ((times >= 0) & (times <= latest)).all():
-        raise ValueError(f"{name} must be one or more times from 0 to {latest}, the forest's own; got {value!r}")
+        raise ValueError(f"{name} must be one or more times from 0 to {latest}; got {value!r}")
     return times
 
 
+def feature_names(estimator: BaseEstimator) -> list[str]:
+    """Return the names of the columns that an estimator was fitted on; x0, x1, ... if they had none."""
+    names = getattr(estimator, "feature_names_in_", None)
+    return [f"x{k}" for k in range(estimator.n_features_in_)] if names is None else [str(name) for name in names]
+
+
 def column_name(estimator: BaseEstimator, k: int) -> str:
-    """How to call column `k` in a message."""
+    """Return the name of column `k` for messages."""
     names = getattr(estimator, "feature_names_in_", None)
     return str(k) if names is None else repr(str(names[k]))
 
@@ -322,17 +335,13 @@ def _refuse_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) 
     place = f"row {i}, column {column_name(estimator, k)}"
     more = f" ({n_bad:,} such values in all)" if n_bad > 1 else ""
     if np.isnan(value):
-        raise ValueError(f"Input X contains NaN: {place} is missing{more}; {_remedy_for_missing(estimator)}")
+        remedy = "this needs complete rows: drop such rows or fill them in first, as impute(X) does"
+        if getattr(estimator, "missing", "error") == "error":
+            remedy = 'drop such rows, fill them in first, or set missing="marginalise"'
+        raise ValueError(f"Input X contains NaN: {place} is missing{more}; {remedy}")
     if np.isinf(value):
         raise ValueError(f"Input X contains infinity: {place} is {value}{more}; drop such rows or cap the values first")
     raise ValueError(f"{place} is {value:g}{more}: values beyond {LARGEST:g} cannot be measured; rescale the column")
-
-
-def _remedy_for_missing(estimator: BaseEstimator) -> str:
-    """What to do about values that are missing where they may not be."""
-    if getattr(estimator, "missing", "error") == "error":
-        return 'drop such rows, fill them in first, or set missing="marginalise"'
-    return "this needs complete rows: drop such rows or fill them in first, as impute(X) does"
 
 
 def _refuse_unmeasurable(X: Any) -> None:
@@ -343,7 +352,7 @@ def _refuse_unmeasurable(X: Any) -> None:
     for name, values in _columns(X):
         if values.dtype.kind in "mM":
             raise ValueError(
-                f"column {name or 0} holds dates or durations: make numbers of them, such as the hour of day"
+                f"column {name or 0} holds dates or durations: convert them to numbers, such as the hour of day"
             )
         if values.dtype.kind not in "iuO":
             continue
@@ -357,7 +366,7 @@ def _refuse_unmeasurable(X: Any) -> None:
 
 
 def _is_inexact(values: Any) -> Any:
-    """Which integers are beyond those that floats hold exactly; a cell that is no integer is not."""
+    """Return which integers are too large for a float to hold exactly."""
     if isinstance(values, Integral):
         return abs(int(values)) > _EXACT_INTEGER
     if isinstance(values, np.ndarray):
@@ -366,14 +375,14 @@ def _is_inexact(values: Any) -> Any:
 
 
 def _columns(X: Any) -> list[tuple[str | None, Array]]:
-    """The columns of a frame with their names; any other table as a whole, without a name."""
+    """Return the columns of a frame with their names; any other table as a whole, without a name."""
     if hasattr(X, "columns") and hasattr(X, "shape"):
         names = [str(name) for name in X.columns]
         if not names:
-            raise ValueError("the frame has no columns, and no rows could be told apart: give it at least one")
+            raise ValueError("the frame has no columns: at least one is required")
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ValueError(f"column {twice!r} occurs more than once: give every column a name of its own")
+            raise ValueError(f"column {twice!r} occurs more than once: column names must be unique")
         columns = (X.iloc[:, k] if hasattr(X, "iloc") else X[:, k] for k in range(len(names)))
         return [(repr(name), np.asarray(column)) for name, column in zip(names, columns, strict=True)]
     try:

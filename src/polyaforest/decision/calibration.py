@@ -1,62 +1,60 @@
-"""What scores rows get that a forest has not learned, told from rows that it has: the scores to compare new ones with.
+"""Calibration scores: what a forest gives rows that it has not learned, for thresholds and p-values to compare with.
 
-A row that was learned vouches for itself, so its own score says too little of what a new row would get. Trees that take
-samples are easily asked for another: each row is scored by the trees that did not take it. Where a process counts every
-row, each is counted out again; and those that hold up a side of its domain are taken to lie beyond it.
+A learned row raises its own score. So the points that a stream holds are scored by the trees that have not learned
+them, or by trees from which they are left out; rows that a process has counted are counted out; and rows that come
+later are scored before they are learned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import ceil
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Iterable
+from math import ceil, inf
+from typing import Self
 
 import numpy as np
 
 from polyaforest.core.arrays import Array
+from polyaforest.decision.thresholds import Detections, ThresholdPolicy, check_scores, conformal_p_values, raised
 
-LEAST_ROWS = 1000  # rows to calibrate with, where there are as many
-_MOST_ROWS = 10**9  # more than can be held; for a rate of next to nothing
-_ROWS_PER_ALARM = 10  # rows to calibrate with for every false alarm that is expected among them
+LEAST_ROWS = 1000  # calibration scores to keep, where there are as many
+_LEAST_TO_JUDGE = 100  # rows of a young stream that are scored before any is flagged
+_MOST_ROWS = 10**9  # more than can be held; for a rate close to 0
+_ROWS_PER_ALARM = 10  # calibration scores for every false alarm expected among them
 
 
 def n_to_calibrate(false_alarm_rate: float | None) -> int:
-    """How many rows to calibrate with: enough to tell the share asked for."""
+    """Return how many calibration scores to keep: enough to tell the rate."""
     if false_alarm_rate is None:
         return LEAST_ROWS
     return max(LEAST_ROWS, ceil(min(_ROWS_PER_ALARM / false_alarm_rate, _MOST_ROWS)))
 
 
 def some_rows(n_rows: int, n_wanted: int) -> Array:
-    """So many rows of a table, or all of them, in order; always the same ones."""
+    """Return the places of `n_wanted` rows of a table, or of all, ascending; the same ones every time."""
     if n_rows <= n_wanted:
         return np.arange(n_rows)
     return np.sort(np.random.default_rng(n_rows).choice(n_rows, n_wanted, replace=False))
 
 
-def weights_of_strangers(members: Sequence[Array], chosen: Array, n_rows: int) -> Array:
-    """How much each tree is to count for the rows `chosen` of `n_rows`, (T, n): nothing where it holds the row.
+def out_of_bag_weights(is_member: Array, sizes: Array) -> Array:
+    """Return how much each tree counts for each point, (T, n): nothing where the tree has learned the point.
 
-    Trees with samples of the same size share the weight they would all have together, so that the sizes count as ever.
-    A row that all trees hold has no weights.
+    Trees with samples of the same size share the weight they would all have together, so that sizes count as ever. A
+    point that all trees have learned has no weights.
     """
-    sizes = np.array([len(rows) for rows in members])
-    is_stranger = np.ones((len(members), len(chosen)), np.bool_)
-    place = np.full(n_rows, len(chosen))
-    place[chosen] = np.arange(len(chosen))
-    for row, rows in zip(is_stranger, members, strict=True):
-        held = place[rows]
-        row[held[held < len(chosen)]] = False
-    weights = np.zeros(is_stranger.shape)
+    weights = np.zeros(is_member.shape)
     for size in np.unique(sizes):
         alike = sizes == size
-        n_strangers = is_stranger[alike].sum(axis=0)
-        weights[alike] = is_stranger[alike] * (alike.sum() / np.maximum(n_strangers, 1))
+        is_out = ~is_member[alike]
+        weights[alike] = is_out * (alike.sum() / np.maximum(is_out.sum(axis=0), 1))
     total = weights.sum(axis=0)
     return weights / np.where(total > 0, total, 1.0)
 
 
 def boxes_without(rows: Array, chosen: Array) -> Array:
-    """For each of the rows `chosen` the bounding box of all others, (2, n, D)."""
+    """Return for each of the rows `chosen` the bounding box of all others, (2, n, D)."""
     low, high = np.empty((2, 2, rows.shape[1]))
     for k, column in enumerate(rows.T):
         low[:, k], high[:, k] = np.partition(column, 1)[:2], -np.partition(-column, 1)[:2]
@@ -65,6 +63,135 @@ def boxes_without(rows: Array, chosen: Array) -> Array:
 
 
 def as_beyond(rows: Array, known: Array, domain: Array) -> Array:
-    """`rows` moved as far beyond the `domain`, (2, D), as they lie beyond what is `known` without them, (2, n, D)."""
+    """Return `rows` moved as far beyond the `domain`, (2, D), as they lie beyond the boxes `known`, (2, n, D)."""
     below, above = np.minimum(rows - known[0], 0.0), np.maximum(rows - known[1], 0.0)
     return np.where(below < 0, domain[0] + below, np.where(above > 0, domain[1] + above, rows))
+
+
+class RunningCalibration:
+    """The log-scores of the last `n` arrivals, with which those of new rows are compared.
+
+    Each score belongs to an arrival, a number that only rises. The result is the same score by score or in chunks.
+
+    Parameters
+    ----------
+    n : int
+        Most scores to hold.
+
+    Attributes
+    ----------
+    is_seeded : bool
+        Whether it began with the scores of points left out of a grown forest. A stream that began with nothing flags no
+        row before the hundredth, and drops the scores of its first hundred rows after the two hundredth: they were
+        given by a forest that knew little.
+
+    Examples
+    --------
+    >>> calibration = RunningCalibration(3)
+    >>> calibration.judge_then_learn(np.array([5.0, 4.0, 6.0, 1.0]), np.arange(4), ThresholdPolicy()).p_values
+    array([1.  , 0.5 , 1.  , 0.25])
+    >>> calibration.scores
+    array([4., 6., 1.])
+    """
+
+    def __init__(self, n: int) -> None:
+        if n < 1:
+            raise ValueError(f"a running calibration holds at least one score, not {n}")
+        self.n = n
+        self.is_seeded = False
+        self._by_arrival: OrderedDict[int, float] = OrderedDict()
+        self._ascending: list[float] = []
+
+    @classmethod
+    def of_state(cls, n: int, arrivals: Array, scores: Array, *, is_seeded: bool) -> Self:
+        """Return the calibration with these scores, as given by its `arrivals` and `scores`."""
+        calibration = cls(n)
+        if len(scores) > n:
+            raise ValueError(f"there are {len(scores)} calibration scores, more than {n}")
+        check_scores("judging", scores)
+        calibration.is_seeded = is_seeded
+        calibration._take(*calibration._read(scores, arrivals))
+        return calibration
+
+    def __len__(self) -> int:
+        return len(self._ascending)
+
+    @property
+    def arrivals(self) -> Array:
+        """The arrivals whose scores are held, ascending, int64 (n_held,)."""
+        return np.fromiter(self._by_arrival.keys(), np.int64, len(self))
+
+    @property
+    def scores(self) -> Array:
+        """The scores held, by order of arrival, float64 (n_held,)."""
+        return np.fromiter(self._by_arrival.values(), np.float64, len(self))
+
+    @property
+    def ascending(self) -> Array:
+        """The scores held, sorted, float64 (n_held,)."""
+        return np.array(self._ascending, np.float64)
+
+    def seed(self, scores: Array, arrivals: Array) -> None:
+        """Begin with the scores of points held, each left out of the forest."""
+        self._take(*self._read(scores[-self.n :], arrivals[-self.n :]))
+        self.is_seeded = True
+
+    def threshold(self, policy: ThresholdPolicy) -> float:
+        """Return the threshold now in force, as a log-score; -inf if there are too few scores."""
+        if not self.is_seeded and len(self) < _LEAST_TO_JUDGE and policy.false_alarm_rate is None:
+            return -inf
+        return policy.threshold(self._ascending)
+
+    def judge(self, scores: Array, policy: ThresholdPolicy) -> Detections:
+        """Return the results for scores that do not join."""
+        thresholds = np.full(len(scores), self.threshold(policy))
+        return Detections(scores, conformal_p_values(scores, self.ascending), scores < thresholds, thresholds)
+
+    def judge_then_learn(self, scores: Array, arrivals: Array, policy: ThresholdPolicy) -> Detections:
+        """Compare each score with those held; then it joins them and the oldest one leaves.
+
+        Examples
+        --------
+        >>> calibration = RunningCalibration(1000)
+        >>> scores = np.append(np.linspace(-3, -2, 200), [-8.0, -2.5])
+        >>> np.flatnonzero(calibration.judge_then_learn(scores, np.arange(202), ThresholdPolicy()).is_anomaly)
+        array([200])
+        """
+        numbers, values = self._read(scores, arrivals)
+        highs = raised(np.asarray(values, np.float64)).tolist()
+        by_arrival, ascending = self._by_arrival, self._ascending
+        p_values, thresholds = [], []
+        for number, score, high in zip(numbers, values, highs, strict=True):
+            p_values.append((1 + bisect_right(ascending, high)) / (len(ascending) + 1))
+            thresholds.append(self.threshold(policy))
+            if len(ascending) == self.n:
+                del ascending[bisect_left(ascending, by_arrival.popitem(last=False)[1])]
+            insort(ascending, score)
+            by_arrival[number] = score
+            if number == 2 * _LEAST_TO_JUDGE - 1 and not self.is_seeded:
+                self.forget(range(_LEAST_TO_JUDGE))
+        given, placed = np.array(values, np.float64), np.array(thresholds, np.float64)
+        return Detections(given, np.array(p_values, np.float64), given < placed, placed)
+
+    def forget(self, arrivals: Iterable[int]) -> None:
+        """Remove the scores of these arrivals, of those still held."""
+        for number in arrivals:
+            score = self._by_arrival.pop(int(number), None)
+            if score is not None:
+                del self._ascending[bisect_left(self._ascending, score)]
+
+    def _take(self, numbers: list[int], values: list[float]) -> None:
+        self._by_arrival.update(zip(numbers, values, strict=True))
+        self._ascending = sorted(self._by_arrival.values())
+
+    def _read(self, scores: Array, arrivals: Array) -> tuple[list[int], list[float]]:
+        """Return new scores and their arrivals, checked."""
+        numbers, values = np.asarray(arrivals, np.int64), np.asarray(scores, np.float64)
+        if numbers.ndim != 1 or numbers.shape != values.shape:
+            raise ValueError(f"there are {np.size(values)} scores for {np.size(numbers)} arrivals: give one for each")
+        if np.isnan(values).any():
+            raise ValueError(f"score {int(np.isnan(values).argmax())} is not a number")
+        newest = next(reversed(self._by_arrival), None)
+        if (np.diff(numbers) <= 0).any() or (newest is not None and numbers.size and numbers[0] <= newest):
+            raise ValueError("arrivals must rise, from score to score and from call to call")
+        return numbers.tolist(), values.tolist()

@@ -63,14 +63,14 @@ def moments(masses: Masses) -> Moments:
 
 
 def interval(masses: Masses, level: float) -> Array:
-    """The equal-tailed interval that holds each row's mass with probability `level`, (n_rows, 2)."""
+    """Return the equal-tailed interval that holds each row's mass with probability `level`, (n_rows, 2)."""
     betas = _matched(masses)
     bounds = np.stack([_quantile(masses, betas, (1 - level) / 2), _quantile(masses, betas, (1 + level) / 2)], axis=1)
     return np.maximum.accumulate(bounds, axis=1)  # each is found to within a rounding error of its own
 
 
 def _possible_excess(masses: Masses) -> Array:
-    """The excess, which for a share is at most -log(mean): its square is at most itself."""
+    """Return the excess, which for a share is at most -log(mean): its square is at most itself."""
     return np.where(np.isfinite(masses.log_mean), np.minimum(masses.excess, -masses.log_mean), 0.0)
 
 
@@ -80,7 +80,7 @@ def _log_expm1(values: Array) -> Array:
 
 
 def _matched(masses: Masses) -> _Betas:
-    """The Betas with the moments of the masses, before their weights.
+    """Return the Betas with the moments of the masses, before their weights.
 
     From E = a / (a + b) and E[s²] = E (a + 1) / (a + b + 1) follows a = (1 - E[s²] / E) / (E[s²] / E² - 1).
     """
@@ -112,7 +112,7 @@ def _mixture_at(betas: _Betas, places: Array) -> tuple[Array, Array]:
 
 
 def _quantile(masses: Masses, betas: _Betas, p: float) -> Array:
-    """The `p`-quantile of each row's mixture: Newton's rule on the logit of the distribution, kept in by bisection."""
+    """Return the `p`-quantile of each row's mixture, by Newton's rule on the logit, safeguarded by bisection."""
     at = _first_guess(masses, p)
     low, high, found = np.full_like(at, -np.inf), np.zeros_like(at), np.zeros_like(at)
     rows = np.arange(len(at))
@@ -146,7 +146,7 @@ def _next_place(wanted: Array, low: Array, high: Array) -> Array:
 
 
 def _first_guess(masses: Masses, p: float) -> Array:
-    """The quantile if masses were log-normal, whose variance of the logarithm is the excess, and trees one of them."""
+    """Return the quantile if all trees shared one log-normal mass, the variance of whose logarithm is the excess."""
     excess = _possible_excess(masses)
     centre = np.maximum(masses.log_mean + masses.log_weight - 0.5 * excess, 2 * _FLOOR)
     variance = np.minimum(excess, -_FLOOR).mean(axis=1) + centre.var(axis=1)

@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import _fit_context
 from sklearn.utils.validation import check_is_fitted
 
-from polyaforest.core.arrays import Array, Forest, LeafKind
+from polyaforest import forest as forests
+from polyaforest.core.arrays import Array, Forest, LeafKind, Posterior
+from polyaforest.core.derived import Derived, lasting
+from polyaforest.core.score import EpsilonPhi
 from polyaforest.core.validation import (
     read_domain,
     read_rows,
     refuse_rows_outside,
     refuse_uncountable,
 )
-from polyaforest.decision.calibration import as_beyond, boxes_without
-from polyaforest.estimators._base import PolyaForest, kernels
+from polyaforest.decision.calibration import as_beyond, boxes_without, n_to_calibrate, some_rows
+from polyaforest.decision.thresholds import check_scores, refuse_too_few
+from polyaforest.estimators._explaining import PolyaForest
+from polyaforest.estimators._forest import Offset
+from polyaforest.estimators._tree import Tree
 from polyaforest.forest.imputation import fill_table
 from polyaforest.forest.spec import bounding_box, weighting_of_domain
+from polyaforest.persistence.modelfile import Arrays, Header
 
 _ROWS_THAT_TELL = 100  # rows of a chunk from which on it calibrates the forest anew
+_LEAST_SAMPLE = 2048  # rows to calibrate with, where there are as many
+
+
+def _n_counted(forest: Forest) -> int:
+    return int(forest.counts[0, forest.root[0]] + forest.outside[0])
+
+
+class _Sample(NamedTuple):
+    """Rows that were counted, kept to calibrate with when that is needed."""
+
+    rows: Array  # as given
+    whole: Array  # as counted, without gaps
+    beyond: Array | None  # as scored when counted out, where the domain follows the rows
 
 
 class BatchMPF(PolyaForest):
@@ -35,29 +55,19 @@ class BatchMPF(PolyaForest):
     ----------
     n_estimators : int, default=100
         Number of trees.
-    max_depth : int or None, default=10
-        Depth at which cutting stops; None needs a finite `lifetime`.
-    prior_strength : float, default=0.001
-        Pseudo-points behind the prior (the paper's gamma).
-    lifetime : float, default=inf
-        Time at which cutting stops.
-    feature_weights : "auto", None or array-like of shape (n_features,), default="auto"
-        Weight of each feature's length in the choice of cuts. "auto" draws Exp(1) / (length of the domain) for every
-        tree. None cuts plain lengths, as the paper does.
-    score : {"log_mass", "mass", "multiscale", "typicality"}, default="log_mass"
-        What `score_samples` returns: see there. "mass" is the paper's.
+    tree : Tree, optional
+        How each tree cuts space: depth (here 10 by default), lifetime, feature weights, prior and domain. Forests to be
+        merged need an array as domain.
+    score_type : {"log_mass", "mass", "multiscale", "typicality"} or EpsilonPhi, default="log_mass"
+        What `score_samples` returns: see there. "mass" is the paper's; `EpsilonPhi` brings the paper's threshold too.
     contamination : "auto" or float in (0, 0.5], default="auto"
-        Share of the fitted rows to flag. "auto" flags the lowest hundredth, and more where more lie so far below the
-        bulk that no more than one normal row in a thousand should.
+        Share of the rows to flag, estimated from a sample of those last fitted. "auto" flags what lies so far below the
+        bulk of the scores that only one normal row in a thousand should.
     false_alarm_rate : float between 0 and 1, optional
         Share of new, normal rows that may be flagged; instead of `contamination`. See `p_value`.
-    domain : None, "data" or array-like of shape (2, n_features), default=None
-        The box that is cut. None: the box of the rows first given, with room for rows beyond it. An array of lower and
-        upper bounds: that box, with room beyond. "data": the box of the rows and nothing outside it (mass 0), the
-        paper's reading. Forests to be merged need an array.
     missing : {"error", "marginalise"}, default="error"
-        What to do about NaN. "error" refuses it. "marginalise" scores a row by the values that are there, a missing one
-        being free to be anything, and learns it with the values of the nearest row that has them.
+        How to treat NaN. "error" refuses it. "marginalise" scores a row by its other values, and learns it with the
+        values of the nearest row that has them.
     random_state : int, RandomState or None, default=None
         Forests to be merged need the same integer.
     n_jobs : int or None, default=None
@@ -74,13 +84,15 @@ class BatchMPF(PolyaForest):
     lifetimes_ : ndarray
         The times behind the scores that have any.
     offset_ : float
-        ``decision_function = score_samples - offset_``; set by `fit` or the first `partial_fit`.
+        The threshold: ``decision_function = score_samples - offset_``.
+    n_points_ : int
+        Rows counted.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
 
     Notes
     -----
-    The paper's own setting is ``feature_weights=None, score="mass", domain="data"``.
+    The paper's own setting is ``score_type="mass", tree=Tree(feature_weights=None, domain="data")``.
 
     Every tree counts every row: what a tree costs does not depend on how its rows were chosen, so there is no
     ``max_samples``.
@@ -88,46 +100,42 @@ class BatchMPF(PolyaForest):
     Examples
     --------
     >>> import numpy as np
-    >>> from polyaforest import BatchMPF
+    >>> from polyaforest import BatchMPF, Tree
     >>> X = np.random.default_rng(0).uniform(-1, 1, size=(1000, 2))
-    >>> whole = BatchMPF(domain=[[-9, -9], [9, 9]], random_state=0).fit(X)
-    >>> parts = [BatchMPF(domain=[[-9, -9], [9, 9]], random_state=0).fit(part) for part in (X[:400], X[400:])]
+    >>> tree = Tree(domain=[[-9, -9], [9, 9]])
+    >>> whole = BatchMPF(tree=tree, random_state=0).fit(X)
+    >>> parts = [BatchMPF(tree=tree, random_state=0).fit(part) for part in (X[:400], X[400:])]
     >>> bool((whole.mass(X) == (parts[0] + parts[1]).mass(X)).all())
     True
     """
 
     _why_uncalibrated: ClassVar[str] = (
-        "its counts have changed since, or it was fitted on one row. A fit or partial_fit with 100 rows or more will do"
+        "its counts have changed since, or it was fitted on one row. A fit or partial_fit with 100 rows adds some"
     )
+    _auto_depth: ClassVar[int | None] = 10
     _lifetimes: ClassVar[dict[str, Array]] = {"multiscale": np.geomspace(8, 128, 5)}
     _grids: ClassVar[list[Array]] = [*_lifetimes.values()]
     _imputing_times: ClassVar[Array] = np.array([32.0, 64.0])
+    _sample: _Sample | None = None  # rows to calibrate with, until that is needed
+    _calibration = Derived[Array](is_lasting=True)  # log-scores of such rows, each counted out
 
     def __init__(
         self,
         *,
         n_estimators: int = 100,
-        max_depth: int | None = 10,
-        prior_strength: float = 0.001,
-        lifetime: float = np.inf,
-        feature_weights: Any = "auto",
-        score: str = "log_mass",
+        tree: Tree | None = None,
+        score_type: str | EpsilonPhi = "log_mass",
         contamination: str | float = "auto",
         false_alarm_rate: float | None = None,
-        domain: Any = None,
         missing: str = "error",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
         self.n_estimators = n_estimators
-        self.max_depth = max_depth
-        self.prior_strength = prior_strength
-        self.lifetime = lifetime
-        self.feature_weights = feature_weights
-        self.score = score
+        self.tree = tree
+        self.score_type = score_type
         self.contamination = contamination
         self.false_alarm_rate = false_alarm_rate
-        self.domain = domain
         self.missing = missing
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -136,7 +144,7 @@ class BatchMPF(PolyaForest):
     def n_points_(self) -> int:
         """Rows counted, those beyond the domain included."""
         check_is_fitted(self)
-        return int(self.forest_.counts[0, self.forest_.root[0]] + self.forest_.outside[0])
+        return _n_counted(self.forest_)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -149,7 +157,7 @@ class BatchMPF(PolyaForest):
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Count more rows; rows beyond the domain count as outside it. The first call is a `fit`.
 
-        A hundred rows or more calibrate `p_value`, and a line by `false_alarm_rate`, anew.
+        A hundred rows or more place the threshold, and calibrate `p_value`, anew.
         """
         with self._lock.turn(), self._anew() as draft:
             if hasattr(draft, "forest_"):
@@ -163,18 +171,17 @@ class BatchMPF(PolyaForest):
         whole = fill_table(self, rows)
         if not self.prior_.is_open:
             refuse_rows_outside(self, whole, self.forest_.domain)
-        known = self._calibration, self._quantiles
-        self._adopt(self._with_counts(*kernels().count_rows(self.forest_, whole, self.n_jobs)))
-        self._calibration, self._quantiles = known
+        if len(rows) < _ROWS_THAT_TELL:
+            self._settle()  # else the threshold would depend on whether it was asked for before these rows came
+        self._adopt(self._with_counts(*forests.learn.count_rows(self.forest_, whole, self.n_jobs)))
         if len(rows) >= _ROWS_THAT_TELL:
-            self._calibration = self._scores_of_left_out(rows, whole, follows_rows=False)
-            if self.false_alarm_rate is not None:
-                self._offset = self._threshold(rows)
+            self._draw_sample(rows, whole, follows_rows=False)
 
-    def remove(self, X: Any) -> Self:
-        """Take rows out again: afterwards the forest is what it would be had they never been counted.
+    def delete_rows(self, X: Any) -> Self:
+        """Count rows out: afterwards the forest is what it would be had they never been counted.
 
-        Nothing remains of them but the line, ``offset_``; `p_value` waits for the next hundred rows to compare with.
+        Nothing remains of them but the threshold, ``offset_``; `p_value` waits for the next hundred rows to compare
+        with.
         """
         with self._lock.turn(), self._anew() as draft:
             draft._count_out(X)
@@ -182,19 +189,20 @@ class BatchMPF(PolyaForest):
 
     def _count_out(self, X: Any) -> None:
         rows = self._read(X)
-        count, outside = kernels().count_rows(self.forest_, rows, self.n_jobs)
+        count, outside = forests.learn.count_rows(self.forest_, rows, self.n_jobs)
         if (self.forest_.counts < count).any() or (self.forest_.outside < outside).any():
-            _, kinds = kernels().leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs)
-            strange = (kinds == LeafKind.COMPLEMENTARY) | ((kinds == LeafKind.OUTSIDE) & (self.forest_.outside == 0))
-            strangers = np.flatnonzero(strange.any(axis=1))
-            which = f"row {strangers[0]} was never counted" if strangers.size else "some rows were not counted so often"
-            raise ValueError(f"{which}: a cell would be left with fewer than no rows. Nothing was removed")
+            _, kinds = forests.posterior.leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs)
+            is_empty = (kinds == LeafKind.COMPLEMENTARY) | ((kinds == LeafKind.OUTSIDE) & (self.forest_.outside == 0))
+            unknown = np.flatnonzero(is_empty.any(axis=1))
+            which = f"row {unknown[0]} was never counted" if unknown.size else "some rows were not counted so often"
+            raise ValueError(f"{which}: a cell would have a negative count. Nothing was deleted")
+        self._keep_threshold()
         self._adopt(self._with_counts(-count, -outside))
 
     def merge(self, other: BatchMPF) -> Self:
-        """Take over the counts of another forest with the same partition; exact, as if all rows had been seen here.
+        """Add the counts of another forest with the same partition; exact, as if all rows had been seen here.
 
-        The line, ``offset_``, stays this forest's own; `p_value` waits for the next hundred rows to compare with.
+        The threshold, ``offset_``, stays this forest's own; `p_value` waits for the next hundred rows to compare with.
         """
         check_is_fitted(self)
         if not isinstance(other, BatchMPF):
@@ -202,7 +210,8 @@ class BatchMPF(PolyaForest):
         check_is_fitted(other)
         with self._lock.turn(), self._anew() as draft:
             draft._refuse_other_partition(other)
-            theirs = other.forest_
+            draft._keep_threshold()
+            theirs = other.forest_  # as it is now
             draft._adopt(draft._with_counts(theirs.counts, theirs.outside))
         return self
 
@@ -212,63 +221,155 @@ class BatchMPF(PolyaForest):
         return deepcopy(self).merge(other)
 
     def _begin(self, X: Any) -> None:
+        from polyaforest.explain.context import quantiles_of
+
         rows = read_rows(self, X, reset=True, allow_missing=self._marginalises)
-        engine = kernels()
-        if self.max_depth is None and not np.isfinite(self.lifetime):
+        tree = self._tree
+        if self._max_depth is None and not np.isfinite(tree.lifetime):
             raise ValueError("a Mondrian process without max_depth and lifetime would never end: set one of them")
-        self._refuse_two_rates()
-        given = self.domain is not None and not self._is_closed
+        self._refuse_rates(len(rows))
+        is_given = tree.domain is not None and not self._is_closed
         whole = fill_table(self, rows)
-        domain = read_domain(self.domain, rows.shape[1]) if given else bounding_box(whole)
-        self.forest_ = engine.sample_processes(self._plan(weighting_of_domain(domain), domain))
-        self._adopt(self._with_counts(*engine.count_rows(self.forest_, whole, self.n_jobs)))
-        if len(rows) > 1:
-            self._calibration = self._scores_of_left_out(rows, whole, follows_rows=not given)
-        self._offset = self._threshold(rows)
-        self._note_what_is_usual(rows)
+        domain = read_domain(tree.domain, rows.shape[1]) if is_given else bounding_box(whole)
+        self.forest_ = forests.grow.sample_processes(self._plan(weighting_of_domain(domain), domain))
+        self._sample = self._calibration = self._offset = None
+        self._adopt(self._with_counts(*forests.learn.count_rows(self.forest_, whole, self.n_jobs)))
+        self._draw_sample(rows, whole, follows_rows=not is_given)
+        self._quantiles = quantiles_of(rows)
 
-    def _scores_of_left_out(self, rows: Array, whole: Array, *, follows_rows: bool) -> Array:
-        """Scores of some of the rows that were counted, made `whole`, each as if it had not been.
+    def _adopt(self, forest: Forest) -> None:
+        """Make `forest` this detector's."""
+        self.forest_, self._derived = forest, lasting(vars(self).get("_derived", {}))
 
-        Where the domain follows the rows, one that lies beyond all others is scored as beyond the domain. Rows that
-        lack values, and those beyond a domain that was given, are counted out by halves and scored by the rest.
+    # ---- thresholds -------------------------------------------------------------------------------------------------
+
+    @property
+    def posterior_(self) -> Posterior:
+        """Log-masses and log-volumes of every node, derived from the forest on first use."""
+        with self._frozen():
+            return super().posterior_
+
+    def _threshold(self) -> float:
+        offset, rate = self._place_threshold(), self.false_alarm_rate
+        if offset == -np.inf and rate is not None:
+            refuse_too_few(len(self._calibration_scores()), rate, "fit more rows or allow a higher rate")
+        return offset
+
+    def _place_threshold(self) -> float:
+        with self._frozen():
+            policy = self._policy
+            if self._offset is not None and self._offset.policy == policy:
+                return self._offset.value
+            if policy.contamination is not None and self._sample is not None:
+                logs = self._score.to_log(self._scores(self._sample.rows))
+            else:
+                logs = self._calibration_scores()
+            if self._offset is not None and not len(logs):
+                raise ValueError(
+                    f"the threshold cannot be placed anew without calibration scores: {self._why_uncalibrated}"
+                )
+            threshold = policy.threshold(np.sort(logs).tolist())
+            self._offset = Offset(policy, float(self._score.from_log(np.array(threshold))))
+            return self._offset.value
+
+    def _calibration_scores(self) -> Array:
+        if isinstance(self.score_type, EpsilonPhi):
+            return np.empty(0)
+        with self._frozen():
+            if self._calibration is None and self._sample is not None:
+                self._calibration = self._score.to_log(self._scores_counted_out(self._sample))
+            return np.empty(0) if self._calibration is None else self._calibration
+
+    def _keep_threshold(self) -> None:
+        """Settle the threshold before counts change that it could not be placed by any more."""
+        self._settle()
+        self._sample = self._calibration = self._quantiles = None
+
+    def _draw_sample(self, rows: Array, whole: Array, *, follows_rows: bool) -> None:
+        """Keep some of the rows just counted, and `whole` as they were counted, to calibrate with when needed.
+
+        Where the domain follows the rows, one that lies beyond all others is scored as beyond the domain.
         """
-        chosen, domain = self._rows_to_calibrate(len(rows)), self.forest_.domain
-        own = as_beyond(whole[chosen], boxes_without(whole, chosen), domain) if follows_rows else whole[chosen]
+        if len(rows) < 2:
+            return
+        chosen = some_rows(len(rows), max(n_to_calibrate(self.false_alarm_rate), _LEAST_SAMPLE))
+        beyond = as_beyond(whole[chosen], boxes_without(whole, chosen), self.forest_.domain) if follows_rows else None
+        self._sample = _Sample(rows[chosen].copy(), whole[chosen].copy(), beyond)
+        self._offset = self._calibration = None
+
+    def _scores_counted_out(self, sample: _Sample) -> Array:
+        """Return the scores of rows that were counted, each as if it had not been.
+
+        Rows with missing values, and those beyond a domain that was given, are counted out by halves and scored by the
+        rest.
+        """
+        follows_rows, domain = sample.beyond is not None, self.forest_.domain
+        own = sample.whole if sample.beyond is None else sample.beyond
         is_outside = ((own < domain[0]) | (own > domain[1])).any(axis=1)
-        is_apart = np.isnan(rows[chosen]).any(axis=1) | (is_outside & (not follows_rows))
-        is_moved = is_outside & ~is_apart & (self.score in ("mass", "log_mass"))  # to where no cell has counted it
+        is_apart = np.isnan(sample.rows).any(axis=1) | (is_outside & (not follows_rows))
+        is_moved = is_outside & ~is_apart & (not self._score.uses_cells)  # to where no cell has counted it
         is_plain, scores = ~(is_apart | is_moved), np.empty(len(own))
         if is_plain.any():
-            scores[is_plain] = kernels().left_out_scores(
-                self.score, self.forest_, self.posterior_, self.prior_, own[is_plain], self.lifetimes_, self.n_jobs
+            scores[is_plain] = forests.score.left_out_scores(
+                self._score, self.forest_, self.posterior_, self.prior_, own[is_plain], self.lifetimes_, self.n_jobs
             )
         if is_moved.any():
             scores[is_moved] = self._scores(own[is_moved])
         apart = np.flatnonzero(is_apart)
         for half in (apart[::2], apart[1::2]):
             if half.size:
-                scores[half] = self._scores_without(rows[chosen[half]], whole[chosen[half]])
+                counts, outside = forests.learn.count_rows(self.forest_, sample.whole[half], self.n_jobs)
+                rest = self._with_counts(-counts, -outside)
+                known = forests.posterior.posterior(rest, self.prior_, n_jobs=self.n_jobs)
+                scores[half] = self._score_by(rest, known)(sample.rows[half], self.n_jobs)
         return scores
 
-    def _scores_without(self, rows: Array, whole: Array) -> Array:
-        """The scores of rows by the forest without any of them."""
-        engine = kernels()
-        counts, outside = engine.count_rows(self.forest_, whole, self.n_jobs)
-        rest = self._with_counts(-counts, -outside)
-        known = engine.posterior(rest, self.prior_, n_jobs=self.n_jobs)
-        scores: Array = engine.row_scores(self.score, rest, known, rows, self.lifetimes_, self.n_jobs)
-        return scores
+    # ---- state ------------------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        if hasattr(self, "forest_"):
+            self._settle()
+        return super().__getstate__()
+
+    def _settle(self) -> None:
+        """Work out what was left until it is needed."""
+        if not isinstance(self.score_type, EpsilonPhi):
+            self._place_threshold()
+            self._calibration_scores()
+
+    def _state(self) -> tuple[Header, Arrays]:
+        self._settle()
+        scores = self._calibration_scores()
+        header, arrays = super()._state()
+        return header, {**arrays, **({"calibration": self._score.from_log(scores)} if len(scores) else {})}
+
+    @classmethod
+    def _of_state(cls, header: Header, arrays: Arrays) -> Self:
+        forest: Self = super()._of_state(header, arrays)
+        if not forest.forest_.size.all():
+            raise ValueError("its forest is empty")
+        if "calibration" in arrays:
+            check_scores("calibration", arrays["calibration"])
+            forest._calibration = forest._score.to_log(arrays["calibration"])
+        if forest._offset is None and not isinstance(forest.score_type, EpsilonPhi):
+            raise ValueError("it has no offset")
+        forest._adopt_noted_threshold()
+        forest._check()
+        return forest
 
     def _with_counts(self, counts: Array, outside: Array) -> Forest:
-        """The forest with these counts added to its own."""
-        forest, root = self.forest_, self.forest_.root[0]
-        refuse_uncountable(int(forest.counts[0, root] + forest.outside[0]), int(counts[0, root] + outside[0]))
+        """Return the forest with these counts added to its own."""
+        forest = self.forest_
+        refuse_uncountable(_n_counted(forest), _n_counted(forest._replace(counts=counts, outside=outside)))
         return forest._replace(counts=forest.counts + counts, outside=forest.outside + outside)
 
     def _refuse_other_partition(self, other: BatchMPF) -> None:
-        for name in ("n_estimators", "max_depth", "lifetime", "score"):
-            mine, theirs = getattr(self, name), getattr(other, name)
+        for name, mine, theirs in (
+            ("n_estimators", self.n_estimators, other.n_estimators),
+            ("score_type", self.score_type, other.score_type),
+            ("tree__max_depth", self._tree.max_depth, other._tree.max_depth),
+            ("tree__lifetime", self._tree.lifetime, other._tree.lifetime),
+        ):
             if mine != theirs:
                 raise ValueError(f"forests differ in {name} ({mine!r} and {theirs!r}) and cannot be merged")
         if self.prior_.strength != other.prior_.strength:
@@ -276,8 +377,8 @@ class BatchMPF(PolyaForest):
             raise ValueError(f"forests differ in prior_strength ({strengths}) and cannot be merged")
         if self.prior_.is_open != other.prior_.is_open:
             raise ValueError("only one of the forests leaves room beyond its domain: they cannot be merged")
-        mine, theirs = (getattr(forest, "feature_names_in_", np.array([])) for forest in (self, other))
-        if not np.array_equal(mine, theirs) or self.n_features_in_ != other.n_features_in_:
+        names, others = (getattr(forest, "feature_names_in_", np.array([])) for forest in (self, other))
+        if not np.array_equal(names, others) or self.n_features_in_ != other.n_features_in_:
             raise ValueError("forests were fitted on different columns and cannot be merged")
         if not np.array_equal(self.forest_.domain, other.forest_.domain):
             raise ValueError("forests cover different domains and cannot be merged: give both the same domain array")

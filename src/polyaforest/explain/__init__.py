@@ -1,4 +1,4 @@
-"""Why rows are as strange as they are, in bits and in words."""
+"""Explanations of the surprise of rows, in bits and in words."""
 
 from polyaforest.explain.explanation import Blame, Explanation, Explanations, read_features
 

@@ -1,4 +1,4 @@
-"""What is usual, and how to look for what is not: all that explanations need to know of a forest beyond its scores."""
+"""The reference that explanations compare rows with, and queries to a forest about one row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import betaincinv
 
 from polyaforest.core.arrays import LEAST_LOG, NONE, Array, Forest, Posterior
-from polyaforest.forest import engine
+from polyaforest.forest import attribute, posterior
 from polyaforest.forest.point_store import Key
 from polyaforest.kernels.attribution import HIGH, LOW
 
@@ -27,7 +27,7 @@ _NEIGHBOURS, _SIMILAR = 16, 3  # nearest points looked at, and normal ones among
 
 
 class Reference(NamedTuple):
-    """What a typical point is like."""
+    """The attribution and quantiles of typical points."""
 
     typical: Array  # (2, D): what the low and the high side of each feature cost it, in bits
     quantiles: Array  # (41, D): values with equal shares of the points between them
@@ -40,9 +40,11 @@ class Reference(NamedTuple):
 
 
 def quantiles_of(rows: Array, counts: Array | None = None) -> Array:
-    """Values of each feature with equal shares of the `rows` between them, (41, D); rows may stand for several."""
+    """Return quantiles of each feature, (41, D); rows may count several times."""
     if counts is None:
-        return np.nanquantile(spread_out(rows), _SHARES, axis=0)
+        chosen = spread_out(rows)
+        quantile = np.nanquantile if np.isnan(chosen).any() else np.quantile  # the same, but all columns at once
+        return quantile(chosen, _SHARES, axis=0)
     order = np.argsort(rows, axis=0)
     middles = np.cumsum(counts[order], axis=0) - 0.5 * counts[order]
     columns = zip(middles.T, np.take_along_axis(rows, order, axis=0).T, strict=True)
@@ -50,21 +52,21 @@ def quantiles_of(rows: Array, counts: Array | None = None) -> Array:
 
 
 def spread_out(rows: Array, most: int = _MOST_ROWS) -> Array:
-    """At most so many of the rows, evenly spread over all of them."""
+    """Return at most `most` of the rows, evenly spread over all."""
     return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]
 
 
 def derive(
     forest: Forest, known: Posterior, lifetimes: Array, points: Array | None, quantiles: Array | None
 ) -> Reference:
-    """What is typical of `points`, or, where none are kept, of those that the trees have counted.
+    """Derive the reference from `points`, or, where none are kept, from those that the trees have counted.
 
-    Leaves that have closed in on single points give those back, to be charged like any other row: most trees have not
-    seen them. What leaves with several points, and cells of a process, charge those is known on average.
+    Leaves that collapsed to single points give those points back, to be attributed like other rows. For leaves with
+    several points, and cells of a process, the mean attribution is used.
     """
     n_features = forest.weights.shape[1]
     most_counted = int((forest.counts[np.arange(len(forest.root)), forest.root] + forest.outside).max())
-    if engine.is_empty(forest) or not most_counted:
+    if posterior.is_empty(forest) or not most_counted:
         nothing = np.zeros((2, n_features))
         return Reference(nothing, np.zeros((len(_SHARES), n_features)), 0)
     counts = None
@@ -77,21 +79,21 @@ def derive(
     if quantiles is None:
         quantiles = quantiles_of(points, counts)
     if counts is not None and (lower < upper).any():
-        typical = engine.blame_counted(forest, known, lifetimes)
+        typical = attribute.attribute_counted(forest, known, lifetimes)
         return Reference(typical, quantiles, most_counted)
     distinct = points if counts is None else np.unique(points, axis=0)
-    sides, _ = engine.blame_rows(forest, known, np.ascontiguousarray(spread_out(distinct)), lifetimes, 1)
+    sides, _ = attribute.attribute_rows(forest, known, np.ascontiguousarray(spread_out(distinct)), lifetimes, 1)
     return Reference(sides.mean(axis=0), quantiles, max(len(distinct), most_counted))
 
 
 def _leaves_with_points(forest: Forest) -> tuple[Array, Array]:
-    """The trees and nodes of leaves that have counted points: all of them, or many."""
+    """Return trees and nodes of leaves that have counted points, or a subset of at most `_MOST_LEAVES`."""
     trees, nodes = np.nonzero((forest.left == NONE) & (forest.counts > 0))
     return spread_out(trees, _MOST_LEAVES), spread_out(nodes, _MOST_LEAVES)
 
 
 def _boxes_of(forest: Forest, world: Array, trees: Array, nodes: Array) -> tuple[Array, Array]:
-    """The boxes of leaves, or the regions of cells of a process, (leaves, D) each."""
+    """Return the boxes of leaves, or the regions of cells of a process, (leaves, D) each."""
     if forest.lower.shape[2]:
         return forest.lower[trees, nodes], forest.upper[trees, nodes]
     lower, upper = world[0, trees], world[1, trees]
@@ -106,7 +108,7 @@ def _boxes_of(forest: Forest, world: Array, trees: Array, nodes: Array) -> tuple
     return lower, upper
 
 
-# ---- asking a forest about one row ---------------------------------------------------------------------------------
+# ---- queries about one row ---------------------------------------------------------------------------------------
 
 
 class Held(NamedTuple):
@@ -125,11 +127,11 @@ class Condition(NamedTuple):
 
 
 class Witness(NamedTuple):
-    """A forest as it was when rows were explained, for questions that come up later."""
+    """A snapshot of a forest for explaining rows later."""
 
     forest: Forest
     known: Posterior
-    lifetimes: Array  # as in `engine.blame_rows`
+    lifetimes: Array  # as in `attribute.attribute_rows`
     score: Callable[[Array], Array]
     offset: float
     reference: Reference
@@ -137,14 +139,14 @@ class Witness(NamedTuple):
     watching: Callable[[], AbstractContextManager[None]]  # refuses if the forest is no longer what it was
 
     def conditions(self, row: Array, features: Array, sides: Array) -> list[Condition]:
-        """Where it begins to get strange, for some features on one side each.
+        """Return where values become anomalous, for some features on one side each.
 
         In every tree that is the nearest of the cuts and box edges that cost the row something: the bound of the cell
-        that it is in. Some trees know few points and see strangeness early; the bound is the first by which trees with
-        nine tenths of all charges have seen it.
+        that it is in. Trees with few points have early bounds; the result is the first bound by
+        which trees with nine tenths of all charges have theirs.
         """
         with self.watching():
-            bounds, costs = engine.find_bounds(self.forest, self.known, row, self.lifetimes, features, sides)
+            bounds, costs = attribute.find_bounds(self.forest, self.known, row, self.lifetimes, features, sides)
         found = []
         for k, side, bound, cost in zip(features, sides, bounds.T, costs.T, strict=True):
             is_known = np.isfinite(bound) & (cost > 0)
@@ -153,7 +155,7 @@ class Witness(NamedTuple):
         return found
 
     def share(self, conditions: Sequence[Condition]) -> tuple[float, tuple[float, float]]:
-        """The share of all points that meet all conditions, and an interval that holds it with a probability of 90 %.
+        """Return the share of points that meet all conditions, and its 90 % credible interval.
 
         By the Beta posterior to Jeffreys' prior.
         """
@@ -162,7 +164,7 @@ class Witness(NamedTuple):
         return (n + 0.5) / (total + 1), (float(low), float(high))
 
     def count_of(self, conditions: Sequence[Condition]) -> tuple[float, int]:
-        """How many points meet all conditions, and of how many that is known.
+        """Return how many points meet all conditions, and how many are known.
 
         Where no points are kept, the trees count theirs, and the share is that of all their counts together.
         """
@@ -176,15 +178,15 @@ class Witness(NamedTuple):
             with self.watching():
                 points = self.held().points
             return float(((points > low) & (points <= high)).all(axis=1).sum()), len(points)
-        counts = engine.count_within(self.forest, self.known.world, low, high)
+        counts = attribute.count_within(self.forest, self.known.world, low, high)
         totals = self.forest.counts[np.arange(len(self.forest.root)), self.forest.root] + self.forest.outside
         return float(counts.sum() / max(totals.sum(), 1) * self.reference.n_known), self.reference.n_known
 
     def expected(self, row: Array, features: Sequence[int]) -> list[tuple[float, float] | None]:
-        """For each of the `features`, the values nearest to the row's that would have been normal given the others.
+        """Return for each of the `features` the normal values nearest to the row's, given the other features.
 
-        The others are as they are. Where no value would do then, those among `features` are set, one after another, to
-        the known value at which the row scores best.
+        Where no value is normal, the others among `features` are first set, one after another, to the known value at
+        which the row scores best.
         """
         with self.watching():
             ranges = [self._normal_range(row, k, float(row[k])) for k in features]
@@ -198,13 +200,13 @@ class Witness(NamedTuple):
             return [self._normal_range(best, k, float(row[k])) if found is None else found for k, found in pairs]
 
     def _scores_at(self, row: Array, k: int, values: Array) -> Array:
-        """The scores of `row` with other values of feature `k`."""
+        """Return the scores of `row` with other values of feature `k`."""
         rows = np.repeat(row[None], len(values), axis=0)
         rows[:, k] = values
         return self.score(rows)
 
     def _normal_range(self, row: Array, k: int, own: float) -> tuple[float, float] | None:
-        """The range of normal values of feature `k` nearest to the row's `own`, to within a small part of a gap."""
+        """Return the range of normal values of feature `k` nearest to the row's `own`, to a small part of a gap."""
         values = np.unique(self.reference.quantiles[:, k])
         nearest = np.clip(own, values[0], values[-1])
         values = np.unique(np.concatenate([values, np.linspace(nearest, own, _STEPS_BEYOND)]))
@@ -224,17 +226,17 @@ class Witness(NamedTuple):
             high = self._edge(row, k, high, values[last + 1])
         return float(low), float(high)
 
-    def _edge(self, row: Array, k: int, normal: float, strange: float) -> float:
-        """The last normal value of feature `k` on the way from one that is to one that is not."""
+    def _edge(self, row: Array, k: int, normal: float, anomalous: float) -> float:
+        """Return the last normal value of feature `k` between a normal and an anomalous one."""
         for _ in range(2):
-            values = np.linspace(normal, strange, _STEPS_BETWEEN + 2)
-            is_strange = self._scores_at(row, k, values[1:-1]) < self.offset
-            steps = int(np.argmax(is_strange)) if is_strange.any() else _STEPS_BETWEEN
-            normal, strange = float(values[steps]), float(values[steps + 1])
+            values = np.linspace(normal, anomalous, _STEPS_BETWEEN + 2)
+            is_anomalous = self._scores_at(row, k, values[1:-1]) < self.offset
+            steps = int(np.argmax(is_anomalous)) if is_anomalous.any() else _STEPS_BETWEEN
+            normal, anomalous = float(values[steps]), float(values[steps + 1])
         return normal
 
     def similar(self, row: Array) -> list[tuple[Key, Array]]:
-        """The normal points held that are nearest to a row, by the weights that features have in the forest."""
+        """Return the normal points held nearest to a row, by the mean feature weights of the forest."""
         if self.held is None:
             return []
         with self.watching():
@@ -247,7 +249,7 @@ class Witness(NamedTuple):
 
 
 def _agreed(bounds: Array, weights: Array, side: int) -> float:
-    """The bound at which all but a tenth of the weight has come to see the side as strange."""
+    """Return the bound beyond which lies all but a tenth of the weight."""
     order = np.argsort(bounds if side == HIGH else -bounds)
     weights = np.minimum(weights[order], -LEAST_LOG)  # so that none is infinite
     shares = np.cumsum(weights / weights.max())

@@ -1,4 +1,4 @@
-"""Why a row is strange, in bits and in words.
+"""Explanations of the surprise of rows, in bits and in words.
 
 `forest.explain(X)` gives `Explanations`, one `Explanation` per row. Surprise is -log2 of a probability, on average over
 the trees; it is the sum of what each feature adds by being too low or too high, and of what a typical point gets.
@@ -29,9 +29,9 @@ __all__ = ["Blame", "Explanation", "Explanations"]
 
 _LEAST_BITS = 0.5  # a feature that adds less is not blamed, nor is any for a row with no more beyond the typical
 _LEAST_SHARE = 0.1  # nor one that adds less than this share of what the first does
-_SURE_EXCESS = 1.0  # but a row with so many bits too many has at least one feature to blame
+_SURE_EXCESS = 1.0  # but a row with this excess has at least one feature blamed
 _MOST_BLAMED = 5
-_OTHER_SIDE = 0.25  # a side that has this share of the blame of a feature bounds the region too
+_OTHER_SIDE = 0.25  # a side with this share of a feature's bits bounds the region too
 _MOST_LINES = 8  # features shown
 _WIDTH = 96  # of lines of text
 _BAR = 20  # width of the longest bar, in characters
@@ -42,7 +42,7 @@ _NO_MATH = "tex2jax_ignore mathjax_ignore"  # notebooks would typeset names with
 
 
 class Blame(NamedTuple):
-    """One feature that has to answer for a row's surprise."""
+    """One feature with a large part in a row's surprise."""
 
     feature: int  # its column
     name: str
@@ -54,7 +54,7 @@ class Blame(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """What has to be looked up to put an explanation in words."""
+    """The lookups that the words of an explanation need."""
 
     blamed: list[Blame]
     conditions: list[Condition]
@@ -65,7 +65,7 @@ class _Words(NamedTuple):
 
 @dataclass(eq=False)
 class Explanation:
-    """Why one row is as surprising as it is.
+    """The explanation of one row.
 
     ``parts.sum() == surprise - typical``, and ``parts == low + high``, all in bits. Printed, it is a short report; in a
     notebook, a table.
@@ -83,7 +83,7 @@ class Explanation:
     is_anomaly : bool
         Whether the forest flags the row.
     p_value : float or None
-        The share of normal points that would look as strange, if the forest can tell.
+        The share of normal points that are at least as anomalous, if calibrated.
     blamed : list of Blame
         The features that matter most, the worst first.
     region : str
@@ -141,7 +141,7 @@ class Explanation:
         return f"{' and '.join(texts)}: {_share_in_words(self.share, self.share_interval)}"
 
     def fold(self, n_steps: int) -> Array:
-        """`parts` of a shingle, a row that holds `n_steps` time steps one after another: (n_steps, n_channels)."""
+        """Return `parts` by time step for a row of `n_steps` consecutive steps: (n_steps, n_channels)."""
         folded: Array = _fold(self.parts[None], n_steps)[0]
         return folded
 
@@ -152,7 +152,10 @@ class Explanation:
         witness, parts = self.witness, self.parts
         assert witness is not None
         columns = self._columns_to_blame()
-        sides = [(k, side) for k in columns for side in self._sides_to_blame(k)]
+        sides = []  # those with a substantial share of a feature's bits: both, if a value lies between others
+        for k in columns:
+            least = max(_OTHER_SIDE * max(self.low[k], self.high[k]), 1e-12)
+            sides += [(k, side) for side, bits in enumerate((self.low[k], self.high[k])) if bits >= least]
         features = np.array([k for k, _ in sides], np.int64)
         conditions = witness.conditions(self.values, features, np.array([side for _, side in sides], np.int64))
         share, interval = witness.share(conditions)
@@ -182,55 +185,52 @@ class Explanation:
         is_blamed[worst_first[0]] |= largest > 0 and self.surprise - self.typical >= _SURE_EXCESS
         return [int(self.candidates[k]) for k in worst_first if is_blamed[k]]
 
-    def _sides_to_blame(self, k: int) -> list[int]:
-        """The sides of a feature that have their share of its blame: both if a value is strange between others."""
-        both = (self.low[k], self.high[k])
-        return [side for side in (0, 1) if both[side] >= max(_OTHER_SIDE * max(both), 1e-12)]
-
     # ---- words ------------------------------------------------------------------------------------------------------
 
     def _name(self, k: int) -> str:
-        """The name of feature `k`, fit to be shown."""
+        """Return the printable name of feature `k`."""
         return label(self.names[k])
 
-    def _number(self, k: int, value: float) -> str:
-        """A value of feature `k` in as few digits as tell it from its usual ones."""
+    def format_value(self, k: int, value: float) -> str:
+        """Return a value of feature `k` in as few digits as tell it from its usual ones."""
         return _number(value, float(self.usual[1, k] - self.usual[0, k]))
 
     def _range(self, k: int, ends: tuple[float, float]) -> str:
-        low, high = (self._number(k, end) for end in ends)
+        low, high = (self.format_value(k, end) for end in ends)
         return low if low == high else f"{low} to {high}" if "-" in low + high else f"{low}–{high}"
 
-    def _usual_in_words(self, k: int) -> str:
+    def format_usual(self, k: int) -> str:
+        """Return the usual range of feature `k`."""
         return self._range(k, (float(self.usual[0, k]), float(self.usual[1, k])))
 
     def _condition_in_words(self, k: int) -> str:
-        bounds = {c.side: self._number(k, c.bound) for c in self._words.conditions if c.feature == k}
-        usual = f"(usual {self._usual_in_words(k)})"
+        bounds = {c.side: self.format_value(k, c.bound) for c in self._words.conditions if c.feature == k}
+        usual = f"(usual {self.format_usual(k)})"
         if len(bounds) == 2:
             return f"{bounds[1]} < {self._name(k)} ≤ {bounds[0]} {usual}"
         ((side, bound),) = bounds.items()
         return f"{self._name(k)} {'≤>'[side]} {bound} {usual}"
 
     @property
-    def _verdict(self) -> str:
+    def verdict(self) -> str:
+        """The verdict, how unlikely such a row is, and the bits behind it."""
         word = "Anomalous" if self.is_anomaly else "Normal"
         chance = "" if self.p_value is None else f"; p = {self.p_value:.2g}"
         bits = f"{self.surprise:.1f} bits of surprise, {self.typical:.1f} are usual"
         return f"{word}: {_odds_in_words(self.surprise - self.typical)} ({bits}{chance})"
 
     def _lines(self) -> tuple[list[list[str]], list[float]]:
-        """The cells of the features to show, and their bits."""
+        """Return the cells of the features to show, and their bits."""
         blames = {blame.feature: blame for blame in self.blamed}
         order = [*blames, *sorted(set(self.candidates.tolist()) - set(blames), key=lambda k: (-self.parts[k], k))]
         shown = order[:_MOST_LINES] if len(order) > _MOST_LINES + 1 else order
         lines = []
         for k in shown:
             blame = blames.get(k)
-            expected = self._expected_in_words(blame) if blame is not None and self.is_anomaly else ""
-            cells = [self._name(k), self._number(k, float(self.values[k])), f"{self.parts[k]:+.1f}"]
+            expected = self.format_expected(blame) if blame is not None and self.is_anomaly else ""
+            cells = [self._name(k), self.format_value(k, float(self.values[k])), f"{self.parts[k]:+.1f}"]
             verdict = "" if blame is None else f"too {blame.side}" if self.is_anomaly else blame.side
-            lines.append([*cells, verdict, self._usual_in_words(k), expected])
+            lines.append([*cells, verdict, self.format_usual(k), expected])
         bits = [float(self.parts[k]) for k in shown]
         rest = [k for k in range(len(self.names)) if k not in shown]
         if rest:
@@ -239,7 +239,8 @@ class Explanation:
             bits.append(others)
         return lines, bits
 
-    def _expected_in_words(self, blame: Blame) -> str:
+    def format_expected(self, blame: Blame) -> str:
+        """Return the values of a feature that would have been normal."""
         if blame.expected is None:
             return "no value"
         low, high = blame.expected
@@ -252,7 +253,7 @@ class Explanation:
         header = ["", "value", "bits", "", "", "usual", "would be normal" if any(line[-1] for line in lines) else ""]
         table = [header] + [[*cells[:3], bar, *cells[3:]] for cells, bar in zip(lines, bars, strict=True)]
         to_right = (False, True, True, False, False, False, False)
-        report = [*wrap(self._verdict, _WIDTH), *wrap(self.region, _WIDTH), "", *_aligned(table, to_right)]
+        report = [*wrap(self.verdict, _WIDTH), *wrap(self.region, _WIDTH), "", *_aligned(table, to_right)]
         if self.similar:
             report += ["", "Most similar normal points:"]
             report += [f"  {label(str(key))}: {self._values_in_words(values)}" for key, values in self.similar]
@@ -260,7 +261,7 @@ class Explanation:
 
     def _values_in_words(self, values: Array) -> str:
         columns = [blame.feature for blame in self.blamed] or self.candidates[:_MOST_BLAMED].tolist()
-        return ", ".join(f"{self._name(k)} {self._number(k, float(values[k]))}" for k in columns)
+        return ", ".join(f"{self._name(k)} {self.format_value(k, float(values[k]))}" for k in columns)
 
     def _repr_html_(self) -> str:
         lines, bits = self._lines()
@@ -282,7 +283,7 @@ class Explanation:
             for key, values in self.similar
         )
         return (
-            f'<div class="{_NO_MATH}"><p><b>{html.escape(self._verdict)}</b><br>{region}</p>'
+            f'<div class="{_NO_MATH}"><p><b>{html.escape(self.verdict)}</b><br>{region}</p>'
             f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
             + (f"<p>Most similar normal points:</p><ul>{similar}</ul>" if similar else "")
             + "</div>"
@@ -291,7 +292,7 @@ class Explanation:
     # ---- for machines -----------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in plain Python values; None stands for what is not finite."""
+        """Return everything as plain Python values; None stands for what is not finite."""
         features = [
             {"name": name, "value": value, "low": low, "high": high, "bits": low + high}
             for name, value, low, high in zip(
@@ -314,7 +315,7 @@ class Explanation:
         return plain
 
     def to_json(self, **options: Any) -> str:
-        """`to_dict` as JSON text; `options` are those of `json.dumps`."""
+        """Return `to_dict` as JSON text; `options` are those of `json.dumps`."""
         return json_shown(json.dumps(self.to_dict(), allow_nan=False, **{"ensure_ascii": False, **options}))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -365,7 +366,7 @@ class Explanations(Sequence[Explanation]):
         return self.low + self.high
 
     def judged(self, is_anomaly: Array, p_values: Array | None) -> Explanations:
-        """These explanations, with the verdicts on their rows."""
+        """Set the verdicts on the rows, and return these explanations."""
         self.is_anomaly, self.p_values = is_anomaly, p_values
         for i, explanation in self._made.items():
             explanation.is_anomaly, explanation.p_value = bool(is_anomaly[i]), self._p_value(i)
@@ -382,7 +383,7 @@ class Explanations(Sequence[Explanation]):
     @overload
     def __getitem__(self, i: slice) -> list[Explanation]: ...
     def __getitem__(self, i: int | slice) -> Explanation | list[Explanation]:
-        """The explanation of a row, or those of several."""
+        """Return the explanation of a row, or those of several."""
         if isinstance(i, slice):
             return [self[j] for j in range(*i.indices(len(self)))]
         i = range(len(self))[i]
@@ -412,7 +413,7 @@ class Explanations(Sequence[Explanation]):
         return self
 
     def fold(self, n_steps: int) -> Array:
-        """`parts` of shingles, rows that hold `n_steps` time steps one after another: (n_rows, n_steps, n_channels)."""
+        """Return `parts` by time step for rows of `n_steps` consecutive steps: (n_rows, n_steps, n_channels)."""
         return _fold(self.parts, n_steps)
 
     def __str__(self) -> str:
@@ -425,15 +426,15 @@ class Explanations(Sequence[Explanation]):
         return "".join(explanation._repr_html_() for explanation in self)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dict of plain Python values per row."""
+        """Return one dict of plain Python values per row."""
         return [explanation.to_dict() for explanation in self]
 
     def to_json(self, **options: Any) -> str:
-        """A JSON list, one object per row; `options` are those of `json.dumps`."""
+        """Return a JSON list, one object per row; `options` are those of `json.dumps`."""
         return json_shown(json.dumps(self.to_dicts(), allow_nan=False, **{"ensure_ascii": False, **options}))
 
     def to_frame(self) -> Any:
-        """A pandas frame, one line per row: surprise, what is typical, the verdict, and the bits of each feature."""
+        """Return a pandas frame, one line per row: surprise, typical surprise, verdict, bits of each feature."""
         try:
             pd = import_module("pandas")
         except ImportError as problem:
@@ -451,7 +452,7 @@ class Explanations(Sequence[Explanation]):
 
 
 def read_features(features: Sequence[str | int] | None, names: list[str]) -> Array:
-    """The columns of features that a caller named, or of all of them."""
+    """Return the columns of the features named, or all of them."""
     if features is None:
         return np.arange(len(names))
     if isinstance(features, str | int):
@@ -469,7 +470,7 @@ def _column(feature: str | int, names: list[str]) -> int:
             f"there is no feature {feature!r}: {f'did you mean {close[0]!r}?' if close else f'there are {known}'}"
         )
     if not -len(names) <= feature < len(names):
-        raise ValueError(f"there is no feature number {feature}: there are {len(names)}, counted from 0")
+        raise ValueError(f"feature {feature} is out of range for {len(names)} features")
     return range(len(names))[feature]
 
 
@@ -484,7 +485,7 @@ def _fold(parts: Array, n_steps: int) -> Array:
 
 
 def _number(value: float, scale: float) -> str:
-    """A number to a few hundredths of `scale`, without idle zeros."""
+    """Return a number to a few hundredths of `scale`, without idle zeros."""
     scale = scale if scale > 0 else abs(value)
     if not math.isfinite(value) or scale == 0:
         return f"{value:g}"
@@ -497,7 +498,7 @@ def _number(value: float, scale: float) -> str:
 
 
 def _odds_in_words(bits: float) -> str:
-    """So many bits more than a typical point has, as how much less likely that is."""
+    """Return how much less likely than a typical point a row with `bits` more is."""
     if bits < 1:
         return "as likely as a typical point"
     if bits >= _MANY_BITS:
@@ -508,7 +509,7 @@ def _odds_in_words(bits: float) -> str:
 
 
 def _share_in_words(share: float, interval: tuple[float, float]) -> str:
-    """A share as so many in ten, a hundred, a thousand and so on."""
+    """Return a share as "n in ten", a hundred, a thousand and so on."""
     whole = 10
     while share * whole < 0.95:
         whole *= 10
@@ -521,13 +522,13 @@ def _count(number: float) -> str:
 
 
 def _bar(share: float) -> str:
-    """A bar of blocks."""
+    """Return a bar of block characters."""
     eighths = round(8 * _BAR * min(max(share, 0.0), 1.0)) if math.isfinite(share) else 8 * _BAR
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
 def _aligned(table: list[list[str]], to_right: Sequence[bool]) -> list[str]:
-    """The cells of a table in columns."""
+    """Return the cells of a table in columns."""
     widths = [max(width(row[c]) for row in table) for c in range(len(to_right))]
     return [
         "  ".join(
@@ -540,7 +541,7 @@ def _aligned(table: list[list[str]], to_right: Sequence[bool]) -> list[str]:
 
 
 def _finite(fact: Any) -> Any:
-    """`fact` with None in place of numbers that are not finite."""
+    """Return `fact` with None in place of numbers that are not finite."""
     if isinstance(fact, dict):
         return {name: _finite(part) for name, part in fact.items()}
     if isinstance(fact, list | tuple):

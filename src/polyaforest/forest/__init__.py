@@ -1,1 +1,19 @@
-"""Forests as arrays: grown, scored, followed along a stream, checked."""
+"""Forests as arrays: grown, scored, followed along a stream, checked.
+
+Modules are imported on first use, because those that call compiled code take long to import.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from polyaforest.forest import attribute, grow, learn, posterior, score, stream
+
+__all__ = ["attribute", "grow", "learn", "posterior", "score", "stream"]
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

@@ -1,7 +1,7 @@
-"""How a row that lacks values is learned: each missing value is that of a donor, the nearest row that has it.
+"""Impute rows that are to be learned: each missing value comes from a donor, the nearest row that has it.
 
-Near is meant in the features that both rows have: the mean over them of the distance along each, in units of that
-feature's spread. No more than `MOST` rows are looked at for any one value. Nothing is drawn at random.
+Distance is the mean over the features that both rows have, each in units of its spread. At most `MOST` donors are
+compared for a value. Nothing is random.
 """
 
 from __future__ import annotations
@@ -13,20 +13,25 @@ from polyaforest.core.arrays import Array
 from polyaforest.core.validation import column_name
 from polyaforest.forest.spec import weighting_of_rows
 
-MOST = 256  # rows that are looked at as donors of a value
+MOST = 256  # donors compared for a value
 _AT_ONCE = 1024  # rows that are compared with all donors together
 
 
 def fill_table(estimator: BaseEstimator, rows: Array) -> Array:
-    """`rows`, each missing value taken from a donor among the others; donors are spread evenly over the table.
+    """Return `rows` with each missing value taken from a donor; donors are spread evenly over the table.
 
-    A row that has nothing in common with any donor takes its turn: those get the values of different donors.
+    Rows that share no feature with any donor take the values of different donors in turn.
     """
     is_missing = np.isnan(rows)
     gaps = np.flatnonzero(is_missing.any(axis=0))
     if not gaps.size:
         return rows
-    _refuse_empty_columns(estimator, is_missing)
+    empty = np.flatnonzero(is_missing.all(axis=0))
+    if empty.size:
+        raise ValueError(
+            f"column {column_name(estimator, int(empty[0]))} is missing in all {len(is_missing)} rows: omit the "
+            "column, or add rows that have it"
+        )
     spread = np.array([weighting_of_rows(column[~np.isnan(column), None]).spread[0] for column in rows.T])
     filled = rows.copy()
     for k in gaps:
@@ -41,36 +46,26 @@ def fill_table(estimator: BaseEstimator, rows: Array) -> Array:
 
 
 def fill_row(row: Array, held: Array) -> Array:
-    """One row (1, D), its missing values taken from the nearest of the complete rows `held`, by order of arrival.
+    """Fill one row, (1, D), from the nearest of the complete rows `held`, which are in order of arrival.
 
-    Of rows equally near, and for a row with nothing in it, it is the latest.
+    Ties, and rows without any value, take the latest.
     """
-    donors = held[: -MOST - 1 : -1]  # the latest first, which is the one that a tie goes to
+    donors = held[: -MOST - 1 : -1]  # the latest first, which wins ties
     distances = _distances(row, donors, weighting_of_rows(donors).spread)
     return np.where(np.isnan(row), donors[distances.argmin()], row)
 
 
-def _refuse_empty_columns(estimator: BaseEstimator, is_missing: Array) -> None:
-    """Raise if no row has a value in some column."""
-    empty = np.flatnonzero(is_missing.all(axis=0))
-    if empty.size:
-        raise ValueError(
-            f"column {column_name(estimator, int(empty[0]))} is missing in all {len(is_missing)} rows, so that no row "
-            "has a value to learn there: leave the column out, or add rows that have it"
-        )
-
-
 def _evenly(places: Array) -> Array:
-    """At most `MOST` of the places, evenly spread over all."""
+    """Return at most `MOST` of the places, evenly spread over all."""
     if len(places) <= MOST:
         return places
     return places[np.linspace(0, len(places) - 1, MOST).round().astype(np.intp)]
 
 
 def _distances(rows: Array, donors: Array, spread: Array) -> Array:
-    """Mean distance over the features that both have, in units of their spread, (rows, donors); inf if they have none.
+    """Return mean distances over shared features, in units of their spread, (rows, donors); inf if none are shared.
 
-    Feature by feature, so that a table of many rows and features needs no more room than the result.
+    Feature by feature, so that memory does not exceed the result.
     """
     total, n_shared = np.zeros((len(rows), len(donors))), np.zeros((len(rows), len(donors)))
     for k in range(rows.shape[1]):

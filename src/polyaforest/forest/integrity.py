@@ -1,7 +1,7 @@
-"""Is a forest whole? Every invariant of its arrays, recomputed from scratch in plain NumPy, for all trees at once.
+"""Check every invariant of a forest's arrays, recomputed from scratch in plain NumPy, for all trees at once.
 
 The arrays may come from a file that anyone can have written. So nothing is used as an index before it is known to be
-one, and links are not followed step by step: a circle has no end, and a tree can be one long chain. Most invariants are
+one, and links are not followed step by step: a cycle has no end, and a tree can be one long chain. Most invariants are
 about a node and its children, and hold for whole trees once they hold at every node. Where a whole path matters, its
 links are followed 1, 2, 4, ... at a time.
 """
@@ -41,13 +41,10 @@ POINTS_LAYOUT: Layout = {
     "head": (np.int32, "TC"),
     "links": (np.int32, "TP3"),
 }
-
-
 _HEAVIEST = 1e130  # beyond any weight of a feature whose values can be measured: distances must not overflow
 
 # What the links of a point lead to.
 _BEFORE, _AFTER, _LEAF = range(3)
-_WORDS = ("before", "after")
 
 
 class CorruptForestError(ValueError):
@@ -92,9 +89,10 @@ def check_forest(
     _check_lengths(lengths)
     _check_domain(forest)
     _check_sizes(forest)
-    _check_weights(forest)
-    _check_generators(forest)
-    nodes = _check_links(forest)
+    _check_draws(forest)
+    _check_children(forest)
+    nodes = _number(forest)
+    _check_links(nodes)
     _check_unused(nodes)
     _check_cuts(nodes)
     _check_times(nodes, lifetime)
@@ -102,8 +100,6 @@ def check_forest(
     _check_totals(nodes, alike)
     if nodes.boxed:
         _check_boxes(nodes)
-        _check_sides(nodes)
-        _check_hulls(nodes)
     else:
         _check_regions(nodes)
     if max_depth is not None:
@@ -154,11 +150,11 @@ class _Nodes(NamedTuple):
         return self.left[self.inner], self.right[self.inner]
 
     def size_text(self, i: int) -> str:
-        """What the tree of the i-th node in use says of its size."""
+        """Return the words for the size of the tree of the i-th node in use."""
         return f"the tree's size is {self.forest.size[self.used[i] // self.capacity]}"
 
     def refuse(self, bad: Array, where: Array, explain: Callable[[int], str]) -> None:
-        """Raise about the first node of `where` that is `bad`; what is wrong with the i-th is for `explain` to say."""
+        """Raise about the first node of `where` that is `bad`; `explain` words what is wrong with the i-th."""
         if bad.any():
             i = _first(bad)
             _refuse_node(*divmod(int(where[i]), self.capacity), explain(i))
@@ -176,18 +172,18 @@ def _refuse_trees(forest: Forest, bad: Array, explain: Callable[[int], str]) -> 
 
 
 def _first(bad: Array) -> int:
-    """The first entry along the first axis in which anything is bad."""
+    """Return the first entry along the first axis in which anything is bad."""
     return int(bad.reshape(len(bad), -1).any(axis=1).argmax())
 
 
 def _first_pair(bad: Array) -> tuple[int, int]:
-    """Row and column of the first bad entry."""
+    """Return row and column of the first bad entry."""
     t, j = divmod(int(bad.argmax()), bad.shape[1])
     return t, j
 
 
 def _leaps(up: Array) -> Iterator[Array]:
-    """The links of `up` followed once, then 2, 4, 8, ... at a time, until all lead to the end or must be in a circle.
+    """Yield the links of `up` followed 1, 2, 4, 8, ... at a time, until all lead to the end or must be in a cycle.
 
     The end is the last entry, which links to itself.
     """
@@ -200,7 +196,7 @@ def _leaps(up: Array) -> Iterator[Array]:
 
 
 def _is_circling(up: Array) -> Array:
-    """Which of the links of `up`, see `_leaps`, lead into a circle and never to the end."""
+    """Return which of the links of `up`, see `_leaps`, lead into a cycle and never to the end."""
     ends = up
     for leap in _leaps(up):
         ends = leap
@@ -211,7 +207,7 @@ def _is_circling(up: Array) -> Array:
 
 
 def check_layout(arrays: Mapping[str, Any], layout: Layout, lengths: dict[str, int]) -> dict[str, int]:
-    """Types and shapes of all `arrays`. Returns the lengths of all axes, those known before included."""
+    """Check types and shapes of all `arrays`; return the lengths of all axes, including those known before."""
     known = dict(lengths)
     for name, array in arrays.items():
         if name not in layout:
@@ -240,7 +236,7 @@ def _check_lengths(lengths: dict[str, int]) -> None:
 
 
 def _check_domain(forest: Forest) -> None:
-    """The known world is a finite box. That of Mondrian trees may be empty, in all features or in those added last."""
+    """Check that the domain is a finite box. That of trees may be empty, in all features or in those added last."""
     low, high = forest.domain
     is_empty = (low == np.inf) & (high == -np.inf) & (forest.lower.shape[2] > 0)
     is_empty &= is_empty[::-1].cumprod(dtype=np.bool_)[::-1]
@@ -251,7 +247,7 @@ def _check_domain(forest: Forest) -> None:
 
 
 def _check_extent(forest: Forest, points: Points | None, largest: float) -> None:
-    """No value is so large that lengths could overflow; infinite bounds of the domain are those of an empty one."""
+    """Check that no value is so large that lengths overflow; infinite bounds are those of an empty domain."""
     parts = {"lower": forest.lower, "upper": forest.upper, "domain": forest.domain[np.isfinite(forest.domain)]}
     if points is not None:
         parts["values"] = points.values
@@ -261,17 +257,18 @@ def _check_extent(forest: Forest, points: Points | None, largest: float) -> None
 
 
 def _check_sizes(forest: Forest) -> None:
-    """Slots in use exist, the root is one of them. Trees are empty together: when a stream's points are all deleted."""
+    """Check that the slots in use exist and hold the root. Trees are empty together: when all points are deleted."""
     size, root, capacity = forest.size, forest.root, forest.left.shape[1]
     bad = (size < 0) | (size > capacity)
-    _refuse_trees(forest, bad, lambda t: f"the tree's size is {size[t]}, but there is room for {capacity} nodes")
+    _refuse_trees(forest, bad, lambda t: f"the tree's size is {size[t]}, but it has slots for {capacity} nodes")
     if size.any() or not forest.lower.shape[2]:
         _refuse_trees(forest, size == 0, lambda _: "the tree's size is 0, but it cannot be empty")
     bad = (root < 0) | (root >= size.clip(1))
     _refuse_trees(forest, bad, lambda t: f"is the root, but does not exist (the tree's size is {size[t]})")
 
 
-def _check_weights(forest: Forest) -> None:
+def _check_draws(forest: Forest) -> None:
+    """Check weights, and that no generator is all zeros: it would draw nothing but zeros."""
     weights = forest.weights
     bad = ~((weights == 0) | ((weights >= 1 / _HEAVIEST) & (weights <= _HEAVIEST)))
 
@@ -282,10 +279,6 @@ def _check_weights(forest: Forest) -> None:
         )
 
     _refuse_trees(forest, bad, explain)
-
-
-def _check_generators(forest: Forest) -> None:
-    """From zeros, a generator would draw nothing but zeros."""
     is_zero: Array = (forest.rng == 0).all(axis=1)
     _refuse_trees(forest, is_zero, lambda _: "the state of its generator is all zeros")
 
@@ -293,18 +286,8 @@ def _check_generators(forest: Forest) -> None:
 # ---- which nodes there are ------------------------------------------------------------------------------------------
 
 
-def _check_links(forest: Forest) -> _Nodes:
-    """The nodes of all trees, once every slot in use is known to be reached from its root, and only once."""
-    _check_children(forest)
-    nodes = _number(forest)
-    _check_linked_once(nodes)
-    _check_parents(nodes)
-    _check_circles(nodes)
-    return nodes
-
-
 def _check_children(forest: Forest) -> None:
-    """A node has two children or none, and they exist."""
+    """Check that each node has two children or none, and that they exist."""
     left, right, size = forest.left, forest.right, forest.size
     is_used = np.arange(left.shape[1]) < size[:, None]
     bad = is_used & ((left == NONE) != (right == NONE))
@@ -319,7 +302,7 @@ def _check_children(forest: Forest) -> None:
 
 
 def _number(forest: Forest) -> _Nodes:
-    """The slots of all trees in one row."""
+    """Return the slots of all trees in one row."""
     n_trees, capacity = forest.left.shape
     n, width = n_trees * capacity, forest.lower.shape[2]
     starts = np.arange(n_trees)[:, None] * capacity
@@ -347,31 +330,28 @@ def _number(forest: Forest) -> _Nodes:
     )
 
 
-def _check_linked_once(nodes: _Nodes) -> None:
-    """No two links lead to the same node, counting as one that a tree has to its root; and one leads to each."""
+def _check_links(nodes: _Nodes) -> None:
+    """Check that every slot in use is reached from its root exactly once.
+
+    One link leads to each node, counting that of a tree to its root, and all paths up end at a root: nodes linked to
+    once may yet form a separate cycle.
+    """
     linked = np.concatenate([nodes.roots, nodes.left[nodes.inner], nodes.right[nodes.inner]])
     n_links = np.bincount(linked, minlength=len(nodes.left))[nodes.used]
     nodes.refuse(n_links > 1, nodes.used, lambda _: "is linked to more than once")
     nodes.refuse(n_links < 1, nodes.used, lambda i: f"no node links to it, but {nodes.size_text(i)}")
-
-
-def _check_parents(nodes: _Nodes) -> None:
     above, given = nodes.up[nodes.used], nodes.forest.parent.reshape(-1)[nodes.used]
     wanted = np.where(above < len(nodes.left), above % nodes.capacity, NONE)
     nodes.refuse(given != wanted, nodes.used, lambda i: f"its parent is {wanted[i]}, but its parent link is {given[i]}")
-
-
-def _check_circles(nodes: _Nodes) -> None:
-    """All ways up end at a root: nodes that are linked to once may yet form a circle apart from it."""
     nodes.refuse(
         _is_circling(nodes.up)[nodes.used],
         nodes.used,
-        lambda i: f"goes round in a circle and is not reached from the root, but {nodes.size_text(i)}",
+        lambda i: f"is in a cycle and is not reached from the root, but {nodes.size_text(i)}",
     )
 
 
 def _check_unused(nodes: _Nodes) -> None:
-    """Slots not in use hold zeros: nothing of a deleted point may stay behind."""
+    """Check that unused slots hold zeros: nothing of a deleted point may remain."""
     n = len(nodes.left)
     unused = np.delete(np.arange(n), nodes.used)
 
@@ -408,10 +388,10 @@ def _check_cuts(nodes: _Nodes) -> None:
 
 
 def _check_times(nodes: _Nodes, lifetime: float | None) -> None:
-    """Nodes are cut one after another on the way down, and before the lifetime ends, which it does for all leaves."""
+    """Check that cut times increase downwards and precede the lifetime, at which all leaves end."""
     time, ends = nodes.time[nodes.used], nodes.time[nodes.leaves]
     # Where weights and sides are huge, times underflow to 0; but the lifetime is positive.
-    nodes.refuse(~(time >= 0), nodes.used, lambda i: f"its time {time[i]} is not positive or 0")
+    nodes.refuse(~(time >= 0), nodes.used, lambda i: f"its time {time[i]} is negative or NaN")
     nodes.refuse(~(ends > 0), nodes.leaves, lambda i: f"its time {ends[i]} is not positive")
     born = np.append(nodes.time, 0.0)[nodes.up[nodes.used]]
     nodes.refuse(time < born, nodes.used, lambda i: f"its time {time[i]} is before its parent's {born[i]}")
@@ -434,7 +414,7 @@ def _check_counts(nodes: _Nodes) -> None:
 
 
 def _check_totals(nodes: _Nodes, alike: bool) -> None:
-    """All trees have counted as many points outside, and as many in all if they are to be `alike`."""
+    """Check that all trees counted as many points outside, and as many in all if they are to be `alike`."""
     inside, outside = nodes.counts[nodes.roots], nodes.forest.outside
     bad = (outside != 0) if nodes.boxed else (outside < 0) | (outside > MOST_COUNTED - inside)
     _refuse_trees(nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside")
@@ -448,16 +428,18 @@ def _check_totals(nodes: _Nodes, alike: bool) -> None:
 
 
 def _check_boxes(nodes: _Nodes) -> None:
-    """Boxes are boxes. Slots not in use hold zeros, so that all can be looked at as they lie."""
-    every = np.arange(len(nodes.left))
+    """Check that boxes are boxes, that cuts separate those of their children, and that boxes are the hulls of these."""
+    every = np.arange(len(nodes.left))  # unused slots hold zeros, so all can be checked
     is_finite = np.isfinite(nodes.lower) & np.isfinite(nodes.upper)
     nodes.refuse(~is_finite, every, lambda _: "its box is not finite")
     nodes.refuse(nodes.lower > nodes.upper, every, lambda _: "its box has a lower side above the upper")
-
-
-def _check_hulls(nodes: _Nodes) -> None:
-    """Every box is the hull of its children's."""
     left, right = nodes.children
+    delta, xi = nodes.feature[nodes.inner], nodes.cut[nodes.inner]
+    nodes.refuse(
+        ~((nodes.upper[left, delta] <= xi) & (xi < nodes.lower[right, delta])),
+        nodes.inner,
+        lambda i: f"its cut {xi[i]} along feature {delta[i]} does not separate the boxes of its children",
+    )
     above = nodes.inner % nodes.capacity
     for corner, hull, is_beyond in ((nodes.lower, np.minimum, np.less), (nodes.upper, np.maximum, np.greater)):
         whole, of_left, of_right = (corner.take(place, axis=0) for place in (nodes.inner, left, right))
@@ -468,22 +450,11 @@ def _check_hulls(nodes: _Nodes) -> None:
         nodes.refuse(bad, nodes.inner, lambda _: "its box is not the hull of its children's")
 
 
-def _check_sides(nodes: _Nodes) -> None:
-    """The box of the left child lies on the left of the cut, that of the right one on the right."""
-    left, right = nodes.children
-    delta, xi = nodes.feature[nodes.inner], nodes.cut[nodes.inner]
-    nodes.refuse(
-        ~((nodes.upper[left, delta] <= xi) & (xi < nodes.lower[right, delta])),
-        nodes.inner,
-        lambda i: f"its cut {xi[i]} along feature {delta[i]} does not part the boxes of its children",
-    )
-
-
 # ---- the regions of Mondrian processes ------------------------------------------------------------------------------
 
 
 def _check_regions(nodes: _Nodes) -> None:
-    """Every cut falls strictly inside the part of the domain that the cuts above leave to its node."""
+    """Check that every cut falls strictly inside the part of the domain that the cuts above leave to its node."""
     delta, xi = nodes.feature[nodes.inner], nodes.cut[nodes.inner]
     low, high = nodes.forest.domain[:, delta]
     nodes.refuse(
@@ -500,7 +471,7 @@ def _check_regions(nodes: _Nodes) -> None:
 
 
 def _cuts_below(nodes: _Nodes) -> tuple[Array, Array]:
-    """For each cut the highest along the same feature on its left, and the lowest on its right.
+    """Return for each cut the highest along the same feature on its left, and the lowest on its right.
 
     With nodes in preorder, those below one come next to each other; also when each feature's nodes are lined up apart.
     """
@@ -516,7 +487,7 @@ def _cuts_below(nodes: _Nodes) -> tuple[Array, Array]:
 
 
 def _preorder(nodes: _Nodes) -> tuple[Array, Array]:
-    """The place of each node when parents come before children, left before right; and where those below it end."""
+    """Return the place of each node in preorder, left before right, and where its descendants end."""
     left, right = nodes.children
     n_below = np.ones(len(nodes.up), np.int64)  # a node and the descendants that reach it by the leaps so far
     for up in _leaps(nodes.up):
@@ -530,7 +501,7 @@ def _preorder(nodes: _Nodes) -> tuple[Array, Array]:
 
 
 def _range_max(values: Array, start: Array, stop: Array) -> Array:
-    """The largest of ``values[a:b]`` for all pairs of `start` and `stop`; of no values, -inf."""
+    """Return the largest of ``values[a:b]`` for all pairs of `start` and `stop`; of no values, -inf."""
     length, largest = stop - start, np.full(len(start), -np.inf)
     width, peaks = 1, values  # peaks[i] is the largest of values[i : i + width]
     while (length >= width).any():
@@ -545,7 +516,7 @@ def _range_max(values: Array, start: Array, stop: Array) -> Array:
 
 
 def _check_rows(nodes: _Nodes, rows: Array) -> None:
-    """Counts and boxes are those of the rows that the cuts send to each node."""
+    """Check that counts and boxes are those of the rows that the cuts send to each node."""
     held, (low, high) = rows, nodes.forest.domain
     if not nodes.boxed:
         held = rows[((rows >= low) & (rows <= high)).all(axis=1)]
@@ -561,7 +532,7 @@ def _check_rows(nodes: _Nodes, rows: Array) -> None:
 
 
 def _leaves_of(nodes: _Nodes, rows: Array) -> Array:
-    """The leaf that the cuts send each row to, in tree after tree."""
+    """Return the leaf that the cuts send each row to, tree by tree."""
     at = np.repeat(nodes.roots, len(rows))
     moving = np.arange(len(at))
     while len(moving):
@@ -573,7 +544,7 @@ def _leaves_of(nodes: _Nodes, rows: Array) -> Array:
 
 
 def _check_contents(nodes: _Nodes, rows: Array, leaf: Array) -> None:
-    """Counts and boxes of leaves are those of the rows in them; what lies above follows from its children.
+    """Check that counts and boxes of leaves are those of their rows; those above follow from their children.
 
     `leaf`, int64, is that of every row of `rows`, which come tree after tree. Where there are boxes, each row is then
     where the cuts send it: its leaf's box holds it, so all boxes above do, and no box reaches across a cut above it.
@@ -616,13 +587,13 @@ class _Lists(NamedTuple):
         return self.places % self.n_slots
 
     def knows(self, slots: Array) -> Array:
-        """Which of `slots`, any numbers, are in use."""
+        """Return which of `slots`, any numbers, are in use."""
         is_slot = (slots >= 0) & (slots < self.n_slots)
         known: Array = self.is_held[np.where(is_slot, slots, self.n_slots)]
         return known
 
     def refuse(self, bad: Array, explain: Callable[[int], str]) -> None:
-        """Raise about the first of `places` that is `bad`; what is wrong with the i-th is for `explain` to say."""
+        """Raise about the first of `places` that is `bad`; `explain` words what is wrong with the i-th."""
         if bad.any():
             i = _first(bad)
             t, slot = divmod(int(self.places[i]), self.n_slots)
@@ -630,7 +601,7 @@ class _Lists(NamedTuple):
 
 
 def _check_points(nodes: _Nodes, points: Points, held: Array | None, lengths: dict[str, int], alike: bool) -> None:
-    """Every point held is in one list of each tree, that of its leaf; counts and boxes are those of the points."""
+    """Check that each point held is in one list per tree, that of its leaf, and matches counts and boxes."""
     lengths = check_layout(points._asdict(), POINTS_LAYOUT, lengths)
     n_slots = lengths["P"]
     slots = _check_held(np.arange(n_slots) if held is None else held, n_slots)
@@ -638,25 +609,28 @@ def _check_points(nodes: _Nodes, points: Points, held: Array | None, lengths: di
         raise CorruptForestError("array head: a Mondrian process keeps no points")
     is_held = np.zeros(n_slots + 1, np.bool_)
     is_held[slots] = True
-    _check_free_slots(points, ~is_held[:-1])
+    is_free = ~is_held[:-1]  # nothing of a deleted point may remain
+    bad = (points.values != 0).any(axis=1) & is_free
+    if bad.any():
+        raise CorruptForestError(f"point {_first(bad)}: is not held, but its values are not zero")
+    bad = (points.links != NONE).any(axis=2) & is_free
+    if bad.any():
+        t, slot = _first_pair(bad)
+        raise CorruptForestError(f"tree {t}, point {slot}: is not held, but is linked to a list")
     places = (np.arange(lengths["T"])[:, None] * n_slots + slots).reshape(-1)
     if not alike:
         places = places[(points.links.reshape(-1, 3)[places] != NONE).any(axis=1)]
     lists = _Lists(points.links.reshape(-1, 3), is_held, places)
     leaf = _check_leaves(nodes, lists)
     _check_heads(nodes, lists, points.head.reshape(-1), leaf)
-    for side in (_BEFORE, _AFTER):
-        _check_neighbours(lists, side)
-    for side in (_BEFORE, _AFTER):
-        _check_ways_back(lists, side)
-    _check_list_circles(lists)
+    _check_neighbours(lists)
     _check_contents(nodes, points.values[lists.slots], leaf)
 
 
 def _check_held(held: Array, n_slots: int) -> Array:
-    """The slots in use, once they are known to exist, each named once."""
+    """Return the slots in use, checked to exist and to be distinct."""
     if not isinstance(held, np.ndarray) or held.ndim != 1 or held.dtype.kind not in "iu":
-        raise CorruptForestError("array held: is not a row of slots")
+        raise CorruptForestError("array held: must be a 1-D array of slots")
     bad = (held < 0) | (held >= n_slots)
     if bad.any():
         raise CorruptForestError(f"array held: there is no slot {held[_first(bad)]} among {n_slots}")
@@ -667,37 +641,26 @@ def _check_held(held: Array, n_slots: int) -> Array:
     return slots
 
 
-def _check_free_slots(points: Points, is_free: Array) -> None:
-    """Slots not in use are empty: nothing of a deleted point may stay behind."""
-    bad = (points.values != 0).any(axis=1) & is_free
-    if bad.any():
-        raise CorruptForestError(f"point {_first(bad)}: is not held, but its values are not zero")
-    bad = (points.links != NONE).any(axis=2) & is_free
-    if bad.any():
-        t, slot = _first_pair(bad)
-        raise CorruptForestError(f"tree {t}, point {slot}: is not held, but is linked to a list")
-
-
 def _check_leaves(nodes: _Nodes, lists: _Lists) -> Array:
-    """The leaf of each point in each tree, once they all are known to have one."""
+    """Return the leaf of each point in each tree, checked to be one."""
     j = lists.links[lists.places, _LEAF]
     is_node = (j >= 0) & (j < nodes.capacity)
     leaf = lists.trees * nodes.capacity + np.where(is_node, j, 0)
     is_leaf = np.zeros(len(nodes.left), np.bool_)
     is_leaf[nodes.leaves] = True
-    lists.refuse(~(is_node & is_leaf[leaf]), lambda i: f"is kept at node {j[i]}, which is no leaf")
+    lists.refuse(~(is_node & is_leaf[leaf]), lambda i: f"is kept at node {j[i]}, which is not a leaf")
     return leaf
 
 
 def _check_heads(nodes: _Nodes, lists: _Lists, head: Array, leaf: Array) -> None:
-    """A leaf's list begins with a point of its own that has none before it, and there is no other such point."""
+    """Check that the list of each leaf begins with the only one of its points that has none before it."""
     others = np.delete(np.arange(len(head)), nodes.leaves)
     nodes.refuse(
-        head[others] != NONE, others, lambda i: f"is no leaf, but has a list that begins with {head[others[i]]}"
+        head[others] != NONE, others, lambda i: f"is not a leaf, but has a list that begins with {head[others[i]]}"
     )
     first, (trees, j) = head[nodes.leaves], np.divmod(nodes.leaves, nodes.capacity)
     bad = ~lists.knows(first)
-    nodes.refuse(bad, nodes.leaves, lambda i: f"its list begins with {first[i]}, which is no point held")
+    nodes.refuse(bad, nodes.leaves, lambda i: f"its list begins with {first[i]}, which is not held")
     before, _, of_leaf = lists.links[trees * lists.n_slots + first].T
     bad = (before != NONE) | (of_leaf != j)
     nodes.refuse(bad, nodes.leaves, lambda i: f"its list begins with {first[i]}, which is not the first of its points")
@@ -705,27 +668,18 @@ def _check_heads(nodes: _Nodes, lists: _Lists, head: Array, leaf: Array) -> None
     lists.refuse(bad, lambda i: f"has no point before it, but the list of its leaf begins with {head[leaf[i]]}")
 
 
-def _check_neighbours(lists: _Lists, side: int) -> None:
-    """The points before, or after, those held are held too."""
-    other = lists.links[lists.places, side]
-    bad = (other != NONE) & ~lists.knows(other)
-    lists.refuse(bad, lambda i: f"the point {_WORDS[side]} it is {other[i]}, which is no point held")
-
-
-def _check_ways_back(lists: _Lists, side: int) -> None:
-    """The points before, or after, those held link back to them, and are in the same list."""
-    other, leaf = lists.links[lists.places, side], lists.links[lists.places, _LEAF]
-    back = lists.links[lists.trees * lists.n_slots + np.maximum(other, 0)]
-    bad = (other != NONE) & ((back[:, 1 - side] != lists.slots) | (back[:, _LEAF] != leaf))
-    lists.refuse(
-        bad, lambda i: f"the point {_WORDS[side]} it is {other[i]}, which does not link back from the same list"
-    )
-
-
-def _check_list_circles(lists: _Lists) -> None:
-    """All ways back through a list end: points that link to each other may yet form a circle apart from its head."""
+def _check_neighbours(lists: _Lists) -> None:
+    """Check that neighbours in a list are held and link back, and that all paths back through a list end."""
+    before, after, leaf = lists.links[lists.places].T
+    for word, other in (("before", before), ("after", after)):
+        bad = (other != NONE) & ~lists.knows(other)
+        lists.refuse(bad, lambda i: f"the point {word} it is {other[i]}, which is not held")  # noqa: B023 - called now
+    for word, other, opposite in (("before", before, _AFTER), ("after", after, _BEFORE)):
+        back = lists.links[lists.trees * lists.n_slots + np.maximum(other, 0)]
+        bad = (other != NONE) & ((back[:, opposite] != lists.slots) | (back[:, _LEAF] != leaf))
+        words = "which does not link back from the same list"
+        lists.refuse(bad, lambda i: f"the point {word} it is {other[i]}, {words}")  # noqa: B023 - called now
     end = len(lists.links)
-    before = lists.links[lists.places, _BEFORE]
     up = np.full(end + 1, end)
     up[lists.places] = np.where(before == NONE, end, lists.trees * lists.n_slots + before)
-    lists.refuse(_is_circling(up)[lists.places], lambda _: "is in a list that goes round in a circle")
+    lists.refuse(_is_circling(up)[lists.places], lambda _: "is in a list that forms a cycle")

@@ -1,10 +1,10 @@
-"""Which points a stream holds: where each is kept, under which key, and which leaves when the next one comes."""
+"""The points that a stream holds: their slots and keys, and which leaves when the next one comes."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,17 +13,18 @@ from polyaforest.core.arrays import NONE, Array
 from polyaforest.retention import Policy
 
 Key: TypeAlias = int | str
+_SEPARATOR = "\x1f"  # ASCII unit separator, in the key of a row whose name another row has: name, separator, row number
 
 
 class Schedule(NamedTuple):
-    """What happens to the points held as rows come, one after another."""
+    """The slots that rows enter, and those that others leave for them."""
 
     slots: Array  # int32 (n,): where each row is kept, NONE if it is not
     until: Array  # int32 (n,): how many of `leaving` have gone once the row is in
     leaving: Array  # int32 (m,): slots of the points that leave, in this order
 
 
-class Holdings:
+class PointStore:
     """The points held, by slot: their order of arrival, rank, time and key. Values are kept elsewhere, in `Points`.
 
     Slots of points that leave are given to others only after `settle`: until then their values are still needed.
@@ -36,9 +37,9 @@ class Holdings:
         self.times = np.empty(0)  # NaN where none was given
         self.keys: list[Key | None] = []
         self.slot_of: dict[Key, int] = {}
-        self.n_seen = 0  # rows that have come so far, held or not
-        self.clock = -math.inf  # the latest time that has come
-        self.floor = -math.inf  # the highest rank that was ever turned away for want of room
+        self.n_seen = 0  # rows seen so far, held or not
+        self.clock = -math.inf  # the latest time seen
+        self.floor = -math.inf  # the highest rank ever turned away
         self._newest = NONE  # the slot of the latest arrival, if it was taken in
         self._has_numbered = False  # whether a whole number was given as a key, which an arrival may have as well
         self._queue: list[tuple[float, int, int]] = []  # a heap of (rank, arrival, slot) of the points held
@@ -79,8 +80,8 @@ class Holdings:
         slot = self._newest
         return None if slot == NONE else self.keys[slot]
 
-    def make_room(self, capacity: int) -> None:
-        """Have at least so many slots."""
+    def reserve(self, capacity: int) -> None:
+        """Allocate at least `capacity` slots."""
         more = capacity - self.capacity
         if more <= 0:
             return
@@ -91,21 +92,31 @@ class Holdings:
         self.arrivals, self.ranks, self.times, self.keys, self._free = arrivals, ranks, times, keys, free
 
     def refuse_keys(self, keys: Sequence[Key | None]) -> None:
-        """Raise if a key that is to come is held already, or comes twice."""
-        if not self._has_numbered and all(key is None for key in keys):
-            return
-        coming = set()
-        for arrival, given in enumerate(keys, self.n_seen):
-            key = arrival if given is None else given
-            if key in self.slot_of or key in coming:
-                raise ValueError(
-                    f"key {key!r} is held already: every point needs a key of its own. A row without one goes by the "
-                    "number of its arrival, so give numbers to all rows or to none"
-                )
-            coming.add(key)
+        """Raise if a new key is already in use or occurs twice."""
+        if self._has_numbered or any(key is not None for key in keys):
+            refuse_taken_keys(keys, self.n_seen, self.slot_of.__contains__)
+
+    def begin_with(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Array:
+        """Hold what the policy keeps of rows that came one after another; return their places, ascending.
+
+        The same points as `admit` would hold, in slots by order of arrival.
+        """
+        n = len(keys)
+        ranks = self.policy.ranks(np.arange(n), times, draws)
+        self.n_seen, self.clock = n, float(np.fmax.reduce(times, initial=-math.inf))
+        alive = np.flatnonzero(ranks > self.policy.floor(self.clock))
+        n_kept = int(min(len(alive), self._most))
+        order = alive[np.argsort(ranks[alive], kind="stable")]  # of equal ranks the first to come is the first to go
+        kept, gone = np.sort(order[len(order) - n_kept :]), order[: len(order) - n_kept]
+        if len(gone):
+            self.floor = float(ranks[gone[-1]])
+        names = [place if keys[place] is None else keys[place] for place in kept.tolist()]
+        self.restore(kept, ranks[kept], np.asarray(times[kept]), names)
+        self._newest = n_kept - 1 if n_kept and kept[-1] == n - 1 else NONE
+        return kept
 
     def admit(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Schedule:
-        """Let points come, one after another, and others go as the policy has it."""
+        """Add points one after another, removing others by the policy."""
         if self.takes_all:
             return self._pass_through(keys, times)
         n, most = len(keys), self._most
@@ -131,7 +142,7 @@ class Holdings:
         return Schedule(slots, until, np.array(leaving, np.int32))
 
     def _pass_through(self, keys: Sequence[Key | None], times: Array) -> Schedule:
-        """As `admit`, for a window that goes by order of arrival: all come in, and the first to come are first to go.
+        """Admit points to a window by order of arrival: all come in, and the oldest leave first.
 
         Its queue is in order from the beginning to the end, not only at its head.
         """
@@ -157,17 +168,17 @@ class Holdings:
         return Schedule(*(np.array(part, np.int32) for part in (slots, until, leaving)))
 
     def remove(self, slots: Iterable[int]) -> None:
-        """Let points go that were asked to."""
+        """Remove points on request."""
         self._forget(list(slots))
-        self._line_up()  # not even its rank stays behind
+        self._line_up()  # forget its rank too
 
     def settle(self, slots: Iterable[int]) -> None:
-        """Give the slots of points that have left free for others."""
+        """Free the slots of points that have left."""
         for slot in slots:
             heapq.heappush(self._free, int(slot))
 
     def restore(self, arrivals: Array, ranks: Array, times: Array, keys: Sequence[Key]) -> None:
-        """Hold the points of a stream that was saved: all slots, and the keys of those in use by order of arrival."""
+        """Restore the points of a saved stream: all slots, and the keys of those in use by order of arrival."""
         self.arrivals, self.ranks, self.times = arrivals, ranks, times
         self.keys = [None] * len(arrivals)
         for slot, key in zip(self.held.tolist(), keys, strict=True):
@@ -178,31 +189,31 @@ class Holdings:
         self._line_up()
 
     def check(self) -> None:
-        """Raise unless what was restored can be what a stream holds."""
+        """Raise unless the restored state is one that a stream can be in."""
         if len(self) != len(self.held):
-            raise ValueError("two of its points have the same key")
+            raise ValueError("keys of points must be unique")
         arrivals = self.arrivals[self.held]
         if len(set(arrivals.tolist())) < len(arrivals) or (arrivals < 0).any() or (arrivals >= self.n_seen).any():
-            raise ValueError("the arrivals of its points are not distinct numbers of what has come")
+            raise ValueError("arrivals of points must be distinct and below the number of rows seen")
         ranks, times = self.ranks[self.held], self.times[self.held]
         is_free = self.arrivals == NONE
         if (self.ranks[is_free] != 0).any() or (self.times[is_free] != 0).any():
-            raise ValueError("slots of points that have left are not empty")
+            raise ValueError("unused slots must be empty")
         if not self.clock < math.inf or (times > self.clock).any():  # which NaN is not
-            raise ValueError("its clock is behind the times of its points, or shows no time")
+            raise ValueError("the clock must be finite and not before the times of points")
         highest = math.inf if self.policy.is_random else self.clock if self.policy.needs_times else self.n_seen
         if not self.floor <= highest:
-            raise ValueError(f"it has turned away a point of rank {self.floor}, and none can have had it")
+            raise ValueError(f"the highest rank turned away must be at most {highest}; got {self.floor}")
         if np.isinf(times).any() or np.isnan(ranks).any() or (self.policy.needs_times and np.isnan(times).any()):
-            raise ValueError("its points have ranks and times that are no numbers")
+            raise ValueError("ranks and times of points must be numbers")
         if not self.policy.is_random and (ranks != self.policy.ranks(arrivals, times, np.empty(0))).any():
-            raise ValueError("the ranks of its points are not those that its window gives them")
+            raise ValueError("ranks of points must be those of the window")
         is_due = (ranks > self.policy.floor(self.clock)) & (ranks >= self.floor)
         if len(self) > self._most or not is_due.all():
-            raise ValueError("it holds points that its window would not")
+            raise ValueError("the points held must be those that the window keeps")
 
     def _leave(self, leaving: list[int]) -> None:
-        """Let the point of lowest rank go."""
+        """Remove the point of lowest rank."""
         leaving.append(heapq.heappop(self._queue)[2])
         self._forget(leaving[-1:])
 
@@ -216,7 +227,7 @@ class Holdings:
         return slot
 
     def _forget(self, slots: list[int]) -> None:
-        """Forget the points in `slots`, but for their places in the queue."""
+        """Remove the points in `slots` from all but the queue."""
         for slot in slots:
             key = self.keys[slot]
             assert key is not None
@@ -225,10 +236,76 @@ class Holdings:
             self.arrivals[slot], self.ranks[slot], self.times[slot] = NONE, 0.0, 0.0
 
     def _lowest(self) -> float:
-        """The lowest rank held; there must be one."""
+        """Return the lowest rank held; there must be one."""
         return self._queue[0][0]
 
     def _line_up(self) -> None:
         held = self.held
         self._queue = list(zip(self.ranks[held].tolist(), self.arrivals[held].tolist(), held.tolist(), strict=True))
         heapq.heapify(self._queue)
+
+
+def refuse_taken_keys(keys: Sequence[Key | None], first: int, is_taken: Callable[[Key], bool]) -> None:
+    """Raise if a key of new rows, the first of which is arrival `first`, is taken or occurs twice."""
+    coming = set()
+    for arrival, given in enumerate(keys, first):
+        key = arrival if given is None else given
+        if key in coming or is_taken(key):
+            raise ValueError(
+                f"key {key!r} is held already: every row needs a unique key. The key of a row without one is the "
+                "number of its arrival, so give numbers to all rows or to none"
+            )
+        coming.add(key)
+
+
+def places_of(rows: Array, points: Array) -> Array:
+    """Return where in `points` the rows are, a different place for each, the first ones where several are equal."""
+    by_value: dict[bytes, list[int]] = {}
+    for place in range(len(points) - 1, -1, -1):
+        by_value.setdefault((points[place] + 0.0).tobytes(), []).append(place)
+    places = np.empty(len(rows), np.int64)
+    for i, row in enumerate(rows + 0.0):  # -0.0 equals 0.0, but not byte for byte
+        equal = by_value.get(row.tobytes())
+        if not equal:
+            raise ValueError(f"row {i} is not held, or not as many times as given. Nothing was deleted")
+        places[i] = equal.pop()
+    return places
+
+
+def point_keys(
+    names: Iterable[str], is_taken: Callable[[str], bool] = lambda key: False, *, n_before: int = 0
+) -> list[str]:
+    r"""Return a key for each row: its name, with the row number appended if that is taken.
+
+    Parameters
+    ----------
+    names : iterable of str
+    is_taken : callable
+        Whether the forest already holds a key.
+    n_before : int
+        Number of earlier rows.
+
+    Examples
+    --------
+    >>> point_keys(["ann", "bob", "ann"], is_taken={"bob"}.__contains__, n_before=7)
+    ['ann', 'bob\x1f9', 'ann\x1f10']
+    """
+    keys: dict[str, None] = {}  # in order
+    for number, name in enumerate(names, n_before + 1):
+        if _SEPARATOR in name:
+            raise ValueError(f"the name {name!r} contains the control character {_SEPARATOR!r}: remove it")
+        keys[f"{name}{_SEPARATOR}{number}" if name in keys or is_taken(name) else name] = None
+    return list(keys)
+
+
+def keys_named(name: str, keys: Iterable[Key]) -> list[Key]:
+    r"""Return the `keys` of rows with this name; the name of an unnamed row is its number.
+
+    Examples
+    --------
+    >>> keys_named("ann", ["ann", "anna", 3, "ann\x1f2"])
+    ['ann', 'ann\x1f2']
+    >>> keys_named("3", ["ann", 3])
+    [3]
+    """
+    return [key for key in keys if str(key).partition(_SEPARATOR)[0] == name]

@@ -1,4 +1,4 @@
-"""What the trees of a forest have in common before any is drawn: limits, seed, domain, and the weight of features."""
+"""The parameters that the trees of a forest share: limits, seed, domain, feature weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polyaforest.core.arrays import UNBOUNDED, Array
 
 
 class Weighting(NamedTuple):
-    """How a forest weighs the length of each feature; all arrays have shape (D,).
+    """Feature weights of a forest; all arrays have shape (D,).
 
     The deviation says what a typical distance is along each feature. Lifetimes are given in its terms: at time 1, two
     rows apart by a weighted distance of one typical deviation in all share a cell with probability 1 / e.
@@ -28,17 +28,17 @@ class Weighting(NamedTuple):
 
 
 def bounding_box(rows: Array) -> Array:
-    """Smallest and largest value of every column, (2, D)."""
+    """Return the smallest and largest value of every column, (2, D)."""
     return np.stack([rows.min(axis=0), rows.max(axis=0)])
 
 
 def empty_box(n_features: int) -> Array:
-    """The box that holds nothing, (2, D): the hull of it and another is the other."""
+    """Return the empty box, (2, D), the neutral element of hulls."""
     return np.repeat([[np.inf], [-np.inf]], n_features, axis=1)
 
 
 def unmeasured(n_features: int, fixed: Array | None) -> Weighting:
-    """How features are weighed while no rows have been measured."""
+    """Return the weighting before any rows have been measured."""
     return Weighting(np.zeros(n_features), np.zeros(n_features), fixed)
 
 
@@ -57,7 +57,7 @@ def weighting_of_domain(domain: Array) -> Weighting:
 
 
 def _usable(spread: Array, low: Array, high: Array) -> Array:
-    """A constant column has no spread to measure a later departure by: its own size stands in, or 1 for zero."""
+    """Replace the spread of constant columns by their own size, or by 1 for zero, to measure later departures."""
     size = np.maximum(np.abs(low), np.abs(high))
     return np.where(high > low, spread, np.where(size > 0, size, 1.0))
 
@@ -79,6 +79,6 @@ class Plan(NamedTuple):
         return UNBOUNDED if self.max_depth is None else min(self.max_depth, UNBOUNDED)
 
     def most_nodes(self, n_rows: int | None = None) -> int:
-        """The most nodes a tree can have: a full tree to the depth limit, or two for every row but one."""
+        """Return the most nodes of a tree: those of a full tree to the depth limit, or two for every row but one."""
         full = (1 << min(self.depth_limit + 1, 30)) - 1
         return full if n_rows is None else min(full, 2 * n_rows - 1)

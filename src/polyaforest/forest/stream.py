@@ -1,7 +1,7 @@
-"""A forest that lives on a stream: trees, the points they hold, and the policy by which those come and go.
+"""A forest on a stream: trees, the points they hold, and the policy by which points come and go.
 
-Learning writes to the arrays in place, chunk by chunk. A chunk is learned as a whole or, should the process fall over
-in the middle of it, the stream refuses to go on.
+Learning writes to the arrays in place, chunk by chunk. If learning a chunk fails halfway, the stream refuses
+to go on.
 """
 
 from __future__ import annotations
@@ -18,10 +18,6 @@ from polyaforest.core import schema
 from polyaforest.core.arrays import (
     EVERY,
     NONE,
-    SCORE_CELLS,
-    SCORE_LOG_CELLS,
-    SCORE_LOG_MASS,
-    SCORE_MASS,
     SCORE_NOTHING,
     Array,
     Forest,
@@ -32,12 +28,13 @@ from polyaforest.core.arrays import (
     pad_points,
 )
 from polyaforest.core.rng import seeds_of_stream
+from polyaforest.core.score import Score
 from polyaforest.core.validation import LARGEST, all_or_nothing, read_weights
-from polyaforest.decision.calibration import LEAST_ROWS
-from polyaforest.decision.thresholds import Judgements, RunningCalibration
-from polyaforest.forest import engine
+from polyaforest.decision.calibration import LEAST_ROWS, RunningCalibration
+from polyaforest.decision.thresholds import Detections, ThresholdPolicy
+from polyaforest.forest import grow, learn
 from polyaforest.forest.integrity import POINTS_LAYOUT, Layout, check_forest, check_layout
-from polyaforest.forest.point_store import Holdings, Key, Schedule
+from polyaforest.forest.point_store import Key, PointStore, Schedule
 from polyaforest.forest.spec import Plan, empty_box, unmeasured, weighting_of_rows
 from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Chunk, Scoring
@@ -48,23 +45,18 @@ from polyaforest.retention import Policy, Window
 
 WARM_UP = 256  # arrivals after which the weights of features are settled
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree runs through at once
-_SCORES = {
-    "typicality": SCORE_LOG_CELLS,
-    "multiscale": SCORE_CELLS,
-    "mass": SCORE_MASS,
-    "log_mass": SCORE_LOG_MASS,
-}
 _STATE = schema.record(
     {
         "policy": schema.policy,
-        "score": schema.one_of(*_SCORES),
+        "score": schema.one_of(*Score),
         "max_depth": schema.either(schema.nothing, schema.whole(0, None)),
         "n_seen": schema.whole(),
         "next_birth": schema.whole(0, WARM_UP),
         "has_fixed_weights": schema.flag,
         "n_judges": schema.whole(1, None),
+        "is_seeded": schema.flag,
     },
-    optional=["n_judges"],  # before there were any
+    optional=["n_judges", "is_seeded"],  # absent from older files
 )
 _LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the score, J scores; W weights, K bytes
     "lifetime": (np.float64, ""),
@@ -91,29 +83,29 @@ class Rules(NamedTuple):
     policy: Policy | None  # None for a summary, which keeps no points
     prior: Prior
     grid: Array  # times of the multiscale score, in units of the weighting
-    score: str
+    score: Score
     sizes: Array  # int64 (T,): the most points that each tree takes, EVERY for all that are held
-    n_judges: int = LEAST_ROWS  # the most scores to compare others with
+    n_calibration: int = LEAST_ROWS  # the most calibration scores to keep
 
 
 class Stream:
     """Trees that learn one point after another, and forget as exactly as they learn."""
 
     def __init__(self, rules: Rules) -> None:
-        # generators of the trees, of policies that draw, and of the trees' tickets
+        # generators of the trees, of policies that draw, and of the trees' priorities
         states, self.rng, self.seeds, seed = seeds_of_stream(rules.plan.seed, rules.plan.n_trees)
         rules = rules._replace(plan=rules.plan._replace(seed=seed))
         self.rules = rules
         self.lifetimes = rules.grid
-        self.holdings = Holdings(rules.policy or Window(WARM_UP))
-        self.forest: Forest = engine.empty_forest(rules.plan, states)
+        self.store = PointStore(rules.policy or Window(WARM_UP))
+        self.forest: Forest = grow.empty_forest(rules.plan, states)
         self.points: Points = new_points(rules.plan.n_trees, self.forest.left.shape[1], 0, self.n_features)
         self.bars = np.full(rules.plan.n_trees, NO_BAR)
         self.numbers = np.empty(0, np.int64)  # the arrival of the point in each slot, NONE in a free one
-        self.next_birth = 1  # the arrival after which the trees are grown anew; 0 when they no longer are
+        self.next_rebuild = 1  # the arrival after which the trees are grown anew; 0 when they no longer are
         self.in_doubt = False  # whether learning was interrupted half-way
-        self.judges = RunningCalibration(rules.n_judges)  # scores of the last rows that were to be judged
-        self.parting_scores = np.empty(0)  # of the points that a summary has forgotten, as `score_held` gives them
+        self.is_frozen = False  # whether it came from a file that holds trees without their points
+        self.calibration = RunningCalibration(rules.n_calibration)  # log-scores of the last rows that were judged
 
     @property
     def n_features(self) -> int:
@@ -123,53 +115,56 @@ class Stream:
     @property
     def keeps_points(self) -> bool:
         """Whether the points held are known; a summary forgets them once it has warmed up."""
-        return self.rules.policy is not None or self.next_birth > 0
+        return self.rules.policy is not None or self.next_rebuild > 0
 
     @property
     def n_points(self) -> int:
         """Points held."""
-        return len(self.holdings) if self.keeps_points else int(self.forest.counts[0, self.forest.root[0]])
+        if self.keeps_points:
+            return len(self.store)
+        return int(self.forest.counts[np.arange(len(self.forest.root)), self.forest.root].max())
 
     @property
     def rows(self) -> Array:
         """The points held, by order of arrival."""
-        return self.points.values[self.holdings.held]
+        return self.points.values[self.store.held]
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[Header, Arrays]:
-        """All there is to know of the stream, but for its forest."""
-        rules, plan, holdings = self.rules, self.rules.plan, self.holdings
+        """Return the state of the stream, without its forest."""
+        rules, plan, store = self.rules, self.rules.plan, self.store
         header = {
             "policy": encode(rules.policy),
             "score": rules.score,
             "max_depth": None if plan.max_depth is None else int(plan.max_depth),
-            "n_seen": holdings.n_seen,
-            "next_birth": self.next_birth,
+            "n_seen": store.n_seen,
+            "next_birth": self.next_rebuild,
             "has_fixed_weights": plan.weighting.fixed is not None,
-            "n_judges": rules.n_judges,
+            "n_judges": rules.n_calibration,
+            "is_seeded": self.calibration.is_seeded,
         }
         arrays = {
             "lifetime": np.array(plan.lifetime),
             "grid": rules.grid,
             "rng": self.rng,
-            "clock": np.array(holdings.clock),
-            "floor": np.array(holdings.floor),
-            "arrivals": holdings.arrivals,
-            "ranks": holdings.ranks,
-            "times": holdings.times,
-            "keys": pack_keys(holdings.held_keys),
+            "clock": np.array(store.clock),
+            "floor": np.array(store.floor),
+            "arrivals": store.arrivals,
+            "ranks": store.ranks,
+            "times": store.times,
+            "keys": pack_keys(store.held_keys),
             "fixed": np.empty(0) if plan.weighting.fixed is None else plan.weighting.fixed,
             "sizes": rules.sizes,
             "seeds": self.seeds,
-            "judges": self.judges.arrivals,
-            "judging": self.judges.scores,
+            "judges": self.calibration.arrivals,
+            "judging": self.calibration.scores,
         }
         return header, {**packed("points", self.points), **{f"stream/{name}": part for name, part in arrays.items()}}
 
     @classmethod
     def of_state(cls, header: Header, arrays: Arrays, forest: Forest, prior: Prior, lifetimes: Array) -> Self:
-        """The stream that `state` told of, going on with `forest`."""
+        """Return the stream with a state from `state`, continuing with `forest`."""
         part = {name.removeprefix("stream/"): array for name, array in arrays.items() if name.startswith("stream/")}
         n_features = forest.domain.shape[1]
         _STATE(header, "stream")
@@ -186,34 +181,48 @@ class Stream:
             None,
         )
         stream = cls.__new__(cls)
-        n_judges = header.get("n_judges", LEAST_ROWS)
+        n_calibration = header.get("n_judges", LEAST_ROWS)
         every = np.full(plan.n_trees, EVERY, np.int64)  # before there were samples, trees took every point
         sizes = part.get("sizes", every)
-        stream.rules = Rules(plan, decode(header["policy"]), prior, part["grid"], header["score"], sizes, n_judges)
+        score = Score(header["score"])
+        stream.rules = Rules(plan, decode(header["policy"]), prior, part["grid"], score, sizes, n_calibration)
         stream.seeds = part.get("seeds", np.zeros(plan.n_trees, np.uint64))
         stream.lifetimes, stream.forest, stream.rng = lifetimes, forest, part["rng"]
-        stream.points, stream.next_birth, stream.in_doubt = (
-            unpacked("points", arrays, Points),
-            header["next_birth"],
-            False,
+        stream.points, stream.next_rebuild = unpacked("points", arrays, Points), header["next_birth"]
+        stream.in_doubt = stream.is_frozen = False
+        stream.calibration = RunningCalibration.of_state(
+            n_calibration,
+            part.get("judges", np.empty(0, np.int64)),
+            part.get("judging", np.empty(0)),
+            is_seeded=header.get("is_seeded", False),
         )
-        stream.judges = RunningCalibration.of_state(
-            n_judges, part.get("judges", np.empty(0, np.int64)), part.get("judging", np.empty(0))
-        )
-        stream.parting_scores = np.empty(0)
-        stream.holdings = Holdings(stream.rules.policy or Window(WARM_UP))
-        stream.holdings.n_seen = header["n_seen"]
-        stream.holdings.clock, stream.holdings.floor = float(part["clock"]), float(part["floor"])
-        stream.holdings.restore(part["arrivals"], part["ranks"], part["times"], unpack_keys(part["keys"]))
+        stream.store = PointStore(stream.rules.policy or Window(WARM_UP))
+        stream.store.n_seen = header["n_seen"]
+        stream.store.clock, stream.store.floor = float(part["clock"]), float(part["floor"])
+        stream.store.restore(part["arrivals"], part["ranks"], part["times"], unpack_keys(part["keys"]))
         stream.numbers = part["arrivals"].copy()
         stream.check()
         stream.bars = stream._bars_now()
         return stream
 
+    @classmethod
+    def frozen(cls, rules: Rules, forest: Forest, lifetimes: Array, calibration: Array) -> Self:
+        """Return a stream that only scores: trees of earlier formats, each of rows of its own, without the rows."""
+        stream = cls(rules)
+        stream.is_frozen, stream.forest, stream.lifetimes, stream.next_rebuild = True, forest, lifetimes, 0
+        stream._forget_points()
+        if len(calibration):
+            stream.calibration.seed(calibration, np.arange(len(calibration)))
+        stream.check()
+        return stream
+
     def check(self) -> None:
-        """Raise unless trees, points and holdings agree with each other and with the rules."""
-        plan, holdings = self.rules.plan, self.holdings
-        points, held = (self.points, holdings.held) if self.keeps_points else (None, None)
+        """Raise unless trees, points and store agree with each other and with the rules."""
+        if self.is_frozen:
+            check_forest(self.forest, alike=False, largest=LARGEST)
+            return
+        plan, store = self.rules.plan, self.store
+        points, held = (self.points, store.held) if self.keeps_points else (None, None)
         check_forest(
             self.forest,
             points=points,
@@ -223,21 +232,20 @@ class Stream:
             alike=not self.is_sampled,
             largest=LARGEST,
         )
-        holdings.check()
-        self._check_rules()
-        self._check_progress()
-        n_nodes, n_slots = (self.forest.left.shape[1], holdings.capacity) if self.keeps_points else (0, 0)
+        store.check()
+        self._check_rules_and_progress()
+        n_nodes, n_slots = (self.forest.left.shape[1], store.capacity) if self.keeps_points else (0, 0)
         lengths = {"T": plan.n_trees, "C": n_nodes, "P": n_slots, "D": self.n_features}
         check_layout(self.points._asdict(), POINTS_LAYOUT, lengths)
-        if holdings.capacity != n_slots:
-            raise ValueError(f"it keeps no points, but has slots for {holdings.capacity}")
+        if store.capacity != n_slots:
+            raise ValueError(f"it keeps no points, but has slots for {store.capacity}")
         most_counted = int(self.forest.counts[np.arange(plan.n_trees), self.forest.root].max())
-        if self.keeps_points and n_nodes < plan.most_nodes(max(most_counted, 1)) + engine.ROOM_TO_MOVE:
+        if self.keeps_points and n_nodes < plan.most_nodes(max(most_counted, 1)) + grow.SPARE_NODES:
             raise ValueError(f"its trees have {n_nodes} node slots, too few for {most_counted} points to come and go")
         self._check_samples()
 
-    def _check_rules(self) -> None:
-        """Raise unless the rules are some that a stream can be begun with."""
+    def _check_rules_and_progress(self) -> None:
+        """Raise unless a stream can be begun with the rules, and what has come, is held and is to come agree."""
         rules = self.rules
         if rules.policy is None and rules.plan.max_depth is None:
             raise ValueError("it keeps no points and has no max_depth, so nothing bounds its trees")
@@ -247,20 +255,17 @@ class Stream:
             raise ValueError("the state of its generator is all zeros")
         if not ((rules.grid > 1e-6) & (rules.grid < 1e6) & (np.diff(rules.grid, prepend=0) > 0)).all():
             raise ValueError("array grid: the times of a score must ascend from 1e-6 to 1e6 at most")
-
-    def _check_progress(self) -> None:
-        """Raise unless what has come, what is held and what is to come agree."""
-        n_seen, birth, arrivals = self.holdings.n_seen, self.next_birth, self.judges.arrivals
-        is_due = birth & (birth - 1) == 0 and birth // 2 <= n_seen < birth  # after 1, 2, 4, ... arrivals
-        if birth and not is_due:
-            raise ValueError(f"its trees are to be grown anew after {birth} rows, but {n_seen} have come")
+        n_seen, due, arrivals = self.store.n_seen, self.next_rebuild, self.calibration.arrivals
+        is_due = due & (due - 1) == 0 and due // 2 <= n_seen < due  # after 1, 2, 4, ... arrivals
+        if due and not is_due:
+            raise ValueError(f"its trees are to be rebuilt after {due} rows, but {n_seen} have come")
         if self.n_points > n_seen:
             raise ValueError(f"it has counted {self.n_points} points, but only {n_seen} rows have come")
         if len(arrivals) and not 0 <= arrivals[0] <= arrivals[-1] < n_seen:
             raise ValueError("it has scores of rows that have not come")
 
     def _check_samples(self) -> None:
-        """Raise unless every tree holds the points that its tickets say."""
+        """Raise unless every tree holds the points of lowest priority."""
         sizes = self.rules.sizes
         if (sizes < 1).any() or (sizes > EVERY).any():
             raise ValueError("array sizes: trees must take at least one point")
@@ -268,8 +273,7 @@ class Stream:
             return
         if self.rules.policy is None:
             raise ValueError("array sizes: the trees of a summary take every point")
-        is_member = self.points.links[:, self.holdings.held, 2] != NONE
-        if not np.array_equal(is_member, self._is_drawn()):
+        if not np.array_equal(self.is_member(self.store.held), self._is_drawn()):
             raise ValueError("its trees do not hold the points that were drawn for them")
 
     # ---- learning ---------------------------------------------------------------------------------------------------
@@ -277,16 +281,17 @@ class Stream:
     def begin_with(self, rows: Array, keys: Sequence[Key | None], times: Array, n_jobs: int | None) -> None:
         """Learn a table as if it had come row by row; features are weighed by all of it, once and for all."""
         plan = self._weigh(rows)
-        self.next_birth = 0
+        self.next_rebuild = 0
         if self.rules.policy is None:
-            self.holdings.n_seen = len(rows)
-            self.forest = engine.grow_trees(rows, len(rows), plan, self.forest.rng)
+            self.store.n_seen = len(rows)
+            self.forest = grow.grow_trees(rows, plan, self.forest.rng)
             self._forget_points()
             return
-        for start in range(0, len(rows), _MOST_CHUNK):
-            part = slice(start, start + _MOST_CHUNK)
-            self._make_slots(len(rows[part]))
-            self._let_go(self._admit(rows[part], keys[part], times[part]).leaving)
+        draws = learn.draw_exponentials(self.rng, len(rows)) if self.store.policy.is_random else np.empty(0)
+        kept = self.store.begin_with(keys, times, draws)
+        self.points = pad_points(self.points, 0, len(kept))
+        self.numbers = kept.copy()
+        self.points.values[:] = rows[kept]
         self._grow_anew(plan, n_jobs)
 
     def advance(
@@ -297,14 +302,20 @@ class Stream:
         *,
         is_scored: bool,
         n_jobs: int | None,
+        is_judged: bool = False,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> Array:
-        """Learn rows one after another, each scored first if wanted, until done or stopped; return the scores."""
+        """Learn rows one after another, each scored first if wanted, until done or stopped; return the scores.
+
+        Scores of rows that are judged are calibration scores, so a summary needs no others to begin with.
+        """
         scores, start = [], 0
         while start < len(rows) and not is_stopped():
-            stop = start + self._chunk_size(len(rows) - start)
+            worthwhile = min(max(self.n_points, _LEAST_CHUNK), _MOST_CHUNK)  # to amortise loading a tree
+            until_rebuild = self.next_rebuild - self.store.n_seen if self.next_rebuild else _MOST_CHUNK
+            stop = start + min(len(rows) - start, worthwhile, until_rebuild)
             part = slice(start, stop)
-            scores.append(self._learn(rows[part], keys[part], times[part], is_scored, n_jobs))
+            scores.append(self._learn(rows[part], keys[part], times[part], is_scored, is_judged, n_jobs))
             start = stop
         return scores[0] if len(scores) == 1 else np.concatenate([*scores, np.empty(0)])
 
@@ -314,56 +325,51 @@ class Stream:
         schedule = Schedule(idle, np.zeros(len(rows), np.int32), np.empty(0, np.int32))
         return self._run(rows, schedule, self.rules.score, n_jobs, self._samples)
 
-    def score_held(self, n_jobs: int | None, most: int) -> Array:
-        """Score points held, each by the forest without it: what it would have got had it come only now.
+    def some_held(self, most: int) -> Array:
+        """Return the slots of points held, at most `most` of them, spread evenly over the arrivals."""
+        slots = self.store.held.astype(np.int32)
+        return slots if len(slots) <= most else slots[np.linspace(0, len(slots) - 1, most).astype(int)]
 
-        One point after another leaves a copy of the forest, is scored and comes back. Of many points a part, spread
-        over all arrivals, tells enough: so many at most.
+    def is_member(self, slots: Array) -> Array:
+        """Return which trees have learned the points in `slots`, bool (T, n)."""
+        return np.asarray(self.points.links[:, slots, 2] != NONE)
+
+    def left_out_scores(self, n_jobs: int | None, most: int) -> tuple[Array, Array]:
+        """Score points held, each by the forest without it; return log-scores and arrivals, at most `most` of each.
+
+        One point after another leaves a copy of the forest, is scored and comes back.
         """
-        slots = self.holdings.held.astype(np.int32)
+        slots = self.some_held(most)
         if len(slots) == 0:
-            return np.empty(0)
-        slots = np.ascontiguousarray(slots[:: -(-len(slots) // most)])
+            return np.empty(0), np.empty(0, np.int64)
         copy = deepcopy(self)
         others = copy._samples_without(slots[:1])
-        engine.remove_points(copy.forest, copy.points, slots[:1], self._limits, n_jobs, others)
+        learn.remove_points(copy.forest, copy.points, slots[:1], self._limits, n_jobs, others)
         turns = Schedule(slots, np.minimum(np.arange(1, len(slots) + 1), len(slots) - 1).astype(np.int32), slots[1:])
-        return copy._run(self.points.values[slots], turns, self.rules.score, n_jobs, others)
+        scores = copy._run(self.points.values[slots], turns, self.rules.score, n_jobs, others)
+        return self.rules.score.to_log(scores), self.numbers[slots]
 
-    def judge(self, scores: Array, came: int, rate: float | None) -> Judgements:
-        """The verdicts on rows that have come, the first of them as arrival `came`."""
-        numbers = np.arange(came, came + len(scores))
-        return self._in_own_units(scores, self.judges.judge_then_learn(self._in_logs(scores), numbers, rate))
-
-    def verdicts(self, scores: Array, rate: float | None) -> Judgements:
-        """The verdicts on rows that are not to be learned, each as if it came next."""
-        return self._in_own_units(scores, self.judges.judge(self._in_logs(scores), rate))
-
-    def _in_logs(self, scores: Array) -> Array:
-        """Scores as they are compared: tails are told in logs, and ranks are the same in them."""
-        if self.rules.score != "mass":
-            return scores
-        with np.errstate(divide="ignore"):
-            logs: Array = np.log(scores)
-        return logs
-
-    def _in_own_units(self, scores: Array, judged: Judgements) -> Judgements:
-        if self.rules.score != "mass":
-            return judged
-        return judged._replace(scores=scores, lines=np.exp(judged.lines))
+    def judge(self, scores: Array, policy: ThresholdPolicy, came: int | None = None) -> Detections:
+        """Compare scores with the calibration scores, which those of rows that came, from arrival `came` on, join."""
+        logs = self.rules.score.to_log(scores)
+        if came is None:
+            judged = self.calibration.judge(logs, policy)
+        else:
+            judged = self.calibration.judge_then_learn(logs, np.arange(came, came + len(scores)), policy)
+        return judged._replace(scores=scores, thresholds=self.rules.score.from_log(judged.thresholds))
 
     def delete(self, slots: Sequence[int], n_jobs: int | None) -> None:
-        """Take points out again."""
+        """Delete points."""
         gone = np.array(slots, np.int32)
         with self._changing():
-            self.judges.forget(self.numbers[gone].tolist())
-            self.holdings.remove(slots)
-            engine.remove_points(self.forest, self.points, gone, self._limits, n_jobs, self._samples_without(gone))
+            self.calibration.forget(self.numbers[gone].tolist())
+            self.store.remove(slots)
+            learn.remove_points(self.forest, self.points, gone, self._limits, n_jobs, self._samples_without(gone))
             self._let_go(gone)
 
     def subtract(self, rows: Array, n_jobs: int | None) -> int:
         """Count rows out of a summary; return the first that cannot be, or else their number. All of them or none."""
-        reduced, n = engine.subtract_rows(self.forest, self.points, rows, n_jobs)
+        reduced, n = learn.subtract_rows(self.forest, self.points, rows, n_jobs)
         if n == len(rows):
             self.forest = reduced
         return n
@@ -371,7 +377,7 @@ class Stream:
     def rebuild(self, n_jobs: int | None) -> None:
         """Weigh features anew by the points held, and grow all trees anew."""
         with all_or_nothing(self):
-            plan = self._weigh(self.rows) if len(self.holdings) else self.rules.plan
+            plan = self._weigh(self.rows) if len(self.store) else self.rules.plan
             self._grow_anew(plan, n_jobs)
 
     def widen(self, values: Array, n_jobs: int | None) -> None:
@@ -379,7 +385,7 @@ class Stream:
         plan, n_new = self.rules.plan, len(values)
         wider = np.zeros((len(self.points.values), self.n_features + n_new))
         wider[:, :-n_new] = self.points.values
-        wider[self.holdings.held, -n_new:] = values
+        wider[self.store.held, -n_new:] = values
         domain, fixed = np.hstack([plan.domain, empty_box(n_new)]), plan.weighting.fixed
         weighting = unmeasured(self.n_features + n_new, None if fixed is None else np.append(fixed, np.ones(n_new)))
         self.refuse_if_in_doubt()
@@ -390,14 +396,14 @@ class Stream:
 
     # ---- one chunk --------------------------------------------------------------------------------------------------
 
-    def _chunk_size(self, n_rows: int) -> int:
-        """Rows to run through at once: enough to pay for bringing a tree into the cache, at most to the next birth."""
-        worthwhile = min(max(self.n_points, _LEAST_CHUNK), _MOST_CHUNK)
-        until_birth = self.next_birth - self.holdings.n_seen if self.next_birth else n_rows
-        return min(n_rows, worthwhile, until_birth)
-
     def _learn(
-        self, rows: Array, keys: Sequence[Key | None], times: Array, is_scored: bool, n_jobs: int | None
+        self,
+        rows: Array,
+        keys: Sequence[Key | None],
+        times: Array,
+        is_scored: bool,
+        is_judged: bool,
+        n_jobs: int | None,
     ) -> Array:
         self._make_slots(len(rows))
         self._make_nodes(len(rows))
@@ -407,20 +413,20 @@ class Stream:
             score = self.rules.score if is_scored else None
             scores = self._run(rows, schedule, score, n_jobs, samples)
             self._let_go(schedule.leaving)
-            if self.holdings.n_seen == self.next_birth:
-                self._give_birth(n_jobs)
+            if self.store.n_seen == self.next_rebuild:
+                self._rebuild_while_warming_up(n_jobs, is_judged)
         return scores
 
     def _admit(self, rows: Array, keys: Sequence[Key | None], times: Array) -> Schedule:
         """Decide which rows are kept and who leaves for them, and store them."""
         if not self.keeps_points:
-            self.holdings.n_seen += len(rows)
+            self.store.n_seen += len(rows)
             return Schedule(np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int32), np.empty(0, np.int32))
-        draws = engine.draw_exponentials(self.rng, len(rows)) if self.holdings.policy.is_random else np.empty(0)
-        came = self.holdings.n_seen
-        schedule = self.holdings.admit(keys, times, draws)
+        draws = learn.draw_exponentials(self.rng, len(rows)) if self.store.policy.is_random else np.empty(0)
+        came = self.store.n_seen
+        schedule = self.store.admit(keys, times, draws)
         slots, numbers = schedule.slots, np.arange(came, came + len(rows))
-        if not self.holdings.takes_all:
+        if not self.store.takes_all:
             kept = slots != NONE
             slots, numbers, rows = slots[kept], numbers[kept], rows[kept]
         self.points.values[slots], self.numbers[slots] = rows, numbers
@@ -430,21 +436,21 @@ class Stream:
         self,
         rows: Array,
         schedule: Schedule,
-        score: str | None,
+        score: Score | None,
         n_jobs: int | None,
         samples: Samples,
     ) -> Array:
         prior, domain = self.rules.prior, self.rules.plan.domain
-        kind = SCORE_NOTHING if score is None else _SCORES[score]
-        lifetimes = self.lifetimes if kind in (SCORE_CELLS, SCORE_LOG_CELLS) else np.empty(0)
+        kind = SCORE_NOTHING if score is None else score.code
+        lifetimes = self.lifetimes if score is not None and score.uses_cells else np.empty(0)
         scoring = Scoring(kind, lifetimes, prior.strength, prior.is_open, domain)
         chunk = Chunk(rows, *schedule)
-        return engine.run_chunk(self.forest, self.points, chunk, self._limits, scoring, n_jobs, samples)
+        return learn.run_chunk(self.forest, self.points, chunk, self._limits, scoring, n_jobs, samples)
 
     def _let_go(self, slots: Array) -> None:
-        """Wipe the points that have left out of their slots."""
+        """Clear the slots of points that have left."""
         self.points.values[slots], self.numbers[slots] = 0.0, NONE
-        self.holdings.settle(slots.tolist())
+        self.store.settle(slots.tolist())
 
     @property
     def _limits(self) -> Limits:
@@ -469,62 +475,63 @@ class Stream:
         return samples
 
     def _is_drawn(self) -> Array:
-        """Which of the points held, by order of arrival, each tree takes: the lowest tickets, bool (T, n)."""
-        held, sizes = self.holdings.held, self.rules.sizes
+        """Return which of the points held, by order of arrival, each tree takes: the lowest priorities, bool (T, n)."""
+        held, sizes = self.store.held, self.rules.sizes
         is_drawn = np.ones((len(sizes), len(held)), np.bool_)
         for size in np.unique(sizes[sizes < len(held)]):
             alike = sizes == size
-            tickets = engine.tickets(self.seeds[alike], self.numbers[held])
-            is_drawn[alike] = tickets <= np.partition(tickets, size - 1, axis=1)[:, size - 1 : size]
+            priorities = learn.priorities(self.seeds[alike], self.numbers[held])
+            is_drawn[alike] = priorities <= np.partition(priorities, size - 1, axis=1)[:, size - 1 : size]
         return is_drawn
 
     def _bars_now(self) -> Array:
-        """The highest ticket of each tree that holds as many points as it may."""
+        """Return the highest priority in each tree that is full."""
         if not self.is_sampled:
             return np.full(len(self.seeds), NO_BAR)
-        tickets, is_drawn = engine.tickets(self.seeds, self.numbers[self.holdings.held]), self._is_drawn()
-        highest = np.where(is_drawn, tickets, np.uint64(0)).max(axis=1, initial=0)
+        priorities, is_drawn = learn.priorities(self.seeds, self.numbers[self.store.held]), self._is_drawn()
+        highest = np.where(is_drawn, priorities, np.uint64(0)).max(axis=1, initial=0)
         return np.where(is_drawn.sum(axis=1) == self.rules.sizes, highest, NO_BAR)
 
-    # ---- room -------------------------------------------------------------------------------------------------------
+    # ---- capacity ---------------------------------------------------------------------------------------------------
 
     def _make_slots(self, n_coming: int) -> None:
-        """Have slots for so many more points: twice as many as before when they run out, but no more than needed."""
-        needed = len(self.holdings) + n_coming
-        if self.keeps_points and needed > self.holdings.capacity:
-            most = (self.holdings.policy.n or np.inf) + n_coming
-            n_slots = int(min(max(needed, 2 * self.holdings.capacity), most))
+        """Provide slots for `n_coming` more points, doubling them as they run out, up to what is needed."""
+        needed = len(self.store) + n_coming
+        if self.keeps_points and needed > self.store.capacity:
+            most = (self.store.policy.n or np.inf) + n_coming
+            n_slots = int(min(max(needed, 2 * self.store.capacity), most))
             points = pad_points(self.points, 0, n_slots)
             numbers = np.append(self.numbers, np.full(n_slots - len(self.numbers), NONE))
-            self.holdings.make_room(n_slots)
+            self.store.reserve(n_slots)
             self.points, self.numbers = points, numbers
 
     def _make_nodes(self, n_coming: int) -> None:
-        """Have node slots for so many more points."""
-        plan, capacity = self.rules.plan, self.forest.left.shape[1] - engine.ROOM_TO_MOVE
+        """Provide node slots for `n_coming` more points."""
+        plan, capacity = self.rules.plan, self.forest.left.shape[1] - grow.SPARE_NODES
         most_points = self._most_points + 1 if self.keeps_points else 2**30
         needed = 2 * min(self.n_points + n_coming, most_points) - 1
         if needed <= capacity or capacity >= plan.most_nodes(most_points):
             return
         n_nodes = min(max(needed, 2 * capacity), plan.most_nodes(most_points))
-        engine.refuse_if_too_large(plan, n_nodes, boxed=True)
-        forest = pad(self.forest, n_nodes + engine.ROOM_TO_MOVE)
-        points = pad_points(self.points, n_nodes + engine.ROOM_TO_MOVE, 0) if self.keeps_points else self.points
+        grow.refuse_if_too_large(plan, n_nodes, boxed=True)
+        forest = pad(self.forest, n_nodes + grow.SPARE_NODES)
+        points = pad_points(self.points, n_nodes + grow.SPARE_NODES, 0) if self.keeps_points else self.points
         self.forest, self.points = forest, points
 
     @cached_property
     def _most_points(self) -> int:
         """The most points that a tree may come to hold."""
-        return min(self.holdings.policy.n or 2**30, int(self.rules.sizes.max()))
+        return min(self.store.policy.n or 2**30, int(self.rules.sizes.max()))
 
     # ---- trees anew -------------------------------------------------------------------------------------------------
 
-    def _give_birth(self, n_jobs: int | None) -> None:
-        """Grow the trees anew while the scale of the features is still being learned: after 1, 2, 4, ... arrivals."""
-        self.next_birth = 2 * self.next_birth if self.next_birth < WARM_UP else 0
+    def _rebuild_while_warming_up(self, n_jobs: int | None, is_judged: bool) -> None:
+        """Rebuild the trees after 1, 2, 4, ... arrivals, while the scale of the features is still being learned."""
+        self.next_rebuild = 2 * self.next_rebuild if self.next_rebuild < WARM_UP else 0
         self.rebuild(n_jobs)
         if not self.keeps_points:
-            self.parting_scores = self.score_held(n_jobs, WARM_UP)
+            if not len(self.calibration) and not is_judged:
+                self.calibration.seed(*self.left_out_scores(n_jobs, WARM_UP))
             self._forget_points()
 
     def _weigh(self, rows: Array) -> Plan:
@@ -535,23 +542,22 @@ class Stream:
 
     def _grow_anew(self, plan: Plan, n_jobs: int | None) -> None:
         """Grow all trees from the points held, with the generators they have."""
-        slots, n_nodes = self.holdings.held, self.forest.left.shape[1]
+        slots, n_nodes = self.store.held, self.forest.left.shape[1]
         if len(slots):
             members = _numbered(self._is_drawn())
-            n_members = (members != NONE).sum(axis=1)
-            forest = engine.grow_trees(self.points.values[slots], n_members, plan, self.forest.rng, members)
+            forest = grow.grow_trees(self.points.values[slots], plan, self.forest.rng, members)
         else:
-            members, forest = np.empty((plan.n_trees, 0), np.int64), engine.empty_forest(plan, self.forest.rng)
-        self.forest = pad(forest, max(n_nodes, plan.most_nodes(max(members.shape[1], 1)) + engine.ROOM_TO_MOVE))
+            members, forest = np.empty((plan.n_trees, 0), np.int64), grow.empty_forest(plan, self.forest.rng)
+        self.forest = pad(forest, max(n_nodes, plan.most_nodes(max(members.shape[1], 1)) + grow.SPARE_NODES))
         in_slots = np.where(members == NONE, NONE, slots[members]) if len(slots) else members
-        self.points = engine.hold_points(self.forest, self.points.values, in_slots, n_jobs)
+        self.points = learn.hold_points(self.forest, self.points.values, in_slots, n_jobs)
         self.bars = self._bars_now()
 
     def _forget_points(self) -> None:
         """Keep the trees alone."""
-        n_seen = self.holdings.n_seen
-        self.holdings = Holdings(self.holdings.policy)
-        self.holdings.n_seen = n_seen
+        n_seen = self.store.n_seen
+        self.store = PointStore(self.store.policy)
+        self.store.n_seen = n_seen
         self.points = new_points(len(self.forest.left), 0, 0, self.n_features)
         self.numbers = np.empty(0, np.int64)
 
@@ -565,7 +571,7 @@ class Stream:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change the stream as a whole: what breaks off in the middle leaves it in doubt."""
+        """Change the stream as a whole; a failure halfway leaves it in doubt."""
         self.refuse_if_in_doubt()
         self.in_doubt = True
         yield
@@ -573,6 +579,6 @@ class Stream:
 
 
 def _numbered(is_drawn: Array) -> Array:
-    """The places of the true values in each row, in order, (T, most); NONE after the last."""
+    """Return the places of the true values in each row, in order, (T, most); NONE after the last."""
     order = np.argsort(~is_drawn, axis=1, kind="stable")[:, : int(is_drawn.sum(axis=1).max())]
     return np.where(np.take_along_axis(is_drawn, order, axis=1), order, NONE)

@@ -1,1 +1,1 @@
-"""Reading tables and live records, and writing results; import the module that does what you need."""
+"""Read tables and live records, and write results; import from the submodules."""

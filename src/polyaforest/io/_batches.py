@@ -1,31 +1,34 @@
-"""What every format is read into on its way to numbers: some rows as a frame, and the rows that could not be."""
+"""Batches of rows, common to all file formats: a frame, and the rows that could not be parsed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-__all__ = ["Batch", "Reader", "Rejected", "Sample", "sample_of", "shortened"]
+from ._blocks import Opened, blocks
 
-_SAMPLE_ROWS = 10_000  # what the kind of a column is told from
-_SAMPLE_CELLS = 1_000_000  # or fewer rows, where there are very many columns
+__all__ = ["Batch", "BlockReader", "Reader", "Rejected", "Sample", "sample_of", "shortened"]
+
+_SAMPLE_ROWS = 10_000  # used to infer the types of columns
+_SAMPLE_CELLS = 1_000_000  # fewer rows if there are very many columns
 _SHORT = 120
 
 
 class Rejected(NamedTuple):
-    """A row that was left out.
+    """A row that was skipped.
 
     Attributes
     ----------
     number : int
-        Which row of the input, from 1, the header not counted.
+        Row number in the input, from 1, not counting the header.
     reason : str
     text : str
-        The row as written, shortened, with what cannot be printed escaped.
+        The row as written, shortened, with unprintable characters escaped.
     """
 
     number: int
@@ -34,18 +37,18 @@ class Rejected(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Some rows on their way to numbers.
+    """Some rows of a file.
 
     Attributes
     ----------
     frame : polars.DataFrame
         Columns of numbers or of text, by name.
     numbers : int64 array of shape (n,)
-        Which rows of the file they are, from 1.
+        Row numbers in the file, from 1.
     faults : list of Rejected
-        The rows in between that could not be taken apart.
+        Rows in between that could not be parsed.
     text : callable
-        The rows of the frame as written, by their index.
+        Returns a row of the frame as written, by index.
     """
 
     frame: pl.DataFrame
@@ -55,12 +58,12 @@ class Batch(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """How many rows of the file these are, with the faulty ones."""
+        """Number of rows, including faulty ones."""
         return len(self.numbers) + len(self.faults)
 
 
 class Sample(NamedTuple):
-    """The first rows of a file, with all columns; `is_all` if there are no more."""
+    """The first rows of a file, with all columns; `is_all` if the file has no more."""
 
     frame: pl.DataFrame
     numbers: NDArray[np.int64]
@@ -69,7 +72,7 @@ class Sample(NamedTuple):
 
 
 def sample_of(batches: Iterable[Batch], n_columns: int) -> Sample:
-    """The first rows of some batches, of which no more are taken than that needs."""
+    """Return the first rows of some batches, reading no more batches than needed."""
     most = max(min(_SAMPLE_ROWS, _SAMPLE_CELLS // max(n_columns, 1)), 100)
     taken: list[Batch] = []
     n_rows = 0
@@ -86,26 +89,67 @@ def sample_of(batches: Iterable[Batch], n_columns: int) -> Sample:
 
 
 class Reader(Protocol):
-    """A file of some format."""
+    """Reader of one file."""
 
     name: str  # for messages
-    is_file: bool  # whether it lies on disk, and is no pipe
+    is_file: bool  # whether it is a regular file, not a pipe
     names: list[str]  # of its columns
     has_header: bool
     fixed: bool  # whether every row must have every column
 
     def sample(self) -> Sample:
-        """The first rows, which `batches` gives again."""
+        """Return the first rows, which `batches` yields again."""
 
     def batches(self, wanted: Mapping[str, Any]) -> Iterator[Batch]:
-        """All rows; `wanted` says which columns and what is expected in them: polars.Float64 or polars.String."""
+        """Yield all rows; `wanted` maps the columns to read to polars.Float64 or polars.String."""
 
     def close(self) -> None:
         """Close the file."""
 
 
+class BlockReader:
+    """Base of readers that parse a file block by block; blocks of the sample are kept to be read again."""
+
+    def __init__(self, opened: Opened, cut: Callable[[bytearray, int], int], block_bytes: int) -> None:
+        self.name = opened.name
+        self.is_file = opened.is_file
+        self._opened = opened
+        self._blocks = blocks(opened, cut, block_bytes)
+        self._held: list[bytes] = []
+
+    def close(self) -> None:
+        """Close the file."""
+        self._opened.close()
+
+    def batches(self, wanted: Mapping[str, Any]) -> Iterator[Batch]:
+        """Yield all rows, block by block."""
+        held, self._held = self._held, []
+        return self._parsed(chain(held, self._blocks), wanted)
+
+    def _first_batches(self, wanted: Mapping[str, Any] | None) -> Iterator[Batch]:
+        """Yield rows from the first on, which `batches` yields again."""
+        return self._parsed(self._kept_blocks(), wanted)
+
+    def _kept_blocks(self) -> Iterator[bytes]:
+        yield from self._held
+        for block in self._blocks:
+            self._held.append(block)
+            yield block
+
+    def _parsed(self, blocks: Iterable[bytes], wanted: Mapping[str, Any] | None) -> Iterator[Batch]:
+        number = 1
+        for block in blocks:
+            batch = self._parse(block, wanted, number)
+            number += batch.n_rows
+            yield batch
+
+    def _parse(self, block: bytes, wanted: Mapping[str, Any] | None, number: int) -> Batch:
+        """Parse the wanted columns of a block whose first row has a number; all columns for None."""
+        raise NotImplementedError
+
+
 def shortened(text: str | bytes) -> str:
-    """Text of a length and of characters fit for a message."""
+    """Return text shortened and escaped for a message."""
     if isinstance(text, bytes):
         text = text[: 4 * _SHORT].decode("utf-8", errors="backslashreplace")
     text = text.rstrip("\r\n")

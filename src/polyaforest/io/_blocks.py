@@ -1,4 +1,4 @@
-"""Bytes from files, gzip and pipes, and how they are cut into blocks that end where a record ends."""
+"""Read bytes from files, gzip and pipes, in blocks that end at record boundaries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import BinaryIO, Protocol, TypeVar, cast
 
-from ._errors import BadInput
+from ._conventions import UTF8_BOM
+from .errors import BadInput
 
 __all__ = ["BLOCK_BYTES", "Opened", "after_last_line", "blocks", "one_ahead", "open_bytes"]
 
@@ -21,71 +22,70 @@ _T = TypeVar("_T")
 
 BLOCK_BYTES = 1 << 23
 LONGEST_LINE = 1 << 24
-_FIRST_BYTES = 1 << 16  # enough to tell a header, without reading far into files that are only looked at
-_UTF8_MARK = b"\xef\xbb\xbf"
+_FIRST_BYTES = 1 << 16  # enough for a header, without reading far into files that are only inspected
 _GZIP = b"\x1f\x8b"
 _REFUSED = {
-    b"\xff\xfe": "is UTF-16 text. Convert it first: iconv -f UTF-16 -t UTF-8",
-    b"\xfe\xff": "is UTF-16 text. Convert it first: iconv -f UTF-16 -t UTF-8",
+    b"\xff\xfe": "is UTF-16. Convert it first: iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "is UTF-16. Convert it first: iconv -f UTF-16 -t UTF-8",
     b"PK\x03\x04": "is a zip archive or an Excel workbook. Unpack it, or save the sheet as CSV.",
-    b"BZh": "is compressed with bzip2, which is not read here. Unpack it first: bunzip2 -c FILE | polyaforest ... -",
-    b"\xfd7zXZ": "is compressed with xz, which is not read here. Unpack it first: xz -dc FILE | polyaforest ... -",
-    b"\x28\xb5\x2f\xfd": "is compressed with zstd, which is not read here. "
-    "Unpack it first: zstd -dc FILE | polyaforest ... -",
+    b"BZh": "is compressed with bzip2, which is not supported. Decompress it: bunzip2 -c FILE | polyaforest ... -",
+    b"\xfd7zXZ": "is compressed with xz, which is not supported. Decompress it: xz -dc FILE | polyaforest ... -",
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd, which is not supported. "
+    "Decompress it: zstd -dc FILE | polyaforest ... -",
 }
 
 
 class _Source(Protocol):
-    """Where bytes come from: a file, or what unpacks one."""
+    """A file, or a decompressor of one."""
 
     def read(self, n_bytes: int, /) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
 
-    def readinto(self, room: memoryview, /) -> int:
-        """The next bytes, into some memory."""
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Read the next bytes into a buffer."""
 
 
 class _Stream:
-    """A source of bytes that can be looked at before they are taken."""
+    """A source of bytes that supports peeking."""
 
     def __init__(self, source: _Source) -> None:
         self._source = source
         self._held = b""
 
     def peek(self, n_bytes: int) -> bytes:
-        """The next bytes, which stay to be read; fewer only at the end."""
+        """Return the next bytes without consuming them; fewer only at the end."""
         while len(self._held) < n_bytes and (more := self._source.read(n_bytes - len(self._held))):
             self._held += more
         return self._held[:n_bytes]
 
     def read(self, n_bytes: int) -> bytes:
-        """The next bytes; fewer only at the end."""
+        """Return the next bytes; fewer only at the end."""
         held, self._held = self._held[:n_bytes], self._held[n_bytes:]
         return held + self._source.read(n_bytes - len(held)) if len(held) < n_bytes else held
 
-    def readinto(self, room: memoryview) -> int:
-        """Fill some memory with the next bytes and say how many these are; fewer only at the end."""
-        held = self.read(min(len(self._held), len(room)))
-        room[: len(held)] = held
-        return len(held) + self._source.readinto(room[len(held) :])
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill a buffer with the next bytes and return their number; fewer only at the end."""
+        held = self.read(min(len(self._held), len(buffer)))
+        buffer[: len(held)] = held
+        return len(held) + self._source.readinto(buffer[len(held) :])
 
 
 class Opened:
-    """An input open for reading, unpacked where it was gzipped, without the mark of UTF-8.
+    """An input open for reading, decompressed if gzipped, without a UTF-8 byte order mark.
 
     Attributes
     ----------
     name : str
         For messages: the path, or "standard input".
     is_file : bool
-        Whether it lies on disk, and is no pipe.
+        Whether it is a regular file, not a pipe.
     path : str or None
-        Where the very same bytes can be read again.
+        Where the same bytes can be read again.
     """
 
     def __init__(self, file: BinaryIO, path: str | None = None) -> None:
         self.name = path or "standard input"
-        self.is_file = _lies_on_disk(file)
+        self.is_file = _is_regular(file)
         self._close = weakref.finalize(self, file.close) if file is not getattr(sys.stdin, "buffer", None) else None
         self._stream = _Stream(cast(_Source, file))
         is_packed = self.peek(2) == _GZIP
@@ -96,26 +96,26 @@ class Opened:
         for mark, words in _REFUSED.items():
             if start.startswith(mark):
                 raise BadInput(f"{self.name} {words}")
-        if start.startswith(_UTF8_MARK):
-            self.read(len(_UTF8_MARK))
+        if start.startswith(UTF8_BOM):
+            self.read(len(UTF8_BOM))
 
     def peek(self, n_bytes: int) -> bytes:
-        """The next bytes, which stay to be read; fewer only at the end."""
+        """Return the next bytes without consuming them; fewer only at the end."""
         with _named(self.name):
             return self._stream.peek(n_bytes)
 
     def read(self, n_bytes: int) -> bytes:
-        """The next bytes; fewer only at the end."""
+        """Return the next bytes; fewer only at the end."""
         with _named(self.name):
             return self._stream.read(n_bytes)
 
-    def readinto(self, room: memoryview) -> int:
-        """Fill some memory with the next bytes and say how many these are; fewer only at the end."""
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill a buffer with the next bytes and return their number; fewer only at the end."""
         with _named(self.name):
-            return self._stream.readinto(room)
+            return self._stream.readinto(buffer)
 
     def close(self) -> None:
-        """Close the file; standard input stays open, being not ours."""
+        """Close the file; standard input stays open."""
         if self._close:
             self._close()
 
@@ -123,13 +123,15 @@ class Opened:
 def open_bytes(path: str) -> Opened:
     """Open a file, or standard input for "-"."""
     if path == "-":
-        return Opened(_standard_input())
+        if sys.stdin is None:  # closed by the shell
+            raise BadInput("Standard input is closed. Pass a file, or pipe data in.")
+        return Opened(sys.stdin.buffer)
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed by whoever opened the table
+        file = open(path, "rb")  # noqa: SIM115 - closed with the table
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist. Check the path.") from None
     except IsADirectoryError:
-        raise BadInput(f"{path} is a directory. Name the files in it, such as {path.rstrip('/')}/*.csv") from None
+        raise BadInput(f"{path} is a directory. Pass the files in it, such as {path.rstrip('/')}/*.csv") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}.") from None
     try:
@@ -139,15 +141,8 @@ def open_bytes(path: str) -> Opened:
         raise
 
 
-def _standard_input() -> BinaryIO:
-    """Standard input as bytes."""
-    if sys.stdin is None:  # as it is where the shell has closed it
-        raise BadInput("Standard input is closed. Name a file, or pipe something in.")
-    return sys.stdin.buffer
-
-
-def _lies_on_disk(file: BinaryIO) -> bool:
-    """Whether a file is a regular one, and no pipe, terminal or memory."""
+def _is_regular(file: BinaryIO) -> bool:
+    """Return whether a file is a regular one, not a pipe, terminal or buffer in memory."""
     try:
         return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
     except (OSError, ValueError):
@@ -156,23 +151,23 @@ def _lies_on_disk(file: BinaryIO) -> bool:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Turn what goes wrong while bytes are read into one error that names the input."""
+    """Turn errors while reading into `BadInput` that names the input."""
     try:
         yield
     except EOFError:
-        raise BadInput(f"{name} is cut short: its gzip data ends before its end. Get a whole copy of it.") from None
+        raise BadInput(f"{name} is truncated: its gzip data end early. Get a complete copy.") from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise BadInput(f"{name} is damaged gzip data ({error}). Get a whole copy of it.") from None
+        raise BadInput(f"{name} has damaged gzip data ({error}). Get a complete copy.") from None
     except OSError as error:
         raise BadInput(f"{name} cannot be read: {error.strerror or error}.") from None
 
 
 def blocks(opened: Opened, cut: Callable[[bytearray, int], int], size: int = BLOCK_BYTES) -> Iterator[bytes]:
-    """The bytes of an input, in blocks of about `size` that `cut` ends.
+    """Yield the bytes of an input in blocks of about `size` that end at record boundaries.
 
-    It is given bytes and how many of them count, and says how many of these are whole records.
+    `cut` takes a buffer and its used length, and returns the length of the complete records in it.
     """
-    buffer = bytearray(size)  # filled again and again: fresh memory for every block costs as much as reading it
+    buffer = bytearray(size)  # reused, since allocating every block costs as much as reading it
     n_held = 0
     want = min(size, _FIRST_BYTES)
     while True:
@@ -187,22 +182,22 @@ def blocks(opened: Opened, cut: Callable[[bytearray, int], int], size: int = BLO
             n_held -= end
             buffer[:n_held] = buffer[end : end + n_held]
         elif n_held > LONGEST_LINE:
-            raise BadInput(f"{opened.name} has a line of more than {LONGEST_LINE >> 20} MB: it is no table of rows.")
+            raise BadInput(f"{opened.name} has a line of more than {LONGEST_LINE >> 20} MB: it is not a table.")
         want = min(size, 2 * want)
     if n_held:
         yield bytes(buffer[:n_held])
 
 
-def one_ahead(found: Iterator[_T]) -> Iterator[_T]:
-    """The same things, of which the next is being made while the last is worked on."""
+def one_ahead(items: Iterator[_T]) -> Iterator[_T]:
+    """Yield the same items, computing the next one in a thread while the last is processed."""
     end = object()
-    with ThreadPoolExecutor(1, "read-ahead") as maker:
-        coming = maker.submit(next, found, end)
-        while (thing := coming.result()) is not end:
-            coming = maker.submit(next, found, end)
-            yield cast(_T, thing)
+    with ThreadPoolExecutor(1, "read-ahead") as worker:
+        coming = worker.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = worker.submit(next, items, end)
+            yield cast(_T, item)
 
 
 def after_last_line(buffer: bytearray, n_bytes: int) -> int:
-    """How many of so many bytes are whole lines."""
+    """Return the length of the complete lines in the first `n_bytes`."""
     return buffer.rfind(b"\n", 0, n_bytes) + 1

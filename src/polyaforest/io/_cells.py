@@ -1,4 +1,4 @@
-"""Cells to numbers, and times to seconds."""
+"""Convert cells to numbers, and timestamps to seconds."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ._conventions import MISSING, TRUTH, units_per_second
+
 __all__ = ["Clock", "numbers", "texts"]
 
 Floats = NDArray[np.float64]
 
-_MISSING = ["", "na", "nan", "null", "-", "none", "n/a"]  # in lower case
-_TRUTH = {"true": 1.0, "false": 0.0}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _USUAL_DATE = re.compile(r"\d{4}([-/])\d\d\1\d\d(?:([T ])\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?)?", re.ASCII)
-_SCALES = ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6))  # seconds below the first, then milliseconds, then microseconds
 
 
 class Numbers(NamedTuple):
@@ -27,9 +26,9 @@ class Numbers(NamedTuple):
     Attributes
     ----------
     values : float64 array of shape (n,)
-        NaN where a value is missing, and where a cell is no number.
+        NaN where a value is missing or not a number.
     unread : bool array of shape (n,)
-        Where a cell is no number.
+        Where a cell is not a number.
     """
 
     values: Floats
@@ -37,7 +36,7 @@ class Numbers(NamedTuple):
 
 
 def numbers(cells: pl.Series) -> Numbers:
-    """Numbers, truth values and gaps as float64."""
+    """Convert numbers, booleans and missing values to float64."""
     if cells.dtype != pl.String:
         values = cells.cast(pl.Float64).to_numpy()
         return Numbers(values, np.zeros(len(cells), np.bool_))
@@ -46,26 +45,26 @@ def numbers(cells: pl.Series) -> Numbers:
     values = cast.to_numpy().copy()
     others = (cast.is_null() & text.is_not_null()).arg_true()
     words = text.gather(others).str.to_lowercase()
-    for word, value in _TRUTH.items():
+    for word, value in TRUTH.items():
         values[others.filter(words == word).to_numpy()] = value
     unread = np.zeros(len(cells), np.bool_)
-    unread[others.filter(~words.is_in([*_TRUTH, *_MISSING])).to_numpy()] = True
+    unread[others.filter(~words.is_in([*TRUTH, *MISSING, "nan"])).to_numpy()] = True
     return Numbers(values, unread)
 
 
 def texts(cells: pl.Series) -> list[str]:
-    """Cells as they were written."""
+    """Return cells as text."""
     try:
         written: list[str] = cells.cast(pl.String).fill_null("").to_list()
-    except pl.exceptions.PolarsError:  # lists, spans of time, bytes
+    except pl.exceptions.PolarsError:  # lists, durations, bytes
         written = ["" if cell is None else str(cell) for cell in cells]
     return written
 
 
 def _iso_seconds(cells: pl.Series, pattern: str | None) -> Floats:
-    """Seconds since 1970 of dates in the order year, month, day, UTC if no zone is named; NaN where they are none.
+    """Return seconds since 1970 of dates in year-month-day order, UTC unless they have an offset; NaN for other text.
 
-    A `pattern` that most are expected to have makes it quick.
+    Fast for dates that match `pattern`.
     """
     seconds = np.full(len(cells), np.nan)
     if pattern:
@@ -78,7 +77,7 @@ def _iso_seconds(cells: pl.Series, pattern: str | None) -> Floats:
 
 
 def _pattern(text: str) -> str | None:
-    """The pattern of a date in one of its usual forms."""
+    """Return the format string of a date in one of the usual forms."""
     match = _USUAL_DATE.fullmatch(text)
     if match is None:
         return None
@@ -90,13 +89,13 @@ def _pattern(text: str) -> str | None:
 
 
 def _of_moments(moments: pl.Series) -> Floats:
-    """Seconds since 1970 of datetimes, NaN where there is none."""
+    """Return seconds since 1970 of datetimes, NaN for null."""
     micros = moments.dt.timestamp("us")
     return np.asarray(micros.cast(pl.Float64).to_numpy() / 1e6)
 
 
 def _iso_second(text: str | None) -> float:
-    """Seconds since 1970 of any other form of ISO 8601, NaN if it is none."""
+    """Return seconds since 1970 of any ISO 8601 date, NaN for other text."""
     try:
         moment = datetime.fromisoformat(text or "")
     except ValueError:
@@ -106,14 +105,14 @@ def _iso_second(text: str | None) -> float:
 
 
 class Clock(NamedTuple):
-    """How the cells of a column are read as times.
+    """How to read a column of timestamps.
 
     Attributes
     ----------
     per_second : float or None
-        What a second is in its numbers; None if it holds dates.
+        Units per second of numeric timestamps; None for dates.
     pattern : str or None
-        What the dates look like, as far as is known.
+        Format string of the dates, if known.
     """
 
     per_second: float | None
@@ -121,18 +120,17 @@ class Clock(NamedTuple):
 
     @classmethod
     def of_numbers(cls, values: Floats) -> Clock:
-        """The clock of numbers since 1970: in seconds, or in what their size tells."""
-        size = float(np.median(np.abs(values)))
-        return cls(next((scale for limit, scale in _SCALES if size < limit), 1e9))
+        """Return the clock of numbers since 1970, with the unit inferred from their size."""
+        return cls(units_per_second(float(np.median(np.abs(values)))))
 
     @classmethod
     def of_dates(cls, cells: pl.Series) -> Clock:
-        """The clock of dates that look like the first."""
+        """Return the clock of dates, with the format of the first."""
         first = cells.drop_nulls().head(1).to_list() if cells.dtype == pl.String else []
         return cls(None, _pattern(first[0]) if first else None)
 
     def seconds(self, cells: pl.Series) -> Floats:
-        """Seconds since 1970, NaN where a cell is no time."""
+        """Return seconds since 1970, NaN where a cell is not a time."""
         if cells.dtype in (pl.Date, pl.Datetime):
             return _of_moments(cells)
         if self.per_second is None:

@@ -1,7 +1,8 @@
-"""What tables and live records have in common when they are JSON, and JSON that is fit for a terminal."""
+"""Parsing of JSON objects, common to tables and live records, and JSON that is safe to print on a terminal."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,14 +10,42 @@ import orjson
 
 from polyaforest.core.text import json_shown
 
-__all__ = ["flattened", "to_json"]
+__all__ = ["flattened", "parse_object", "to_json"]
 
-_DEEPEST = 32  # objects within objects that are looked into
-_MOST_NAMES = 2**20  # characters of all names together: those of outer objects come again with each field within
+_DEEPEST = 32  # levels of nested objects to flatten
+_MOST_NAMES = 2**20  # characters in all names together: each field repeats the names of its outer objects
+_LONGEST_INTEGER = 20  # characters of a 64-bit integer
+
+
+def parse_object(text: bytes) -> dict[str, Any]:
+    """Parse a JSON object that may contain NaN, Infinity or integers beyond 64 bits, as some programs write them.
+
+    Raises
+    ------
+    ValueError
+        If it is not JSON, or not an object.
+    """
+    try:
+        fields = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        try:
+            fields = json.loads(text.decode(), parse_int=_integer)
+            orjson.dumps(fields)  # rejects lone surrogates, which cannot be written as UTF-8
+        except (ValueError, TypeError, RecursionError):
+            raise ValueError(f"invalid JSON: {error}") from None
+    if type(fields) is not dict:
+        raise ValueError("not a JSON object")
+    return fields
+
+
+def _integer(text: str) -> float:
+    """Return an integer, as a float if it does not fit into 64 bits."""
+    number = int(text) if len(text) <= _LONGEST_INTEGER else 1 << 64
+    return number if -(1 << 63) <= number < 1 << 64 else float(text)
 
 
 def flattened(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """All fields, those of objects within under names with dots; raise ValueError if the names grow out of bounds.
+    """Yield all fields, nested ones under dotted names; raise ValueError if the names get too long.
 
     Examples
     --------
@@ -27,7 +56,7 @@ def flattened(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in _walk(fields, "", 0):
         n_characters += len(name)
         if n_characters > _MOST_NAMES:
-            raise ValueError(f"the names of its fields take more than {_MOST_NAMES:,} characters")
+            raise ValueError(f"field names exceed {_MOST_NAMES:,} characters in total")
         yield name, value
 
 
@@ -40,9 +69,9 @@ def _walk(fields: Mapping[str, Any], before: str, depth: int) -> Iterator[tuple[
 
 
 def to_json(value: Any, option: int = 0) -> bytes:
-    r"""JSON as orjson writes it, but that characters which would act on a terminal are written as ``\u202e``.
+    r"""Serialise with orjson, and escape characters that act on a terminal, such as ``\u202e``.
 
-    It reads the same. JSON itself spells out only the first 32 characters of Unicode.
+    It parses to the same value. JSON itself escapes only the first 32 characters of Unicode.
 
     Examples
     --------
@@ -50,6 +79,6 @@ def to_json(value: Any, option: int = 0) -> bytes:
     '{"a\\u007f":1,"ó":2}'
     """
     written = orjson.dumps(value, option=option)
-    if written.isascii() and b"\x7f" not in written:  # as nearly always
+    if written.isascii() and b"\x7f" not in written:  # nearly always
         return written
     return json_shown(written.decode()).encode()

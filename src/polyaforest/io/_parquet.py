@@ -1,4 +1,4 @@
-"""Parquet, some rows at a time."""
+"""Parquet, read in batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import polars as pl
 
 from ._batches import Batch, Sample, sample_of, shortened
 from ._blocks import Opened
-from ._errors import BadInput
+from .errors import BadInput
 
 __all__ = ["ParquetReader"]
 
@@ -22,7 +22,7 @@ _FEWEST_ROWS, _MOST_ROWS = 1 << 12, 1 << 18
 
 
 class ParquetReader:
-    """A Parquet file; from a pipe, it is kept in a temporary file, for its table of contents is at its end."""
+    """Reader of a Parquet file; a pipe is copied to a temporary file first, since the metadata are at the end."""
 
     fixed = True
     has_header = True
@@ -43,38 +43,38 @@ class ParquetReader:
         self.names = self._schema.names()
 
     def close(self) -> None:
-        """Close the file, and remove the copy if there is one."""
+        """Close the file, and remove its copy if any."""
         self._opened.close()
         if self._copy:
             self._copy.close()
 
     def sample(self) -> Sample:
-        """The first rows."""
+        """Return the first rows."""
         return sample_of(self._batches(self.names, _FEWEST_ROWS), len(self.names))
 
     def batches(self, wanted: Mapping[str, Any]) -> Iterator[Batch]:
-        """All rows, some at a time; their columns are of the types that the file says."""
+        """Yield all rows in batches; columns have the types of the file."""
         most = max(_BATCH_CELLS // len(wanted), _FEWEST_ROWS)
         return self._batches(list(wanted), min(most, _MOST_ROWS))
 
     def _batches(self, names: list[str], n_rows: int) -> Iterator[Batch]:
-        """So many rows at a time."""
+        """Yield batches of `n_rows`."""
         for start in range(0, self._n_rows, n_rows):
             part = self._rows.select([_plain(name, self._schema[name]) for name in names]).slice(start, n_rows)
             frame = self._tried(part.collect)
             yield Batch(frame, np.arange(start + 1, start + 1 + len(frame)), [], partial(_row_text, frame))
 
     def _tried(self, work: Callable[[], _T]) -> _T:
-        """What comes of reading the file; damage within it is bad input."""
+        """Call `work`; raise BadInput if the file is damaged."""
         try:
             return work()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             words = shortened(str(error).partition("\n")[0])
-            raise BadInput(f"{self.name} is not a whole Parquet file ({words}). Get a whole copy of it.") from None
+            raise BadInput(f"{self.name} is not a valid Parquet file ({words}). Get a complete copy.") from None
 
 
 def _copied(opened: Opened) -> IO[bytes]:
-    """A temporary copy of what comes through a pipe."""
+    """Return a temporary copy of piped input."""
     copy = tempfile.NamedTemporaryFile(suffix=".parquet")  # noqa: SIM115 - closed with the reader
     try:
         while block := opened.read(1 << 20):
@@ -87,11 +87,11 @@ def _copied(opened: Opened) -> IO[bytes]:
 
 
 def _plain(name: str, kind: pl.DataType) -> pl.Expr:
-    """A column, where its categories are the words that they stand for."""
+    """Return a column, with categories as text."""
     column = pl.col(name)
     return column.cast(pl.String) if kind in (pl.Categorical, pl.Enum) else column
 
 
 def _row_text(frame: pl.DataFrame, at: int) -> str:
-    """A row for a message."""
+    """Format a row for a message."""
     return shortened(", ".join(f"{name}={value}" for name, value in frame.row(at, named=True).items()))

@@ -1,46 +1,40 @@
-"""Live records made into rows of numbers: lines of JSON or CSV as they come, or fields that a source has taken apart.
+"""Parse live records into rows of numbers: lines of JSON or CSV, or fields that a source has already parsed.
 
-A record that cannot be used never stops the stream: it gets a reason in words instead.
+An invalid record never stops the stream; a reason is returned instead.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
-import orjson
-
-from polyaforest.io._errors import in_words
-from polyaforest.io._json import flattened
-from polyaforest.io._times import looks_like_time, seconds
+from polyaforest.io._conventions import MISSING, TRUTH, UTF8_BOM, column_names, looks_like_time, seconds
+from polyaforest.io._json import flattened, parse_object
+from polyaforest.io.errors import in_words
 
 __all__ = ["LONGEST_LINE", "Record", "RecordReader", "Row"]
 
 LONGEST_LINE = 1 << 20  # bytes
-MOST_COLUMNS = 10_000  # of a record, so that no first one asks for more memory than there is
+MOST_COLUMNS = 10_000  # bounds the memory that a first record can request
 
 _FORMATS = ("auto", "jsonl", "csv")
 _DELIMITERS = ",\t;|"
-_MISSING_WORDS = frozenset({"", "-", "na", "n/a", "none", "null"})  # "nan" is not among them: live, it is a fault
-_TRUTH = {"true": 1.0, "false": 0.0}
 _NUMBERS = frozenset({int, float, bool})
 _WORDS: dict[type, str] = {list: "a list", dict: "an object"}
-_UTF8_MARK = b"\xef\xbb\xbf"
 
 
 class Record(NamedTuple):
-    """What a source hands out: the place of a record, unique within the source, and its line or its fields."""
+    """A record of a source: its position, unique within the source, and its line or its fields."""
 
     position: str
     data: bytes | dict[str, Any]
 
     @property
     def text(self) -> str:
-        """The record for people to read, at most a thousand characters of it."""
+        """The record as text, at most a thousand characters."""
         if isinstance(self.data, bytes):
             return self.data[:1000].decode("utf-8", "backslashreplace")
         return str({name: _text(value) if isinstance(value, bytes) else value for name, value in self.data.items()})[
@@ -49,7 +43,7 @@ class Record(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A record as numbers: NaN where a field is missing; its time in seconds since 1970, its key and id if asked."""
+    """A record as numbers, NaN for missing fields; its time in seconds since 1970, its key and id if configured."""
 
     values: list[float]
     time: float | None
@@ -58,37 +52,36 @@ class Row(NamedTuple):
 
 
 class _BadRecordError(ValueError):
-    """Raised within the reader for a record that cannot be used; the message is the reason."""
+    """Raised within the reader for an invalid record; the message is the reason."""
 
 
 class RecordReader:
-    """Reads one record after the other.
+    """Parser of a stream of records.
 
-    The first good record settles what is not given: the format, the time (a field with a name like "timestamp" and
-    what looks like a time in it), and the columns (all fields that are numbers or booleans, without time, key and id).
-    Fields of nested objects have names with dots ("cpu.user"). Missing fields and nulls are NaN, other fields ignored.
+    The first valid record determines what is not configured: the format, the time (a field with a name like "timestamp"
+    that contains a time), and the columns (all numeric and boolean fields except time, key and id). Fields of nested
+    objects have dotted names ("cpu.user"). Missing fields and nulls are NaN; other fields are ignored.
 
-    Lines of CSV begin with a header, or are all numbers, in which case columns are called "column_1" and so on. A
-    header that comes again, as at the start of a new log file, may have its columns in another order; where it lacks
-    one that is used, records are bad until it is back.
+    CSV begins with a header, or is all numbers, in which case columns are named "column_1" and so on. A header that is
+    repeated, as in a new log file, may reorder the columns; while it lacks a column that is used, records are invalid.
 
     Parameters
     ----------
     format : {"auto", "jsonl", "csv"}, default="auto"
-        What lines hold. Records that are fields already do not need it.
+        Format of lines; not used for records that are already parsed into fields.
     columns : sequence of str, optional
-        The fields to use, in this order. Named here, text that reads as a number counts as one in JSON, too.
+        Fields to use, in this order. Text in them that can be parsed as a number counts as one, also in JSON.
     time, key, id : str, optional
-        The fields that hold the time, the name of the stream that a record belongs to, and the record's own name.
+        Fields of the timestamp, of the stream that a record belongs to, and of the record's identifier.
 
     Attributes
     ----------
     names : list of str
-        The columns, once they are known.
+        The columns, once known.
     time : str or None
-        The field of the time, once it is known.
+        The timestamp field, once known.
     skipped : dict
-        The other fields of the first good record, each with the reason in words.
+        Other fields of the first valid record, each with the reason.
 
     Examples
     --------
@@ -123,19 +116,19 @@ class RecordReader:
         self._prepare()
 
     def parse(self, record: Record) -> Row | str | None:
-        """The row that a record holds, or the reason why it is bad; None for a header and for a blank line."""
+        """Return the row of a record, or why it is invalid; None for a header or a blank line."""
         data = record.data
         try:
             if not isinstance(data, bytes):
                 return self._of_fields(data)
             if len(data) > LONGEST_LINE:
-                return f"the line is longer than {LONGEST_LINE:,} bytes"
+                return f"line longer than {LONGEST_LINE:,} bytes"
             return self._of_line(data)
         except _BadRecordError as reason:
             return str(reason)
 
     def state(self) -> dict[str, Any]:
-        """All that the reader has learned, as a value that JSON can hold."""
+        """Return the state of the reader as a JSON-serialisable value."""
         return {
             "format": self.format,
             "names": list(self.names),
@@ -151,13 +144,13 @@ class RecordReader:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Self:
-        """The reader that had this `state`."""
+        """Create a reader from its `state`."""
         reader = cls()
         reader._restore(state)
         return reader
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        """Be what the reader was that had this `state`."""
+        """Restore a `state`."""
         self.format, self.names, self.skipped = state["format"], list(state["names"]), dict(state["skipped"])
         self.time, self.key, self.id = state["time"], state["key"], state["id"]
         self._named, self._settled = state["named"], state["settled"]
@@ -165,7 +158,7 @@ class RecordReader:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Make ready what every record needs."""
+        """Cache what every record needs."""
         names = list(self.names)
         self._values_of: Callable[[Mapping[str, Any]], Sequence[Any]] = (
             itemgetter(*names) if len(names) > 1 else lambda fields: [fields[name] for name in names]
@@ -176,7 +169,7 @@ class RecordReader:
     # Rows
 
     def _row(self, fields: Mapping[str, Any], of_text: bool) -> Row:
-        """The row of fields by name; `of_text` says whether text that reads as a number counts as one."""
+        """Return the row of some fields; with `of_text`, text that can be parsed as a number counts as one."""
         try:
             values = self._values_of(fields)
         except KeyError:
@@ -189,7 +182,7 @@ class RecordReader:
         )
 
     def _numbers(self, values: Sequence[Any], of_text: bool) -> list[float]:
-        """The values of the columns as numbers: all at once as a rule, one by one where some are not what they seem."""
+        """Convert the values of the columns to numbers: all at once if possible, else one by one."""
         if _NUMBERS.issuperset(map(type, values)):
             if math.isfinite(sum(values)):
                 return list(map(float, values))
@@ -200,23 +193,23 @@ class RecordReader:
         return [_number(name, value, of_text) for name, value in zip(self.names, values, strict=True)]
 
     def _settling_row(self, fields: Mapping[str, Any], of_text: bool, format: str) -> Row:
-        """The row of fields by name; the first good one settles what is still open."""
+        """Return the row of some fields; the first valid one determines what is not configured."""
         if self._settled:
             return self._row(fields, of_text)
         before = self.state()
         try:
-            self._settle(_flat(fields), of_text)
+            self._settle(dict(flattened(fields)), of_text)
             row = self._row(fields, of_text)
-        except _BadRecordError:
+        except ValueError as problem:
             self._restore(before)
-            raise
+            raise _BadRecordError(str(problem)) from None
         self.format, self._settled = format, True
         return row
 
     def _settle(self, fields: dict[str, Any], of_text: bool) -> None:
-        """Choose the time and the columns by what is in a record."""
+        """Choose the timestamp and the columns from a record."""
         if self._named and not any(name in fields for name in self.names):
-            raise _BadRecordError(f"it has none of the columns {in_words(self.names)}, but {in_words(fields)}")
+            raise _BadRecordError(f"has none of the columns {in_words(self.names)}; its fields are {in_words(fields)}")
         if self.time is None:
             free = (name for name in fields if name not in (self.key, self.id, *self.names))
             self.time = next((name for name in free if looks_like_time(name, fields[name])), None)
@@ -225,17 +218,17 @@ class RecordReader:
             roles = (self.time, self.key, self.id)
             self.names = [name for name, kind in kinds.items() if kind == "a number" and name not in roles]
         if not self.names:
-            raise _BadRecordError("no field is a number")
+            raise _BadRecordError("no numeric field")
         if len(self.names) > MOST_COLUMNS:
             raise _BadRecordError(
-                f"it has {len(self.names):,} columns of numbers, and at most {MOST_COLUMNS:,} can be used"
+                f"too many numeric columns: {len(self.names):,}, at most {MOST_COLUMNS:,} are supported"
             )
         others = {name: kind for name, kind in kinds.items() if name not in (*self.names, self.time, self.key, self.id)}
-        self.skipped = {name: "not asked for" if kind == "a number" else kind for name, kind in others.items()}
+        self.skipped = {name: "not selected" if kind == "a number" else kind for name, kind in others.items()}
         self._prepare()
 
     def _of_fields(self, fields: dict[str, Any]) -> Row:
-        """The row of fields that a source has taken apart; one field that holds a JSON object stands for that."""
+        """Return the row of parsed fields; a single field that contains a JSON object is parsed as that object."""
         texts = {name: _text(value) if isinstance(value, bytes) else value for name, value in fields.items()}
         if len(texts) == 1:
             [text] = texts.values()
@@ -246,19 +239,19 @@ class RecordReader:
     # Lines
 
     def _of_line(self, line: bytes) -> Row | None:
-        """The row of a line; None for a header and for a blank line."""
+        """Return the row of a line; None for a header or a blank line."""
         if self.format == "csv":
             return self._of_csv(line)
         if self._settled:
             return self._row(_json_object(line), self._named) if not line.isspace() and line else None
-        line = line.removeprefix(_UTF8_MARK).strip()
+        line = line.removeprefix(UTF8_BOM).strip()
         if self.format == "jsonl" or line.startswith(b"{"):
             return self._settling_row(_json_object(line), self._named, "jsonl") if line else None
         return self._of_csv(line)
 
     def _of_csv(self, line: bytes) -> Row | None:
-        """The row of a line of CSV; None for a header and for a blank line."""
-        text = _decoded(line.removeprefix(_UTF8_MARK)).rstrip("\r")
+        """Return the row of a CSV line; None for a header or a blank line."""
+        text = _decoded(line.removeprefix(UTF8_BOM)).rstrip("\r")
         if not text or text.isspace():
             return None
         if not self._header:
@@ -271,19 +264,19 @@ class RecordReader:
                 self._use_header(cells)
                 return None
             if not self._settled and self._can_be_header(text):
-                self._first_of_csv(text)  # what was taken for the header may have been something else
+                self._first_of_csv(text)  # what was taken for the header may not have been one
             raise
 
     def _of_cells(self, cells: list[str]) -> Row:
-        """The row of cells in the order of the header."""
+        """Return the row of cells in the order of the header."""
         if self._gone:
-            raise _BadRecordError(f"the header has no column {in_words(self._gone)}")
+            raise _BadRecordError(f"header lacks the column {in_words(self._gone)}")
         if len(cells) != len(self._header):
-            raise _BadRecordError(f"it has {len(cells)} fields where the header has {len(self._header)}")
+            raise _BadRecordError(f"{len(cells)} fields instead of {len(self._header)} as in the header")
         return self._settling_row(dict(zip(self._header, cells, strict=True)), True, "csv")
 
     def _first_of_csv(self, text: str) -> Row | None:
-        """Take a line for the header; a line of nothing but numbers has none above it and is a row already."""
+        """Take a line as the header; a line of numbers only is a row without a header."""
         delimiter = max(_DELIMITERS, key=text.count)
         cells = _cells(text, delimiter)
         if all(_kind(cell, True) == "a number" for cell in cells):
@@ -294,18 +287,18 @@ class RecordReader:
                 self._use_header([])
                 raise
         if not self._can_be_header(text):
-            raise _BadRecordError("it is no JSON object" if self.format == "auto" else "there was no header before it")
+            raise _BadRecordError("not a JSON object" if self.format == "auto" else "no header precedes it")
         self._use_header(cells, delimiter)
         return None
 
     def _can_be_header(self, text: str) -> bool:
-        """Whether a line may be the first header."""
+        """Return whether a line can be the first header."""
         cells = _cells(text, max(_DELIMITERS, key=text.count))
         return all(cell.isprintable() and _kind(cell, True) in {"text", "empty"} for cell in cells)
 
     def _is_header(self, cells: list[str]) -> bool:
-        """Whether cells are the header once more, with its columns as they were, reordered, or changed."""
-        names = _column_names(cells)
+        """Return whether cells repeat the header, possibly with reordered or changed columns."""
+        names = column_names(cells)
         if names == self._header:
             return True
         if len(set(names)) < len(names) or any(_kind(cell, True) != "text" for cell in cells):
@@ -314,52 +307,27 @@ class RecordReader:
         return bool(kept) and (2 * len(kept) >= len(self._header) or set(self.names) <= set(names))
 
     def _use_header(self, cells: list[str], delimiter: str | None = None) -> None:
-        """From now on, columns are in this order."""
-        names = _column_names(cells)
+        """Use this order of columns from now on."""
+        names = column_names(cells)
         twice = [name for place, name in enumerate(names) if name in names[:place]]
         if twice:
-            raise _BadRecordError(f"the header has more than one column {in_words(twice)}")
+            raise _BadRecordError(f"duplicate columns in the header: {in_words(twice)}")
         self._header, self._delimiter = names, delimiter or self._delimiter
         self._prepare()
 
 
-def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """All fields, those of objects within under names with dots."""
-    try:
-        return dict(flattened(fields))
-    except ValueError as problem:
-        raise _BadRecordError(str(problem)) from None
-
-
 def _json_object(text: bytes) -> dict[str, Any]:
-    """The object that a text in JSON is."""
+    """Parse a JSON object."""
+    text = text.removeprefix(UTF8_BOM)
     try:
-        fields = orjson.loads(text)
-    except orjson.JSONDecodeError as problem:
-        fields = _lenient_json(text, str(problem))
-    if type(fields) is not dict:
-        raise _BadRecordError("it is JSON, but no object")
-    return fields
-
-
-def _lenient_json(text: bytes, problem: str) -> Any:
-    """JSON that also has NaN, Infinity or numbers beyond all bounds, which is bad only where they are used."""
-    whole = _decoded(text.removeprefix(_UTF8_MARK))
-    if "\\u" in whole:  # it may be half a character, which cannot be written out again
-        raise _BadRecordError(f"it is no JSON: {problem}")
-    try:
-        return json.loads(whole, parse_int=_integer)
-    except (ValueError, RecursionError):
-        raise _BadRecordError(f"it is no JSON: {problem}") from None
-
-
-def _integer(digits: str) -> int | float:
-    """A whole number, rounded where it is very long."""
-    return int(digits) if len(digits) < 20 else float(digits)
+        return parse_object(text)
+    except ValueError as error:
+        _decoded(text)
+        raise _BadRecordError(str(error)) from None
 
 
 def _decoded(line: bytes) -> str:
-    """A line as text."""
+    """Return a line as text."""
     try:
         return line.decode()
     except UnicodeDecodeError as problem:
@@ -367,20 +335,15 @@ def _decoded(line: bytes) -> str:
 
 
 def _cells(text: str, delimiter: str) -> list[str]:
-    """The fields of a line of CSV."""
+    """Return the fields of a CSV line."""
     try:
         return next(csv.reader((text,), delimiter=delimiter, strict=True))
     except csv.Error as problem:
-        raise _BadRecordError(f"it is no CSV: {problem}") from None
-
-
-def _column_names(cells: list[str]) -> list[str]:
-    """The names in a header; by their place where they are empty."""
-    return [cell.strip() or f"column_{place}" for place, cell in enumerate(cells, 1)]
+        raise _BadRecordError(f"invalid CSV: {problem}") from None
 
 
 def _found(fields: Mapping[str, Any], name: str) -> Any:
-    """A field, also of an object within, by its name with dots; None if it is not there."""
+    """Return a field, also a nested one by its dotted name; None if there is none."""
     if name in fields:
         return fields[name]
     place = name.find(".")
@@ -395,24 +358,24 @@ def _found(fields: Mapping[str, Any], name: str) -> Any:
 
 
 def _kind(value: Any, of_text: bool) -> str:
-    """What is in a field, in words."""
+    """Describe the content of a field."""
     if value is None:
         return "empty"
     if not isinstance(value, str):
         return "a number" if type(value) in _NUMBERS else _WORDS.get(type(value), "not UTF-8")
     if of_text and _number_in(value) is not None:
         return "a number"
-    return "empty" if of_text and value.strip().lower() in _MISSING_WORDS else "text"
+    return "empty" if of_text and value.strip().lower() in MISSING else "text"
 
 
 def _number(name: str, value: Any, of_text: bool) -> float:
-    """The number in a field, NaN if there is none; raise for anything else."""
+    """Return the number in a field, NaN if missing; raise for anything else."""
     if value is None:
         return math.nan
     number = value if type(value) in _NUMBERS else None
     if of_text and isinstance(value, str):
         number = _number_in(value)
-        if number is None and value.strip().lower() in _MISSING_WORDS:
+        if number is None and value.strip().lower() in MISSING:
             return math.nan
     if number is None:
         raise _BadRecordError(f"{_quoted(name)} is {_kind(value, of_text)}: {_shortened(value)}")
@@ -422,7 +385,7 @@ def _number(name: str, value: Any, of_text: bool) -> float:
 
 
 def _all_numbers(texts: Sequence[Any]) -> list[float] | None:
-    """All texts as numbers at once, or None where some need a closer look."""
+    """Convert all texts to numbers at once; None if some need individual treatment."""
     try:
         return None if "_" in "".join(texts) else list(map(float, texts))
     except (TypeError, ValueError):
@@ -430,41 +393,41 @@ def _all_numbers(texts: Sequence[Any]) -> list[float] | None:
 
 
 def _number_in(text: str) -> float | None:
-    """The number that a text reads as, or None."""
+    """Parse a number in text; None if it is not one."""
     try:
         number = float(text)
     except ValueError:
-        return _TRUTH.get(text.strip().lower())
+        return TRUTH.get(text.strip().lower())
     return None if "_" in text else number
 
 
 def _moment(name: str, value: Any) -> float:
-    """The seconds of the time in a field."""
+    """Return the time in a field in seconds."""
     if value is None or value == "":
-        raise _BadRecordError(f"the time {_quoted(name)} is missing")
+        raise _BadRecordError(f"time {_quoted(name)} is missing")
     try:
         return seconds(value)
     except ValueError:
-        raise _BadRecordError(f"{_quoted(name)} is no time: {_shortened(value)}") from None
+        raise _BadRecordError(f"{_quoted(name)} is not a time: {_shortened(value)}") from None
 
 
 def _label(name: str, value: Any, needed: bool) -> str | None:
-    """The text of a field that names something."""
+    """Return the text of a key or identifier."""
     if isinstance(value, str) and value:
         return value
     if type(value) is float and abs(value) >= 1 << 63:
-        raise _BadRecordError(f"{_quoted(name)} is too long a number to name anything: write it as text")
+        raise _BadRecordError(f"{_quoted(name)} is too large a number for a key or id: write it as text")
     if type(value) in _NUMBERS:
         return str(value)
     if value is None or value == "":
         if needed:
-            raise _BadRecordError(f"the key {_quoted(name)} is missing")
+            raise _BadRecordError(f"key {_quoted(name)} is missing")
         return None
     raise _BadRecordError(f"{_quoted(name)} is {_kind(value, False)}: {_shortened(value)}")
 
 
 def _text(value: bytes) -> str | bytes:
-    """Bytes as text, or as they are if they are none."""
+    """Decode UTF-8; return other bytes unchanged."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -472,14 +435,14 @@ def _text(value: bytes) -> str | bytes:
 
 
 def _quoted(name: str) -> str:
-    """A name between quotes."""
+    """Return a name in quotes."""
     return in_words([name])
 
 
 def _shortened(value: Any) -> str:
-    """The beginning of a value, for a message."""
+    """Return the beginning of a value, for a message."""
     try:
         text = str(value)
-    except RecursionError:  # deeper than anybody reads
+    except RecursionError:  # nested too deeply
         text = "…"
     return text if len(text) <= 40 else f"{text[:39]}…"

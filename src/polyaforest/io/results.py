@@ -1,4 +1,4 @@
-"""Results written as CSV, TSV, JSON lines or Parquet, a chunk at a time, whole or not at all."""
+"""Write results as CSV, TSV, JSON lines or Parquet, in chunks and atomically."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import IO, Any, Protocol, Self, TypeAlias
+from typing import IO, Any, Self, TypeAlias
 
 import numpy as np
 import orjson
@@ -19,10 +19,10 @@ import polars as pl
 from polyaforest.core.text import printable
 from polyaforest.persistence.modelfile import replacing, without_waiting
 
-from ._errors import BadInput, in_words
 from ._json import to_json
+from .errors import BadInput, in_words
 
-__all__ = ["FORMATS", "Results", "open_results"]
+__all__ = ["FORMATS", "Results"]
 
 Columns: TypeAlias = Mapping[str, Sequence[Any] | np.ndarray[Any, Any]]
 
@@ -38,9 +38,31 @@ _ENDINGS = {
 
 
 class Results:
-    """A place for results, to be opened by `with` and written to chunk by chunk.
+    """An output for results, opened by `with` and written in chunks.
 
-    It takes the place of an older file when the block ends well; if it ends with an error, nothing has changed.
+    It replaces an existing file when the block ends; if the block raises, nothing changes. Problems with the path are
+    found before that, and raise `BadInput`.
+
+    Parameters
+    ----------
+    path : str
+        "-" is standard output.
+    format : {"csv", "tsv", "jsonl", "parquet"}, optional
+        Inferred from the extension of `path` by default; CSV on standard output.
+    spreadsheet_safe : bool, default=False
+        Put an apostrophe before text in CSV and TSV that a spreadsheet would run as a formula.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "found.csv"
+    >>> with Results(str(path)) as results:
+    ...     results.write({"row": [1, 2], "score": np.array([0.1, np.nan]), "blame": [["cpu", "mem"], []]})
+    >>> print(path.read_text())
+    row,score,blame
+    1,0.1,"cpu, mem"
+    2,,
+    <BLANKLINE>
     """
 
     def __init__(self, path: str, format: str | None = None, *, spreadsheet_safe: bool = False) -> None:
@@ -48,16 +70,14 @@ class Results:
         self._format = _checked_format(path, format)
         self._is_safe = spreadsheet_safe
         if spreadsheet_safe and self._format not in ("csv", "tsv"):
-            raise BadInput(
-                f"{path} is neither CSV nor TSV, which can be made safe for spreadsheets: omit --spreadsheet-safe."
-            )
+            raise BadInput(f"{path} is neither CSV nor TSV, the formats that --spreadsheet-safe applies to: omit it.")
         _refuse_place(path)
-        self._writer: _Writer | None = None
+        self._writer: _Csv | _JsonLines | _Parts | None = None
         self._names: list[str] | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        """Open the place."""
+        """Open the output."""
         with ExitStack() as opening:
             file = opening.enter_context(_written(self._path))
             if self._format == "parquet":
@@ -70,17 +90,17 @@ class Results:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Put the new file in its place, or take it away if something went wrong."""
+        """Move the new file into place, or remove it after an error."""
         self._writer = None
         self._open.__exit__(kind, error, trace)
 
     def write(self, columns: Columns) -> None:
-        """Write some rows, given by columns of equal length, which must be the same ones every time.
+        """Write rows, given as columns of equal length; every call must have the same columns.
 
-        None and NaN become an empty cell, or null. Lists, such as blamed features, become text with commas in CSV.
+        None and NaN become an empty cell, or null. Lists are joined with commas in CSV.
         """
         if self._writer is None:
-            raise ValueError("results are written within a `with` block")
+            raise ValueError("results must be written within a `with` block")
         names = list(columns)
         if self._names not in (None, names):
             raise ValueError(f"columns must stay the same: {self._names}; got {names}")
@@ -88,51 +108,14 @@ class Results:
         self._writer.write(columns, is_first)
 
 
-def open_results(path: str, format: str | None = None, *, spreadsheet_safe: bool = False) -> Results:
-    """A place for results.
-
-    Parameters
-    ----------
-    path : str
-        "-" is standard output.
-    format : {"csv", "tsv", "jsonl", "parquet"}, optional
-        Told from the ending of `path` if not given, and CSV on standard output.
-    spreadsheet_safe : bool, default=False
-        Put an apostrophe before what a spreadsheet would run as a formula, in the text of CSV and TSV; numbers stay.
-
-    Returns
-    -------
-    Results
-        To be used by `with`. Nothing is touched before that, but what would be in the way is found now.
-
-    Raises
-    ------
-    BadInput
-        If the format is not known, or the place cannot be written to.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "found.csv"
-    >>> with open_results(str(path)) as results:
-    ...     results.write({"row": [1, 2], "score": np.array([0.1, np.nan]), "blame": [["cpu", "mem"], []]})
-    >>> print(path.read_text())
-    row,score,blame
-    1,0.1,"cpu, mem"
-    2,,
-    <BLANKLINE>
-    """
-    return Results(path, format, spreadsheet_safe=spreadsheet_safe)
-
-
-# ---- places ----------------------------------------------------------------------------------------------------------
+# ---- paths -----------------------------------------------------------------------------------------------------------
 
 
 def _checked_format(path: str, format: str | None) -> str:
-    """The format to write; raise if it cannot be told."""
+    """Return the format to write; raise if it cannot be inferred."""
     if format is not None:
         if format not in FORMATS:
-            raise BadInput(f"There is no format '{format}'. Choose one of {in_words(FORMATS)}.")
+            raise BadInput(f"Unknown format '{format}'. Choose one of {in_words(FORMATS)}.")
         return format
     if path == "-":
         return "csv"
@@ -141,30 +124,30 @@ def _checked_format(path: str, format: str | None) -> str:
         return _ENDINGS[ending]
     if _is_device(path):
         return "csv"
-    raise BadInput(f"{path} does not tell a format. End its name in .csv, .tsv, .jsonl or .parquet.")
+    raise BadInput(f"Cannot infer the format of {path}. Use the extension .csv, .tsv, .jsonl or .parquet.")
 
 
 def _refuse_place(path: str) -> None:
-    """Raise if a file cannot be written there."""
+    """Raise if a file cannot be written at a path."""
     if path == "-" or _is_device(path):
         return
     if os.path.isdir(path):
-        raise BadInput(f"{path} is a directory. Name a file in it.")
+        raise BadInput(f"{path} is a directory. Pass a file in it.")
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
-        raise BadInput(f"{path} cannot be written: there is no directory {os.path.dirname(path)}. Make it first.")
+        raise BadInput(f"{path} cannot be written: no directory {os.path.dirname(path)}. Create it first.")
     if not os.access(folder, os.W_OK):
-        raise BadInput(f"{path} cannot be written: its directory does not let you. Choose another place.")
+        raise BadInput(f"{path} cannot be written: no permission to write to its directory. Choose another path.")
 
 
 def _is_device(path: str) -> bool:
-    """Whether a path is a device or a pipe, which cannot be replaced but written to."""
+    """Return whether a path is a device or a pipe, which is written to, not replaced."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 @contextmanager
 def _written(path: str) -> Iterator[IO[bytes]]:
-    """The file to write to."""
+    """Open the file to write to."""
     if path == "-":
         sys.stdout.flush()
         yield sys.stdout.buffer
@@ -180,15 +163,8 @@ def _written(path: str) -> Iterator[IO[bytes]]:
 # ---- formats ---------------------------------------------------------------------------------------------------------
 
 
-class _Writer(Protocol):
-    """Writes rows in some format."""
-
-    def write(self, columns: Columns, is_first: bool) -> None:
-        """Write some rows; before the first may come a header."""
-
-
 class _Csv:
-    """Lines with a delimiter between cells: exact, but on a terminal, where control characters are spelled out."""
+    """CSV and TSV; on a terminal, control characters are escaped."""
 
     def __init__(self, file: IO[bytes], format: str, is_safe: bool) -> None:
         self._file = file
@@ -196,38 +172,38 @@ class _Csv:
         self._changes = [change for change, is_made in ((_inert, is_safe), (printable, file.isatty())) if is_made]
 
     def write(self, columns: Columns, is_first: bool) -> None:
-        """Write some rows as polars does: floats in as few digits as tell them apart, quotes where they are needed."""
+        """Write rows, after a header if they are the first: floats in the shortest exact form, quotes where needed."""
         frame = _frame(columns, flat=True)
         if is_first:
             self._write(pl.DataFrame([pl.Series(f"{k}", [name]) for k, name in enumerate(frame.columns)]))
         self._write(frame)
 
     def _write(self, frame: pl.DataFrame) -> None:
-        """Write cells, without the names of their columns: those are a row of cells, too."""
+        """Write cells without a header, which is written as a row of cells."""
         for change in self._changes:
             text = pl.col(pl.String)
             frame = frame.with_columns(text.map_elements(change, return_dtype=pl.String))
         self._file.write(frame.write_csv(include_header=False, separator=self._separator).encode())
 
 
-# What a spreadsheet takes for the start of a formula, at the start of a cell or after what it may take for a separator.
+# What a spreadsheet takes for the start of a formula, at the start of a cell or after a possible separator.
 _FORMULA = re.compile(r"(?:^|(?<=[\t\n\r,;|]))(?=[=+\-@\t\n\r＝＋－＠])")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def _inert(text: str) -> str:
-    """Text that a spreadsheet shows and does not run; numbers stay numbers."""
+    """Return text that a spreadsheet does not run as a formula; numbers are unchanged."""
     return text if _NUMBER.fullmatch(text) else _FORMULA.sub("'", text)
 
 
 class _JsonLines:
-    """An object of JSON on each line."""
+    """One JSON object per line."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
     def write(self, columns: Columns, is_first: bool) -> None:
-        """Write some rows; orjson writes NaN as null."""
+        """Write rows; orjson writes NaN as null."""
         names = list(columns)
         plain = (values.tolist() if isinstance(values, np.ndarray) else values for values in columns.values())
         rows = zip(*plain, strict=True)
@@ -236,19 +212,19 @@ class _JsonLines:
 
 
 class _Parts:
-    """Parquet files for a chunk each, since a Parquet file is written in one go."""
+    """One Parquet file per chunk, since polars writes a Parquet file in one call."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._paths: list[str] = []
 
     def write(self, columns: Columns, is_first: bool) -> None:
-        """Write some rows to a file of their own."""
+        """Write rows to a file of their own."""
         self._paths.append(os.path.join(self._folder, f"{len(self._paths)}.parquet"))
         _frame(columns).write_parquet(self._paths[-1])
 
     def joined(self) -> str:
-        """The path of one file with all rows, which are never all in memory."""
+        """Return the path of one file with all rows, which are never all in memory."""
         whole = os.path.join(self._folder, "whole.parquet")
         parts = [pl.scan_parquet(path) for path in self._paths] or [pl.LazyFrame()]
         pl.concat(parts, how="vertical_relaxed").sink_parquet(whole)
@@ -257,7 +233,7 @@ class _Parts:
 
 @contextmanager
 def _parquet(file: IO[bytes], path: str) -> Iterator[_Parts]:
-    """A writer of parts that become one Parquet file at the end."""
+    """Return a writer of parts that are joined into one Parquet file at the end."""
     beside = None if path == "-" or _is_device(path) else os.path.dirname(os.path.realpath(path))
     with tempfile.TemporaryDirectory(prefix=".polyaforest-", dir=beside) as folder:
         parts = _Parts(folder)
@@ -267,13 +243,13 @@ def _parquet(file: IO[bytes], path: str) -> Iterator[_Parts]:
 
 
 def _frame(columns: Columns, *, flat: bool = False) -> pl.DataFrame:
-    """Columns as polars has them, without NaN; `flat` makes lists into text."""
+    """Return a polars frame with null for NaN; `flat` converts lists to text."""
     frame = pl.DataFrame([_series(name, values, flat) for name, values in columns.items()])
     return frame.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None))
 
 
 def _series(name: str, values: Sequence[Any] | np.ndarray[Any, Any], flat: bool) -> pl.Series:
-    """A column as polars has it."""
+    """Return a polars column."""
     if isinstance(values, np.ndarray) or not any(isinstance(value, list | tuple) for value in values):
         return pl.Series(name, values, strict=False)
     if flat:

@@ -1,3 +1,3 @@
-"""The hot loops. Lowest layer first: geometry, then where cuts fall (`mondrian`, `process`) apart from how likely
-each side is (`polya`), then walks over whole forests (`forest`).
+"""Compiled loops. Lowest layer first: geometry, then cuts (`mondrian_tree`, `mondrian_process`) apart from the
+probability of each side (`polya`), then walks over whole forests (`traversal`).
 """

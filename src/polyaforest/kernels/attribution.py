@@ -1,20 +1,20 @@
-"""Blame: how much of a row's surprise each feature has to answer for, on either side.
+"""Attribute the surprise of rows to features, on either side.
 
 The log-mass of a cell is a sum along the path to it: of posterior means, one for every cut and every restriction, and
-of what it costs to be outside a box. Every term was made by features, and goes to them:
+of the cost of being outside a box. Every term is attributed to the features that caused it:
 
 - the distance from a box, times the weight, times how long it was endured, to each feature by its own distance;
 - a cut's to its feature: to the low side for rows that go left, to the high side for those that go right;
 - a restriction's to the features that narrowed the box, in proportion to the logarithms of how much they did; where
   the region was cut away below the box, its rows are on the high side, and the other way round;
-- but a row outside the boxes of a tree would have been cut off from the data sooner or later, by the features that put
-  it outside, and what the others say of it then is said of its neighbours. So cuts and restrictions keep the share of
-  their terms that is the chance that it would not have been; the rest goes by the tree's distances;
+- but a row outside the boxes of a tree would be cut off from the data by the features that put it outside, after which
+  the other features describe its neighbours. So cuts and restrictions keep a share of their terms equal to the
+  probability that it has not been cut off; the rest is shared by distance;
 - a complementary leaf's, and the outside's, to the features by which the row misses the box, in proportion to their
   weighted distances; for a row beyond the domain of a process, what the cuts on its path leave of it.
 
-What is left, the share within the known world, is the same for all rows. All of it is read from the posterior, so the
-parts cannot but add up to what scores are made of.
+The rest, the share within the known world, is the same for all rows. All terms come from the posterior, so the parts
+add up to the terms of the score.
 """
 
 import math
@@ -23,24 +23,21 @@ from typing import NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import LEAST_LOG, NONE
-from polyaforest.core.jit import jit, jit_borrowing, jit_inline
+from polyaforest.core.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
 from polyaforest.kernels.geometry import contains, excess, extension, linear_dimension, log_share
 from polyaforest.kernels.simd import LANES, larger, load, load_row, pick, smaller, spread, store, sum_of, within
 from polyaforest.kernels.traversal import climb, descend, find_leaf, first_holder
 
 LOW, HIGH = 0, 1  # the sides of a feature
-_HELD, _COMPLEMENTARY, _OUTSIDE = (
-    0,
-    1,
-    2,
-)  # whether a row is in a leaf's box, in none below a node's, or in no box at all
+# Whether a row is in a leaf's box, in none below a node's, or in no box at all.
+_HELD, _COMPLEMENTARY, _OUTSIDE = range(3)
 _FIRST = np.uint32(0)  # of one type with all other nodes, so that kernels are compiled once
 MOST = -LEAST_LOG  # what a single distance counts for at most, so that sums stay finite
 _SURE = math.log(1e4)  # a row that stays with the data with a chance of less than one in 10,000 is cut off for sure
 
 
 class Tree(NamedTuple):
-    """What is read of one tree and its posterior."""
+    """The arrays read of one tree and its posterior."""
 
     left: np.ndarray
     parent: np.ndarray
@@ -56,8 +53,8 @@ class Tree(NamedTuple):
     world_upper: np.ndarray
 
 
-class Room(NamedTuple):
-    """Where things are worked out, and what is known of the nodes of one tree once a row has come by."""
+class Workspace(NamedTuple):
+    """Buffers, and values cached per node of one tree."""
 
     path: np.ndarray  # uint32 (C,)
     away: np.ndarray  # (D,): what a row's distances cost
@@ -72,14 +69,14 @@ class Room(NamedTuple):
 
 @jit_inline
 def log_whole(tree, j):
-    """Log-mass of the region that node `j` was restricted in: its box, and what was left out."""
+    """Return the log-mass of the region that node `j` was restricted in: its box and its complement."""
     inside, complement = tree.inside[j], tree.complement[j]
     return inside + math.log1p(math.exp(complement - inside)) if complement > -np.inf else inside
 
 
 @jit_inline
 def share_from(lifetimes, began):
-    """The share of `lifetimes` at which a node born at time `began` is there; all of it when only leaves count."""
+    """Return the share of `lifetimes` at or after `began`; 1 if there are none, when only leaves count."""
     n = 0
     for s in range(lifetimes.shape[0]):
         n += lifetimes[s] >= began
@@ -88,7 +85,7 @@ def share_from(lifetimes, began):
 
 @jit_inline
 def time_endured(lifetimes, began, ends):
-    """Mean over `lifetimes` of the time spent with a node that lives from `began` until it `ends`."""
+    """Return the mean over `lifetimes` of the time spent with a node that lives from `began` until it `ends`."""
     total = 0.0
     for s in range(lifetimes.shape[0]):
         total += max(min(lifetimes[s], ends) - began, 0.0)
@@ -97,7 +94,7 @@ def time_endured(lifetimes, began, ends):
 
 @jit_inline
 def region_side(tree, j, k):
-    """The side along dimension `k` of the region that node `j` was restricted in."""
+    """Return the side along dimension `k` of the region that node `j` was restricted in."""
     above = tree.parent[j]
     if above == NONE:
         return tree.world_lower[0, k], tree.world_upper[0, k]
@@ -110,9 +107,9 @@ def region_side(tree, j, k):
     return low, high
 
 
-@jit_borrowing
+@jit_borrowing_helper
 def add_restriction(tree, j, amount, logs, parts):
-    """Share `amount` out among the features that narrowed the box of node `j`; `logs` is room for one number each."""
+    """Share `amount` out among the features that narrowed the box of node `j`; `logs` is a buffer of length D."""
     total = 0.0
     for k in range(tree.lower.shape[1]):
         logs[k] = 0.0
@@ -150,61 +147,61 @@ def add_node(tree, j, lifetimes, logs, parts):
         add_restriction(tree, j, share * lost, logs, parts)
 
 
-@jit_borrowing
-def note_times(tree, end, lifetimes, turn, room):
+@jit_borrowing_helper
+def note_times(tree, end, lifetimes, turn, work):
     """Work out times and costs of the nodes on the path down to `end` that have none yet in this turn."""
     length = np.uint32(0)
     j = np.int32(end)
-    while j != NONE and room.timed[j] != turn:
-        room.path[length] = j
+    while j != NONE and work.timed[j] != turn:
+        work.path[length] = j
         length += np.uint32(1)
         j = tree.parent[j]
     while length > 0:
         length -= np.uint32(1)
-        j, above = room.path[length], tree.parent[room.path[length]]
+        j, above = work.path[length], tree.parent[work.path[length]]
         began = 0.0 if above == NONE else tree.time[above]
-        room.endured[j] = time_endured(lifetimes, began, tree.time[j])
-        room.lived[j] = max(min(lifetimes[lifetimes.shape[0] - 1], tree.time[j]) - began, 0.0)
+        work.endured[j] = time_endured(lifetimes, began, tree.time[j])
+        work.lived[j] = max(min(lifetimes[lifetimes.shape[0] - 1], tree.time[j]) - began, 0.0)
         if above == NONE:
-            room.cost[j] = log_whole(tree, j) - tree.inside[j]
+            work.cost[j] = log_whole(tree, j) - tree.inside[j]
         else:
-            room.cost[j] = room.cost[above] + share_from(lifetimes, began) * (tree.inside[above] - tree.inside[j])
-        room.timed[j] = turn
+            work.cost[j] = work.cost[above] + share_from(lifetimes, began) * (tree.inside[above] - tree.inside[j])
+        work.timed[j] = turn
 
 
 @jit_inline
-def place_of_sums(tree, start, length, lifetimes, turn, room):
+def place_of_sums(tree, start, length, lifetimes, turn, work):
     """Add up what the nodes from place `start` of the path give to their own features; return where the sums are.
 
-    Where there is room for all nodes, sums that have been made in this turn are not made again.
+    With sums for all nodes, those of this turn are reused.
     """
-    is_kept = room.sums.shape[0] > 1
+    is_kept = work.sums.shape[0] > 1
     step = start
-    while step < length and not (is_kept and room.summed[room.path[step]] == turn):
+    while step < length and not (is_kept and work.summed[work.path[step]] == turn):
         step += np.uint32(1)
     if not is_kept:
-        room.sums[0] = 0.0
+        work.sums[0] = 0.0
     while step > start:
         step -= np.uint32(1)
-        j, above = room.path[step], tree.parent[room.path[step]]
+        j, above = work.path[step], tree.parent[work.path[step]]
         if is_kept:
-            for k in range(room.logs.shape[0]):
-                room.sums[j, LOW, k] = 0.0 if above == NONE else room.sums[above, LOW, k]
-                room.sums[j, HIGH, k] = 0.0 if above == NONE else room.sums[above, HIGH, k]
-            room.summed[j] = turn
-        add_node(tree, j, lifetimes, room.logs, room.sums[j if is_kept else _FIRST])
-    return room.path[start] if is_kept else _FIRST
+            for k in range(work.logs.shape[0]):
+                work.sums[j, LOW, k] = 0.0 if above == NONE else work.sums[above, LOW, k]
+                work.sums[j, HIGH, k] = 0.0 if above == NONE else work.sums[above, HIGH, k]
+            work.summed[j] = turn
+        add_node(tree, j, lifetimes, work.logs, work.sums[j if is_kept else _FIRST])
+    return work.path[start] if is_kept else _FIRST
 
 
 @jit_inline
-def add_path(tree, start, length, share, lifetimes, turn, room, parts, i):
+def add_path(tree, start, length, share, lifetimes, turn, work, parts, i):
     """Add to the parts of row `i` a share of what the nodes of its path give, from the root down to place `start`."""
     if start == length:
         return
-    j = place_of_sums(tree, start, length, lifetimes, turn, room)
+    j = place_of_sums(tree, start, length, lifetimes, turn, work)
     for side in range(2):
         for k in range(parts.shape[2]):
-            parts[i, side, k] += share * room.sums[j, side, k]
+            parts[i, side, k] += share * work.sums[j, side, k]
 
 
 @jit_inline
@@ -222,18 +219,18 @@ def add_box(lower, upper, j, weights, X, i, endured, away):
 
 
 @jit_inline
-def set_away(tree, X, i, j, room):
+def set_away(tree, X, i, j, work):
     """Set `away` to what the distances of row `i` from the boxes down to node `j` cost, feature by feature.
 
     Returns the rate at which the row would have been cut off by then, summed over time. Boxes are nested: the first
     that is no distance away ends the climb, and a feature is off to the same side all along.
     """
-    for k in range(room.away.shape[0]):
-        room.away[k] = 0.0
+    for k in range(work.away.shape[0]):
+        work.away[k] = 0.0
     rate = 0.0
     while True:
-        distance = add_box(tree.lower, tree.upper, j, tree.weights, X, i, room.endured[j], room.away)
-        rate += room.lived[j] * distance
+        distance = add_box(tree.lower, tree.upper, j, tree.weights, X, i, work.endured[j], work.away)
+        rate += work.lived[j] * distance
         above = tree.parent[j]
         if distance == 0.0 or above == NONE:
             return rate
@@ -254,7 +251,7 @@ def add_away(lower, j, away, factor, X, i, low_parts, high_parts):
 
 @jit_inline
 def sum_all(values):
-    """The sum of a vector."""
+    """Return the sum of a vector."""
     total = spread(0.0)
     for k in range(0, values.shape[0], LANES):
         total += load(values, k, within(values.shape[0] - k), 0.0)
@@ -271,7 +268,7 @@ def add_distances(lower, upper, j, weights, X, i, endured, parts):
             parts[HIGH, k] += min(rate * max(value - upper[j, k], 0.0), MOST)
 
 
-@jit_borrowing
+@jit_borrowing_helper
 def add_missed(lower, upper, j, weights, live_only, amount, X, i, parts):
     """Share `amount` out among the features by which row `i` misses box `j`, in proportion to weighted distances.
 
@@ -292,7 +289,7 @@ def add_missed(lower, upper, j, weights, live_only, amount, X, i, parts):
 
 
 @jit
-def blame_rows(forest, known, X, lifetimes, with_table, turns, parts):
+def attribute_rows(forest, known, X, lifetimes, with_table, turns, parts):
     """Add up over all trees what each feature's sides cost each row, in nats, to `parts`, (n, 2, D).
 
     The cells at the ascending `lifetimes` count, on average; or the leaves, if there are no lifetimes. With a table
@@ -300,7 +297,7 @@ def blame_rows(forest, known, X, lifetimes, with_table, turns, parts):
     """
     width, n_features = forest.left.shape[1], X.shape[1]
     active, nodes = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
-    room = Room(
+    work = Workspace(
         np.empty(width, np.uint32),
         np.empty(n_features),
         np.empty(n_features),
@@ -316,16 +313,16 @@ def blame_rows(forest, known, X, lifetimes, with_table, turns, parts):
         tree, root = tree_of(forest, known, t), np.uint32(forest.root[t])
         descend(tree.left, forest.right[t], tree.feature, tree.cut, root, X, active, nodes, tree.time, until)
         if not lifetimes.shape[0]:
-            blame_leaves(tree, known.outside[t], X, nodes, lifetimes, t + 1, room, parts)
+            attribute_leaves(tree, known.outside[t], X, nodes, lifetimes, t + 1, work, parts)
         elif forest.lower.shape[2]:
-            blame_cells(tree, X, nodes, lifetimes, t + 1, room, parts)
+            attribute_cells(tree, X, nodes, lifetimes, t + 1, work, parts)
         else:
-            blame_process_cells(tree, forest.domain, X, nodes, lifetimes, t + 1, room, parts)
+            attribute_process_cells(tree, forest.domain, X, nodes, lifetimes, t + 1, work, parts)
 
 
-@jit
+@jit_helper
 def tree_of(forest, known, t):
-    """Tree `t` and its posterior, its arrays taken out once."""
+    """Return tree `t` and its posterior, each array taken out of the forest once."""
     return Tree(
         forest.left[t],
         forest.parent[t],
@@ -342,38 +339,38 @@ def tree_of(forest, known, t):
     )
 
 
-@jit_borrowing
-def blame_cells(tree, X, nodes, lifetimes, turn, room, parts):
-    """Blame for the cells of rows that have come down one tree to `nodes`."""
+@jit_borrowing_helper
+def attribute_cells(tree, X, nodes, lifetimes, turn, work, parts):
+    """Add the parts of the cells of rows that descended one tree to `nodes`."""
     for i in range(X.shape[0]):
         j = nodes[i]
-        if room.timed[j] != turn:
-            note_times(tree, j, lifetimes, turn, room)
-        rate = set_away(tree, X, i, j, room)
-        total, chance = sum_all(room.away) if rate > 0.0 else 0.0, 1.0
+        if work.timed[j] != turn:
+            note_times(tree, j, lifetimes, turn, work)
+        rate = set_away(tree, X, i, j, work)
+        total, chance = sum_all(work.away) if rate > 0.0 else 0.0, 1.0
         if total > 0.0:
             chance = math.exp(-rate) if rate < _SURE else 0.0
             cut_off = -math.expm1(-rate) if rate < _SURE else 1.0
-            factor = 1.0 + cut_off / total * room.cost[j]
-            add_away(tree.lower, j, room.away, factor, X, i, parts[i, LOW], parts[i, HIGH])
+            factor = 1.0 + cut_off / total * work.cost[j]
+            add_away(tree.lower, j, work.away, factor, X, i, parts[i, LOW], parts[i, HIGH])
         if chance > 0.0:
-            length = climb(tree.parent, j, room.path)
-            add_path(tree, _FIRST, length, chance, lifetimes, turn, room, parts, i)
+            length = climb(tree.parent, j, work.path)
+            add_path(tree, _FIRST, length, chance, lifetimes, turn, work, parts, i)
 
 
-@jit_borrowing
-def blame_process_cells(tree, domain, X, nodes, lifetimes, turn, room, parts):
-    """As `blame_cells`, for a process: its regions reach as far as the domain."""
+@jit_borrowing_helper
+def attribute_process_cells(tree, domain, X, nodes, lifetimes, turn, work, parts):
+    """Add the parts of the cells of a process, whose regions reach as far as the domain."""
     for i in range(X.shape[0]):
-        length = climb(tree.parent, nodes[i], room.path)
-        add_path(tree, _FIRST, length, 1.0, lifetimes, turn, room, parts, i)
+        length = climb(tree.parent, nodes[i], work.path)
+        add_path(tree, _FIRST, length, 1.0, lifetimes, turn, work, parts, i)
         endured = time_endured(lifetimes, 0.0, tree.time[nodes[i]])
         add_distances(domain[:1], domain[1:], _FIRST, tree.weights, X, i, endured, parts[i])
 
 
-@jit_borrowing
+@jit_borrowing_helper
 def find_end(tree, X, i, path, length):
-    """How the walk of row `i` ends; the place on its path of the last node that holds it; and the box that it misses.
+    """Return how the walk of row `i` ends, the place on its path of the last node that holds it, and the box it misses.
 
     Places count upwards, and the one beyond the path stands for none. A row beyond the domain of a process is charged
     by the path of the nearest point within, which is its own.
@@ -392,20 +389,20 @@ def find_end(tree, X, i, path, length):
     return _COMPLEMENTARY, place + np.uint32(1), j
 
 
-@jit_borrowing
+@jit_borrowing_helper
 def outside_cost(tree, root, log_outside, X, i):
-    """What it costs row `i` to be outside the known world rather than within it."""
+    """Return what it costs row `i` to be outside the known world rather than within it."""
     size = linear_dimension(tree.world_lower[0], tree.world_upper[0], tree.weights)
     distance = extension(tree.world_lower, tree.world_upper, _FIRST, tree.weights, X, i)
     return log_whole(tree, root) - log_outside + math.log1p(distance / (size if size > 0.0 else 1.0))
 
 
-@jit_borrowing
+@jit_borrowing_helper
 def add_end(tree, log_outside, X, i, path, length, end, missed, parts):
     """Add what it costs row `i` to be in the complementary leaf of a node rather than in its box, or outside.
 
-    Returns the share of their terms that the nodes of its path are to have beside: less than all where the nearest
-    point of a domain is rarer than all that lies beyond.
+    Returns the share of their own terms that the nodes of its path keep: less than 1 where the nearest point of the
+    domain is rarer than everything beyond.
     """
     if end == _COMPLEMENTARY:
         amount = log_whole(tree, missed) - tree.complement[missed]
@@ -421,21 +418,21 @@ def add_end(tree, log_outside, X, i, path, length, end, missed, parts):
     return share
 
 
-@jit_borrowing
-def blame_leaves(tree, log_outside, X, nodes, lifetimes, turn, room, parts):
-    """Blame for the leaves of rows that have come down one tree to `nodes`, complementary and outside ones too."""
+@jit_borrowing_helper
+def attribute_leaves(tree, log_outside, X, nodes, lifetimes, turn, work, parts):
+    """Add the parts of the leaves of rows that descended one tree to `nodes`, complementary and outside ones too."""
     for i in range(X.shape[0]):
-        length, share = climb(tree.parent, nodes[i], room.path), 1.0
-        end, start, missed = find_end(tree, X, i, room.path, length)
+        length, share = climb(tree.parent, nodes[i], work.path), 1.0
+        end, start, missed = find_end(tree, X, i, work.path, length)
         if end != _HELD:
-            share = add_end(tree, log_outside, X, i, room.path, length, end, missed, parts[i])
+            share = add_end(tree, log_outside, X, i, work.path, length, end, missed, parts[i])
         if end == _COMPLEMENTARY:
             add_cut(tree, missed, 1.0, parts[i])
-        add_path(tree, start, length, share, lifetimes, turn, room, parts, i)
+        add_path(tree, start, length, share, lifetimes, turn, work, parts, i)
 
 
 @jit
-def blame_counted(forest, known, lifetimes, parts):
+def attribute_counted(forest, known, lifetimes, parts):
     """Add up over all trees what the points that they have counted are charged on average, in nats, to `parts`, (2, D).
 
     A point is charged by every node it lies below, so a node is charged for as often as it has counted points.
@@ -458,12 +455,12 @@ def blame_counted(forest, known, lifetimes, parts):
                 n_waiting += 2
 
 
-# ---- where the blame comes from ------------------------------------------------------------------------------------
+# ---- where the cost comes from -------------------------------------------------------------------------------------
 
 
 @jit
 def find_bounds(forest, known, X, lifetimes, features, sides, bounds, costs):
-    """Where the blame for the only row of `X` begins, tree by tree, for each of some features on one side.
+    """Find where the cost of the only row of `X` begins, tree by tree, for some features on one side each.
 
     Every cut that costs the row something, and every edge of a box that it lies beyond, is a bound. The nearest to the
     row is written to `bounds`, (T, m), which hold an infinity before, and what all of them cost to `costs`.
@@ -502,7 +499,7 @@ def find_bounds(forest, known, X, lifetimes, features, sides, bounds, costs):
             note_cut(tree, j, features, sides, cost, bounds[t], costs[t])
 
 
-@jit_borrowing
+@jit_borrowing_helper
 def note_edges(lower, upper, j, features, sides, cost, bounds, costs):
     """Note the edges of box `j` for what it costs to be beyond them."""
     for p in range(features.shape[0]):
@@ -511,7 +508,7 @@ def note_edges(lower, upper, j, features, sides, cost, bounds, costs):
             note(p, lower[j, k] if sides[p] == LOW else upper[j, k], sides[p], cost[sides[p], k], bounds, costs)
 
 
-@jit_borrowing
+@jit_borrowing_helper
 def note_cut(tree, j, features, sides, cost, bounds, costs):
     """Note the cut that made node `j` for what it costs."""
     above = tree.parent[j]
@@ -525,17 +522,17 @@ def note_cut(tree, j, features, sides, cost, bounds, costs):
 
 @jit_inline
 def note(p, bound, side, cost, bounds, costs):
-    """Keep a bound if it is the nearest so far: the lowest for a row that is low, the highest for one that is high."""
+    """Keep the nearest bound: the lowest for a low row, the highest for a high one."""
     bounds[p] = min(bounds[p], bound) if side == LOW else max(bounds[p], bound)
     costs[p] += cost
 
 
-# ---- how many live there -------------------------------------------------------------------------------------------
+# ---- points in a region --------------------------------------------------------------------------------------------
 
 
 @jit
 def count_within(forest, world, low, high, counts):
-    """How many points of each tree lie above `low` and up to `high` in all features, (D,), written to `counts`, (T,).
+    """Count the points of each tree above `low` and up to `high` in all features, (D,); write to `counts`, (T,).
 
     Leaves that lie there in part count by the share of their box that does, as if their points were spread evenly.
     """
@@ -562,9 +559,9 @@ def count_within(forest, world, low, high, counts):
             n_waiting += 2
 
 
-@jit_borrowing
+@jit_borrowing_helper
 def share_within(box, low, high):
-    """The share of a box, (2, D), that lies above `low` and up to `high`; a point is in or out."""
+    """Return the share of a box, (2, D), that lies above `low` and up to `high`; a point is in or out."""
     share = 1.0
     for k in range(low.shape[0]):
         lower, upper = box[LOW, k], box[HIGH, k]

@@ -6,14 +6,14 @@ Shared by Mondrian trees, which cut the boxes of their data, and Mondrian proces
 import numpy as np
 
 from polyaforest.core.arrays import NONE
-from polyaforest.core.jit import jit, jit_inline
+from polyaforest.core.jit import jit, jit_helper, jit_inline
 from polyaforest.core.rng import exponential, uniform
 from polyaforest.kernels.geometry import linear_dimension
 
 
 @jit
 def draw_weights(rng, spread, deviation, weights):
-    """Random feature weights of one tree: Exp(1) / spread, scaled so that the weighted deviations sum to 1."""
+    """Draw the feature weights of one tree: Exp(1) / spread, scaled so that weighted deviations sum to 1."""
     total = 0.0
     for k in range(spread.shape[0]):
         weights[k] = exponential(rng) / spread[k]
@@ -23,7 +23,7 @@ def draw_weights(rng, spread, deviation, weights):
             weights[k] /= total
 
 
-@jit
+@jit_helper
 def make_leaf(forest, t, j, parent, count, lifetime):
     """Claim slot `j` as a leaf of `count` points below `parent`."""
     forest.left[t, j], forest.right[t, j], forest.parent[t, j] = NONE, NONE, parent
@@ -31,9 +31,9 @@ def make_leaf(forest, t, j, parent, count, lifetime):
     forest.counts[t, j] = count
 
 
-@jit
+@jit_helper
 def make_children(forest, t, j, size, n_left, n_right, lifetime):
-    """Claim the first two slots beyond `size` as the children of `j`, leaves of so many points; return them."""
+    """Claim the first two slots beyond `size` as the children of `j`, leaves with the counts given; return them."""
     left, right = size, size + 1
     forest.left[t, j], forest.right[t, j] = left, right
     make_leaf(forest, t, left, j, n_left, lifetime)
@@ -43,7 +43,7 @@ def make_children(forest, t, j, size, n_left, n_right, lifetime):
 
 @jit_inline
 def draw_cut(rng, weights, began, lower, upper, lifetime):
-    """Time, dimension and location of the first cut of a box after `began`; dimension NONE if none is in time."""
+    """Draw time, dimension and location of the first cut of a box after `began`; dimension NONE if it is too late."""
     length = linear_dimension(lower, upper, weights)
     if not length > 0.0:
         return lifetime, NONE, np.nan
@@ -59,7 +59,7 @@ def draw_cut(rng, weights, began, lower, upper, lifetime):
 
 @jit_inline
 def birth_time(parent, time, j):
-    """When node `j` was born: when its parent was cut."""
+    """Return when node `j` was born: when its parent was cut."""
     return 0.0 if parent[j] == NONE else time[np.uint32(parent[j])]
 
 

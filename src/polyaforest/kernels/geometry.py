@@ -8,7 +8,7 @@ a reference count that all threads share.
 
 import math
 
-from polyaforest.core.jit import jit, jit_inline
+from polyaforest.core.jit import jit_helper, jit_inline
 from polyaforest.kernels.simd import LANES, larger, load, load_row, product_of, spread, sum_of, within
 
 _SMALL = 1e-250  # volumes between this and its inverse are held by floats without loss
@@ -17,7 +17,7 @@ _LEAST_GAP = 2.0**-1022  # a gap in the data stays a gap, however small a share 
 
 @jit_inline
 def linear_dimension(lower, upper, weights):
-    """Weighted linear dimension L(B): the weighted sum of the side lengths."""
+    """Return the weighted linear dimension L(B): the weighted sum of the side lengths."""
     total = 0.0
     for k in range(lower.shape[0]):
         total += weights[k] * (upper[k] - lower[k])
@@ -26,7 +26,7 @@ def linear_dimension(lower, upper, weights):
 
 @jit_inline
 def contains(lower, upper, j, X, i):
-    """Whether row `i` of `X` lies in the closed box `j`."""
+    """Return whether row `i` of `X` lies in the closed box `j`."""
     violated = False
     for k in range(lower.shape[1]):
         value = X[i, k]
@@ -36,7 +36,7 @@ def contains(lower, upper, j, X, i):
 
 @jit_inline
 def contains_live(lower, upper, j, X, i):
-    """Whether row `i` of `X` lies in box `j` along its live dimensions; a collapsed dimension restricts nothing."""
+    """Return whether row `i` of `X` lies in box `j` along its live dimensions; collapsed ones restrict nothing."""
     violated = False
     for k in range(lower.shape[1]):
         value, low, high = X[i, k], lower[j, k], upper[j, k]
@@ -46,7 +46,7 @@ def contains_live(lower, upper, j, X, i):
 
 @jit_inline
 def excess(low, high, value):
-    """How far `value` lies outside [low, high]."""
+    """Return how far `value` lies outside [low, high]."""
     below, above = low - value, value - high
     distance = below if below > above else above
     return distance if distance > 0.0 else 0.0
@@ -54,7 +54,7 @@ def excess(low, high, value):
 
 @jit_inline
 def extension(lower, upper, j, weights, X, i):
-    """Weighted L1 distance from row `i` of `X` to box `j`: how much its linear dimension must grow to hold the row."""
+    """Return the weighted L1 distance from row `i` of `X` to box `j`: by how much L must grow to hold the row."""
     return measure(lower, upper, j, weights, X, i)[0]
 
 
@@ -83,7 +83,7 @@ def grow(lower, upper, j, X, i):
 
 @jit_inline
 def is_spanned_by(lower, upper, j, X, i):
-    """Whether row `i` of `X` lies on a side of box `j`, so that the box may shrink without it."""
+    """Return whether row `i` of `X` lies on a side of box `j`, so that the box may shrink without it."""
     touched = False
     for k in range(lower.shape[1]):
         value, low, high = X[i, k], lower[j, k], upper[j, k]
@@ -102,7 +102,7 @@ def set_hull(lower, upper, j, a, b):
 
 @jit_inline
 def measure(lower, upper, j, weights, X, i):
-    """The `extension` of box `j` to row `i` of `X`, and its volume: 0 unless it is live in all dimensions."""
+    """Return the `extension` of box `j` to row `i` of `X`, and its volume: 0 unless all its dimensions are live."""
     total, product, nothing = spread(0.0), spread(1.0), spread(0.0)
     for k in range(0, lower.shape[1], LANES):
         live = within(lower.shape[1] - k)
@@ -115,7 +115,7 @@ def measure(lower, upper, j, weights, X, i):
 
 @jit_inline
 def live_share(lower, upper, j, delta, low, high, child):
-    """f: the volume share that the box `child` takes of its region, over the dimensions live in that box.
+    """Return f: the volume share that the box `child` takes of its region, over the dimensions live in that box.
 
     The region is the box `j`, but from `low` to `high` along dimension `delta`.
     """
@@ -136,7 +136,7 @@ def live_share(lower, upper, j, delta, low, high, child):
 
 @jit_inline
 def are_told_apart(part, whole):
-    """Whether floats hold the volume of a box and that of a part of it without loss."""
+    """Return whether floats hold the volume of a box and that of a part of it without loss."""
     return part > _SMALL and whole < 1.0 / _SMALL
 
 
@@ -169,7 +169,7 @@ def log_live_share(lower, upper, delta, xi, goes_left, box_lower, box_upper):
     return total
 
 
-@jit
+@jit_helper
 def log_volume(lower, upper):
     """Log of the volume over the live dimensions."""
     total = 0.0

@@ -1,4 +1,4 @@
-"""What a Mondrian process would say of a row that it has counted, had it not."""
+"""Leave-one-out masses of the rows that a Mondrian process has counted."""
 
 import math
 

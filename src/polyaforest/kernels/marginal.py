@@ -1,7 +1,7 @@
-"""Walks of rows that lack values: a missing value may be anything, so the walk goes down both sides of its cuts.
+"""Walks of rows with missing values: they follow both sides of the cuts along a missing feature.
 
-What such a row gets is the total over all leaves, or all cells, that it may be in. A missing value is NaN, which is
-neither below nor above anything: so `contains`, `contains_live` and `extension` ask only for the values that are there.
+Such a row gets the total over all leaves, or all cells, that it may be in. A missing value is NaN, which is neither
+below nor above anything, so `contains`, `contains_live` and `extension` use only the values present.
 """
 
 import math
@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import FADE_LOG_DENSITY, FADE_MASS, LEAST_LOG, NONE, Array
-from polyaforest.core.jit import jit, jit_inline
+from polyaforest.core.jit import jit, jit_helper, jit_inline
 from polyaforest.kernels.geometry import contains, contains_live, extension, linear_dimension, log_share
 from polyaforest.kernels.polya import cut_share, side_bounds
 from polyaforest.kernels.traversal import fade
 
 
-class Room(NamedTuple):
-    """Nodes that wait to be visited, and what is known of each when it is."""
+class Workspace(NamedTuple):
+    """The stack of nodes to visit."""
 
     nodes: Array  # int32
     births: Array  # float64: when the node was born
@@ -33,22 +33,22 @@ class Found(NamedTuple):
     logs: Array  # float64: the log-weight to count it with
 
 
-@jit
-def new_room(n_nodes):
-    """Room for a walk down trees of so many nodes."""
+@jit_helper
+def new_workspace(n_nodes):
+    """Allocate the workspace of a walk down trees of `n_nodes` nodes."""
     n = n_nodes + 1
-    return Room(np.empty(n, np.int32), np.empty(n), np.empty(n), np.empty(n, np.int32))
+    return Workspace(np.empty(n, np.int32), np.empty(n), np.empty(n), np.empty(n, np.int32))
 
 
-@jit
+@jit_helper
 def new_found(n):
-    """Room for so many leaves or cells."""
+    """Allocate a list of `n` leaves or cells."""
     return Found(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n))
 
 
 @jit_inline
 def log_add(a, b):
-    """The logarithm of exp(a) + exp(b)."""
+    """Return the logarithm of exp(a) + exp(b)."""
     high, low = (a, b) if a > b else (b, a)
     return high + math.log1p(math.exp(low - high)) if low > -np.inf else high
 
@@ -61,15 +61,15 @@ def leaf_values(forest, table, X, out):
     """Add the total of the table's values over all leaves that each row may be in to `out`, (T, n) or (1, n).
 
     Values that are logarithms give the logarithm of the total. A density counts with the volume of the leaf's slice at
-    the row, over the features that are missing: what comes out is the density of the features that are there.
+    the row, over the features that are missing: the result is the density of the features present.
     """
-    room, found = new_room(forest.left.shape[1]), new_found(2 * forest.left.shape[1] + 1)
+    work, found = new_workspace(forest.left.shape[1]), new_found(2 * forest.left.shape[1] + 1)
     is_log, sliced = table.fading != FADE_MASS, table.fading == FADE_LOG_DENSITY
     for t in range(forest.left.shape[0]):
         inside, complement, values = table.inside[t], table.complement[t], out[t if out.shape[0] > 1 else 0]
         for i in range(X.shape[0]):
             total = value_outside(forest, table, t, X, i)
-            n_found = find_leaves(forest, t, table.world, X, i, sliced, room, found)
+            n_found = find_leaves(forest, t, table.world, X, i, sliced, work, found)
             for place in range(n_found):
                 j = found.nodes[place]
                 value = inside[j] if found.marks[place] else complement[j]
@@ -77,9 +77,9 @@ def leaf_values(forest, table, X, out):
             values[i] += total
 
 
-@jit
+@jit_helper
 def value_outside(forest, table, t, X, i):
-    """What a row may have from beyond the known world: all of it, if the values that are there lie within."""
+    """Return the value beyond the known world: all of it, if the values present lie within."""
     lower, upper, weights = table.world[0], table.world[1], forest.weights[t]
     size = linear_dimension(lower[t], upper[t], weights)
     reach = extension(lower, upper, t, weights, X, i) / (size if size > 0.0 else 1.0)
@@ -89,7 +89,7 @@ def value_outside(forest, table, t, X, i):
     return value
 
 
-@jit
+@jit_helper
 def log_slice_outside(lower, upper, weights, size, X, i, is_within):
     """Log of what the falling density beyond the world adds up to along the missing features, the world left out."""
     n_features, log_side, log_all = X.shape[1], 0.0, 0.0
@@ -103,22 +103,22 @@ def log_slice_outside(lower, upper, weights, size, X, i, is_within):
     return log_all + math.log(-math.expm1(log_side - log_all)) if log_side < log_all else -np.inf
 
 
-@jit
-def find_leaves(forest, t, world, X, i, sliced, room, found):
+@jit_helper
+def find_leaves(forest, t, world, X, i, sliced, work, found):
     """List the leaves of tree `t` that row `i` may be in; return how many.
 
-    A box that leaves out a value that is there leaves the row to its complementary leaf alone. Otherwise the row may be
+    If a value present lies outside a box, only its complementary leaf counts. Otherwise the row may be
     inside; and outside as well, if the box is narrower than its region along a missing feature. With `sliced`, the log
     volumes of the leaves' slices at the row are worked out, over the missing features.
     """
     lower, upper, feature, cut = forest.lower[t], forest.upper[t], forest.feature[t], forest.cut[t]
     if not contains(world[0], world[1], t, X, i):
         return 0
-    room.nodes[0], room.logs[0] = forest.root[t], log_slice(world[0, t], world[1, t], X, i) if sliced else 0.0
+    work.nodes[0], work.logs[0] = forest.root[t], log_slice(world[0, t], world[1, t], X, i) if sliced else 0.0
     n_waiting, n_found = 1, 0
     while n_waiting > 0:
         n_waiting -= 1
-        j, volume = room.nodes[n_waiting], room.logs[n_waiting]
+        j, volume = work.nodes[n_waiting], work.logs[n_waiting]
         if not contains_live(lower, upper, j, X, i):
             n_found = note(found, n_found, j, 0, volume if sliced else 0.0)
             continue
@@ -133,16 +133,16 @@ def find_leaves(forest, t, world, X, i, sliced, room, found):
         low, high = side_bounds(forest, t, j, world) if is_sliced else (0.0, 1.0)
         for side in range(2):
             if may_go(value, cut[j], side == 0):
-                room.nodes[n_waiting] = forest.left[t, j] if side == 0 else forest.right[t, j]
+                work.nodes[n_waiting] = forest.left[t, j] if side == 0 else forest.right[t, j]
                 share = math.log(cut_share(low, high, cut[j], side == 0)) if is_sliced else 0.0
-                room.logs[n_waiting] = volume + share
+                work.logs[n_waiting] = volume + share
                 n_waiting += 1
     return n_found
 
 
 @jit_inline
 def may_go(value, xi, goes_left):
-    """Whether a value, or some value where it is missing, lies on that side of a cut."""
+    """Return whether a value, or some value where it is missing, lies on that side of a cut."""
     return not value > xi if goes_left else not value <= xi
 
 
@@ -153,7 +153,7 @@ def note(found, n_found, j, mark, log_weight):
     return n_found + 1
 
 
-@jit
+@jit_helper
 def log_slice(lower, upper, X, i):
     """Log of the volume of a box over the missing features of row `i`, those without length left out."""
     total = 0.0
@@ -163,7 +163,7 @@ def log_slice(lower, upper, X, i):
     return total
 
 
-@jit
+@jit_helper
 def log_missing_share(forest, t, j, world, X, i):
     """Log of the volume share that the box of node `j` takes of its region over the missing features live in it.
 
@@ -185,8 +185,8 @@ def log_missing_share(forest, t, j, world, X, i):
 # ---- cells ---------------------------------------------------------------------------------------------------------
 
 
-@jit
-def find_cells(forest, t, X, i, lifetimes, room, found):
+@jit_helper
+def find_cells(forest, t, X, i, lifetimes, work, found):
     """List the cells of tree `t` that row `i` may be in at each of the ascending `lifetimes`; return how many.
 
     Each comes with the log-probability that the row is still with it, by the distances along the features that are
@@ -195,12 +195,12 @@ def find_cells(forest, t, X, i, lifetimes, room, found):
     lower, upper, weights = forest.lower[t], forest.upper[t], forest.weights[t]
     feature, cut, time, n_lifetimes = forest.feature[t], forest.cut[t], forest.time[t], lifetimes.shape[0]
     base = 0.0 if lower.shape[1] > 0 else extension(forest.domain[:1], forest.domain[1:], 0, weights, X, i)
-    room.nodes[0], room.births[0], room.logs[0], room.firsts[0] = forest.root[t], 0.0, 0.0, 0
+    work.nodes[0], work.births[0], work.logs[0], work.firsts[0] = forest.root[t], 0.0, 0.0, 0
     n_waiting, n_found = 1, 0
     while n_waiting > 0:
         n_waiting -= 1
-        j, began, log_weight = room.nodes[n_waiting], room.births[n_waiting], room.logs[n_waiting]
-        s, ends, is_leaf = room.firsts[n_waiting], time[j], feature[j] == NONE
+        j, began, log_weight = work.nodes[n_waiting], work.births[n_waiting], work.logs[n_waiting]
+        s, ends, is_leaf = work.firsts[n_waiting], time[j], feature[j] == NONE
         rate = base + extension(lower, upper, j, weights, X, i)
         while s < n_lifetimes and (lifetimes[s] < ends or is_leaf):
             elapsed = min(lifetimes[s], ends) - began
@@ -212,8 +212,8 @@ def find_cells(forest, t, X, i, lifetimes, room, found):
         log_weight -= (ends - began) * rate if rate > 0.0 else 0.0
         for side in range(2):
             if may_go(X[i, feature[j]], cut[j], side == 0):
-                room.nodes[n_waiting] = forest.left[t, j] if side == 0 else forest.right[t, j]
-                room.births[n_waiting], room.logs[n_waiting], room.firsts[n_waiting] = ends, log_weight, s
+                work.nodes[n_waiting] = forest.left[t, j] if side == 0 else forest.right[t, j]
+                work.births[n_waiting], work.logs[n_waiting], work.firsts[n_waiting] = ends, log_weight, s
                 n_waiting += 1
     return n_found
 
@@ -225,12 +225,12 @@ def cell_masses(forest, node_masses, X, lifetimes, log_masses):
     The masses of the nodes, (T, C), are logarithms.
     """
     n_lifetimes = lifetimes.shape[0]
-    room, found = new_room(forest.left.shape[1]), new_found(n_lifetimes * forest.left.shape[1] + 1)
+    work, found = new_workspace(forest.left.shape[1]), new_found(n_lifetimes * forest.left.shape[1] + 1)
     totals = np.empty(n_lifetimes)
     for t in range(forest.left.shape[0]):
         masses, logs = node_masses[t], log_masses[t if log_masses.shape[0] > 1 else 0]
         for i in range(X.shape[0]):
-            n_found = find_cells(forest, t, X, i, lifetimes, room, found)
+            n_found = find_cells(forest, t, X, i, lifetimes, work, found)
             totals[:] = -np.inf
             for place in range(n_found):
                 s = found.marks[place]
@@ -243,7 +243,7 @@ def cell_masses(forest, node_masses, X, lifetimes, log_masses):
 
 
 class Guess(NamedTuple):
-    """What the missing values of rows may be, at each of S lifetimes, put together from cells.
+    """Estimates of missing values at each of S lifetimes, accumulated over cells.
 
     `sums` over `totals` are weighted means of the centres of cells. Both are in units of exp(`tops`), so that they
     cannot underflow. `modes` are the centres of the heaviest cells, whose log-weights are `peaks`.
@@ -259,21 +259,21 @@ class Guess(NamedTuple):
 @jit
 def guess_values(forest, node_masses, X, lifetimes, guess):
     """Add the cells that each row may be in to `guess`, each with its mass, of which the logarithm is given, (T, C)."""
-    room, found = new_room(forest.left.shape[1]), new_found(lifetimes.shape[0] * forest.left.shape[1] + 1)
+    work, found = new_workspace(forest.left.shape[1]), new_found(lifetimes.shape[0] * forest.left.shape[1] + 1)
     bounds = np.empty((2, X.shape[1]))
     for t in range(forest.left.shape[0]):
         masses = node_masses[t]
         for i in range(X.shape[0]):
-            n_found = find_cells(forest, t, X, i, lifetimes, room, found)
+            n_found = find_cells(forest, t, X, i, lifetimes, work, found)
             for place in range(n_found):
                 j = found.nodes[place]
                 set_bounds(forest, t, j, X, i, bounds)
                 add_cell(forest, masses[j] + found.logs[place], bounds, X, i, found.marks[place], guess)
 
 
-@jit
+@jit_helper
 def set_bounds(forest, t, j, X, i, bounds):
-    """Where node `j` lies along the missing features of row `i`: its box, or in a process its region."""
+    """Set the bounds of node `j` along the missing features of row `i`: its box, or its region in a process."""
     boxed = forest.lower.shape[2] > 0
     for k in range(X.shape[1]):
         if math.isnan(X[i, k]):
@@ -289,19 +289,20 @@ def set_bounds(forest, t, j, X, i, bounds):
         child, above = above, forest.parent[t, above]
 
 
-@jit
+@jit_helper
 def add_cell(forest, log_weight, bounds, X, i, s, guess):
-    """Let a cell have its say on the missing values of row `i`.
+    """Add one cell to the imputed values of row `i`.
 
-    The box of a tree is as wide as the data in it. A cell of a process is as wide as chance would have it, and the
-    wider it is, the less it tells of where in it the data are: so it counts with its mass over its width.
+    The box of a tree is as wide as the data in it. The width of a cell of a process is random, and wide cells locate
+    the data poorly: so a cell counts with its mass over its width.
     """
-    log_weight = max(log_weight, LEAST_LOG)  # cells that are all out of reach have the same say
+    log_weight = max(log_weight, LEAST_LOG)  # cells that are all out of reach count alike
     if log_weight > guess.tops[s, i]:
         scale = math.exp(guess.tops[s, i] - log_weight)
         guess.tops[s, i] = log_weight
-        guess.totals[s, i] *= scale
-        guess.sums[s, i] *= scale
+        for k in range(X.shape[1]):
+            guess.totals[s, i, k] *= scale
+            guess.sums[s, i, k] *= scale
     weight, log_density = math.exp(log_weight - guess.tops[s, i]), log_weight
     boxed = forest.lower.shape[2] > 0
     for k in range(X.shape[1]):

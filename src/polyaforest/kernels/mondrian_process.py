@@ -3,7 +3,7 @@
 import numpy as np
 
 from polyaforest.core.arrays import NONE
-from polyaforest.core.jit import jit
+from polyaforest.core.jit import jit, jit_helper
 from polyaforest.kernels.cuts import birth_time, draw_cut, make_children, make_leaf
 
 
@@ -38,19 +38,21 @@ def sample_process(forest, t, regions, lifetime, max_depth):
     return True
 
 
-@jit
+@jit_helper
 def enter_region(forest, t, j, depth, regions):
     """Write the region of node `j` into ``regions[depth]``, its parent's being in the row above."""
     parent = forest.parent[t, j]
+    above = forest.domain if parent == NONE else regions[depth - 1]
+    for end in range(2):  # a loop takes seconds less to compile than the assignment of a slice
+        for k in range(above.shape[1]):
+            regions[depth, end, k] = above[end, k]
     if parent == NONE:
-        regions[0] = forest.domain
         return
-    regions[depth] = regions[depth - 1]
     side = 1 if forest.left[t, parent] == j else 0
     regions[depth, side, forest.feature[t, parent]] = forest.cut[t, parent]
 
 
-@jit
+@jit_helper
 def cut_region(forest, t, j, region, lifetime):
     """Draw the cut of node `j` from its region; False if it stays a leaf."""
     began = birth_time(forest.parent[t], forest.time[t], j)

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.core.jit import jit, jit_inline
-from polyaforest.core.rng import below
+from polyaforest.core.jit import jit, jit_helper, jit_inline
 from polyaforest.kernels.cuts import birth_time, draw_cut, draw_weights, make_children, make_leaf
 
 _LONG_ROW = 32  # from this many features on, reading whole rows beats gathering from many columns
@@ -27,20 +26,6 @@ class Workspace(NamedTuple):
     stop: Array  # int32 (C,): one past the last
     depth: Array  # int32 (C,)
     stack: Array  # int32 (C,): nodes yet to be cut
-
-
-@jit
-def draw_rows(rng, taken, chosen):
-    """Fill `chosen` with distinct row numbers below ``len(taken)``, every subset equally likely (Floyd's algorithm)."""
-    n, m = taken.shape[0], chosen.shape[0]
-    for i in range(m):
-        row = below(rng, n - m + i + 1)
-        if taken[row]:
-            row = n - m + i
-        taken[row] = True
-        chosen[i] = row
-    for i in range(m):
-        taken[chosen[i]] = False
 
 
 @jit
@@ -100,7 +85,7 @@ def sample_trees(forest, X, members, spread, deviation, lifetime, max_depth):
         sample_tree(forest, t, work, lifetime, max_depth)
 
 
-@jit
+@jit_helper
 def sample_block(forest, t, j, lifetime):
     """Draw time, dimension and location of the cut of node `j` (SampleMondrianBlock); False if it stays a leaf."""
     began = birth_time(forest.parent[t], forest.time[t], j)
@@ -113,7 +98,7 @@ def sample_block(forest, t, j, lifetime):
     return True
 
 
-@jit
+@jit_helper
 def partition(work, start, stop, delta, xi):
     """Move the rows with x[delta] <= xi to the front of the stretch, keeping order; return where the others begin."""
     column, order, spare = work.columns[delta], work.order, work.spare
@@ -130,9 +115,9 @@ def partition(work, start, stop, delta, xi):
     return np.int64(n_left)
 
 
-@jit
+@jit_helper
 def restrict(work, lower, upper, j, left, right):
-    """Boxes of the children of `j`: the smaller scanned in full, the larger only where it can differ from `j`'s."""
+    """Set the boxes of the children of `j`: scan the smaller, and the larger only where it can differ from `j`."""
     small, large = left, right
     if work.stop[left] - work.start[left] > work.stop[right] - work.start[right]:
         small, large = right, left
@@ -154,11 +139,11 @@ def restrict(work, lower, upper, j, left, right):
 
 @jit_inline
 def touches(lower, upper, j, child, d):
-    """Whether `child` reaches a side of `j` in dimension `d`, so that its sibling may not."""
+    """Return whether `child` reaches a side of `j` in dimension `d`, so that its sibling may not."""
     return (lower[child, d] == lower[j, d]) | (upper[child, d] == upper[j, d])
 
 
-@jit
+@jit_helper
 def scan_box(rows, columns, order, lower, upper, j):
     """Make box `j` the bounding box of the rows in `order`."""
     n_features = lower.shape[1]

@@ -1,4 +1,4 @@
-"""One point comes, one point goes: a Mondrian tree extended (Alg. 5), and restricted again by projectivity.
+"""Insert and delete points: extend a Mondrian tree (Alg. 5), and restrict it again by projectivity.
 
 After any sequence of both, a tree has the law of one sampled from scratch on the points it holds, cut off at the same
 depth and lifetime. The paper's deletion (Alg. 6) rescales times and does not have this property; here times stay.
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import NONE, UNBOUNDED, Array
-from polyaforest.core.jit import jit_borrowing, jit_inline
+from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
 from polyaforest.core.rng import exponential, uniform
 from polyaforest.kernels.cuts import birth_time, draw_cut
 from polyaforest.kernels.geometry import contains, copy_box, excess, grow, is_spanned_by, measure, set_hull, set_point
@@ -38,7 +38,7 @@ class Tree(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What a point meets on its way down a tree, one entry per node, root first; and room for visiting a subtree."""
+    """The path of a point down a tree, one entry per node, root first; and the stack for visiting a subtree."""
 
     path: Array  # uint32 (C + 1,): the nodes
     rates: Array  # float64 (C + 1,): the rate at which the point is cut off from each: its distance from the box
@@ -65,7 +65,7 @@ class Limits(NamedTuple):
 
 @jit_inline
 def tree_of(forest, points, t):
-    """Tree `t` of a forest."""
+    """Return tree `t` of a forest."""
     return Tree(
         forest.left[t],
         forest.right[t],
@@ -171,7 +171,7 @@ def make_leaf(tree, j, parent, count, lifetime):
 
 @jit_inline
 def put_in_place(tree, old, new):
-    """Let node `new` stand below the parent of node `old` in its place."""
+    """Put node `new` below the parent of node `old`, in its place."""
     above = tree.parent[old]
     tree.parent[new] = above
     if above == NONE:
@@ -184,7 +184,7 @@ def put_in_place(tree, old, new):
 
 @jit_inline
 def release(tree, j):
-    """Give slot `j` up: the last slot in use moves there, and what it leaves behind is wiped."""
+    """Free slot `j`: move the last slot in use there and clear it."""
     last = np.uint32(tree.size[0] - 1)
     if j != last:
         put_in_place(tree, last, j)
@@ -204,7 +204,7 @@ def release(tree, j):
 
 @jit_inline
 def wipe(tree, j):
-    """Leave nothing in slot `j`."""
+    """Clear slot `j`."""
     tree.left[j] = tree.right[j] = tree.parent[j] = tree.feature[j] = 0
     tree.cut[j] = tree.time[j] = 0.0
     tree.counts[j] = 0
@@ -219,7 +219,7 @@ def wipe(tree, j):
 
 @jit_inline
 def trace(tree, X, i, walk):
-    """Walk row `i` down to its leaf by the cuts, and tell how it would be cut off on the way; return its path's length.
+    """Walk row `i` down to its leaf by the cuts, recording the hazard of a new cut; return the length of its path.
 
     While a node lives, a point at distance e from its box is cut off from it at rate e. Boxes that hold the row are
     measured like all others: a branch that cannot be foreseen would cost more than their zeros.
@@ -247,7 +247,7 @@ def trace(tree, X, i, walk):
 
 @jit_inline
 def choose(condition, one, other):
-    """Node `one` on a condition, else the `other`: by bits, so that both are loaded before the condition is known."""
+    """Return `one` on a condition, else `other`: by bits, so that both are loaded before the condition is known."""
     return other ^ ((one ^ other) & -np.uint32(condition))
 
 
@@ -255,8 +255,8 @@ def choose(condition, one, other):
 def insert_point(tree, X, i, slot, length, limits, walk):
     """Extend the tree by row `i`, the point in `slot`, along the path that `trace` found (Alg. 5).
 
-    Alg. 5 draws an exponential time at every node. Since they have no memory, one unit exponential for the whole path
-    does the same: the row is cut off when the hazard comes to exceed it.
+    Alg. 5 draws an exponential time at every node. As they are memoryless, one unit exponential for the whole path is
+    equivalent: the row is cut off when the hazard exceeds it.
     """
     budget = exponential(tree.rng)
     place = np.uint32(0)
@@ -335,11 +335,11 @@ def cut_gap(tree, j, X, i, rate):
     return delta, xi if xi < x else high, False
 
 
-@jit_borrowing
+@jit_borrowing_helper
 def drop_below(tree, j, depth, limits, walk):
-    """Drop what now lies deeper than the depth limit in the subtree of `j`, which has come to lie at `depth`.
+    """Drop nodes below the depth limit from the subtree of `j`, which has moved down to `depth`.
 
-    Only leaves can have: two for every node that is now at the limit. It becomes a leaf and takes over their points.
+    They are leaves: two for every node now at the limit. It becomes a leaf and takes over their points.
     """
     walk.waiting[0, 0], walk.waiting[0, 1] = j, depth
     n_waiting, n_freed = 1, 0
@@ -389,7 +389,7 @@ def delete_point(tree, values, slot, limits, walk):
     if tree.counts[j] > 0:
         if is_spanned_by(tree.lower, tree.upper, j, values, slot):
             scan_list(tree, j, values)
-        take_leave(tree, tree.parent[j], values, slot)
+        count_out(tree, tree.parent[j], values, slot)
         return
     if tree.parent[j] == NONE:
         wipe(tree, j)
@@ -398,7 +398,7 @@ def delete_point(tree, values, slot, limits, walk):
     above = np.uint32(tree.parent[j])
     sibling = np.uint32(tree.left[above] if tree.right[above] == j else tree.right[above])
     put_in_place(tree, above, sibling)
-    depth = take_leave(tree, tree.parent[sibling], values, slot)
+    depth = count_out(tree, tree.parent[sibling], values, slot)
     if limits.max_depth < UNBOUNDED:
         reveal(tree, sibling, tree.time[above], depth, values, limits, walk)
     for freed in (max(above, j), min(above, j)):
@@ -406,7 +406,7 @@ def delete_point(tree, values, slot, limits, walk):
 
 
 @jit_inline
-def take_leave(tree, j, values, slot):
+def count_out(tree, j, values, slot):
     """Count the point in `slot` out of node `j` and all above it, their boxes shrinking; return how many there are."""
     depth, may_shrink = 0, True
     while j != NONE:
@@ -421,7 +421,7 @@ def take_leave(tree, j, values, slot):
     return depth
 
 
-@jit_borrowing
+@jit_borrowing_helper
 def reveal(tree, top, began, depth, values, limits, walk):
     """Draw the cuts that come to lie above the depth limit, now that the subtree of `top` has moved up to `depth`.
 
@@ -464,3 +464,62 @@ def cut_leaf(tree, j, born, values, lifetime):
         slot = after
     scan_list(tree, left, values)
     scan_list(tree, right, values)
+
+
+# ---- many points at once -------------------------------------------------------------------------------------------
+
+
+@jit_borrowing
+def link_points(forest, points, first, last, members):
+    """Put the points of each tree from `first` up to `last` into the lists of their leaves.
+
+    `members`, int32 (T, n): the slots of each tree's points, NONE after the last.
+    """
+    for t in range(first, last):
+        tree = tree_of(forest, points, t)
+        for place in range(members.shape[1]):
+            if members[t, place] != NONE:
+                slot = np.uint32(members[t, place])
+                link(tree, leaf_of(tree, points.values, slot), slot)
+
+
+@jit_borrowing
+def subtract_rows(forest, points, first, last, X):
+    """Count rows out of trees that keep no points; return the first row that cannot be, or the number of rows.
+
+    Without the points a box cannot shrink. So the row must not hold up a side of its leaf's box: it lies strictly
+    inside where the box has a length, and where it has none the other points below are there too. Then no box above
+    changes either.
+    """
+    n = X.shape[0]
+    for t in range(first, last):
+        tree = tree_of(forest, points, t)
+        for i in range(np.uint32(X.shape[0])):
+            j = leaf_of(tree, X, i)
+            if tree.counts[j] < 2 or not is_spared(tree, j, X, i):
+                n = min(n, np.int64(i))
+                break
+            above = np.int32(j)
+            while above != NONE:
+                tree.counts[np.uint32(above)] -= 1
+                above = tree.parent[np.uint32(above)]
+    return n
+
+
+@jit_inline
+def is_spared(tree, j, X, i):
+    """Return whether box `j` stays the same without row `i`, whatever other points it holds."""
+    spared = True
+    for k in range(tree.lower.shape[1]):
+        value, low, high = X[i, k], tree.lower[j, k], tree.upper[j, k]
+        spared &= (low < value < high) if low < high else value == low
+    return spared
+
+
+@jit_inline
+def leaf_of(tree, X, i):
+    """Return the leaf that the cuts send row `i` to."""
+    j = np.uint32(tree.root[0])
+    while tree.feature[j] != NONE:
+        j = np.uint32(tree.left[j] if X[i, np.uint32(tree.feature[j])] <= tree.cut[j] else tree.right[j])
+    return j

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from polyaforest.core.arrays import LEAST_LOG, NONE
-from polyaforest.core.jit import jit, jit_inline
+from polyaforest.core.jit import jit, jit_helper, jit_inline
 from polyaforest.kernels.geometry import (
     are_told_apart,
     excess,
@@ -25,33 +25,33 @@ SLIVER = 2.0**-54  # stands for a side that rounding left without length: half t
 
 @jit_inline
 def posterior_mean(strength, share, n, total):
-    """Mean of a Beta posterior: prior `share` of `strength` pseudo-points, then `n` of `total` points."""
+    """Return the mean of a Beta posterior: prior `share` of `strength` pseudo-points, then `n` of `total` points."""
     return (strength * share + n) / (strength + total)
 
 
 @jit_inline
 def cut_strength(gamma, depth, boxed):
-    """Prior strength of a cut at `depth`: a Mondrian tree alternates cuts and restrictions, a process only cuts."""
+    """Return the prior strength of a cut at `depth`: trees alternate cuts and restrictions, processes only cut."""
     level = 2.0 * depth + 1.0 if boxed else depth + 1.0
     return gamma * level * level
 
 
 @jit_inline
 def restriction_strength(gamma, depth):
-    """Prior strength of restricting a child of a node at `depth`."""
+    """Return the prior strength of restricting a child of a node at `depth`."""
     level = 2.0 * depth + 2.0
     return gamma * level * level
 
 
 @jit_inline
 def cut_share(low, high, xi, goes_left):
-    """The share of a side from `low` to `high` that a cut at `xi` leaves to the left or to the right."""
+    """Return the share of a side from `low` to `high` that a cut at `xi` leaves to the left or to the right."""
     return max(((xi - low) if goes_left else (high - xi)) / (high - low), SLIVER)
 
 
-@jit
+@jit_helper
 def side_bounds(forest, t, j, world):
-    """The interval that the cut of node `j` divides: its box's side, or the side of its region in a process."""
+    """Return the interval that the cut of node `j` divides: the side of its box, or of its region in a process."""
     delta = forest.feature[t, j]
     if forest.lower.shape[2] > 0:
         return forest.lower[t, j, delta], forest.upper[t, j, delta]
@@ -74,7 +74,7 @@ def set_posteriors(forest, first, last, gamma, is_open, posterior):
         set_posterior(forest, t, gamma, is_open, posterior)
 
 
-@jit
+@jit_helper
 def set_posterior(forest, t, gamma, is_open, posterior):
     """Fill in row `t` of `posterior` from the counts and volumes of tree `t`.
 
@@ -102,9 +102,9 @@ def set_posterior(forest, t, gamma, is_open, posterior):
             n_waiting += 1
 
 
-@jit
+@jit_helper
 def set_child(forest, t, j, child, depth, gamma, posterior):
-    """Mass and volume of one child of `j`: its side of the cut, then the restriction to its box."""
+    """Set mass and volume of one child of `j`: its side of the cut, then the restriction to its box."""
     xi, delta = forest.cut[t, j], forest.feature[t, j]
     goes_left = forest.left[t, j] == child
     low, high = side_bounds(forest, t, j, posterior.world)
@@ -118,7 +118,7 @@ def set_child(forest, t, j, child, depth, gamma, posterior):
     split_off_complement(forest, t, child, restriction_strength(gamma, depth), log_f, mass, volume, posterior)
 
 
-@jit
+@jit_helper
 def split_off_complement(forest, t, j, strength, log_f, mass, volume, posterior):
     """Share out the mass and volume of a region between the box of node `j` and the rest; all to the box if f is 1."""
     left_out = -math.expm1(log_f)
@@ -131,9 +131,9 @@ def split_off_complement(forest, t, j, strength, log_f, mass, volume, posterior)
         posterior.complement_volume[t, j] = volume + math.log(left_out)
 
 
-@jit
+@jit_helper
 def set_outside(forest, t, gamma, is_open, posterior):
-    """Mass of everything beyond the known world, and the normaliser of its density.
+    """Set the mass beyond the known world, and the normaliser of its density.
 
     The density falls as exp(-D * reach), reach being the weighted distance over the weighted size L of the world. The
     exponential splits over the features, so its integral is a product: each side adds L / (D * weight) at both ends.
@@ -160,13 +160,13 @@ def set_outside(forest, t, gamma, is_open, posterior):
 
 @jit_inline
 def within_mean(gamma, is_open, n):
-    """The share of the mass within the known world, of which `n` points are known and none beyond it."""
+    """Return the share of mass within the known world, given `n` points there and none beyond."""
     return 1.0 - posterior_mean(gamma, 0.5, 0, n) if is_open else 1.0
 
 
 @jit_inline
 def world_share(lower, upper, root, domain):
-    """F of the root: the volume share that its box takes of the known world, the hull of its box and the domain."""
+    """Return f of the root: the volume share of its box in the known world, the hull of that box and the domain."""
     share = 1.0
     for k in range(lower.shape[1]):
         low, high = lower[root, k], upper[root, k]
@@ -177,7 +177,7 @@ def world_share(lower, upper, root, domain):
 
 @jit_inline
 def log_world_share(lower, upper, root, domain):
-    """The logarithm of `world_share`, exact for shares near 1."""
+    """Return the logarithm of `world_share`, exact for shares near 1."""
     total = 0.0
     for k in range(lower.shape[1]):
         low, high = lower[root, k], upper[root, k]
@@ -188,7 +188,7 @@ def log_world_share(lower, upper, root, domain):
 
 @jit_inline
 def world_reach(lower, upper, root, domain, weights, X, i):
-    """The weighted distance of row `i` from the known world over the world's size; -1 for a row within it."""
+    """Return the weighted distance of row `i` from the known world over the world's size; -1 for a row within it."""
     is_within, distance, size = True, 0.0, 0.0
     for k in range(lower.shape[1]):
         low, high = min(lower[root, k], domain[0, k]), max(upper[root, k], domain[1, k])
@@ -200,7 +200,7 @@ def world_reach(lower, upper, root, domain, weights, X, i):
 
 @jit_inline
 def box_share(lower, upper, j, delta, xi, goes_left, child, share, whole, part):
-    """F of a child: the volume share that its box takes of its side of the cut of `j`, a `share` of that box.
+    """Return f of a child: the volume share of its box in its side of the cut of `j`, a `share` of that box.
 
     `whole` and `part` are the volumes of both boxes, which tell unless they are beyond what floats can tell, or 0
     because a dimension is not live.

@@ -1,4 +1,4 @@
-"""The prequential loop: every row is scored by the trees as they stand, then learned, and what has had its time leaves.
+"""The prequential loop: score every row, learn it, and delete the points that leave.
 
 Each tree runs through all rows of a chunk before the next tree begins, so that its arrays stay in the cache.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import LEAST_LOG, NONE, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
-from polyaforest.core.jit import jit_borrowing, jit_inline
+from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
 from polyaforest.kernels.geometry import are_told_apart, contains_live, log_live_share
 from polyaforest.kernels.online import delete_point, fetch, insert_point, plant, trace, tree_of
 from polyaforest.kernels.polya import (
@@ -29,13 +29,13 @@ from polyaforest.kernels.simd import LANES, ascending, count_of, larger, load, p
 
 BLOCK = 5  # trees whose masses are added up together, whatever the number of threads
 _FETCH_PAYS = 16  # nodes of a tree per row, up to which it is quicker to fetch the whole tree first ...
-_MANY_ROWS = 16  # ... if there are so many rows
+_MANY_ROWS = 16  # ... for at least this many rows
 _FLIGHT = 256.0  # logarithms of totals rise in steps of this: rarely, hence foreseeably
 _FAINT = 1e-150  # a product of means below this goes on as a logarithm
 
 
 class Chunk(NamedTuple):
-    """Rows of a stream, and what happens to the points held as each of them comes."""
+    """Rows of a stream, and the insertions and deletions that each causes."""
 
     rows: Array  # float64 (n, D)
     slots: Array  # int32 (n,): where a row is kept, NONE if it is not learned
@@ -44,7 +44,7 @@ class Chunk(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """What to score rows by."""
+    """Parameters of the score."""
 
     kind: int  # one of SCORE_...
     lifetimes: Array  # float64 (S,): ascending; the times of SCORE_CELLS and SCORE_LOG_CELLS, none for other scores
@@ -99,7 +99,7 @@ def run_chunk(forest, points, first, last, chunk, limits, scoring, samples, tota
 
 @jit_inline
 def take_in(tree, X, i, slot, length, limits, walk):
-    """Let the tree take row `i`, the point in `slot`, which was traced unless the tree is empty."""
+    """Insert row `i`, the point in `slot`, into the tree; it was traced unless the tree is empty."""
     if length == 0:
         plant(tree, X, i, slot, limits.lifetime)
     else:
@@ -108,10 +108,10 @@ def take_in(tree, X, i, slot, length, limits, walk):
 
 @jit_inline
 def catch_up(chunk, samples, n_came, n_gone, now_came, now_gone, walk):
-    """Have `walk.is_held` tell who is held once so many rows of the chunk have come and so many of `leaving` gone.
+    """Bring `walk.is_held` up to `now_came` rows of the chunk and `now_gone` of `leaving`.
 
-    It told who was held at an earlier moment, which was so and so long ago, or nothing if `n_came` is NONE: few trees
-    lose a point in a short chunk, and those that do not need not know.
+    It was up to date for `n_came` and `n_gone`, or unset if `n_came` is NONE: it is updated only for trees that lose a
+    point, which few do in a short chunk.
     """
     if n_came == NONE:
         n_came = 0
@@ -119,16 +119,16 @@ def catch_up(chunk, samples, n_came, n_gone, now_came, now_gone, walk):
             walk.is_held[slot] = samples.is_held[slot]
     while n_came < now_came:
         if n_came > 0:
-            n_gone = see_off(chunk, n_gone, chunk.until[n_came - 1], walk)
+            n_gone = mark_removed(chunk, n_gone, chunk.until[n_came - 1], walk)
         if chunk.slots[n_came] != NONE:
             walk.is_held[np.uint32(chunk.slots[n_came])] = True
         n_came += 1
-    return n_came, see_off(chunk, n_gone, now_gone, walk)
+    return n_came, mark_removed(chunk, n_gone, now_gone, walk)
 
 
 @jit_inline
-def see_off(chunk, n_gone, now_gone, walk):
-    """Note that so many of `leaving` are no longer held."""
+def mark_removed(chunk, n_gone, now_gone, walk):
+    """Mark the points of `leaving` up to `now_gone` as no longer held."""
     while n_gone < now_gone:
         walk.is_held[np.uint32(chunk.leaving[n_gone])] = False
         n_gone += 1
@@ -161,7 +161,7 @@ def score_cells(tree, length, scoring, walk, sums, tops, i):
 
 @jit_inline
 def alive_at(lifetime, length, walk):
-    """The step of a path that is alive at a `lifetime`: how many nodes were born by then, after the first."""
+    """Return the step of a path that is alive at a `lifetime`: how many nodes after the first were born by then."""
     n_born = 0
     for k in range(1, length, LANES):
         live = within(length - k)
@@ -211,7 +211,7 @@ def weigh_path(tree, length, scoring, walk):
 
 @jit_inline
 def enter_child(tree, step, gamma, walk):
-    """How the mass of a box on a path is shared out to the next: the mean of its cut, and f of the child's box."""
+    """Return the mean of a cut on a path, and f of the box of the child it leads to."""
     lower, upper, j, child = tree.lower, tree.upper, walk.path[step], walk.path[step + np.uint32(1)]
     delta, xi, goes_left = np.uint32(tree.feature[j]), tree.cut[j], tree.left[j] == child
     share = cut_share(lower[j, delta], upper[j, delta], xi, goes_left)
@@ -221,7 +221,7 @@ def enter_child(tree, step, gamma, walk):
     return posterior_mean(strength, share, tree.counts[child], tree.counts[j]), f
 
 
-@jit_borrowing
+@jit_borrowing_helper
 def score_leaf(tree, X, length, scoring, walk, sums, tops, i):
     """Add the mass of a traced row's leaf, or its logarithm, to the totals."""
     if length == 0:
@@ -237,13 +237,13 @@ def score_leaf(tree, X, length, scoring, walk, sums, tops, i):
 
 @jit_inline
 def empty_mass(scoring):
-    """What a tree that has seen nothing says of anything: beyond the known world is as likely as within it."""
+    """Return the mass that an empty tree gives to any row: beyond the known world is as likely as within."""
     return posterior_mean(scoring.gamma, 0.5, 0, 0) if scoring.is_open else 0.0
 
 
 @jit_inline
 def leaf_mass(tree, X, length, scoring, walk, i):
-    """The mass of a traced row's leaf: a number, and the logarithm of another to multiply it by."""
+    """Return the mass of a traced row's leaf: a number, and the logarithm of another to multiply it by."""
     lower, upper, gamma, j = tree.lower, tree.upper, scoring.gamma, walk.path[0]
     n = tree.counts[j]
     mass, scale = within_mean(gamma, scoring.is_open, n), 0.0
@@ -271,7 +271,7 @@ def leaf_mass(tree, X, length, scoring, walk, i):
 
 @jit_inline
 def share_left_out(tree, step, scoring, walk):
-    """1 - f of a box on a path, without loss where f is near 1."""
+    """Return 1 - f of a box on a path, without loss where f is near 1."""
     j = walk.path[step]
     if step == 0:
         return -math.expm1(log_world_share(tree.lower, tree.upper, j, scoring.domain))

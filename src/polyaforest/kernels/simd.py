@@ -21,29 +21,29 @@ _PLACES = np.arange(LANES)
 
 
 def within(n_left):
-    """Which lanes are live when a row has so many numbers left: the first so many."""
+    """Return the live lanes of a row with `n_left` numbers left."""
     return n_left > _PLACES
 
 
 def spread(value):
-    """The same number in all lanes."""
+    """Broadcast a number to all lanes."""
     return np.full(LANES, value)
 
 
 def ascending(first):
-    """A number and the next ones, each one more."""
+    """Return `first`, `first + 1` and so on."""
     return first + _PLACES
 
 
 def load(vector, k, live, filler):
-    """The numbers from `k` on; `filler` in the lanes that are not `live`."""
+    """Load the numbers from `k` on; `filler` in the lanes that are not `live`."""
     lanes, n = np.full(LANES, filler), count_of(live)
     lanes[:n] = vector[k : k + n]
     return lanes
 
 
 def load_row(matrix, j, k, live, filler):
-    """As `load`, from row `j`."""
+    """Load from row `j`, as `load` does."""
     return load(matrix[j], k, live, filler)
 
 
@@ -54,32 +54,32 @@ def store(vector, k, live, lanes):
 
 
 def larger(a, b):
-    """The larger number in each lane."""
+    """Return the larger number in each lane."""
     return np.where(a > b, a, b)
 
 
 def smaller(a, b):
-    """The smaller number in each lane."""
+    """Return the smaller number in each lane."""
     return np.where(a < b, a, b)
 
 
 def pick(flags, a, b):
-    """The number of `a` in each lane where something holds, else that of `b`."""
+    """Return `a` in the lanes that are flagged, else `b`."""
     return np.where(flags, a, b)
 
 
 def count_of(flags):
-    """In how many lanes something holds."""
+    """Count the lanes that are flagged."""
     return np.count_nonzero(flags)
 
 
 def sum_of(lanes):
-    """The sum of all lanes."""
+    """Return the sum of all lanes."""
     return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3])
 
 
 def product_of(lanes):
-    """The product of all lanes."""
+    """Return the product of all lanes."""
     return (lanes[0] * lanes[2]) * (lanes[1] * lanes[3])
 
 
@@ -150,7 +150,7 @@ def _within(context, builder, signature, arguments):
 
 
 def _address(context, builder, signature, arguments):
-    """Where the numbers begin that an array and one or two places in it stand for."""
+    """Return the address of an element of an array as a pointer to lanes."""
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
     places = range(1, 1 + signature.args[0].ndim)
     where = [context.cast(builder, arguments[p], signature.args[p], types.uintp) for p in places]
@@ -201,7 +201,7 @@ def _count_of(context, builder, signature, arguments):
 
 
 def _folded(fold):
-    """How to put all lanes together by an operation on two numbers."""
+    """Return the code that folds all lanes by an operation on two numbers."""
 
     def build(context, builder, signature, arguments):
         a, b, c, d = (builder.extract_element(arguments[0], _INDEX(lane)) for lane in range(LANES))

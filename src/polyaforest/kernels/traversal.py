@@ -1,4 +1,4 @@
-"""Walks: where rows fall in a forest, and what is written there.
+"""Walks down a forest: find the leaf or cell of each row, and look up its value.
 
 Boxes are nested, so a row in a node's box is in the boxes of all its ancestors. Every walk therefore goes down by the
 cuts alone, all rows together, and looks at boxes on the way back up, until the first that holds the row.
@@ -8,11 +8,13 @@ atomic updates each of a reference count that all threads share, several times t
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
-from polyaforest.core.arrays import FADE_LOG_MASS, FADE_MASS, LEAST_LOG, NONE, LeafKind
-from polyaforest.core.jit import jit, jit_inline
+from polyaforest.core.arrays import FADE_LOG_MASS, FADE_MASS, LEAST_LOG, NONE, Array, LeafKind
+from polyaforest.core.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
+from polyaforest.kernels.cuts import birth_time
 from polyaforest.kernels.geometry import contains, contains_live, extension, linear_dimension
 
 _OBSERVED_I = int(LeafKind.OBSERVED_I)
@@ -92,7 +94,7 @@ def climb(parent, j, path):
 
 @jit_inline
 def first_holder(lower, upper, X, i, path, length):
-    """The place on `path`, upwards, of the first box that holds row `i`, or its `length`; the box at 0 does not."""
+    """Return the place on `path`, upwards from 1, of the first box that holds row `i`, or its `length`."""
     low, high = np.uint32(1), length
     while low < high:
         middle = (low + high) >> np.uint32(1)
@@ -105,7 +107,7 @@ def first_holder(lower, upper, X, i, path, length):
 
 @jit_inline
 def find_leaf(lower, upper, X, i, path, holder):
-    """The node at whose region the walk of row `i` ends, and whether it ends inside that node's box.
+    """Return the node at which the walk of row `i` ends, and whether it ends inside that node's box.
 
     The boxes from place `holder` of the `path` upwards hold the row. From there down, the walk ends in a complementary
     leaf at the first box that leaves the row out in a live dimension.
@@ -146,9 +148,9 @@ def leaf_values(forest, table, X, out):
                 values[i] += fade(table.outside[t], table.fading, reach, X.shape[1])
 
 
-@jit
+@jit_helper
 def fade(value, fading, reach, n_features):
-    """What is left of the `value` at the edge of the known world at a distance of `reach` times its size."""
+    """Return the `value` at the edge of the known world, faded to a distance of `reach` times its size."""
     reach = min(reach, -LEAST_LOG)
     if fading == FADE_MASS:
         return value / (1.0 + reach)
@@ -176,9 +178,9 @@ def leaf_kinds(forest, world, X, nodes, kinds):
             kinds[t, i] = observed_kind(forest, t, j, world) if is_inside else _COMPLEMENTARY
 
 
-@jit
+@jit_helper
 def observed_kind(forest, t, j, world):
-    """Kind of a leaf reached from inside: data of full volume, collapsed data, or an empty cell of a process."""
+    """Return the kind of a leaf reached from inside: full volume, collapsed, or an empty cell of a process."""
     if forest.counts[t, j] == 0:
         return _COMPLEMENTARY
     for k in range(forest.lower.shape[2]):
@@ -187,43 +189,93 @@ def observed_kind(forest, t, j, world):
     return _OBSERVED_II
 
 
-@jit_inline
-def set_rates(lower, upper, weights, base, X, i, path, length, rates):
-    """The rate at which row `i` is cut off from each node on its path: its distance from the box, `base` added.
-
-    Upwards, until a box is no distance away: those above it are none either.
-    """
-    distance = 0.0 if contains(lower, upper, path[0], X, i) else 1.0
-    for step in range(length):
-        if distance > 0.0:
-            distance = extension(lower, upper, path[step], weights, X, i)
-        rates[step] = base + distance
+# ---- cells: where a row is at several lifetimes ----------------------------------------------------------------------
 
 
-@jit_inline
-def find_cells(time, lifetimes, path, length, rates, cells, log_weights):
-    """The cell at each of the ascending `lifetimes`, and the log-probability that the row is still in it by then.
+class Chart(NamedTuple):
+    """The cells on the way to the nodes of one tree, at S lifetimes: the same for all rows that end there."""
 
-    A row at distance e from a node's box is still with the node after a time s with probability exp(-s * e): the
-    extension of a Mondrian tree to the row (Alg. 5), integrated out.
-    """
-    n_lifetimes = lifetimes.shape[0]
-    s, began, log_weight = 0, 0.0, 0.0
-    step = length
+    turn: Array  # int64 (C,): when the node was entered, 0 if it never was
+    step: Array  # uint32 (C,): nodes above it
+    cells: Array  # uint32 (C, S)
+    steps: Array  # uint32 (C, S): nodes above each cell
+    elapsed: Array  # float64 (C, S): how long the cell has lived by then
+
+
+class Course(NamedTuple):
+    """The way of one row, a number per node on its path, root first."""
+
+    path: Array  # uint32 (C,)
+    rates: Array  # float64 (C,): at which the row is cut off from each node: its distance from the box, and a base
+    logs: Array  # float64 (C,): log-probability that it has not been, when the node is born
+
+
+@jit_helper
+def new_chart(width, n_lifetimes):
+    """Allocate a chart for trees of `width` nodes; pages that are not written take no memory."""
+    shape = (width, n_lifetimes)
+    cells, steps = np.empty(shape, np.uint32), np.empty(shape, np.uint32)
+    return Chart(np.zeros(width, np.int64), np.empty(width, np.uint32), cells, steps, np.empty(shape))
+
+
+@jit_helper
+def new_course(width):
+    """Allocate a course."""
+    return Course(np.empty(width, np.uint32), np.empty(width), np.empty(width))
+
+
+@jit_borrowing_helper
+def enter(chart, turn, parent, time, lifetimes, j, path):
+    """Enter node `j` in the chart: its cells at each of the ascending `lifetimes`."""
+    step = climb(parent, j, path)
+    chart.turn[j], chart.step[j] = turn, step - np.uint32(1)
+    s, began, above = 0, 0.0, np.uint32(0)
     while step > 0:
         step -= np.uint32(1)
-        j, rate = path[step], rates[step]
-        ends = time[j]
-        while s < n_lifetimes and (lifetimes[s] < ends or step == 0):
-            cells[s] = j
-            log_weights[s] = log_weight
-            elapsed = min(lifetimes[s], ends) - began
-            if rate > 0.0 and elapsed > 0.0:  # either may be infinite when the other is 0
-                log_weights[s] -= elapsed * rate
+        ends = time[path[step]]
+        while s < lifetimes.shape[0] and (lifetimes[s] < ends or step == 0):
+            chart.cells[j, s], chart.steps[j, s] = path[step], above
+            chart.elapsed[j, s] = min(lifetimes[s], ends) - began
             s += 1
-        if rate > 0.0:
-            log_weight -= (ends - began) * rate
         began = ends
+        above += np.uint32(1)
+
+
+@jit_inline
+def follow(lower, upper, weights, base, parent, time, X, i, j, last, course):
+    """Set the course of row `i` down to node `j`, step `last`; return its first step that tells the row anything.
+
+    Upwards, until a box is no distance away: those above it are none either. A row at distance e from a node's box is
+    still with the node after a time s with probability exp(-s * e): the extension of a Mondrian tree to the row
+    (Alg. 5), integrated out.
+    """
+    step, distance = last, np.inf
+    while True:
+        if distance > 0.0:
+            distance = extension(lower, upper, j, weights, X, i)
+        course.path[step], course.rates[step] = j, base + distance
+        if step == 0 or course.rates[step] == 0.0:
+            break
+        j = np.uint32(parent[j])
+        step -= np.uint32(1)
+    first, log_weight, began = step, 0.0, birth_time(parent, time, j)
+    while step <= last:
+        course.logs[step] = log_weight
+        ends, rate = time[course.path[step]], course.rates[step]
+        log_weight -= (ends - began) * rate if rate > 0.0 else 0.0  # the time may be infinite
+        began = ends
+        step += np.uint32(1)
+    return first
+
+
+@jit_inline
+def log_stay(chart, course, j, s, first):
+    """Return the log-probability that a row which ends at node `j` is in its cell at lifetime `s`."""
+    step = chart.steps[j, s]
+    if step < first:
+        return 0.0
+    elapsed, rate = chart.elapsed[j, s], course.rates[step]
+    return course.logs[step] - (elapsed * rate if rate > 0.0 and elapsed > 0.0 else 0.0)  # either may be infinite
 
 
 @jit
@@ -234,9 +286,8 @@ def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
     tree by tree or (1, S, n) for their sums. The one not wanted has no rows.
     """
     n_lifetimes, width = lifetimes.shape[0], forest.left.shape[1]
-    path, rates = np.empty(width, np.uint32), np.empty(width)
+    chart, course = new_chart(width, n_lifetimes), new_course(width)
     active, nodes = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
-    cells, log_weights = np.empty(n_lifetimes, np.uint32), np.empty(n_lifetimes)
     domain_lower, domain_upper, is_process = forest.domain[:1], forest.domain[1:], forest.lower.shape[2] == 0
     until, summed, per_tree = lifetimes[n_lifetimes - 1], total.shape[1] > 0, log_masses.shape[0] > 1
     for t in range(np.uint32(forest.left.shape[0])):
@@ -245,15 +296,17 @@ def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
         weights, masses, logs = forest.weights[t], node_masses[t], log_masses[t if per_tree else np.uint64(0)]
         descend(left, right, feature, cut, np.uint32(forest.root[t]), X, active, nodes, time, until)
         for i in range(np.uint32(X.shape[0])):
+            j = nodes[i]
+            if chart.turn[j] != np.int64(t) + 1:
+                enter(chart, np.int64(t) + 1, parent, time, lifetimes, j, course.path)
             # regions of a process reach as far as its domain; the boxes of a tree speak for themselves
             base = extension(domain_lower, domain_upper, 0, weights, X, i) if is_process else 0.0
-            length = climb(parent, nodes[i], path)
-            set_rates(lower, upper, weights, base, X, i, path, length, rates)
-            find_cells(time, lifetimes, path, length, rates, cells, log_weights)
+            first = follow(lower, upper, weights, base, parent, time, X, i, j, chart.step[j], course)
             for s in range(n_lifetimes):
+                mass, log_weight = masses[chart.cells[j, s]], log_stay(chart, course, j, s, first)
                 if not summed:
-                    logs[s, i] += max(masses[cells[s]] + log_weights[s], LEAST_LOG)
-                elif log_weights[s] == 0.0:
-                    total[s, i] += masses[cells[s]]
+                    logs[s, i] += max(mass + log_weight, LEAST_LOG)
+                elif log_weight == 0.0:
+                    total[s, i] += mass
                 else:
-                    total[s, i] += masses[cells[s]] * math.exp(log_weights[s])
+                    total[s, i] += mass * math.exp(log_weight)

@@ -1,1 +1,50 @@
-"""Streams that never end: models that are kept by key, judged, explained and saved while records come."""
+"""Endless streams: records are judged, explained and learned one after another, by one model per key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeAlias
+
+from polyaforest.core import schema
+from polyaforest.estimators import BatchMPF, SeriesMPF, StreamingMPF, loads
+from polyaforest.persistence import model_store
+from polyaforest.persistence.model_store import ModelStore, read_damaged, read_notes
+from polyaforest.persistence.state import MALFORMED
+from polyaforest.timeseries import EventTracker
+
+__all__ = ["open_store", "read_damaged", "read_model", "read_notes"]
+
+Detector: TypeAlias = StreamingMPF | SeriesMPF
+Entry: TypeAlias = model_store.Entry[Detector]
+Store: TypeAlias = ModelStore[Detector]
+
+
+def open_store(
+    path: str | os.PathLike[str] | None,
+    make: Callable[[], Detector],
+    *,
+    max_bytes: int = 2**30,
+    notify: Callable[[str], None] = lambda message: None,
+) -> Store:
+    """Open a model store to write to; the parameters are those of `ModelStore`."""
+    return ModelStore(path, make, _continued, max_bytes=max_bytes, notify=notify)
+
+
+def read_model(path: str | os.PathLike[str], key: str) -> Detector:
+    """Return the detector of a key as of the last commit."""
+    return model_store.read_model(path, key, _continued)
+
+
+def _continued(block: bytes) -> Detector:
+    """Return a detector that goes on with its stream; raise ValueError for any other."""
+    model = loads(block)
+    if isinstance(model, BatchMPF) or (isinstance(model, StreamingMPF) and model.is_frozen_):
+        raise ValueError("it does not follow a stream")
+    try:
+        schema.whole(-1)(model.notes.get("rows", 0), "rows")
+        if model.notes.get("events") is not None:
+            EventTracker.of_state(model.notes["events"])
+    except MALFORMED as problem:
+        raise ValueError(f"its notes are damaged: {problem}") from problem
+    return model

@@ -1,4 +1,4 @@
-"""Where the lines of an endless stream go, so that what was written after the last commit can be taken back."""
+"""Outputs of an endless stream, whose lines since the last commit can be taken back."""
 
 from __future__ import annotations
 
@@ -7,68 +7,32 @@ import os
 import select
 import stat
 from collections.abc import Iterator
-from hashlib import blake2b
-from typing import IO, Any, Protocol
+from typing import IO, Any, TypeAlias
 
-from polyaforest.io._born import birth_time
-from polyaforest.persistence.modelfile import without_waiting
+from polyaforest.io.file_identity import DIGESTED, digest, is_reused, read_birth_time
+from polyaforest.persistence.modelfile import refuse_location, without_waiting
 
-__all__ = ["FileLines", "Lines", "PipeLines", "refuse_place"]
-
-_MARKED = 1024  # so many bytes of each end of a file tell it from others
-
-
-class Lines(Protocol):
-    """Something that takes lines of text.
-
-    Attributes
-    ----------
-    notices : list of str
-        What a person should know, such as a file that was deleted. Whoever shows them takes them out.
-    """
-
-    notices: list[str]
-
-    @property
-    def has_moved(self) -> bool:
-        """Whether lines should go elsewhere from now on, which the next mark sees to."""
-        ...
-
-    def write(self, lines: bytes) -> None:
-        """Pass lines on, to the last byte."""
-        ...
-
-    def mark(self) -> dict[str, Any] | None:
-        """How far it has come, once that is safe on disk; None if nothing can be taken back."""
-        ...
-
-    def rewind(self, mark: dict[str, Any] | None) -> None:
-        """Take back what was written after a mark, if that can be done."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the file."""
-        ...
+__all__ = ["FileLines", "Lines", "PipeLines"]
 
 
 class PipeLines:
-    """Lines for whoever reads standard output: what was read cannot be taken back."""
+    """Lines for standard output, where nothing can be taken back; otherwise as `FileLines`."""
 
     has_moved = False
 
     def __init__(self, file: IO[bytes]) -> None:
         self.notices: list[str] = []
-        self._file = getattr(file, "raw", file)  # so that what is written is told, and nothing waits in between
+        self._file = getattr(file, "raw", file)  # unbuffered, and it returns how much was written
 
     def write(self, lines: bytes) -> None:
-        """Pass lines on at once; a slow reader is waited for."""
+        """Write lines at once, waiting for a slow reader."""
         if not lines:
             return
         try:
             rest = memoryview(lines)
             while rest:
                 n = self._file.write(rest)
-                if n is None:  # a pipe that does not block, and is full
+                if n is None:  # a non-blocking pipe that is full
                     select.select([], [self._file], [])
                 else:
                     rest = rest[n:]
@@ -77,30 +41,31 @@ class PipeLines:
             raise
 
     def mark(self) -> None:
-        """There is none."""
+        """Return None."""
 
     def rewind(self, mark: dict[str, Any] | None) -> None:
-        """There is nothing that could be."""
+        """Do nothing: lines that were read cannot be taken back."""
 
     def close(self) -> None:
-        """It belongs to others."""
+        """Do nothing: standard output is not closed here."""
 
 
 class FileLines:
     """Lines added to a file.
 
-    The file is opened, or made, at a mark, and all lines until the next mark go to it, whatever becomes of its name. So
-    a mark tells of every line whether it is before or after, and in which file. When the file was renamed, as log
-    rotation does, or deleted, `has_moved` says so, and the next mark is of a new file in its place.
+    The file is opened, or created, at a mark, and all lines until the next mark go to it, even if it is renamed. So for
+    every line a mark says whether it came before or after, and in which file. When the file was renamed, as log
+    rotation does, or deleted, `has_moved` is True, and the next mark opens a new file in its place. Messages for the
+    user, such as that, are in `notices`; whoever shows them removes them.
     """
 
     def __init__(self, path: str) -> None:
         self._path = os.path.abspath(path)
         self._file: IO[bytes] | None = None
-        self._length = 0  # of the file, if nobody has cut it
-        self._is_made = False  # by us, and not found
+        self._length = 0  # of the file, unless it was truncated
+        self._is_made = False  # whether it was created here
         self.notices: list[str] = []
-        refuse_place(self._path)
+        refuse_location(self._path)
 
     def write(self, lines: bytes) -> None:
         """Add lines to the end of the file."""
@@ -119,13 +84,15 @@ class FileLines:
     @property
     def has_moved(self) -> bool:
         """Whether the file was renamed, deleted, replaced or cut since the last mark."""
-        if self._file is None or not _is_regular(self._file):
+        if self._file is None:
             return False
         held, found = os.fstat(self._file.fileno()), self._found()
+        if not stat.S_ISREG(held.st_mode):
+            return False
         return found is None or not os.path.samestat(held, found) or held.st_size < self._length
 
     def mark(self) -> dict[str, Any] | None:
-        """Which file it is and how long, once that is on disk; None for a device or a pipe."""
+        """Return the identity and length of the file, once that is on disk; None for a device or a pipe."""
         found = self._found()
         if found is not None and not stat.S_ISREG(found.st_mode):
             return None
@@ -139,51 +106,52 @@ class FileLines:
             "path": self._path,
             "device": held.st_dev,
             "inode": held.st_ino,
-            "born": birth_time(file.fileno()),
+            "born": read_birth_time(file.fileno()),
             "length": held.st_size,
             "ends": _ends(file, held.st_size),
         }
 
     def rewind(self, mark: dict[str, Any] | None) -> None:
-        """Cut off what was added after the mark, under whatever name the file has now; no other file is touched.
+        """Cut off what was added after the mark, even if the file was renamed; no other file is touched.
 
-        The mark may be a stranger's, who would like another file to be cut: only one of this path, or beside it, is.
+        The mark may be forged to have another file cut: so only a file of this path, or beside it, is.
         """
         if mark is None:
             return
         if mark["path"] != self._path:
-            words = f"lines go to '{self._path}' now, and those since the last save may be in '{mark['path']}', too"
+            words = f"output goes to '{self._path}' now; lines since the last save may also be in '{mark['path']}'"
             self.notices.append(words)
             return
         self._drop()
         name = next((place for place in _places(mark) if _cut(place, mark)), None)
         if name is None:
-            self._tell_of_another(mark)
+            self._report_missing(mark)
         elif name != mark["path"]:
-            self.notices.append(f"'{mark['path']}' is now '{name}': lines after the last save were taken back there")
+            self.notices.append(f"'{mark['path']}' is now '{name}': lines since the last save were removed there")
 
     def close(self) -> None:
-        """Close the file, if it was opened; one that was made for nothing is removed."""
+        """Close the file; if it was created here and is empty, remove it."""
         if self._file is not None and self._is_made and not self.has_moved and not os.path.getsize(self._path):
             os.remove(os.path.realpath(self._path))
         self._drop()
 
     def _open(self) -> IO[bytes]:
-        """Open the file that is at the path now, or make it."""
+        """Open the file at the path, or create it."""
         found = self._found()
-        mode = "a+b" if found is None or stat.S_ISREG(found.st_mode) else "ab"  # a pipe opened both ways has no end
+        is_file = found is None or stat.S_ISREG(found.st_mode)
+        mode = "a+b" if is_file else "ab"  # a pipe opened for reading too would never end
         self._file = open(self._path, mode, buffering=0, opener=without_waiting)  # noqa: SIM115 - for the whole stream
         self._length, self._is_made = os.fstat(self._file.fileno()).st_size, found is None
         return self._file
 
     def _leave(self) -> None:
-        """Let go of a file that is not at the path any more, or is not what it was; a renamed one has all its lines."""
+        """Close a file that was moved or truncated; a renamed one has all its lines."""
         assert self._file is not None
         held = os.fstat(self._file.fileno())
         if not held.st_nlink:
-            self.notices.append(f"'{self._path}' was deleted, with the lines in it: a new file is begun")
+            self.notices.append(f"'{self._path}' was deleted, with the lines in it: a new file is started")
         elif held.st_size < self._length:
-            self.notices.append(f"'{self._path}' was truncated by somebody else: lines are added to what is left")
+            self.notices.append(f"'{self._path}' was truncated by another process: lines are added to what is left")
         _sync(self._file)
         self._drop()
 
@@ -192,14 +160,14 @@ class FileLines:
             self._file.close()
         self._file = None
 
-    def _tell_of_another(self, mark: dict[str, Any]) -> None:
-        """Say that the file of a mark is not there any more, if that makes a difference."""
+    def _report_missing(self, mark: dict[str, Any]) -> None:
+        """Report that the file of a mark is gone, if lines may be lost or duplicated."""
         found = self._found()
         if found is not None and found.st_size:
-            words = "is not the file of the last save, or was changed: it is kept, and lines are added to it. Those"
+            words = "is not the file of the last save, or was changed: it is kept, and lines are added to it. Lines"
             self.notices.append(f"'{self._path}' {words} since that save may be in it twice")
         elif mark["length"]:
-            words = "is gone, with the lines in it: a new file is begun with the first line after the last save"
+            words = "is gone, with the lines in it: a new file starts with the first line after the last save"
             self.notices.append(f"'{mark['path']}' {words}")
 
     def _found(self) -> os.stat_result | None:
@@ -209,18 +177,21 @@ class FileLines:
             return None
 
 
+Lines: TypeAlias = FileLines | PipeLines
+
+
 def _places(mark: dict[str, Any]) -> Iterator[str]:
-    """Where the file of a mark may be now: at its path, or beside it under another name."""
+    """Yield where the file of a mark may be: at its path, or beside it under another name."""
     yield mark["path"]
     folder, name = os.path.split(mark["path"])
-    if "device" in mark and "ends" in mark and os.path.isdir(folder):  # older marks do not say enough to tell files by
+    if "device" in mark and "ends" in mark and os.path.isdir(folder):  # older marks do not identify a file
         with os.scandir(folder) as entries:
             rotated = [entry for entry in entries if entry.name.startswith(name) and entry.inode() == mark["inode"]]
         yield from sorted(entry.path for entry in rotated)
 
 
 def _cut(path: str, mark: dict[str, Any]) -> bool:
-    """Cut a file to the length of a mark if it is the file of that mark; whether it is."""
+    """Cut a file to the length of a mark if it is the file of that mark; return whether it is."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False
@@ -234,41 +205,27 @@ def _cut(path: str, mark: dict[str, Any]) -> bool:
 
 
 def _is_marked(file: IO[bytes], mark: dict[str, Any]) -> bool:
-    """Whether an open file is that of a mark, with all that it had then. Marks of older releases say less."""
-    found, born = os.fstat(file.fileno()), birth_time(file.fileno())
+    """Return whether an open file is that of a mark, with all it had then. Marks of older releases say less."""
+    found, born = os.fstat(file.fileno()), read_birth_time(file.fileno())
     if found.st_ino != mark["inode"] or found.st_size < mark["length"]:
         return False
     is_same_disk = mark.get("device", found.st_dev) == found.st_dev
     if not mark["length"]:  # there is nothing in it to know it by
         return is_same_disk and born is not None and mark.get("born") == born
-    is_same_birth = born is None or mark.get("born") in (None, born)
-    return is_same_disk and is_same_birth and mark.get("ends") in (None, _ends(file, mark["length"]))
+    return is_same_disk and not is_reused(born, mark) and mark.get("ends") in (None, _ends(file, mark["length"]))
 
 
 def _ends(file: IO[bytes], length: int) -> str:
-    """What tells the contents of a file up to a length: its first and its last bytes."""
-    n = min(length, _MARKED)
+    """Return a digest of the first and the last bytes of a file up to a length."""
+    n = min(length, DIGESTED)
     parts = os.pread(file.fileno(), n, 0), os.pread(file.fileno(), n, length - n)
-    return blake2b(b"".join(parts), digest_size=8).hexdigest()
-
-
-def _is_regular(file: IO[bytes]) -> bool:
-    return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    return digest(b"".join(parts))
 
 
 def _sync(file: IO[bytes]) -> None:
-    """Have what was written on disk; a device or a pipe has nothing to sync."""
+    """Flush to disk what was written; a device or a pipe has nothing to sync."""
     try:
         os.fsync(file.fileno())
     except OSError as problem:
         if problem.errno != errno.EINVAL:
             raise
-
-
-def refuse_place(path: str) -> None:
-    """Raise if a file could not be made at a path: at once, and not when there is something to write."""
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(errno.ENOENT, "there is no such directory to write to", folder)
-    if os.path.isdir(path):
-        raise IsADirectoryError(errno.EISDIR, "it is a directory, not a file to write to", path)

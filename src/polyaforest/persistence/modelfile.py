@@ -1,8 +1,8 @@
-"""Model files: a header and named arrays in one file, which is read whole and unharmed or not at all.
+"""Model files: a header and named arrays in one file, verified as a whole when read.
 
 A file is a `.npz` without pickles, so `numpy.load` opens it too:
 
-    header.json.npy   uint8: the JSON object {"format": "polyaforest", "version": 2, "header": what the caller gave,
+    header.json.npy   uint8: the JSON object {"format": "polyaforest", "version": 3, "header": what the caller gave,
                       "arrays": {name: {"dtype": "<f8", "shape": [2, 3], "sha256": of the array's bytes}, ...}}
     <name>.npy        each array, little-endian and in C order, in the order the header lists them
     archive comment   "polyaforest sha256 " and the SHA-256 of every byte of the file before the comment
@@ -26,7 +26,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from io import BytesIO
@@ -41,13 +41,14 @@ Header: TypeAlias = dict[str, Any]
 Arrays: TypeAlias = dict[str, Array]
 Place: TypeAlias = str | os.PathLike[str] | IO[bytes]  # where a model is: at a path, or in an open file
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+_VERSIONS = (1, 2, 3)  # that can be read: they differ in what the header and the arrays say, not in the archive
 
 _FORMAT = "polyaforest"
 _HEADER = "header.json"
 _LARGEST_HEADER = 16 * 2**20  # bytes: room for a million column names, and never a danger to memory
 _ARRAY_NAME = re.compile(r"\w{1,64}(/\w{1,64}){0,3}", re.ASCII)  # no dot, hence neither the header's name nor a path up
-_DTYPES = frozenset(["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"])
+DTYPES = frozenset(["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"])
 _LARGEST_NPY_HEADER = 1024  # bytes: room for any shape, and too little to exhaust the parser that reads it
 _ZIP_START = b"PK\x03\x04"
 _SQLITE_START = b"SQLi"
@@ -59,8 +60,8 @@ _SEAL_SIZE = len(_SEAL) + 2 * hashlib.sha256().digest_size
 _LOCAL, _SIZES, _LISTED = struct.Struct("<4s3HLLLL2H"), struct.Struct("<HHQQ"), struct.Struct("<4s2B3HLLLL3H2HLL")
 _DATE = 33 << 16  # 1 January 1980, so that the same model makes the same bytes
 _MODE = 0o644 << 16  # as on Unix, whatever the platform
-_UNTOLD = 2**32 - 1  # for a number that stands elsewhere
-_LARGEST_TOLD = 2**31 - 1  # from which on it does
+_IN_EXTRA = 2**32 - 1  # stands for a number in the extra field
+_LARGEST_DIRECT = 2**31 - 1  # larger numbers go to the extra field
 
 
 class ModelFileError(ValueError):
@@ -94,7 +95,10 @@ def write_model(path: Place, header: Header, arrays: Mapping[str, Array]) -> Non
         If the file cannot be written.
     """
     stored = {name: _storable(name, array) for name, array in arrays.items()}
-    text = _header_text(header, stored)
+    if not isinstance(header, dict):
+        raise TypeError(f"the header must be a dict; got {header!r}")
+    described = {name: _describe(array) for name, array in stored.items()}
+    text = header_json({"format": _FORMAT, "version": FORMAT_VERSION, "header": header, "arrays": described})
     if isinstance(path, str | os.PathLike):
         with replacing(os.path.realpath(os.fsdecode(path))) as file:
             _write_archive(file, text, stored)
@@ -136,7 +140,7 @@ def read_model(path: Place) -> tuple[Header, Arrays]:
 
 
 def name_of(path: Place) -> str:
-    """What to call the file in words."""
+    """Return the name of the file for messages."""
     if isinstance(path, str | os.PathLike):
         return repr(os.fsdecode(path))
     return repr(getattr(path, "name", None) or "the file given")
@@ -166,68 +170,72 @@ def _write_entry(file: IO[bytes], label: bytes, array: Array) -> tuple[int, int]
     """Write an array as an entry of an archive; its checksum and size."""
     start = _npy_start(array.dtype.str, array.shape)
     crc, size = zlib.crc32(array.data, zlib.crc32(start)), len(start) + array.nbytes
-    local = _LOCAL.pack(b"PK\3\4", 45, 0, 0, _DATE, crc, _UNTOLD, _UNTOLD, len(label), _SIZES.size)
+    local = _LOCAL.pack(b"PK\3\4", 45, 0, 0, _DATE, crc, _IN_EXTRA, _IN_EXTRA, len(label), _SIZES.size)
     file.write(local + label + _SIZES.pack(1, 16, size, size) + start)
     file.write(array.data)
     return crc, size
 
 
 def _in_directory(label: bytes, crc: int, size: int, offset: int) -> bytes:
-    """An entry of the archive's directory; numbers beyond 2 GB stand in a field of their own."""
-    large = [size] * 2 * (size > _LARGEST_TOLD) + [offset] * (offset > _LARGEST_TOLD)
+    """Return an entry of the archive's directory; numbers beyond 2 GB need an extra field."""
+    large = [size] * 2 * (size > _LARGEST_DIRECT) + [offset] * (offset > _LARGEST_DIRECT)
     extra = struct.pack(f"<HH{len(large)}Q", 1, 8 * len(large), *large) if large else b""
-    told, place = _UNTOLD if size > _LARGEST_TOLD else size, _UNTOLD if offset > _LARGEST_TOLD else offset
+    size, offset = (_IN_EXTRA if number > _LARGEST_DIRECT else number for number in (size, offset))
+    lengths = len(label), len(extra)
     return (
-        _LISTED.pack(b"PK\1\2", 45, 3, 45, 0, 0, _DATE, crc, told, told, len(label), len(extra), 0, 0, 0, _MODE, place)
+        _LISTED.pack(b"PK\1\2", 45, 3, 45, 0, 0, _DATE, crc, size, size, *lengths, 0, 0, 0, _MODE, offset)
         + label
         + extra
     )
 
 
 def _end_of_archive(n_entries: int, n_bytes: int, offset: int) -> bytes:
-    """What follows the directory, up to the comment."""
+    """Return the bytes between the directory and the comment."""
     end = b""
-    if offset > _LARGEST_TOLD:
+    if offset > _LARGEST_DIRECT:
         end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, n_entries, n_entries, n_bytes, offset)
         end += struct.pack("<4sLQL", b"PK\6\7", 0, offset + n_bytes, 1)
-    told = min(offset, _UNTOLD)
-    return end + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, n_entries, n_entries, n_bytes, told, _SEAL_SIZE)
+    shown = min(offset, _IN_EXTRA)
+    return end + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, n_entries, n_entries, n_bytes, shown, _SEAL_SIZE)
 
 
 @lru_cache(1024)
 def _npy_start(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """What stands before the values of an array."""
+    """Return the bytes before the values of an array."""
     start = BytesIO()
     npy.write_array_header_1_0(start, {"descr": dtype, "fortran_order": False, "shape": shape})
     return start.getvalue()
 
 
 def _storable(name: str, array: Array) -> Array:
-    """`array` as it lies in the file: C-contiguous, little-endian."""
+    """Return `array` as stored in the file: C-contiguous, little-endian."""
     if not _ARRAY_NAME.fullmatch(name):
         raise ValueError(
             f"array name {name!r} must be made of ASCII letters, digits and underscores, up to 64 in each of up to 4 "
             "parts with slashes between"
         )
-    if array.dtype.newbyteorder("<").str not in _DTYPES:
+    return little_endian(name, array)
+
+
+def little_endian(name: str, array: Array) -> Array:
+    """Return an array as it is stored, C-contiguous; raise unless it holds booleans, integers or floats."""
+    kind = array.dtype.newbyteorder("<")
+    if kind.str not in DTYPES:
         raise ValueError(f"array {name!r} is of dtype {array.dtype}: only booleans, integers and floats can be stored")
-    return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    return np.asarray(array, kind, order="C")
 
 
 def _describe(array: Array) -> dict[str, Any]:
-    """What the header says of an array."""
+    """Return the header's description of an array."""
     return {"dtype": array.dtype.str, "shape": list(array.shape), "sha256": hashlib.sha256(array.data).hexdigest()}
 
 
-def _header_text(header: Header, arrays: Arrays) -> bytes:
-    """The file's header as JSON."""
-    if not isinstance(header, dict):
-        raise TypeError(f"the header must be a dict; got {header!r}")
-    described = {name: _describe(array) for name, array in arrays.items()}
-    text = _to_json({"format": _FORMAT, "version": FORMAT_VERSION, "header": header, "arrays": described})
-    if json.loads(text)["header"] != header:
+def header_json(contents: Header) -> bytes:
+    """Return contents with a caller's header as JSON; raise if JSON would change the header, or it is too large."""
+    text = _to_json(contents)
+    if json.loads(text)["header"] != contents["header"]:
         raise ValueError(
-            "the header would come back from JSON as something else: use dicts with string keys, lists, strings, "
+            "the header does not survive JSON: use dicts with string keys, lists, strings, "
             "finite numbers, booleans and None only"
         )
     if len(text) > _LARGEST_HEADER:
@@ -236,12 +244,12 @@ def _header_text(header: Header, arrays: Arrays) -> bytes:
 
 
 def _to_json(value: Any) -> bytes:
-    """The one way to write `value`, so that reading can tell whether a text was written like this."""
+    """Return the canonical JSON of `value`, so that readers can verify it."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 def _seal(file: IO[bytes]) -> bytes:
-    """The comment that belongs at the end of `file`, whose bytes are read up to the place of that comment."""
+    """Return the comment for the end of `file`, computed from the bytes before it."""
     left = file.seek(0, os.SEEK_END) - _SEAL_SIZE
     file.seek(0)
     sha256 = hashlib.sha256()
@@ -253,7 +261,7 @@ def _seal(file: IO[bytes]) -> bytes:
 
 @contextmanager
 def replacing(target: str) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `target` at the end; on any error it is removed, and `target` stays."""
+    """Yield a new file that replaces `target` on success; on any error it is removed, and `target` stays."""
     mode = _mode_of(target)
     folder, name = os.path.split(target)
     # Not by tempfile, whose files are their owner's alone whatever the umask; a long name leaves room for the rest.
@@ -280,7 +288,7 @@ def replacing(target: str) -> Iterator[IO[bytes]]:
 
 
 def _mode_of(target: str) -> int | None:
-    """The permissions of the file at `target`, None if there is none; raise if it is not to be replaced."""
+    """Return the permissions of `target`, None if it does not exist; raise if it must not be replaced."""
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
@@ -295,7 +303,7 @@ def _mode_of(target: str) -> int | None:
 
 
 def refuse_irregular(path: str | os.PathLike[str]) -> None:
-    """Raise if `path` is there, but not a file: opening a pipe would wait for whoever is at its other end."""
+    """Raise if `path` is there, but not a file: opening a pipe would wait for its other end."""
     with suppress(FileNotFoundError):
         try:
             _refuse_irregular(os.stat(path).st_mode)
@@ -303,14 +311,23 @@ def refuse_irregular(path: str | os.PathLike[str]) -> None:
             raise ModelFileError(f"{name_of(path)} cannot be used here: {problem}") from None
 
 
+def refuse_location(path: str) -> None:
+    """Raise if no file can be created at `path`: at once, rather than when there is something to write."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory to write to", folder)
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, "it is a directory, not a file to write to", path)
+
+
 def without_waiting(path: str, flags: int) -> int:
-    """An opener for `open`, which refuses a pipe that nobody reads instead of waiting for its reader."""
+    """Open a path (for `open`), refusing a pipe without a reader instead of waiting for one."""
     at_once = getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(path, flags | at_once, 0o666)
     except OSError as problem:
         if problem.errno == errno.ENXIO:
-            problem.strerror = "nobody reads from this pipe: start its reader first"
+            problem.strerror = "the pipe has no reader: start its reader first"
         raise
     if at_once:
         os.set_blocking(descriptor, True)  # a reader that is slow is waited for
@@ -344,53 +361,50 @@ def _read_file(file: IO[bytes]) -> tuple[Header, Arrays]:
 
 
 def _check_seal(file: IO[bytes]) -> None:
-    """Raise unless `file` is what `write_model` made, byte for byte; foreign files are told without reading them."""
+    """Raise unless `file` is what `write_model` wrote, byte for byte; foreign files are refused unread."""
     start = file.read(len(_ZIP_START))
     if not start:
         raise ValueError("it is empty")
     if start == _SQLITE_START:
-        raise ValueError("it may hold models by key, as `polyaforest watch` keeps them: read them by polyaforest.live")
+        raise ValueError("it may be a model store of `polyaforest watch`: read it with polyaforest.live")
     if start != _ZIP_START:
         raise ValueError("it is not a polyaforest model")
     file.seek(max(0, file.seek(0, os.SEEK_END) - _SEAL_SIZE))
     if file.read(len(_SEAL)) != _SEAL:
-        raise ValueError("it does not end as a model does: it is cut short, has bytes appended or is something else")
+        raise ValueError("it does not end as a model does: it is truncated, has bytes appended, or is not a model")
     expected = _seal(file)
     if file.read() != expected:
         raise ValueError("it is damaged: its bytes do not match their SHA-256")
 
 
 def _read_archive(archive: zipfile.ZipFile, size: int) -> tuple[Header, Arrays]:
-    """The header and arrays of a sealed archive of `size` bytes, whichever version it is of."""
+    """Return the header and arrays of a sealed archive of `size` bytes, of any version."""
     entries = archive.infolist()
     if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size for entry in entries):
-        raise ValueError("an entry is compressed, which models never are")
+        raise ValueError("an entry is compressed")
     if sum(entry.file_size for entry in entries) > size:
         raise ValueError("its entries claim more bytes than the file has")
     if not entries or entries[0].filename != f"{_HEADER}.npy":
-        raise ValueError("it has no header of a model")
+        raise ValueError("it has no model header")
     text = _read_array(archive, _HEADER).tobytes()
     if len(text) > _LARGEST_HEADER:
-        raise ValueError(f"its header takes {len(text):,} bytes, more than any model's")
+        raise ValueError(f"its header takes {len(text):,} bytes, more than the limit for models")
     header = json.loads(text)
     if _to_json(header) != text:
-        raise ValueError("its header is not JSON as models have it")
+        raise ValueError("its header is not canonical JSON")
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         raise ValueError("it is not a polyaforest model")
-    return _reader_of(header.get("version"))(archive, header)
-
-
-def _reader_of(version: Any) -> Callable[[zipfile.ZipFile, Header], tuple[Header, Arrays]]:
+    version = header.get("version")
     if type(version) is not int:
-        raise ValueError(f"it has {version!r} for a format version")
+        raise ValueError(f"its format version must be an integer; got {version!r}")
     if version > FORMAT_VERSION:
         raise ValueError(
             f"it is of format version {version}, and this release reads up to version {FORMAT_VERSION}: upgrade "
             "polyaforest"
         )
-    if version not in _READERS:
-        raise ValueError(f"it is of format version {version}, and this release reads {sorted(_READERS)}")
-    return _READERS[version]
+    if version not in _VERSIONS:
+        raise ValueError(f"it is of format version {version}, and this release reads {list(_VERSIONS)}")
+    return _read_entries(archive, header)
 
 
 def _read_entries(archive: zipfile.ZipFile, header: Header) -> tuple[Header, Arrays]:
@@ -410,20 +424,16 @@ def _read_entries(archive: zipfile.ZipFile, header: Header) -> tuple[Header, Arr
     return given, arrays
 
 
-# How to read each version there has been, as a model of today.
-_READERS = {1: _read_entries, 2: _read_entries}
-
-
 def _read_array(archive: zipfile.ZipFile, name: str) -> Array:
-    """The array in an entry, as it lies in the file."""
+    """Return the array of an entry, as stored in the file."""
     entry = archive.getinfo(f"{name}.npy")
     with archive.open(entry) as stream:
         if npy.read_magic(stream) != (1, 0):
-            raise ValueError(f"array {name!r} is of another version of NumPy's format than models use")
+            raise ValueError(f"array {name!r} must use version 1.0 of NumPy's format")
         shape, is_fortran, dtype = npy.read_array_header_1_0(stream, max_header_size=_LARGEST_NPY_HEADER)
-        if is_fortran or dtype.str not in _DTYPES:
-            raise ValueError(f"array {name!r} is of dtype {dtype} and order {'FC'[not is_fortran]}, as no model's is")
+        if is_fortran or dtype.str not in DTYPES:
+            raise ValueError(f"array {name!r} has unsupported dtype {dtype} or order {'CF'[is_fortran]}")
         if math.prod(shape) * dtype.itemsize != entry.file_size - stream.tell():  # before there is room made for it
-            raise ValueError(f"array {name!r} does not have as many bytes as its shape {shape} takes")
+            raise ValueError(f"array {name!r} has the wrong number of bytes for its shape {shape}")
         array: Array = np.frombuffer(stream.read(), dtype).reshape(shape).copy()  # to be written to
         return array

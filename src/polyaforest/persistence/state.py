@@ -1,10 +1,10 @@
-"""How forests and their parameters are put into model files and taken out again."""
+"""Conversion of forests and their parameters to and from the contents of model files."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from numbers import Integral, Real
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from polyaforest.core.arrays import Array, Forest, Points
+from polyaforest.core.score import EpsilonPhi
 from polyaforest.persistence.modelfile import Arrays, ModelFileError, Place, name_of
 from polyaforest.retention import Reservoir, Window
 
@@ -25,7 +26,7 @@ MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError
 
 @contextmanager
 def refusing(path: Place) -> Iterator[None]:
-    """Say of what is wrong with the contents of a file that it is the file."""
+    """Report invalid contents of a file as a `ModelFileError`."""
     try:
         yield
     except MALFORMED as problem:
@@ -34,7 +35,7 @@ def refusing(path: Place) -> Iterator[None]:
 
 @contextmanager
 def refusing_pickle(detector: object) -> Iterator[None]:
-    """Say of what is wrong with an unpickled detector that it is the pickle."""
+    """Report invalid contents of an unpickled detector."""
     try:
         yield
     except MALFORMED as problem:
@@ -45,12 +46,12 @@ def refusing_pickle(detector: object) -> Iterator[None]:
 
 
 def packed(name: str, parts: Forest | Points) -> Arrays:
-    """The arrays of a tuple, each under a name of its own."""
+    """Return the arrays of a tuple, each under its own name."""
     return {f"{name}/{field}": part for field, part in parts._asdict().items()}
 
 
 def unpacked(name: str, arrays: Arrays, kind: type[Tuple]) -> Tuple:
-    """The tuple whose arrays were `packed`."""
+    """Return the tuple whose arrays were `packed`."""
     known = {f"{name}/{field}": field for field in kind._fields}
     unknown = [field for field in arrays if field.startswith(f"{name}/") and field not in known]
     if unknown:
@@ -59,9 +60,9 @@ def unpacked(name: str, arrays: Arrays, kind: type[Tuple]) -> Tuple:
 
 
 def encode(value: Any) -> Any:
-    """A parameter as JSON can hold it.
+    """Return a parameter as JSON can hold it.
 
-    A generator cannot be held. None stands for it, as only a new fit would use it.
+    None replaces a generator, which only a new fit would use.
     """
     if value is None or isinstance(value, str | bool | np.random.RandomState):
         return None if isinstance(value, np.random.RandomState) else value
@@ -71,11 +72,13 @@ def encode(value: Any) -> Any:
         return float(value) if math.isfinite(value) else {"float": str(float(value))}
     if isinstance(value, timedelta | Window | Reservoir):
         return _encode_policy(value)
+    if isinstance(value, EpsilonPhi):
+        return {"epsilon_phi": [value.epsilon, value.phi]}
     return {"array": np.asarray(value, np.float64).tolist()}
 
 
 def _encode_policy(value: timedelta | Window | Reservoir) -> dict[str, Any]:
-    """What a stream holds on to, as JSON can hold it."""
+    """Return a retention policy as JSON can hold it."""
     if isinstance(value, timedelta):
         return {"timedelta": value.total_seconds()}
     if isinstance(value, Window):
@@ -84,32 +87,38 @@ def _encode_policy(value: timedelta | Window | Reservoir) -> dict[str, Any]:
 
 
 def decode(value: Any) -> Any:
-    """The parameter that was encoded."""
+    """Return the parameter that was encoded."""
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
-    if kind == "float":
-        return float(content)
-    if kind == "timedelta":
-        return timedelta(seconds=content)
-    if kind == "window":
-        return Window(*content)
-    if kind == "reservoir":
-        n, half_life, by_time = content
-        return Reservoir(n, timedelta(seconds=half_life) if by_time else half_life)
-    if kind == "array":
-        return np.array(content, np.float64)
-    raise ValueError(f"it has a parameter of an unknown kind, {kind!r}")
+    if kind not in _DECODERS:
+        raise ValueError(f"unknown kind of parameter: {kind!r}")
+    return _DECODERS[kind](content)
+
+
+def _decode_reservoir(content: list[Any]) -> Reservoir:
+    n, half_life, by_time = content
+    return Reservoir(n, timedelta(seconds=half_life) if by_time else half_life)
+
+
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    "float": float,
+    "timedelta": lambda seconds: timedelta(seconds=seconds),
+    "window": lambda content: Window(*content),
+    "reservoir": _decode_reservoir,
+    "epsilon_phi": lambda content: EpsilonPhi(*content),
+    "array": lambda content: np.array(content, np.float64),
+}
 
 
 def pack_keys(keys: Sequence[int | str]) -> Array:
-    """Keys as bytes: there may be too many for a header."""
+    """Return keys as bytes: there may be too many for a header."""
     return np.frombuffer(json.dumps(keys).encode(), np.uint8)
 
 
 def unpack_keys(stored: Array) -> list[int | str]:
-    """The keys that were packed."""
+    """Return the keys that were packed."""
     keys = json.loads(stored.tobytes().decode())
     if not isinstance(keys, list) or any(type(key) not in (int, str) for key in keys):
-        raise ValueError("its keys are not a list of numbers and texts")
+        raise ValueError("keys must be a list of integers and strings")
     return keys

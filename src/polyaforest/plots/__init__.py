@@ -1,14 +1,14 @@
-"""Pictures: partitions and densities, score traces, blame, trees, credible intervals, ROC and precision-recall.
+"""Plots: partitions and densities, score traces, attributions, trees, credible intervals, ROC and precision-recall.
 
-Every function draws on the `ax` it is given, or on a new figure of its own, and returns a named tuple: the Axes first
-(``ax``), then the artists, by name, to be changed further. None shows, saves or closes a figure, or changes a setting
-of matplotlib. Colours are those of Okabe and Ito, and viridis, which the colour-blind can tell apart.
+Every function draws on `ax`, or on a new figure, and returns a named tuple of the Axes (``ax``) and the artists, which
+can be modified further. None shows, saves or closes a figure, or changes a setting of matplotlib. Colours are safe for
+the colour-blind: the palette of Okabe and Ito, and viridis.
 
-matplotlib is needed for drawing only, not for importing this package: ``pip install "polyaforest[plots]"``.
+matplotlib is imported on first use, not with this package: ``pip install "polyaforest[plots]"``.
 """
 
+from polyaforest.plots._attribution import Bars, BlameMap, blame_bars, blame_map
 from polyaforest.plots._bands import Bands, credible_bands
-from polyaforest.plots._blame import Bars, BlameMap, blame_bars, blame_map
 from polyaforest.plots._curves import Curves, precision_recall, roc
 from polyaforest.plots._plane import Density, Partition, density, partition
 from polyaforest.plots._trace import Trace, trace

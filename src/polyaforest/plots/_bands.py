@@ -1,4 +1,4 @@
-"""How sure a forest is of the mass around rows: posterior means with their credible intervals."""
+"""Posterior means of masses with their credible intervals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.estimators._base import PolyaForest
+from polyaforest.estimators._explaining import PolyaForest
 from polyaforest.plots._canvas import BLUE, SKY, canvas, check_forest, matplotlib, read_times, read_vector, write_dates
 
 if TYPE_CHECKING:
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.lines import Line2D
 
-_MOST_BARS = 60  # rows with a bar each; more make a band
-_DEPTH, _OUT_OF_SIGHT = 1e-3, 1e-6  # how far the picture reaches below the lowest mass, and what lies well below it
+_MOST_BARS = 60  # rows drawn as bars; more are drawn as a band
+_DEPTH, _OUT_OF_SIGHT = 1e-3, 1e-6  # lower limit of the axis and of the values drawn, relative to the lowest mass
 
 
 class Bands(NamedTuple):
-    """What `credible_bands` drew."""
+    """Artists of `credible_bands`."""
 
     ax: Axes
     masses: Line2D
-    intervals: LineCollection | PolyCollection  # a bar for each row, or a band
+    intervals: LineCollection | PolyCollection  # one bar per row, or a band
 
 
 def credible_bands(
@@ -39,38 +39,38 @@ def credible_bands(
     sort: bool = False,
     ax: Axes | None = None,
 ) -> Bands:
-    """The mass of each row and its credible interval, on a logarithmic axis.
+    """Draw the mass of each row with its credible interval, on a logarithmic axis.
 
-    Intervals may end at masses near 0. They are cut off a thousandth below the lowest mass.
+    Intervals may reach down to 0; the axis ends at a thousandth of the lowest mass.
 
     Parameters
     ----------
     forest : BatchMPF or StreamingMPF, optional
     X : array-like of shape (n_rows, n_features), optional
-        The rows. What is not given as `masses` and `intervals` is asked of the forest.
+        Rows. `masses` and `intervals` are computed by the forest unless given.
     level : float in (0, 1), default=0.9
-        Probability that an interval holds.
+        Probability of the intervals.
     lifetime : float, optional
         As in ``forest.mass`` and ``forest.credible_interval``.
     masses : array-like of shape (n_rows,), optional
-        As ``forest.mass(X, lifetime)`` gives them.
+        As returned by ``forest.mass(X, lifetime)``.
     intervals : array-like of shape (n_rows, 2), optional
-        As ``forest.credible_interval(X, level, lifetime)`` gives them.
+        As returned by ``forest.credible_interval(X, level, lifetime)``.
     times : array-like of shape (n_rows,), optional
-        Numbers or dates; else rows are numbered.
+        Numbers or dates; row numbers by default.
     sort : bool, default=False
-        Show rows by mass, not in the order given.
+        Order rows by mass.
     ax : Axes, optional
-        Where to draw; a new figure if None.
+        Axes to draw on; a new figure if None.
 
     Returns
     -------
     drawn : Bands
-        ``ax``, ``masses`` and ``intervals``: bars of up to 60 rows, a band of more.
+        ``ax``, ``masses`` and ``intervals``: bars for up to 60 rows, else a band.
     """
     middle, ends = _read(forest, X, level, lifetime, masses, intervals)
     if sort and times is not None:
-        raise ValueError("rows are shown either by mass or by time: leave out sort or times")
+        raise ValueError("rows are ordered either by mass or by time: omit sort or times")
     x = read_times(times, len(middle), "rows")
     if sort:
         order = np.argsort(middle, kind="stable")
@@ -99,20 +99,20 @@ def credible_bands(
 def _read(
     forest: PolyaForest | None, X: Any, level: float, lifetime: float | None, masses: Any, intervals: Any
 ) -> tuple[Array, Array]:
-    """Masses, (n,), and intervals, (n, 2), as given or as the forest has them."""
+    """Return masses, (n,), and intervals, (n, 2), as given or as computed by the forest."""
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, such as 0.9; got {level}")
     if masses is None or intervals is None:
         if forest is None or X is None:
-            raise ValueError("give a forest and rows X, or both masses and intervals")
+            raise ValueError("pass a forest and rows X, or both masses and intervals")
         check_forest(forest)
         masses = forest.mass(X, lifetime) if masses is None else masses
         intervals = forest.credible_interval(X, level, lifetime) if intervals is None else intervals
     middle = read_vector("masses", masses)
     ends = np.asarray(intervals, dtype=np.float64)
     if ends.shape != (len(middle), 2):
-        raise ValueError(f"intervals must be two ends for each of the {len(middle)} rows; got shape {ends.shape}")
+        raise ValueError(f"intervals must have shape ({len(middle)}, 2); got {ends.shape}")
     bad = np.flatnonzero(~((ends[:, 0] <= ends[:, 1]) & (ends[:, 0] >= 0)))
     if bad.size:
-        raise ValueError(f"the interval of row {bad[0]} is {ends[bad[0]].tolist()}: its ends are no masses in order")
+        raise ValueError(f"interval of row {bad[0]} must be two masses in ascending order; got {ends[bad[0]].tolist()}")
     return middle, ends

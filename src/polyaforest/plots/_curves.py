@@ -1,4 +1,4 @@
-"""How well scores tell anomalies from normal rows: ROC and precision-recall curves."""
+"""ROC and precision-recall curves."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 _COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
-_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))  # told apart where colours come round again
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)))  # for more curves than colours
 
 
 class Curves(NamedTuple):
-    """What `roc` or `precision_recall` drew."""
+    """Artists of `roc` and `precision_recall`."""
 
     ax: Axes
-    lines: list[Line2D]  # in the order of the scores given
+    lines: list[Line2D]  # in the order of `scores`
     areas: dict[str, float]  # under each curve: AUC or average precision
     chance: Line2D
     legend: Legend
 
 
 class Curve(NamedTuple):
-    """One method."""
+    """The curve of one method."""
 
     name: str
     x: Array
@@ -53,40 +53,38 @@ class Curve(NamedTuple):
 
 
 def roc(y: Any, scores: Any, *, higher: str = "normal", ax: Axes | None = None) -> Curves:
-    """ROC curves: of the anomalies, the share found; of the normal rows, the share flagged with them.
+    """Draw ROC curves: the share of anomalies found against the share of normal rows flagged.
 
     Parameters
     ----------
     y : array-like of shape (n_rows,)
-        The truth: True or 1 for anomalies and False or 0 for normal rows; or -1 and 1, as `predict` has them.
+        True labels: True or 1 for anomalies and False or 0 for normal rows; or -1 and 1, as returned by `predict`.
     scores : array-like of shape (n_rows,), or a mapping of names to such
-        As `score_samples` gives them; a mapping draws a curve for each.
+        As returned by `score_samples`; a mapping draws one curve per name.
     higher : {"normal", "anomalous"}, default="normal"
-        What rows with higher scores are: normal here and in scikit-learn, anomalous in PyOD and river.
+        Which rows have higher scores: normal ones here and in scikit-learn, anomalous ones in PyOD and river.
     ax : Axes, optional
-        Where to draw; a new figure if None.
+        Axes to draw on; a new figure if None.
 
     Returns
     -------
     drawn : Curves
-        ``ax``, ``lines``, ``areas`` (of every name the AUC), ``chance``, ``legend``.
+        ``ax``, ``lines``, ``areas`` (AUC by name), ``chance``, ``legend``.
     """
     truth = _read_truth(y)
 
-    def curve(name: str, strangeness: Array) -> Curve:
-        flagged, found, _ = roc_curve(truth, strangeness)
-        return Curve(name, flagged, found, float(roc_auc_score(truth, strangeness)))
+    def curve(name: str, anomaly_scores: Array) -> Curve:
+        flagged, found, _ = roc_curve(truth, anomaly_scores)
+        return Curve(name, flagged, found, float(roc_auc_score(truth, anomaly_scores)))
 
     curves = _read_scores(scores, len(truth), read_direction(higher), curve)
-    ax = canvas(ax, 5.4, 5.0)
-    chance = ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":", zorder=1)[0]
-    lines = _draw(ax, curves)
-    ax.set(xlabel="share of the normal rows flagged", ylabel="share of the anomalies found")
-    return Curves(ax, lines, {curve.name: curve.area for curve in curves}, chance, _name(ax, curves, lines, "AUC"))
+    drawn = _draw(canvas(ax, 5.4, 5.0), curves, [0, 1], "AUC")
+    drawn.ax.set(xlabel="share of the normal rows flagged", ylabel="share of the anomalies found")
+    return drawn
 
 
 def precision_recall(y: Any, scores: Any, *, higher: str = "normal", ax: Axes | None = None) -> Curves:
-    """Precision-recall curves: of the anomalies, the share found; of what is flagged, the share that are anomalies.
+    """Draw precision-recall curves: the share of flagged rows that are anomalies against the share of anomalies found.
 
     Parameters
     ----------
@@ -96,42 +94,41 @@ def precision_recall(y: Any, scores: Any, *, higher: str = "normal", ax: Axes | 
     Returns
     -------
     drawn : Curves
-        ``ax``, ``lines``, ``areas`` (of every name the average precision), ``chance``, ``legend``.
+        ``ax``, ``lines``, ``areas`` (average precision by name), ``chance``, ``legend``.
     """
     truth = _read_truth(y)
 
-    def curve(name: str, strangeness: Array) -> Curve:
-        precision, recall, _ = precision_recall_curve(truth, strangeness)
-        found = recall > 0  # before the first anomaly is found there is no precision to speak of
+    def curve(name: str, anomaly_scores: Array) -> Curve:
+        precision, recall, _ = precision_recall_curve(truth, anomaly_scores)
+        found = recall > 0  # precision is undefined before the first anomaly is found
         precision, recall = np.append(precision[found], precision[found][-1]), np.append(recall[found], 0.0)
-        return Curve(name, recall, precision, float(average_precision_score(truth, strangeness)))
+        return Curve(name, recall, precision, float(average_precision_score(truth, anomaly_scores)))
 
     curves = _read_scores(scores, len(truth), read_direction(higher), curve)
-    ax = canvas(ax, 5.4, 5.0)
-    chance = ax.plot([0, 1], [truth.mean()] * 2, color=GREY, linewidth=0.8, linestyle=":", zorder=1)[0]
-    lines = _draw(ax, curves, drawstyle="steps-post")
-    ax.set(xlabel="share of the anomalies found (recall)", ylabel="share of anomalies in what is flagged (precision)")
-    return Curves(ax, lines, {curve.name: curve.area for curve in curves}, chance, _name(ax, curves, lines, "AP"))
+    drawn = _draw(canvas(ax, 5.4, 5.0), curves, [truth.mean()] * 2, "AP", drawstyle="steps-post")
+    drawn.ax.set(xlabel="share of the anomalies found (recall)")
+    drawn.ax.set(ylabel="share of anomalies in what is flagged (precision)")
+    return drawn
 
 
 def _read_truth(y: Any) -> Array:
-    """Which rows are anomalies, bool (n,)."""
+    """Return which rows are anomalies, bool (n,)."""
     labels = read_vector("y", y)
     kinds = set(np.unique(labels).tolist())
     if kinds in ({0.0, 1.0}, {-1.0, 1.0}):
         is_anomaly: Array = labels == (1.0 if 0.0 in kinds else -1.0)
         return is_anomaly
     if len(kinds) == 1 and kinds <= {-1.0, 0.0, 1.0}:
-        raise ValueError("y holds rows of one kind only: a curve needs anomalies and normal rows")
+        raise ValueError("y has only one class: a curve needs anomalies and normal rows")
     shown = ", ".join(f"{kind:g}" for kind in sorted(kinds)[:5])
-    raise ValueError(f"y must be 1 for anomalies and 0 for normal rows, or -1 for anomalies and 1; it holds {shown}")
+    raise ValueError(f"y must be 1 for anomalies and 0 for normal rows, or -1 for anomalies and 1; got {shown}")
 
 
 def _read_scores(scores: Any, n: int, sign: int, curve: Callable[[str, Array], Curve]) -> list[Curve]:
-    """The curve of each method. Only the order of scores counts: as ranks, those of mass 0 are finite too."""
+    """Return the curve of each method, computed from ranks, which are finite even for infinite scores."""
     named = scores if isinstance(scores, Mapping) else {"": scores}
     if not named:
-        raise ValueError("there are no scores to draw")
+        raise ValueError("scores is empty: nothing to draw")
     curves = []
     for name, values in named.items():
         heights = read_vector(f"scores of {name!r}" if name else "scores", values, n)
@@ -139,22 +136,19 @@ def _read_scores(scores: Any, n: int, sign: int, curve: Callable[[str, Array], C
     return curves
 
 
-def _draw(ax: Axes, curves: list[Curve], **style: Any) -> list[Line2D]:
-    """The curves, no two of them in the same colour and dashes."""
-    return [
+def _draw(ax: Axes, curves: list[Curve], by_chance: list[float], measure: str, **style: Any) -> Curves:
+    """Draw the curves, each in its own combination of colour and dashes, and a legend, the best curve first."""
+    chance = ax.plot([0, 1], by_chance, color=GREY, linewidth=0.8, linestyle=":", zorder=1)[0]
+    lines = [
         ax.plot(curve.x, curve.y, color=_COLOURS[k % 6], linestyle=_DASHES[k // 6 % 3], linewidth=1.8, **style)[0]
         for k, curve in enumerate(curves)
     ]
-
-
-def _name(ax: Axes, curves: list[Curve], lines: list[Line2D], measure: str) -> Legend:
-    """A legend, the best first, and the frame of the unit square."""
     ranked = sorted(zip(curves, lines, strict=True), key=lambda pair: -pair[0].area)
     labels = [f"{drawable(curve.name)}  {measure} {curve.area:.3f}".strip() for curve, _ in ranked]
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     place = "lower right" if measure == "AUC" else "best"
     legend = ax.legend([line for _, line in ranked], ["?"] * len(labels), frameon=False, loc=place)
-    for text, words in zip(legend.get_texts(), labels, strict=True):  # a legend leaves out words that begin with "_"
+    for text, words in zip(legend.get_texts(), labels, strict=True):  # a legend drops labels that begin with "_"
         text.set_text(words)
     plain(*legend.get_texts())
-    return legend
+    return Curves(ax, lines, {curve.name: curve.area for curve in curves}, chance, legend)

@@ -1,4 +1,4 @@
-"""One tree, read for drawing: which part of space each node stands for, and what the posterior says of it."""
+"""Nodes of one tree for drawing: their regions and posterior masses."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.estimators._base import PolyaForest
+from polyaforest.estimators._explaining import PolyaForest
 
 
 class Node(NamedTuple):
     """A node of a tree; parents are listed before their children."""
 
     number: int
-    parent: int  # its place in the list, NONE for the root
+    parent: int  # index in the list, NONE for the root
     is_left: bool
     depth: int
-    feature: int  # that is cut, NONE at a leaf
+    feature: int  # that is cut; NONE for a leaf
     cut: float
     time: float
     n_rows: int
-    side: Array  # (2, D): its side of the parent's cut, the known world for the root
-    part: Array  # (2, D): the side restricted to the box of its points, in the dimensions in which that has a length
-    log_masses: tuple[float, float]  # of the part, and of what the restriction left out
-    log_densities: tuple[float, float]  # of the same
+    side: Array  # (2, D): its side of the parent's cut, the domain for the root
+    part: Array  # (2, D): `side` restricted to the box of its points, in dimensions of positive length
+    log_masses: tuple[float, float]  # of `part`, and of the rest of `side`
+    log_densities: tuple[float, float]  # likewise
 
 
 def nodes_of(forest: PolyaForest, tree: int, max_depth: float = np.inf) -> list[Node]:
-    """The nodes of one tree down to some depth, each before its left and then its right branch."""
-    with forest._reading():
+    """Return the nodes of one tree to some depth in pre-order, left branch first."""
+    with forest.reading():
         known, root = forest.posterior_, int(forest.forest_.root[tree])
         nodes: list[Node] = []
         waiting = [(root, NONE, False, 0, known.world[:, tree].copy())]
@@ -43,15 +43,17 @@ def nodes_of(forest: PolyaForest, tree: int, max_depth: float = np.inf) -> list[
             children = forest.forest_.right[tree, node.number], forest.forest_.left[tree, node.number]
             for is_left, child in enumerate(children):
                 half = node.part.copy()
-                half[is_left, node.feature] = node.cut  # the upper bound of the left one, the lower of the right one
+                half[is_left, node.feature] = node.cut  # upper bound of the left child, lower of the right
                 waiting.append((int(child), len(nodes) - 1, bool(is_left), node.depth + 1, half))
     return nodes
 
 
 def _read_node(forest: PolyaForest, tree: int, j: int, parent: int, is_left: bool, depth: int, side: Array) -> Node:
-    """Node `j` of a tree."""
-    arrays, known = forest.forest_, forest.posterior_
-    place = (tree, j)
+    """Return node `j` of a tree."""
+    arrays, known, place = forest.forest_, forest.posterior_, (tree, j)
+    lower, upper = arrays.lower[place], arrays.upper[place]
+    # a process has no boxes, and a box does not restrict dimensions in which it has no length
+    part = np.where(lower < upper, np.stack([lower, upper]), side) if lower.size else side
     masses = float(known.inside[place]), float(known.complement[place])
     volumes = float(known.inside_volume[place]), float(known.complement_volume[place])
     densities = masses[0] - volumes[0], masses[1] - volumes[1] if np.isfinite(masses[1]) else -np.inf
@@ -65,29 +67,22 @@ def _read_node(forest: PolyaForest, tree: int, j: int, parent: int, is_left: boo
         time=float(arrays.time[place]),
         n_rows=int(arrays.counts[place]),
         side=side,
-        part=_restricted(side, arrays.lower[place], arrays.upper[place]),
+        part=part,
         log_masses=masses,
         log_densities=densities,
     )
 
 
-def _restricted(side: Array, lower: Array, upper: Array) -> Array:
-    """A region restricted to a box in the dimensions in which the box has a length; a process has no boxes."""
-    if not lower.size:
-        return side
-    return np.where(lower < upper, np.stack([lower, upper]), side)
-
-
 def is_met(box: Array, shown: Sequence[int], at: Array) -> bool:
-    """Whether the plane of the features `shown` through the row `at` meets a box."""
+    """Return whether the plane of the features `shown` through the row `at` intersects a box."""
     hidden = [k for k in range(len(at)) if k not in shown]
     return bool(((box[0] <= at) & (at <= box[1]))[hidden].all())
 
 
 def seen_on_plane(nodes: list[Node], shown: Sequence[int], at: Array) -> list[Node]:
-    """The nodes whose sides meet the plane of the features `shown` through the row `at`.
+    """Return the nodes whose sides intersect the plane of the features `shown` through the row `at`.
 
-    Below a node whose part the plane misses there is nothing more to see.
+    Branches of a node whose part misses the plane are skipped.
     """
     met: set[int] = set()
     seen = []

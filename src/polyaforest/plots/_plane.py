@@ -1,4 +1,4 @@
-"""The plane of two features: how one tree cuts it, and what the whole forest makes of it (the paper's figure 1)."""
+"""Partition and density in the plane of two features (the paper's figure 1)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.core.validation import read_times
-from polyaforest.estimators._base import PolyaForest, kernels
+from polyaforest.core.validation import NamedRows, feature_names, read_rows
+from polyaforest.estimators._explaining import PolyaForest
 from polyaforest.plots._canvas import (
     BLACK,
     BLUE,
@@ -22,7 +22,6 @@ from polyaforest.plots._canvas import (
     drawable,
     hull,
     matplotlib,
-    names_of,
     place_of,
     plain,
 )
@@ -36,36 +35,36 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 _KINDS = {"density": "density", "mass": "mass of the cell", "score": "score (higher is more normal)"}
-_DECADES = 4.0  # of densities and masses that colours tell apart by default
-_STEPS = 16  # colours in which a forest is drawn: more would not be told apart, and pictures would be larger
+_DECADES = 4.0  # range of the colour scale of densities and masses
+_STEPS = 16  # colours; more would not be distinguishable and make image files larger
 
 
 class Partition(NamedTuple):
-    """What `partition` drew."""
+    """Artists of `partition`."""
 
     ax: Axes
     cuts: LineCollection
     boxes: PolyCollection
-    cells: PolyCollection | None  # the densities, if they were asked for
+    cells: PolyCollection | None  # densities, if `shade`
     points: PathCollection | None
     colorbar: Colorbar | None
 
 
 class Density(NamedTuple):
-    """What `density` drew."""
+    """Artists of `density`."""
 
     ax: Axes
     image: AxesImage
-    threshold: QuadContourSet | None  # the line of `offset_`, for scores
+    threshold: QuadContourSet | None  # contour at `offset_`, for scores
     points: PathCollection | None
     colorbar: Colorbar | None
 
 
 class Plane(NamedTuple):
-    """The two features that a picture shows, and where all features stand."""
+    """The two features shown, and a row that fixes the others."""
 
     shown: tuple[int, int]
-    at: Array  # (D,): only the values of the features that are not shown matter
+    at: Array  # (D,): only the values of features not shown matter
     names: list[str]
 
 
@@ -80,40 +79,40 @@ def partition(
     colorbar: bool = True,
     ax: Axes | None = None,
 ) -> Partition:
-    """How one tree cuts the plane of two features; early cuts are drawn thick.
+    """Draw how one tree cuts the plane of two features; earlier cuts are thicker.
 
-    A `BatchMPF` cuts its whole domain. The trees of a `StreamingMPF` cut the boxes of their data, which are drawn too.
+    A `BatchMPF` cuts its whole domain. The trees of a `StreamingMPF` cut the bounding boxes of their data, drawn too.
 
     Parameters
     ----------
     forest : BatchMPF or StreamingMPF
     tree : int, default=0
-        Which tree.
+        Index of the tree.
     X : array-like of shape (n_rows, n_features), optional
-        Rows to be drawn as dots.
+        Rows to draw as dots.
     shade : bool, default=False
-        Colour every cell by the density that the tree gives it.
+        Colour cells by the density of the tree.
     features : two names or numbers, optional
-        Which features to show, across and up, of a forest that has more than two.
+        Features of the horizontal and vertical axis; required if the forest has more than two.
     at : array-like of shape (n_features,), optional
-        The row through which the plane goes, of a forest of more than two features.
+        Row that the plane passes through; required if the forest has more than two features.
     colorbar : bool, default=True
-        Whether to draw one beside `ax`, with `shade`.
+        Whether to draw a colour bar beside `ax`, with `shade`.
     ax : Axes, optional
-        Where to draw; a new figure if None.
+        Axes to draw on; a new figure if None.
 
     Returns
     -------
     drawn : Partition
-        ``ax``, ``cuts``, ``boxes``, and, if asked for, ``cells``, ``points`` and ``colorbar``.
+        ``ax``, ``cuts``, ``boxes``, and, if requested, ``cells``, ``points`` and ``colorbar``.
     """
     check_forest(forest)
     plane = _read_plane(forest, features, at)
-    rows = None if X is None else forest._read(X)[:, plane.shown]
+    rows = None if X is None else read_rows(forest, X, reset=False)[:, plane.shown]
     nodes = nodes_of(forest, check_tree(forest, tree))
     world = nodes[0].side
     if not is_met(world, plane.shown, plane.at):
-        raise ValueError(f"the row at lies beyond what tree {tree} knows of: give one within {world.tolist()}")
+        raise ValueError(f"at is outside the domain of tree {tree}: choose a row within {world.tolist()}")
     seen = seen_on_plane(nodes, plane.shown, plane.at)
     library, ax = matplotlib(), canvas(ax, 6.0, 5.0)
     cells = _draw_cells(library, ax, seen, plane) if shade else None
@@ -140,51 +139,44 @@ def density(
     colorbar: bool = True,
     ax: Axes | None = None,
 ) -> Density:
-    """What the whole forest makes of the plane of two features: its density, its mass, or its score.
+    """Draw the density, mass or score of the forest over the plane of two features.
 
     Parameters
     ----------
     forest : BatchMPF or StreamingMPF
     kind : {"density", "mass", "score"}, default="density"
-        The log density; the mass of the cell around each point; or the score, with the line below which rows are
-        flagged.
+        The log density; the mass of the cell around each point; or the score, with the threshold below which rows
+        are flagged.
     lifetime : float, optional
-        The time at which the partition is looked at, for masses: early cells are large, late cells small. None: the
-        leaves.
-    X : array-like of shape (n_rows, n_features), optional
-        Rows to be drawn as dots.
+        For masses, the time of the partition: early cells are large, late cells small. None: the leaves.
     flag : bool, default=False
-        Ring those of `X` that the forest flags.
-    features : two names or numbers, optional
-        Which features to show, across and up, of a forest that has more than two.
-    at : array-like of shape (n_features,), optional
-        The row through which the plane goes, of a forest of more than two features.
+        Ring the rows of `X` that the forest flags.
     domain : array-like of shape (2, 2), optional
-        Lower and upper bounds of the picture; by default what the trees and `X` take up, and a little more.
+        Lower and upper bounds of the plot; by default the extent of the trees and `X`, with a margin.
     resolution : int, default=160
-        Pixels along either side.
-    colorbar : bool, default=True
-        Whether to draw one beside `ax`.
-    ax : Axes, optional
-        Where to draw; a new figure if None.
+        Pixels per side.
+    X, features, at, colorbar, ax
+        As in `partition`.
 
     Returns
     -------
     drawn : Density
-        ``ax``, ``image``, and, where there are any, ``threshold``, ``points`` and ``colorbar``.
+        ``ax``, ``image``, and, if drawn, ``threshold``, ``points`` and ``colorbar``.
     """
     check_forest(forest)
     if kind not in _KINDS:
         raise ValueError(f"kind must be one of {', '.join(map(repr, _KINDS))}; got {kind!r}")
     if lifetime is not None and kind != "mass":
-        raise ValueError(f'only masses have a lifetime: leave it out, or set kind="mass" in place of {kind!r}')
+        raise ValueError(f'lifetime requires kind="mass"; got kind={kind!r}')
     if resolution < 2:
         raise ValueError(f"resolution must be at least 2 pixels; got {resolution}")
     plane = _read_plane(forest, features, at)
-    rows = None if X is None else forest._read(X)[:, plane.shown]
-    box = _extent(forest, plane, rows, domain)
-    values = _values(forest, kind, lifetime, _pixels(plane, box, resolution)).reshape(resolution, resolution)
-    flagged = forest.predict(X) < 0 if flag and X is not None else None
+    rows = None if X is None else read_rows(forest, X, reset=False)[:, plane.shown]
+    with forest.reading():
+        box = _extent(forest, plane, rows, domain)
+        values = _values(forest, kind, lifetime, _pixels(plane, box, resolution)).reshape(resolution, resolution)
+        flagged = forest.predict(X) < 0 if flag and X is not None else None
+        offset = forest.offset_ if kind == "score" else np.nan
 
     low, high = _color_range(values, np.inf if kind == "score" else _DECADES)
     values = np.where(np.isneginf(values), low, values)
@@ -193,8 +185,8 @@ def density(
     shades = library.colormaps["viridis"].resampled(_STEPS)
     image = ax.imshow(values, aspect="auto", interpolation="nearest", cmap=shades, vmin=low, vmax=high, **style)
     threshold = None
-    if kind == "score" and low < forest.offset_ < high:
-        threshold = ax.contour(values, [forest.offset_], colors="white", linewidths=1.2, linestyles="solid", **style)
+    if low < offset < high:
+        threshold = ax.contour(values, [offset], colors="white", linewidths=1.2, linestyles="solid", **style)
         ax.clabel(threshold, fmt=lambda _: "threshold", fontsize=SMALL)
     points = None if rows is None else _draw_points(ax, rows, flagged)
     label = _KINDS[kind] if kind == "score" else f"{_KINDS[kind]}, log10"
@@ -203,61 +195,55 @@ def density(
     return Density(ax, image, threshold, points, bar)
 
 
-# ---- what to show ----------------------------------------------------------------------------------------------------
+# ---- input -----------------------------------------------------------------------------------------------------------
 
 
 def _read_plane(forest: PolyaForest, features: Sequence[str | int] | None, at: Any) -> Plane:
-    """Which features to show and where the plane goes, checked."""
-    names = names_of(forest)
+    """Validate `features` and `at`."""
+    names = feature_names(forest)
     if features is None:
         if len(names) != 2:
-            remedy = "name two as features, and give a row as at" if len(names) > 2 else "fit it on two columns"
-            raise ValueError(f"this draws the plane of two features, and the forest has {len(names)}: {remedy}")
+            remedy = "pass two features, and a row as at" if len(names) > 2 else "fit it on two columns"
+            raise ValueError(f"this plot needs two features, and the forest has {len(names)}: {remedy}")
         features = (0, 1)
     if isinstance(features, str) or len(features) != 2:
-        raise ValueError(f"features must be two, one across and one up; got {features!r}")
+        raise ValueError(f"features must be two names or indices; got {features!r}")
     across, up = (place_of(feature, names) for feature in features)
     if across == up:
-        raise ValueError(f"features must be two different ones; got {names[across]!r} twice")
+        raise ValueError(f"features must be distinct; got {names[across]!r} twice")
     if len(names) == 2:
         return Plane((across, up), np.zeros(2), names)
     if at is None:
-        raise ValueError(f"the forest has {len(names)} features: give a row at, for the values of those not shown")
-    return Plane((across, up), _read_row(at, names), names)
-
-
-def _read_row(at: Any, names: Sequence[str]) -> Array:
-    """The row that the plane goes through, checked."""
+        raise ValueError(f"the forest has {len(names)} features: pass a row as at, for the values of those not shown")
     row = np.asarray(at, dtype=np.float64).ravel()
     if len(row) != len(names):
         raise ValueError(f"at must be one row of {len(names)} features; got {len(row)} values")
     bad = np.flatnonzero(~np.isfinite(row))
     if bad.size:
-        raise ValueError(f"at is {row[bad[0]]} in feature {names[bad[0]]!r}: give a finite value")
-    return row
+        raise ValueError(f"at is {row[bad[0]]} in feature {names[bad[0]]!r}: pass a finite value")
+    return Plane((across, up), row, names)
 
 
 def _extent(forest: PolyaForest, plane: Plane, rows: Array | None, domain: Any) -> Array:
-    """Lower and upper bounds of the picture, (2, 2)."""
+    """Return the lower and upper bounds of the plot, (2, 2)."""
     if domain is not None:
         box = np.asarray(domain, dtype=np.float64)
         if box.shape != (2, 2) or not (box[0] < box[1]).all():
-            raise ValueError(f"domain must be two rows, lower and higher bounds of two features; got {domain!r}")
+            raise ValueError(f"domain must be two rows, lower and upper bounds of two features; got {domain!r}")
         return box
-    with forest._reading():
-        world = forest.posterior_.world[:, :, plane.shown]
+    world = forest.posterior_.world[:, :, plane.shown]
     return _widened(hull([world] if rows is None else [world, rows]), 0.06)
 
 
 def _widened(box: Array, share: float) -> Array:
-    """A box with some room around it; where it has no length it gets one."""
+    """Return a box with a margin; sides of length 0 get a positive length."""
     length = box[1] - box[0]
     margin = np.where(length > 0, share * length, 1.0)
     return np.stack([box[0] - margin, box[1] + margin])
 
 
 def _pixels(plane: Plane, box: Array, resolution: int) -> Array:
-    """The middles of the pixels, row by row, as rows of all features."""
+    """Return the pixel centres, row by row, as rows of all features."""
     steps = (np.arange(resolution) + 0.5) / resolution
     across, up = (low + (high - low) * steps for low, high in box.T)
     pixels = np.repeat(plane.at[None], resolution**2, axis=0)
@@ -266,22 +252,21 @@ def _pixels(plane: Plane, box: Array, resolution: int) -> Array:
 
 
 def _values(forest: PolyaForest, kind: str, lifetime: float | None, pixels: Array) -> Array:
-    """What is drawn of every pixel: its score, or a logarithm to the base of 10."""
+    """Return the value of every pixel: its score, or a base-10 logarithm."""
+    rows = pixels if not hasattr(forest, "feature_names_in_") else NamedRows(pixels, forest.feature_names_in_)
     if kind == "score":
-        return forest._scores(pixels)
+        return forest.score_samples(rows)
     if kind == "density":
-        logs = forest._leaf_values(kernels().log_density_table, pixels, kernels().log_mean_exp)
-    elif lifetime is None:
-        with np.errstate(divide="ignore"):
-            logs = np.log(forest._leaf_means(kernels().mass_table, pixels))
+        logs = forest.log_density(rows)
     else:
-        logs = forest._log_cell_masses(pixels, read_times("lifetime", lifetime, forest._grown_until))[:, 0]
+        with np.errstate(divide="ignore"):
+            logs = np.log(forest.mass(rows, lifetime))
     decades: Array = logs / np.log(10)
     return decades
 
 
 def _color_range(values: Array, n_decades: float = np.inf) -> tuple[float, float]:
-    """The lowest and the highest finite value, but no more than so much apart."""
+    """Return the lowest and the highest finite value, at most `n_decades` apart."""
     finite = values[np.isfinite(values)]
     if not finite.size:
         return 0.0, 0.0
@@ -293,7 +278,7 @@ def _color_range(values: Array, n_decades: float = np.inf) -> tuple[float, float
 
 
 def _draw_cells(library: Any, ax: Axes, nodes: list[Node], plane: Plane) -> PolyCollection:
-    """Every part and what is left out around it, in the colour of its density; later ones cover earlier ones."""
+    """Draw parts of nodes and what surrounds them, coloured by density; later ones cover earlier ones."""
     patches, densities = [], []
     for node in nodes:
         inside, around = node.log_densities
@@ -314,7 +299,7 @@ def _draw_cells(library: Any, ax: Axes, nodes: list[Node], plane: Plane) -> Poly
 def _draw_lines(
     library: Any, ax: Axes, nodes: list[Node], plane: Plane, on_shades: bool
 ) -> tuple[PolyCollection, LineCollection]:
-    """The boxes of nodes, where they differ from their sides of the cuts, and the cuts, drawn over them."""
+    """Draw the boxes of nodes, where they differ from their sides of the cuts, and the cuts on top."""
     boxes = library.collections.PolyCollection(
         [_corners(node.part, plane) for node in nodes if node.parent == NONE or node.part is not node.side],
         facecolors="none",
@@ -322,10 +307,12 @@ def _draw_lines(
         linewidths=0.6,
     )
     cut_nodes = [node for node in nodes if node.feature in plane.shown]
+    times = np.array([node.time for node in cut_nodes])
+    widths = 0.5 + 1.7 / (1.0 + 1.5 * times / np.median(times)) if times.size else times
     cuts = library.collections.LineCollection(
         [_segment(node, plane) for node in cut_nodes],
         colors="white" if on_shades else BLUE,
-        linewidths=_widths(np.array([node.time for node in cut_nodes])) * (0.6 if on_shades else 1.0),
+        linewidths=widths * (0.6 if on_shades else 1.0),
         alpha=0.4 if on_shades else 1.0,
     )
     for lines in (boxes, cuts):
@@ -334,45 +321,37 @@ def _draw_lines(
 
 
 def _corners(box: Array, plane: Plane) -> Array:
-    """The four corners of a box on the plane."""
+    """Return the four corners of a box on the plane."""
     (left, bottom), (right, top) = box[:, plane.shown]
     return np.array([(left, bottom), (right, bottom), (right, top), (left, top)])
 
 
 def _segment(node: Node, plane: Plane) -> Array:
-    """A cut, from side to side of what it divides."""
+    """Return the end points of a cut."""
     ends = node.part[:, plane.shown].copy()
     ends[:, plane.shown.index(node.feature)] = node.cut
     return ends
 
 
-def _widths(times: Array) -> Array:
-    """Line widths in points, thick for the cuts made first."""
-    if not times.size:
-        return times
-    widths: Array = 0.5 + 1.7 / (1.0 + 1.5 * times / np.median(times))
-    return widths
-
-
 def _draw_points(ax: Axes, rows: Array, flagged: Array | None = None) -> PathCollection:
-    """Rows as dots; a ring around those that are flagged."""
+    """Draw rows as dots, with rings around flagged ones."""
     size = float(np.clip(1800 / len(rows), 3, 10))
     points = ax.scatter(*rows.T, s=size, color=BLACK, alpha=0.6, linewidths=0, zorder=3)
     if flagged is not None and flagged.any():
-        for colour, width in (("white", 3.0), (VERMILION, 1.5)):  # seen on bright ground and on dark
+        for colour, width in (("white", 3.0), (VERMILION, 1.5)):  # visible on bright and dark backgrounds
             ax.scatter(*rows[flagged].T, s=46, facecolors="none", edgecolors=colour, linewidths=width, zorder=4)
     return points
 
 
 def _draw_key(ax: Axes, colours: Any, label: str, extend: str) -> Colorbar:
-    """A colour bar beside `ax`."""
+    """Draw a colour bar beside `ax`."""
     bar = ax.figure.colorbar(colours, ax=ax, label=label, extend=extend, aspect=30)
     bar.outline.set_visible(False)
     return bar
 
 
 def _frame(ax: Axes, plane: Plane, box: Array) -> None:
-    """Bounds and names of the axes."""
+    """Set the limits and labels of the axes."""
     across, up = (plane.names[k] for k in plane.shown)
     (left, bottom), (right, top) = box
     ax.set(xlim=(left, right), ylim=(bottom, top))

@@ -1,4 +1,4 @@
-"""A stream as it came: its values, its scores, the threshold and what fell below it (as the paper's NAB figures)."""
+"""Values and scores of a stream over time, the threshold and the flagged rows (as in the paper's NAB figures)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polyaforest.plots._canvas import (
     read_direction,
     read_times,
     read_vector,
-    room_above,
+    split_above,
     write_dates,
 )
 
@@ -29,34 +29,34 @@ if TYPE_CHECKING:
     from matplotlib.collections import PolyCollection
     from matplotlib.lines import Line2D
 
-_LONGEST_NAME = 24  # characters along the height of a panel
+_LONGEST_NAME = 24  # characters, limited by the height of a panel
 _MOST_CHANNELS = 8
-_NOWHERE = 1e300  # a threshold that far away is no line to draw
+_NOWHERE = 1e300  # a threshold beyond this flags nothing, and is not drawn
 
 
 class Trace(NamedTuple):
-    """What `trace` drew."""
+    """Artists of `trace`."""
 
     ax: Axes  # of the scores
-    panels: list[Axes]  # of the values, from the top, one for each channel
+    panels: list[Axes]  # of the values, from the top, one per channel
     scores: Line2D
     values: list[Line2D]
     threshold: Line2D | None
-    flagged: list[Line2D]  # the rows flagged, on every panel and below
-    spans: list[PolyCollection]  # shades over the spans of flagged rows, likewise
-    windows: list[PolyCollection]  # shades over the windows given, likewise
+    flagged: list[Line2D]  # flagged rows, on every panel and on `ax`
+    spans: list[PolyCollection]  # shading of runs of flagged rows, likewise
+    windows: list[PolyCollection]  # shading of `windows`, likewise
 
 
-class Story(NamedTuple):
-    """What there is to draw, checked."""
+class _Input(NamedTuple):
+    """Validated input."""
 
     scores: Array
     values: Array  # (n_channels, n)
     times: Array
-    threshold: Array | None  # a number, or one for each row
+    threshold: Array | None  # scalar, or one per row
     flagged: Array
     names: list[str]
-    is_numbered: bool  # whether rows have no times
+    is_numbered: bool  # whether rows have no times, only numbers
 
 
 def trace(
@@ -71,56 +71,64 @@ def trace(
     higher: str = "normal",
     ax: Axes | None = None,
 ) -> Trace:
-    """The scores of a stream, its values above them, and what is flagged.
+    """Draw the scores of a stream, its values above them, and the flagged rows.
 
     Parameters
     ----------
     scores : array-like of shape (n_rows,)
-        As `score_then_learn` or `score_samples` give them.
+        As returned by `score_samples`.
     values : array-like of shape (n_rows,) or (n_rows, n_channels), optional
-        The rows themselves; each channel gets a panel of its own above the scores.
+        The rows; each channel gets its own panel above the scores.
     times : array-like of shape (n_rows,), optional
-        Numbers or dates; else rows are numbered.
+        Numbers or dates; row numbers by default.
     threshold : float or array-like of shape (n_rows,), optional
-        Rows on its anomalous side are flagged; an array is a threshold that changes.
+        Rows on its anomalous side are flagged; an array for a threshold that varies.
     flagged : array-like of bool of shape (n_rows,), optional
-        The rows flagged, if not by the threshold.
+        Flagged rows, instead of those by the threshold.
     windows : sequence of (first, last), optional
-        Spans known to be anomalous, in units of `times`.
+        Known anomalies, in units of `times`.
     names : sequence of str, optional
-        What the channels are called; those of a frame's columns, by default.
+        Names of the channels; column names of a frame by default.
     higher : {"normal", "anomalous"}, default="normal"
-        What rows with higher scores are.
+        Which rows have higher scores.
     ax : Axes, optional
-        Where to draw; room for the values is taken from its top. A new figure if None.
+        Axes to draw on; panels are taken from its top. A new figure if None.
 
     Returns
     -------
     drawn : Trace
         ``ax``, ``panels``, ``scores``, ``values``, ``threshold``, ``flagged``, ``spans``, ``windows``.
     """
-    story = _read(scores, values, times, threshold, flagged, names, read_direction(higher))
-    wanted = _read_windows(windows)
-    n_channels = len(story.values)
+    given = _read(scores, values, times, threshold, flagged, names, read_direction(higher))
+    for k, window in enumerate(windows):
+        if len(window) != 2:
+            raise ValueError(f"window {k} must be a pair (first, last); got {window!r}")
+        if window[1] < window[0]:
+            raise ValueError(f"window {k} ends before it begins: {window!r}")
+    n_channels = len(given.values)
     ax = canvas(ax, 7.4, 2.4 + 1.2 * max(n_channels, 0.7))
-    panels = room_above(ax, [1.0] * n_channels + [1.4 if n_channels < 3 else 1.8]) if n_channels else []
-    line = ax.plot(story.times, story.scores, color=GREY, linewidth=0.8)[0]
+    panels = split_above(ax, [1.0] * n_channels + [1.4 if n_channels < 3 else 1.8]) if n_channels else []
+    line = ax.plot(given.times, given.scores, color=GREY, linewidth=0.8)[0]
     drawn = [
-        panel.plot(story.times, channel, color=BLUE, linewidth=0.9)[0]
-        for panel, channel in zip(panels, story.values, strict=True)
+        panel.plot(given.times, channel, color=BLUE, linewidth=0.9)[0]
+        for panel, channel in zip(panels, given.values, strict=True)
     ]
-    for panel, name in zip(panels, story.names, strict=True):
+    for panel, name in zip(panels, given.names, strict=True):
         plain(panel.set_ylabel(drawable(name, _LONGEST_NAME)))
-    boundary = _draw_threshold(ax, story)
-    known = [(float(ax.convert_xunits(first)), float(ax.convert_xunits(last))) for first, last in wanted]
-    everything = [*zip(panels, story.values, strict=True), (ax, story.scores)]
+    boundary = _draw_threshold(ax, given)
+    known = [(float(ax.convert_xunits(first)), float(ax.convert_xunits(last))) for first, last in windows]
+    everything = [*zip(panels, given.values, strict=True), (ax, given.scores)]
     shades = [_shade(panel, known, GREY, 0.18) for panel, _ in everything] if known else []
     spans, dots = [], []
-    if story.flagged.any():
-        runs = spans_of(story.flagged, line.get_xdata(orig=False))
+    if given.flagged.any():
+        runs = spans_of(given.flagged, line.get_xdata(orig=False))
         spans = [_shade(panel, runs, VERMILION, 0.16) for panel, _ in everything]
-        dots = [_dot(panel, story, series) for panel, series in everything]
-    _label(ax, panels, story, known, higher)
+        style = {"color": VERMILION, "markersize": 3.2, "markeredgewidth": 0, "zorder": 3}
+        dots = [
+            panel.plot(given.times, np.where(given.flagged, series, np.nan), "o", **style)[0]
+            for panel, series in everything
+        ]
+    _label(ax, panels, given, known, higher)
     return Trace(ax, panels, line, drawn, boundary, dots, spans, shades)
 
 
@@ -129,8 +137,8 @@ def trace(
 
 def _read(
     scores: Any, values: Any, times: Any, threshold: Any, flagged: Any, names: Sequence[str] | None, sign: int
-) -> Story:
-    """All that is given, checked, and which rows are flagged."""
+) -> _Input:
+    """Validate the input and decide which rows are flagged."""
     heights = read_vector("scores", scores)
     n = len(heights)
     channels = _read_channels(values, n)
@@ -139,7 +147,7 @@ def _read(
         limit = np.asarray(threshold, dtype=np.float64)
         if limit.shape not in ((), (n,)):
             raise ValueError(f"threshold must be a number or one for each of the {n} rows; got shape {limit.shape}")
-    return Story(
+    return _Input(
         heights,
         channels,
         read_times(times, n, "rows"),
@@ -151,20 +159,20 @@ def _read(
 
 
 def _read_channels(values: Any, n: int) -> Array:
-    """The channels of a stream, (n_channels, n); none if there are no values."""
+    """Return the channels of a stream, (n_channels, n); none without values."""
     if values is None:
         return np.empty((0, n))
     rows = np.asarray(values, dtype=np.float64)
     if rows.ndim not in (1, 2) or len(rows) != n:
-        raise ValueError(f"values must hold a row for each of the {n} scores; got shape {rows.shape}")
+        raise ValueError(f"values must have one row for each of the {n} scores; got shape {rows.shape}")
     channels = np.atleast_2d(rows.T)
     if len(channels) > _MOST_CHANNELS:
-        raise ValueError(f"there are {len(channels)} channels: choose at most {_MOST_CHANNELS} of them to be drawn")
+        raise ValueError(f"too many channels to draw: got {len(channels)}, choose at most {_MOST_CHANNELS}")
     return channels
 
 
 def _read_flags(flagged: Any, heights: Array, limit: Array | None) -> Array:
-    """Which rows are flagged: those given, else those below the threshold."""
+    """Return which rows are flagged: as given, or else those below the threshold."""
     if flagged is None:
         return np.zeros(len(heights), bool) if limit is None else heights < limit
     flags = np.asarray(flagged)
@@ -176,7 +184,7 @@ def _read_flags(flagged: Any, heights: Array, limit: Array | None) -> Array:
 
 
 def _read_names(names: Sequence[str] | None, values: Any, n_channels: int) -> list[str]:
-    """What the channels are called."""
+    """Return the names of the channels."""
     if names is None:
         columns = getattr(values, "columns", None)
         found = [str(getattr(values, "name", None) or "value")] if n_channels == 1 else None
@@ -184,22 +192,12 @@ def _read_names(names: Sequence[str] | None, values: Any, n_channels: int) -> li
     if isinstance(names, str):
         names = [names]
     if len(names) != n_channels:
-        raise ValueError(f"there are {len(names)} names for {n_channels} channels: give one for each")
+        raise ValueError(f"names must contain one name for each of the {n_channels} channels; got {len(names)}")
     return list(names)
 
 
-def _read_windows(windows: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Windows of known anomalies, checked."""
-    for k, window in enumerate(windows):
-        if len(window) != 2:
-            raise ValueError(f"window {k} must be a first and a last time; got {window!r}")
-        if window[1] < window[0]:
-            raise ValueError(f"window {k} ends before it begins: {window!r}")
-    return [(first, last) for first, last in windows]
-
-
 def spans_of(flagged: Array, x: Array) -> list[tuple[float, float]]:
-    """Runs of flagged rows, from half a step before the first to half a step after the last of each."""
+    """Return runs of flagged rows, each extended by half a step on both sides."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flagged, [False]]).astype(int)))
     half = float(np.median(np.diff(x))) / 2 if len(x) > 1 else 0.5
     return [(float(x[first]) - half, float(x[last - 1]) + half) for first, last in edges.reshape(-1, 2)]
@@ -208,19 +206,19 @@ def spans_of(flagged: Array, x: Array) -> list[tuple[float, float]]:
 # ---- drawing ---------------------------------------------------------------------------------------------------------
 
 
-def _draw_threshold(ax: Axes, story: Story) -> Line2D | None:
-    """The threshold, and its name at its end; none if it lies below everything there can be."""
-    if story.threshold is None or (np.abs(story.threshold) >= _NOWHERE).all():
+def _draw_threshold(ax: Axes, given: _Input) -> Line2D | None:
+    """Draw the threshold with its label, unless it flags nothing."""
+    if given.threshold is None or (np.abs(given.threshold) >= _NOWHERE).all():
         return None
-    heights = np.broadcast_to(story.threshold, story.scores.shape)
-    line = ax.plot(story.times, heights, color=VERMILION, linewidth=1.0, linestyle=(0, (5, 3)))[0]
+    heights = np.broadcast_to(given.threshold, given.scores.shape)
+    line = ax.plot(given.times, heights, color=VERMILION, linewidth=1.0, linestyle=(0, (5, 3)))[0]
     ax.annotate("threshold", (1.0, heights[-1]), (4, 0), xycoords=ax.get_yaxis_transform(), textcoords="offset points",
                 va="center", fontsize=SMALL, color=VERMILION, annotation_clip=False)  # fmt: skip
     return line
 
 
 def _shade(panel: Axes, spans: Sequence[tuple[float, float]], colour: str, alpha: float) -> PolyCollection:
-    """Shades from top to bottom of a panel over some spans; their edges keep narrow ones in sight."""
+    """Shade spans over the full height of a panel; edges keep narrow ones visible."""
     shade = matplotlib().collections.PolyCollection(
         [[(first, 0.0), (last, 0.0), (last, 1.0), (first, 1.0)] for first, last in spans],
         transform=panel.get_xaxis_transform(),
@@ -234,18 +232,12 @@ def _shade(panel: Axes, spans: Sequence[tuple[float, float]], colour: str, alpha
     return shade
 
 
-def _dot(panel: Axes, story: Story, series: Array) -> Line2D:
-    """A dot on each row that is flagged."""
-    heights = np.where(story.flagged, series, np.nan)
-    return panel.plot(story.times, heights, "o", color=VERMILION, markersize=3.2, markeredgewidth=0, zorder=3)[0]
-
-
-def _label(ax: Axes, panels: list[Axes], story: Story, windows: Sequence[tuple[float, float]], higher: str) -> None:
-    """Names of the axes, and of the windows over the first of them."""
+def _label(ax: Axes, panels: list[Axes], given: _Input, windows: Sequence[tuple[float, float]], higher: str) -> None:
+    """Label the axes, and the windows above the first panel."""
     ax.set_ylabel(f"score\n(higher: more {higher})")
-    if story.times.dtype.kind == "M":
+    if given.times.dtype.kind == "M":
         write_dates(ax)
-    elif story.is_numbered:
+    elif given.is_numbered:
         ax.set_xlabel("row")
     if windows:
         first = (panels or [ax])[0]

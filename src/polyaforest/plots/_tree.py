@@ -1,4 +1,4 @@
-"""One tree as a diagram: its cuts in words, each at the time at which it was made."""
+"""Diagram of one tree, each cut at its time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import NONE
-from polyaforest.estimators._base import PolyaForest
+from polyaforest.core.validation import feature_names
+from polyaforest.estimators._explaining import PolyaForest
 from polyaforest.plots._canvas import (
     BLUE,
     GREY,
@@ -17,7 +18,6 @@ from polyaforest.plots._canvas import (
     check_tree,
     drawable,
     matplotlib,
-    names_of,
     percent,
     plain,
 )
@@ -32,42 +32,42 @@ _LONGEST_NAME = 14  # characters
 
 
 class Diagram(NamedTuple):
-    """What `tree` drew."""
+    """Artists of `tree`."""
 
     ax: Axes
     branches: LineCollection
-    cuts: list[Text]  # one for each cut, from the root down
-    ends: PathCollection  # where branches end, from left to right
-    labels: list[Text]  # their shares and rows
+    cuts: list[Text]  # one per cut, from the root down
+    ends: PathCollection  # ends of branches, from left to right
+    labels: list[Text]  # their masses and row counts
 
 
 class Branches(NamedTuple):
-    """A tree down to some depth, laid out."""
+    """Layout of a tree to some depth."""
 
     nodes: list[Node]
-    is_end: list[bool]  # a leaf, or as deep as is drawn
+    is_end: list[bool]  # a leaf, or at the maximum depth
     x: list[float]
 
 
 def tree(
     forest: PolyaForest, tree: int = 0, *, max_depth: int = 4, precision: int = 3, ax: Axes | None = None
 ) -> Diagram:
-    """One tree as a diagram: rows that fulfil what a cut says go left, the others right.
+    """Draw one tree as a diagram: rows that satisfy a cut go left, the others right.
 
-    The height of a cut is its time, on a logarithmic axis; branches are as thick as they hold much mass. Where a branch
-    ends stand its share of the mass and its rows. Full dots are leaves; below hollow ones the tree goes on.
+    The height of a cut is its time, on a logarithmic axis; the width of a branch shows its mass. The ends of branches
+    are labelled with mass and number of rows. Filled dots are leaves; at hollow ones the tree continues.
 
     Parameters
     ----------
     forest : BatchMPF or StreamingMPF
     tree : int, default=0
-        Which tree.
+        Index of the tree.
     max_depth : int, default=4
-        How many cuts deep to draw it.
+        Maximum depth to draw.
     precision : int, default=3
         Significant digits of the cuts.
     ax : Axes, optional
-        Where to draw; a new figure, as wide as the tree needs, if None.
+        Axes to draw on; a new figure of sufficient width if None.
 
     Returns
     -------
@@ -78,11 +78,11 @@ def tree(
     if max_depth < 0:
         raise ValueError(f"max_depth must not be negative; got {max_depth}")
     layout = _lay_out(nodes_of(forest, check_tree(forest, tree), max_depth), max_depth)
-    names = [drawable(name, _LONGEST_NAME) for name in names_of(forest)]
-    column = 0.2 + 0.07 * max(6, *(len(name) for name in names))  # inches, which hold the words of a cut
+    names = [drawable(name, _LONGEST_NAME) for name in feature_names(forest)]
+    column = 0.2 + 0.07 * max(6, *(len(name) for name in names))  # inches, enough for the label of a cut
     library, ax = matplotlib(), canvas(ax, max(5.0, 0.8 + column * sum(layout.is_end)), 2.4 + 0.75 * min(max_depth, 6))
     first, last = _span_of_times(layout)
-    bottom = last * (last / first) ** 0.3  # room for the words of the last cut
+    bottom = last * (last / first) ** 0.3  # leaves space for the label of the last cut
     branches = _draw_branches(library, ax, layout, first, bottom)
     cuts = _write_cuts(ax, layout, names, precision)
     ends, labels = _draw_ends(ax, layout, bottom)
@@ -91,24 +91,24 @@ def tree(
 
 
 def share_of(node: Node) -> float:
-    """The mass of a node's whole side, what its restriction left out included."""
+    """Return the mass of a node's whole side, including what lies outside its part."""
     return float(np.exp(node.log_masses).sum())
 
 
 def _lay_out(nodes: list[Node], max_depth: int) -> Branches:
-    """Every node in a column of its own, in order from left to right: so nothing stands below a cut but its words.
+    """Give every node a column of its own, in order from left to right, so that labels of cuts do not overlap branches.
 
-    Ends and cuts take turns in that order, and the columns of ends are 1 apart.
+    Ends and cuts alternate in that order, and the columns of ends are 1 apart.
     """
     is_end = [node.feature == NONE or node.depth == max_depth for node in nodes]
-    n_ends_from = np.cumsum(is_end[::-1])[::-1]  # of the nodes listed from each on
+    n_ends_from = np.cumsum(is_end[::-1])[::-1]  # among each node and those after it
     n_ends_below = np.zeros(len(nodes), int)
     for place in range(len(nodes) - 1, -1, -1):
         n_ends_below[place] += is_end[place]
         if nodes[place].parent != NONE:
             n_ends_below[nodes[place].parent] += n_ends_below[place]
-    first_end = n_ends_from[0] - n_ends_from  # the ends listed before a node stand to its left
-    # the left branch of a cut is listed next
+    first_end = n_ends_from[0] - n_ends_from  # ends listed before a node are to its left
+    # the left branch of a cut follows it
     x = [
         float(first_end[k]) if is_end[k] else float(first_end[k] + n_ends_below[k + 1]) - 0.5 for k in range(len(nodes))
     ]
@@ -116,7 +116,7 @@ def _lay_out(nodes: list[Node], max_depth: int) -> Branches:
 
 
 def _span_of_times(layout: Branches) -> tuple[float, float]:
-    """The times at which the picture begins and the last cut in it is made."""
+    """Return the times of the upper end of the plot and of the last cut in it."""
     times = [node.time for node, is_end in zip(layout.nodes, layout.is_end, strict=True) if not is_end]
     if not times:
         return 0.5, 1.0
@@ -126,7 +126,7 @@ def _span_of_times(layout: Branches) -> tuple[float, float]:
 
 
 def _draw_branches(library: Any, ax: Axes, layout: Branches, first: float, bottom: float) -> LineCollection:
-    """Each node's life from its parent's cut to its own, and across to its two children."""
+    """Draw each node from its parent's cut to its own, with connections to its children."""
     segments, widths = [], []
     for node, is_end, x in zip(*layout, strict=True):
         born = first if node.parent == NONE else layout.nodes[node.parent].time
@@ -141,7 +141,7 @@ def _draw_branches(library: Any, ax: Axes, layout: Branches, first: float, botto
 
 
 def _write_cuts(ax: Axes, layout: Branches, names: list[str], precision: int) -> list[Text]:
-    """What each cut says, right below it."""
+    """Write the condition of each cut below it."""
     paper = {"boxstyle": "square,pad=0.05", "facecolor": ax.get_facecolor(), "edgecolor": "none"}
     style = {"ha": "center", "va": "top", "fontsize": SMALL, "linespacing": 1.1, "bbox": paper, "zorder": 3}
     words = [
@@ -160,12 +160,12 @@ def _write_cuts(ax: Axes, layout: Branches, names: list[str], precision: int) ->
 
 
 def _rounded(value: float, precision: int) -> str:
-    """A number to so many digits, in full where that is short."""
+    """Format a number to `precision` digits, in full from 1,000 to 10 million."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.{precision}g}"
 
 
 def _draw_ends(ax: Axes, layout: Branches, bottom: float) -> tuple[PathCollection, list[Text]]:
-    """A dot at the end of each branch, as large as its mass, and below it mass and rows."""
+    """Draw a dot at the end of each branch, sized by mass, labelled with mass and number of rows."""
     ends = [(node, x) for node, is_end, x in zip(*layout, strict=True) if is_end]
     shares = np.array([share_of(node) for node, _ in ends])
     fills = [BLUE if node.feature == NONE else ax.get_facecolor() for node, _ in ends]
@@ -194,7 +194,7 @@ def _draw_ends(ax: Axes, layout: Branches, bottom: float) -> tuple[PathCollectio
 
 
 def _draw_axis(library: Any, ax: Axes, layout: Branches, first: float, bottom: float) -> None:
-    """Time downwards; nothing else is measured."""
+    """Set up the axes: time downwards, no horizontal scale."""
     n_ends = sum(layout.is_end)
     ax.set_yscale("log")
     ax.set(xlim=(-0.7, n_ends - 0.3), ylim=(bottom, first), xticks=[], ylabel="time of the cut")

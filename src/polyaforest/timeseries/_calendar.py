@@ -1,4 +1,4 @@
-"""What the clock says: times of day and days of the week as places on a circle."""
+"""Calendar features: time of day and day of the week as points on a circle."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _EARLIEST, _LATEST = (datetime(year, 1, 2, tzinfo=UTC).timestamp() for year in (
 
 
 def _time_of_day(seconds: Array) -> Array:
-    """The share of the day that has passed."""
+    """Return the share of the day that has passed."""
     share: Array = np.mod(seconds, _DAY) / _DAY
     return share
 
 
 def _day_of_week(seconds: Array) -> Array:
-    """The number of the day, from Monday on, as a share of the week."""
+    """Return the day of the week, from Monday on, as a share of the week."""
     share: Array = np.mod(np.floor(seconds / _DAY) + _DAYS_BEFORE_MONDAY, 7) / 7
     return share
 
@@ -31,7 +31,7 @@ _CIRCLES = {"time of day": _time_of_day, "day of week": _day_of_week}
 
 
 def read_calendar(calendar: object) -> tuple[str, ...]:
-    """The words of a calendar that a caller gave, checked."""
+    """Return the names of calendar features, checked."""
     words = (calendar,) if isinstance(calendar, str) else tuple(calendar)  # type: ignore[arg-type]
     for word in words:
         if word not in _CIRCLES:
@@ -44,7 +44,7 @@ def read_calendar(calendar: object) -> tuple[str, ...]:
 
 
 def read_timezone(name: str) -> ZoneInfo:
-    """The time zone of that name."""
+    """Return the time zone of that name."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as problem:
@@ -52,12 +52,12 @@ def read_timezone(name: str) -> ZoneInfo:
 
 
 def calendar_names(words: tuple[str, ...]) -> list[str]:
-    """The names of the features of a calendar."""
+    """Return the names of the columns of calendar features."""
     return [f"{word} ({side})" for word in words for side in ("sin", "cos")]
 
 
 def calendar_features(stamps: Array, words: tuple[str, ...], timezone: str) -> Array:
-    """Where on its circle each time is, by sine and cosine, (n, 2 * number of words)."""
+    """Return the sine and cosine of each time on its circle, (n, 2 * number of features)."""
     if not words:
         return np.empty((len(stamps), 0))
     local = _local_seconds(stamps, timezone)
@@ -65,8 +65,14 @@ def calendar_features(stamps: Array, words: tuple[str, ...], timezone: str) -> A
     return np.stack([side(angle) for angle in angles for side in (np.sin, np.cos)], axis=1)
 
 
+def moved_on(stamps: Array, latest: float) -> Array:
+    """Return times moved on by whole weeks until they come after `latest`: time of day and day of week stay."""
+    week = 7 * _DAY
+    return stamps + week * (1 + np.ceil((latest - stamps[0]) / week)) if stamps[0] < latest else stamps
+
+
 def refuse_no_dates(stamps: Array) -> None:
-    """Raise if a time is none that a calendar has."""
+    """Raise if a time has no date."""
     bad = np.flatnonzero(~((stamps >= _EARLIEST) & (stamps < _LATEST)))
     if bad.size:
         raise ValueError(
@@ -75,7 +81,7 @@ def refuse_no_dates(stamps: Array) -> None:
 
 
 def _local_seconds(stamps: Array, timezone: str) -> Array:
-    """Seconds since 1970 as clocks on the wall show them."""
+    """Return local time as seconds since 1970."""
     if timezone == "UTC":
         return stamps
     zone = read_timezone(timezone)

@@ -1,4 +1,4 @@
-"""Anomalous stretches: flagged rows that are near each other, as one event."""
+"""Events: flagged rows that are near each other."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Event(NamedTuple):
 
 
 class EventTracker:
-    """Merges flagged rows into events as they come.
+    """Merge flagged rows into events, row by row.
 
-    Flagged rows at most `merge` rows apart are one event. It is told once no further row can belong to it: by the
+    Flagged rows at most `merge` rows apart are one event. It is returned once no further row can belong to it: by the
     `update` with the row `merge` rows after the last flagged one, or by `close`.
 
     Parameters
@@ -77,7 +77,7 @@ class EventTracker:
         p_value: float | None = None,
         blame: Mapping[str, float] | None = None,
     ) -> Event | None:
-        """Take in the next row; return the event that ended before it, if any.
+        """Add the next row; return the event that ended before it, if any.
 
         Parameters
         ----------
@@ -93,25 +93,22 @@ class EventTracker:
         """
         if self._row is not None and row <= self._row:
             raise ValueError(f"rows must rise: {row} came after {self._row}")
-        ended = self._ended_before(int(row), bool(is_anomaly))
+        is_far = self._event is not None and int(row) - self._event.last >= self.merge + bool(is_anomaly)
+        ended = self.close() if is_far else None
         self._row = int(row)
         if is_anomaly:
             self._take_in(int(row), _plain(score), _plain(row if time is None else time), _plain(p_value), blame)
         return ended
 
     def close(self) -> Event | None:
-        """The event that is still open, if any; afterwards none is."""
+        """Close and return the event that is still open, if any."""
         event, self._event = self._event, None
         return event
-
-    def _ended_before(self, row: int, is_anomaly: bool) -> Event | None:
-        is_far = self._event is not None and row - self._event.last >= self.merge + is_anomaly
-        return self.close() if is_far else None
 
     def _take_in(
         self, row: int, score: float, time: Any, p_value: float | None, blame: Mapping[str, float] | None
     ) -> None:
-        """Add a flagged row to the event that is open, or open one."""
+        """Add a flagged row to the open event, or open one."""
         bits = {str(name): float(part) for name, part in (blame or {}).items()}
         event = self._event
         if event is None:
@@ -124,13 +121,13 @@ class EventTracker:
     # ---- to stop and go on ------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All there is to know, as JSON can hold it."""
+        """Return the state, as JSON can hold it."""
         event = None if self._event is None else [_encoded(part) for part in self._event]
         return {"merge": self.merge, "row": self._row, "event": event}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Self:
-        """The tracker that `state` told of; a ValueError if it is not the state of any."""
+        """Return the tracker with a state from `state`; raise ValueError if it is not one."""
         _STATE(state, "events")
         tracker = cls(state["merge"])
         tracker._row = state["row"]
@@ -234,7 +231,7 @@ def _blame_of(blame: Blames | None, row: int) -> Mapping[str, float] | None:
 
 
 def _plain(value: Any) -> Any:
-    """A number or a date as Python has it."""
+    """Return a number or a date as a Python object."""
     if isinstance(value, np.datetime64):
         return value.astype("datetime64[us]").item()
     if hasattr(value, "to_pydatetime"):

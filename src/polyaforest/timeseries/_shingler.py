@@ -25,7 +25,7 @@ from polyaforest.timeseries._shingles import (
 
 
 class Shingler(TransformerMixin, BaseEstimator):
-    """Makes of each row of a series the shingle that ends there: the last readings of all channels, oldest first.
+    """Turn each row of a series into the shingle that ends there: the last readings of all channels, oldest first.
 
     There are as many rows afterwards as before. At the start of a series, and after a gap that is too long, the first
     reading stands in for those before it. The rules for gaps are those of `SeriesMPF`. A row that lacks a value itself
@@ -106,7 +106,7 @@ class Shingler(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: Any, *, times: Any = None) -> Array:
-        """The shingles that end at the rows of a series.
+        """Return the shingles that end at the rows of a series.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class Shingler(TransformerMixin, BaseEstimator):
         return self.fit(X, times=times).transform(X, times=times)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """The names of the features: "cpu" is the newest reading, "cpu[-3]" the one three steps before."""
+        """Return the names of the features: "cpu" is the newest reading, "cpu[-3]" the one three steps before."""
         check_is_fitted(self, "every_")
         channels = [str(name) for name in _check_feature_names_in(self, input_features)]
         return np.array(read_pattern(self).names(channels), dtype=object)

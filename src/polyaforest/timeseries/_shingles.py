@@ -65,14 +65,14 @@ class Pattern(NamedTuple):
         return self.shingle * n_channels + 2 * len(self.calendar)
 
     def names(self, channels: Sequence[str]) -> list[str]:
-        """What the features of a shingle are called: "cpu[-3]" is the reading three steps before the newest, "cpu"."""
+        """Return the names of features: "cpu[-3]" is the reading three steps before the newest, "cpu"."""
         words = [f"change of {channel}" for channel in channels] if self.difference else channels
         ages = range(self.shingle - 1, -1, -1)
         return [f"{word}[-{age}]" if age else word for age in ages for word in words] + calendar_names(self.calendar)
 
 
 def checked_pattern(**settings: Any) -> Pattern:
-    """The pattern that these settings ask for; raises if there is no such pattern."""
+    """Return the pattern with these settings, checked."""
     validate_parameter_constraints(CONSTRAINTS, settings, "a series")
     shingle, max_gap, difference, calendar, timezone = (settings[name] for name in Pattern._fields)
     read_timezone(timezone)
@@ -80,12 +80,12 @@ def checked_pattern(**settings: Any) -> Pattern:
 
 
 def read_pattern(estimator: Any) -> Pattern:
-    """The pattern that the parameters of an estimator ask for, checked."""
+    """Return the pattern by the parameters of an estimator, checked."""
     return checked_pattern(**{name: getattr(estimator, name) for name in Pattern._fields})
 
 
 def read_every(every: Any) -> float:
-    """The spacing that a caller gave, in seconds; NaN if it is to be measured."""
+    """Return the spacing in seconds; NaN if it is to be measured."""
     if every is None:
         return nan
     if isinstance(every, np.timedelta64):
@@ -97,7 +97,7 @@ def read_every(every: Any) -> float:
 
 
 def refuse_times(stamps: Array, latest: float, pattern: Pattern) -> None:
-    """Raise if times go back, or are missing or beyond all dates where a calendar needs them."""
+    """Raise if times decrease, or are missing or out of range where a calendar needs them."""
     if pattern.calendar:
         if np.isnan(stamps).any():
             raise ValueError(f"calendar={pattern.calendar} needs times: give one for each row")
@@ -113,7 +113,7 @@ def refuse_times(stamps: Array, latest: float, pattern: Pattern) -> None:
 
 
 def measured_spacing(stamps: Array) -> float:
-    """The usual time from one reading to the next; 0 if there is none, so that rows simply follow each other.
+    """Return the usual time between readings; 0 if there is none, so that rows are consecutive.
 
     Readings with the same time say nothing about it.
     """
@@ -122,7 +122,7 @@ def measured_spacing(stamps: Array) -> float:
 
 
 class Track(NamedTuple):
-    """The last steps of a series, as far as shingles to come may need them. The newest is always a reading."""
+    """The last steps of a series that later shingles may need. The newest is always a reading."""
 
     values: Array  # float64 (k, C): NaN where nothing is known
     numbers: Array  # int64 (k,): the arrival of the reading, NONE for a step without one
@@ -142,7 +142,7 @@ class Track(NamedTuple):
         return int(readings[0]) if len(readings) else None
 
     def without(self, number: int) -> Track:
-        """What remains if a reading had never come: the steps after all that was derived from it, or from older ones.
+        """Return the track as if a reading had never come: the steps after all that was derived from it or older ones.
 
         So a shingle begins anew behind the hole.
         """
@@ -150,14 +150,14 @@ class Track(NamedTuple):
         return self.last(len(self.values) - 1 - int(told[-1])) if len(told) else self
 
     def last(self, n: int) -> Track:
-        """The newest `n` steps, in arrays of their own, so that nothing else is kept alive."""
+        """Return the newest `n` steps, copied, so that nothing else is kept alive."""
         start = max(len(self.values) - n, 0)
         values, numbers, since, times = (part[start:].copy() for part in self[:-1])
         return Track(values, numbers, since, times, self.every)
 
 
 def new_track(n_channels: int, every: float) -> Track:
-    """The track of a series that has not begun."""
+    """Return the track of a series that has not begun."""
     none = np.empty(0, np.int64)
     return Track(np.empty((0, n_channels)), none, none, np.empty(0), every)
 
@@ -173,17 +173,17 @@ class Laid(NamedTuple):
     pattern: Pattern
 
     def kept(self) -> Track:
-        """What to remember for rows to come; everything, while the spacing is not known yet."""
+        """Return the track for later rows; all steps while the spacing is unknown."""
         is_pending = isnan(self.track.every) and not isnan(self.track.latest)
         return self.track.last(self.pattern.shingle if is_pending else self.pattern.room)
 
     def shingles(self) -> Array:
-        """The shingles that end at whole rows, (n_whole, n_features)."""
+        """Return the shingles that end at complete rows, (n_whole, n_features)."""
         places = self.places[self.is_whole]
         return self._finished(self.track.values[self._steps_to(places)], places)
 
     def padded_shingles(self) -> Array:
-        """A shingle for each row, with the first reading of a run in place of those before it; NaN if it lacks values.
+        """Return a shingle for each row, the first reading of a run repeated before it; NaN if values are missing.
 
         (n, n_features)
         """
@@ -193,16 +193,16 @@ class Laid(NamedTuple):
         return rows
 
     def oldest(self) -> Array:
-        """For each whole row the oldest reading that has a part in its shingle, int64 (n_whole,)."""
+        """Return the oldest reading behind the shingle of each complete row, int64 (n_whole,)."""
         oldest: Array = self.track.since[self._steps_to(self.places[self.is_whole])].min(axis=1)
         return oldest
 
     def _steps_to(self, places: Array) -> Array:
-        """The steps of the shingles that end at some, (n, depth)."""
+        """Return the steps of the shingles that end at given ones, (n, depth)."""
         return np.add.outer(places, np.arange(1 - self.pattern.depth, 1))
 
     def _finished(self, steps: Array, places: Array) -> Array:
-        """Windows of steps, (n, depth, C), as rows of features."""
+        """Return windows of steps, (n, depth, C), as rows of features."""
         levels = np.diff(steps, axis=1) if self.pattern.difference else steps
         flat = levels.reshape(len(levels), self.pattern.shingle * levels.shape[2])
         if not self.pattern.calendar:
@@ -260,7 +260,7 @@ def _with_gaps(steps: Track, n_laid: int, max_gap: int) -> tuple[Track, Array]:
 
 
 def _fill(steps: Track, max_gap: int) -> None:
-    """Fill in, channel by channel, what is missing between two readings that are near enough."""
+    """Interpolate missing values between readings that are near enough, channel by channel."""
     values = steps.values
     for channel in np.flatnonzero(np.isnan(values).any(axis=0)):
         column = values[:, channel]
@@ -277,7 +277,7 @@ def _fill(steps: Track, max_gap: int) -> None:
 
 
 def _starts(values: Array) -> Array:
-    """For each step the first of the unbroken ones that end there; the next step, if it is broken itself."""
+    """Return for each step the first of the unbroken run that ends there; the next step, if it is broken itself."""
     is_broken = np.isnan(values).any(axis=1)
     if not is_broken.any():
         return np.zeros(len(values), np.int64)

@@ -10,30 +10,28 @@ from contextlib import suppress
 from math import inf
 from typing import NamedTuple
 
-from polyaforest.io._born import birth_time
-from polyaforest.io._errors import BadInput
-from polyaforest.io.sources._lines import LineSource
-from polyaforest.io.sources._marks import MARKED, check_position, digest, has_mark, last_line, mark, start_of
-from polyaforest.io.sources._source import Position
+from polyaforest.io.errors import BadInput
+from polyaforest.io.file_identity import DIGESTED, digest, identity, is_reused, read_birth_time
+from polyaforest.io.sources._lines import LineSource, Position, check_position, has_mark, last_line, mark, start_of
 
 __all__ = ["FollowedFile"]
 
 _CHUNK = 1 << 18
-_PAUSE = 0.05  # seconds between two looks at a file that did not grow
+_PAUSE = 0.05  # seconds between checks of a file that does not grow
 _SUFFIX = r"[.-](\d[\dT_:.+-]*Z?|old|bak)"  # what rotation appends to a file's name
 _ROTATED = re.compile(_SUFFIX, re.IGNORECASE)
 _COMPRESSED = re.compile(rf"{_SUFFIX}\.(gz|bz2|xz|zst|lz4|lzma|zip|Z)", re.IGNORECASE)
 
 _ATTEMPTS = 5
 _BEGINNING: Position = {"offset": 0, "last": 0}
-_NOTHING: Position = {"device": None, "inode": None, "offset": 0, "last": 0}  # where there was no file before
+_NOTHING: Position = {"device": None, "inode": None, "offset": 0, "last": 0}  # no file before
 
 
 class _Seen(NamedTuple):
-    """A file as it was found in its directory; they sort from the oldest to the newest."""
+    """A file as listed in its directory; sorts from oldest to newest."""
 
-    changed: int  # when, in nanoseconds
-    order: int  # files of one moment: the higher the number in its name, the older
+    changed: int  # in nanoseconds
+    order: int  # for equal times: a higher number in the name is older
     path: str
     device: int
     inode: int
@@ -41,21 +39,21 @@ class _Seen(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, int]:
-        """What stays the same when a file is renamed."""
+        """Device and inode."""
         return self.device, self.inode
 
 
 class FollowedFile(LineSource):
-    """The lines of a file as they are written, like ``tail -F`` from the first line.
+    """Lines of a file as they are appended, like ``tail -F`` from the first line.
 
-    Waits for the file to appear. When it is renamed, it is read to its end, with all that is still written to it until
-    the new file has something in it, and then the new one from its start. When it is copied and truncated, the rest is
-    read from the copy. Copies and renamed files are looked for beside it: the same name with a number or a date, "old"
-    or "bak" after a dot or a hyphen. Those that are there at the beginning count as read. A last line without its
-    newline waits for it, or for the next file.
+    Waits for the file to appear. When it is renamed, it is read to its end, including what is appended until the new
+    file has content, and then the new one from its start. When it is copied and truncated, the rest is read from the
+    copy. Copies and renamed files are searched in the same directory: the same name with a number or a date, "old" or
+    "bak" after a dot or a hyphen. Those that exist at the start count as read. A last line without newline waits for
+    it, or for the next file.
 
-    A file is known again by its inode and the time when it was made, by its first bytes, as far as they were seen, and
-    by the line read last. As long as little of it was read, the end of the file before it says what came since.
+    A file is recognised by its inode and creation time, by its first bytes, as far as they were read, and by the last
+    line read. While little of it has been read, the end of the previous file determines what came since.
     """
 
     can_replay = True
@@ -65,18 +63,18 @@ class FollowedFile(LineSource):
         self._path = path
         self._file: int | None = None
         self._identity: tuple[int, int] | None = None
-        self._born: int | None = None  # when the open file was made
-        self._start = b""  # the first bytes of the open file, as far as they were seen and count
-        self._read_to = 0  # how far the file has been read, which may be further than lines have been handed out
-        self._before: Position = None  # where the file before this one ended, if that is known
-        self._copied: tuple[int, int] | None = None  # the file that is rotated by copying and truncating it
-        self._told = ""
+        self._born: int | None = None  # creation time of the open file
+        self._start = b""  # first bytes of the open file, as far as read and digested
+        self._read_to = 0  # may be beyond the lines returned
+        self._before: Position = None  # end of the previous file, if known
+        self._copied: tuple[int, int] | None = None  # the file that is rotated by copy and truncate
+        self._last_notice = ""
         self._begin()
 
     # Reading
 
     def _fill(self, wait: float) -> bool:
-        """Take in bytes; False if none came within `wait` seconds."""
+        """Read bytes; return False if none arrived within `wait` seconds."""
         deadline = time.monotonic() + wait
         while not self._step():
             left = deadline - time.monotonic()
@@ -86,46 +84,46 @@ class FollowedFile(LineSource):
         return True
 
     def _step(self) -> bool:
-        """Take in what is there, or turn to the next file; False if there is nothing to do."""
+        """Read available bytes, or switch to the next file; return False if there is nothing to do."""
         if self._lines.ready:
-            return False  # lines first, so that the position always is one within the open file
+            return False  # lines first, so that the position is always within the open file
         if self._file is None:
             return self._open_first()
         chunk = os.pread(self._file, _CHUNK, self._read_to)
-        if not self._is_as_before():  # asked after reading, so that what was read cannot be of something newer
-            self._go_on_in_copy()
+        if not self._is_unchanged():  # checked after reading, so that the bytes cannot be newer
+            self._continue_in_copy()
             return True
         if not chunk:
-            return self._turn_to_next()
-        if self._offset < MARKED and self._turn_back():
+            return self._switch_to_next()
+        if self._offset < DIGESTED and self._switch_to_copy():
             return True
-        if self._read_to <= len(self._start) < MARKED:
-            self._start = (self._start[: self._read_to] + chunk)[:MARKED]
+        if self._read_to <= len(self._start) < DIGESTED:
+            self._start = (self._start[: self._read_to] + chunk)[:DIGESTED]
         self._read_to += len(chunk)
         self._lines.feed(chunk)
         return True
 
-    def _is_as_before(self) -> bool:
-        """Whether the open file has only grown, if anything."""
+    def _is_unchanged(self) -> bool:
+        """Return whether the open file has at most grown."""
         assert self._file is not None
         has_size = os.fstat(self._file).st_size >= self._read_to
         is_begun_so = os.pread(self._file, len(self._start), 0) == self._start
         return has_size and is_begun_so and has_mark(self._file, {"offset": self._offset} | self._mark)
 
-    def _go_on_in_copy(self) -> None:
-        """The file was truncated: what was not read before is in the copy that was made of it, if there is one."""
+    def _continue_in_copy(self) -> None:
+        """Continue after a truncation in the copy that was made of the file, if there is one."""
         if not self._reopen(self._place):
-            self._tell_of_loss(f"'{self._path}' was truncated: lines written to it just before may be lost")
+            self._report_loss(f"'{self._path}' was truncated: lines appended just before may be lost")
             self._before = self._end_of_newest()
             self._go_to()
 
-    def _turn_to_next(self) -> bool:
-        """Go on with the next file once there is something in it; whether anything has changed."""
+    def _switch_to_next(self) -> bool:
+        """Switch to the next file once it has content; return whether anything changed."""
         assert self._file is not None
         following, is_gone = self._following(self._place, is_open=True)
         if following is None:
             return False
-        # whoever has written to the next file is done with this one, but may have written to it since it was read
+        # the writer of the next file is done with this one, but may have appended to it since the last read
         if os.fstat(self._file).st_size > self._read_to or self._lines.finish():
             return True
         before = self._place if self._offset else self._before
@@ -133,14 +131,14 @@ class FollowedFile(LineSource):
             return False
         self._before = before
         if is_gone:
-            words = "was deleted or moved away after it was read to its end. It goes on with"
-            self._tell_of_loss(f"'{self._path}' {words} '{following.path}': lines of files in between may be lost")
+            words = "was deleted or moved away after it was read to its end. Continuing with"
+            self._report_loss(f"'{self._path}' {words} '{following.path}': lines of files in between may be lost")
         return True
 
-    def _turn_back(self) -> bool:
-        """Turn to the copy that has what the open file had before it was truncated, if it was; whether it was.
+    def _switch_to_copy(self) -> bool:
+        """Switch to the copy of the open file if it was truncated; return whether it was.
 
-        As long as little of a file was read, what it holds now may begin with the same bytes.
+        While little of a file has been read, its new content may begin with the same bytes.
         """
         if self._before is None:
             return False
@@ -154,52 +152,55 @@ class FollowedFile(LineSource):
     # Files
 
     def _begin(self) -> None:
-        """Begin with the first line of the file that has the name: what was rotated before counts as read.
+        """Begin with the first line of the current file; rotated files count as read.
 
-        That is, at the end of the file before, to which whoever writes may not have finished writing.
+        That is, at the end of the newest rotated file, which may still be written to.
         """
         newest = self._end_of_newest()
         if newest is not _NOTHING and self._reopen(newest):
-            self._tell(f"'{self._path}' is read from its first line; older files, as '{newest['at']}', are not read")
+            self._report(f"reading '{self._path}' from its first line, but not rotated files such as '{newest['at']}'")
         else:
             self._before = newest
             self._open_first()
         self._await()
 
     def _await(self) -> None:
-        """Say that there is no file yet, if so."""
+        """Report that the file does not exist yet, if so."""
         if _seen(self._path) is None:
-            self._tell(f"waiting for '{self._path}' to appear")
+            self._report(f"waiting for '{self._path}' to appear")
 
     def _open_first(self) -> bool:
-        """Open the file that came first after the one before, or else the one that has the name, empty as it is."""
+        """Open the first file after the previous one, or else the current file, even if empty."""
         first, _ = self._following(self._before)
         first = _seen(self._path) if first is None else first
         return first is not None and self._open(first)
 
     def _end_of_newest(self) -> Position:
-        """Where the newest of the rotated files ends; a copy that is being made of the file itself is not one."""
+        """Return the end of the newest rotated file; a copy in progress of the current file does not count."""
         files = self._files()
         current = _current(files, self._path)
         for seen in reversed(files):
             if seen.size and seen is not current and not (current is not None and _is_beginning(seen, current)):
                 with suppress(FileNotFoundError), open(seen.path, "rb") as file:
-                    return _end(seen, file.fileno())
+                    n, number = min(seen.size, DIGESTED), file.fileno()
+                    known = mark(start_of(number, seen.size), os.pread(number, n, seen.size - n), n)
+                    end = {"device": seen.device, "inode": seen.inode, "changed": seen.changed, "offset": seen.size}
+                    return end | {"at": seen.path} | known
         return _NOTHING
 
     def _reopen(self, place: Position) -> bool:
-        """Find the file that was read up to a place, or a copy of it, and read on there."""
-        identity = place["device"], place["inode"]
-        is_known = place["offset"] or place.get("head", (0, ""))[0]  # by what it holds
-        for _ in range(_ATTEMPTS):  # names may change while we look
-            files = sorted(self._files(), key=lambda seen: (seen.identity != identity, -seen.changed))
+        """Find the file that was read up to a position, or a copy of it, and continue there."""
+        wanted = place["device"], place["inode"]
+        is_known = place["offset"] or place.get("head", (0, ""))[0]  # by content
+        for _ in range(_ATTEMPTS):  # names may change meanwhile
+            files = sorted(self._files(), key=lambda seen: (seen.identity != wanted, -seen.changed))
             for seen in files:
-                if (is_known or seen.identity == identity) and self._open(seen, place):
+                if (is_known or seen.identity == wanted) and self._open(seen, place):
                     return True
         return False
 
     def _open(self, seen: _Seen, place: Position = _BEGINNING) -> bool:
-        """Read on in another file from a place in it; False if it is not there any more, or not what it was."""
+        """Continue in another file at a position; return False if it is gone or has changed."""
         try:
             file = os.open(seen.path, os.O_RDONLY)
         except FileNotFoundError:
@@ -207,65 +208,62 @@ class FollowedFile(LineSource):
         except OSError as problem:
             if self._file is None:
                 raise BadInput(f"'{seen.path}' cannot be read: {problem.strerror}") from problem
-            self._tell(f"'{seen.path}' cannot be read: {problem.strerror}")
+            self._report(f"'{seen.path}' cannot be read: {problem.strerror}")
             return False
-        begins, last = start_of(file, MARKED), last_line(file, place)
-        # the very bytes that are kept are compared, since the file may be truncated at any moment
-        if _identity(os.fstat(file)) != seen.identity or not _is_of(place, file, begins, last):
+        begins, last = start_of(file, DIGESTED), last_line(file, place)
+        # compare the bytes that are kept, since the file may be truncated at any moment
+        if identity(os.fstat(file)) != seen.identity or not _is_of(place, file, begins, last):
             os.close(file)
             return False
         if self._file is not None:
             os.close(self._file)
-        if "inode" in place and seen.identity != (place["device"], place["inode"]):  # a copy of what was read before
+        if "inode" in place and seen.identity != (place["device"], place["inode"]):  # a copy of the file read before
             self._copied = place["device"], place["inode"]
-        self._file, self._identity, self._born = file, seen.identity, birth_time(file)
+        self._file, self._identity, self._born = file, seen.identity, read_birth_time(file)
         self._go_to(place["offset"], last)
-        # of a file that was read before only what was seen then: it may have been truncated since
+        # of a file read before, only what was read then: it may have been truncated since
         self._start = begins[: max(place["offset"], place.get("head", (0, ""))[0])] if "inode" in place else begins
         return True
 
     def _go_to(self, offset: int = 0, last: tuple[bytes, int] = (b"", 0)) -> None:
-        """Read on in the open file from an offset, given the line before."""
+        """Continue in the open file at an offset, given the line before it."""
         self._lines.clear()
         self._offset = self._read_to = offset
         self._start, self._last = b"", last
 
     def _following(self, place: Position, *, is_open: bool = False) -> tuple[_Seen | None, bool]:
-        """The oldest of the files that came after another and have something in them; and whether that one is gone."""
+        """Return the oldest non-empty file after a given one; and whether the latter is gone."""
         files = self._files()
         current = _current(files, self._path)
         at = _find(files, place, is_open=is_open)
         if at is not None:
             files = files[at + 1 :]
-        else:  # deleted, or moved away: what came later was changed later
+        else:  # deleted or moved away: later files have later modification times
             files = [seen for seen in files if seen is current or seen.changed >= place.get("changed", inf)]
         if current is not None and current.identity == self._copied:
-            # a copy that is being made is not to be read: its lines are all in the file still
+            # a copy in progress is skipped: its lines are still in the current file
             files = [seen for seen in files if seen is current or not _is_beginning(seen, current)]
         return next((seen for seen in files if seen.size), None), at is None
 
     def _files(self) -> list[_Seen]:
-        """The file and those that were rotated, oldest first, at a moment when none of them changed its name."""
+        """Return the current and the rotated files, oldest first, in a consistent snapshot of names."""
         before = None
         while True:
-            current = _seen(self._path)  # before the others: what is rotated in between is seen twice, not missed
-            files = self._rotated() + ([] if current is None else [current])
+            current = _seen(self._path)  # before the others: a file rotated in between is seen twice, not missed
+            readable = [path for path in self._beside(_ROTATED) if os.path.isfile(path) and os.access(path, os.R_OK)]
+            rotated = sorted(seen for path in readable if (seen := _seen(path)) is not None)
+            files = rotated + ([] if current is None else [current])
             names = [(seen.path, seen.identity) for seen in files]
             if names == before:
                 return files
             before = names
 
-    def _rotated(self) -> list[_Seen]:
-        """The files beside ours that are older ones or copies of it, and can be read, oldest first."""
-        readable = [path for path in self._beside(_ROTATED) if os.path.isfile(path) and os.access(path, os.R_OK)]
-        return sorted(seen for path in readable if (seen := _seen(path)) is not None)
-
     def _beside(self, pattern: re.Pattern[str]) -> list[str]:
-        """What is beside our file and has its name with something appended."""
+        """Return files in the same directory whose names extend ours by a pattern."""
         directory, name = os.path.split(self._path)
         try:
             others = sorted(other for other in os.listdir(directory or ".") if other.startswith(name))
-        except OSError:  # it is gone, or may not be listed: then there is only the file itself
+        except OSError:  # gone, or not listable: then there is only the file itself
             return []
         return [os.path.join(directory, other) for other in others if pattern.fullmatch(other, len(name))]
 
@@ -273,18 +271,18 @@ class FollowedFile(LineSource):
 
     @property
     def position(self) -> Position:
-        """How many lines were handed out, the file, where the next line starts in it, and how to know it again.
+        """Number of lines returned, the file, the offset of its next line, and its digests.
 
-        As long as little of a file was handed out, the end of the one before is part of it.
+        While little of a file has been returned, this includes the end of the previous one.
         """
-        return {"line": self._line} | self._place | {"before": self._before if self._offset < MARKED else None}
+        return {"line": self._line} | self._place | {"before": self._before if self._offset < DIGESTED else None}
 
     @property
     def _place(self) -> Position:
-        """The open file, where the next line starts in it, and how to know it again."""
+        """The open file, the offset of its next line, and its digests."""
         if self._file is None:
             return _NOTHING | {"copied": self._copied} | self._mark
-        device, inode = _identity(found := os.fstat(self._file))
+        device, inode = identity(found := os.fstat(self._file))
         return {
             "device": device,
             "inode": inode,
@@ -300,37 +298,33 @@ class FollowedFile(LineSource):
         return mark(self._start[: self._offset], *self._last)
 
     def seek(self, position: Position) -> None:
-        """Go on after the line whose `position` this was, in whatever file it is by now."""
+        """Continue after a `position`, in whichever file it is now."""
         check_position(position)
         if self._ended:
             raise ValueError(f"'{self._path}' is closed")
-        self.notices.clear()  # about a beginning that is none
+        self.notices.clear()  # about the start, which does not apply
         self._line = position["line"]
         self._copied = tuple(position["copied"]) if position["copied"] else None
         before = position.get("before", None if position["inode"] else _NOTHING)
         is_unread = not position["offset"] and before is not None
-        if is_unread and position["inode"] is not None:  # as long as this file has the name, others can only be copies
+        if is_unread and position["inode"] is not None:  # while this file has the name, others can only be copies
             self._copied = position["device"], position["inode"]
         place = before if is_unread else position
         self._before = None if is_unread else before
         is_found = place["inode"] is not None and self._reopen(place)
-        if not is_found:
-            self._begin_after(place)
+        if not is_found:  # begin with the first file after one that is gone or never existed
+            if self._file is not None:
+                os.close(self._file)
+            self._file, self._before = None, place
+            self._go_to()
+            self._open_first()
         is_lost = not is_found and place["inode"] is not None
         if is_lost or (is_unread and not self._is_somewhere(position)):
-            self._tell_of_loss(f"what was read of '{self._path}' before is not there any more: lines may be lost")
+            self._report_loss(f"the part of '{self._path}' that was read before is gone: lines may be lost")
         self._await()
 
-    def _begin_after(self, place: Position) -> None:
-        """Begin with the first file that came after one that is gone, or never was."""
-        if self._file is not None:
-            os.close(self._file)
-        self._file, self._before = None, place
-        self._go_to()
-        self._open_first()
-
     def _is_somewhere(self, place: Position) -> bool:
-        """Whether a file of which nothing was read is still there, as far as one can tell."""
+        """Return whether an unread file still exists, as far as can be determined."""
         size, _ = place.get("head", (0, ""))
         if place["inode"] is None:
             return True
@@ -339,27 +333,27 @@ class FollowedFile(LineSource):
         )
 
     def close(self) -> None:
-        """Close the file; a second time does nothing."""
+        """Close the file; idempotent."""
         if self._file is not None:
             os.close(self._file)
         self._file, self._ended = None, True
         self._lines.clear()
 
-    def _tell(self, words: str) -> None:
-        """Leave a notice, unless it is the last one once more."""
-        if words != self._told:
+    def _report(self, words: str) -> None:
+        """Add a notice, unless it repeats the last one."""
+        if words != self._last_notice:
             self.notices.append(words)
-        self._told = words
+        self._last_notice = words
 
-    def _tell_of_loss(self, words: str) -> None:
-        """Leave a notice of every loss, with the files that may hold what was lost."""
+    def _report_loss(self, words: str) -> None:
+        """Add a notice of a loss, with the files that may contain what was lost."""
         compressed = self._beside(_COMPRESSED)
-        self._told = f"{words}; '{compressed[0]}' and the like are compressed and not read" if compressed else words
-        self.notices.append(self._told)
+        self._last_notice = f"{words}; compressed files such as '{compressed[0]}' are not read" if compressed else words
+        self.notices.append(self._last_notice)
 
 
 def _seen(path: str) -> _Seen | None:
-    """A file as it is now, if it is there."""
+    """Return the current state of a file, if it exists."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -367,57 +361,44 @@ def _seen(path: str) -> _Seen | None:
     except OSError as problem:
         raise BadInput(f"'{path}' cannot be read: {problem.strerror}") from problem
     if stat.S_ISDIR(found.st_mode):
-        raise BadInput(f"'{path}' is a directory; give a file in it")
+        raise BadInput(f"'{path}' is a directory; pass a file in it")
     number = re.search(r"[.-](\d{1,4})$", path)
-    return _Seen(found.st_mtime_ns, -int(number[1]) if number else 0, path, *_identity(found), found.st_size)
-
-
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    """What stays the same when a file is renamed."""
-    return found.st_dev, found.st_ino
+    return _Seen(found.st_mtime_ns, -int(number[1]) if number else 0, path, *identity(found), found.st_size)
 
 
 def _current(files: list[_Seen], path: str) -> _Seen | None:
-    """That one of the files, oldest first, that has the name itself."""
+    """Return the file that has the name itself, given files sorted oldest first."""
     return files[-1] if files and files[-1].path == path else None
 
 
-def _end(seen: _Seen, file: int) -> Position:
-    """The place at the end of a file that is open."""
-    n = min(seen.size, MARKED)
-    known = mark(start_of(file, seen.size), os.pread(file, n, seen.size - n), n)
-    places = {"device": seen.device, "inode": seen.inode, "changed": seen.changed, "offset": seen.size}
-    return places | {"at": seen.path} | known
-
-
 def _find(files: list[_Seen], place: Position, *, is_open: bool) -> int | None:
-    """Where among the files the one of a place is: -1 if there never was one, None if it is gone.
+    """Return the index of the file of a position: -1 if there never was one, None if it is gone.
 
-    A file that is open has its inode to itself; otherwise another file may have been given it.
+    The inode of an open file is unique; that of a closed one may have been reused.
     """
     if place["inode"] is None:
         return -1
-    identity = place["device"], place["inode"]
-    found = (i for i in reversed(range(len(files))) if files[i].identity == identity)
+    wanted = place["device"], place["inode"]
+    found = (i for i in reversed(range(len(files))) if files[i].identity == wanted)
     return next((i for i in found if is_open or _has(files[i], place)), None)
 
 
 def _has(seen: _Seen, place: Position) -> bool:
-    """Whether a file is the one of a place, or a copy of it."""
+    """Return whether a file is that of a position, or a copy of it."""
     try:
         with open(seen.path, "rb") as file:
             number = file.fileno()
-            return _is_of(place, number, start_of(number, MARKED), last_line(number, place))
-    except OSError:  # gone meanwhile, or not to be read
+            return _is_of(place, number, start_of(number, DIGESTED), last_line(number, place))
+    except OSError:  # gone meanwhile, or not readable
         return False
 
 
 def _is_of(place: Position, file: int, begins: bytes, last: tuple[bytes, int]) -> bool:
-    """Whether an open file is the one of a place or a copy of it, given how it begins and the line before the place."""
-    found, born = os.fstat(file), birth_time(file)
-    has_inode = _identity(found) == (place.get("device"), place.get("inode"))
-    if has_inode and born is not None and place.get("born") not in (None, born):
-        return False  # a later file that was given the same inode
+    """Return whether an open file is that of a position or a copy, given its first bytes and the line before."""
+    found = os.fstat(file)
+    has_inode = identity(found) == (place.get("device"), place.get("inode"))
+    if has_inode and is_reused(read_birth_time(file), place):
+        return False
     size, known = place.get("head", (0, digest(b"")))
     if found.st_size < place["offset"] or digest(begins[:size]) != known:
         return False
@@ -425,14 +406,14 @@ def _is_of(place: Position, file: int, begins: bytes, last: tuple[bytes, int]) -
 
 
 def _is_beginning(seen: _Seen, other: _Seen) -> bool:
-    """Whether a file has nothing but what another begins with, to go by its first and its last bytes."""
+    """Return whether a file is a prefix of another, judged by its first and last bytes."""
     if seen.size > other.size:
         return False
     try:
         with open(seen.path, "rb") as one, open(other.path, "rb") as two:
             files = one.fileno(), two.fileno()
-            places = 0, max(seen.size - MARKED, 0)
-            length = min(seen.size, MARKED)
+            places = 0, max(seen.size - DIGESTED, 0)
+            length = min(seen.size, DIGESTED)
             return all(os.pread(files[0], length, place) == os.pread(files[1], length, place) for place in places)
-    except OSError:  # gone meanwhile, or not to be read
+    except OSError:  # gone meanwhile, or not readable
         return False

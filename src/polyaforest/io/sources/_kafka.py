@@ -8,39 +8,39 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from polyaforest.core import schema
-from polyaforest.io._errors import BadInput
+from polyaforest.io.errors import BadInput
 from polyaforest.io.records import Record
-from polyaforest.io.sources._source import Position
+from polyaforest.io.sources._lines import Position, import_extra
 
 __all__ = ["KafkaTopic"]
 
-_SLICE = 0.2  # seconds that the library may wait at a time: meanwhile it does not hear Ctrl-C
-_ANSWER = 1.0  # seconds for a broker to say which partitions there are
-_LOOK, _LOOK_AGAIN = 10.0, 0.5  # seconds between two looks at the partitions; where the last told nothing
-_MOST_HELD = 16_384  # kilobytes that are fetched ahead at most
+_SLICE = 0.2  # seconds per blocking call of the library, during which Ctrl-C is not handled
+_ANSWER = 1.0  # seconds to wait for metadata
+_LOOK, _LOOK_AGAIN = 10.0, 0.5  # seconds between updates of the partitions; after a failure
+_MOST_HELD = 16_384  # kilobytes of read-ahead
 
 _log = logging.getLogger("polyaforest.kafka")
-_log.addHandler(logging.NullHandler())  # what matters of the library's words is told in the notices
+_log.addHandler(logging.NullHandler())  # what matters is in the notices
 
 
 class KafkaTopic:
-    """The messages of all partitions of a Kafka topic, from the first that is still there.
+    """Messages of all partitions of a Kafka topic, from the earliest available.
 
-    Belongs to no group and commits nothing: the position, the next message by partition, is kept by whoever reads.
-    New partitions are found while it runs; brokers that go away are waited for.
+    Joins no group and commits nothing: the caller keeps the position, the next offset by partition. New partitions are
+    discovered while running; unavailable brokers are waited for.
 
     Parameters
     ----------
     where : str
-        ``kafka://host:port,host:port/topic``, with settings of librdkafka as they are called there after a question
-        mark: ``?security.protocol=SASL_SSL&sasl.username=…``.
+        ``kafka://host:port,host:port/topic``, optionally with settings of librdkafka:
+        ``?security.protocol=SASL_SSL&sasl.username=…``.
     """
 
     can_replay = True
 
     def __init__(self, where: str) -> None:
         self.notices: list[str] = []
-        self._kafka = _library()
+        self._kafka = import_extra("kafka", "confluent_kafka")
         self._brokers, self._topic, settings = _parts(where)
         self._next: dict[int, int] = {}  # the next message, by partition
         self._assigned: set[int] = set()
@@ -51,12 +51,12 @@ class KafkaTopic:
         try:
             self._consumer: Any = self._kafka.Consumer(settings | ours)
         except (TypeError, ValueError, self._kafka.KafkaException) as problem:
-            raise BadInput(f"the Kafka address cannot be used: {_words(problem)}") from problem
+            raise BadInput(f"invalid Kafka address: {_words(problem)}") from problem
 
     # Reading
 
     def read(self, most: int, wait: float) -> list[Record] | None:
-        """At most `most` messages: [] if none came within `wait` seconds, None once closed."""
+        """Return at most `most` messages: [] if none arrived within `wait` seconds, None once closed."""
         deadline = time.monotonic() + wait
         while self._consumer is not None:
             if time.monotonic() >= self._next_look:
@@ -69,30 +69,27 @@ class KafkaTopic:
         return None
 
     def _messages(self, most: int, wait: float) -> list[Record]:
-        """Messages that are there, or else that come within `wait` seconds."""
+        """Return available messages, or else those that arrive within `wait` seconds."""
         messages = self._consumer.consume(most, 0.0)
         if not messages and wait:
             messages = self._consumer.consume(1, wait)
             if messages and most > 1:
                 messages += self._consumer.consume(most - 1, 0.0)
-        faults = [message for message in messages if message.error()]
-        records = [self._record(message) for message in messages if not message.error()]
-        for fault in faults:
+        records = []
+        for message in [message for message in messages if not message.error()]:
+            partition, offset = message.partition(), message.offset()
+            self._next[partition] = offset + 1
+            records.append(Record(f"{partition}:{offset}", message.value() or b""))
+        for fault in [message for message in messages if message.error()]:
             self._mend(fault)
         if records:
             self._end_trouble()
         return records
 
-    def _record(self, message: Any) -> Record:
-        """A message as a record, and one step forward in its partition."""
-        partition, offset = message.partition(), message.offset()
-        self._next[partition] = offset + 1
-        return Record(f"{partition}:{offset}", message.value() or b"")
-
     # Partitions
 
     def _look(self) -> None:
-        """Find out which partitions there are, and read those that are new."""
+        """Update the partitions, and assign new ones."""
         self._next_look = time.monotonic() + _LOOK_AGAIN
         try:
             topic = self._consumer.list_topics(self._topic, _ANSWER).topics[self._topic]
@@ -109,13 +106,13 @@ class KafkaTopic:
             self._assign()
 
     def _assign(self) -> None:
-        """Read all partitions, each from its next message or else from its beginning."""
+        """Assign all partitions, each from its next message or else from its beginning."""
         beginning = self._kafka.OFFSET_BEGINNING
         places = {partition: self._next.get(partition, beginning) for partition in sorted(self._assigned)}
         self._consumer.assign([self._kafka.TopicPartition(self._topic, *place) for place in places.items()])
 
     def _mend(self, fault: Any) -> None:
-        """Go on after an error that came in place of a message."""
+        """Handle an error returned in place of a message."""
         if fault.error().code() == self._kafka.KafkaError._AUTO_OFFSET_RESET and fault.partition() in self._assigned:
             self._leap(fault.partition())
         else:
@@ -123,19 +120,19 @@ class KafkaTopic:
             self._next_look = min(self._next_look, time.monotonic() + _LOOK_AGAIN)
 
     def _leap(self, partition: int) -> None:
-        """The next message of a partition is not there: go on with the first that is."""
+        """Continue with the first available message of a partition whose next one is missing."""
         place = self._kafka.TopicPartition(self._topic, partition)
         try:
             first, end = self._consumer.get_watermark_offsets(place, _ANSWER)
         except self._kafka.KafkaException as problem:
             self._hear(problem.args[0])
-            self._assign()  # to be told once more
+            self._assign()  # to receive the error again
             return
         expected = self._next.get(partition, first)
         if expected < first:
             lost = f"{first - expected} messages were removed before they were read"
         else:
-            lost = f"it was set back: it ends at {end}, {expected} was next, and it is read from its beginning"
+            lost = f"it was reset: it ends at {end}, expected offset {expected}; reading it from the beginning"
         self.notices.append(f"topic '{self._topic}', partition {partition}: {lost}")
         self._next[partition] = first
         self._assign()
@@ -143,42 +140,42 @@ class KafkaTopic:
     # Trouble
 
     def _hear(self, error: Any) -> None:
-        """Take note of an error that the library tells: some are for ever, others pass."""
+        """Handle an error of the library, permanent or transient."""
         kinds = self._kafka.KafkaError
         code = kinds.NO_ERROR if error is None else error.code()
-        for_ever = (kinds._AUTHENTICATION, kinds.TOPIC_AUTHORIZATION_FAILED, kinds.SASL_AUTHENTICATION_FAILED,
+        permanent = (kinds._AUTHENTICATION, kinds.TOPIC_AUTHORIZATION_FAILED, kinds.SASL_AUTHENTICATION_FAILED,
                     kinds.TOPIC_EXCEPTION)  # fmt: skip
         no_topic = (kinds.NO_ERROR, kinds.UNKNOWN_TOPIC_OR_PART, kinds._UNKNOWN_TOPIC, kinds._UNKNOWN_PARTITION)
-        if code in for_ever or (error is not None and error.fatal()):
+        if code in permanent or (error is not None and error.fatal()):
             self._refusal = error.str()
         elif code in no_topic:
             self._begin_trouble(f"waiting for topic '{self._topic}' to appear")
         elif code in (kinds._ALL_BROKERS_DOWN, kinds._TIMED_OUT, kinds._TRANSPORT, kinds._RESOLVE) and (
-            code != kinds._TRANSPORT or not self._assigned  # one connection lost among several is not worth a word
+            code != kinds._TRANSPORT or not self._assigned  # a single lost connection is not reported
         ):
-            self._begin_trouble(f"the Kafka brokers at {self._brokers} are away: waiting until they are back")
+            self._begin_trouble(f"the Kafka brokers at {self._brokers} are unavailable: waiting")
 
     def _begin_trouble(self, words: str) -> None:
-        """Tell what keeps messages away, once."""
+        """Report an obstacle, once."""
         if words != self._trouble:
             self.notices.append(words)
         self._trouble = words
 
     def _end_trouble(self) -> None:
-        """Tell that messages can be read again."""
+        """Report that messages can be read again."""
         if self._trouble:
-            self.notices.append(f"topic '{self._topic}' is there")
+            self.notices.append(f"topic '{self._topic}' is available")
         self._trouble = ""
 
     # Positions
 
     @property
     def position(self) -> Position:
-        """The number of the next message, by partition."""
+        """Next offset by partition."""
         return {str(partition): offset for partition, offset in sorted(self._next.items())}
 
     def seek(self, position: Position) -> None:
-        """Go on with the messages after those whose `position` this was."""
+        """Continue after a `position`."""
         for partition, offset in position.items():
             schema.whole()(offset, f"partition {partition}")
         self._next = {int(partition): offset for partition, offset in position.items()}
@@ -186,25 +183,14 @@ class KafkaTopic:
             self._assign()
 
     def close(self) -> None:
-        """Let go of the connections; a second time does nothing."""
+        """Close the connections; idempotent."""
         if self._consumer is not None:
             self._consumer.close()
         self._consumer = None
 
 
-def _library() -> Any:
-    """The client library, or an error that says how to get it."""
-    try:
-        import confluent_kafka  # noqa: PLC0415
-    except ModuleNotFoundError as problem:
-        if problem.name != "confluent_kafka":
-            raise
-        raise BadInput('reading from Kafka needs an extra: pip install "polyaforest[kafka]"') from problem
-    return confluent_kafka
-
-
 def _parts(where: str) -> tuple[str, str, dict[str, Any]]:
-    """The brokers, the topic and the settings that an address gives."""
+    """Return the brokers, the topic and the settings of an address."""
     address = urlsplit(where)
     brokers, topic = address.netloc, unquote(address.path.strip("/"))
     if not brokers or not topic or "/" in topic:
@@ -216,6 +202,6 @@ def _parts(where: str) -> tuple[str, str, dict[str, Any]]:
 
 
 def _words(problem: Exception) -> str:
-    """What the library says is wrong."""
+    """Return the message of an error of the library."""
     error = problem.args[0] if problem.args else problem
     return str(error.str() if hasattr(error, "str") else error)

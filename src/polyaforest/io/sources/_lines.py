@@ -1,33 +1,94 @@
-"""Bytes cut into lines in bounded memory, and what sources that read lines share."""
+"""The interface of sources, and the base of sources of lines, which are split in bounded memory.
+
+A position in a file identifies the file by its first bytes and the last line read, also after a rename.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
+from importlib import import_module
+from typing import Any, Protocol
 
+from polyaforest.core import schema
+from polyaforest.io import file_identity
+from polyaforest.io.errors import BadInput
+from polyaforest.io.file_identity import DIGESTED, digest, file_number
 from polyaforest.io.records import LONGEST_LINE, Record
 
-__all__ = ["LineSource", "Lines"]
+__all__ = [
+    "LineSource", "Lines", "Position", "Source", "check_position", "has_mark", "import_extra", "last_line", "mark",
+    "start_of",
+]  # fmt: skip
+
+Position = Any  # any JSON-serialisable value
+
+
+class Source(Protocol):
+    """A stream of records with a position.
+
+    Attributes
+    ----------
+    can_replay : bool
+        Whether records can be read again from a position.
+    notices : list of str
+        Messages for the user, such as lost records or an unreachable server. The caller removes those it has shown.
+    """
+
+    can_replay: bool
+    notices: list[str]
+
+    def read(self, most: int, wait: float) -> list[Record] | None:
+        """Return at most `most` records: [] if none arrived within `wait` seconds, None after the last."""
+        ...
+
+    @property
+    def position(self) -> Position:
+        """Position after the last record returned, JSON-serialisable."""
+        ...
+
+    def seek(self, position: Position) -> None:
+        """Continue after a `position`."""
+        ...
+
+    def close(self) -> None:
+        """Close files and connections; idempotent."""
+        ...
+
+
+def import_extra(extra: str, *modules: str) -> Any:
+    """Import the modules of a client library, or say how to install it; return the first."""
+    try:
+        library, *_ = map(import_module, modules)
+        return library
+    except ModuleNotFoundError as problem:
+        if problem.name != modules[0]:
+            raise
+        raise BadInput(f'reading from {extra.title()} needs an extra: pip install "polyaforest[{extra}]"') from problem
+
+
+# ---- lines -----------------------------------------------------------------------------------------------------------
 
 
 class Lines:
-    """Cuts bytes into lines as they come, however they are torn.
+    """Splits chunks of bytes into lines.
 
-    Of a line that is too long only the start is kept, one byte more than is allowed, so that its reader can tell.
+    Lines that are too long are truncated to one byte more than allowed, so that the reader can tell.
 
     Attributes
     ----------
     ready : deque of (bytes, int)
-        Whole lines without their newline, and how many bytes each took up.
+        Complete lines without their newline, and the bytes each occupied.
     """
 
     def __init__(self) -> None:
         self.ready: deque[tuple[bytes, int]] = deque()
-        self._start = bytearray()  # of the line that is not whole yet
-        self._start_size = 0  # its bytes, with those that were not kept
+        self._start = bytearray()  # of the incomplete line
+        self._start_size = 0  # its length, including bytes not kept
 
     def feed(self, chunk: bytes) -> None:
-        """Take in the bytes that come next."""
+        """Add the next bytes."""
         first, *lines = chunk.split(b"\n")
         self._extend(first)
         if not lines:
@@ -40,47 +101,47 @@ class Lines:
             self.ready.extend([(line, len(line) + 1) for line in lines])
 
     def finish(self) -> bool:
-        """Take what has no newline yet for a whole line; whether there was anything."""
+        """Complete a last line without newline; return whether there was one."""
         if self._start_size:
             self._close_line(newline=0)
             return True
         return False
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Discard everything."""
         self.ready.clear()
         self._start.clear()
         self._start_size = 0
 
     def _extend(self, piece: bytes) -> None:
-        """Add to the line that is not whole yet, as far as it is kept."""
+        """Extend the incomplete line, up to the limit."""
         self._start += piece[: LONGEST_LINE + 1 - len(self._start)]
         self._start_size += len(piece)
 
     def _close_line(self, newline: int) -> None:
-        """The line that was begun is whole."""
+        """Complete the current line."""
         self.ready.append((bytes(self._start), self._start_size + newline))
         self._start.clear()
         self._start_size = 0
 
 
 class LineSource:
-    """A source whose records are lines: reads, hands out and counts; how bytes come is for `_fill` to say."""
+    """A source whose records are lines; subclasses read bytes in `_fill`."""
 
     def __init__(self) -> None:
         self.notices: list[str] = []
         self._lines = Lines()
-        self._line = 0  # how many lines have been handed out
-        self._offset = 0  # where the next line starts, in bytes
-        self._last = (b"", 0)  # the line handed out last, and its size
+        self._line = 0  # lines returned so far
+        self._offset = 0  # start of the next line in bytes
+        self._last = (b"", 0)  # the last line returned, and its size
         self._ended = False
 
     def _fill(self, wait: float) -> bool:
-        """Take in bytes, or the end; False if neither came within `wait` seconds."""
+        """Read bytes, or the end; return False if neither arrived within `wait` seconds."""
         raise NotImplementedError
 
     def read(self, most: int, wait: float) -> list[Record] | None:
-        """At most `most` lines: [] if none came within `wait` seconds, None after the last."""
+        """Return at most `most` lines: [] if none arrived within `wait` seconds, None after the last."""
         ready = self._lines.ready
         deadline = time.monotonic() + wait
         late = False
@@ -91,12 +152,68 @@ class LineSource:
                 return []
             late = time.monotonic() >= deadline
         while len(ready) < most and not self._ended and self._fill(0.0):
-            pass  # what is there already goes into the same batch
-        return [self._hand_out() for _ in range(min(most, len(ready)))]
+            pass  # add all available lines to the batch
+        return [self._next_line() for _ in range(min(most, len(ready)))]
 
-    def _hand_out(self) -> Record:
-        """The next line, and one step forward."""
+    def _next_line(self) -> Record:
+        """Return the next line and advance."""
         self._last = line, size = self._lines.ready.popleft()
         self._line += 1
         self._offset += size
         return Record(str(self._line), line)
+
+
+# ---- positions in files ----------------------------------------------------------------------------------------------
+
+_count = schema.whole()
+
+
+def check_position(position: Position) -> None:
+    """Raise ValueError unless a position is valid; it may come from an untrusted store."""
+    _POSITION(position, "position")
+
+
+_PLACE: dict[str, schema.Rule] = {
+    "line": _count,
+    "offset": _count,
+    "last": _count,
+    "mark": schema.either(schema.text, schema.number),
+    "device": file_number,
+    "inode": file_number,
+    "born": file_identity.born,
+    "changed": schema.either(schema.nothing, schema.whole(-(2**63))),  # may be before 1970
+    "head": schema.either(schema.nothing, schema.listed(_count, schema.text)),
+    "copied": schema.either(schema.nothing, schema.listed(file_number, file_number)),
+    "at": schema.path,
+}
+# A pipe has only a line, and older releases saved less; `before` is not nested further.
+_BEFORE = schema.either(
+    schema.nothing, schema.record({**_PLACE, "before": schema.nothing}, optional=[*_PLACE, "before"])
+)
+_POSITION = schema.record({**_PLACE, "before": _BEFORE}, optional=[*_PLACE, "before"])
+
+
+def mark(start: bytes, line: bytes, size: int) -> dict[str, int | str]:
+    """Return the digest of a file read so far: of its first bytes and the last line read, of `size` bytes."""
+    # without the last byte, which may or may not be a newline
+    seen = start[:DIGESTED] + line[: min(max(size - 1, 0), DIGESTED)]
+    return {"last": size, "mark": digest(seen)}
+
+
+def has_mark(file: int, position: Position) -> bool:
+    """Return whether an open file is the one that was read up to a position, or a copy of it."""
+    offset = position["offset"]
+    if os.fstat(file).st_size < offset:
+        return False
+    return mark(start_of(file, offset), *last_line(file, position))["mark"] == str(position["mark"])
+
+
+def start_of(file: int, offset: int) -> bytes:
+    """Return the first bytes of an open file that the digest covers, up to an offset."""
+    return os.pread(file, min(offset, DIGESTED), 0)
+
+
+def last_line(file: int, position: Position) -> tuple[bytes, int]:
+    """Return the line that ends at a position, as far as the digest covers it, and its size."""
+    last = min(position["last"], position["offset"])
+    return os.pread(file, min(last, DIGESTED), position["offset"] - last), last

@@ -6,11 +6,9 @@ import os
 import select
 import stat
 
-from polyaforest.io._errors import BadInput
+from polyaforest.io.errors import BadInput
 from polyaforest.io.records import Record
-from polyaforest.io.sources._lines import LineSource
-from polyaforest.io.sources._marks import check_position, has_mark, last_line, mark, start_of
-from polyaforest.io.sources._source import Position
+from polyaforest.io.sources._lines import LineSource, Position, check_position, has_mark, last_line, mark, start_of
 
 __all__ = ["Pipe"]
 
@@ -18,10 +16,10 @@ _CHUNK = 1 << 18
 
 
 class Pipe(LineSource):
-    """The lines of standard input ("-"), of a named pipe, or of a file.
+    """Lines of standard input ("-"), a named pipe, or a file.
 
-    Only a file can be read again from a position. With a pipe, `seek` steps over as many lines as had been read, which
-    is right where the program that writes starts over, too.
+    Only a file can be read again from a position. On a pipe, `seek` skips the number of lines read before, which is
+    right if the writing program also starts over.
     """
 
     def __init__(self, where: str) -> None:
@@ -39,84 +37,84 @@ class Pipe(LineSource):
             self._poll.register(self._file, select.POLLIN)
 
     def _fill(self, wait: float) -> bool:
-        """Take in bytes, or the end; False if neither came within `wait` seconds."""
+        """Read bytes, or the end; return False if neither arrived within `wait` seconds."""
         if self._file is None or (not self.can_replay and not self._poll.poll(wait * 1000.0)):
             return False
         try:
             chunk = os.read(self._file, _CHUNK)
-        except BlockingIOError:  # somebody else reads the same pipe and was faster
+        except BlockingIOError:  # another reader of the same pipe was faster
             return False
         if chunk:
             self._lines.feed(chunk)
-            self._step_over()
+            self._skip_lines()
         else:
             self._lines.finish()
-            self._step_over()
+            self._skip_lines()
             self._ended = True
         return True
 
-    def _step_over(self) -> None:
-        """Drop the lines that were read before a restart."""
+    def _skip_lines(self) -> None:
+        """Skip the lines read before a restart."""
         while self._skip and self._lines.ready:
-            self._hand_out()
+            self._next_line()
             self._skip -= 1
 
     def read(self, most: int, wait: float) -> list[Record] | None:
-        """At most `most` lines: [] if none came within `wait` seconds, None after the last."""
+        """Return at most `most` lines: [] if none arrived within `wait` seconds, None after the last."""
         return None if self._file is None else super().read(most, wait)
 
     @property
     def position(self) -> Position:
-        """The number of lines handed out; for a file also where the next starts, and how to know the file again."""
+        """Number of lines returned; for a file also the offset of the next, and the digest of the file."""
         if not self.can_replay:
             return {"line": self._line}
         return {"line": self._line, "offset": self._offset} | self._mark
 
     @property
     def _mark(self) -> Position:
-        """How to know the file again."""
+        """Digest that identifies the file."""
         return mark(b"" if self._file is None else start_of(self._file, self._offset), *self._last)
 
     def seek(self, position: Position) -> None:
-        """Go on after the line whose `position` this was."""
+        """Continue after a `position`."""
         check_position(position)
         if self._file is None:
             raise ValueError(f"{self._name} is closed")
         if not self.can_replay:
             self._skip = position["line"] - self._line
-            self._step_over()
+            self._skip_lines()
             return
         self._lines.clear()
         self._ended = False
         if "offset" not in position or not has_mark(self._file, position):
-            self.notices.append(f"{self._name} is not what was read before: it is read from its beginning")
+            self.notices.append(f"{self._name} is not the file read before: reading it from the beginning")
             position = {"line": 0, "offset": 0, "last": 0}
         self._line, self._offset = position["line"], os.lseek(self._file, position["offset"], os.SEEK_SET)
         self._last = last_line(self._file, position)
 
     def close(self) -> None:
-        """Close the file; standard input stays open, being not ours."""
+        """Close the file; standard input stays open."""
         if self._file is not None and self._is_ours:
             os.close(self._file)
         self._file = None
 
 
 def _opened(path: str) -> int:
-    """The descriptor of a file, or of a named pipe whether or not somebody writes to it yet."""
+    """Open a file, or a named pipe without waiting for a writer."""
     try:
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise BadInput(f"there is no file '{path}'; to wait until there is one, follow it") from None
+        raise BadInput(f"'{path}' does not exist; use --follow to wait for it") from None
     except OSError as problem:
         raise BadInput(f"'{path}' cannot be read: {problem.strerror}") from problem
 
 
 def _kind(file: int, name: str) -> int:
-    """The kind of file that is open."""
+    """Return the mode of an open file."""
     try:
         kind = os.fstat(file).st_mode
     except OSError as problem:
         raise BadInput(f"{name} cannot be read: {problem.strerror}") from problem
     if stat.S_ISDIR(kind):
-        raise BadInput(f"{name} is a directory; give a file in it")
+        raise BadInput(f"{name} is a directory; pass a file in it")
     return kind

@@ -1,0 +1,1 @@
+"""From rows to findings: detect anomalies in tables and streams, explain them, report them."""

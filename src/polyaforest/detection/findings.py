@@ -1,0 +1,191 @@
+"""Findings of a run: counts, the worst events, and the columns to write for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import heappush, heappushpop
+from itertools import count as numbered
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from polyaforest.core.arrays import Array
+from polyaforest.detection.pipeline import Detected, Settings, places_by_partition
+from polyaforest.detection.report import Finding, Summary, reason, stamp
+from polyaforest.timeseries import Event, EventTracker
+
+if TYPE_CHECKING:
+    from polyaforest.explain import Explanation
+    from polyaforest.io.tables import Columns
+
+_NEAR = 5  # most rows between flagged rows of one event; or a shingle, since an odd reading is in all of it
+Explain = Callable[[Iterable[int]], "dict[int, Explanation]"]
+
+
+class Row(NamedTuple):
+    """A flagged row of an event that is still open."""
+
+    number: int
+    time: float | None
+    id: str | None
+    missing: tuple[str, ...]
+    explanation: Explanation | None
+
+
+class Findings:
+    """Collect the findings of a run; flagged rows that are near each other in time are one finding.
+
+    Parameters
+    ----------
+    columns : Columns
+    settings : Settings
+    top : int
+        Number of findings to keep, the worst.
+    """
+
+    def __init__(self, columns: Columns, settings: Settings, *, top: int = 10) -> None:
+        self.columns, self.settings, self.top = columns, settings, top
+        self.in_events = settings.is_stream or columns.time is not None
+        self.n_rows = self.n_flagged = self.n_findings = 0
+        self._partitions: set[str] = set()
+        self._worst: list[tuple[float, int, Finding]] = []  # a heap, the least anomalous first
+        self._order = numbered()  # breaks ties: the first wins
+        self._trackers: dict[str, EventTracker] = {}
+        self._n_before: dict[str, int] = {}  # rows of each partition so far
+        self._open: dict[str, dict[int, Row]] = {}  # rows of open events, by number
+
+    @property
+    def n_partitions(self) -> int:
+        """Number of partitions so far, 0 without a partition column."""
+        return len(self._partitions) if self.columns.key else 0
+
+    def add(self, found: Detected) -> Detected:
+        """Add rows, and return them."""
+        self.n_rows += len(found.scores)
+        self.n_flagged += int(found.is_anomaly.sum())
+        for name, places in places_by_partition(found.chunk.keys, len(found.scores)).items():
+            self._partitions.add(name)
+            self._add_partition(name, places, found)
+        return found
+
+    def close(self) -> None:
+        """Close the events that are still open."""
+        for name, tracker in self._trackers.items():
+            self._keep(name, tracker.close())
+
+    def findings(self) -> list[Finding]:
+        """Return the worst findings, the worst first."""
+        return [finding for *_, finding in sorted(self._worst, key=lambda entry: entry[:2], reverse=True)]
+
+    def explain(self, explain: Explain, numbers: Array) -> None:
+        """Explain the worst findings, if rows came without explanations; `numbers` are those of all rows."""
+        places = np.searchsorted(numbers, [finding.number for *_, finding in self._worst]).tolist()
+        reasons = explain(places)
+        self._worst = [
+            (badness, order, finding._replace(explanation=reasons[place]))
+            for (badness, order, finding), place in zip(self._worst, places, strict=True)
+        ]
+
+    def summary(self) -> Summary:
+        """Return the counts."""
+        return Summary(
+            n_rows=self.n_rows,
+            n_flagged=self.n_flagged,
+            n_findings=self.n_findings,
+            in_events=self.in_events,
+            expected=self.settings.expected_rate,
+            by=self.columns.key,
+            n_partitions=self.n_partitions,
+        )
+
+    def to_columns(self, found: Detected) -> dict[str, Any]:
+        """Return the columns to write for rows, by name."""
+        labels = {self.columns.key: found.chunk.keys}
+        values: dict[str | None, Array] = {name: found.chunk.rows[:, k] for k, name in enumerate(self.columns.used)}
+        return result_columns(found, self.columns, labels, values, self._reasons(found))
+
+    def _reasons(self, found: Detected) -> dict[str, list[Any]]:
+        """Return the features to blame and the reasons as text; empty for rows without an explanation."""
+        blamed: list[list[str]] = [[] for _ in found.scores]
+        reasons: list[str | None] = [None] * len(found.scores)
+        for i, explanation in found.explanations.items():
+            blamed[i] = [blame.name for blame in explanation.blamed]
+            reasons[i] = reason(explanation, self._missing(found.chunk.rows[i]))
+        return {"blamed": blamed, "reason": reasons}
+
+    def _add_partition(self, name: str, places: Array, found: Detected) -> None:
+        """Add the rows of a partition by time; those of a stream stay in order of arrival."""
+        if found.chunk.times is not None and not self.settings.is_stream:
+            places = places[np.argsort(found.chunk.times[places], kind="stable")]
+        n_before = self._n_before.get(name, 0)
+        self._n_before[name] = n_before + len(places)
+        tracker = self._trackers.setdefault(name, EventTracker(max(_NEAR, self.settings.shingle or 0)))
+        for at in np.flatnonzero(found.is_anomaly[places]).tolist():
+            place = int(places[at])
+            row, score, p_value = self._row(found, place), float(found.scores[place]), float(found.p_values[place])
+            if not self.in_events:
+                self._keep(name, tracker.close())
+            self._keep(name, tracker.update(n_before + at, True, score, time=row.number, p_value=p_value))
+            self._open.setdefault(name, {})[row.number] = row
+
+    def _row(self, found: Detected, place: int) -> Row:
+        chunk = found.chunk
+        return Row(
+            int(chunk.numbers[place]),
+            None if chunk.times is None else float(chunk.times[place]),
+            None if chunk.ids is None else chunk.ids[place],
+            self._missing(chunk.rows[place]),
+            found.explanations.get(place),
+        )
+
+    def _missing(self, row: Array) -> tuple[str, ...]:
+        """Return the columns of which a row has no value."""
+        return tuple(self.columns.used[k] for k in np.flatnonzero(np.isnan(row)).tolist())
+
+    def _keep(self, name: str, event: Event | None) -> None:
+        """Keep an event that has ended, if it is among the worst."""
+        if event is None:
+            return
+        rows = self._open.pop(name)
+        worst, first, last = (rows[number] for number in (event.peak, event.start, event.end))
+        finding = Finding(
+            number=worst.number,
+            score=event.score,
+            p_value=event.p_value,
+            time=worst.time,
+            partition=name if self.columns.key else None,
+            id=worst.id,
+            first=min(rows),
+            last=max(rows),
+            start=first.time,
+            end=last.time,
+            n_flagged=event.n_flagged,
+            explanation=worst.explanation,
+            missing=worst.missing,
+        )
+        self.n_findings += 1
+        entry = (-event.score, -next(self._order), finding)
+        if len(self._worst) < self.top:
+            heappush(self._worst, entry)
+        elif self.top:
+            heappushpop(self._worst, entry)
+
+
+def result_columns(
+    found: Detected,
+    columns: Columns,
+    labels: dict[str | None, list[str] | None] | None = None,
+    values: dict[str | None, Array] | None = None,
+    reasons: dict[str, list[Any]] | None = None,
+) -> dict[str, Any]:
+    """Return results as columns: number, time, labels and values of each row, then its score, p-value and verdict.
+
+    A column of the input that has the name of a result is renamed.
+    """
+    chunk = found.chunk
+    own = {"score": found.scores, "p_value": found.p_values, "is_anomaly": found.is_anomaly, **(reasons or {})}
+    stamps = None if chunk.times is None else [stamp(time) for time in chunk.times.tolist()]
+    given: dict[str | None, Any] = {columns.time: stamps, **(labels or {}), columns.id: chunk.ids, **(values or {})}
+    theirs = {name: column for name, column in given.items() if name and column is not None}
+    renamed = {f"{name}_" if name in own or name == "row" else name: column for name, column in theirs.items()}
+    return {"row": chunk.numbers, **renamed, **own}

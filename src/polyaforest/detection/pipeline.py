@@ -1,0 +1,345 @@
+"""Detection in whole tables, in streams read once, and by saved models.
+
+Each row is validated and scored once, by the detector that decides; nothing here places a threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from polyaforest.core.arrays import Array
+from polyaforest.core.validation import NamedRows
+from polyaforest.decision.thresholds import AUTO_RATE, least_calibration
+from polyaforest.detection.report import count, moment
+from polyaforest.estimators import BatchMPF, Detections, EpsilonPhi, SeriesMPF, StreamingMPF, Tree, load, loads
+from polyaforest.io.tables import BadInput, Chunk, open_table
+from polyaforest.persistence.model_store import ModelStore, is_model_store, read_model, read_notes
+from polyaforest.timeseries._calendar import moved_on
+
+if TYPE_CHECKING:
+    from polyaforest.explain import Explanation
+    from polyaforest.io.tables import Table
+
+_LEAST_ROWS = 8  # of a table or partition; fewer do not show what is usual
+_LEAST_PER_PARTITION = 3  # rows, on average
+_LEAST_TO_COUNT = 20  # rows from which on the number of partitions is checked
+_MOST_DETECTORS = 32  # of partitions that are kept for explanations; others are fitted again if needed
+_DEPTH = 10  # of trees whose leaves decide, as in the paper
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which detector to use, and its threshold policy."""
+
+    kind: str | None = None  # "batch", "stream" or None for a table
+    seed: int = 0
+    window: int | None = None  # points to hold, if not the default
+    shingle: int | None = None
+    false_alarm_rate: float | None = None
+    epsilon: float | None = None
+    phi: float | None = None
+    n_jobs: int | None = -1  # results do not depend on it
+
+    @property
+    def expected_rate(self) -> float | None:
+        """The share of normal rows expected to be flagged, if the policy has one."""
+        return None if self.epsilon is not None else self.false_alarm_rate or AUTO_RATE
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether rows are judged one after another, by those before them."""
+        return self.kind == "stream"
+
+    @property
+    def least_rows(self) -> int:
+        """The fewest rows of a table or partition that can be judged."""
+        rate = self.false_alarm_rate
+        return _LEAST_ROWS if rate is None else max(_LEAST_ROWS, least_calibration(rate) + 1)
+
+    def new_detector(self) -> Any:
+        """Return the detector, with nothing learned yet."""
+        given: dict[str, Any] = {
+            "false_alarm_rate": self.false_alarm_rate,
+            "missing": "marginalise",
+            "random_state": self.seed,
+            "n_jobs": self.n_jobs,
+        }
+        if self.epsilon is not None:
+            given["score_type"] = EpsilonPhi(self.epsilon, *([] if self.phi is None else [self.phi]))
+        if self.kind == "batch":
+            return BatchMPF(**given)
+        if self.epsilon is not None:
+            given |= {"tree": Tree(max_depth=_DEPTH), "max_samples": None}
+        if self.window is not None:
+            given["window"] = self.window
+        forest = StreamingMPF(**given)
+        return forest if self.shingle is None else SeriesMPF(forest, shingle=self.shingle)
+
+
+class Detected(NamedTuple):
+    """Rows with their results; scores and p-values are NaN where a row could not be judged."""
+
+    chunk: Chunk
+    scores: Array  # higher is more normal
+    p_values: Array
+    is_anomaly: Array
+    explanations: dict[int, Explanation]  # by position
+
+    @classmethod
+    def nothing(cls, chunk: Chunk) -> Self:
+        """Return rows without results, to be filled in."""
+        n = len(chunk.rows)
+        return cls(chunk, np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.bool_), {})
+
+    def fill(self, places: Array, found: Detections) -> None:
+        """Fill in the results of some rows."""
+        self.scores[places], self.p_values[places], self.is_anomaly[places] = found[:3]
+        self.explanations.update((int(places[i]), explanation) for i, explanation in found.explanations.items())
+
+    def select(self, places: Array) -> Detected:
+        """Return some of the rows."""
+        kept = {j: self.explanations[i] for j, i in enumerate(places.tolist()) if i in self.explanations}
+        scores, p_values, is_anomaly = (part[places] for part in self[1:4])
+        return Detected(self.chunk.select(places), scores, p_values, is_anomaly, kept)
+
+    def flagged(self) -> Detected:
+        """Return the flagged rows."""
+        return self.select(np.flatnonzero(self.is_anomaly))
+
+    def worst(self, most: int) -> list[int]:
+        """Return the positions of the `most` flagged rows with the lowest scores, ascending."""
+        places = np.flatnonzero(self.is_anomaly)
+        return sorted(places[np.argsort(self.scores[places], kind="stable")[:most]].tolist())
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TableDetector:
+    """Judge a table as a whole; with partitions, each of them is a table of its own."""
+
+    table: Chunk
+    names: list[str]
+    settings: Settings
+    too_small: dict[str, int] = field(init=False, default_factory=dict)  # rows of the partitions not judged
+    _fitted: list[tuple[Array, Any]] = field(init=False, default_factory=list)  # places and detector, None if not kept
+
+    def detect(self) -> Detected:
+        """Return all rows with their results; partitions with too few rows have none."""
+        found, least = Detected.nothing(self.table), self.settings.least_rows
+        refuse_unique_partitions(self.table.keys)
+        for name, places in places_by_partition(self.table.keys, len(self.table.rows)).items():
+            if len(places) < least:
+                self.too_small[name] = len(places)
+                continue
+            rows = self._rows_at(places)
+            detector = self.settings.new_detector().fit(rows)
+            found.fill(places, detector.detect(rows))
+            self._fitted.append((places, detector if len(self._fitted) < _MOST_DETECTORS else None))
+        if not self._fitted:
+            rate, n = self.settings.false_alarm_rate, len(self.table.rows)
+            purpose = "to tell what is normal" if rate is None else f"for a false alarm rate of {rate:g}"
+            if self.table.keys is None:
+                raise BadInput(f"there are only {count(n, 'row')}; at least {least:,} are needed {purpose}")
+            raise BadInput(
+                f"none of the {len(self.too_small):,} partitions has the {least:,} rows needed {purpose}: omit --by, "
+                "or give more rows"
+            )
+        return found
+
+    def explain(self, places: Iterable[int]) -> dict[int, Explanation]:
+        """Return explanations of the rows at these places."""
+        wanted = np.fromiter(places, np.int64)
+        found: dict[int, Explanation] = {}
+        for own, kept in self._fitted:
+            mine = wanted[np.isin(wanted, own)]
+            if len(mine):
+                detector = kept or self.settings.new_detector().fit(self._rows_at(own))
+                found |= zip(mine.tolist(), detector.explain(self._rows_at(mine)), strict=True)
+        return found
+
+    def _rows_at(self, places: Array) -> NamedRows:
+        rows = self.table.rows
+        return NamedRows(rows if len(places) == len(rows) else rows[places], self.names)  # no copy of a whole table
+
+
+def places_by_partition(names: list[str] | None, n: int) -> dict[str, Array]:
+    """Return where the rows of each partition are, in order of first appearance; all of them under "" without names."""
+    if names is None:
+        return {"": np.arange(n)}
+    codes: dict[str, int] = {}
+    inverse = np.fromiter((codes.setdefault(name, len(codes)) for name in names), np.int64, n)
+    ends = np.cumsum(np.bincount(inverse, minlength=len(codes)))
+    return dict(zip(codes, np.split(np.argsort(inverse, kind="stable"), ends[:-1]), strict=False))
+
+
+def refuse_unique_partitions(names: list[str] | None) -> None:
+    """Raise if the names of partitions are rather those of single rows."""
+    if names is None or len(names) < _LEAST_TO_COUNT:
+        return
+    n = len(set(names))
+    if n * _LEAST_PER_PARTITION > len(names):
+        raise BadInput(
+            f"the column given as --by has {n:,} different values in {len(names):,} rows, so most partitions would "
+            "have too few rows to compare: if it identifies rows, use --id instead"
+        )
+
+
+# ---- streams ---------------------------------------------------------------------------------------------------------
+
+
+class StreamDetector:
+    """Judge rows one after another, each by those before it; with partitions, each of them is a stream of its own.
+
+    Models of partitions that have not been seen for long are kept in a temporary file, so memory is bounded.
+    """
+
+    def __init__(self, names: list[str], settings: Settings) -> None:
+        self.names, self.settings = names, settings
+        self._models = ModelStore(None, settings.new_detector, loads)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._models.close()
+
+    def detect(self, chunk: Chunk) -> Detected:
+        """Return rows with their results, flagged ones explained; then learn them."""
+        found = Detected.nothing(chunk)
+        for name, own in places_by_partition(chunk.keys, len(chunk.rows)).items():
+            detector: Any = self._models[name].detector
+            places = own[n_unlearnable(detector, chunk.rows[own]) :]
+            if len(places):
+                part = chunk.select(places)
+                rows, times = NamedRows(part.rows, self.names), times_of(detector, part)
+                found.fill(places, detector.detect_then_learn(rows, times=times, explain=True))
+        return found
+
+
+def n_unlearnable(detector: Any, rows: Array) -> int:
+    """Return how many leading rows to skip: a forest cannot begin with a row that has missing values."""
+    if isinstance(detector, SeriesMPF) or (detector.is_fitted and detector.n_points_):
+        return 0
+    is_complete = ~np.isnan(rows).any(axis=1)
+    return int(is_complete.argmax()) if is_complete.any() else len(rows)
+
+
+def times_of(detector: Any, chunk: Chunk) -> Array | None:
+    """Return the times of rows to learn, for a time series that has any; raise if they decrease."""
+    if not isinstance(detector, SeriesMPF) or chunk.times is None:
+        return None
+    latest = detector.latest_ if detector.is_fitted else None
+    refuse_disorder(chunk.times, chunk.numbers, -inf if latest is None else latest)
+    return chunk.times
+
+
+def refuse_disorder(times: Array, numbers: Array, latest: float = -inf) -> None:
+    """Raise if a row of a time series is earlier than the one before it."""
+    before = np.concatenate([[latest], times[:-1]])
+    if (times < before).any():
+        at = int((times < before).argmax())
+        raise BadInput(
+            f"row {numbers[at]:,} is from {moment(times[at])}, but the row before it is from {moment(before[at])}: "
+            "rows of a time series must be in order of time. Sort the file, or use --by if it holds several series"
+        )
+
+
+# ---- saved models ----------------------------------------------------------------------------------------------------
+
+
+def read_detector(path: str, by: str | None = None) -> Any:
+    """Return the detector saved in a file: the only one, or that of a partition."""
+    if not is_model_store(path):
+        if by is not None:
+            raise BadInput(f"{path} holds a single model: --by is for model files that `watch --by` wrote")
+        return load(path)
+    _, names = read_notes(path)
+    if by is None and names != [""]:  # the name of the only stream of a `watch` without partitions
+        raise BadInput(f"{path} holds models of {len(names):,} partitions: choose one with --by, such as {names[:1]}")
+    if (by or "") not in names:
+        near = get_close_matches(by or "", names)
+        raise BadInput(f"{path} has no model of {by!r}.{f' Did you mean {near[0]!r}?' if near else ''}")
+    return read_model(path, by or "", loads)
+
+
+class SavedModel:
+    """A model file, used to judge rows without learning them.
+
+    Parameters
+    ----------
+    path : str
+    by : str, optional
+        Partition whose model to use, if the file holds several.
+    false_alarm_rate : float, optional
+        Replaces the threshold policy of the model.
+    """
+
+    def __init__(self, path: str, by: str | None = None, false_alarm_rate: float | None = None) -> None:
+        self.path, self.detector = path, read_detector(path, by)
+        self.is_series = isinstance(self.detector, SeriesMPF)
+        if false_alarm_rate is not None:
+            self._set_rate(false_alarm_rate)
+        names = getattr(self.detector, "feature_names_in_", None)
+        self.names = None if names is None else [str(name) for name in names]
+
+    def _set_rate(self, rate: float) -> None:
+        forest = self.detector.estimator_ if self.is_series else self.detector
+        if isinstance(forest.score_type, EpsilonPhi):
+            raise BadInput(f"{self.path} was fitted with --epsilon, which decides without a false alarm rate")
+        forest.set_params(contamination="auto", false_alarm_rate=rate)
+        try:
+            offset = self.detector.offset_
+        except ValueError as problem:
+            raise BadInput(f"{self.path}: {problem}") from problem
+        if offset == -inf:
+            raise BadInput(
+                f"{self.path}: a false alarm rate of {rate:g} needs at least {least_calibration(rate):,} calibration "
+                "scores: fit the model on more rows, or allow a higher rate"
+            )
+
+    def open_table(self, files: Sequence[str], *, columns: list[str] | None, **options: Any) -> Table:
+        """Open files to read the columns of the model, in any order."""
+        if self.is_series and options.get("time") is None:
+            options["time"] = self.detector.notes.get("time")
+        table = open_table(files, columns=self.names or columns, **options)
+        if len(table.columns.used) != self.detector.n_features_in_:
+            table.close()
+            raise BadInput(
+                f"{self.path} was fitted on {self.detector.n_features_in_} unnamed columns, but there are "
+                f"{len(table.columns.used)} here: choose them with --columns, in the same order"
+            )
+        return table
+
+    def detect(self, chunk: Chunk) -> Detected:
+        """Return rows with their results; those of a time series are judged as if they came next."""
+        found = Detected.nothing(chunk)
+        found.fill(np.arange(len(chunk.rows)), self.detector.detect(self._rows(chunk.rows), **self._times(chunk)))
+        return found
+
+    def explain(self, chunk: Chunk, places: Sequence[int]) -> list[Explanation]:
+        """Return explanations of the rows at these places."""
+        if self.is_series:
+            return list(self.detector.explain(self._rows(chunk.rows), **self._times(chunk), rows=places))
+        return list(self.detector.explain(self._rows(chunk.rows[list(places)])))
+
+    def _rows(self, rows: Array) -> Any:
+        return rows if self.names is None else NamedRows(rows, self.names)
+
+    def _times(self, chunk: Chunk) -> dict[str, Array]:
+        """Return the times of rows, if the model has any.
+
+        Rows from before what was learned are moved by whole weeks, to come next: time of day and day of week stay.
+        """
+        latest = self.detector.latest_ if self.is_series else None
+        if latest is None or chunk.times is None:
+            return {}
+        refuse_disorder(chunk.times, chunk.numbers)
+        return {"times": moved_on(chunk.times, latest)}

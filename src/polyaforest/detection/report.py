@@ -1,0 +1,268 @@
+"""Reports as text: what was read and skipped, and what was found, the worst first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from math import isfinite
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from polyaforest.core.text import label, width
+
+if TYPE_CHECKING:
+    from polyaforest.explain import Blame, Explanation
+    from polyaforest.io.tables import Table
+
+_MOST_NAMED = 8  # columns of a kind to name
+_MOST_BLAMED = 3  # features of a finding to show
+_MOST_REJECTED = 3  # skipped rows to show
+_FIRST_DATE = 631_152_000.0  # 1990: smaller numbers are not taken for dates
+_LAST_DATE = 253_402_300_800.0  # the year 10000
+_NO_SINGLE = "no single value: the combination is rare"
+
+
+class Finding(NamedTuple):
+    """A flagged row, or the worst row of an event."""
+
+    number: int  # row of the input, from 1
+    score: float
+    p_value: float | None = None
+    time: float | None = None  # in seconds
+    partition: str | None = None
+    id: str | None = None
+    first: int | None = None  # first and last row of the event
+    last: int | None = None
+    start: float | None = None
+    end: float | None = None
+    n_flagged: int = 1
+    explanation: Explanation | None = None
+    missing: tuple[str, ...] = ()  # columns without a value
+
+
+class Summary(NamedTuple):
+    """Counts of a run."""
+
+    n_rows: int  # judged
+    n_flagged: int
+    n_findings: int
+    in_events: bool  # whether flagged rows are grouped
+    expected: float | None  # share of normal rows expected to be flagged
+    by: str | None = None  # partition column
+    n_partitions: int = 0
+
+
+# ---- what was read ---------------------------------------------------------------------------------------------------
+
+
+def input_lines(table: Table, paths: Sequence[str]) -> list[str]:
+    """Return what was read: rows, columns used, and columns and rows skipped with the reasons."""
+    columns = table.columns
+    roles = [name for name in (columns.time, columns.key, columns.id) if name]
+    n_columns = len({*columns.used, *columns.skipped, *roles})
+    used = f"{listed(columns.used)} ({len(columns.used)} of {count(n_columns, 'column')})"
+    lines = [f"Read {count(table.n_rows, 'row')} of {format_sources(paths)}, using {used}."]
+    parts = [(columns.time, "Times from"), (columns.key, "Partitions by"), (columns.id, "Row ids from")]
+    asides = [f"{role} {name}." for name, role in parts if name]
+    asides += [format_skipped(columns.skipped)] if columns.skipped else []
+    lines += [" ".join(asides)] if asides else []
+    if table.n_rejected:
+        shown = [f"row {row.number:,}: {row.reason}" for row in table.rejected[:_MOST_REJECTED]]
+        more = ["..."] if table.n_rejected > len(shown) else []
+        lines.append(f"Skipped {count(table.n_rejected, 'invalid row')}: {'; '.join(shown + more)}.")
+    return lines
+
+
+def format_sources(paths: Sequence[str]) -> str:
+    """Return the name of the file, or the number of files."""
+    names = ["standard input" if path == "-" else os.path.basename(path) for path in paths]
+    return names[0] if len(names) == 1 else f"{len(names)} files"
+
+
+def format_skipped(skipped: dict[str, str]) -> str:
+    """Return the columns skipped, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in skipped.items():
+        by_reason.setdefault(reason, []).append(name)
+    parts = [f"{listed(names)} ({reason})" for reason, names in by_reason.items()]
+    return f"Skipped: {'; '.join(parts)}."
+
+
+# ---- what was found --------------------------------------------------------------------------------------------------
+
+
+def report(summary: Summary, findings: Sequence[Finding], *, is_written: bool = False) -> str:
+    """Return a report: a headline, then the findings."""
+    usual = format_typical(findings)
+    blocks = [f"{headline(summary)}\n{usual}" if usual else headline(summary)]
+    width = len(str(len(findings)))
+    blocks += [block(finding, f"{rank:>{width}}.") for rank, finding in enumerate(findings, 1)]
+    n_more = summary.n_findings - len(findings)
+    if findings and n_more > 0:
+        what = count(n_more, "more event" if summary.in_events else "more row")
+        blocks.append(f"{what}: --top N prints more{'' if is_written else ', --out FILE writes all'}.")
+    return "\n\n".join(blocks)
+
+
+def format_typical(findings: Sequence[Finding]) -> str:
+    """Return the bits of a typical row, to compare findings with."""
+    typical = [finding.explanation.typical for finding in findings if finding.explanation is not None]
+    if not typical:
+        return ""
+    low, high = f"{min(typical):.1f}", f"{max(typical):.1f}"
+    bits = low if low == high else f"{low} to {high}"
+    return f"A usual row has {bits} bits of surprise; each bit more is half as likely."
+
+
+def headline(summary: Summary) -> str:
+    """Return how many rows are flagged, and how many to expect by chance."""
+    rows = count(summary.n_rows, "row")
+    each = f", judged separately by {label(summary.by)} ({count(summary.n_partitions, 'value')})" if summary.by else ""
+    chance = format_chance(summary)
+    if not summary.n_flagged:
+        return click.style(f"Nothing stands out: 0 of {rows}{each}.", bold=True) + (f" {chance}" if chance else "")
+    verb = "stands" if summary.n_flagged == 1 else "stand"
+    events = f", in {count(summary.n_findings, 'event')}" if summary.in_events else ""
+    words = click.style(f"{summary.n_flagged:,} of {rows} {verb} out{events}{each}.", bold=True)
+    return f"{words} {chance}".rstrip()
+
+
+def format_chance(summary: Summary) -> str:
+    """Return how many normal rows to expect among those flagged."""
+    if summary.expected is None:
+        return ""
+    n = f"{summary.expected * summary.n_rows:,.0f}"
+    return "By chance alone hardly any would." if n == "0" else f"By chance alone up to about {n} might."
+
+
+def block(finding: Finding, rank: str) -> str:
+    """Return a finding as a few lines: which rows, when, how anomalous, and why."""
+    lines = [f"{rank} {click.style(format_place(finding), bold=True)}{format_surprise(finding)}"]
+    indent = " " * (len(rank) + 3)
+    if finding.explanation is not None:
+        lines += [indent + line for line in reasons(finding.explanation, finding.missing)]
+    return "\n".join(lines)
+
+
+def format_place(finding: Finding) -> str:
+    """Return which rows, of which partition, and when."""
+    parts = [f"row {finding.number:,}"]
+    if finding.n_flagged > 1 and finding.first is not None and finding.last is not None:
+        parts = [f"rows {finding.first:,}–{finding.last:,}"]
+    if finding.id and finding.n_flagged == 1:
+        parts.append(label(finding.id))
+    if finding.partition is not None:
+        parts.append(label(finding.partition) or "(empty)")
+    when = format_span(finding)
+    return ", ".join([*parts, when] if when else parts)
+
+
+def format_span(finding: Finding) -> str:
+    """Return when it was, from and to if it took a while."""
+    if finding.n_flagged > 1 and finding.start is not None and finding.end is not None:
+        start, end = moment(finding.start), moment(finding.end)
+        if start[:10] == end[:10] and len(start) > 10:
+            end = end[11:]
+        return f"{start} to {end}" if finding.start != finding.end else start
+    return "" if finding.time is None else moment(finding.time)
+
+
+def format_surprise(finding: Finding) -> str:
+    """Return bits and p-value, of an event those of its worst row."""
+    words = ""
+    if finding.n_flagged > 1:
+        name = f", {label(finding.id)}" if finding.id else ""
+        words = f" ({finding.n_flagged:,} flagged, worst {finding.number:,}{name})"
+    facts = [] if finding.explanation is None else [f"{finding.explanation.surprise:.1f} bits"]
+    if finding.p_value is not None and isfinite(finding.p_value):
+        facts.append(f"p = {finding.p_value:.2g}")
+    return f"{words}: {', '.join(facts)}" if facts else words
+
+
+def reasons(explanation: Explanation, missing: Sequence[str] = ()) -> list[str]:
+    """Return the features to blame, one per line, in columns."""
+    blamed = explanation.blamed[:_MOST_BLAMED]
+    lines = aligned([_cells(explanation, blame) for blame in blamed])
+    if not blamed:
+        lines = [_NO_SINGLE]
+    if missing:
+        lines.append(f"missing: {listed(missing)}")
+    return lines
+
+
+def _cells(explanation: Explanation, blame: Blame) -> list[str]:
+    k, expected = blame.feature, blame.expected
+    is_known = expected is not None and not expected[0] <= blame.value <= expected[1]
+    return [
+        click.style(label(blame.name), fg="red"),
+        explanation.format_value(k, blame.value),
+        f"too {blame.side}",
+        f"{blame.bits:+.1f} bits",
+        f"usual {explanation.format_usual(k)}",
+        f"would be normal: {explanation.format_expected(blame)}" if is_known else "",
+    ]
+
+
+def reason(explanation: Explanation, missing: Sequence[str] = ()) -> str:
+    """Return the features to blame on one line, such as "latency_ms 912 (usual 20–80): +14.2 bits; cpu ..."."""
+    parts = [
+        f"{label(blame.name)} {explanation.format_value(blame.feature, blame.value)} "
+        f"(usual {explanation.format_usual(blame.feature)}): {blame.bits:+.1f} bits"
+        for blame in explanation.blamed
+    ]
+    parts = parts or [_NO_SINGLE]
+    return "; ".join([*parts, f"missing: {listed(missing)}"] if missing else parts)
+
+
+# ---- small pieces ----------------------------------------------------------------------------------------------------
+
+
+def count(n: int, what: str) -> str:
+    """Return a number with its noun."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names separated by commas; of many, the first and the number of others."""
+    names = list(map(label, names))
+    more = f" and {len(names) - _MOST_NAMED:,} others" if len(names) > _MOST_NAMED + 1 else ""
+    return ", ".join(names[:_MOST_NAMED] if more else names) + more
+
+
+def moment(seconds: float) -> str:
+    """Return a time for people, to the second if needed; a number that is not a date stays a number."""
+    if not isfinite(seconds):
+        return ""
+    if not is_date(seconds):
+        return f"{seconds:.12g}"
+    when = datetime.fromtimestamp(seconds, UTC)
+    if when.microsecond:
+        return f"{when:%Y-%m-%d %H:%M:%S.%f}".rstrip("0")
+    return f"{when:%Y-%m-%d %H:%M:%S}" if when.second else f"{when:%Y-%m-%d %H:%M}"
+
+
+def stamp(seconds: float) -> str:
+    """Return a time in ISO 8601; a number that is not a date stays a number."""
+    if not is_date(seconds):
+        return f"{seconds:.17g}"
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def is_date(seconds: float) -> bool:
+    """Return whether a time is a date rather than a count of something."""
+    return _FIRST_DATE <= seconds < _LAST_DATE
+
+
+def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """Return cells aligned in columns, ignoring colours; values and bits to the right."""
+    widths = [max(width(click.unstyle(cell)) for cell in column) for column in zip(*table, strict=True)]
+    lines = []
+    for row in table:
+        cells = []
+        for k, (cell, most) in enumerate(zip(row, widths, strict=True)):
+            room = " " * (most - width(click.unstyle(cell)))
+            cells.append(room + cell if k in (1, 3) else cell + room)
+        lines.append("  ".join(cells).rstrip())
+    return lines

@@ -1,0 +1,174 @@
+"""Probabilities of a fitted forest: masses, densities, their uncertainty, and what they say of missing values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from polyaforest import forest as forests
+from polyaforest.core.arrays import Array
+from polyaforest.core.validation import read_rate, read_rows, read_share, read_times
+from polyaforest.decision.credible import Masses, moments
+from polyaforest.estimators._forest import BaseForest
+
+_ROWS_OF_MASSES = 2048  # rows whose masses are looked up, tree by tree, at a time
+
+
+class Leaves(NamedTuple):
+    """The leaf that holds each row, per tree; both arrays have shape (n_rows, n_estimators)."""
+
+    node: Array  # int32: the node whose region it is, -1 outside
+    kind: Array  # int8: a `LeafKind`
+
+
+class MassForest(BaseForest):
+    """Probabilities of a fitted forest."""
+
+    def mass(self, X: Any, lifetime: float | Array | None = None, *, return_std: bool = False) -> Any:
+        """Return the probability mass around each row, averaged over the trees.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        lifetime : float or array-like of shape (n_lifetimes,), optional
+            Without it, the mass of the leaves that hold the row. With it, the mass of the row's cells in the partition
+            as it was at that time: early cells are large, late cells small. For a prior strength near 0 its expectation
+            is a kernel density with a Laplace kernel of bandwidth 1 / lifetime.
+        return_std : bool, default=False
+            Also return the standard deviation of the posterior of the mass in a tree drawn at random: what the
+            posterior of each tree leaves open, and how much the trees disagree. Needs complete rows and one lifetime.
+
+        Returns
+        -------
+        mass : ndarray of shape (n_rows,), or (n_rows, n_lifetimes) for an array of lifetimes
+        std : ndarray of shape (n_rows,), if `return_std`
+        """
+        if return_std:
+            parts = [moments(masses) for masses in self._masses(X, lifetime)]
+            mean, variance = map(np.concatenate, zip(*parts, strict=True))
+            return mean, np.sqrt(variance)
+        rows = self._read(X, allow_missing=True)
+        if lifetime is None:
+            with self._frozen():
+                table = forests.posterior.mass_table(self.posterior_)
+                return forests.posterior.leaf_means(self.forest_, table, rows, self.n_jobs)
+        times = read_times("lifetime", lifetime, self._grown_until)
+        ascending, places = np.unique(times, return_inverse=True)
+        with self._frozen():
+            logs = forests.score.log_cell_masses(self.forest_, self.posterior_, rows, ascending, self.n_jobs)
+        masses = np.exp(logs)[:, places]
+        return masses if np.ndim(lifetime) else masses[:, 0]
+
+    def tree_masses(self, X: Any) -> Array:
+        """Return the mass of the leaf that holds each row, in every tree, of shape (n_rows, n_estimators)."""
+        return self._leaf_values(forests.posterior.mass_table, self._read(X, allow_missing=True), np.transpose)
+
+    def log_density(self, X: Any) -> Array:
+        """Return the log of the forest's mean density at each row, over the features that vary.
+
+        Within a leaf the density is its mass divided by its volume. For a row with missing values it is the density of
+        the others.
+        """
+        rows = self._read(X, allow_missing=True)
+        return self._leaf_values(forests.posterior.log_density_table, rows, forests.score.log_mean_exp)
+
+    def epsilon_level(self, X: Any, phi: float) -> Array:
+        """Return the smallest epsilon at which each row is an (epsilon, phi)-anomaly: a quantile of its tree masses.
+
+        Leaf masses depend on how finely the trees cut: unlimited trees of 64 rows have leaves of about 1/64, however
+        normal. Limit the depth or lifetime where epsilon should mean something. `EpsilonPhi` makes this the score.
+        """
+        return self._epsilon_levels(self._read(X, allow_missing=True), read_share("phi", phi))
+
+    def leaves(self, X: Any) -> Leaves:
+        """Return the leaf that holds each row, in every tree: its node in ``forest_`` and its `LeafKind`."""
+        rows = self._read(X)
+        with self._frozen():
+            return Leaves(*forests.posterior.leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs))
+
+    def impute(self, X: Any, how: str = "mean") -> Array:
+        """Return the rows of `X` with missing values (NaN) filled in by the forest, whatever the parameter `missing`.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        how : {"mean", "mode"}, default="mean"
+            "mean" fills in the conditional expectation of each value: the mean of the centres of the cells that the row
+            may be in, weighted by their mass and by how near they are in the other values. "mode" takes the centre of
+            the heaviest of these cells, so that the values filled into one row belong together.
+
+        Returns
+        -------
+        filled : ndarray of shape (n_rows, n_features)
+            Complete rows are unchanged.
+        """
+        if how not in ("mean", "mode"):
+            raise ValueError(f'how must be "mean" or "mode"; got {how!r}')
+        check_is_fitted(self)
+        rows = read_rows(self, X, reset=False, allow_missing=True)
+        with self._frozen():
+            if forests.posterior.is_empty(self.forest_):
+                raise ValueError("a forest without points cannot impute values: let it learn some first")
+            return self._imputed(rows, how)
+
+    def credible_interval(self, X: Any, level: float = 0.9, lifetime: float | None = None) -> Array:
+        """Return where the mass of each row lies with probability `level`, by the posterior of a tree drawn at random.
+
+        The interval is equal-tailed. It says how sure the forest is of a mass, not how often rows are flagged.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        level : float between 0 and 1, default=0.9
+        lifetime : float, optional
+            As in `mass`.
+
+        Returns
+        -------
+        interval : ndarray of shape (n_rows, 2)
+            Lower and upper bound. A bound too small for a float is 0.
+        """
+        level = read_rate("level", level)
+        return np.concatenate(
+            [forests.posterior.intervals(masses, level, self.n_jobs) for masses in self._masses(X, lifetime)]
+        )
+
+    # ---- lookups ----------------------------------------------------------------------------------------------------
+
+    def _masses(self, X: Any, lifetime: float | Array | None) -> Iterator[Masses]:
+        """Yield what the trees say of the masses of rows, in blocks, so that a stream can learn in between."""
+        rows = self._read(X)
+        if np.ndim(lifetime):  # type: ignore[arg-type]
+            raise ValueError(f"lifetime must be one time; got {lifetime!r}")
+        time = None if lifetime is None else float(read_times("lifetime", lifetime, self._grown_until)[0])
+        for start in range(0, len(rows), _ROWS_OF_MASSES):
+            with self._frozen():
+                spread, some = self._moments(), rows[start : start + _ROWS_OF_MASSES]
+                masses = forests.posterior.row_masses(self.forest_, self.posterior_, spread, some, time, self.n_jobs)
+            yield masses
+
+    def _moments(self) -> Any:
+        """Return the second moments of ``posterior_``, cached for as long as it stands."""
+        known, kept = self.posterior_, self._known_moments
+        if kept is None or kept[0] is not known:
+            kept = self._known_moments = (
+                known,
+                forests.posterior.second_moments(self.forest_, self.prior_, known, self.n_jobs),
+            )
+        return kept[1]
+
+    def _imputed(self, rows: Array, how: str) -> Array:
+        times = np.unique(np.minimum(self._imputing_times * self._unit_of_time, self._grown_until))
+        filled: Array = forests.score.impute(self.forest_, self.posterior_, rows, times, how, self.n_jobs)
+        return filled
+
+    @property
+    def _unit_of_time(self) -> float:
+        """What the lifetimes are multiples of, derived from them: parameters may have changed since they were set."""
+        for grid in self._grids:
+            if len(grid) == len(self.lifetimes_) and np.allclose(grid / grid[0], self.lifetimes_ / self.lifetimes_[0]):
+                return float(self.lifetimes_[0] / grid[0])
+        return 1.0

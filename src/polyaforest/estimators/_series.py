@@ -1,0 +1,770 @@
+"""The detector for time series: a forest on the stream of shingles of the readings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from math import isnan
+from numbers import Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+
+from polyaforest.core import schema
+from polyaforest.core.arrays import Array
+from polyaforest.core.validation import (
+    LARGEST,
+    feature_names,
+    read_domain,
+    read_keys,
+    read_one_or_more_keys,
+    read_rows,
+    read_stamps,
+    read_weights,
+    refuse_uncountable,
+)
+from polyaforest.decision.thresholds import NOTHING, Detections
+from polyaforest.estimators._detector import Detector
+from polyaforest.estimators._streaming import StreamingMPF, Task
+from polyaforest.explain import Explanation, Explanations, read_features
+from polyaforest.forest.point_store import Key, places_of
+from polyaforest.forest.spec import empty_box, weighting_of_rows
+from polyaforest.persistence.modelfile import Arrays, Header
+from polyaforest.persistence.state import decode, encode, refusing_pickle
+from polyaforest.retention import Policy, as_policy
+from polyaforest.timeseries._calendar import moved_on, read_calendar
+from polyaforest.timeseries._history import History
+from polyaforest.timeseries._shingles import (
+    CONSTRAINTS,
+    Laid,
+    measured_spacing,
+    new_track,
+    read_every,
+    read_pattern,
+    refuse_times,
+)
+
+_PIECE = 256  # readings after which the scale of features is looked at again; also those that are learned at a time
+_WINDOW = 1024  # shingles held by default
+_SAMPLES = 256  # of them in each tree by default: shingles lie along curves, which the small samples of tables miss
+
+
+class SeriesMPF(Detector):
+    """Streaming Mondrian Pólya forest on the shingles of a time series. Scores are higher for normal readings.
+
+    A shingle is a row of the last readings of all channels. The forest holds shingles, so what counts as normal is a
+    course, not a value. Readings come as they are, one by one or in chunks of any size, with the same result.
+
+    **Gaps.** With `times`, the steps missing between two rows are round(time between them / `every`) - 1, but never
+    fewer than 0, so jitter does not matter. Without, rows follow each other. A value that is NaN is missing too. Up to
+    `max_gap` missing steps in a row are filled in on a straight line between the readings around them, once the second
+    has come; no shingle ends at a filled step. After a longer gap the shingle begins anew, and rows get NaN until it is
+    whole again.
+
+    **Scale.** Features are weighed by their spread over the shingles held, measured while the first 256 come. At every
+    256th reading it is measured again, and if that of any feature has changed by more than a factor of `rescale`, the
+    trees are grown anew with new weights.
+
+    **Deletion.** `delete` removes every shingle that a reading has a part in, by its value, by filling in or by a
+    difference, and begins a new one behind it. If one of them had a part in the scale, that is measured anew.
+
+    Parameters
+    ----------
+    estimator : StreamingMPF, optional
+        The forest to use, of which a copy is made that has learned nothing. Its `window` counts shingles; "auto" is
+        1,024 of them here, also for `fit`, and None is refused, since deletion needs them. "auto" for `max_samples` is
+        256 here. By default a `StreamingMPF` with these.
+    shingle : int, default=10
+        Readings in a shingle.
+    every : float or timedelta, optional
+        The usual time between readings, in seconds, or in the unit of `times` that are numbers. By default the median
+        of the first ``shingle + 1`` rows, which get no scores until then; in `fit` of all its rows.
+    max_gap : int, default=3
+        Most steps in a row that are filled in.
+    difference : bool, default=False
+        Whether to look at changes from step to step instead of levels.
+    calendar : sequence of {"time of day", "day of week"}, default=()
+        What to add to each shingle, as sine and cosine; needs times.
+    timezone : str, default="UTC"
+        The time zone of the calendar, such as "Europe/Berlin".
+    rescale : float or None, default=2.0
+        The change of scale after which features are weighed anew; None for never.
+
+    Attributes
+    ----------
+    estimator_ : StreamingMPF
+        The forest. Its keys are those of the readings at which its shingles end.
+    n_seen_ : int
+        Readings that have come so far.
+    n_points_ : int
+        Shingles held.
+    keys_ : list
+        Keys of the readings that can be deleted: those that a shingle held is made of, or one to come may be.
+    every_ : float or None
+        The usual time between readings, if it is known.
+    latest_ : float or None
+        The time of the newest reading, if readings have times.
+    n_features_in_ : int
+        Channels.
+    feature_names_in_ : ndarray of str
+        Their names, if rows came as frames.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyaforest import SeriesMPF
+    >>> wave = np.sin(np.arange(600) / 4)
+    >>> wave[550:553] = 0.0  # a value that is nothing unusual, but not three times in a row
+    >>> scores = SeriesMPF(shingle=8).score_then_learn(wave)
+    >>> int(np.isnan(scores).sum()), int(np.nanargmin(scores[300:])) + 300 in range(550, 560)
+    (7, True)
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **CONSTRAINTS,
+        "estimator": [StreamingMPF, None],
+        "rescale": [Interval(Real, 1, None, closed="neither"), None],
+    }
+
+    estimator_: StreamingMPF
+    _history: History
+
+    def __init__(
+        self,
+        estimator: StreamingMPF | None = None,
+        *,
+        shingle: int = 10,
+        every: float | timedelta | None = None,
+        max_gap: int = 3,
+        difference: bool = False,
+        calendar: Sequence[str] = (),
+        timezone: str = "UTC",
+        rescale: float | None = 2.0,
+    ) -> None:
+        self.estimator = estimator
+        self.shingle = shingle
+        self.every = every
+        self.max_gap = max_gap
+        self.difference = difference
+        self.calendar = calendar
+        self.timezone = timezone
+        self.rescale = rescale
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "estimator_" in state:
+            with refusing_pickle(self):
+                self._check()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    # ---- learning ---------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
+        """Start anew with the readings of a table, whatever was learned before; `y` is ignored.
+
+        Features are weighed by the shingles held at the end of it.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_channels), or (n_rows,) for one channel
+            Readings in order; NaN where a value is missing.
+        keys : sequence of int or str, optional
+            Names by which to `delete` readings again; the key of a row without one is the number of its arrival.
+        times : array-like of float or datetime, optional
+            When each reading was taken. Give them always or never.
+        """
+        self._validate_params()
+        with self._lock.turn(), self._anew() as draft:
+            draft._grow(X, keys, times)
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Array:
+        """Fit, then `predict` the same rows; their times are moved on by whole weeks, so that they come next."""
+        self.fit(X, keys=keys, times=times)
+        if times is not None:
+            times = moved_on(read_stamps(times, len(X), needed=True), self._history.track.latest)
+        return self.predict(X, times=times)
+
+    def _grow(self, X: Any, keys: Any, times: Any) -> None:
+        rows = self._begin(X)
+        stamps, names = self._read_labels(len(rows), keys, times)
+        self._refuse_extreme(rows)
+        self._history.is_timed = times is not None
+        if isnan(self._history.track.every) and self._history.is_timed:
+            self._history.track = self._history.track._replace(every=measured_spacing(stamps))
+        self._refuse_outside(rows, stamps)
+        self._fit_forest(self._history.lay(rows, stamps), stamps, names)
+
+    def _fit_forest(self, laid: Laid, stamps: Array, names: list[Key | None]) -> None:
+        """Fit the forest to a table, and weigh features by the shingles held."""
+        shingles, ends = laid.shingles(), np.flatnonzero(laid.is_whole)
+        if not len(shingles):
+            raise ValueError(
+                f"there is no shingle of {self.shingle} readings without too long a gap in these {len(laid.places)} "
+                "rows: give more of them, or set a smaller shingle or a larger max_gap"
+            )
+        self._history.provenance.enter_names(names, 0)
+        keys = [self._history.provenance.key_of(end) for end in ends.tolist()]
+        self.estimator_.fit(shingles, keys=keys, times=stamps[ends] if self._history.is_timed else None)
+        self._commit(laid, ends)
+        if self.rescale is not None and self.estimator_.n_points_ < len(shingles):
+            self.estimator_.rebuild()
+        self._note_spread(self._history.n_seen)
+
+    def partial_fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
+        """Learn readings one after another; `y` is ignored. The parameters are those of `fit`."""
+        self._advance(X, keys, times, Task())
+        return self
+
+    def score_then_learn(self, X: Any, *, keys: Any = None, times: Any = None) -> Array:
+        """Score the shingle that ends at each reading by the forest as it is, then learn it.
+
+        The parameters are those of `fit`.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_rows,)
+            Higher is more normal; NaN where no complete shingle ends.
+        """
+        return self._advance(X, keys, times, Task(is_scored=True)).scores
+
+    def detect_then_learn(self, X: Any, *, keys: Any = None, times: Any = None, explain: bool = False) -> Detections:
+        """Return scores, p-values and verdicts of the shingles that end at each reading; then learn them.
+
+        As `StreamingMPF.detect_then_learn`, with the rows, keys and times of `fit`. Where no complete shingle ends,
+        numbers are NaN and no row is flagged.
+        """
+        return self._advance(X, keys, times, Task(is_scored=True, is_judged=True, is_explained=explain))
+
+    def delete(self, keys: Key | Iterable[Key]) -> Self:
+        """Delete readings, with every shingle that they are part of.
+
+        Afterwards the forest is what it would be had those shingles never come. Where the newest readings are among
+        them, the next shingle begins anew behind the last one deleted. If nothing is held any more, so does the forest.
+
+        Parameters
+        ----------
+        keys : int, str, or a sequence of them
+            If one is not in ``keys_``, a KeyError says so and nothing is deleted.
+        """
+        check_is_fitted(self)
+        wanted = read_one_or_more_keys(keys)
+        with self._lock.turn(), self._changing():
+            numbers = self._numbers_of(wanted)
+            gone = self._history.provenance.with_any(numbers)
+            had_part_in_scale = any(number < self._history.weighed_at for number in numbers)
+            if gone:
+                self.estimator_.delete(gone)
+            for number in numbers:
+                self._history.track = self._history.track.without(number)
+            self._history.provenance.settle(self._held, self._history.recent)
+            if gone and not self.estimator_.n_points_:
+                self._begin_forest()
+            elif had_part_in_scale and self.rescale is not None and self.estimator_.n_points_:
+                self.estimator_.rebuild()
+                self._note_spread(self._history.n_seen)
+        return self
+
+    def delete_rows(self, X: Any) -> Self:
+        """Delete readings by value: for every row of `X` the oldest equal one at which a shingle held ends.
+
+        If there is none, a ValueError names the row and nothing is deleted. A series of differences does not hold the
+        readings; there they are deleted by key.
+        """
+        check_is_fitted(self)
+        if self._history.pattern.difference:
+            raise ValueError("a series of differences does not hold its readings: delete them by key")
+        rows = read_rows(self, _as_table(X, self.n_features_in_), reset=False)
+        names = self._history.pattern.names(feature_names(self))
+        newest = [names.index(channel) for channel in feature_names(self)]
+        points, keys = (self.estimator_.points_, self.estimator_.keys_) if self._has_begun else (np.empty((0, 1)), [])
+        return self.delete([keys[place] for place in places_of(rows, points[:, newest] if len(keys) else points)])
+
+    def _numbers_of(self, keys: Sequence[Key]) -> list[int]:
+        """Return the numbers of the readings with these keys."""
+        numbers = []
+        for key in keys:
+            number = self._history.provenance.number_of(key, self._history.n_seen)
+            if number is None:
+                raise KeyError(f"no shingle with a reading of key {key!r} is held. Nothing was deleted")
+            numbers.append(number)
+        if len(set(numbers)) < len(numbers):
+            raise ValueError("a key is given more than once. Nothing was deleted")
+        return numbers
+
+    # ---- as if rows came next ---------------------------------------------------------------------------------------
+
+    def score_samples(self, X: Any, *, times: Any = None) -> Array:
+        """Return the scores of rows as if they came next, one after another; nothing is learned.
+
+        `X` and `times` are those of `fit`.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_rows,)
+            Higher is more normal; NaN where no whole shingle would end, or the forest holds none to compare with.
+        """
+        with self._looking_ahead(X, times) as laid:
+            scores = np.full(len(laid.is_whole), np.nan)
+            if laid.is_whole.any():
+                scores[laid.is_whole] = self.estimator_.score_samples(laid.shingles())
+            return scores
+
+    def detect(self, X: Any, *, times: Any = None) -> Detections:
+        """Return what `detect_then_learn` would, for rows as if they came next; nothing is learned."""
+        with self._looking_ahead(X, times) as laid:
+            shingles = laid.shingles()
+            return _placed(laid.is_whole, self.estimator_.detect(shingles) if len(shingles) else NOTHING)
+
+    def predict(self, X: Any, **labels: Any) -> Array:
+        """Return +1 for normal rows, or where no complete shingle ends, and -1 for anomalies."""
+        return np.where(self.score_samples(X, **labels) < self.offset_, -1, 1)
+
+    @property
+    def offset_(self) -> float:
+        """The threshold: ``decision_function = score_samples - offset_``."""
+        check_is_fitted(self)
+        return self.estimator_.offset_ if self._has_begun else -np.inf
+
+    def _p_values(self, scores: Array) -> Array:
+        is_whole, p_values = ~np.isnan(scores), np.full(len(scores), np.nan)
+        p_values[is_whole] = self.estimator_._p_values(scores[is_whole])
+        return p_values
+
+    def _refuse_uncalibrated(self) -> None:
+        check_is_fitted(self)
+        if not self._has_begun:
+            raise ValueError("this detector has no calibration scores: it holds no shingles. Let it learn some first")
+        self.estimator_._refuse_uncalibrated()
+
+    def explain(
+        self,
+        X: Any,
+        features: Sequence[str | int] | None = None,
+        *,
+        times: Any = None,
+        rows: Sequence[int] | None = None,
+    ) -> Explanations:
+        """Explain the shingles that end at rows as if they came next; nothing is learned.
+
+        Features are called "cpu" for the newest reading and "cpu[-3]" for the one three steps before.
+
+        Parameters
+        ----------
+        X, times
+            As in `fit`.
+        features
+            As in `StreamingMPF.explain`.
+        rows : sequence of int, optional
+            The places of the rows to explain, if not all; the others only lead up to them.
+
+        Returns
+        -------
+        explanations : Explanations
+            For what each channel adds see `blame_by_channel`.
+        """
+        check_is_fitted(self)
+        read_features(features, self._history.pattern.names(feature_names(self)))  # before rows are looked at
+        with self._looking_ahead(X, times) as laid:
+            wanted = np.arange(len(laid.is_whole)) if rows is None else np.asarray(rows, np.int64)
+            if not len(wanted):
+                raise ValueError("there are no rows to explain")
+            silent = wanted[~laid.is_whole[wanted]]
+            if len(silent):
+                raise ValueError(
+                    f"row {silent[0]} would end no whole shingle of {self._history.pattern.shingle} readings that "
+                    "could be compared with others, so there is nothing to explain: name the rows to explain in "
+                    "rows=, where score_samples is not NaN"
+                )
+            shingles = laid.shingles()[np.cumsum(laid.is_whole)[wanted] - 1]
+            return self.estimator_.explain(shingles, features)
+
+    def blame_by_channel(self, explanation: Explanation) -> dict[str, float]:
+        """Return the bits that each channel adds to the surprise of a shingle, over all its steps, the most first.
+
+        What the calendar adds is listed under its own names.
+        """
+        check_is_fitted(self)
+        n_steps, words = self._history.pattern.shingle * self.n_features_in_, self._history.pattern.calendar
+        if len(explanation.parts) != self._history.pattern.n_features(self.n_features_in_):
+            raise ValueError(f"this explains {len(explanation.parts)} features, not a shingle of this series")
+        steps, clock = explanation.parts[:n_steps], explanation.parts[n_steps:]
+        bits = [*steps.reshape(-1, self.n_features_in_).sum(axis=0), *clock.reshape(-1, 2).sum(axis=1)]
+        named = zip([*feature_names(self), *words], map(float, bits), strict=True)
+        return dict(sorted(named, key=lambda item: -item[1]))
+
+    @contextmanager
+    def _looking_ahead(self, X: Any, times: Any) -> Iterator[Laid]:
+        """Lay out rows as if they came next; none is complete if the forest holds no shingles."""
+        check_is_fitted(self)
+        rows = read_rows(self, _as_table(X, self.n_features_in_), reset=False, allow_missing=True)
+        with self._frozen():
+            self._refuse_extreme(rows)
+            laid = self._history.lay(rows, self._read_times(len(rows), times))
+            yield laid if self._has_begun else laid._replace(is_whole=np.zeros(len(rows), np.bool_))
+
+    # ---- what is held -----------------------------------------------------------------------------------------------
+
+    @property
+    def n_seen_(self) -> int:
+        """Readings learned so far: the position in the series."""
+        check_is_fitted(self)
+        return self._history.n_seen
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether any reading has come."""
+        return hasattr(self, "estimator_")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the trees and of the shingles held; 0 before there are any."""
+        return self.estimator_.nbytes if self.is_fitted else 0
+
+    @property
+    def n_points_(self) -> int:
+        """Shingles held."""
+        check_is_fitted(self)
+        return self.estimator_.n_points_ if self._has_begun else 0
+
+    @property
+    def keys_(self) -> list[Key]:
+        """Keys of the readings that can be deleted, by order of arrival."""
+        check_is_fitted(self)
+        with self._frozen():
+            provenance = self._history.provenance
+            return [provenance.key_of(number) for number in provenance.known(self._history.n_seen)]
+
+    def holds(self, key: Key) -> bool:
+        """Return whether a reading of this key can be deleted; nothing is held before the first comes."""
+        if not hasattr(self, "estimator_"):
+            return False
+        with self._frozen():
+            return self._history.provenance.number_of(key, self._history.n_seen) is not None
+
+    @property
+    def every_(self) -> float | None:
+        """The usual time between readings, if it is known."""
+        check_is_fitted(self)
+        return self._history.track.every if self._history.track.every > 0 else None
+
+    @property
+    def latest_(self) -> float | None:
+        """The time of the newest reading, None if readings come without times."""
+        check_is_fitted(self)
+        return self._history.track.latest if self._history.is_timed else None
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the forest has learned any shingle."""
+        return hasattr(self.estimator_, "forest_")
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def _state(self) -> tuple[Header, Arrays]:
+        """Return the parameters, history and forest."""
+        names, parameters = getattr(self, "feature_names_in_", None), self.get_params(deep=False)
+        template = parameters.pop("estimator")
+        parameters["every"] = None if self.every is None else read_every(self.every)
+        parameters["calendar"] = list(read_calendar(self.calendar))
+        about, own = self._history.state()
+        inner: Header = {"parameters": self.estimator_._parameters()}  # all, if the forest has learned nothing yet
+        parts: Arrays = {}
+        if self._has_begun:
+            with self.estimator_._frozen():
+                inner, parts = self.estimator_._state()
+        header = {
+            "detector": type(self).__name__,
+            "parameters": {name: part if isinstance(part, list) else encode(part) for name, part in parameters.items()},
+            "template": None if template is None else template._parameters(),
+            "n_features": self.n_features_in_,
+            "feature_names": None if names is None else [str(name) for name in names],
+            "series": about,
+            "forest": inner,
+        }
+        return header, {**_under("series", own), **_under("forest", parts)}
+
+    @classmethod
+    def _of_state(cls, header: Header, arrays: Arrays) -> Self:
+        _STATE(header, "")
+        unknown = [name for name in arrays if name.partition("/")[0] not in ("series", "forest")]
+        if unknown:
+            raise ValueError(f"array {unknown[0]}: is not part of this format version")
+        template = None if header["template"] is None else StreamingMPF._of_parameters(header["template"])
+        series = cls(template, **{name: decode(value) for name, value in header["parameters"].items()})
+        series.calendar = read_calendar(series.calendar)
+        series._validate_params()
+        series.n_features_in_ = header["n_features"]
+        if header["feature_names"] is not None:
+            series.feature_names_in_ = np.array(header["feature_names"], dtype=object)
+        parts, inner, held = _from_under("forest", arrays), header["forest"], []
+        if parts:
+            series.estimator_ = StreamingMPF._of_state(inner, parts)
+            held = series.estimator_.keys_
+        else:
+            _UNBEGUN(inner, "forest")
+            series.estimator_ = StreamingMPF._of_parameters(inner["parameters"])
+        series._history = History.of_state(header["series"], _from_under("series", arrays), series.n_features_in_, held)
+        series._name_features()
+        series._notes = header.get("notes", {})
+        if not isinstance(series._notes, dict):
+            raise ValueError(f"its notes are {series._notes!r}")
+        series._check()
+        return series
+
+    def _check(self) -> None:
+        """Raise unless the state from a file or a pickle is consistent."""
+        names, n_features = getattr(self, "feature_names_in_", None), self._history.n_features
+        if names is not None and len(names) != self.n_features_in_:
+            raise ValueError("the number of its channel names is not that of its channels")
+        if not self._has_begun:
+            self._refuse_summary(self.estimator_)
+            self._refuse_outside(np.empty((0, self.n_features_in_)), np.empty(0))
+            if not isinstance(self.estimator_._tree.feature_weights, str):
+                read_weights(self.estimator_._tree.feature_weights, n_features)
+        elif self.estimator_.n_features_in_ != n_features or self.estimator_.n_seen_ > self._history.n_seen:
+            raise ValueError("its forest is not one for its shingles")
+
+    # ---- inner workings ---------------------------------------------------------------------------------------------
+
+    def _begin(self, X: Any) -> Array:
+        """Begin a series by the current parameters; return the rows read."""
+        rows = read_rows(self, _as_table(X), reset=True, allow_missing=True)
+        self._history = History(read_pattern(self), new_track(rows.shape[1], read_every(self.every)))
+        self._notes = {}
+        self._begin_forest()
+        return rows
+
+    @property
+    def _policy(self) -> Policy:
+        """The retention policy of the forest, by its stream, or by its parameters before that has begun."""
+        if self._has_begun and self.estimator_._stream.rules.policy is not None:
+            return self.estimator_._stream.rules.policy
+        window = self.estimator_.window
+        assert window is not None
+        assert not isinstance(window, str)
+        return as_policy(window)
+
+    @property
+    def _domain(self) -> Array:
+        """The bounds of shingles, (2, n_features), infinite where there are none."""
+        if self._has_begun:
+            return self.estimator_.forest_.domain
+        domain, n_features = self.estimator_._tree.domain, self._history.n_features
+        is_given = domain is not None and not isinstance(domain, str)
+        return read_domain(domain, n_features) if is_given else empty_box(n_features)
+
+    def _begin_forest(self) -> None:
+        forest = StreamingMPF() if self.estimator is None else clone(self.estimator)
+        if isinstance(forest.window, str):
+            forest.set_params(window=_WINDOW)
+        if isinstance(forest.max_samples, str):
+            forest.set_params(max_samples=_SAMPLES)
+        forest._validate_params()
+        self._refuse_summary(forest)
+        self.estimator_, self._history.spread, self._history.weighed_at = forest, None, 0
+        self._name_features()
+
+    def _name_features(self) -> None:
+        """Name the features of the forest by channel and step."""
+        self.estimator_._names_of_shingle = self._history.pattern.names(feature_names(self))
+
+    @staticmethod
+    def _refuse_summary(forest: StreamingMPF) -> None:
+        if forest.window is None or isinstance(forest.window, str):
+            raise ValueError(
+                "the forest of a series has to hold its shingles, so that readings can be deleted: give it a window"
+            )
+        as_policy(forest.window)
+
+    def _advance(self, X: Any, keys: Any, times: Any, task: Task) -> Detections:
+        """Learn rows; return the results that the task asks for."""
+        if not hasattr(self, "estimator_"):
+            with self._lock.turn():
+                if not hasattr(self, "estimator_"):  # no other thread has begun meanwhile
+                    self._validate_params()
+                    with self._anew() as draft:
+                        return draft._learn(draft._begin(X), keys, times, task)
+        rows = read_rows(self, _as_table(X, self.n_features_in_), reset=False, at_least=0, allow_missing=True)
+        with self._lock.turn():
+            return self._learn(rows, keys, times, task)
+
+    def _learn(self, rows: Array, keys: Any, times: Any, task: Task) -> Detections:
+        """Learn rows piece by piece, after all checks. Ctrl-C waits for the end of a piece."""
+        stamps, names = self._read_labels(len(rows), keys, times)
+        self._refuse_extreme(rows)
+        self._refuse_outside(rows, stamps)
+        if len(rows):
+            self._history.is_timed = times is not None
+        answers, start = [], 0
+        while start < len(rows):
+            stop = min(len(rows), start + _PIECE - self._history.n_seen % _PIECE)
+            part = slice(start, stop)
+            with self._changing():
+                answers.append(self._learn_piece(rows[part], stamps[part], names[part], task))
+            start = stop
+        return Detections.joined(answers)
+
+    def _learn_piece(self, rows: Array, stamps: Array, names: list[Key | None], task: Task) -> Detections:
+        laid = self._history.lay(rows, stamps)
+        ends = np.flatnonzero(laid.is_whole)
+        keys = [self._history.n_seen + end if names[end] is None else names[end] for end in ends.tolist()]
+        detected = self._teach(
+            laid.shingles(), keys, stamps[ends] if self._history.is_timed else None, task, self._history.n_seen + ends
+        )
+        self._history.provenance.enter_names(names, self._history.n_seen)
+        self._commit(laid, self._history.n_seen + ends)
+        self._rescale_if_due()
+        return _placed(laid.is_whole, detected) if task.is_scored else NOTHING
+
+    def _teach(self, shingles: Array, keys: list[Any], stamps: Array | None, task: Task, numbers: Array) -> Detections:
+        """Teach the forest shingles, and record the scale whenever it has weighed features anew."""
+        answers, start = [], 0
+        while start < len(shingles):
+            n_until_weighed = self._n_until_weighed
+            stop = min(len(shingles), start + (n_until_weighed or len(shingles)))
+            part = slice(start, stop)
+            times = None if stamps is None else stamps[part]
+            answers.append(self.estimator_._advance(shingles[part], keys[part], times, task)[0])
+            if stop - start == n_until_weighed:
+                self._note_spread(int(numbers[stop - 1]) + 1)
+            start = stop
+        return Detections.joined(answers)
+
+    @property
+    def _n_until_weighed(self) -> int:
+        """Shingles until the forest next weighs features anew while warming up, 0 afterwards."""
+        if not self._has_begun:
+            return 1
+        stream = self.estimator_._stream
+        return stream.next_rebuild - stream.store.n_seen if stream.next_rebuild else 0
+
+    def _commit(self, laid: Laid, ends: Array) -> None:
+        """Advance past rows that were learned, whose shingles end at the readings of numbers `ends`."""
+        history = self._history
+        if self._has_begun:
+            history.provenance.enter(laid.oldest().tolist(), ends.tolist(), self._held)
+        history.track, history.n_seen = laid.kept(), history.n_seen + len(laid.places)
+        history.provenance.settle(self._held, history.recent)
+
+    @property
+    def _held(self) -> Mapping[Key, object]:
+        """The keys of the shingles held."""
+        return self.estimator_._stream.store.slot_of if self._has_begun else {}
+
+    def _rescale_if_due(self) -> None:
+        """Weigh features anew if the scale of any has changed too much; at fixed counts, whatever the chunks."""
+        is_due = self.rescale is not None and self._history.n_seen % _PIECE == 0 and self._history.spread is not None
+        if not is_due or self._n_until_weighed or not self.estimator_.n_points_:
+            return
+        spread = weighting_of_rows(self.estimator_.points_).spread
+        if np.maximum(spread / self._history.spread, self._history.spread / spread).max() > self.rescale:
+            self.estimator_.rebuild()
+            self._note_spread(self._history.n_seen)
+
+    def _note_spread(self, n_seen: int) -> None:
+        """Record the scale by which features have just been weighed."""
+        if self.rescale is not None:
+            self._history.spread, self._history.weighed_at = weighting_of_rows(self.estimator_.points_).spread, n_seen
+
+    # ---- bad input --------------------------------------------------------------------------------------------------
+
+    def _read_labels(self, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
+        """Return the times and keys of rows to learn, checked."""
+        stamps, names = self._read_times(n_rows, times), read_keys(keys, n_rows)
+        refuse_uncountable(self._history.n_seen, n_rows)
+        self._history.provenance.refuse_keys(names, self._history.n_seen)
+        return stamps, names
+
+    def _read_times(self, n_rows: int, times: Any) -> Array:
+        """Return the times of rows that come next, checked."""
+        stamps = read_stamps(times, n_rows, needed=self._policy.needs_times)
+        if n_rows and self._history.is_timed is not None and self._history.is_timed != (times is not None):
+            before = "times" if self._history.is_timed else "no times"
+            raise ValueError(f"the readings before had {before}: give times to all rows or to none")
+        refuse_times(stamps, self._history.track.latest, self._history.pattern)
+        return stamps
+
+    def _refuse_extreme(self, rows: Array) -> None:
+        """Raise if a change from one step to the next could be too large to measure."""
+        is_extreme = np.abs(rows) > LARGEST / 2
+        if self._history.pattern.difference and is_extreme.any():
+            i, k = np.argwhere(is_extreme)[0]
+            raise ValueError(
+                f"row {i}, column {feature_names(self)[k]!r} is {rows[i, k]:g}: changes beyond {LARGEST:g} cannot be "
+                "measured; rescale the column"
+            )
+
+    def _refuse_outside(self, rows: Array, stamps: Array) -> None:
+        """Raise if a shingle would lie outside a domain that the forest was given."""
+        low, high = self._domain
+        if np.isinf(low).any():
+            return
+        laid = self._history.lay(rows, stamps)
+        shingles = laid.shingles()
+        outside = ((shingles < low) | (shingles > high)).any(axis=1)
+        if outside.any():
+            i = int(np.flatnonzero(laid.is_whole)[np.argmax(outside)])
+            raise ValueError(
+                f"the shingle that ends at row {i} lies outside the domain of the forest: widen the domain or leave "
+                "the row out"
+            )
+
+
+def _as_table(X: Any, n_channels: int = 1) -> Any:
+    """Return a line of readings of one channel as a table; anything else as it is."""
+    if hasattr(X, "columns") or n_channels != 1:
+        return X
+    if hasattr(X, "to_frame"):
+        return X.to_frame()
+    return np.reshape(X, (-1, 1)) if np.ndim(np.asanyarray(X)) == 1 else X
+
+
+def _placed(is_whole: Array, detected: Detections) -> Detections:
+    """Return the results for complete shingles at their rows, NaN at the others."""
+    if len(detected.scores) == len(is_whole):
+        return detected
+    places = np.flatnonzero(is_whole)
+    numbers = []
+    for part in (detected.scores, detected.p_values, detected.thresholds):
+        placed = np.full(len(is_whole), np.nan)
+        placed[places[: len(part)]] = part
+        numbers.append(placed)
+    is_anomaly = np.zeros(len(is_whole), np.bool_)
+    is_anomaly[places[: len(detected.is_anomaly)]] = detected.is_anomaly
+    explanations = {int(places[i]): explanation for i, explanation in detected.explanations.items()}
+    return Detections(numbers[0], numbers[1], is_anomaly, numbers[2], explanations)
+
+
+_UNBEGUN = schema.record({"parameters": schema.parameters(StreamingMPF._names_in_files())})
+_STATE = schema.record(
+    {
+        "detector": schema.text,
+        "parameters": schema.parameters([name for name in SeriesMPF._get_param_names() if name != "estimator"]),
+        "template": schema.either(schema.nothing, schema.parameters(StreamingMPF._names_in_files())),
+        "n_features": schema.n_features,
+        "feature_names": schema.either(schema.nothing, schema.names),
+        "series": schema.mapping,
+        "forest": schema.mapping,
+        "notes": schema.mapping,
+    },
+    optional=["notes"],
+)
+
+
+def _under(name: str, arrays: Arrays) -> Arrays:
+    """Return arrays under names that begin with `name`."""
+    return {f"{name}/{field}": part for field, part in arrays.items()}
+
+
+def _from_under(name: str, arrays: Arrays) -> Arrays:
+    """Return those of the arrays that were put `_under` a name."""
+    return {field.removeprefix(f"{name}/"): part for field, part in arrays.items() if field.startswith(f"{name}/")}

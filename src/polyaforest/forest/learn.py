@@ -1,0 +1,174 @@
+"""Update forests in place: score and learn rows of a stream, remove points, count rows."""
+
+from __future__ import annotations
+
+from threading import local
+
+import numpy as np
+
+from polyaforest.core.arrays import (
+    EVERY,
+    SCORE_CELLS,
+    SCORE_LOG_CELLS,
+    SCORE_LOG_MASS,
+    SCORE_MASS,
+    SCORE_NOTHING,
+    Array,
+    Forest,
+    Points,
+    new_points,
+)
+from polyaforest.core.parallel import is_worth_threads, ordered_sum, run, tree_spans
+from polyaforest.core.rng import fill_exponentials
+from polyaforest.kernels import online, prequential, sampling, traversal
+
+_LOCAL = local()
+
+
+def draw_exponentials(state: Array, n: int) -> Array:
+    """Draw from Exp(1)."""
+    draws = np.empty(n)
+    fill_exponentials(state, draws)
+    return draws
+
+
+def priorities(seeds: Array, numbers: Array) -> Array:
+    """Return the priorities of arrivals in every tree, uint64 (T, n)."""
+    drawn = np.empty((len(seeds), len(numbers)), np.uint64)
+    sampling.fill_priorities(seeds, numbers, drawn)
+    return drawn
+
+
+def every_point(n_trees: int) -> sampling.Samples:
+    """Return samples for trees that all take every point."""
+    nothing = np.empty(0, np.uint64)
+    sizes = np.full(n_trees, EVERY, np.int64)
+    return sampling.Samples(sizes, nothing, nothing.copy(), np.empty(0, np.int64), np.empty(0, np.bool_))
+
+
+def hold_points(forest: Forest, values: Array, members: Array, n_jobs: int | None) -> Points:
+    """Return the lists of points that trees were grown on.
+
+    `members` are slots of `values`: the same for every tree, or, (T, n), those of each, with NONE after the last.
+    """
+    n_trees, n_nodes = forest.left.shape
+    points = new_points(n_trees, n_nodes, *values.shape)._replace(values=values)
+    slots = np.ascontiguousarray(np.broadcast_to(members, (n_trees, members.shape[-1])), np.int32)
+
+    def link(span: slice) -> None:
+        online.link_points(forest, points, span.start, span.stop, slots)
+
+    if not is_worth_threads(slots.size):
+        link(slice(0, n_trees))
+    else:
+        run(link, tree_spans(n_trees, n_jobs), n_jobs)
+    return points
+
+
+def run_chunk(
+    forest: Forest,
+    points: Points,
+    chunk: prequential.Chunk,
+    limits: online.Limits,
+    scoring: prequential.Scoring,
+    n_jobs: int | None,
+    drawn: sampling.Samples,
+) -> Array:
+    """Score and learn the rows of `chunk` in all trees, in place; return the scores, none if `scoring` wants none."""
+    n_trees, n_rows = len(forest.left), len(chunk.rows)
+    n_blocks, n_scores = -(-n_trees // prequential.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
+    n_tops = n_rows if scoring.kind in (SCORE_CELLS, SCORE_MASS) else 0  # logarithms are added up as they are
+    totals = prequential.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.full((n_blocks, n_scores, n_tops), -np.inf))
+
+    def learn(span: slice) -> None:
+        first, last = span.start * prequential.BLOCK, min(span.stop * prequential.BLOCK, n_trees)
+        walk = walk_workspace(forest, drawn)
+        prequential.run_chunk(forest, points, first, last, chunk, limits, scoring, drawn, totals, walk)
+
+    if not is_worth_threads(n_rows * n_trees):
+        learn(slice(0, n_blocks))
+    else:
+        run(learn, tree_spans(n_blocks, n_jobs), n_jobs)
+    return _scores_of_totals(totals, scoring.kind, n_trees)
+
+
+def _scores_of_totals(totals: prequential.Totals, kind: int, n_trees: int) -> Array:
+    """Return the mean over trees, or the mean over lifetimes of its logarithm; always summed in the same order."""
+    if kind == SCORE_NOTHING:
+        return np.empty(0)
+    if kind in (SCORE_LOG_MASS, SCORE_LOG_CELLS):
+        return ordered_sum(totals.sums / n_trees)[0]  # type: ignore[no-any-return]
+    top = totals.tops.max(axis=0)
+    mean = ordered_sum(totals.sums * np.exp(totals.tops - top)) / n_trees
+    if kind == SCORE_MASS:
+        return (mean * np.exp(top))[0]  # type: ignore[no-any-return]
+    with np.errstate(divide="ignore"):
+        return ordered_sum(np.log(mean) + top) / len(top)
+
+
+def remove_points(
+    forest: Forest,
+    points: Points,
+    slots: Array,
+    limits: online.Limits,
+    n_jobs: int | None,
+    drawn: sampling.Samples,
+) -> None:
+    """Delete the points in `slots`, which no longer count as held, from all trees, in place."""
+    slots = slots.astype(np.int32)
+
+    def remove(span: slice) -> None:
+        sampling.remove_points(
+            forest, points, span.start, span.stop, slots, limits, drawn, walk_workspace(forest, drawn)
+        )
+
+    run(remove, tree_spans(len(forest.left), n_jobs), n_jobs)
+
+
+def subtract_rows(forest: Forest, points: Points, X: Array, n_jobs: int | None) -> tuple[Forest, int]:
+    """Return a forest of summaries without the rows of `X`, and the first row that cannot be subtracted."""
+    reduced = forest._replace(counts=forest.counts.copy())
+
+    def subtract(span: slice) -> int:
+        return int(online.subtract_rows(reduced, points, span.start, span.stop, X))
+
+    return reduced, min(run(subtract, tree_spans(len(forest.left), n_jobs), n_jobs))
+
+
+def walk_workspace(forest: Forest, drawn: sampling.Samples) -> online.Walk:
+    """Return this thread's workspace for the trees of `forest`, reallocating it if the shape changed.
+
+    It belongs to the thread, not to the forest, because walks leave traces of points.
+    """
+    shape = forest.left.shape[1] + 1, len(drawn.is_held)
+    workspace: tuple[tuple[int, int], online.Walk] | None = getattr(_LOCAL, "workspace", None)
+    if workspace is None or workspace[0] != shape:
+        workspace = _LOCAL.workspace = shape, _new_walk(*shape)
+    return workspace[1]
+
+
+def _new_walk(n: int, n_slots: int) -> online.Walk:
+    return online.Walk(
+        path=np.empty(n, np.uint32),
+        rates=np.empty(n),
+        hazards=np.empty(n),
+        waiting=np.empty((n, 2), np.int32),
+        freed=np.empty(n, np.int32),
+        volumes=np.empty(n),
+        births=np.empty(n),
+        counts=np.empty(n),
+        sides=np.empty(n),
+        parts=np.empty(n),
+        means=np.empty(n),
+        masses=np.empty(n),
+        scales=np.empty(n),
+        is_held=np.empty(n_slots, np.bool_),
+    )
+
+
+def count_rows(forest: Forest, X: Array, n_jobs: int | None) -> tuple[Array, Array]:
+    """Count the rows of `X` below every node, (T, C), and outside the domain, (T,)."""
+    counts = np.zeros_like(forest.counts)
+    trees = range(len(counts))
+    outside = run(lambda t: traversal.count_rows(forest, t, X, counts[t]), trees, n_jobs)
+    return counts, np.array(outside, np.int64)

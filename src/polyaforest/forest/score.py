@@ -1,0 +1,175 @@
+"""Score rows, and fill in their missing values, by the masses of the cells and leaves that they fall in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyaforest.core.arrays import Array, Forest, LeafTable, Posterior, Prior
+from polyaforest.core.parallel import ordered_sum, run, spans
+from polyaforest.core.score import Score
+from polyaforest.forest.posterior import (
+    fill_gaps,
+    is_empty,
+    leaf_means,
+    leaf_values,
+    log_mass_table,
+    mass_table,
+    rows_with_gaps,
+)
+from polyaforest.kernels import leave_one_out, marginal, traversal
+
+_ROWS_BY_TREE = 256  # rows looked up together where the values of every tree are kept
+_TINY = 1e-290  # a sum of masses below this has lost digits to underflow
+
+
+def row_scores(kind: str, forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None) -> Array:
+    """Return the scores of rows, (n,), by the parameter `score` of the detectors."""
+    score = Score(kind)
+    if not score.uses_cells:
+        return leaf_means(forest, _leaf_table(score, known), X, n_jobs)
+    if not score.is_additive:
+        return log_cell_masses(forest, known, X, lifetimes, n_jobs).mean(axis=1)  # type: ignore[no-any-return]
+    return mean_log_cell_masses(forest, known, X, lifetimes, n_jobs)
+
+
+def _leaf_table(score: Score, known: Posterior) -> LeafTable:
+    return log_mass_table(known) if score.is_log else mass_table(known)
+
+
+def log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None) -> Array:
+    """Return the log of the forest-mean mass of each row's cell at each of the ascending `lifetimes`, (n, S)."""
+    n_trees, n_lifetimes = len(forest.left), len(lifetimes)
+    if is_empty(forest):
+        return np.full((len(X), n_lifetimes), known.outside[0])
+    masses = np.exp(known.inside)
+
+    def look_up(rows: slice) -> Array:
+        total = np.zeros((n_lifetimes, rows.stop - rows.start))
+        traversal.cell_masses(forest, masses, X[rows], lifetimes, total, np.empty((n_trees, n_lifetimes, 0)))
+        with np.errstate(divide="ignore"):
+            log_mean: Array = np.log(total) - np.log(n_trees)
+        apart = np.flatnonzero((total < _TINY).any(axis=0) | np.isnan(X[rows]).any(axis=1))
+        if apart.size:
+            log_mean[:, apart] = log_mean_exp(_log_cells(forest, known, X[rows][apart], lifetimes, n_trees))
+        return log_mean.T
+
+    return np.concatenate(run(look_up, spans(len(X), traversal.BLOCK), n_jobs))
+
+
+def mean_log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None) -> Array:
+    """Return the mean over trees and the ascending `lifetimes` of the log-mass of each row's cell, (n,)."""
+    n_trees, n_lifetimes = len(forest.left), len(lifetimes)
+    if is_empty(forest):
+        return np.full(len(X), known.outside[0])
+
+    def look_up(rows: slice) -> Array:
+        sums = _log_cells(forest, known, X[rows], lifetimes, 1)
+        return ordered_sum(sums[0]) / (n_trees * n_lifetimes)
+
+    return np.concatenate(run(look_up, spans(len(X), traversal.BLOCK), n_jobs))
+
+
+def weighted_scores(
+    kind: str,
+    forest: Forest,
+    known: Posterior,
+    X: Array,
+    lifetimes: Array,
+    weights: Array,
+    n_jobs: int | None,
+) -> Array:
+    """Return `row_scores` with trees weighted by `weights`, (T, n), which sum to 1 for every row."""
+    score = Score(kind)
+    if not score.uses_cells:
+        values = leaf_values(forest, _leaf_table(score, known), X, np.transpose, n_jobs).T
+        return _weighted_sum(values, weights)
+
+    def look_up(rows: slice) -> Array:
+        logs = _log_cells(forest, known, X[rows], lifetimes, len(forest.left))
+        share = weights[:, None, rows]
+        if not score.is_additive:
+            top = np.where(share > 0, logs, -np.inf).max(axis=0)
+            near = np.exp(np.minimum(logs - top, 0.0))
+            return (np.log(_weighted_sum(near, share)) + top).mean(axis=0)  # type: ignore[no-any-return]
+        return _weighted_sum(logs, share).mean(axis=0)  # type: ignore[no-any-return]
+
+    return np.concatenate(run(look_up, spans(len(X), _ROWS_BY_TREE), n_jobs))
+
+
+def left_out_scores(
+    kind: str, forest: Forest, known: Posterior, prior: Prior, X: Array, lifetimes: Array, n_jobs: int | None
+) -> Array:
+    """Return leave-one-out scores of rows that a forest of processes has counted.
+
+    They may lie beyond the domain, as if it had not grown to hold them: cells at its edge have counted them.
+    """
+    score = Score(kind)
+    if score.uses_cells:
+        times = lifetimes
+        excess = np.maximum(np.maximum(forest.domain[0] - X, X - forest.domain[1]), 0.0)
+    else:
+        times = np.array([np.inf])
+        excess = np.zeros_like(X)
+
+    def look_up(rows: slice) -> Array:
+        logs = np.empty((len(forest.left), len(times), rows.stop - rows.start))
+        leave_one_out.left_out_masses(forest, known, prior.strength, prior.is_open, X[rows], times, logs)
+        if excess[rows].any():
+            endured = np.minimum(times, forest.time.max())[:, None]  # cells end with the forest's own lifetime
+            logs -= endured * (forest.weights @ excess[rows].T)[:, None]
+        if score.is_additive:
+            return logs.mean(axis=(0, 1))  # type: ignore[no-any-return]
+        log_means = log_mean_exp(logs)
+        return log_means.mean(axis=0) if score.is_log else np.exp(log_means[0])  # type: ignore[no-any-return]
+
+    return np.concatenate(run(look_up, spans(len(X), _ROWS_BY_TREE), n_jobs))
+
+
+def _weighted_sum(values: Array, weights: Array) -> Array:
+    """Sum over the trees, ignoring the values of those without weight."""
+    total: Array = (np.where(weights > 0, values, 0.0) * weights).sum(axis=0)
+    return total
+
+
+def _log_cells(forest: Forest, known: Posterior, X: Array, lifetimes: Array, height: int) -> Array:
+    """Return log-masses of the cells of rows, gaps allowed: of every tree, (T, S, n), or with height 1 their sums."""
+    logs = np.zeros((height, len(lifetimes), len(X)))
+    traversal.cell_masses(forest, known.inside, X, lifetimes, np.empty((len(lifetimes), 0)), logs)
+    fill_gaps(X, logs, lambda gappy, each: marginal.cell_masses(forest, known.inside, gappy, lifetimes, each))
+    return logs
+
+
+def impute(forest: Forest, known: Posterior, X: Array, lifetimes: Array, how: str, n_jobs: int | None) -> Array:
+    """Fill in the missing values of `X`: by the mean of the cells that a row may be in, or by the heaviest.
+
+    Of several `lifetimes` the means count alike, each of them taken over all trees.
+    """
+    filled = X.copy()
+    gappy = rows_with_gaps(X)
+
+    def fill(span: slice) -> None:
+        rows = X[gappy[span]]
+        each, wide = (len(lifetimes), len(rows)), (len(lifetimes), *rows.shape)
+        guess = marginal.Guess(
+            tops=np.full(each, -np.inf),
+            totals=np.zeros(wide),
+            sums=np.zeros(wide),
+            peaks=np.full(each, -np.inf),
+            modes=np.zeros(wide),
+        )
+        marginal.guess_values(forest, known.inside, rows, lifetimes, guess)
+        with np.errstate(invalid="ignore"):  # of features that are there nothing is known
+            values = guess.modes[-1] if how == "mode" else ordered_sum(guess.sums / guess.totals) / len(lifetimes)
+        filled[gappy[span]] = np.where(np.isnan(rows), values, rows)
+
+    run(fill, spans(len(gappy), traversal.BLOCK), n_jobs)
+    return filled
+
+
+def log_mean_exp(values: Array) -> Array:
+    """Return the log of the mean of exp(values) along the first axis, without overflow; -inf if all are -inf."""
+    top = values.max(axis=0)
+    shift = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        result: Array = shift + np.log(ordered_sum(np.exp(values - shift)) / len(values))
+    return result

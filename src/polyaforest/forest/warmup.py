@@ -1,0 +1,216 @@
+"""Compile kernels ahead of their first use, several processes at a time: Numba's compiler uses one core each.
+
+Kernels come in groups. A group is compiled by calling what calls its kernels, on a forest of a single leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from joblib import cpu_count
+
+from polyaforest.core.arrays import NONE, Array, Forest, Prior, new_forest, new_points, new_posterior
+from polyaforest.core.jit import COSTS, announcer, seconds_per_cost
+from polyaforest.core.rng import seed_states
+from polyaforest.core.score import Score
+from polyaforest.forest import attribute, grow, learn, posterior, score
+from polyaforest.forest.spec import Plan, weighting_of_domain
+from polyaforest.kernels import (
+    attribution,
+    leave_one_out,
+    marginal,
+    moments,
+    mondrian_process,
+    mondrian_tree,
+    online,
+    polya,
+    prequential,
+    sampling,
+    traversal,
+)
+
+_START = 3  # the cost of starting a process
+_ROWS = np.array([[0.0, 0.0], [1.0, 1.0]])
+_DOMAIN = np.array([[0.0, 0.0], [1.0, 1.0]])
+_LIFETIMES = np.array([1.0, 2.0])
+_PRIOR = Prior(1.0, True)
+_PLAN = Plan(1, 1.0, None, weighting_of_domain(_DOMAIN), _DOMAIN, np.random.SeedSequence(0), 1)
+
+
+def _leaf(*, boxed: bool) -> Forest:
+    """Return a forest of one tree, a leaf that holds both rows; no kernel is needed for it."""
+    states = seed_states(np.random.SeedSequence(0), 1)
+    forest = new_forest(4, np.ones((1, 2)), states, _DOMAIN, boxed=boxed)
+    for part in (forest.left, forest.right, forest.parent, forest.feature):
+        part[0, 0] = NONE
+    forest.time[0, 0], forest.counts[0, 0], forest.size[0] = 1.0, len(_ROWS), 1
+    if boxed:
+        forest.lower[0, 0], forest.upper[0, 0] = _DOMAIN
+    return forest
+
+
+def _grow() -> None:
+    grow.grow_trees(_ROWS, _PLAN)
+    grow.grow_trees(_ROWS, _PLAN, members=np.arange(2)[None])
+
+
+def _derive() -> None:
+    posterior.posterior(_leaf(boxed=True), _PRIOR, n_jobs=1)
+
+
+def _score() -> None:
+    forest = _leaf(boxed=True)
+    known = new_posterior(forest)
+    score.row_scores(Score.TYPICALITY, forest, known, _ROWS, _LIFETIMES, 1)
+
+
+def _score_leaves() -> None:
+    forest = _leaf(boxed=True)
+    score.row_scores(Score.MASS, forest, new_posterior(forest), _ROWS, _LIFETIMES, 1)
+
+
+def _sample_processes() -> None:
+    grow.sample_processes(_PLAN._replace(max_depth=1))
+    forest = _leaf(boxed=False)
+    known = new_posterior(forest)
+    learn.count_rows(forest, _ROWS, 1)
+    score.left_out_scores("multiscale", forest, known, _PRIOR, _ROWS, _LIFETIMES, 1)
+
+
+def _measure() -> None:
+    forest = _leaf(boxed=True)
+    known = new_posterior(forest)
+    second = posterior.second_moments(forest, _PRIOR, known, 1)
+    moments.log_excess(0.5, 0.5)
+    for lifetime in (None, 1.0):
+        posterior.row_masses(forest, known, second, _ROWS, lifetime, 1)
+    posterior.leaf_kinds(forest, known, _ROWS, 1)
+
+
+def _score_gaps() -> None:
+    forest, gappy = _leaf(boxed=True), np.array([[0.0, np.nan]])
+    known = new_posterior(forest)
+    for kind in ("mass", "multiscale"):
+        score.row_scores(kind, forest, known, gappy, _LIFETIMES, 1)
+    score.impute(forest, known, gappy, _LIFETIMES, "mean", 1)
+
+
+def _explain() -> None:
+    forest, features, sides = _leaf(boxed=True), np.array([0]), np.array([attribution.LOW])
+    known = new_posterior(forest)
+    attribute.attribute_rows(forest, known, _ROWS, _LIFETIMES, 1)
+    attribute.find_bounds(forest, known, _ROWS[0], _LIFETIMES, features, sides)
+
+
+def _compare() -> None:
+    forest = _leaf(boxed=True)
+    known = new_posterior(forest)
+    attribute.attribute_counted(forest, known, _LIFETIMES)
+    attribute.count_within(forest, known.world, *_DOMAIN)
+
+
+def _learn() -> None:
+    states = seed_states(_PLAN.seed, 1)
+    forest = grow.empty_forest(_PLAN, states)
+    points = new_points(1, forest.left.shape[1], 2, 2)
+    schedule: list[Array] = [np.array([NONE, NONE], np.int32), np.zeros(2, np.int32), np.empty(0, np.int32)]
+    scoring = prequential.Scoring(0, np.empty(0), 1.0, True, _DOMAIN)
+    learn.run_chunk(
+        forest, points, prequential.Chunk(_ROWS, *schedule), online.Limits(1.0, 10), scoring, 1, learn.every_point(1)
+    )
+
+
+def _hold() -> None:
+    forest = _leaf(boxed=True)
+    learn.draw_exponentials(forest.rng[0], 1)
+    learn.priorities(np.zeros(1, np.uint64), np.zeros(1, np.int64))
+    learn.hold_points(forest, _ROWS, np.empty(0, np.int64), 1)
+
+
+def _remove() -> None:
+    forest = _leaf(boxed=True)
+    points = new_points(1, forest.left.shape[1], 2, 2)
+    learn.remove_points(forest, points, np.array([0]), online.Limits(1.0, 10), 1, learn.every_point(1))
+    learn.subtract_rows(forest, points, _ROWS, 1)
+
+
+class _Group(NamedTuple):
+    kernels: tuple[Any, ...]
+    call: Callable[[], None]
+    cost: float  # in units of `seconds_per_cost`
+
+
+_GROUPS = {
+    "grow": _Group((mondrian_tree.sample_tree, mondrian_tree.sample_trees), _grow, 5),
+    "hold": _Group((online.link_points, sampling.fill_priorities), _hold, 1),
+    "derive": _Group((polya.set_posteriors,), _derive, 3),
+    "score": _Group((traversal.cell_masses,), _score, 4),
+    "score leaves": _Group((traversal.leaf_values,), _score_leaves, 3),
+    "explain": _Group((attribution.attribute_rows, attribution.find_bounds), _explain, COSTS["attribute_rows"][1]),
+    "compare": _Group((attribution.attribute_counted, attribution.count_within), _compare, 3),
+    "learn": _Group((prequential.run_chunk,), _learn, COSTS["run_chunk"][1]),
+    "remove": _Group((sampling.remove_points, online.subtract_rows), _remove, 8),
+    "processes": _Group(
+        (mondrian_process.sample_process, traversal.count_rows, leave_one_out.left_out_masses), _sample_processes, 4
+    ),
+    "measure": _Group((moments.set_second_moments, moments.cells_of_rows, traversal.leaf_kinds), _measure, 5),
+    "gaps": _Group((marginal.leaf_values, marginal.cell_masses, marginal.guess_values), _score_gaps, 9),
+}
+_TABLE = ("grow", "hold", "derive", "score", "explain")
+PURPOSES = {  # and the groups that each needs
+    "table": _TABLE,
+    "stream": (*_TABLE, "learn"),
+    "batch": ("processes", "derive", "score", "explain"),
+    "everything": tuple(_GROUPS),
+}
+
+
+def cold(purpose: str) -> list[str]:
+    """Return the groups needed for a purpose whose kernels are not compiled on this machine, the most costly first."""
+    if numba.config.DISABLE_JIT:
+        return []
+    names = [name for name in PURPOSES[purpose] if not all(map(_is_cached, _GROUPS[name].kernels))]
+    return sorted(names, key=lambda name: -_GROUPS[name].cost)
+
+
+def _is_cached(kernel: Any) -> bool:
+    """Return whether the machine code of a kernel is on disk, and younger than its source."""
+    source, folder = Path(kernel.py_func.__code__.co_filename), kernel.stats.cache_path
+    if folder is None:  # nothing can be kept: compiling ahead would be in vain
+        return True
+    index = f"{source.stem}.{kernel.__name__}-*.nbi"
+    return any(entry.stat().st_mtime >= source.stat().st_mtime for entry in Path(folder).glob(index))
+
+
+def compile_all(groups: Sequence[str], n_jobs: int | None = None) -> Iterator[float]:
+    """Compile groups of kernels, the first of them first, in processes of their own; yield the share done so far."""
+    total, done = sum(_GROUPS[name].cost for name in groups), 0.0
+    with ProcessPoolExecutor(_n_processes(groups, n_jobs), get_context("spawn")) as pool:
+        tasks = {pool.submit(compile_group, name): _GROUPS[name].cost for name in groups}
+        for task in as_completed(tasks):
+            task.result()
+            done += tasks[task]
+            yield done / total
+
+
+def compile_group(name: str) -> None:
+    """Compile the kernels of a group, or load them from disk."""
+    announcer.is_silent = True
+    _GROUPS[name].call()
+
+
+def expected_seconds(groups: Sequence[str], n_jobs: int | None = None) -> float:
+    """Estimate how long it takes to compile groups on this machine, from the speed of Python's own compiler."""
+    costs = [_GROUPS[name].cost for name in groups]
+    rounds = max(*costs, sum(costs) / _n_processes(groups, n_jobs))
+    return (_START + rounds) * seconds_per_cost()
+
+
+def _n_processes(groups: Sequence[str], n_jobs: int | None) -> int:
+    return min(n_jobs or cpu_count(), len(groups))

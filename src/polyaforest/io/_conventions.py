@@ -1,0 +1,107 @@
+"""How numbers, times and headers are written in files, common to tables and live records.
+
+Imports nothing heavy, so that `watch` starts fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+__all__ = ["MISSING", "TRUTH", "UTF8_BOM", "column_names", "looks_like_time", "seconds", "units_per_second"]
+
+MISSING = ("", "-", "na", "n/a", "none", "null")  # lower-case words for a missing value, besides "nan"
+TRUTH = {"true": 1.0, "false": 0.0}  # in lower case
+UTF8_BOM = b"\xef\xbb\xbf"
+
+_UNITS = ((1e11, 1), (1e14, 10**3), (1e17, 10**6))  # upper bounds of seconds, milliseconds, microseconds since 1970
+_NAMES = frozenset({
+    "@timestamp", "_time", "created_at", "date", "date_time", "datetime", "event_time", "eventtime",
+    "t", "time", "time_stamp", "timestamp", "ts",
+})  # fmt: skip
+_YEARS_MEANT = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100: the range in which a number is inferred to be a time
+
+
+def column_names(cells: Iterable[str]) -> list[str]:
+    """Return the names in a header; empty ones are named by position."""
+    return [cell.strip() or f"column_{position}" for position, cell in enumerate(cells, 1)]
+
+
+def units_per_second(size: float) -> int:
+    """Return how many units of a timestamp make a second, judged by its absolute value."""
+    return next((units for limit, units in _UNITS if size < limit), 10**9)
+
+
+def seconds(moment: object) -> float:
+    """Return seconds since 1970 of a timestamp in ISO 8601 (UTC unless it has an offset), or of a number, also as text.
+
+    The unit of a number, from seconds to nanoseconds, is inferred from its size.
+
+    Examples
+    --------
+    >>> seconds("1970-01-02T00:00:00Z"), seconds("1970-01-02 01:00:00.5+01:00"), seconds("1970-01-02")
+    (86400.0, 86400.5, 86400.0)
+    >>> seconds(1700000000) == seconds(1700000000000) == seconds("1700000000000000000")
+    True
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+    """
+    kind = type(moment)
+    if kind is str:
+        return _of_text(moment)  # type: ignore[arg-type]
+    if kind is float or kind is int:
+        return _of_number(moment)  # type: ignore[arg-type]
+    raise ValueError(f"a {kind.__name__} is not a time")
+
+
+def looks_like_time(name: str, moment: object) -> bool:
+    """Return whether a field is the timestamp, judged by its name and value.
+
+    Examples
+    --------
+    >>> looks_like_time("Timestamp", "2024-05-01T12:00:00Z"), looks_like_time("ts", 1714564800000)
+    (True, True)
+    >>> looks_like_time("time", 0.25), looks_like_time("price", 1714564800000)  # a duration; not a name for times
+    (False, False)
+    """
+    if name.strip().lower() not in _NAMES:
+        return False
+    try:
+        when = seconds(moment)
+    except ValueError:
+        return False
+    return _YEARS_MEANT[0] <= when < _YEARS_MEANT[1] or not _is_number(moment)
+
+
+def _of_text(text: str) -> float:
+    """Return seconds of a timestamp in text."""
+    text = text.strip()
+    if text.isdecimal() and len(text) < 20:
+        return _of_number(int(text))
+    if _is_number(text):
+        return _of_number(float(text))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text[:40]!r} is not a time in ISO 8601 or since 1970") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _of_number(number: float) -> float:
+    """Return seconds of a number in an unknown unit."""
+    size = abs(number)
+    if not size < 1e300:
+        raise ValueError(f"{number} is not a time")
+    return number / units_per_second(size)  # exact for integers
+
+
+def _is_number(moment: object) -> bool:
+    """Return whether a timestamp is a number, also as text."""
+    try:
+        float(moment)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True

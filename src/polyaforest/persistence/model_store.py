@@ -1,0 +1,562 @@
+"""Models by key in one SQLite file, of which the most recently used are in memory.
+
+The file has a table of models, each as `to_bytes` of a detector returns it, and one of notes. Everything between two
+commits is one transaction. A process that is killed leaves the file as of its last commit, models and notes together;
+so what is noted at a commit, such as the position in a stream, is true of all models. The writer holds a lock on a file
+beside it, so that there is only one; others may read the last commit at any time.
+
+A model that cannot be read costs its own key only: its bytes are moved to a table of damaged models, where they stay
+until the key is deleted, and the key starts over with a new model.
+
+The file may come from an untrusted source. So it is first opened read-only, with nothing that its schema could run, and
+refused unless that schema is, word for word, the one below: no view, trigger or generated column is ever evaluated.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Generic, Protocol, Self, TypeVar
+from urllib.parse import quote
+
+from polyaforest.persistence.modelfile import ModelFileError, refuse_irregular, refuse_location
+from polyaforest.persistence.state import MALFORMED
+
+__all__ = ["Entry", "ModelStore", "is_model_store", "read_damaged", "read_model", "read_notes", "refusing_notes"]
+
+_MAGIC = b"SQLite format 3\0"
+_APPLICATION = 0x504D5046  # "PMPF": the application that the database belongs to
+_VERSION = 1
+_MODELS = "CREATE TABLE models (key TEXT PRIMARY KEY, model BLOB NOT NULL)"
+_NOTES = "CREATE TABLE notes (one INTEGER PRIMARY KEY CHECK (one = 1), text BLOB NOT NULL)"
+_DAMAGED = "CREATE TABLE damaged (key, model, reason TEXT NOT NULL)"  # created with the first damaged model
+_SCHEMA = {
+    ("table", "models", _MODELS),
+    ("index", "sqlite_autoindex_models_1", None),
+    ("table", "notes", _NOTES),
+}
+_TABLES = f"""
+{_MODELS};
+{_NOTES};
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_VERSION};
+"""
+_LIMITS = {  # more than any statement of this module needs
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 4096,
+    sqlite3.SQLITE_LIMIT_COLUMN: 16,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 16,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 2,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+}
+_MAX_STEPS = 1_000_000  # of SQLite's virtual machine, plus one per byte: more means an endless loop
+_OVERHEAD = 12_000  # bytes of a model besides its arrays
+_IN_USE = "{name!r} is in use: another watch is writing to it. Stop that one first"
+_MAX_EVICTED = 256 * 2**20  # bytes that may be evicted before a commit is due
+
+
+class _Model(Protocol):
+    """What the store needs of a detector."""
+
+    @property
+    def notes(self) -> dict[str, Any]: ...
+
+    @property
+    def is_fitted(self) -> bool: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def to_bytes(self, notes: dict[str, Any]) -> bytes: ...
+
+
+Model = TypeVar("Model", bound=_Model)
+
+
+@dataclass
+class Entry(Generic[Model]):
+    """The model of a key, and notes to save with it."""
+
+    detector: Model
+    notes: dict[str, Any] = field(default_factory=dict)  # of what JSON can hold
+
+
+class ModelStore(Generic[Model]):
+    """Models by key: read from the file or created on access; the least recently used are evicted to the file.
+
+    Parameters
+    ----------
+    path : str, path-like or None
+        The file; None for a temporary one.
+    make : callable
+        Returns a new model, for a key that has none.
+    loads : callable
+        Returns the model in bytes that its `to_bytes` made; raises ValueError if it cannot be used.
+    max_bytes : int
+        Most bytes of models in memory, not counting the one in use.
+    notify : callable
+        Takes messages about models that cannot be read and a file that was deleted.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        make: Callable[[], Model],
+        loads: Callable[[bytes], Model],
+        *,
+        max_bytes: int = 2**30,
+        notify: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self._make, self._loads, self._max_bytes, self._notify = make, loads, max_bytes, notify
+        self._entries: OrderedDict[str, Entry[Model]] = OrderedDict()  # the most recently used one last
+        self._sizes: dict[str, int] = {}  # bytes of the entries in memory, as of their last use
+        self._in_memory = 0  # their sum
+        self._changed: set[str] = set()
+        self._evicted = 0  # bytes since the last commit
+        self._path = "" if path is None else os.fspath(path)
+        with ExitStack() as stack:
+            if self._path:
+                stack.enter_context(_sole_writer(self._path))
+            self._file = stack.enter_context(closing(_open_to_write(self._path)))
+            with _reporting(self._path), _bounded(self._file, self._path):
+                self.notes: dict[str, Any] = _notes_in(self._file, self._path)
+                keys, invalid = _keys_in(self._file)
+            self._stored = set(keys)
+            for number in invalid:
+                self._set_aside("rowid = ?", number, "its key is not text")
+            self._identity = _identity_of(self._path)
+            self._resources = stack.pop_all()
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, key: str) -> Entry[Model]:
+        """Return the entry of a key, which may be changed."""
+        if self._entries and (latest := next(reversed(self._entries))) != key:  # whose use is over
+            size = _OVERHEAD + self._entries[latest].detector.nbytes
+            self._in_memory += size - self._sizes.get(latest, 0)
+            self._sizes[latest] = size
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        else:
+            self._entries[key] = self._read(key) if key in self._stored else Entry(self._make())
+        self._changed.add(key)
+        while self._in_memory > self._max_bytes and len(self._entries) > 1:
+            oldest, entry = self._entries.popitem(last=False)
+            self._in_memory -= self._sizes.pop(oldest, 0)
+            if oldest in self._changed:
+                self._write(oldest, entry)
+                self._changed.discard(oldest)
+        return self._entries[key]
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that have models, sorted."""
+        return sorted(self._stored | self._entries.keys())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """The path of the file; empty for a temporary one."""
+        return self._path
+
+    @property
+    def n_in_memory(self) -> int:
+        """Number of models in memory."""
+        return len(self._entries)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so much was evicted that a commit is due."""
+        return self._evicted > _MAX_EVICTED
+
+    def delete(self, key: str) -> None:
+        """Delete the model of a key, damaged or not."""
+        damaged = _damaged_in(self._file)
+        if key not in self._stored and key not in self._entries and key not in damaged:
+            raise KeyError(f"there is no model of {key!r}. Nothing was deleted")
+        self.revert(key)
+        self._stored.discard(key)
+        self._file.execute("DELETE FROM models WHERE key = ?", (key,))
+        if damaged:
+            self._file.execute("DELETE FROM damaged WHERE key = ?", (key,))
+
+    def revert(self, key: str) -> None:
+        """Return to the model of a key that was last written to the file, or to a new one if there is none."""
+        self._entries.pop(key, None)
+        self._in_memory -= self._sizes.pop(key, 0)
+        self._changed.discard(key)
+
+    def commit(self, notes: dict[str, Any]) -> None:
+        """Write every model that may have changed, and the notes: all or nothing."""
+        self.notes, self._evicted = notes, 0
+        if not self._path:  # it will never be read again
+            return
+        for key in sorted(self._changed & self._entries.keys()):
+            if not self._write(key, self._entries[key]):
+                self.revert(key)
+        with _reporting(self._path):
+            self._file.execute("INSERT OR REPLACE INTO notes VALUES (1, ?)", (json.dumps(notes).encode(),))
+            self._file.execute("COMMIT")
+            if _identity_of(self._path) != self._identity:
+                self._write_anew()
+            self._file.execute("BEGIN IMMEDIATE")
+        self._changed.clear()
+
+    def close(self) -> None:
+        """Close the file, as of the last commit."""
+        self._resources.close()
+
+    def _write_anew(self) -> None:
+        """Write the whole file again if it was deleted: its contents are still open.
+
+        If another file has taken its place, that one is left alone, and the store cannot go on.
+        """
+        main, now = self._identity[0], _identity_of(self._path)[0]
+        if now not in (None, main):
+            rescued = _unused(f"{self._path}.rescued")
+            self._copy_to(rescued)
+            remedy = f"everything was saved to {rescued!r} instead. Move the one that you want to {self._path!r}"
+            raise OSError(f"{self._path!r} was replaced by another file while in use: {remedy}, and start again")
+        fresh = f"{self._path}-fresh"
+        self._copy_to(fresh)
+        self._file.close()  # it would write to the files that were deleted
+        self._switch_to(fresh)
+        self._file.execute("COMMIT")
+        self._notify(f"{self._path!r} was deleted while in use: it was written again, with everything in it")
+
+    def _switch_to(self, fresh: str) -> None:
+        """Replace the file, which is closed, by a new one, and open that with a transaction."""
+        for name in (f"{self._path}-wal", f"{self._path}-shm"):  # SQLite would take them for those of the new file
+            with suppress(FileNotFoundError):
+                os.remove(name)
+        os.replace(fresh, self._path)
+        self._file = self._resources.enter_context(closing(_open_to_write(self._path)))
+        self._identity = _identity_of(self._path)
+
+    def _copy_to(self, name: str) -> None:
+        """Write all that was committed to a new file."""
+        with suppress(FileNotFoundError):
+            os.remove(name)  # left by a process that was killed
+        with closing(sqlite3.connect(name)) as copy:
+            self._file.backup(copy)
+
+    def _read(self, key: str) -> Entry[Model]:
+        """Return the entry of a key in the file; a new one if that cannot be read and is set aside."""
+        try:
+            return _read(self._file, key, self._path, self._loads)
+        except ModelFileError as problem:
+            try:
+                self._set_aside("key = ?", key, str(problem))
+            except ModelFileError:  # its pages are damaged, so it can be neither moved nor deleted
+                if not self._path:
+                    raise
+                self._salvage(key)
+            self._stored.discard(key)
+            return Entry(self._make())
+
+    def _set_aside(self, where: str, value: str | int, reason: str) -> None:
+        """Move a model that cannot be read to the table of damaged ones."""
+        with _reporting(self._path):
+            if not _has_damaged(self._file):
+                self._file.execute(_DAMAGED)
+            move = f"INSERT INTO damaged SELECT key, model, ? FROM models WHERE {where}"
+            self._file.execute(move, (reason, value))
+            self._file.execute(f"DELETE FROM models WHERE {where}", (value,))
+        self._notify(f"{reason}. It was moved to the table `damaged` of {self._path!r}, and its stream starts over")
+
+    def _salvage(self, key: str) -> None:
+        """Copy all readable models of the last commit to a new file, and keep the old one beside it.
+
+        Models evicted since that commit return to it; those in memory stay as they are.
+        """
+        fresh, kept = f"{self._path}-fresh", _unused(f"{self._path}.damaged")
+        with suppress(sqlite3.Error):
+            self._file.execute("ROLLBACK")
+        with suppress(FileNotFoundError):
+            os.remove(fresh)  # left by a process that was killed
+        lost = _copy_readable(self._file, fresh)
+        self._file.close()
+        os.replace(self._path, kept)
+        self._switch_to(fresh)
+        self._stored = set(_keys_in(self._file)[0])
+        names = ", ".join(repr(one) for one in sorted({key, *lost}))
+        self._notify(
+            f"{self._path!r} is damaged, and the models of {names} in it cannot be read: their streams start over, the "
+            f"others were copied to a new file, and the old one was kept as {kept!r}"
+        )
+
+    def _write(self, key: str, entry: Entry[Model]) -> bool:
+        """Write an entry to the file; return False if its model cannot be saved, which must not stop the others."""
+        if not entry.detector.is_fitted:  # there is nothing to lose
+            return True
+        try:
+            block = entry.detector.to_bytes(entry.notes)
+        except (OSError, MemoryError):
+            raise
+        except Exception as problem:
+            self._notify(f"the model of {key!r} cannot be saved ({problem}): it returns to its last saved state")
+            return False
+        self._evicted += len(block)
+        with _reporting(self._path):
+            self._file.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", (key, block))
+        self._stored.add(key)
+        return True
+
+
+# ---- reading the last commit -----------------------------------------------------------------------------------------
+
+
+def is_model_store(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is an SQLite database, as model stores are."""
+    refuse_irregular(path)
+    with open(path, "rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def read_notes(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the notes of the last commit, and the keys that have models."""
+    with _reading(path) as file, _bounded(file, path):
+        return _notes_in(file, os.fspath(path)), sorted(_keys_in(file)[0])
+
+
+def read_damaged(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the keys of the models that were set aside because they cannot be read, and the reasons."""
+    with _reading(path) as file, _bounded(file, path):
+        return _damaged_in(file)
+
+
+def read_model(path: str | os.PathLike[str], key: str, loads: Callable[[bytes], Model]) -> Model:
+    """Return the model of a key as of the last commit."""
+    with _reading(path) as file:
+        return _read(file, key, os.fspath(path), loads).detector
+
+
+def _read(file: sqlite3.Connection, key: str, name: str, loads: Callable[[bytes], Model]) -> Entry[Model]:
+    """Return the entry of a key; raise a ModelFileError that names both if it cannot be used."""
+    with _reporting(name):
+        found = file.execute("SELECT typeof(model), model FROM models WHERE key = ?", (key,)).fetchone()
+    if found is None:
+        raise KeyError(f"there is no model of {key!r}")
+    kind, block = found
+    try:
+        if kind != "blob":
+            raise ValueError(f"it is of type {kind}, not a blob")
+        model = loads(block)
+    except ValueError as problem:  # of which ModelFileError is one
+        raise ModelFileError(f"the model of {key!r} in {name!r} cannot be used: {problem}") from problem
+    return Entry(model, model.notes)
+
+
+def _copy_readable(file: sqlite3.Connection, name: str) -> list[str]:
+    """Write the readable models and the notes to a new file; return the keys of the others."""
+    lost = []
+    with closing(_open_to_write(name)) as copy:
+        for key in _keys_in(file)[0]:
+            try:
+                found = file.execute("SELECT CAST(model AS BLOB) FROM models WHERE key = ?", (key,)).fetchone()
+            except sqlite3.DatabaseError:
+                lost.append(key)
+            else:
+                copy.execute("INSERT INTO models VALUES (?, ?)", (key, found[0]))
+        copy.executemany("INSERT INTO notes VALUES (1, ?)", file.execute("SELECT text FROM notes LIMIT 1"))
+        copy.execute("COMMIT")
+    return lost
+
+
+def _unused(name: str) -> str:
+    """Return a path that starts with a name and is not taken."""
+    return next(path for n in count(1) if not os.path.exists(path := f"{name}-{n}"))
+
+
+def _keys_in(file: sqlite3.Connection) -> tuple[list[str], list[int]]:
+    """Return the keys that have models, and the numbers of rows whose key is not Unicode text."""
+    keys, invalid = [], []
+    for number, kind, key in file.execute("SELECT rowid, typeof(key), CAST(key AS BLOB) FROM models"):
+        try:
+            if kind != "text":
+                raise ValueError(kind)
+            keys.append(key.decode())
+        except ValueError:
+            invalid.append(number)
+    return keys, invalid
+
+
+def _has_damaged(file: sqlite3.Connection) -> bool:
+    """Return whether any model was ever set aside."""
+    return bool(file.execute("SELECT count(*) FROM sqlite_master WHERE name = 'damaged'").fetchone()[0])
+
+
+def _damaged_in(file: sqlite3.Connection) -> dict[str, str]:
+    if not _has_damaged(file):
+        return {}
+    rows = file.execute("SELECT CAST(key AS BLOB), CAST(reason AS BLOB) FROM damaged")
+    return {(key or b"").decode(errors="replace"): (reason or b"").decode(errors="replace") for key, reason in rows}
+
+
+def _notes_in(file: sqlite3.Connection, name: str) -> dict[str, Any]:
+    found = file.execute("SELECT CAST(text AS BLOB) FROM notes LIMIT 1").fetchone()
+    with refusing_notes(name):
+        notes = {} if found is None else json.loads(found[0])
+        if not isinstance(notes, dict):
+            raise ValueError("they are not a JSON object")
+    return notes
+
+
+@contextmanager
+def refusing_notes(name: str) -> Iterator[None]:
+    """Report invalid notes as a `ModelFileError` that names the file."""
+    try:
+        yield
+    except MALFORMED as problem:
+        raise ModelFileError(
+            f"the notes in {name!r} are damaged ({problem}), and with them the position in the stream: restore a "
+            "copy of the file, or start a new one"
+        ) from problem
+
+
+@contextmanager
+def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
+    name = os.fspath(path)
+    refuse_irregular(name)
+    with open(name, "rb"):  # SQLite would not say what is wrong
+        pass
+    is_writable = os.access(name, os.W_OK) and os.access(os.path.dirname(os.path.abspath(name)), os.W_OK)
+    with _reporting(name):
+        with closing(_connect(name, "ro")) as file:
+            _check(file, name)
+        # a connection that may write removes the files that reading creates beside the database
+        with closing(_connect(name, "rw" if is_writable else "ro")) as file:
+            file.execute("PRAGMA query_only = ON")
+            yield file
+
+
+def _connect(name: str, mode: str) -> sqlite3.Connection:
+    """Connect to a file without trusting its contents; `mode` is "ro", "rw" or "rwc", which creates the file."""
+    place = f"file:{quote(os.fsencode(os.path.abspath(name)))}?mode={mode}" if name else ""
+    file = sqlite3.connect(place, isolation_level=None, timeout=0.5, uri=bool(name))
+    for limit, value in _LIMITS.items():
+        file.setlimit(limit, value)
+    file.execute("PRAGMA trusted_schema = OFF")
+    file.execute("PRAGMA cell_size_check = ON")
+    if mode == "ro":
+        file.execute("PRAGMA query_only = ON")
+    return file
+
+
+@contextmanager
+def _bounded(file: sqlite3.Connection, name: str | os.PathLike[str]) -> Iterator[None]:
+    """Interrupt statements that take many more steps than the file has bytes: no valid file needs them."""
+    n_bytes = sum(os.path.getsize(part) for part in (os.fspath(name), f"{os.fspath(name)}-wal") if os.path.exists(part))
+    turns = iter(range((_MAX_STEPS + n_bytes) // 1000))
+    file.set_progress_handler(lambda: next(turns, None) is None, 1000)
+    try:
+        yield
+    finally:
+        file.set_progress_handler(None, 0)
+
+
+@contextmanager
+def _sole_writer(name: str) -> Iterator[None]:
+    """Keep others from writing, also between two transactions, when the database itself would not."""
+    refuse_location(name)
+    for path in (name, f"{name}-lock"):
+        refuse_irregular(path)
+    with open(f"{name}-lock", "ab") as guard:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(_IN_USE.format(name=name)) from None
+        yield
+
+
+def _open_to_write(name: str) -> sqlite3.Connection:
+    """Open a database, created if it does not exist, and begin a transaction."""
+    is_new = not name or not os.path.exists(name) or not os.path.getsize(name)
+    if not is_new:
+        with _reading(name):  # a foreign file is not touched
+            pass
+    with _reporting(name):
+        file = _connect(name, "rwc" if is_new else "rw")
+        try:
+            if is_new:
+                file.execute("PRAGMA page_size = 16384")  # models are large
+            else:
+                _check(file, name)
+            file.execute("PRAGMA journal_mode = WAL")  # readers need not wait
+            file.execute("PRAGMA synchronous = NORMAL")
+            file.execute("PRAGMA secure_delete = ON")  # deleted points must not remain in free pages
+            if is_new:
+                file.executescript(f"BEGIN; {_TABLES} COMMIT")
+            file.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+
+def _identity_of(name: str) -> list[tuple[int, int] | None]:
+    """Return device and inode of a database and its log; None for one that does not exist."""
+    found: list[tuple[int, int] | None] = []
+    for part in (name, f"{name}-wal") if name else ():
+        try:
+            facts = os.stat(part)
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((facts.st_dev, facts.st_ino))
+    return found
+
+
+def _check(file: sqlite3.Connection, name: str) -> None:
+    """Raise unless the database is a model store."""
+    if file.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+        raise ModelFileError(f"{name!r} is a database, but not a model store of polyaforest")
+    version = file.execute("PRAGMA user_version").fetchone()[0]
+    if version > _VERSION:
+        raise ModelFileError(
+            f"{name!r} has format version {version}, and this release reads up to {_VERSION}: upgrade polyaforest"
+        )
+    if file.execute("PRAGMA encoding").fetchone()[0] != "UTF-8":
+        raise ModelFileError(f"{name!r} has another text encoding than polyaforest writes")
+    with _bounded(file, name):
+        found = file.execute("SELECT type, name, substr(sql, 1, 1000) FROM sqlite_master LIMIT 10").fetchall()
+    if set(found) - {("table", "damaged", _DAMAGED)} != _SCHEMA or len(found) > len(_SCHEMA) + 1:
+        unknown = sorted(f"{kind} {of!r}" for kind, of, sql in found if (kind, of, sql) not in _SCHEMA)
+        raise ModelFileError(
+            f"{name!r} has another schema than polyaforest creates: {', '.join(unknown) or 'no tables'}"
+        )
+
+
+@contextmanager
+def _reporting(name: str) -> Iterator[None]:
+    """Report errors of SQLite as those of a file."""
+    try:
+        yield
+    except sqlite3.OperationalError as problem:
+        if "interrupted" in str(problem):
+            raise ModelFileError(f"{name!r} is damaged: reading it takes longer than any valid file would") from None
+        if "locked" in str(problem):
+            raise BlockingIOError(_IN_USE.format(name=name)) from None
+        raise OSError(f"{name!r} cannot be read or written: {problem}") from None
+    except sqlite3.DataError as problem:
+        raise OSError(
+            f"a model is too large for {name!r} ({problem}): set a smaller --window or fewer --trees"
+        ) from None
+    except sqlite3.DatabaseError as problem:
+        if "malformed" in str(problem):
+            raise ModelFileError(f"{name!r} is damaged ({problem}): restore a copy of it") from None
+        remedy = "to start from a model made by `polyaforest fit`, use --start-from"
+        raise ModelFileError(f"{name!r} is not a model store ({problem}): {remedy}") from None

@@ -1,0 +1,153 @@
+"""The state of a series beside its forest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Self
+
+import numpy as np
+
+from polyaforest.core import schema
+from polyaforest.core.arrays import NONE, Array
+from polyaforest.core.validation import LARGEST
+from polyaforest.forest.integrity import Layout, check_layout
+from polyaforest.forest.point_store import Key
+from polyaforest.persistence.modelfile import Arrays, Header
+from polyaforest.persistence.state import pack_keys, unpack_keys
+from polyaforest.timeseries._provenance import Provenance
+from polyaforest.timeseries._shingles import Laid, Pattern, Track, checked_pattern, lay
+
+_STATE = schema.record(
+    {
+        "pattern": schema.record(
+            {
+                "shingle": schema.whole(1),
+                "max_gap": schema.whole(0),
+                "difference": schema.flag,
+                "calendar": schema.names,
+                "timezone": schema.text,
+            }
+        ),
+        "n_seen": schema.whole(),
+        "is_timed": schema.either(schema.nothing, schema.flag),
+        "weighed_at": schema.whole(),
+    }
+)
+_LAYOUT: Layout = {  # S steps, C channels, N shingles held, M named readings, D features; K bytes
+    "values": (np.float64, "SC"),
+    "numbers": (np.int64, "S"),
+    "since": (np.int64, "S"),
+    "times": (np.float64, "S"),
+    "every": (np.float64, ""),
+    "spans": (np.int64, "N2"),
+    "named": (np.int64, "M"),
+    "names": (np.uint8, "K"),
+    "spread": (np.float64, "D"),
+}
+
+
+@dataclass
+class History:
+    """The last steps of a series, the readings behind each shingle, and the scale by which features were weighed."""
+
+    pattern: Pattern  # by which the series began, whatever parameters say by now
+    track: Track
+    provenance: Provenance = field(default_factory=Provenance)
+    n_seen: int = 0  # readings that have come so far
+    is_timed: bool | None = None  # whether they have times; None while nothing has come
+    spread: Array | None = None  # of the features when they were last weighed; None if they are never weighed anew
+    weighed_at: int = 0  # readings that had come then
+
+    @property
+    def n_features(self) -> int:
+        """Features of a shingle."""
+        return self.pattern.n_features(self.track.values.shape[1])
+
+    @property
+    def recent(self) -> int:
+        """The oldest reading that shingles to come may be made of; the next one, if there is none."""
+        oldest = self.track.oldest
+        return self.n_seen if oldest is None else oldest
+
+    def lay(self, rows: Array, stamps: Array) -> Laid:
+        """Lay out rows as if they came next."""
+        return lay(self.track, rows, stamps, self.n_seen, self.pattern)
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[Header, Arrays]:
+        """Return the state for a file."""
+        header = {
+            "pattern": {**self.pattern._asdict(), "calendar": list(self.pattern.calendar)},
+            "n_seen": self.n_seen,
+            "is_timed": self.is_timed,
+            "weighed_at": self.weighed_at,
+        }
+        names = self.provenance.names
+        arrays = {
+            **{name: np.asarray(part) for name, part in self.track._asdict().items()},
+            "spans": np.array(list(self.provenance.spans.values()), np.int64).reshape(-1, 2),
+            "named": np.array(list(names), np.int64),
+            "names": pack_keys(list(names.values())),
+        }
+        return header, arrays if self.spread is None else {**arrays, "spread": self.spread}
+
+    @classmethod
+    def of_state(cls, header: Header, arrays: Arrays, n_channels: int, held: Sequence[Key]) -> Self:
+        """Return the history with a state from `state`, beside a forest that holds shingles with the keys `held`."""
+        _STATE(header, "series")
+        pattern = checked_pattern(**header["pattern"])
+        check_layout(arrays, _LAYOUT, {"C": n_channels, "N": len(held), "D": pattern.n_features(n_channels)})
+        values, numbers, since, times, every = (arrays[name] for name in Track._fields)
+        track = Track(values, numbers, since, times, float(every))
+        counts = {name: header[name] for name in ("n_seen", "is_timed", "weighed_at")}
+        memory = cls(pattern, track, spread=arrays.get("spread"), **counts)
+        memory._check()
+        memory._restore(arrays["spans"], arrays["named"], unpack_keys(arrays["names"]), held)
+        return memory
+
+    def _restore(self, spans: Array, named: Array, names: Sequence[Key], held: Sequence[Key]) -> None:
+        """Rebuild the provenance."""
+        self.provenance = Provenance(self.recent)
+        for number, name in zip(named.tolist(), names, strict=True):
+            self.provenance.enter_names([name], number)
+        oldest, newest = spans.T.tolist()
+        if list(held) != [self.provenance.key_of(last) for last in newest]:
+            raise ValueError("the keys of its shingles are not those of their newest readings")
+        fewest, most = self.pattern.readings_before_the_newest
+        n_before = spans[:, 1] - spans[:, 0]
+        if (spans < 0).any() or (n_before < fewest).any() or (n_before > most).any():
+            raise ValueError("its shingles are made of readings that cannot be theirs")
+        self.provenance.enter(oldest, newest, set(held))
+        self.provenance.check(self.n_seen)
+
+    def _check(self) -> None:
+        """Raise unless steps and scale can be those of a series."""
+        if self.weighed_at > self.n_seen:
+            raise ValueError(f"it was weighed after {self.weighed_at} readings, but only {self.n_seen} have come")
+        self._check_steps(len(self.track.values))
+        self._check_times(self.track.times[self.track.numbers != NONE])
+        if self.spread is not None and not ((self.spread > 0) & (self.spread < inf)).all():
+            raise ValueError("array spread: the scale of a feature must be positive and finite")
+
+    def _check_steps(self, n: int) -> None:
+        track, readings = self.track, self.track.numbers[self.track.numbers != NONE]
+        is_newest = np.array_equal(readings, np.arange(self.n_seen - len(readings), self.n_seen))
+        earliest = max(self.n_seen - n - self.pattern.max_gap, 0)  # a value is filled in from readings so near
+        is_derived = (track.since >= earliest) & (track.since < self.n_seen)
+        most = max(self.pattern.room, self.pattern.shingle)
+        if not is_newest or not is_derived.all() or n > most or (n and track.numbers[-1] == NONE):
+            raise ValueError("its last steps are not those of the readings that came last")
+        largest = LARGEST / 2 if self.pattern.difference else LARGEST
+        if (np.abs(track.values) > largest).any():  # which NaN is not
+            raise ValueError("its last readings are too large")
+
+    def _check_times(self, times: Array) -> None:
+        if np.isinf(times).any() or (np.isnan(times) == bool(self.is_timed)).any():
+            raise ValueError(f"is_timed is {self.is_timed}, but its last readings say otherwise")
+        if (np.diff(times) < 0).any():
+            raise ValueError("the times of its last readings decrease")
+        if self.track.every < 0 or self.track.every == inf:
+            raise ValueError(f"its readings are {self.track.every} apart")

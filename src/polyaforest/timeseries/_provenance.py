@@ -1,0 +1,108 @@
+"""Which readings each of the shingles held is made of, and the keys of those readings."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from polyaforest.forest.point_store import Key, refuse_taken_keys
+
+
+class Provenance:
+    """The shingles held, the readings that each is made of, and the keys of those readings.
+
+    A reading is known for as long as a shingle held is made of it, or one to come may be.
+    """
+
+    def __init__(self, recent: int = 0) -> None:
+        self.spans: dict[Key, tuple[int, int]] = {}  # of each shingle held, by its key: its oldest and newest reading
+        self.names: dict[int, Key] = {}  # keys that were given to readings, by their number
+        self._numbers: dict[Key, int] = {}  # the other way round
+        self._uses: dict[int, int] = {}  # in how many of the shingles held each reading has a part
+        self._has_numbered = False  # whether a whole number was ever given as a key, which an arrival may have as well
+        self._recent = recent  # the oldest reading that shingles to come may be made of
+
+    def key_of(self, number: int) -> Key:
+        """Return the key of a reading: the one given, or its number."""
+        return self.names.get(number, number)
+
+    def number_of(self, key: Key, n_seen: int) -> int | None:
+        """Return the number of the reading with this key, None if it is unknown."""
+        if key in self._numbers:
+            return self._numbers[key]
+        is_number = isinstance(key, int) and key not in self.names and self._is_known(key, n_seen)
+        return key if is_number else None  # type: ignore[return-value]
+
+    def known(self, n_seen: int) -> list[int]:
+        """Return the numbers of all known readings, ascending."""
+        return sorted({*self._uses, *range(self._recent, n_seen)})
+
+    def refuse_keys(self, keys: Sequence[Key | None], n_seen: int) -> None:
+        """Raise if a new key is already in use, or given twice."""
+        if self._has_numbered or any(key is not None for key in keys):
+            refuse_taken_keys(keys, n_seen, lambda key: self.number_of(key, n_seen) is not None)
+
+    def enter_names(self, keys: Sequence[Key | None], first: int) -> None:
+        """Add the keys of new readings."""
+        for number, key in enumerate(keys, first):
+            if key is not None:
+                self._has_numbered |= isinstance(key, int)
+                self.names[number], self._numbers[key] = key, number
+
+    def enter(self, oldest: Iterable[int], newest: Iterable[int], held: Container[Key]) -> None:
+        """Add which readings the shingles held are made of."""
+        uses = self._uses
+        for first, last in zip(oldest, newest, strict=True):
+            key = self.names.get(last, last)
+            if key in held:
+                self.spans[key] = first, last
+                for number in range(first, last + 1):
+                    uses[number] = uses.get(number, 0) + 1
+
+    def settle(self, held: Mapping[Key, object], recent: int) -> None:
+        """Remove shingles that are no longer held, and readings that were only in those."""
+        n_left, left = len(self.spans) - len(held), list[Key]()
+        for key in self.spans:
+            if len(left) == n_left:
+                break
+            if key not in held:
+                left.append(key)
+        before, self._recent = self._recent, recent
+        for number in range(before, recent):
+            if number not in self._uses:
+                self._forget_name(number)
+        for key in left:
+            first, last = self.spans.pop(key)
+            for number in range(first, last + 1):
+                self._uses[number] -= 1
+                if not self._uses[number]:
+                    del self._uses[number]
+                    if number < self._recent:
+                        self._forget_name(number)
+
+    def with_any(self, numbers: Iterable[int]) -> list[Key]:
+        """Return the keys of the shingles that any of these readings is part of."""
+        ascending = sorted(numbers)
+        found = []
+        for key, (first, last) in self.spans.items():
+            place = bisect_left(ascending, first)
+            if place < len(ascending) and ascending[place] <= last:
+                found.append(key)
+        return found
+
+    def check(self, n_seen: int) -> None:
+        """Raise unless contents read from a file are consistent."""
+        lasts = [last for _, last in self.spans.values()]
+        if any(not 0 <= first <= last < n_seen for first, last in self.spans.values()) or lasts != sorted(set(lasts)):
+            raise ValueError("its shingles are not made of readings that have come")
+        if len(self._numbers) != len(self.names) or not all(self._is_known(number, n_seen) for number in self.names):
+            raise ValueError("its keys are not those of readings that it knows")
+        if any(isinstance(key, int) and key not in self.names and self._is_known(key, n_seen) for key in self._numbers):
+            raise ValueError("two of its readings have the same key")
+
+    def _is_known(self, number: int, n_seen: int) -> bool:
+        return number in self._uses or self._recent <= number < n_seen
+
+    def _forget_name(self, number: int) -> None:
+        if number in self.names:
+            del self._numbers[self.names.pop(number)]

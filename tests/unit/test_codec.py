@@ -1,0 +1,153 @@
+"""Models as bytes: what was packed comes back, and every other block is refused before it costs memory."""
+
+import json
+import struct
+import tracemalloc
+import zlib
+from hashlib import blake2b
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from polyaforest import BatchMPF, ModelFileError, SeriesMPF, StreamingMPF
+from polyaforest.estimators import loads
+from polyaforest.persistence.codec import is_packed, pack, unpack
+
+HEADER = {"detector": "x", "nested": {"list": [1, 2.5, None, True], "text": "é\ud800"}}
+ARRAYS = {
+    "forest/left": np.arange(12, dtype=np.int32).reshape(3, 4),
+    "scalar": np.array(1.5),
+    "empty": np.empty((0, 3)),
+    "flags": np.array([True, False]),
+    "zeros": np.zeros(300),
+}
+dtypes = st.sampled_from(["?", "i1", "<i2", ">i4", "<i8", "u1", ">u8", "<f2", ">f4", "<f8"]).map(np.dtype)
+arrays = st.dictionaries(
+    st.text(max_size=5),
+    dtypes.flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0))),
+    max_size=4,
+)
+
+
+def block_of(contents, values=b"", *, is_compressed=0, sizes=None, version=1):
+    """A block with a right checksum, as nobody but an attacker makes it."""
+    text = contents if isinstance(contents, bytes) else json.dumps(contents).encode()
+    body = text + values
+    n_header, n_arrays = sizes or (len(text), len(values))
+    start = struct.pack("<4sHHLQ", b"PMPF", version, is_compressed, n_header, n_arrays)
+    block = start + (zlib.compress(body, 9) if is_compressed else body)
+    return block + blake2b(block, digest_size=32).digest()
+
+
+@given(arrays=arrays)
+def test_what_was_packed_comes_back(arrays):
+    header, read = unpack(pack(HEADER, arrays))
+    assert header == HEADER
+    assert list(read) == list(arrays)
+    for name, array in arrays.items():
+        assert read[name].dtype == array.dtype.newbyteorder("=")
+        assert read[name].shape == array.shape
+        assert read[name].tobytes() == np.ascontiguousarray(array, array.dtype.newbyteorder("=")).tobytes()
+        assert read[name].flags.writeable
+        assert read[name].flags.c_contiguous
+
+
+def test_the_same_contents_make_the_same_bytes():
+    assert pack(HEADER, ARRAYS) == pack(HEADER, {name: array.copy() for name, array in ARRAYS.items()})
+    assert is_packed(pack(HEADER, ARRAYS))
+
+
+@pytest.mark.parametrize("arrays", [ARRAYS, {"random": np.random.default_rng(0).normal(size=30)}], ids=["deflated", ""])
+def test_every_flipped_or_missing_or_added_byte_is_refused(arrays):
+    block = pack(HEADER, arrays)
+    for i in range(len(block)):
+        for changed in (
+            block[:i] + bytes([block[i] ^ (1 << i % 8)]) + block[i + 1 :],
+            block[:i],
+            block[:i] + block[i + 1 :],
+        ):
+            with pytest.raises(ModelFileError):
+                unpack(changed)
+    with pytest.raises(ModelFileError):
+        unpack(block + b"\0")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"",
+        b"PMPF",
+        block_of({"header": {}, "arrays": []}, version=2),
+        block_of({"header": {}, "arrays": []}, b"extra"),
+        block_of({"header": {}, "arrays": []}, sizes=(27, 2**63)),
+        block_of({"header": {}, "arrays": []}, sizes=(2**32 - 1, 0)),
+        block_of({"header": {}, "arrays": []}, is_compressed=1, sizes=(28, 2**40)),
+        block_of({"header": {}, "arrays": []}, bytes(10**6), is_compressed=1),  # shrinks more than models do
+        block_of({"header": {}, "arrays": []}, is_compressed=1, sizes=(20, 0)),
+        block_of({"header": {}}),
+        block_of({"header": [], "arrays": []}),
+        block_of({"header": {}, "arrays": {}}),
+        block_of([1]),
+        block_of(b'{"header": {"a": NaN}, "arrays": []}'),
+        block_of(b"[" * 100_000),
+        block_of(b"\xff"),
+        block_of({"header": {}, "arrays": [["a", "<f8"]]}),
+        block_of({"header": {}, "arrays": [[1, "<f8", []]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "|O8", []]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<U4", []]]}, bytes(16)),
+        block_of({"header": {}, "arrays": [["a", ["<f8"], []]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<b4", []]]}, bytes(4)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [-1]]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [-1, -1]]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [True]]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", 1]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [2**62]]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [0, 2**62]]]}),
+        block_of({"header": {}, "arrays": [["a", "<f8", [1] * 100]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [1]], ["a", "<f8", [1]]]}, bytes(16)),
+    ],
+)
+def test_a_block_of_an_attacker_is_refused_in_little_memory(block):
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelFileError):
+            unpack(block)
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("header", [{"a": float("nan")}, {1: 2}, {"a": (1, 2)}, {"a": "x" * 17 * 2**20}, {"a": {1}}])
+def test_a_header_that_json_would_change_is_refused(header):
+    with pytest.raises((TypeError, ValueError)):
+        pack(header, {})
+
+
+def test_an_array_of_objects_is_refused():
+    with pytest.raises(ValueError, match="'a'"):
+        pack({}, {"a": np.array([None])})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: StreamingMPF(n_estimators=3, window=20, random_state=0),
+        lambda: SeriesMPF(StreamingMPF(n_estimators=3, window=20, random_state=0), shingle=2),
+        lambda: BatchMPF(n_estimators=3, random_state=0),
+    ],
+)
+def test_a_detector_comes_back_from_its_bytes(make):
+    rows = np.random.default_rng(0).normal(size=(60, 2))
+    detector = make()
+    assert (detector.is_fitted, detector.nbytes) == (False, 0)
+    detector.partial_fit(rows)
+    read = loads(detector.to_bytes({"a": 1}))
+    assert read.notes == {"a": 1}
+    assert read.is_fitted
+    assert read.nbytes == detector.nbytes > 0
+    assert type(read) is type(detector)
+    np.testing.assert_array_equal(read.score_samples(rows), detector.score_samples(rows))
+    assert loads(read.to_bytes()).notes == {"a": 1}

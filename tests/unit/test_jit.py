@@ -1,0 +1,37 @@
+"""Compilation: what Python may call, and how often a helper is compiled."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import pytest
+
+from polyaforest.core.jit import jit_helper
+
+compiled_only = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+
+
+@jit_helper
+def pick(values, k, doubled):
+    return 2 * values[k] if doubled else values[k]
+
+
+@numba.njit  # never from disk, where it would find the helper compiled
+def pick_all(values, k):
+    return pick(values, 0, True) + pick(values, k, False) + pick(values, np.int32(k), k > 1)
+
+
+@compiled_only
+def test_a_helper_is_compiled_once_whatever_integers_it_is_called_with():
+    assert pick_all(np.array([1, 10, 100]), 2) == 2 + 100 + 200
+    assert len(pick.signatures) == 1
+
+
+@compiled_only
+def test_a_helper_that_python_calls_says_what_it_is_before_and_after_it_is_compiled():
+    values = np.array([1, 10, 100])
+    with pytest.raises(TypeError, match="pick is a helper that only compiled kernels can call"):
+        pick(values, 0, True)
+    pick_all(values, 1)
+    with pytest.raises(TypeError, match="only compiled kernels"):
+        pick(values, 0, True)
