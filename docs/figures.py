@@ -1,4 +1,4 @@
-"""Draw the figures of the docs into docs/images/: run it as ``make docs``."""
+"""Draw the figures of the docs into docs/images/: run it as ``make figures``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from polyaforest import BatchMPF, StreamingMPF, plots
+from polyaforest import BatchMPF, StreamingMPF, Tree, plots
 
 IMAGES = Path(__file__).parent / "images"
 DPI = 110
@@ -20,7 +20,7 @@ CHANGE, HELD = 7, 3  # the day on which that stream changes for good, and the da
 
 
 def two_blobs(n_rows: int = 300) -> np.ndarray:
-    """A round blob and a smaller, denser one."""
+    """Return a round blob and a smaller, denser one."""
     rng = np.random.default_rng(7)
     large = rng.normal([0.0, 0.0], 1.1, size=(2 * n_rows // 3, 2))
     small = rng.normal([4.5, 3.5], 0.5, size=(n_rows // 3, 2))
@@ -28,7 +28,7 @@ def two_blobs(n_rows: int = 300) -> np.ndarray:
 
 
 def show_plane(axes, title: str) -> None:
-    """Same frame for all panels."""
+    """Give all panels the same frame."""
     axes.set(xlim=DOMAIN[:, 0], ylim=DOMAIN[:, 1], aspect="equal", title=title, xlabel="", ylabel="")
     axes.tick_params(labelsize=8)
 
@@ -36,9 +36,9 @@ def show_plane(axes, title: str) -> None:
 def partition_figure() -> plt.Figure:
     """Four views of one tree: process and tree, cuts alone and with the Pólya density."""
     rows = two_blobs()
-    common = {"n_estimators": 1, "feature_weights": None, "prior_strength": 0.01, "domain": DOMAIN, "random_state": 11}
-    process = BatchMPF(max_depth=8, **common).fit(rows)
-    tree = StreamingMPF(max_depth=5, max_samples=None, **common).fit(rows)
+    common = {"feature_weights": None, "prior_strength": 0.01, "domain": DOMAIN}
+    process = BatchMPF(n_estimators=1, tree=Tree(max_depth=8, **common), random_state=11).fit(rows)
+    tree = StreamingMPF(n_estimators=1, window=None, tree=Tree(max_depth=5, **common), random_state=11).fit(rows)
 
     figure, axes = plt.subplots(2, 2, figsize=(9.4, 7.6), layout="constrained")
     for (left, right), forest in zip(axes, (process, tree), strict=True):
@@ -56,7 +56,8 @@ def partition_figure() -> plt.Figure:
 def lifetimes_figure() -> plt.Figure:
     """Mass of the cell around each point of the plane, at three lifetimes."""
     rows = two_blobs()
-    forest = StreamingMPF(feature_weights=None, max_samples=None, random_state=0).fit(rows)
+    tree = Tree(feature_weights=None)
+    forest = StreamingMPF(window=len(rows), max_samples=None, tree=tree, random_state=0).fit(rows)
 
     figure, axes = plt.subplots(1, 3, figsize=(11.0, 3.7), layout="constrained", sharey=True)
     for view, lifetime in zip(axes, (0.3, 1.0, 3.0), strict=True):
@@ -83,14 +84,14 @@ def outside_figure() -> plt.Figure:
         view.set(xlabel="distance from the centre, along the first feature", xlim=(0, 20))
         view.spines[["top", "right"]].set_visible(False)
     for score, colour in (("multiscale", "#d98a00"), ("typicality", "#00366c")):
-        scores = StreamingMPF(score=score, random_state=0).fit(rows).score_samples(points)
+        scores = StreamingMPF(score_type=score, random_state=0).fit(rows).score_samples(points)
         left.plot(ray, scores, color=colour, linewidth=2, label=score)
     left.set(ylabel="score_samples", title="StreamingMPF, two scores")
     left.legend(frameon=False, loc="upper right", bbox_to_anchor=(1.0, 0.85))
     styles = [
-        ("StreamingMPF", StreamingMPF, {"max_depth": 10, "max_samples": None}, "#00366c", "-"),
-        ("BatchMPF", BatchMPF, {"max_depth": 10}, "#d98a00", "-"),
-        ('BatchMPF, domain="data"', BatchMPF, {"max_depth": 10, "domain": "data"}, "black", ":"),
+        ("StreamingMPF", StreamingMPF, {"tree": Tree(max_depth=10), "window": None}, "#00366c", "-"),
+        ("BatchMPF", BatchMPF, {"tree": Tree(max_depth=10)}, "#d98a00", "-"),
+        ('BatchMPF, domain="data"', BatchMPF, {"tree": Tree(max_depth=10, domain="data")}, "black", ":"),
     ]
     for label, detector, parameters, colour, line in styles:
         mass = detector(random_state=0, **parameters).fit(rows).mass(points)
@@ -115,7 +116,7 @@ def changing_stream() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def stream_figure() -> plt.Figure:
-    """A stream with planted anomalies that changes for good, and the score of every row as it came."""
+    """Return a stream with planted anomalies that changes for good, and the score of every row as it came."""
     days, rows, planted = changing_stream()
     scores = StreamingMPF(window=HELD * PER_DAY, random_state=0).score_then_learn(rows)
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/gallery.md into docs/images/gallery/ by running the page: part of ``make docs``."""
+"""Draw the pictures of docs/how-to/gallery.md into docs/images/gallery/ by running it: part of ``make figures``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-PAGE = Path(__file__).resolve().parent / "gallery.md"
+PAGE = Path(__file__).resolve().parent / "how-to" / "gallery.md"
 DPI = 100
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$(?:\n+^!\[[^\]]*\]\((?P<image>[^)]+)\)$)?", re.M | re.S)
 

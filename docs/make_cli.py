@@ -1,4 +1,4 @@
-"""Write docs/cli.md: what the command line does, and the ``--help`` of every command. Part of ``make docs``."""
+"""Write docs/reference/cli.md: the command line and the ``--help`` of every command. Part of ``make figures``."""
 
 from __future__ import annotations
 
@@ -8,50 +8,43 @@ import click
 
 from polyaforest.cli import main as program
 
-PAGE = Path(__file__).resolve().parent / "cli.md"
+PAGE = Path(__file__).resolve().parent / "reference" / "cli.md"
 WIDTH = 90  # characters of a line of help
 INTRODUCTION = """\
-# The command line
+# Command line
 
-`polyaforest` finds anomalies in files and streams, and says why they are. On a file that you have:
+`polyaforest COMMAND --help` prints what is below. To start: `polyaforest demo`, or with a file of your own
 
 ```sh
 polyaforest detect server-metrics.csv
 ```
 
-On one that is made up for you: `polyaforest demo`. `polyaforest COMMAND --help` says what is below.
+## Conventions
 
-## Manners
-
-Data go to stdout; words, warnings and progress go to stderr, progress only if it is a terminal. Files are written whole
-or not at all: until the end, and if anything goes wrong, what was there before stays. `-` is stdin or stdout.
+Data go to stdout, messages and progress to stderr. Files are written completely or not at all. `-` is stdin or stdout.
+`--by` always names a partition, `--id` always a row.
 
 | exit code | meaning |
 |---|---|
-| 0 | done; nothing was found, or nobody asked |
+| 0 | success, whether or not anomalies were found |
 | 1 | anomalies were found, and `--fail-on-anomaly` was given |
-| 2 | wrong usage: an unknown command or option, or two that do not go together |
-| 3 | bad input: a file that is missing or damaged, no such column, unreadable rows, more than fits into memory |
-| 70 | a defect of polyaforest: please report it |
+| 2 | wrong usage: an unknown command or option, or options that contradict each other |
+| 3 | bad input: a missing or damaged file, an unknown column, unreadable rows, not enough memory |
+| 70 | a bug in polyaforest: please report it |
 | 130 | interrupted by Ctrl-C; `watch` saves first, and ends with 0 |
 
-A reader that has seen enough (`| head`) ends a command quietly, with 0. Errors are a sentence or two. To see where one
-comes from, set `POLYAFOREST_TRACEBACK=1`.
+If stdout is closed early (`| head`), a command ends quietly with 0. Set `POLYAFOREST_TRACEBACK=1` to see a traceback.
 
-What comes from data and files (names of columns, keys, ids, paths) is shown with control characters spelled out, such
-as `\\x1b`, `\\n` or `\\u202e`: nothing in it can act on your terminal or forge a line of a report. Letters of all
-scripts and emoji stay. Names of more than 80 characters are shown without their middle. JSON writes such characters as
-`\\u` escapes and reads the same. CSV and TSV are exact in files and pipes, and spelled out on a terminal. Cells that
-begin with `=`, `+`, `-` or `@` are exact, too: if you open results in a spreadsheet, which would run them as formulas,
-add `--spreadsheet-safe`.
+Control characters in text from data and files are shown as escapes, such as `\\x1b`, so they cannot act on your
+terminal or forge a line of a report. Names of more than 80 characters are shortened in the middle. CSV and TSV are
+exact in files and pipes. If you open results in a spreadsheet, which would evaluate cells that begin with `=`, `+`, `-`
+or `@` as formulas, add `--spreadsheet-safe`.
 
-Your shell completes commands, options and files once it has the script that `polyaforest completion` prints:
+To have your shell complete commands, options and files, install the script that `polyaforest completion` prints:
 
 ```sh
 polyaforest completion bash > ~/.local/share/bash-completion/completions/polyaforest
 ```
-
-This page is written by [make_cli.py](make_cli.py) from the commands themselves.
 """
 
 
@@ -63,17 +56,17 @@ def commands() -> dict[str, click.Command]:
 
 
 def help_of(name: str, command: click.Command) -> str:
-    """What ``polyaforest name --help`` prints on a terminal that is `WIDTH` wide."""
+    """Return what ``polyaforest name --help`` prints on a terminal that is `WIDTH` wide."""
     return command.get_help(click.Context(command, info_name=name, parent=_top()))
 
 
 def _top() -> click.Context:
-    """The program itself, on such a terminal."""
+    """Return the program itself, on such a terminal."""
     return click.Context(program, info_name="polyaforest", **{**program.context_settings, "terminal_width": WIDTH})
 
 
 def page(commands: dict[str, click.Command]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     texts = {
         "polyaforest": program.get_help(_top()),
         **{name: help_of(name, command) for name, command in commands.items()},
