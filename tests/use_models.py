@@ -48,7 +48,7 @@ def is_frozen(model):
 
 def has_room_beyond(model):
     """Whether rows beyond all others have a probability, hence a finite score."""
-    forest = model.estimator_ if isinstance(model, SeriesMPF) else model
+    forest = next(iter(model.estimators_.values())) if isinstance(model, SeriesMPF) else model
     return forest.prior_.is_open if hasattr(forest, "forest_") else not forest._is_closed
 
 

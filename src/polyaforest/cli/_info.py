@@ -68,13 +68,18 @@ def facts_of(model: Any) -> dict[str, Any]:
         "detector": type(model).__name__,
         "kind": kind_of(model),
         "columns": feature_names(model),
-        "n_trees": int(model.estimator_.n_estimators if kind_of(model) == "series" else model.n_estimators),
+        "n_trees": sum(forest.n_estimators for forest in forests_of(model)),
         "n_points": int(model.n_points_),
         "n_seen": n_seen(model),
         "threshold": threshold_of(model),
         "settings": changed_settings(model),
         "notes": model.notes,
     }
+
+
+def forests_of(model: Any) -> list[Any]:
+    """Return the forests of a model: those of all views of a series, or the model itself."""
+    return list(model.estimators_.values()) if kind_of(model) == "series" else [model]
 
 
 def format_version(path: str) -> int:

@@ -291,10 +291,11 @@ class SavedModel:
         self.names = None if names is None else [str(name) for name in names]
 
     def _set_rate(self, rate: float) -> None:
-        forest = self.detector.estimator_ if self.is_series else self.detector
-        if isinstance(forest.score_type, EpsilonPhi):
+        forests = list(self.detector.estimators_.values()) if self.is_series else [self.detector]
+        if isinstance(forests[0].score_type, EpsilonPhi):
             raise BadInput(f"{self.path} was fitted with --epsilon, which decides without a false alarm rate")
-        forest.set_params(contamination="auto", false_alarm_rate=rate)
+        for forest in forests:
+            forest.set_params(contamination="auto", false_alarm_rate=rate)
         try:
             offset = self.detector.offset_
         except ValueError as problem:

@@ -1,23 +1,23 @@
-"""The detector for time series: a forest on the stream of shingles of the readings."""
+"""The detector for time series: a forest on the courses, or shingles, of the readings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from math import isnan
+from math import isnan, nan
 from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest.core import schema
-from polyaforest.core.arrays import Array
+from polyaforest.core.arrays import NONE, Array
+from polyaforest.core.score import Score
 from polyaforest.core.validation import (
-    LARGEST,
     feature_names,
     read_domain,
     read_keys,
@@ -30,6 +30,7 @@ from polyaforest.core.validation import (
 from polyaforest.decision.thresholds import NOTHING, Detections
 from polyaforest.estimators._detector import Detector
 from polyaforest.estimators._streaming import StreamingMPF, Task
+from polyaforest.estimators._views import Views
 from polyaforest.explain import Explanation, Explanations, read_features
 from polyaforest.forest.point_store import Key, places_of
 from polyaforest.forest.spec import empty_box, weighting_of_rows
@@ -37,7 +38,9 @@ from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import decode, encode, refusing_pickle
 from polyaforest.retention import Policy, as_policy
 from polyaforest.timeseries._calendar import moved_on, read_calendar
-from polyaforest.timeseries._history import History
+from polyaforest.timeseries._courses import PHASE, layout_of, phase_features
+from polyaforest.timeseries._history import History, widths_of_state
+from polyaforest.timeseries._rhythm import find_common_period
 from polyaforest.timeseries._shingles import (
     CONSTRAINTS,
     Laid,
@@ -49,46 +52,58 @@ from polyaforest.timeseries._shingles import (
 )
 
 _PIECE = 256  # readings after which the scale of features is looked at again; also those that are learned at a time
-_WINDOW = 1024  # shingles held by default
+_WINDOW = 2048  # shingles held by default
+_SWITCHES = 4.0  # by how much less all channels of two values weigh together than another one
+_FIRST_RHYTHM = 512  # readings after which a rhythm is first looked for
 _SAMPLES = 256  # of them in each tree by default: shingles lie along curves, which the small samples of tables miss
 
 
 class SeriesMPF(Detector):
-    """Streaming Mondrian Pólya forest on the shingles of a time series. Scores are higher for normal readings.
+    """Streaming Mondrian Pólya forest on the courses of a time series. Scores are higher for normal readings.
 
-    A shingle is a row of the last readings of all channels. The forest holds shingles, so what counts as normal is a
-    course, not a value. Readings come as they are, one by one or in chunks of any size, with the same result.
+    What counts as normal is a course, not a value. The forest looks at the course that ends at each reading in three
+    views, each in a third of the trees: *change* (differences of means at scales from 1 to 32 steps, the level, the
+    roughness), *shape* (the low waves of a cosine transform of the last 96 readings) and *rhythm* (levels, and the
+    phase of the period at which the series repeats, once it has been found). With ``shingle=n`` it looks at the last n
+    readings as they are. Readings come one by one or in chunks of any size, with the same result.
+
+    **Warming up.** A course begins with 16 unbroken readings; while there are fewer than 128, their mirror image stands
+    in for those before. Rows get NaN until 256 courses have been learned, by which features are weighed. `fit` needs no
+    warming up.
 
     **Gaps.** With `times`, the steps missing between two rows are round(time between them / `every`) - 1, but never
     fewer than 0, so jitter does not matter. Without, rows follow each other. A value that is NaN is missing too. Up to
     `max_gap` missing steps in a row are filled in on a straight line between the readings around them, once the second
-    has come; no shingle ends at a filled step. After a longer gap the shingle begins anew, and rows get NaN until it is
-    whole again.
+    has come; no course ends at a filled step. After a longer gap the course begins anew, and rows get NaN until then.
 
-    **Scale.** Features are weighed by their spread over the shingles held, measured while the first 256 come. At every
-    256th reading it is measured again, and if that of any feature has changed by more than a factor of `rescale`, the
-    trees are grown anew with new weights.
+    **Scale.** Features are weighed by their spread over the courses held. At every 256th reading it is measured again,
+    and if that of any feature has changed by more than a factor of `rescale`, the trees are grown anew with new
+    weights. Of several channels, those that take only two values are switches: together they weigh a quarter of what
+    one other channel does.
 
-    **Deletion.** `delete` removes every shingle that a reading has a part in, by its value, by filling in or by a
+    **Rhythm.** The period is looked for by the autocorrelation of the readings held, after 512, 1,024, 2,048, ...
+    readings, and in `fit`.
+
+    **Deletion.** `delete` removes every course that a reading has a part in, by its value, by filling in or by a
     difference, and begins a new one behind it. If one of them had a part in the scale, that is measured anew.
 
     Parameters
     ----------
     estimator : StreamingMPF, optional
-        The forest to use, of which a copy is made that has learned nothing. Its `window` counts shingles; "auto" is
-        1,024 of them here, also for `fit`, and None is refused, since deletion needs them. "auto" for `max_samples` is
+        The forest to use, of which a copy is made that has learned nothing. Its `window` counts courses; "auto" is
+        2,048 of them here, also for `fit`, and None is refused, since deletion needs them. "auto" for `max_samples` is
         256 here. By default a `StreamingMPF` with these.
-    shingle : int, default=10
-        Readings in a shingle.
+    shingle : "auto" or int, default="auto"
+        How many readings to look at as they are; "auto" looks at courses.
     every : float or timedelta, optional
         The usual time between readings, in seconds, or in the unit of `times` that are numbers. By default the median
-        of the first ``shingle + 1`` rows, which get no scores until then; in `fit` of all its rows.
+        of the first rows, which get no scores until then; in `fit` of all its rows.
     max_gap : int, default=3
         Most steps in a row that are filled in.
     difference : bool, default=False
-        Whether to look at changes from step to step instead of levels.
+        Whether to look at changes from step to step instead of levels; for shingles of a given length.
     calendar : sequence of {"time of day", "day of week"}, default=()
-        What to add to each shingle, as sine and cosine; needs times.
+        What to add to each course, as sine and cosine; needs times.
     timezone : str, default="UTC"
         The time zone of the calendar, such as "Europe/Berlin".
     rescale : float or None, default=2.0
@@ -97,15 +112,19 @@ class SeriesMPF(Detector):
     Attributes
     ----------
     estimator_ : StreamingMPF
-        The forest. Its keys are those of the readings at which its shingles end.
+        The forest, with ``shingle=n``.
+    estimators_ : dict of str to StreamingMPF
+        The forest of each view, or of the "shingle". Keys are those of the readings at which courses end.
     n_seen_ : int
         Readings that have come so far.
     n_points_ : int
-        Shingles held.
+        Courses held.
     keys_ : list
-        Keys of the readings that can be deleted: those that a shingle held is made of, or one to come may be.
+        Keys of the readings that can be deleted: those that a course held is made of, or one to come may be.
     every_ : float or None
         The usual time between readings, if it is known.
+    period_ : int or None
+        The number of steps after which the series repeats, if it does.
     latest_ : float or None
         The time of the newest reading, if readings have times.
     n_features_in_ : int
@@ -117,27 +136,28 @@ class SeriesMPF(Detector):
     --------
     >>> import numpy as np
     >>> from polyaforest import SeriesMPF
-    >>> wave = np.sin(np.arange(600) / 4)
-    >>> wave[550:553] = 0.0  # a value that is nothing unusual, but not three times in a row
-    >>> scores = SeriesMPF(shingle=8).score_then_learn(wave)
-    >>> int(np.isnan(scores).sum()), int(np.nanargmin(scores[300:])) + 300 in range(550, 560)
-    (7, True)
+    >>> wave = np.sin(np.arange(1200) / 4)
+    >>> wave[1150:1153] = 0.0  # a value that is nothing unusual, but not three times in a row
+    >>> series = SeriesMPF(random_state=0).fit(wave[:1000])
+    >>> series.period_, int(series.score_samples(wave[1000:]).argmin()) + 1000 in range(1150, 1160)
+    (25, True)
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,
+        "shingle": [StrOptions({"auto"}), *CONSTRAINTS["shingle"]],
         "estimator": [StreamingMPF, None],
         "rescale": [Interval(Real, 1, None, closed="neither"), None],
     }
 
-    estimator_: StreamingMPF
+    _views: Views
     _history: History
 
     def __init__(
         self,
         estimator: StreamingMPF | None = None,
         *,
-        shingle: int = 10,
+        shingle: int | str = "auto",
         every: float | timedelta | None = None,
         max_gap: int = 3,
         difference: bool = False,
@@ -156,7 +176,7 @@ class SeriesMPF(Detector):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "estimator_" in state:
+        if "_views" in state:
             with refusing_pickle(self):
                 self._check()
 
@@ -201,22 +221,27 @@ class SeriesMPF(Detector):
         if isnan(self._history.track.every) and self._history.is_timed:
             self._history.track = self._history.track._replace(every=measured_spacing(stamps))
         self._refuse_outside(rows, stamps)
-        self._fit_forest(self._history.lay(rows, stamps), stamps, names)
+        laid = self._history.lay(rows, stamps)
+        if laid.pattern.shingle is None:
+            period = find_common_period(laid.track.values[laid.places][laid.is_complete])
+            laid = laid._replace(track=laid.track._replace(period=nan if period is None else float(period)))
+        self._fit_forest(laid, stamps, names)
 
     def _fit_forest(self, laid: Laid, stamps: Array, names: list[Key | None]) -> None:
         """Fit the forest to a table, and weigh features by the shingles held."""
         shingles, ends = laid.shingles(), np.flatnonzero(laid.is_whole)
         if not len(shingles):
             raise ValueError(
-                f"there is no shingle of {self.shingle} readings without too long a gap in these {len(laid.places)} "
-                "rows: give more of them, or set a smaller shingle or a larger max_gap"
+                f"there is no {laid.pattern.whole} without too long a gap in these {len(laid.places)} rows: give more "
+                "of them, or set a smaller shingle or a larger max_gap"
             )
         self._history.provenance.enter_names(names, 0)
         keys = [self._history.provenance.key_of(end) for end in ends.tolist()]
-        self.estimator_.fit(shingles, keys=keys, times=stamps[ends] if self._history.is_timed else None)
+        self._damp_switches(shingles)
+        self._views.fit(shingles, keys, stamps[ends] if self._history.is_timed else None)
         self._commit(laid, ends)
-        if self.rescale is not None and self.estimator_.n_points_ < len(shingles):
-            self.estimator_.rebuild()
+        if self.rescale is not None and self._views.n_points < len(shingles) and self._views.is_one:
+            self._views.rebuild()
         self._note_spread(self._history.n_seen)
 
     def partial_fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
@@ -262,14 +287,14 @@ class SeriesMPF(Detector):
             gone = self._history.provenance.with_any(numbers)
             had_part_in_scale = any(number < self._history.weighed_at for number in numbers)
             if gone:
-                self.estimator_.delete(gone)
+                self._views.delete(gone)
             for number in numbers:
                 self._history.track = self._history.track.without(number)
             self._history.provenance.settle(self._held, self._history.recent)
-            if gone and not self.estimator_.n_points_:
+            if gone and not self._views.n_points:
                 self._begin_forest()
-            elif had_part_in_scale and self.rescale is not None and self.estimator_.n_points_:
-                self.estimator_.rebuild()
+            elif had_part_in_scale and self.rescale is not None and self._views.n_points:
+                self._views.rebuild()
                 self._note_spread(self._history.n_seen)
         return self
 
@@ -285,7 +310,7 @@ class SeriesMPF(Detector):
         rows = read_rows(self, _as_table(X, self.n_features_in_), reset=False)
         names = self._history.pattern.names(feature_names(self))
         newest = [names.index(channel) for channel in feature_names(self)]
-        points, keys = (self.estimator_.points_, self.estimator_.keys_) if self._has_begun else (np.empty((0, 1)), [])
+        points, keys = (self._views.points, self._views.first.keys_) if self._has_begun else (np.empty((0, 1)), [])
         return self.delete([keys[place] for place in places_of(rows, points[:, newest] if len(keys) else points)])
 
     def _numbers_of(self, keys: Sequence[Key]) -> list[int]:
@@ -315,14 +340,14 @@ class SeriesMPF(Detector):
         with self._looking_ahead(X, times) as laid:
             scores = np.full(len(laid.is_whole), np.nan)
             if laid.is_whole.any():
-                scores[laid.is_whole] = self.estimator_.score_samples(laid.shingles())
+                scores[laid.is_whole] = self._views.score_samples(laid.shingles())
             return scores
 
     def detect(self, X: Any, *, times: Any = None) -> Detections:
         """Return what `detect_then_learn` would, for rows as if they came next; nothing is learned."""
         with self._looking_ahead(X, times) as laid:
             shingles = laid.shingles()
-            return _placed(laid.is_whole, self.estimator_.detect(shingles) if len(shingles) else NOTHING)
+            return _placed(laid.is_whole, self._views.detect(shingles) if len(shingles) else NOTHING)
 
     def predict(self, X: Any, **labels: Any) -> Array:
         """Return +1 for normal rows, or where no complete shingle ends, and -1 for anomalies."""
@@ -332,18 +357,18 @@ class SeriesMPF(Detector):
     def offset_(self) -> float:
         """The threshold: ``decision_function = score_samples - offset_``."""
         check_is_fitted(self)
-        return self.estimator_.offset_ if self._has_begun else -np.inf
+        return self._views.offset if self._has_begun else -np.inf
 
     def _p_values(self, scores: Array) -> Array:
         is_whole, p_values = ~np.isnan(scores), np.full(len(scores), np.nan)
-        p_values[is_whole] = self.estimator_._p_values(scores[is_whole])
+        p_values[is_whole] = self._views.p_values(scores[is_whole])
         return p_values
 
     def _refuse_uncalibrated(self) -> None:
         check_is_fitted(self)
         if not self._has_begun:
             raise ValueError("this detector has no calibration scores: it holds no shingles. Let it learn some first")
-        self.estimator_._refuse_uncalibrated()
+        self._views.first._refuse_uncalibrated()
 
     def explain(
         self,
@@ -380,12 +405,11 @@ class SeriesMPF(Detector):
             silent = wanted[~laid.is_whole[wanted]]
             if len(silent):
                 raise ValueError(
-                    f"row {silent[0]} would end no whole shingle of {self._history.pattern.shingle} readings that "
-                    "could be compared with others, so there is nothing to explain: name the rows to explain in "
-                    "rows=, where score_samples is not NaN"
+                    f"row {silent[0]} would end no {self._history.pattern.whole} that could be compared with others, "
+                    "so there is nothing to explain: name the rows to explain in rows=, where score_samples is not NaN"
                 )
             shingles = laid.shingles()[np.cumsum(laid.is_whole)[wanted] - 1]
-            return self.estimator_.explain(shingles, features)
+            return self._views.explain(shingles, features)
 
     def blame_by_channel(self, explanation: Explanation) -> dict[str, float]:
         """Return the bits that each channel adds to the surprise of a shingle, over all its steps, the most first.
@@ -393,13 +417,17 @@ class SeriesMPF(Detector):
         What the calendar adds is listed under its own names.
         """
         check_is_fitted(self)
-        n_steps, words = self._history.pattern.shingle * self.n_features_in_, self._history.pattern.calendar
-        if len(explanation.parts) != self._history.pattern.n_features(self.n_features_in_):
-            raise ValueError(f"this explains {len(explanation.parts)} features, not a shingle of this series")
-        steps, clock = explanation.parts[:n_steps], explanation.parts[n_steps:]
-        bits = [*steps.reshape(-1, self.n_features_in_).sum(axis=0), *clock.reshape(-1, 2).sum(axis=1)]
-        named = zip([*feature_names(self), *words], map(float, bits), strict=True)
-        return dict(sorted(named, key=lambda item: -item[1]))
+        pattern, names = self._history.pattern, feature_names(self)
+        if len(explanation.parts) != pattern.n_features(self.n_features_in_):
+            raise ValueError(f"this explains {len(explanation.parts)} features, not a course of this series")
+        channels, n_clock = pattern.channels(self.n_features_in_), 2 * len(pattern.calendar)
+        bits = {name: float(explanation.parts[channels == c].sum()) for c, name in enumerate(names)}
+        own = explanation.parts[: len(channels) - n_clock][channels[: len(channels) - n_clock] == NONE]
+        if len(own):
+            bits["phase"] = float(own.sum())
+        clock = explanation.parts[len(channels) - n_clock :].reshape(-1, 2).sum(axis=1)
+        bits |= zip(pattern.calendar, map(float, clock), strict=True)
+        return dict(sorted(bits.items(), key=lambda item: -item[1]))
 
     @contextmanager
     def _looking_ahead(self, X: Any, times: Any) -> Iterator[Laid]:
@@ -422,18 +450,33 @@ class SeriesMPF(Detector):
     @property
     def is_fitted(self) -> bool:
         """Whether any reading has come."""
-        return hasattr(self, "estimator_")
+        return hasattr(self, "_views")
 
     @property
     def nbytes(self) -> int:
         """Bytes of the trees and of the shingles held; 0 before there are any."""
-        return self.estimator_.nbytes if self.is_fitted else 0
+        return self._views.nbytes if self.is_fitted else 0
+
+    @property
+    def estimator_(self) -> StreamingMPF:
+        """The forest of a series of shingles."""
+        check_is_fitted(self)
+        if not self._views.is_one:
+            raise AttributeError("a series of courses has a forest for each view: see estimators_")
+        return self._views.first
+
+    @property
+    def estimators_(self) -> dict[str, StreamingMPF]:
+        """The forest of each view, or of the "shingle"."""
+        check_is_fitted(self)
+        names = [view.name for view in layout_of(self.n_features_in_).views] if not self._views.is_one else ["shingle"]
+        return dict(zip(names, self._views.members, strict=True))
 
     @property
     def n_points_(self) -> int:
         """Shingles held."""
         check_is_fitted(self)
-        return self.estimator_.n_points_ if self._has_begun else 0
+        return self._views.n_points
 
     @property
     def keys_(self) -> list[Key]:
@@ -445,7 +488,7 @@ class SeriesMPF(Detector):
 
     def holds(self, key: Key) -> bool:
         """Return whether a reading of this key can be deleted; nothing is held before the first comes."""
-        if not hasattr(self, "estimator_"):
+        if not hasattr(self, "_views"):
             return False
         with self._frozen():
             return self._history.provenance.number_of(key, self._history.n_seen) is not None
@@ -457,6 +500,13 @@ class SeriesMPF(Detector):
         return self._history.track.every if self._history.track.every > 0 else None
 
     @property
+    def period_(self) -> int | None:
+        """The number of steps after which the series repeats, if it does."""
+        check_is_fitted(self)
+        period = self._history.track.period
+        return None if isnan(period) else int(period)
+
+    @property
     def latest_(self) -> float | None:
         """The time of the newest reading, None if readings come without times."""
         check_is_fitted(self)
@@ -465,7 +515,7 @@ class SeriesMPF(Detector):
     @property
     def _has_begun(self) -> bool:
         """Whether the forest has learned any shingle."""
-        return hasattr(self.estimator_, "forest_")
+        return self._views.has_begun
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
@@ -476,11 +526,7 @@ class SeriesMPF(Detector):
         parameters["every"] = None if self.every is None else read_every(self.every)
         parameters["calendar"] = list(read_calendar(self.calendar))
         about, own = self._history.state()
-        inner: Header = {"parameters": self.estimator_._parameters()}  # all, if the forest has learned nothing yet
-        parts: Arrays = {}
-        if self._has_begun:
-            with self.estimator_._frozen():
-                inner, parts = self.estimator_._state()
+        inner, parts = self._views.state()
         header = {
             "detector": type(self).__name__,
             "parameters": {name: part if isinstance(part, list) else encode(part) for name, part in parameters.items()},
@@ -505,13 +551,9 @@ class SeriesMPF(Detector):
         series.n_features_in_ = header["n_features"]
         if header["feature_names"] is not None:
             series.feature_names_in_ = np.array(header["feature_names"], dtype=object)
-        parts, inner, held = _from_under("forest", arrays), header["forest"], []
-        if parts:
-            series.estimator_ = StreamingMPF._of_state(inner, parts)
-            held = series.estimator_.keys_
-        else:
-            _UNBEGUN(inner, "forest")
-            series.estimator_ = StreamingMPF._of_parameters(inner["parameters"])
+        widths = widths_of_state(header["series"], series.n_features_in_)
+        series._views = Views.of_state(header["forest"], _from_under("forest", arrays), widths)
+        held = series._views.first.keys_ if series._has_begun else []
         series._history = History.of_state(header["series"], _from_under("series", arrays), series.n_features_in_, held)
         series._name_features()
         series._notes = header.get("notes", {})
@@ -526,11 +568,11 @@ class SeriesMPF(Detector):
         if names is not None and len(names) != self.n_features_in_:
             raise ValueError("the number of its channel names is not that of its channels")
         if not self._has_begun:
-            self._refuse_summary(self.estimator_)
+            self._refuse_summary(self._views.first)
             self._refuse_outside(np.empty((0, self.n_features_in_)), np.empty(0))
-            if not isinstance(self.estimator_._tree.feature_weights, str):
-                read_weights(self.estimator_._tree.feature_weights, n_features)
-        elif self.estimator_.n_features_in_ != n_features or self.estimator_.n_seen_ > self._history.n_seen:
+            if not isinstance(self._views.first._tree.feature_weights, str):
+                read_weights(self._views.first._tree.feature_weights, n_features)
+        elif self._views.n_features != n_features or self._views.first.n_seen_ > self._history.n_seen:
             raise ValueError("its forest is not one for its shingles")
 
     # ---- inner workings ---------------------------------------------------------------------------------------------
@@ -546,9 +588,9 @@ class SeriesMPF(Detector):
     @property
     def _policy(self) -> Policy:
         """The retention policy of the forest, by its stream, or by its parameters before that has begun."""
-        if self._has_begun and self.estimator_._stream.rules.policy is not None:
-            return self.estimator_._stream.rules.policy
-        window = self.estimator_.window
+        if self._has_begun and self._views.first._stream.rules.policy is not None:
+            return self._views.first._stream.rules.policy
+        window = self._views.first.window
         assert window is not None
         assert not isinstance(window, str)
         return as_policy(window)
@@ -557,8 +599,8 @@ class SeriesMPF(Detector):
     def _domain(self) -> Array:
         """The bounds of shingles, (2, n_features), infinite where there are none."""
         if self._has_begun:
-            return self.estimator_.forest_.domain
-        domain, n_features = self.estimator_._tree.domain, self._history.n_features
+            return np.hstack([member.forest_.domain for member in self._views.members])
+        domain, n_features = self._views.first._tree.domain, self._history.n_features
         is_given = domain is not None and not isinstance(domain, str)
         return read_domain(domain, n_features) if is_given else empty_box(n_features)
 
@@ -570,12 +612,17 @@ class SeriesMPF(Detector):
             forest.set_params(max_samples=_SAMPLES)
         forest._validate_params()
         self._refuse_summary(forest)
-        self.estimator_, self._history.spread, self._history.weighed_at = forest, None, 0
+        if self._history.pattern.shingle is None:
+            _refuse_columns(forest)
+        self._views = Views.like(forest, self._history.pattern.widths(self.n_features_in_))
+        self._history.spread, self._history.weighed_at = None, 0
         self._name_features()
 
     def _name_features(self) -> None:
-        """Name the features of the forest by channel and step."""
-        self.estimator_._names_of_shingle = self._history.pattern.names(feature_names(self))
+        """Name the features of the forests by channel and step."""
+        names, first = self._history.pattern.names(feature_names(self)), 0
+        for member, width in zip(self._views.members, self._views.widths, strict=True):
+            member._names_of_shingle, first = names[first : first + width], first + width
 
     @staticmethod
     def _refuse_summary(forest: StreamingMPF) -> None:
@@ -587,9 +634,9 @@ class SeriesMPF(Detector):
 
     def _advance(self, X: Any, keys: Any, times: Any, task: Task) -> Detections:
         """Learn rows; return the results that the task asks for."""
-        if not hasattr(self, "estimator_"):
+        if not hasattr(self, "_views"):
             with self._lock.turn():
-                if not hasattr(self, "estimator_"):  # no other thread has begun meanwhile
+                if not hasattr(self, "_views"):  # no other thread has begun meanwhile
                     self._validate_params()
                     with self._anew() as draft:
                         return draft._learn(draft._begin(X), keys, times, task)
@@ -622,6 +669,7 @@ class SeriesMPF(Detector):
         )
         self._history.provenance.enter_names(names, self._history.n_seen)
         self._commit(laid, self._history.n_seen + ends)
+        self._find_rhythm_if_due()
         self._rescale_if_due()
         return _placed(laid.is_whole, detected) if task.is_scored else NOTHING
 
@@ -633,18 +681,28 @@ class SeriesMPF(Detector):
             stop = min(len(shingles), start + (n_until_weighed or len(shingles)))
             part = slice(start, stop)
             times = None if stamps is None else stamps[part]
-            answers.append(self.estimator_._advance(shingles[part], keys[part], times, task)[0])
+            is_silent = self._history.pattern.shingle is None and n_until_weighed > 0
+            detected = self._views.advance(shingles[part], keys[part], times, Task() if is_silent else task)
+            answers.append(_silence(stop - start) if is_silent and task.is_scored else detected)
             if stop - start == n_until_weighed:
+                if not self._n_until_weighed:
+                    self._settle()
                 self._note_spread(int(numbers[stop - 1]) + 1)
             start = stop
         return Detections.joined(answers)
+
+    def _settle(self) -> None:
+        """End the warm-up: switches are known by now."""
+        self._damp_switches(self._views.points)
+        if any(member._damping is not None for member in self._views.members):
+            self._views.rebuild()
 
     @property
     def _n_until_weighed(self) -> int:
         """Shingles until the forest next weighs features anew while warming up, 0 afterwards."""
         if not self._has_begun:
             return 1
-        stream = self.estimator_._stream
+        stream = self._views.first._stream
         return stream.next_rebuild - stream.store.n_seen if stream.next_rebuild else 0
 
     def _commit(self, laid: Laid, ends: Array) -> None:
@@ -658,22 +716,51 @@ class SeriesMPF(Detector):
     @property
     def _held(self) -> Mapping[Key, object]:
         """The keys of the shingles held."""
-        return self.estimator_._stream.store.slot_of if self._has_begun else {}
+        return self._views.first._stream.store.slot_of if self._has_begun else {}
+
+    def _find_rhythm_if_due(self) -> None:
+        """Look for a rhythm in the readings held; at fixed counts, whatever the chunks."""
+        n_seen = self._history.n_seen
+        is_due = n_seen >= _FIRST_RHYTHM and n_seen & (n_seen - 1) == 0
+        if not is_due or self._history.pattern.shingle is not None or not self._views.n_points:
+            return
+        layout, points = layout_of(self.n_features_in_), self._views.points
+        period = find_common_period(points[:, layout.readings()])
+        if period == self.period_:
+            return
+        self._history.track = self._history.track._replace(period=nan if period is None else float(period))
+        numbers = np.array([newest for _, newest in self._history.provenance.spans.values()], np.float64)
+        store, rhythm = self._views.first._stream.store, self._views.members[-1]
+        clock = store.times[store.held] / self.every_ if self.every_ else numbers
+        rhythm._amend(layout.widths[-1] - len(PHASE), phase_features(clock, self._history.track.period))
+        self._note_spread(n_seen)
 
     def _rescale_if_due(self) -> None:
         """Weigh features anew if the scale of any has changed too much; at fixed counts, whatever the chunks."""
         is_due = self.rescale is not None and self._history.n_seen % _PIECE == 0 and self._history.spread is not None
-        if not is_due or self._n_until_weighed or not self.estimator_.n_points_:
+        if not is_due or self._n_until_weighed or not self._views.n_points:
             return
-        spread = weighting_of_rows(self.estimator_.points_).spread
+        spread = weighting_of_rows(self._views.points).spread
         if np.maximum(spread / self._history.spread, self._history.spread / spread).max() > self.rescale:
-            self.estimator_.rebuild()
+            self._damp_switches(self._views.points)
+            self._views.rebuild()
             self._note_spread(self._history.n_seen)
+
+    def _damp_switches(self, features: Array) -> None:
+        """Let channels that take two values only, of several, weigh together a quarter of what another one does."""
+        n_channels = self.n_features_in_
+        if self._history.pattern.shingle is not None or n_channels == 1:
+            return
+        readings = features[:, layout_of(n_channels).readings()]
+        is_switch = np.array([len(np.unique(column)) <= 2 for column in readings.T])
+        factors = np.where(is_switch & ~is_switch.all(), _SWITCHES * is_switch.sum(), 1.0)
+        channels = self._history.pattern.channels(n_channels)
+        self._views.damp(np.where(channels == NONE, 1.0, factors[channels]))
 
     def _note_spread(self, n_seen: int) -> None:
         """Record the scale by which features have just been weighed."""
         if self.rescale is not None:
-            self._history.spread, self._history.weighed_at = weighting_of_rows(self.estimator_.points_).spread, n_seen
+            self._history.spread, self._history.weighed_at = weighting_of_rows(self._views.points).spread, n_seen
 
     # ---- bad input --------------------------------------------------------------------------------------------------
 
@@ -695,12 +782,13 @@ class SeriesMPF(Detector):
 
     def _refuse_extreme(self, rows: Array) -> None:
         """Raise if a change from one step to the next could be too large to measure."""
-        is_extreme = np.abs(rows) > LARGEST / 2
-        if self._history.pattern.difference and is_extreme.any():
+        largest = self._history.pattern.largest
+        is_extreme = np.abs(rows) > largest
+        if is_extreme.any():
             i, k = np.argwhere(is_extreme)[0]
             raise ValueError(
-                f"row {i}, column {feature_names(self)[k]!r} is {rows[i, k]:g}: changes beyond {LARGEST:g} cannot be "
-                "measured; rescale the column"
+                f"row {i}, column {feature_names(self)[k]!r} is {rows[i, k]:g}: changes beyond {2 * largest:g} cannot "
+                "be measured; rescale the column"
             )
 
     def _refuse_outside(self, rows: Array, stamps: Array) -> None:
@@ -728,6 +816,30 @@ def _as_table(X: Any, n_channels: int = 1) -> Any:
     return np.reshape(X, (-1, 1)) if np.ndim(np.asanyarray(X)) == 1 else X
 
 
+def _refuse_columns(forest: StreamingMPF) -> None:
+    """Raise if the parameters of a forest name columns, or a score that several forests cannot share."""
+    if any(
+        np.ndim(part) or part == "data"
+        for part in (forest._tree.domain, forest._tree.feature_weights)
+        if part is not None
+    ):
+        raise ValueError(
+            "courses have features of their own, for which no domain or weights can be given: set shingle to a number of "
+            "readings, or omit them"
+        )
+    if forest.score_type not in (Score.TYPICALITY, Score.LOG_MASS):
+        raise ValueError(
+            f"courses are scored by score_type='typicality' or 'log_mass', not {forest.score_type!r}: set shingle to a "
+            "number of readings for others"
+        )
+
+
+def _silence(n: int) -> Detections:
+    """Return results that say nothing of `n` rows."""
+    nothing = np.full(n, np.nan)
+    return Detections(nothing, nothing, np.zeros(n, np.bool_), nothing)
+
+
 def _placed(is_whole: Array, detected: Detections) -> Detections:
     """Return the results for complete shingles at their rows, NaN at the others."""
     if len(detected.scores) == len(is_whole):
@@ -744,7 +856,6 @@ def _placed(is_whole: Array, detected: Detections) -> Detections:
     return Detections(numbers[0], numbers[1], is_anomaly, numbers[2], explanations)
 
 
-_UNBEGUN = schema.record({"parameters": schema.parameters(StreamingMPF._names_in_files())})
 _STATE = schema.record(
     {
         "detector": schema.text,

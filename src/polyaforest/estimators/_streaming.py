@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _LEAST_HELD = 2048  # points of a table that the forest holds with window="auto"
 _FEW = 16  # rows up to which each is explained before it is learned; for more, replaying them on a copy costs less
-_REMEDY = "hold more points, allow a higher rate, or ask detect_then_learn, which remembers more scores"
+REMEDY = "hold more points, allow a higher rate, or ask detect_then_learn, which remembers more scores"
 _SAMPLE_SIZES = np.array([8, 16, 32, 64])  # points that trees take in turn, of those held
 
 
@@ -171,6 +171,7 @@ class StreamingMPF(PolyaForest):
     _grids: ClassVar[list[Array]] = [*_lifetimes.values(), np.geomspace(0.25, 4, 5)]  # the last: files of version 1
     _imputing_times: ClassVar[Array] = np.array([8.0, 16.0])
     _stream: Stream
+    _damping: Array | None = None  # by which factor each feature weighs less than by its spread
     _left_out = Derived[tuple[int, Array, Array]]()  # number wanted, log-scores and arrivals
 
     def __init__(
@@ -377,6 +378,19 @@ class StreamingMPF(PolyaForest):
             self._refresh(stream)
         return self
 
+    def _damp(self, damping: Array) -> None:
+        """Let each feature weigh less by a factor, (D,), from the next time that features are weighed on."""
+        self._damping = damping
+        if hasattr(self, "_stream"):
+            self._stream.rules = self._stream.rules._replace(damping=damping)
+
+    def _amend(self, first: int, values: Array) -> None:
+        """Replace features of the points held, from the `first` on, by `values`, (n, m), and grow the trees anew."""
+        stream = self._continued()
+        with self._writing(stream):
+            stream.amend(first, values, self.n_jobs)
+            self._refresh(stream)
+
     # ---- what is held -----------------------------------------------------------------------------------------------
 
     @property
@@ -442,7 +456,7 @@ class StreamingMPF(PolyaForest):
                 scores = np.sort(self._first_scores(self._stream)[0]).tolist()
                 n, threshold = len(scores), policy.threshold(scores)
             if policy.false_alarm_rate is not None and (calibration.is_seeded or not len(calibration)):
-                refuse_too_few(n, policy.false_alarm_rate, _REMEDY)
+                refuse_too_few(n, policy.false_alarm_rate, REMEDY)
             return float(self._score.from_log(np.array(threshold)))
 
     def _calibration_scores(self) -> Array:
@@ -733,7 +747,7 @@ class StreamingMPF(PolyaForest):
         plan = self._plan(unmeasured(n_features, None), self._read_domain(rows))
         sizes, n_calibration = self._sizes_in_stream(policy, n_rows), n_to_calibrate(self.false_alarm_rate)
         score = self._chosen_score
-        rules = forests.stream.Rules(plan, policy, self.prior_, self._grid, score, sizes, n_calibration)
+        rules = forests.stream.Rules(plan, policy, self.prior_, self._grid, score, sizes, n_calibration, self._damping)
         return forests.stream.Stream(rules)
 
     def _sizes_in_stream(self, policy: Policy | None, n_rows: int) -> Array:

@@ -73,6 +73,7 @@ _LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the s
     "seeds": (np.uint64, "T"),
     "judges": (np.int64, "J"),
     "judging": (np.float64, "J"),
+    "damping": (np.float64, "D"),
 }
 
 
@@ -86,6 +87,7 @@ class Rules(NamedTuple):
     score: Score
     sizes: Array  # int64 (T,): the most points that each tree takes, EVERY for all that are held
     n_calibration: int = LEAST_ROWS  # the most calibration scores to keep
+    damping: Array | None = None  # by which factor each feature weighs less than by its spread
 
 
 class Stream:
@@ -160,6 +162,8 @@ class Stream:
             "judges": self.calibration.arrivals,
             "judging": self.calibration.scores,
         }
+        if rules.damping is not None:
+            arrays["damping"] = rules.damping
         return header, {**packed("points", self.points), **{f"stream/{name}": part for name, part in arrays.items()}}
 
     @classmethod
@@ -169,7 +173,7 @@ class Stream:
         n_features = forest.domain.shape[1]
         _STATE(header, "stream")
         n_fixed = n_features if header["has_fixed_weights"] else 0
-        check_layout(part, _LAYOUT, {"T": len(forest.left), "L": len(lifetimes), "W": n_fixed})
+        check_layout(part, _LAYOUT, {"T": len(forest.left), "D": n_features, "L": len(lifetimes), "W": n_fixed})
         weighting = unmeasured(n_features, read_weights(part["fixed"], n_features) if n_fixed else None)
         plan = Plan(
             len(forest.left),
@@ -185,7 +189,10 @@ class Stream:
         every = np.full(plan.n_trees, EVERY, np.int64)  # before there were samples, trees took every point
         sizes = part.get("sizes", every)
         score = Score(header["score"])
-        stream.rules = Rules(plan, decode(header["policy"]), prior, part["grid"], score, sizes, n_calibration)
+        damping = part.get("damping")
+        if damping is not None and not ((damping >= 1) & (damping < np.inf)).all():
+            raise ValueError("array damping: a feature can only weigh less, by a finite factor")
+        stream.rules = Rules(plan, decode(header["policy"]), prior, part["grid"], score, sizes, n_calibration, damping)
         stream.seeds = part.get("seeds", np.zeros(plan.n_trees, np.uint64))
         stream.lifetimes, stream.forest, stream.rng = lifetimes, forest, part["rng"]
         stream.points, stream.next_rebuild = unpacked("points", arrays, Points), header["next_birth"]
@@ -394,6 +401,15 @@ class Stream:
             self.rules = self.rules._replace(plan=plan._replace(domain=domain, weighting=weighting))
             self.rebuild(n_jobs)
 
+    def amend(self, first: int, values: Array, n_jobs: int | None) -> None:
+        """Replace features of the points held, from the `first` on, by `values`, and grow the trees anew."""
+        amended = self.points.values.copy()
+        amended[self.store.held, first : first + values.shape[1]] = values
+        self.refuse_if_in_doubt()
+        with all_or_nothing(self):
+            self.points = self.points._replace(values=amended)
+            self.rebuild(n_jobs)
+
     # ---- one chunk --------------------------------------------------------------------------------------------------
 
     def _learn(
@@ -537,6 +553,8 @@ class Stream:
     def _weigh(self, rows: Array) -> Plan:
         """Measure the features by `rows`: sets the times of the score and returns a plan for trees, for this once."""
         weighting = weighting_of_rows(rows)._replace(fixed=self.rules.plan.weighting.fixed)
+        if self.rules.damping is not None:
+            weighting = weighting._replace(spread=weighting.spread * self.rules.damping)
         self.lifetimes = self.rules.grid / weighting.unit
         return self.rules.plan._replace(weighting=weighting)
 

@@ -363,7 +363,8 @@ def _progress(detector: Detector) -> tuple[int, ...]:
     """Return how much a model has learned: rows, and for a series shingles, which may be ahead of its rows."""
     if not detector.is_fitted:
         return ()
-    return (detector.n_seen_, *(_progress(detector.estimator_) if isinstance(detector, SeriesMPF) else ()))
+    parts = detector.estimators_.values() if isinstance(detector, SeriesMPF) else ()
+    return (detector.n_seen_, *(n for part in parts for n in _progress(part)))
 
 
 def _keys_of(arrivals: list[Arrival], detector: Detector) -> list[str] | None:

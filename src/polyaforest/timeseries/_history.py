@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, nan
 from typing import Self
 
 import numpy as np
 
 from polyaforest.core import schema
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.core.validation import LARGEST
 from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
@@ -23,7 +22,7 @@ _STATE = schema.record(
     {
         "pattern": schema.record(
             {
-                "shingle": schema.whole(1),
+                "shingle": schema.either(schema.nothing, schema.whole(1)),
                 "max_gap": schema.whole(0),
                 "difference": schema.flag,
                 "calendar": schema.names,
@@ -41,11 +40,18 @@ _LAYOUT: Layout = {  # S steps, C channels, N shingles held, M named readings, D
     "since": (np.int64, "S"),
     "times": (np.float64, "S"),
     "every": (np.float64, ""),
+    "period": (np.float64, ""),
     "spans": (np.int64, "N2"),
     "named": (np.int64, "M"),
     "names": (np.uint8, "K"),
     "spread": (np.float64, "D"),
 }
+
+
+def widths_of_state(header: Header, n_channels: int) -> list[int]:
+    """Return the features of each view of a series with a state from `History.state`."""
+    _STATE(header, "series")
+    return checked_pattern(**header["pattern"]).widths(n_channels)
 
 
 @dataclass
@@ -100,8 +106,9 @@ class History:
         _STATE(header, "series")
         pattern = checked_pattern(**header["pattern"])
         check_layout(arrays, _LAYOUT, {"C": n_channels, "N": len(held), "D": pattern.n_features(n_channels)})
-        values, numbers, since, times, every = (arrays[name] for name in Track._fields)
-        track = Track(values, numbers, since, times, float(every))
+        steps = [arrays[name] for name in ("values", "numbers", "since", "times")]
+        period = float(arrays.get("period", nan))  # absent from older files
+        track = Track(*steps, float(arrays["every"]), period)
         counts = {name: header[name] for name in ("n_seen", "is_timed", "weighed_at")}
         memory = cls(pattern, track, spread=arrays.get("spread"), **counts)
         memory._check()
@@ -137,10 +144,10 @@ class History:
         is_newest = np.array_equal(readings, np.arange(self.n_seen - len(readings), self.n_seen))
         earliest = max(self.n_seen - n - self.pattern.max_gap, 0)  # a value is filled in from readings so near
         is_derived = (track.since >= earliest) & (track.since < self.n_seen)
-        most = max(self.pattern.room, self.pattern.shingle)
+        most = max(self.pattern.room, self.pattern.n_to_measure)
         if not is_newest or not is_derived.all() or n > most or (n and track.numbers[-1] == NONE):
             raise ValueError("its last steps are not those of the readings that came last")
-        largest = LARGEST / 2 if self.pattern.difference else LARGEST
+        largest = self.pattern.largest
         if (np.abs(track.values) > largest).any():  # which NaN is not
             raise ValueError("its last readings are too large")
 
@@ -151,3 +158,5 @@ class History:
             raise ValueError("the times of its last readings decrease")
         if self.track.every < 0 or self.track.every == inf:
             raise ValueError(f"its readings are {self.track.every} apart")
+        if self.track.period <= 0 or self.track.period == inf:
+            raise ValueError(f"the period of its rhythm is {self.track.period}")

@@ -17,6 +17,7 @@ import numpy as np
 from sklearn.utils._param_validation import Interval, validate_parameter_constraints
 
 from polyaforest.core.arrays import NONE, Array
+from polyaforest.core.validation import LARGEST
 from polyaforest.timeseries._calendar import (
     calendar_features,
     calendar_names,
@@ -24,10 +25,11 @@ from polyaforest.timeseries._calendar import (
     read_timezone,
     refuse_no_dates,
 )
+from polyaforest.timeseries._courses import LEAST, LENGTH, PHASE, course_features, layout_of, phase_features
 
 # What both the transformer and the detector let callers set.
 CONSTRAINTS: dict[str, list[Any]] = {
-    "shingle": [Interval(Integral, 1, 2**20, closed="both")],
+    "shingle": [Interval(Integral, 1, 2**20, closed="both"), None],
     "every": [Interval(Real, 0, None, closed="neither"), timedelta, np.timedelta64, None],
     "max_gap": [Interval(Integral, 0, 2**16, closed="both")],  # a gap takes memory for as many steps
     "difference": ["boolean"],
@@ -39,7 +41,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 class Pattern(NamedTuple):
     """What shingles are made of."""
 
-    shingle: int  # readings in each
+    shingle: int | None  # readings in each; None for courses
     max_gap: int  # the most steps in a row that are filled in
     difference: bool  # whether changes count instead of levels
     calendar: tuple[str, ...]
@@ -48,7 +50,26 @@ class Pattern(NamedTuple):
     @property
     def depth(self) -> int:
         """Steps that a shingle is made from."""
-        return self.shingle + self.difference
+        return LENGTH if self.shingle is None else self.shingle + self.difference
+
+    @property
+    def least(self) -> int:
+        """Unbroken steps that a shingle needs."""
+        return LEAST if self.shingle is None else self.depth
+
+    @property
+    def whole(self) -> str:
+        """What a row needs to be judged, in words."""
+        return (
+            f"course of {LEAST} unbroken readings"
+            if self.shingle is None
+            else f"whole shingle of {self.shingle} readings"
+        )
+
+    @property
+    def n_to_measure(self) -> int:
+        """Rows from which the usual spacing is measured, but one."""
+        return LEAST if self.shingle is None else self.shingle
 
     @property
     def room(self) -> int:
@@ -56,16 +77,36 @@ class Pattern(NamedTuple):
         return max(self.depth - 1, self.max_gap + 1)
 
     @property
+    def largest(self) -> float:
+        """The largest reading: differences have to be measurable too."""
+        return LARGEST / 2 if self.shingle is None or self.difference else LARGEST
+
+    @property
     def readings_before_the_newest(self) -> tuple[int, int]:
         """How many more than its newest a shingle is made of, at least and at most."""
-        return self.depth - 1 if self.max_gap == 0 else min(self.depth - 1, 1), self.depth - 1 + self.max_gap
+        return self.least - 1 if self.max_gap == 0 else min(self.least - 1, 1), self.depth - 1 + self.max_gap
 
     def n_features(self, n_channels: int) -> int:
         """Features of a shingle."""
-        return self.shingle * n_channels + 2 * len(self.calendar)
+        own = sum(layout_of(n_channels).widths) if self.shingle is None else self.shingle * n_channels
+        return own + 2 * len(self.calendar)
+
+    def widths(self, n_channels: int) -> list[int]:
+        """Features of each view; the calendar belongs to the last one."""
+        if self.shingle is not None:
+            return [self.n_features(n_channels)]
+        *others, last = layout_of(n_channels).widths
+        return [*others, last + 2 * len(self.calendar)]
+
+    def channels(self, n_channels: int) -> Array:
+        """Return the channel of each feature, NONE for those of the calendar and of the rhythm."""
+        own = layout_of(n_channels).channels() if self.shingle is None else np.tile(np.arange(n_channels), self.shingle)
+        return np.append(own, np.full(2 * len(self.calendar), NONE))
 
     def names(self, channels: Sequence[str]) -> list[str]:
         """Return the names of features: "cpu[-3]" is the reading three steps before the newest, "cpu"."""
+        if self.shingle is None:
+            return layout_of(len(channels)).names(channels) + calendar_names(self.calendar)
         words = [f"change of {channel}" for channel in channels] if self.difference else channels
         ages = range(self.shingle - 1, -1, -1)
         return [f"{word}[-{age}]" if age else word for age in ages for word in words] + calendar_names(self.calendar)
@@ -76,12 +117,17 @@ def checked_pattern(**settings: Any) -> Pattern:
     validate_parameter_constraints(CONSTRAINTS, settings, "a series")
     shingle, max_gap, difference, calendar, timezone = (settings[name] for name in Pattern._fields)
     read_timezone(timezone)
-    return Pattern(int(shingle), int(max_gap), bool(difference), read_calendar(calendar), timezone)
+    if shingle is None and difference:
+        raise ValueError("difference=True is for shingles of a given length: courses look at changes anyway")
+    return Pattern(
+        None if shingle is None else int(shingle), int(max_gap), bool(difference), read_calendar(calendar), timezone
+    )
 
 
 def read_pattern(estimator: Any) -> Pattern:
     """Return the pattern by the parameters of an estimator, checked."""
-    return checked_pattern(**{name: getattr(estimator, name) for name in Pattern._fields})
+    given = {name: getattr(estimator, name) for name in Pattern._fields}
+    return checked_pattern(**given | {"shingle": None if given["shingle"] == "auto" else given["shingle"]})
 
 
 def read_every(every: Any) -> float:
@@ -129,6 +175,12 @@ class Track(NamedTuple):
     since: Array  # int64 (k,): the oldest reading that the values are derived from
     times: Array  # float64 (k,): NaN for a step without a reading, or without times
     every: float  # the usual spacing: NaN while it is unknown, 0 if there is none
+    period: float = nan  # steps of the rhythm, NaN if there is none
+
+    @property
+    def clock(self) -> Array:
+        """When each step was, in steps: by the time, or by the number of its reading."""
+        return self.times / self.every if self.every > 0 else self.numbers.astype(np.float64)
 
     @property
     def latest(self) -> float:
@@ -152,8 +204,8 @@ class Track(NamedTuple):
     def last(self, n: int) -> Track:
         """Return the newest `n` steps, copied, so that nothing else is kept alive."""
         start = max(len(self.values) - n, 0)
-        values, numbers, since, times = (part[start:].copy() for part in self[:-1])
-        return Track(values, numbers, since, times, self.every)
+        values, numbers, since, times = (part[start:].copy() for part in self[:4])
+        return Track(values, numbers, since, times, self.every, self.period)
 
 
 def new_track(n_channels: int, every: float) -> Track:
@@ -175,11 +227,15 @@ class Laid(NamedTuple):
     def kept(self) -> Track:
         """Return the track for later rows; all steps while the spacing is unknown."""
         is_pending = isnan(self.track.every) and not isnan(self.track.latest)
-        return self.track.last(self.pattern.shingle if is_pending else self.pattern.room)
+        return self.track.last(self.pattern.n_to_measure if is_pending else self.pattern.room)
 
     def shingles(self) -> Array:
         """Return the shingles that end at complete rows, (n_whole, n_features)."""
         places = self.places[self.is_whole]
+        if self.pattern.shingle is None:
+            features = course_features(self.track.values, places, self.starts[self.is_whole])
+            features[:, -len(PHASE) :] = phase_features(self.track.clock[places], self.track.period)
+            return self._with_calendar(features, places)
         return self._finished(self.track.values[self._steps_to(places)], places)
 
     def padded_shingles(self) -> Array:
@@ -194,7 +250,8 @@ class Laid(NamedTuple):
 
     def oldest(self) -> Array:
         """Return the oldest reading behind the shingle of each complete row, int64 (n_whole,)."""
-        oldest: Array = self.track.since[self._steps_to(self.places[self.is_whole])].min(axis=1)
+        steps = np.maximum(self._steps_to(self.places[self.is_whole]), self.starts[self.is_whole, None])
+        oldest: Array = self.track.since[steps].min(axis=1)
         return oldest
 
     def _steps_to(self, places: Array) -> Array:
@@ -204,11 +261,13 @@ class Laid(NamedTuple):
     def _finished(self, steps: Array, places: Array) -> Array:
         """Return windows of steps, (n, depth, C), as rows of features."""
         levels = np.diff(steps, axis=1) if self.pattern.difference else steps
-        flat = levels.reshape(len(levels), self.pattern.shingle * levels.shape[2])
+        return self._with_calendar(levels.reshape(len(levels), levels.shape[1] * levels.shape[2]), places)
+
+    def _with_calendar(self, features: Array, places: Array) -> Array:
         if not self.pattern.calendar:
-            return flat
+            return features
         clock = calendar_features(self.track.times[places], self.pattern.calendar, self.pattern.timezone)
-        return np.hstack([flat, clock])
+        return np.hstack([features, clock])
 
 
 def lay(track: Track, rows: Array, stamps: Array, number: int, pattern: Pattern) -> Laid:
@@ -225,17 +284,17 @@ def lay(track: Track, rows: Array, stamps: Array, number: int, pattern: Pattern)
     every, n_laid, n_mute = track.every, n_old, n_old
     is_pending = isnan(every) and len(times) > 0 and not isnan(times[-1])
     if is_pending:
-        n_laid, n_mute = 0, max(n_old, pattern.shingle)  # rows before the spacing is known end no shingle
-        is_pending = len(values) <= pattern.shingle
-        every = nan if is_pending else measured_spacing(times[: pattern.shingle + 1])
-    steps, places = Track(values, numbers, since, times, every), np.arange(n_old + n)
+        n_laid, n_mute = 0, max(n_old, pattern.n_to_measure)  # rows before the spacing is known end no shingle
+        is_pending = len(values) <= pattern.n_to_measure
+        every = nan if is_pending else measured_spacing(times[: pattern.n_to_measure + 1])
+    steps, places = Track(values, numbers, since, times, every, track.period), np.arange(n_old + n)
     if every > 0 and not np.isnan(stamps).any():
         steps, places = _with_gaps(steps, n_laid, pattern.max_gap)
     if not is_pending:
         _fill(steps, pattern.max_gap)
     new = places[n_old:]
     starts, is_complete = _starts(steps.values)[new], np.logical_not(np.isnan(rows).any(axis=1))
-    is_whole = is_complete & (new - starts + 1 >= pattern.depth)
+    is_whole = is_complete & (new - starts + 1 >= pattern.least)
     is_whole[: n_mute - n_old] = False
     return Laid(steps, new, starts, is_whole, is_complete, pattern)
 
@@ -256,7 +315,7 @@ def _with_gaps(steps: Track, n_laid: int, max_gap: int) -> tuple[Track, Array]:
     values, numbers = np.full((n_steps, steps.values.shape[1]), np.nan), np.full(n_steps, NONE, np.int64)
     since, times = np.repeat(steps.since, np.diff(places, prepend=-1)), np.full(n_steps, np.nan)
     values[places], numbers[places], times[places] = steps.values, steps.numbers, steps.times
-    return Track(values, numbers, since, times, steps.every), places
+    return Track(values, numbers, since, times, steps.every, steps.period), places
 
 
 def _fill(steps: Track, max_gap: int) -> None:

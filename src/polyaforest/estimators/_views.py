@@ -1,0 +1,291 @@
+"""Forests that look at different features of the same rows, and score and decide as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from polyaforest.core import schema
+from polyaforest.core.arrays import Array
+from polyaforest.decision.calibration import RunningCalibration, n_to_calibrate
+from polyaforest.decision.thresholds import NOTHING, Detections, refuse_too_few
+from polyaforest.estimators._streaming import REMEDY, StreamingMPF, Task
+from polyaforest.explain import Explanation, Explanations
+from polyaforest.forest.integrity import Layout, check_layout
+from polyaforest.forest.point_store import Key
+from polyaforest.persistence.modelfile import Arrays, Header
+
+
+class Views:
+    """Forests, one for each view of a row; the score is the mean over all trees.
+
+    All of them hold the same points, each its own columns. A single forest decides by itself.
+
+    Parameters
+    ----------
+    members : list of StreamingMPF
+    widths : list of int
+        The columns of each, side by side.
+    """
+
+    def __init__(self, members: Sequence[StreamingMPF], widths: Sequence[int]) -> None:
+        self.members, self.widths = list(members), list(widths)
+        self.calibration = RunningCalibration(n_to_calibrate(members[0].false_alarm_rate))
+
+    @classmethod
+    def like(cls, forest: StreamingMPF, widths: Sequence[int]) -> Views:
+        """Return views whose trees together are those of `forest`, which has learned nothing."""
+        if len(widths) == 1:
+            return cls([forest], widths)
+        sizes = [len(trees) for trees in np.array_split(np.arange(max(forest.n_estimators, len(widths))), len(widths))]
+        members = []
+        for number, size in enumerate(sizes):
+            member = deepcopy(forest)
+            seed = forest.random_state
+            if isinstance(seed, int | np.integer):
+                seed = int(np.random.SeedSequence([int(seed), number]).generate_state(1)[0])
+            members.append(member.set_params(n_estimators=size, random_state=seed))
+        return cls(members, widths)
+
+    @property
+    def first(self) -> StreamingMPF:
+        """The first forest, whose keys and window are those of all."""
+        return self.members[0]
+
+    @property
+    def is_one(self) -> bool:
+        """Whether there is a single forest."""
+        return len(self.members) == 1
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the forests have learned anything."""
+        return hasattr(self.first, "forest_")
+
+    @property
+    def n_points(self) -> int:
+        """Points held."""
+        return self.first.n_points_ if self.has_begun else 0
+
+    @property
+    def n_features(self) -> int:
+        """Features of all views together, once they have begun."""
+        return sum(member.n_features_in_ for member in self.members)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the trees and of the points held."""
+        return sum(member.nbytes for member in self.members)
+
+    @property
+    def points(self) -> Array:
+        """The points held, by order of arrival, the columns of all views side by side."""
+        return np.concatenate([member.points_ for member in self.members], axis=1)
+
+    def _mean(self, scores: Sequence[Array]) -> Array:
+        """Return the mean of the scores by each forest, weighted by its trees; the same bits for one row or many."""
+        if self.is_one:
+            return scores[0]
+        sizes = [member.n_estimators for member in self.members]
+        total: Array = sum(size / sum(sizes) * part for size, part in zip(sizes, scores, strict=True))  # type: ignore[assignment]
+        return total
+
+    def split(self, rows: Array) -> list[Array]:
+        """Return the columns of each view."""
+        if self.is_one:
+            return [rows]
+        return [np.ascontiguousarray(part) for part in np.split(rows, np.cumsum(self.widths)[:-1], axis=1)]
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[Header, Arrays]:
+        """Return the state for a file."""
+        found = [_state_of(member) for member in self.members]
+        if self.is_one:
+            return found[0]
+        arrays = {f"{v}/{name}": part for v, (_, parts) in enumerate(found) for name, part in parts.items()}
+        calibration = {"arrivals": self.calibration.arrivals, "scores": self.calibration.scores}
+        header = {"views": [about for about, _ in found], "is_seeded": self.calibration.is_seeded}
+        return header, {**arrays, **{f"calibration/{name}": part for name, part in calibration.items()}}
+
+    @classmethod
+    def of_state(cls, header: Header, arrays: Arrays, widths: Sequence[int]) -> Views:
+        """Return the forests with a state from `state`."""
+        if len(widths) == 1:
+            return cls([_of_state(header, arrays)], widths)
+        _STATE(header, "forest")
+        groups: dict[str, Arrays] = {}
+        for name, part in arrays.items():
+            group, _, field = name.partition("/")
+            groups.setdefault(group, {})[field] = part
+        scores = groups.pop("calibration", {})
+        known = [str(v) for v in range(len(widths))]
+        if len(header["views"]) != len(widths) or not set(groups) <= set(known):
+            raise ValueError(f"it has {len(header['views'])} views, not {len(widths)}")
+        members = [_of_state(about, groups.get(v, {})) for v, about in zip(known, header["views"], strict=True)]
+        views = cls(members, widths)
+        check_layout(scores, _CALIBRATION, {})
+        views.calibration = RunningCalibration.of_state(
+            views.calibration.n, scores["arrivals"], scores["scores"], is_seeded=header["is_seeded"]
+        )
+        views._check()
+        return views
+
+    def _check(self) -> None:
+        """Raise unless the forests hold the same points, each its own columns."""
+        if not self.has_begun:
+            if any(hasattr(member, "forest_") for member in self.members):
+                raise ValueError("some of its views have begun, others have not")
+            return
+        held, n_seen = self.first.keys_, self.first.n_seen_
+        for member, width in zip(self.members, self.widths, strict=True):
+            is_alike = hasattr(member, "forest_") and member.n_seen_ == n_seen and member.keys_ == held
+            if not is_alike or member.n_features_in_ != width:
+                raise ValueError("its views do not hold the same points")
+
+    # ---- learning ---------------------------------------------------------------------------------------------------
+
+    def fit(self, rows: Array, keys: Any, times: Array | None) -> None:
+        """Start anew with the rows of a table."""
+        for member, part in zip(self.members, self.split(rows), strict=True):
+            member.fit(part, keys=keys, times=times)
+        self.calibration = RunningCalibration(self.calibration.n)
+
+    def advance(self, rows: Array, keys: Any, times: Array | None, task: Task) -> Detections:
+        """Learn rows; return the results that the task asks for."""
+        if self.is_one:
+            return self.first._advance(rows, keys, times, task)[0]
+        if task.is_explained:
+            return self._advance_and_replay(rows, keys, times, task)
+        if task.is_judged:
+            self._seed_calibration()
+        came, part_of = self.first.n_seen_ if self.has_begun else 0, Task(is_scored=task.is_scored)
+        parts = zip(self.members, self.split(rows), strict=True)
+        answers = [member._advance(part, keys, times, part_of)[0].scores for member, part in parts]
+        if not task.is_scored:
+            return NOTHING
+        scores = self._mean(answers)
+        if not task.is_judged:
+            return Detections(scores, *NOTHING[1:])
+        return self.calibration.judge_then_learn(scores, np.arange(came, came + len(scores)), self.first._policy)
+
+    def _advance_and_replay(self, rows: Array, keys: Any, times: Array | None, task: Task) -> Detections:
+        """Learn rows together, and explain those flagged by a copy that learns what led to each of them."""
+        before = deepcopy(self)
+        detected = self.advance(rows, keys, times, task._replace(is_explained=False))
+        explanations, start = {}, 0
+        for i in np.flatnonzero(detected.is_anomaly).tolist():
+            part = slice(start, i)
+            before.advance(rows[part], keys[part], None if times is None else times[part], Task())
+            explanations[i] = before.explain(rows[i : i + 1], None, detected.row(i))[0]
+            start = i
+        return detected._replace(explanations=explanations)
+
+    def delete(self, keys: Iterable[Key]) -> None:
+        """Delete points."""
+        gone = list(keys)
+        slots = [self.first._stream.store.slot_of[key] for key in gone]
+        self.calibration.forget(self.first._stream.numbers[slots].tolist())
+        for member in self.members:
+            member.delete(gone)
+
+    def rebuild(self) -> None:
+        """Weigh features anew, and grow all trees anew."""
+        for member in self.members:
+            member.rebuild()
+
+    def damp(self, damping: Array) -> None:
+        """Let each feature weigh less by a factor, from the next time that features are weighed on."""
+        for member, part in zip(self.members, self.split(damping[None]), strict=True):
+            member._damp(part[0])
+
+    # ---- verdicts ---------------------------------------------------------------------------------------------------
+
+    def score_samples(self, rows: Array) -> Array:
+        """Return the scores of rows."""
+        parts = zip(self.members, self.split(rows), strict=True)
+        return self._mean([member.score_samples(part) for member, part in parts])
+
+    def detect(self, rows: Array) -> Detections:
+        """Return the results for rows; nothing is learned."""
+        if self.is_one:
+            return self.first.detect(rows)
+        scores, offset = self.score_samples(rows), self.offset
+        return Detections(scores, self.p_values(scores), scores < offset, np.full(len(scores), offset))
+
+    @property
+    def offset(self) -> float:
+        """The threshold."""
+        if self.is_one:
+            return float(self.first.offset_)
+        policy, held = self.first._policy, self.calibration
+        if len(held):
+            return held.threshold(policy)
+        scores = np.sort(self.left_out_scores()[0])
+        if policy.false_alarm_rate is not None:
+            refuse_too_few(len(scores), policy.false_alarm_rate, REMEDY)
+        return policy.threshold(scores.tolist())
+
+    def p_values(self, scores: Array) -> Array:
+        """Return the p-values of rows with these scores."""
+        if self.is_one:
+            return self.first._p_values(scores)
+        known = self.calibration
+        if not len(known):
+            known = RunningCalibration(max(self.calibration.n, 1))
+            known.seed(*self.left_out_scores())
+        return known.judge(scores, self.first._policy).p_values
+
+    def left_out_scores(self) -> tuple[Array, Array]:
+        """Return the scores, and arrivals, of points held, each left out of the forests."""
+        found = [member._left_out_scores(member._stream) for member in self.members]
+        common = found[0][1]
+        for _, arrivals in found[1:]:
+            common = np.intersect1d(common, arrivals)
+        columns = [scores[np.argsort(arrivals)][np.isin(np.sort(arrivals), common)] for scores, arrivals in found]
+        return self._mean(columns), np.sort(common)
+
+    def _seed_calibration(self) -> None:
+        """Have the first rows that are judged compared with the points held, if there are any."""
+        if not len(self.calibration) and self.n_points:
+            self.calibration.seed(*self.left_out_scores())
+
+    # ---- reasons ----------------------------------------------------------------------------------------------------
+
+    def explain(self, rows: Array, features: Any, detected: Detections | None = None) -> Sequence[Explanation]:
+        """Return an explanation of each row, by the view in which it is oddest."""
+        if self.is_one:
+            return self.first.explain(rows, features)
+        detected = self.detect(rows) if detected is None else detected
+        explained = [self._explained(number, part, features, detected) for number, part in enumerate(self.split(rows))]
+        excess = np.array([[one.surprise - one.typical for one in view] for view in explained])
+        return [explained[view][i] for i, view in enumerate(excess.argmax(axis=0).tolist())]
+
+    def _explained(self, number: int, rows: Array, features: Any, detected: Detections) -> Explanations:
+        """Return explanations by one view. Its threshold is as far from its score as that of all is from theirs."""
+        member = self.members[number]
+        offset = float(np.mean(member.score_samples(rows) + detected.thresholds - detected.scores))
+        return member._with_verdicts(member._explained(rows, features, offset=offset), detected)
+
+
+_UNBEGUN = schema.record({"parameters": schema.parameters(StreamingMPF._names_in_files())})
+_STATE = schema.record({"views": schema.anything, "is_seeded": schema.flag})
+_CALIBRATION: Layout = {"arrivals": (np.int64, "J"), "scores": (np.float64, "J")}
+
+
+def _state_of(forest: StreamingMPF) -> tuple[Header, Arrays]:
+    """Return the state of a forest: the parameters alone, if it has learned nothing."""
+    if not hasattr(forest, "forest_"):
+        return {"parameters": forest._parameters()}, {}
+    with forest._frozen():
+        return forest._state()
+
+
+def _of_state(header: Header, arrays: Arrays) -> StreamingMPF:
+    if arrays:
+        return StreamingMPF._of_state(header, arrays)
+    _UNBEGUN(header, "forest")
+    return StreamingMPF._of_parameters(header["parameters"])

@@ -1,0 +1,79 @@
+"""Coordinates of courses: what the last readings of a series look like at several scales.
+
+All are fixed functions of the readings, nearly all linear, so a Mondrian tree over them is a Mondrian tree.
+"""
+
+import numpy as np
+
+from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper
+
+
+@jit_borrowing
+def fill_courses(values, places, starts, edges, means, roughness, waves, window, out):
+    """Fill `out`, (n, C, K), with the coordinates of the courses that end at the steps `places`.
+
+    Parameters
+    ----------
+    values : float64 (S, C)
+        Readings in even steps.
+    places, starts : int64 (n,)
+        The step at which each course ends, and the first of the unbroken steps before it. Where the run is shorter than
+        the window, its mirror image stands in for what came before.
+    edges : int64 (E,)
+        Numbers of steps: the mean of the last so many, minus that of as many before.
+    means : int64 (M,)
+        The mean of the last so many.
+    roughness : int64 (R,)
+        The mean absolute change from step to step over the last so many.
+    waves : float64 (W, L)
+        Functions of age, newest first, to project on.
+    window : float64 (A,)
+        Workspace for the readings of a course, newest first; A is the longest age that a coordinate needs.
+    """
+    for i in range(places.shape[0]):
+        for c in range(values.shape[1]):
+            read_window(values, places[i], starts[i], c, window)
+            k = 0
+            for j in range(edges.shape[0]):
+                n = edges[j]
+                out[i, c, k] = mean_of(window, 0, n) - mean_of(window, n, 2 * n)
+                k += 1
+            for j in range(means.shape[0]):
+                out[i, c, k] = mean_of(window, 0, means[j])
+                k += 1
+            for j in range(roughness.shape[0]):
+                out[i, c, k] = mean_change(window, roughness[j])
+                k += 1
+            for j in range(waves.shape[0]):
+                total = 0.0
+                for age in range(waves.shape[1]):
+                    total += waves[j, age] * window[age]
+                out[i, c, k] = total
+                k += 1
+
+
+@jit_borrowing_helper
+def read_window(values, place, start, c, window):
+    """Read the steps up to `place` of channel `c`, newest first, mirrored at `start`."""
+    n = place - start + 1
+    for age in range(window.shape[0]):
+        turn = age % (2 * n)
+        window[age] = values[place - (turn if turn < n else 2 * n - 1 - turn), c]
+
+
+@jit_borrowing_helper
+def mean_of(window, first, last):
+    """Return the mean of the ages from `first` up to `last`; of equal values exactly their value."""
+    total, base = 0.0, window[first]
+    for age in range(first, last):
+        total += window[age] - base
+    return base + total / np.float64(last - first)
+
+
+@jit_borrowing_helper
+def mean_change(window, n):
+    """Return the mean absolute change between neighbours among the newest `n` + 1 ages."""
+    total = 0.0
+    for age in range(n):
+        total += abs(window[age] - window[age + 1])
+    return total / np.float64(n)

@@ -1,0 +1,137 @@
+"""What the forest of a series looks at: the course of its readings, seen in several ways.
+
+Neighbouring readings are nearly equal, so cuts along raw readings all cut the same direction. Here are coordinates that
+differ: changes at several scales, roughness, the waves of a cosine transform, levels, and the phase of a rhythm. A view
+is a group of them that some of the trees look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from polyaforest.core.arrays import NONE, Array
+from polyaforest.kernels import courses
+
+LENGTH = 128  # readings that a course is made of
+LEAST = 16  # unbroken readings from which on there is a course
+_WAVE_LENGTH = 96  # readings that waves are fitted to
+_MOST_WAVES = 12
+_MOST_DETAILED = 3  # channels up to which each is looked at in full detail
+PHASE = ("phase (sine)", "phase (cosine)")
+
+
+class Coordinates(NamedTuple):
+    """The coordinates of each channel; numbers of steps that they reach back."""
+
+    edges: tuple[int, ...]
+    means: tuple[int, ...]
+    roughness: tuple[int, ...]
+    n_waves: int
+
+    def labels(self) -> list[str]:
+        """Return what each coordinate is called, with a place for the name of the channel."""
+        return [
+            *(f"change of {{}} over {n}" for n in self.edges),
+            *("{}" if n == 1 else f"mean of {{}} over {n}" for n in self.means),
+            *(f"roughness of {{}} over {n}" for n in self.roughness),
+            *(f"wave {k} of {{}}" for k in range(1, self.n_waves + 1)),
+        ]
+
+
+class View(NamedTuple):
+    """A group of features that some of the trees look at: coordinates of each channel, and perhaps the phase."""
+
+    name: str
+    labels: tuple[str, ...]
+    has_phase: bool = False
+
+    def width(self, n_channels: int) -> int:
+        """Features of the view."""
+        return len(self.labels) * n_channels + len(PHASE) * self.has_phase
+
+
+_FEW = Coordinates((1, 2, 4, 8, 16, 32), (1, 8, 32, 64), (8, 32, LENGTH - 1), _MOST_WAVES)
+_MANY = Coordinates((), (1, 8, 32), (8, 32), 3)
+
+
+class Layout:
+    """The features of a series of `n_channels` channels: view by view, channel by channel."""
+
+    def __init__(self, n_channels: int) -> None:
+        given = _FEW if n_channels <= _MOST_DETAILED else _MANY
+        labels = given.labels()
+        levels = ("{}", "mean of {} over 8", "mean of {} over 32") if given is _FEW else ("{}", "mean of {} over 32")
+        waves = tuple(label for label in labels if label.startswith("wave"))
+        changes = tuple(label for label in labels if label not in (*levels, *waves))
+        self.n_channels, self.coordinates = n_channels, given
+        self.views = (View("change", changes), View("shape", waves), View("rhythm", levels, has_phase=True))
+        self.steps = [np.array(steps, np.int64) for steps in given[:3]]
+        self.waves = _WAVES[: given.n_waves]
+        columns = [
+            c * len(labels) + labels.index(label)
+            for view in self.views
+            for c in range(n_channels)
+            for label in view.labels
+        ]
+        self.columns = np.array(columns)  # of coordinates, channel by channel; those of the last view come last
+
+    @property
+    def widths(self) -> list[int]:
+        """Features of each view."""
+        return [view.width(self.n_channels) for view in self.views]
+
+    def names(self, channels: Sequence[str]) -> list[str]:
+        """Return the names of the features."""
+        return [label.format(name) for view in self.views for name in channels for label in view.labels] + [*PHASE]
+
+    def channels(self) -> Array:
+        """Return the channel of each feature, NONE for the phase, int64 (F,)."""
+        own = [c for view in self.views for c in range(self.n_channels) for _ in view.labels]
+        return np.array(own + [NONE] * len(PHASE))
+
+    def readings(self) -> Array:
+        """Return the features that are the newest readings of the channels, int64 (C,)."""
+        first = sum(self.widths[:-1])
+        return first + len(self.views[-1].labels) * np.arange(self.n_channels)
+
+
+layout_of = cache(Layout)
+
+
+def course_features(values: Array, places: Array, starts: Array) -> Array:
+    """Return the features of the courses that end at steps, (n, F); those of the phase are 0.
+
+    `values` are the readings in even steps, (S, C); `starts` are the first of the unbroken steps before `places`.
+    """
+    n, n_channels = len(places), values.shape[1]
+    layout = layout_of(n_channels)
+    coordinates = np.empty((n, n_channels, sum(map(len, layout.steps)) + len(layout.waves)))
+    steps = (np.ascontiguousarray(part, np.int64) for part in (places, starts))
+    courses.fill_courses(
+        np.ascontiguousarray(values), *steps, *layout.steps, layout.waves, np.empty(LENGTH), coordinates
+    )
+    features = np.zeros((n, len(layout.columns) + len(PHASE)))
+    features[:, : len(layout.columns)] = coordinates.reshape(n, n_channels * coordinates.shape[2])[:, layout.columns]
+    return features
+
+
+def phase_features(clock: Array, period: float) -> Array:
+    """Return sine and cosine of the phase of a rhythm at moments of a clock, (n, 2); zeros if there is no rhythm."""
+    if not period > 0:
+        return np.zeros((len(clock), len(PHASE)))
+    angle = 2 * np.pi * np.mod(clock, period) / period
+    return np.stack([np.sin(angle), np.cos(angle)], axis=1)
+
+
+def _waves() -> Array:
+    """Return the low waves of a cosine transform as functions of age, (W, L), so that projections are amplitudes."""
+    steps = np.arange(_WAVE_LENGTH)[::-1] + 0.5
+    waves = np.arange(1, _MOST_WAVES + 1)[:, None]
+    return 2 / _WAVE_LENGTH * np.cos(np.pi * waves * steps / _WAVE_LENGTH)
+
+
+_WAVES = _waves()
