@@ -128,6 +128,12 @@ class Stream:
         """The points held, by order of arrival."""
         return self.points.values[self.store.held]
 
+    @property
+    def ring(self) -> Array:
+        """The points held, in an order in which a point that comes to a full window takes the place of the oldest."""
+        held = self.store.held
+        return self.points.values[held[np.argsort(self.numbers[held] % max(len(held), 1), kind="stable")]]
+
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[Header, Arrays]:
