@@ -810,10 +810,10 @@ class StreamingMPF(PolyaForest):
 
     def _settle_unread(self) -> None:
         """Have the words of explanations looked up by the forest before it changes, if anyone can still read them."""
-        unread = self._unread or WeakSet()
-        for explanation in list(unread):
-            explanation.settle()
-            unread.discard(explanation)
+        unread = self._unread
+        if unread is not None:
+            for explanation in list(unread):
+                unread.discard(explanation.settle())
 
     def _policy_of_table(self) -> Policy | None:
         """Return what to hold of a table: as many points as the threshold and the trees need."""
