@@ -259,7 +259,7 @@ def test_a_broken_link_is_found(tmp_path):
 
 
 def test_a_missing_function_is_found():
-    found = "`kernels/polya.py::set_posterior` `retention.py`"
+    found = "`kernels/polya.py::set_posteriors` `retention.py`"
     page = f"{found} `kernels/polya.py::nothing` `kernels/none.py::f` `nowhere.py`"
     assert missing_references(page) == ["`kernels/polya.py::nothing`", "`kernels/none.py::f`", "`nowhere.py`"]
 

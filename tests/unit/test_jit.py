@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import pytest
 
-from polyaforest.core.jit import jit_helper
+from polyaforest.core.jit import direct, jit_borrowing, jit_helper
 
 compiled_only = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 
@@ -35,3 +35,16 @@ def test_a_helper_that_python_calls_says_what_it_is_before_and_after_it_is_compi
     pick_all(values, 1)
     with pytest.raises(TypeError, match="only compiled kernels"):
         pick(values, 0, True)
+
+
+def test_a_kernel_that_is_called_directly_does_what_it_does_by_way_of_its_types():
+    @jit_borrowing
+    def scale(pair, factor, out):
+        for k in range(out.shape[0]):
+            out[k] = pair[0][k] * factor + pair[1][k]
+
+    call, ones, threes = direct(scale), np.ones(3), np.full(3, 3.0)
+    for factor in (2.0, 4.0, 5.0):
+        out = np.empty(3)
+        call((ones, threes), factor, out)
+        assert out.tolist() == [factor + 3.0] * 3

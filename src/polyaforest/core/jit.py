@@ -59,6 +59,28 @@ def jit_inline(kernel: Kernel) -> Kernel:
     return _refuse_python(_compile(kernel, _INNER | _BORROWS | {"forceinline": True}))  # type: ignore[no-any-return]
 
 
+def direct(kernel: Kernel) -> Kernel:
+    """Return a function that calls a kernel without looking at the types of its arguments, from the second call on.
+
+    Looking at tuples of arrays takes longer than the work on a single row. All calls must pass the same types: the
+    machine code trusts them.
+    """
+    if numba.config.DISABLE_JIT:
+        return kernel
+    dispatcher: Any = kernel
+    code: Callable[..., Any] | None = None
+
+    def call(*args: Any) -> Any:
+        nonlocal code
+        if code is not None:
+            return code(*args)
+        result = dispatcher(*args)
+        code = dispatcher.overloads[tuple(map(numba.typeof, args))].entry_point
+        return result
+
+    return call  # type: ignore[return-value]
+
+
 def _compile(kernel: Callable[..., Any], options: dict[str, Any]) -> Any:
     if numba.config.DISABLE_JIT:
         return np.errstate(over="ignore", divide="ignore", invalid="ignore")(kernel)

@@ -18,27 +18,51 @@ from typing import Any, ClassVar, Self, overload
 from weakref import WeakSet
 
 
-@contextmanager
-def uninterrupted() -> Iterator[Callable[[], bool]]:
-    """Hold Ctrl-C back until the block is done, then let it take effect; yield whether it was pressed.
+class uninterrupted:  # noqa: N801 -- used like a function; generators as context managers cost several times as much
+    """Hold Ctrl-C back until the block is done, then let it take effect; ``as`` a function that says if it was pressed.
 
     Python hands signals to the main thread alone, so nothing needs doing in others.
     """
-    handler = _signal.getsignal(SIGINT) if get_ident() == main_thread().ident else None
-    if not callable(handler):
-        yield lambda: False
-        return
-    caught: list[tuple[int, FrameType | None]] = []
-    try:
-        _signal.signal(SIGINT, lambda number, frame: caught.append((number, frame)))
-        yield lambda: bool(caught)
-    finally:
-        _signal.signal(SIGINT, handler)
-        if caught:
-            handler(*caught[-1])
+
+    __slots__ = ("_caught", "_handler")
+
+    def __enter__(self) -> Callable[[], bool]:
+        self._caught: list[tuple[int, FrameType | None]] = []
+        handler = _signal.getsignal(SIGINT) if get_ident() == main_thread().ident else None
+        self._handler = handler if callable(handler) else None
+        if self._handler is not None:
+            _signal.signal(SIGINT, self._catch)
+        return self._is_pressed
+
+    def __exit__(self, *problem: object) -> None:
+        if self._handler is not None:
+            _signal.signal(SIGINT, self._handler)
+            if self._caught:
+                self._handler(*self._caught[-1])
+
+    def _catch(self, number: int, frame: FrameType | None) -> None:
+        self._caught.append((number, frame))
+
+    def _is_pressed(self) -> bool:
+        return bool(self._caught)
 
 
 _LOCKS: WeakSet[ReadersWriterLock] = WeakSet()  # all that a forked child has to set free
+
+
+class _Held:
+    """A lock held during a block: how it begins, and how it ends, given whether the block was done."""
+
+    __slots__ = ("_begin", "_end")
+
+    def __init__(self, begin: Callable[[], None], end: Callable[[bool], None]) -> None:
+        self._begin, self._end = begin, end
+
+    def __enter__(self) -> None:
+        self._begin()
+
+    def __exit__(self, kind: type[BaseException] | None, *problem: object) -> None:
+        self._end(kind is None)
 
 
 class ReadersWriterLock:
@@ -62,22 +86,22 @@ class ReadersWriterLock:
         self._is_torn = False  # whether this process was forked in the middle of a change
         _LOCKS.add(self)
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> _Held:
         """Hold off writers."""
-        me, changed = get_ident(), self._changed
-        with changed:
+        return _Held(self._begin_to_read, self._end_reading)
+
+    def _begin_to_read(self) -> None:
+        me = get_ident()
+        with self._changed:
             self._refuse_if_torn()
             if me not in self._readers:
                 self._wait_to_read(me)
             self._readers.append(me)
-        try:
-            yield
-        finally:
-            changed = self._changed  # another one, if the block has forked and this is the child
-            with changed:
-                self._readers.remove(me)
-                changed.notify_all()
+
+    def _end_reading(self, is_done: bool) -> None:
+        with self._changed:
+            self._readers.remove(get_ident())
+            self._changed.notify_all()
 
     def _wait_to_read(self, me: int) -> None:
         self._refuse_twice(me == self._writer)
@@ -90,30 +114,36 @@ class ReadersWriterLock:
             self._n_passing -= self._n_written > came
             self._changed.notify_all()
 
-    @contextmanager
-    def writing(self, *, anew: bool = False) -> Iterator[None]:
+    def writing(self, *, anew: bool = False) -> _Held:
         """Hold off everyone else; with `anew`, to replace all that the lock guards, whatever has become of it."""
-        me, changed = get_ident(), self._changed
-        with changed:
-            if not anew:
-                self._refuse_if_torn()
+        if anew:
+            return _Held(self._begin_to_replace, self._end_replacing)
+        return _Held(self._begin_to_write, self._end_writing)
+
+    def _begin_to_write(self) -> None:
+        self._refuse_if_torn()
+        self._begin_to_replace()
+
+    def _begin_to_replace(self) -> None:
+        me = get_ident()
+        with self._changed:
             self._refuse_twice(me == self._writer or me in self._readers)
             self._n_to_write += 1
             if self._readers or self._n_passing or self._writer is not None:
                 self._wait_to_write()
             self._writer = me
-        try:
-            yield
-            if anew:
-                self._is_torn = False
-        finally:
-            changed = self._changed  # as above
-            with changed:
-                self._writer = None
-                self._n_to_write -= 1
-                self._n_written += 1
-                self._n_passing = self._n_to_read
-                changed.notify_all()
+
+    def _end_writing(self, is_done: bool) -> None:
+        with self._changed:
+            self._writer = None
+            self._n_to_write -= 1
+            self._n_written += 1
+            self._n_passing = self._n_to_read
+            self._changed.notify_all()
+
+    def _end_replacing(self, is_done: bool) -> None:
+        self._is_torn &= not is_done
+        self._end_writing(is_done)
 
     def _wait_to_write(self) -> None:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import pairwise
 from math import ceil, inf
 from typing import Self
 
@@ -158,11 +159,10 @@ class RunningCalibration:
         array([200])
         """
         numbers, values = self._read(scores, arrivals)
-        highs = raised(np.asarray(values, np.float64)).tolist()
         by_arrival, ascending = self._by_arrival, self._ascending
         p_values, thresholds = [], []
-        for number, score, high in zip(numbers, values, highs, strict=True):
-            p_values.append((1 + bisect_right(ascending, high)) / (len(ascending) + 1))
+        for number, score in zip(numbers, values, strict=True):
+            p_values.append((1 + bisect_right(ascending, raised(score))) / (len(ascending) + 1))
             thresholds.append(self.threshold(policy))
             if len(ascending) == self.n:
                 del ascending[bisect_left(ascending, by_arrival.popitem(last=False)[1])]
@@ -186,12 +186,12 @@ class RunningCalibration:
 
     def _read(self, scores: Array, arrivals: Array) -> tuple[list[int], list[float]]:
         """Return new scores and their arrivals, checked."""
-        numbers, values = np.asarray(arrivals, np.int64), np.asarray(scores, np.float64)
-        if numbers.ndim != 1 or numbers.shape != values.shape:
-            raise ValueError(f"there are {np.size(values)} scores for {np.size(numbers)} arrivals: give one for each")
-        if np.isnan(values).any():
-            raise ValueError(f"score {int(np.isnan(values).argmax())} is not a number")
-        newest = next(reversed(self._by_arrival), None)
-        if (np.diff(numbers) <= 0).any() or (newest is not None and numbers.size and numbers[0] <= newest):
+        if arrivals.ndim != 1 or arrivals.shape != scores.shape:
+            raise ValueError(f"there are {scores.size} scores for {arrivals.size} arrivals: give one for each")
+        numbers, values, newest = arrivals.tolist(), scores.tolist(), next(reversed(self._by_arrival), -inf)
+        for place, value in enumerate(values):
+            if value != value:  # noqa: PLR0124 -- NaN
+                raise ValueError(f"score {place} is not a number")
+        if any(later <= earlier for earlier, later in pairwise([newest, *numbers])):
             raise ValueError("arrivals must rise, from score to score and from call to call")
-        return numbers.tolist(), values.tolist()
+        return numbers, values

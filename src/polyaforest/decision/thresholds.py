@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, inf, log2
+from math import ceil, inf, isfinite, log2
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +77,7 @@ class ThresholdPolicy:
     def threshold(self, ascending: Sequence[float]) -> float:
         """Return the log-score below which rows are flagged, given sorted calibration scores; -inf for none."""
         placed = self._placed(ascending) if len(ascending) else -inf
-        return placed - _SLACK * (1 + abs(placed)) if placed > -inf else -inf
+        return float(placed - _slack(placed)) if placed > -inf else -inf
 
     def _placed(self, ascending: Sequence[float]) -> float:
         if self.contamination is not None:
@@ -118,9 +118,13 @@ def _interpolated(ascending: Sequence[float], share: float) -> float:
     return high if low == -inf else low + (place - int(place)) * (high - low)
 
 
-def raised(scores: Array) -> Array:
-    """Return scores raised by more than their rounding errors, so that equal ones count as equal."""
-    return scores + np.where(np.isfinite(scores), _SLACK * (1 + np.abs(scores)), 0.0)
+def raised(score: float) -> float:
+    """Return a score raised by more than its rounding error, so that equal ones count as equal."""
+    return score + _slack(score) if isfinite(score) else score
+
+
+def _slack(scores: Any) -> Any:
+    return _SLACK * (1 + abs(scores))
 
 
 # ---- p-values ------------------------------------------------------------------------------------------------------
@@ -137,7 +141,8 @@ def conformal_p_values(scores: Array, calibration: Array) -> Array:
     >>> conformal_p_values(np.array([-9.0, 2.0]), calibration=np.array([1.0, 2.0, 3.0, 4.0]))
     array([0.2, 0.6])
     """
-    ranks = np.searchsorted(np.sort(calibration), raised(scores), side="right")
+    highs = scores + np.where(np.isfinite(scores), _slack(scores), 0.0)  # `raised`, all at once
+    ranks = np.searchsorted(np.sort(calibration), highs, side="right")
     return (1 + ranks) / (len(calibration) + 1)
 
 

@@ -87,6 +87,11 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
         """Raise if there are no calibration scores, and say what to do."""
         raise NotImplementedError
 
+    def _refuse_unfitted(self) -> None:
+        """Raise if nothing has been learned."""
+        if not self.is_fitted:
+            check_is_fitted(self)  # slow, but it says what is wrong
+
     # ---- size -------------------------------------------------------------------------------------------------------
 
     @property

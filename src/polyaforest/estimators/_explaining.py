@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from polyaforest import forest as forests
-from polyaforest.core.arrays import Array
+from polyaforest.core.arrays import Array, Posterior
 from polyaforest.core.score import EpsilonPhi
 from polyaforest.core.validation import LARGEST, feature_names
 from polyaforest.decision.thresholds import Detections
@@ -19,7 +19,7 @@ from polyaforest.explain import Explanations, read_features
 if TYPE_CHECKING:
     from polyaforest.explain.context import Witness
 
-_FEW = 16  # rows of a stream whose explanations are looked up at once
+_FEW = 16  # rows for which only a part of the posterior is derived, and whose words are safe from changes of a stream
 
 
 class PolyaForest(MassForest):
@@ -47,8 +47,8 @@ class PolyaForest(MassForest):
         -------
         explanations : Explanations
             A sequence of one `Explanation` per row, with the arrays ``surprise``, ``low``, ``high`` and ``parts``.
-            Words are looked up on first use. A stream that has learned since can no longer be asked: see
-            `Explanations.settle`, which is called automatically for a few rows.
+            Words are looked up on first use. Those of a few rows are looked up before a stream changes, at the latest;
+            for more, see `Explanations.settle`.
         """
         given = self._read(X, allow_missing=True)
         explained = self._explained(given, features, X.index if hasattr(X, "iloc") else None)
@@ -68,17 +68,53 @@ class PolyaForest(MassForest):
         candidates, threshold = read_features(features, names), self.offset_ if offset is None else offset
         with self._frozen():
             rows = self._imputed(given, "mean") if np.isnan(given).any() else given.copy()
-            witness = self._witness(threshold)
-            is_at_once = witness.watching is not nullcontext and len(rows) <= _FEW
-            if is_at_once:  # the forest cannot change until all is looked up
-                witness = witness._replace(watching=nullcontext)
-            charges, base = forests.attribute.attribute_rows(
-                witness.forest, witness.known, rows, witness.lifetimes, self.n_jobs
-            )
-            explained = Explanations(rows, names, charges, base, candidates, witness, index)
-            if is_at_once:
-                explained.settle()
+            typical, times = self._typical_charges(), self._times_of_cells
+            known = self._known_along(rows[None])
+            charges, base = forests.attribute.attribute_rows(self.forest_, known, rows, times, self.n_jobs)
+            explained = Explanations(rows, names, charges, base, typical, candidates, self._asked(threshold), index)
+            if len(rows) <= _FEW:
+                self._remember(explained)
         return explained
+
+    def _known_along(self, rows: Array) -> Posterior:
+        """Return the posterior, of all nodes or of those on the paths of rows: (T, n, D), or (1, n, D) for all trees.
+
+        Where it is derived it is the same, to the last bit.
+        """
+        if self._posterior is not None or rows.shape[1] > _FEW or forests.posterior.is_empty(self.forest_):
+            return self.posterior_
+        known = self._paths
+        if known is None:
+            known = self._paths = forests.posterior.underived(self.forest_)
+        forests.posterior.derive_along(self.forest_, self.prior_, rows, self._times_of_cells, known)
+        return known
+
+    def _typical_charges(self) -> Array:
+        """Return what the low and the high side of each feature cost a typical point, (2, D), in bits."""
+        from polyaforest.explain import context
+
+        if self._typical is None or self._typical[0] != self._score:
+            points = self._points_in_turn
+            charges = (
+                context.typical_of_trees(self.forest_, self.posterior_, self._times_of_cells)
+                if points is None
+                else context.typical_of_points(self.forest_, points, self._known_along, self._times_of_cells)
+            )
+            self._typical = self._score, charges
+        return self._typical[1]
+
+    @property
+    def _times_of_cells(self) -> Array:
+        """The times of the cells that a score is made of; none if it is made of leaves."""
+        return self.lifetimes_ if self._score.uses_cells else np.empty(0)
+
+    def _asked(self, offset: float) -> Callable[[], Witness]:
+        """Return a function that looks up the forest as it is now, for questions about rows."""
+        witness = self._witness(offset)
+        return lambda: witness
+
+    def _remember(self, explained: Explanations) -> None:
+        """See to it that the words of these explanations can be looked up even after the forest has changed."""
 
     @staticmethod
     def _with_verdicts(explained: Explanations, detected: Detections) -> Explanations:
@@ -89,13 +125,12 @@ class PolyaForest(MassForest):
         """Return the forest as it is now, for questions about rows."""
         from polyaforest.explain import context
 
-        forest, known, times, score = self.forest_, self.posterior_, self.lifetimes_, self._score
-        lifetimes = times if score.uses_cells else np.empty(0)
-        if self._reference is None or self._reference[0] is not known or self._reference[1] != score:
-            reference = context.derive(forest, known, lifetimes, self._points_kept, self._quantiles)
-            self._reference = known, score, reference
+        forest, known, times = self.forest_, self.posterior_, self._times_of_cells
+        reference = self._reference
+        if reference is None:
+            reference = self._reference = context.derive(forest, known.world, self._points_kept, self._quantiles)
         return context.Witness(
-            forest, known, lifetimes, self._score_by(forest, known), offset, self._reference[2], None, nullcontext
+            forest, known, times, self._score_by(forest, known), offset, reference, None, nullcontext
         )
 
     @property
@@ -106,6 +141,11 @@ class PolyaForest(MassForest):
     @property
     def _points_kept(self) -> Array | None:
         """The points that the forest holds, if it does."""
+        return None
+
+    @property
+    def _points_in_turn(self) -> Array | None:
+        """The same, in an order that changes little as they come and go."""
         return None
 
     def _check(self) -> None:

@@ -12,7 +12,6 @@ from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import forest as forests
 from polyaforest.core import schema
@@ -36,7 +35,7 @@ from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import decode, encode, packed, refusing_pickle, unpacked
 
 if TYPE_CHECKING:
-    from polyaforest.explain.context import Reference
+    pass
 
 _STATE: dict[str, schema.Rule] = {  # the header of every forest
     "detector": schema.text,
@@ -108,7 +107,9 @@ class BaseForest(Detector):
     _posterior = Derived[Posterior]()  # of ``forest_``
     _offset = Derived[Offset](is_lasting=True)  # the threshold
     _known_moments = Derived[tuple[Posterior, Any]]()  # second moments, and of which posterior
-    _reference = Derived[tuple[Posterior, str, "Reference"]]()  # what is typical, by which posterior and score
+    _paths = Derived[Posterior]()  # the same, of as many nodes as rows that were explained needed
+    _typical = Derived[tuple[Score, Array]]()  # what typical points are charged, by which score
+    _reference = Derived[Any]()  # what is usual
     _names_of_shingle: list[str] | None = None  # what the features of a time series are called
     _quantiles: Array | None = None  # of the rows fitted, to say what is usual
 
@@ -253,7 +254,7 @@ class BaseForest(Detector):
     @property
     def offset_(self) -> float:
         """The threshold: ``decision_function = score_samples - offset_``."""
-        check_is_fitted(self)
+        self._refuse_unfitted()
         if isinstance(self.score_type, EpsilonPhi):
             return self.score_type.threshold
         return self._threshold()
@@ -276,7 +277,7 @@ class BaseForest(Detector):
         return conformal_p_values(self._score.to_log(scores), known) if len(known) else np.full(len(scores), np.nan)
 
     def _refuse_uncalibrated(self) -> None:
-        check_is_fitted(self)
+        self._refuse_unfitted()
         if isinstance(self.score_type, EpsilonPhi):
             raise ValueError("EpsilonPhi scores have no p-values: choose another score_type")
         if not len(self._calibration_scores()):
@@ -284,7 +285,7 @@ class BaseForest(Detector):
 
     def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
         """Return rows checked against those of the fit; they may have missing values only where the caller allows."""
-        check_is_fitted(self)
+        self._refuse_unfitted()
         return read_rows(self, X, reset=False, allow_missing=allow_missing and self._marginalises)
 
     def _scores(self, rows: Array) -> Array:

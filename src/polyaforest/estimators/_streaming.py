@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
 from math import isfinite
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from weakref import WeakSet
 
 import numpy as np
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import forest as forests
 from polyaforest.core import schema
-from polyaforest.core.arrays import EVERY, Array, Posterior
+from polyaforest.core.arrays import EVERY, Array
 from polyaforest.core.derived import Derived
 from polyaforest.core.locks import uninterrupted
 from polyaforest.core.score import EpsilonPhi, Score
@@ -38,7 +38,7 @@ from polyaforest.decision.calibration import n_to_calibrate, out_of_bag_weights,
 from polyaforest.decision.thresholds import NOTHING, Detections, check_scores, refuse_too_few
 from polyaforest.estimators._explaining import PolyaForest
 from polyaforest.estimators._tree import Tree
-from polyaforest.explain import Explanation
+from polyaforest.explain import Explanation, Explanations
 from polyaforest.forest.imputation import MOST, fill_row, fill_table
 from polyaforest.forest.point_store import Key, places_of
 from polyaforest.forest.spec import empty_box, unmeasured, weighting_of_rows
@@ -173,6 +173,7 @@ class StreamingMPF(PolyaForest):
     _stream: Stream
     _damping: Array | None = None  # by which factor each feature weighs less than by its spread
     _left_out = Derived[tuple[int, Array, Array]]()  # number wanted, log-scores and arrivals
+    _unread = Derived[WeakSet[Explanation]]()  # explanations by the forest as it is, whose words may still be wanted
 
     def __init__(
         self,
@@ -208,6 +209,8 @@ class StreamingMPF(PolyaForest):
         Features are weighed by all rows; the forest holds what the window keeps of them, as if they had come one by
         one. `keys` and `times` are those of `partial_fit`.
         """
+        with suppress(RuntimeError):  # of a forest that can no longer be trusted
+            self._settle_unread()
         with self._lock.turn(), self._anew() as draft:
             draft._grow(X, keys, times)
         return self
@@ -271,7 +274,8 @@ class StreamingMPF(PolyaForest):
 
     def _explanation(self, row: Array, detected: Detections) -> Explanation:
         """Return why a row is flagged, by the threshold in force for it."""
-        return self._with_verdicts(self._explained(row, offset=float(detected.thresholds[0])), detected)[0]
+        explained = self._explained(row, offset=float(detected.thresholds[0])).settle()
+        return self._with_verdicts(explained, detected)[0]
 
     def insert(self, x: Any, key: Key | None = None, time: Any = None) -> Key | None:
         """Learn one point.
@@ -396,20 +400,20 @@ class StreamingMPF(PolyaForest):
     @property
     def keeps_points_(self) -> bool:
         """Whether the forest holds points; one with ``window=None`` does during its first 256 rows only."""
-        check_is_fitted(self)
+        self._refuse_unfitted()
         return self._stream.keeps_points
 
     @property
     def n_points_(self) -> int:
         """Points that the forest rests on: those that it holds, or has counted if it holds none."""
-        check_is_fitted(self)
+        self._refuse_unfitted()
         with self._frozen():
             return self._stream.n_points
 
     @property
     def is_frozen_(self) -> bool:
         """Whether the forest cannot learn: a table fitted by an earlier version, which was saved without its points."""
-        check_is_fitted(self)
+        self._refuse_unfitted()
         return self._stream.is_frozen
 
     @property
@@ -421,7 +425,7 @@ class StreamingMPF(PolyaForest):
     @property
     def n_seen_(self) -> int:
         """Rows learned so far, held or not: the position in the stream."""
-        check_is_fitted(self)
+        self._refuse_unfitted()
         return self._stream.store.n_seen
 
     @property
@@ -764,10 +768,10 @@ class StreamingMPF(PolyaForest):
         return np.where(sizes < (most or EVERY), sizes, EVERY)
 
     @contextmanager
-    def _watching(self, known: Posterior) -> Iterator[None]:
-        """Read the forest, if it is still the one by which rows were explained."""
+    def _watching(self, derived: dict[str, Any]) -> Iterator[None]:
+        """Read the forest, if it is still the one by which rows were explained, and from which `derived` is."""
         with self._frozen():
-            if self._posterior is not known:
+            if self._derived is not derived:
                 raise RuntimeError(
                     "the stream has moved on since these rows were explained: read the explanations before it does, "
                     "or call settle() on them to have all words looked up"
@@ -777,7 +781,7 @@ class StreamingMPF(PolyaForest):
     @contextmanager
     def _with_points(self) -> Iterator[Stream]:
         """Yield the stream while it cannot change."""
-        check_is_fitted(self)
+        self._refuse_unfitted()
         stream = self._stream
         with self._frozen():
             if not stream.keeps_points:
@@ -803,10 +807,27 @@ class StreamingMPF(PolyaForest):
     @contextmanager
     def _writing(self, stream: Stream) -> Iterator[Callable[[], bool]]:
         """Change `stream` exclusively and as a whole, holding back Ctrl-C; yield whether it was pressed."""
-        with uninterrupted() as is_interrupted, self._lock.writing():
-            if self._stream is not stream:
-                raise RuntimeError("another thread has fitted this forest anew meanwhile: nothing was changed")
-            yield is_interrupted
+        is_done = False
+        while not is_done:
+            self._settle_unread()
+            with uninterrupted() as is_interrupted, self._lock.writing():
+                if self._stream is not stream:
+                    raise RuntimeError("another thread has fitted this forest anew meanwhile: nothing was changed")
+                if not self._unread:  # or another thread has explained rows meanwhile
+                    yield is_interrupted
+                    is_done = True
+
+    def _remember(self, explained: Explanations) -> None:
+        if self._unread is None:
+            self._unread = WeakSet()
+        self._unread.update(explained)
+
+    def _settle_unread(self) -> None:
+        """Have the words of explanations looked up by the forest before it changes, if anyone can still read them."""
+        unread = self._unread
+        if unread is not None:
+            for explanation in list(unread):
+                unread.discard(explanation.settle())
 
     def _policy_of_table(self) -> Policy | None:
         """Return what to hold of a table: as many points as the threshold and the trees need."""
@@ -829,11 +850,24 @@ class StreamingMPF(PolyaForest):
     def _witness(self, offset: float) -> Witness:
         from polyaforest.explain.context import Held
 
-        witness, stream = super()._witness(offset), self._stream
-        return witness._replace(
-            held=(lambda: Held(stream.rows, stream.store.held_keys)) if stream.keeps_points else None,
-            watching=lambda: self._watching(witness.known),
+        stream, derived = self._stream, self._derived
+        return (
+            super()
+            ._witness(offset)
+            ._replace(
+                held=(lambda: Held(stream.rows, stream.store.held_keys)) if stream.keeps_points else None,
+                watching=lambda: self._watching(derived),
+            )
         )
+
+    def _asked(self, offset: float) -> Callable[[], Witness]:
+        derived = self._derived
+
+        def ask() -> Witness:
+            with self._watching(derived):
+                return self._witness(offset)
+
+        return ask
 
     @property
     def _score(self) -> Score:
@@ -842,6 +876,10 @@ class StreamingMPF(PolyaForest):
     @property
     def _points_kept(self) -> Array | None:
         return self._stream.rows if self._stream.keeps_points else None
+
+    @property
+    def _points_in_turn(self) -> Array | None:
+        return self._stream.ring if self._stream.keeps_points else None
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
@@ -852,8 +890,7 @@ class StreamingMPF(PolyaForest):
 
     def _continued(self) -> Stream:
         """Return the stream, to be changed."""
-        if not hasattr(self, "forest_"):
-            check_is_fitted(self)  # slow, but it says what is wrong
+        self._refuse_unfitted()
         if self._stream.is_frozen:
             raise ValueError(
                 "this model was fitted on a table by an earlier version and holds no points: it can score, but not "

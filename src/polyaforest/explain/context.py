@@ -14,7 +14,9 @@ from polyaforest.forest import attribute, posterior
 from polyaforest.forest.point_store import Key
 from polyaforest.kernels.attribution import HIGH, LOW
 
-_MOST_ROWS = 512  # rows that stand for all when it comes to what a typical one is charged
+_MOST_ROWS = 512  # rows that stand for all
+_PAIRS = 200  # of a tree and a point by which what is typical of points is known, to about a fifth of a bit in all
+_GOLDEN = (5**0.5 - 1) / 2  # multiples of it are spread evenly, however many there are
 _MOST_LEAVES = 4096  # leaves that stand for all when it comes to where points are
 N_QUANTILES = 41
 _SHARES = np.linspace(0, 1, N_QUANTILES)  # shares of the points below the quantiles that are kept
@@ -27,9 +29,8 @@ _NEIGHBOURS, _SIMILAR = 16, 3  # nearest points looked at, and normal ones among
 
 
 class Reference(NamedTuple):
-    """The attribution and quantiles of typical points."""
+    """Where points are."""
 
-    typical: Array  # (2, D): what the low and the high side of each feature cost it, in bits
     quantiles: Array  # (41, D): values with equal shares of the points between them
     n_known: int  # points that this, and the share of any region, is known from
 
@@ -56,34 +57,69 @@ def spread_out(rows: Array, most: int = _MOST_ROWS) -> Array:
     return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]
 
 
-def derive(
-    forest: Forest, known: Posterior, lifetimes: Array, points: Array | None, quantiles: Array | None
-) -> Reference:
-    """Derive the reference from `points`, or, where none are kept, from those that the trees have counted.
+def derive(forest: Forest, world: Array, points: Array | None, quantiles: Array | None) -> Reference:
+    """Derive the reference from `points`, or, where none are kept, from those that the trees have counted."""
+    n_known = _most_counted(forest)
+    if not n_known:
+        return Reference(np.zeros((len(_SHARES), forest.weights.shape[1])), 0)
+    if points is not None:
+        return Reference(quantiles_of(points) if quantiles is None else quantiles, max(len(points), n_known))
+    lower, upper, counts = _counted_boxes(forest, world)
+    if not (lower < upper).any():
+        n_known = max(len(np.unique(lower, axis=0)), n_known)
+    return Reference(quantiles_of(_middles(lower, upper), counts) if quantiles is None else quantiles, n_known)
+
+
+def typical_of_points(forest: Forest, points: Array, derive: Callable[[Array], Posterior], lifetimes: Array) -> Array:
+    """Return what typical points are charged, (2, D): the mean over trees of what each charges some of the `points`.
+
+    Every tree has other points, by which all of them are known nearly as well as if every tree had all: it takes a few
+    paths down each tree. If there are no more points than that, every tree has all. `derive` gives the posterior along
+    the paths of rows of each tree.
+    """
+    n_trees, n_points = len(forest.left), len(points)
+    if not n_points:
+        return np.zeros((2, forest.weights.shape[1]))
+    n_own = min(-(-_PAIRS // n_trees), n_points)
+    places = np.tile(np.arange(n_own), n_trees)
+    if n_own < n_points:
+        places = (np.arange(len(places)) * _GOLDEN % 1 * n_points).astype(int)
+    rows = points[places].reshape(n_trees, n_own, -1)
+    return attribute.attribute_own_rows(forest, derive(rows), rows, lifetimes)
+
+
+def typical_of_trees(forest: Forest, known: Posterior, lifetimes: Array) -> Array:
+    """Return what the points that trees have counted are charged on average, (2, D).
 
     Leaves that collapsed to single points give those points back, to be attributed like other rows. For leaves with
     several points, and cells of a process, the mean attribution is used.
     """
-    n_features = forest.weights.shape[1]
-    most_counted = int((forest.counts[np.arange(len(forest.root)), forest.root] + forest.outside).max())
-    if posterior.is_empty(forest) or not most_counted:
-        nothing = np.zeros((2, n_features))
-        return Reference(nothing, np.zeros((len(_SHARES), n_features)), 0)
-    counts = None
-    if points is None:
-        trees, nodes = _leaves_with_points(forest)
-        lower, upper = _boxes_of(forest, known.world, trees, nodes)
-        points, counts = lower + 0.5 * (upper - lower), forest.counts[trees, nodes]
-    else:
-        points = points[~np.isnan(points).any(axis=1)]
-    if quantiles is None:
-        quantiles = quantiles_of(points, counts)
-    if counts is not None and (lower < upper).any():
-        typical = attribute.attribute_counted(forest, known, lifetimes)
-        return Reference(typical, quantiles, most_counted)
-    distinct = points if counts is None else np.unique(points, axis=0)
-    sides, _ = attribute.attribute_rows(forest, known, np.ascontiguousarray(spread_out(distinct)), lifetimes, 1)
-    return Reference(sides.mean(axis=0), quantiles, max(len(distinct), most_counted))
+    if not _most_counted(forest):
+        return np.zeros((2, forest.weights.shape[1]))
+    lower, upper, _ = _counted_boxes(forest, known.world)
+    if (lower < upper).any():
+        return attribute.attribute_counted(forest, known, lifetimes)
+    distinct = np.ascontiguousarray(spread_out(np.unique(_middles(lower, upper), axis=0)))
+    sides, _ = attribute.attribute_rows(forest, known, distinct, lifetimes, 1)
+    return np.asarray(sides.mean(axis=0))
+
+
+def _most_counted(forest: Forest) -> int:
+    """Return the most points that a tree has counted."""
+    if posterior.is_empty(forest):
+        return 0
+    return int((forest.counts[np.arange(len(forest.root)), forest.root] + forest.outside).max())
+
+
+def _counted_boxes(forest: Forest, world: Array) -> tuple[Array, Array, Array]:
+    """Return the boxes of leaves that have counted points, (leaves, D) each, and the counts."""
+    trees, nodes = _leaves_with_points(forest)
+    return *_boxes_of(forest, world, trees, nodes), forest.counts[trees, nodes]
+
+
+def _middles(lower: Array, upper: Array) -> Array:
+    """Return the middles of boxes."""
+    return lower + 0.5 * (upper - lower)
 
 
 def _leaves_with_points(forest: Forest) -> tuple[Array, Array]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
@@ -61,6 +61,7 @@ class _Words(NamedTuple):
     share: float
     share_interval: tuple[float, float]
     similar: list[tuple[int | str, Array]]
+    usual: Array
 
 
 @dataclass(eq=False)
@@ -100,11 +101,10 @@ class Explanation:
     typical: float
     low: Array
     high: Array
-    usual: Array
     is_anomaly: bool
     p_value: float | None
     candidates: Array = field(repr=False)  # the columns that may be blamed
-    witness: Witness | None = field(repr=False)
+    ask: Callable[[], Witness] | None = field(repr=False)  # the forest, for questions about the row
 
     @property
     def parts(self) -> Array:
@@ -115,6 +115,11 @@ class Explanation:
     def blamed(self) -> list[Blame]:
         """The features that matter most, the worst first."""
         return self._words.blamed
+
+    @property
+    def usual(self) -> Array:
+        """The range of each feature in which nine points in ten lie, (2, n_features)."""
+        return self._words.usual
 
     @property
     def share(self) -> float:
@@ -147,10 +152,16 @@ class Explanation:
 
     # ---- looking up -------------------------------------------------------------------------------------------------
 
+    def settle(self) -> Explanation:
+        """Look up all words now, for a row of a stream that is to go on before they are read."""
+        self._words  # noqa: B018 - looked up and kept
+        return self
+
     @cached_property
     def _words(self) -> _Words:
-        witness, parts = self.witness, self.parts
-        assert witness is not None
+        assert self.ask is not None
+        witness, parts = self.ask(), self.parts
+        usual = witness.reference.usual
         columns = self._columns_to_blame()
         sides = []  # those with a substantial share of a feature's bits: both, if a value lies between others
         for k in columns:
@@ -166,13 +177,13 @@ class Explanation:
                 float(self.values[k]),
                 float(parts[k]),
                 _SIDES[int(self.high[k] >= self.low[k])],
-                (float(self.usual[0, k]), float(self.usual[1, k])),
+                (float(usual[0, k]), float(usual[1, k])),
                 expected,
             )
             for k, expected in zip(columns, witness.expected(self.values, columns), strict=True)
         ]
-        words = _Words(blamed, conditions, share, interval, witness.similar(self.values))
-        self.witness = None  # has said all there is to say
+        words = _Words(blamed, conditions, share, interval, witness.similar(self.values), usual)
+        self.ask = None  # there is nothing more to say
         return words
 
     def _columns_to_blame(self) -> list[int]:
@@ -319,8 +330,8 @@ class Explanation:
         return json_shown(json.dumps(self.to_dict(), allow_nan=False, **{"ensure_ascii": False, **options}))
 
     def __getstate__(self) -> dict[str, Any]:
-        self._words  # noqa: B018 - looked up now: the forest stays behind
-        return {**vars(self), "witness": None}
+        self.settle()  # the forest stays behind
+        return {**vars(self), "ask": None}
 
 
 class Explanations(Sequence[Explanation]):
@@ -345,11 +356,11 @@ class Explanations(Sequence[Explanation]):
         names: list[str],
         charges: Array,
         base: float,
+        typical: Array,
         candidates: Array,
-        witness: Witness,
+        ask: Callable[[], Witness],
         index: Any = None,
     ) -> None:
-        typical = witness.reference.typical
         self.values, self.names = values, names
         self.surprise: Array = base + charges.sum(axis=(1, 2))
         self.typical = float(base + typical.sum())
@@ -357,7 +368,7 @@ class Explanations(Sequence[Explanation]):
         self.high: Array = charges[:, 1] - typical[1]
         self.is_anomaly: Array = np.zeros(len(values), np.bool_)
         self.p_values: Array | None = None
-        self._candidates, self._witness, self._index = candidates, witness, index
+        self._candidates, self._ask, self._index = candidates, ask, index
         self._made: dict[int, Explanation] = {}
 
     @property
@@ -395,11 +406,10 @@ class Explanations(Sequence[Explanation]):
                 typical=self.typical,
                 low=self.low[i],
                 high=self.high[i],
-                usual=self._witness.reference.usual,
                 is_anomaly=bool(self.is_anomaly[i]),
                 p_value=self._p_value(i),
                 candidates=self._candidates,
-                witness=self._witness,
+                ask=self._ask,
             )
         return self._made[i]
 
@@ -409,7 +419,7 @@ class Explanations(Sequence[Explanation]):
     def settle(self) -> Explanations:
         """Look up all words now, for rows of a stream that is to go on before they are read."""
         for explanation in self:
-            explanation._words  # noqa: B018 - looked up and kept
+            explanation.settle()
         return self
 
     def fold(self, n_steps: int) -> Array:
@@ -448,7 +458,7 @@ class Explanations(Sequence[Explanation]):
 
     def __getstate__(self) -> dict[str, Any]:
         self.settle()
-        return {**vars(self), "_witness": None}
+        return {**vars(self), "_ask": None}
 
 
 def read_features(features: Sequence[str | int] | None, names: list[str]) -> Array:

@@ -18,11 +18,13 @@ from polyaforest.core.arrays import (
     Points,
     new_points,
 )
+from polyaforest.core.jit import direct
 from polyaforest.core.parallel import is_worth_threads, ordered_sum, run, tree_spans
 from polyaforest.core.rng import fill_exponentials
 from polyaforest.kernels import online, prequential, sampling, traversal
 
 _LOCAL = local()
+_run_chunk = direct(prequential.run_chunk)
 
 
 def draw_exponentials(state: Array, n: int) -> Array:
@@ -78,12 +80,13 @@ def run_chunk(
     n_trees, n_rows = len(forest.left), len(chunk.rows)
     n_blocks, n_scores = -(-n_trees // prequential.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
     n_tops = n_rows if scoring.kind in (SCORE_CELLS, SCORE_MASS) else 0  # logarithms are added up as they are
-    totals = prequential.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.full((n_blocks, n_scores, n_tops), -np.inf))
+    totals = prequential.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.empty((n_blocks, n_scores, n_tops)))
+    totals.tops.fill(-np.inf)
 
     def learn(span: slice) -> None:
         first, last = span.start * prequential.BLOCK, min(span.stop * prequential.BLOCK, n_trees)
         walk = walk_workspace(forest, drawn)
-        prequential.run_chunk(forest, points, first, last, chunk, limits, scoring, drawn, totals, walk)
+        _run_chunk(forest, points, first, last, chunk, limits, scoring, drawn, totals, walk)
 
     if not is_worth_threads(n_rows * n_trees):
         learn(slice(0, n_blocks))

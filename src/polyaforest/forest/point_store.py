@@ -148,15 +148,11 @@ class PointStore:
         """
         assert self.policy.n is not None
         n, n_free = len(keys), self.policy.n - len(self)
-        slots = [heapq.heappop(self._free) for _ in range(n)]
-        for arrival, (slot, key, time) in enumerate(zip(slots, keys, times.tolist(), strict=True), self.n_seen):
-            self._has_numbered |= isinstance(key, int)
-            self.keys[slot] = name = arrival if key is None else key
-            self.slot_of[name] = slot
-            self._queue.append((float(arrival), arrival, slot))
-            self.arrivals[slot], self.ranks[slot], self.times[slot] = arrival, arrival, time
-        self.n_seen += n
-        self.clock = max([self.clock, *times.tolist()])
+        slots = []
+        for key, time in zip(keys, times.tolist(), strict=True):
+            slots.append(self._take_in(float(self.n_seen), time, key))
+            self.clock = max(self.clock, time)
+            self.n_seen += 1
         n_leaving = max(n - n_free, 0)
         leaving = [slot for _, _, slot in self._queue[:n_leaving]]
         if leaving:
@@ -165,7 +161,7 @@ class PointStore:
             self._forget(leaving)
         self._newest = slots[-1] if n and slots[-1] not in leaving else NONE
         until = [max(i - n_free, 0) for i in range(1, n + 1)]
-        return Schedule(*(np.array(part, np.int32) for part in (slots, until, leaving)))
+        return Schedule(np.array(slots, np.int32), np.array(until, np.int32), np.array(leaving, np.int32))
 
     def remove(self, slots: Iterable[int]) -> None:
         """Remove points on request."""

@@ -39,10 +39,24 @@ def posterior(forest: Forest, prior: Prior, *, n_jobs: int | None) -> Posterior:
         return whole
 
     def derive(span: slice) -> None:
-        polya.set_posteriors(forest, span.start, span.stop, prior.strength, prior.is_open, whole)
+        waiting = np.empty((forest.left.shape[1], 2), np.int32)
+        polya.set_posteriors(forest, span.start, span.stop, prior.strength, prior.is_open, waiting, whole)
 
     run(derive, tree_spans(len(forest.left), n_jobs), n_jobs)
     return whole
+
+
+def underived(forest: Forest) -> Posterior:
+    """Return a posterior of a forest with nodes for `derive_along` to fill in."""
+    known = new_posterior(forest)
+    known.inside.fill(np.nan)
+    return known
+
+
+def derive_along(forest: Forest, prior: Prior, rows: Array, lifetimes: Array, known: Posterior) -> None:
+    """Derive the posterior where the cells, or leaves, of rows need it: rows of each tree, (T, n, D), or (1, n, D)."""
+    until = lifetimes[-1] if len(lifetimes) else np.inf
+    polya.set_paths(forest, rows, until, prior.strength, prior.is_open, known)
 
 
 def mass_table(known: Posterior) -> LeafTable:

@@ -6,8 +6,7 @@ to go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cached_property
 from typing import NamedTuple, Self
@@ -130,6 +129,12 @@ class Stream:
     def rows(self) -> Array:
         """The points held, by order of arrival."""
         return self.points.values[self.store.held]
+
+    @property
+    def ring(self) -> Array:
+        """The points held, in an order in which a point that comes to a full window takes the place of the oldest."""
+        held = self.store.held
+        return self.points.values[held[np.argsort(self.numbers[held] % max(len(held), 1), kind="stable")]]
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
@@ -368,11 +373,12 @@ class Stream:
     def delete(self, slots: Sequence[int], n_jobs: int | None) -> None:
         """Delete points."""
         gone = np.array(slots, np.int32)
-        with self._changing():
-            self.calibration.forget(self.numbers[gone].tolist())
-            self.store.remove(slots)
-            learn.remove_points(self.forest, self.points, gone, self._limits, n_jobs, self._samples_without(gone))
-            self._let_go(gone)
+        self._begin_to_change()
+        self.calibration.forget(self.numbers[gone].tolist())
+        self.store.remove(slots)
+        learn.remove_points(self.forest, self.points, gone, self._limits, n_jobs, self._samples_without(gone))
+        self._let_go(gone)
+        self.in_doubt = False
 
     def subtract(self, rows: Array, n_jobs: int | None) -> int:
         """Count rows out of a summary; return the first that cannot be, or else their number. All of them or none."""
@@ -423,14 +429,15 @@ class Stream:
     ) -> Array:
         self._make_slots(len(rows))
         self._make_nodes(len(rows))
-        with self._changing():
-            samples = self._samples
-            schedule = self._admit(rows, keys, times)
-            score = self.rules.score if is_scored else None
-            scores = self._run(rows, schedule, score, n_jobs, samples)
-            self._let_go(schedule.leaving)
-            if self.store.n_seen == self.next_rebuild:
-                self._rebuild_while_warming_up(n_jobs, is_judged)
+        self._begin_to_change()
+        samples = self._samples
+        schedule = self._admit(rows, keys, times)
+        score = self.rules.score if is_scored else None
+        scores = self._run(rows, schedule, score, n_jobs, samples)
+        self._let_go(schedule.leaving)
+        if self.store.n_seen == self.next_rebuild:
+            self._rebuild_while_warming_up(n_jobs, is_judged)
+        self.in_doubt = False
         return scores
 
     def _admit(self, rows: Array, keys: Sequence[Key | None], times: Array) -> Schedule:
@@ -465,8 +472,9 @@ class Stream:
 
     def _let_go(self, slots: Array) -> None:
         """Clear the slots of points that have left."""
-        self.points.values[slots], self.numbers[slots] = 0.0, NONE
-        self.store.settle(slots.tolist())
+        if len(slots):
+            self.points.values[slots], self.numbers[slots] = 0.0, NONE
+            self.store.settle(slots.tolist())
 
     @property
     def _limits(self) -> Limits:
@@ -587,13 +595,10 @@ class Stream:
                 "fit again"
             )
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Change the stream as a whole; a failure halfway leaves it in doubt."""
+    def _begin_to_change(self) -> None:
+        """Be in doubt until a change is complete: whoever begins it says so, and a failure halfway does not."""
         self.refuse_if_in_doubt()
         self.in_doubt = True
-        yield
-        self.in_doubt = False
 
 
 def _numbered(is_drawn: Array) -> Array:

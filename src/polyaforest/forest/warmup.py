@@ -61,7 +61,9 @@ def _grow() -> None:
 
 
 def _derive() -> None:
-    posterior.posterior(_leaf(boxed=True), _PRIOR, n_jobs=1)
+    forest = _leaf(boxed=True)
+    posterior.posterior(forest, _PRIOR, n_jobs=1)
+    posterior.derive_along(forest, _PRIOR, _ROWS[None], _LIFETIMES, posterior.underived(forest))
 
 
 def _score() -> None:
@@ -149,7 +151,7 @@ class _Group(NamedTuple):
 _GROUPS = {
     "grow": _Group((mondrian_tree.sample_tree, mondrian_tree.sample_trees), _grow, 5),
     "hold": _Group((online.link_points, sampling.fill_priorities), _hold, 1),
-    "derive": _Group((polya.set_posteriors,), _derive, 3),
+    "derive": _Group((polya.set_posteriors, polya.set_paths), _derive, 3),
     "score": _Group((traversal.cell_masses,), _score, 4),
     "score leaves": _Group((traversal.leaf_values,), _score_leaves, 3),
     "explain": _Group((attribution.attribute_rows, attribution.find_bounds), _explain, COSTS["attribute_rows"][1]),

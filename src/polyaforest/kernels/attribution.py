@@ -292,11 +292,12 @@ def add_missed(lower, upper, j, weights, live_only, amount, X, i, parts):
 def attribute_rows(forest, known, X, lifetimes, with_table, turns, parts):
     """Add up over all trees what each feature's sides cost each row, in nats, to `parts`, (n, 2, D).
 
-    The cells at the ascending `lifetimes` count, on average; or the leaves, if there are no lifetimes. With a table
-    sums along paths are kept for the next row of the same tree; the result is the same. `turns`, int32 (2, C), are 0.
+    `X` holds the rows of each tree, (T, n, D), or those of all trees, (1, n, D). The cells at the ascending `lifetimes`
+    count, on average; or the leaves, if there are no lifetimes. With a table sums along paths are kept for the next row
+    of the same tree; the result is the same. `turns`, int32 (2, C), are 0.
     """
-    width, n_features = forest.left.shape[1], X.shape[1]
-    active, nodes = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
+    width, n_features = forest.left.shape[1], X.shape[2]
+    active, nodes = np.empty(X.shape[1], np.uint32), np.empty(X.shape[1], np.uint32)
     work = Workspace(
         np.empty(width, np.uint32),
         np.empty(n_features),
@@ -311,13 +312,14 @@ def attribute_rows(forest, known, X, lifetimes, with_table, turns, parts):
     until = lifetimes[-1] if lifetimes.shape[0] else np.inf
     for t in range(forest.left.shape[0]):
         tree, root = tree_of(forest, known, t), np.uint32(forest.root[t])
-        descend(tree.left, forest.right[t], tree.feature, tree.cut, root, X, active, nodes, tree.time, until)
+        rows = X[t if X.shape[0] > 1 else 0]
+        descend(tree.left, forest.right[t], tree.feature, tree.cut, root, rows, active, nodes, tree.time, until)
         if not lifetimes.shape[0]:
-            attribute_leaves(tree, known.outside[t], X, nodes, lifetimes, t + 1, work, parts)
+            attribute_leaves(tree, known.outside[t], rows, nodes, lifetimes, t + 1, work, parts)
         elif forest.lower.shape[2]:
-            attribute_cells(tree, X, nodes, lifetimes, t + 1, work, parts)
+            attribute_cells(tree, rows, nodes, lifetimes, t + 1, work, parts)
         else:
-            attribute_process_cells(tree, forest.domain, X, nodes, lifetimes, t + 1, work, parts)
+            attribute_process_cells(tree, forest.domain, rows, nodes, lifetimes, t + 1, work, parts)
 
 
 @jit_helper

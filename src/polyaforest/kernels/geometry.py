@@ -8,7 +8,7 @@ a reference count that all threads share.
 
 import math
 
-from polyaforest.core.jit import jit_helper, jit_inline
+from polyaforest.core.jit import jit_borrowing_helper, jit_inline
 from polyaforest.kernels.simd import LANES, larger, load, load_row, product_of, spread, sum_of, within
 
 _SMALL = 1e-250  # volumes between this and its inverse are held by floats without loss
@@ -169,7 +169,7 @@ def log_live_share(lower, upper, delta, xi, goes_left, box_lower, box_upper):
     return total
 
 
-@jit_helper
+@jit_borrowing_helper
 def log_volume(lower, upper):
     """Log of the volume over the live dimensions."""
     total = 0.0

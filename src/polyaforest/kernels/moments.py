@@ -40,7 +40,7 @@ def set_second_moments(forest, first, last, gamma, is_open, world, second):
 
 @jit_helper
 def set_tree_moments(forest, t, gamma, is_open, world, second):
-    """Fill in row `t` of `second`, factor by factor as `polya.set_posterior` multiplies means."""
+    """Fill in row `t` of `second`, factor by factor as `polya.set_posteriors` multiplies means."""
     root, width = forest.root[t], forest.left.shape[1]
     depth, waiting = np.zeros(width, np.int32), np.empty(width, np.int32)
     within = 0.0

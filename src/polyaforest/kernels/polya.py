@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from polyaforest.core.arrays import LEAST_LOG, NONE
-from polyaforest.core.jit import jit, jit_helper, jit_inline
+from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
 from polyaforest.kernels.geometry import (
     are_told_apart,
     excess,
@@ -49,7 +49,7 @@ def cut_share(low, high, xi, goes_left):
     return max(((xi - low) if goes_left else (high - xi)) / (high - low), SLIVER)
 
 
-@jit_helper
+@jit_borrowing_helper
 def side_bounds(forest, t, j, world):
     """Return the interval that the cut of node `j` divides: the side of its box, or of its region in a process."""
     delta = forest.feature[t, j]
@@ -67,42 +67,60 @@ def side_bounds(forest, t, j, world):
     return low, high
 
 
-@jit
-def set_posteriors(forest, first, last, gamma, is_open, posterior):
-    """Fill in `posterior` for the trees from `first` up to `last`."""
+@jit_borrowing
+def set_posteriors(forest, first, last, gamma, is_open, waiting, posterior):
+    """Fill in `posterior` for the trees from `first` up to `last`; `waiting`, int32 (C, 2), is a buffer."""
     for t in range(first, last):
-        set_posterior(forest, t, gamma, is_open, posterior)
+        set_root(forest, t, gamma, is_open, posterior)
+        waiting[0, 0], waiting[0, 1] = forest.root[t], 0
+        n_waiting = 1
+        while n_waiting > 0:
+            n_waiting -= 1
+            j, depth = waiting[n_waiting, 0], waiting[n_waiting, 1]
+            if forest.left[t, j] == NONE:
+                continue
+            for child in (forest.left[t, j], forest.right[t, j]):
+                set_child(forest, t, j, child, depth, gamma, posterior)
+                waiting[n_waiting, 0], waiting[n_waiting, 1] = child, depth + 1
+                n_waiting += 1
 
 
-@jit_helper
-def set_posterior(forest, t, gamma, is_open, posterior):
-    """Fill in row `t` of `posterior` from the counts and volumes of tree `t`.
+@jit_borrowing
+def set_paths(forest, X, until, gamma, is_open, posterior):
+    """Fill in `posterior`, where it is NaN, for the nodes on the paths of rows up to time `until`.
+
+    `X` holds the rows of each tree, (T, n, D), or those of all trees, (1, n, D).
+    """
+    for t in range(forest.left.shape[0]):
+        rows, root = X[t if X.shape[0] > 1 else 0], forest.root[t]
+        if math.isnan(posterior.inside[t, root]):
+            set_root(forest, t, gamma, is_open, posterior)
+        for i in range(rows.shape[0]):
+            j, depth = root, 0
+            while forest.left[t, j] != NONE and forest.time[t, j] <= until:
+                goes_left = rows[i, forest.feature[t, j]] <= forest.cut[t, j]
+                child = forest.left[t, j] if goes_left else forest.right[t, j]
+                if math.isnan(posterior.inside[t, child]):
+                    set_child(forest, t, j, child, depth, gamma, posterior)
+                j, depth = child, depth + 1
+
+
+@jit_borrowing_helper
+def set_root(forest, t, gamma, is_open, posterior):
+    """Set masses and volumes of the root of tree `t`, and of what lies beyond the known world.
 
     With `is_open` the world beyond the known one has a share of its own, with prior Beta(gamma / 2, gamma / 2);
     otherwise it has none.
     """
-    root, depth = forest.root[t], np.zeros(forest.left.shape[1], np.int32)
+    root = forest.root[t]
     set_outside(forest, t, gamma, is_open, posterior)
     within = 0.0 if not is_open else math.log1p(-math.exp(posterior.outside[t]))
     lower, upper = posterior.world[0, t], posterior.world[1, t]
     log_f = log_live_share(lower, upper, NONE, 0.0, True, forest.lower[t, root], forest.upper[t, root])
     split_off_complement(forest, t, root, gamma, log_f, within, log_volume(lower, upper), posterior)
-    waiting = np.empty(forest.left.shape[1], np.int32)
-    waiting[0] = root
-    n_waiting = 1
-    while n_waiting > 0:
-        n_waiting -= 1
-        j = waiting[n_waiting]
-        if forest.left[t, j] == NONE:
-            continue
-        for child in (forest.left[t, j], forest.right[t, j]):
-            set_child(forest, t, j, child, depth[j], gamma, posterior)
-            depth[child] = depth[j] + 1
-            waiting[n_waiting] = child
-            n_waiting += 1
 
 
-@jit_helper
+@jit_borrowing_helper
 def set_child(forest, t, j, child, depth, gamma, posterior):
     """Set mass and volume of one child of `j`: its side of the cut, then the restriction to its box."""
     xi, delta = forest.cut[t, j], forest.feature[t, j]
@@ -118,7 +136,7 @@ def set_child(forest, t, j, child, depth, gamma, posterior):
     split_off_complement(forest, t, child, restriction_strength(gamma, depth), log_f, mass, volume, posterior)
 
 
-@jit_helper
+@jit_borrowing_helper
 def split_off_complement(forest, t, j, strength, log_f, mass, volume, posterior):
     """Share out the mass and volume of a region between the box of node `j` and the rest; all to the box if f is 1."""
     left_out = -math.expm1(log_f)
@@ -131,7 +149,7 @@ def split_off_complement(forest, t, j, strength, log_f, mass, volume, posterior)
         posterior.complement_volume[t, j] = volume + math.log(left_out)
 
 
-@jit_helper
+@jit_borrowing_helper
 def set_outside(forest, t, gamma, is_open, posterior):
     """Set the mass beyond the known world, and the normaliser of its density.
 
