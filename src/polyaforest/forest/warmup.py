@@ -70,9 +70,10 @@ def _score() -> None:
     score.row_scores(Score.TYPICALITY, forest, known, _ROWS, _LIFETIMES, 1)
 
 
-def _score_leaves() -> None:
+def _score_masses() -> None:
     forest = _leaf(boxed=True)
-    score.row_scores(Score.MASS, forest, new_posterior(forest), _ROWS, _LIFETIMES, 1)
+    for kind in (Score.MASS, Score.MULTISCALE):
+        score.row_scores(kind, forest, new_posterior(forest), _ROWS, _LIFETIMES, 1)
 
 
 def _sample_processes() -> None:
@@ -150,8 +151,8 @@ _GROUPS = {
     "grow": _Group((mondrian_tree.sample_tree, mondrian_tree.sample_trees), _grow, 5),
     "hold": _Group((online.link_points, sampling.fill_priorities), _hold, 1),
     "derive": _Group((polya.set_posteriors,), _derive, 3),
-    "score": _Group((traversal.cell_masses,), _score, 4),
-    "score leaves": _Group((traversal.leaf_values,), _score_leaves, 3),
+    "score": _Group((traversal.log_cell_sums,), _score, 4),
+    "score masses": _Group((traversal.leaf_values, traversal.cell_masses), _score_masses, 7),
     "explain": _Group((attribution.attribute_rows, attribution.find_bounds), _explain, COSTS["attribute_rows"][1]),
     "compare": _Group((attribution.attribute_counted, attribution.count_within), _compare, 3),
     "learn": _Group((prequential.run_chunk,), _learn, COSTS["run_chunk"][1]),
