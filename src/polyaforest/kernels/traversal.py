@@ -391,7 +391,7 @@ def log_cell_sums(forest, node_logs, X, lifetimes, out):
     """Add the log-masses of each row's cells, summed over the ascending lifetimes, to `out`, (T, n) or (1, n).
 
     With one row in `out` the trees are summed up too. A node takes the same off a row whatever lies below it: its
-    distance times how long the node has lived, summed over the lifetimes. So no cell and no lifetime is looked at alone.
+    distance times how long the node has lived, summed over the lifetimes. So no lifetime is looked at alone.
     """
     n, width, n_lifetimes = X.shape[0], forest.left.shape[1], lifetimes.shape[0]
     turns, totals, lived = np.zeros(width, np.int64), np.empty(width), np.empty(width)
