@@ -22,6 +22,7 @@ _OBSERVED_II = int(LeafKind.OBSERVED_II)
 _COMPLEMENTARY = int(LeafKind.COMPLEMENTARY)
 _OUTSIDE = int(LeafKind.OUTSIDE)
 BLOCK = 2048  # rows walked together: they and one tree fit the second-level cache
+_BLOCK_SIZE, _FEWEST = 2**15, 256  # numbers in a block of rows that all trees count, and the fewest rows
 _NODES_PER_ROW = 16  # up to which preparing a tree for a descent takes less time than it saves
 
 
@@ -88,22 +89,27 @@ def next_node(children, features, cut, j, X, i):
 
 
 @jit
-def count_rows(forest, t, X, counts):
-    """Add to `counts`, int64 (C,), the rows of `X` below every node of process `t`; return how many lie outside."""
-    lower, upper, descent = forest.domain[:1], forest.domain[1:], new_descent(BLOCK, forest.left.shape[1])
-    nodes, reached = descent.nodes, np.zeros(counts.shape[0], np.int64)
-    outside = 0
-    for start in range(0, X.shape[0], BLOCK):
-        rows = X[start : start + BLOCK]
-        descend(forest, t, rows, np.inf, descent)
+def count_rows(forest, first, last, X, counts):
+    """Count the rows of `X` below every node of the processes from `first` up to `last` into `counts`, (T, C), zeros.
+
+    Return how many lie outside the domain. Each block of rows goes through all trees while it is in the cache.
+    """
+    lower, upper, n_block = forest.domain[:1], forest.domain[1:], max(_BLOCK_SIZE // X.shape[1], _FEWEST)
+    descent, is_inside = new_descent(min(n_block, X.shape[0]), forest.left.shape[1]), np.empty(n_block, np.bool_)
+    nodes, outside = descent.nodes, 0
+    for start in range(0, X.shape[0], n_block):
+        rows = X[start : start + n_block]
         for i in range(np.uint32(rows.shape[0])):
-            is_inside = contains(lower, upper, 0, rows, i)
-            reached[nodes[i]] += is_inside
-            outside += not is_inside
-    for j in range(forest.size[t] - 1, 0, -1):  # children come after their parents
-        reached[forest.parent[t, j]] += reached[j]
-    for j in range(forest.size[t]):
-        counts[j] += reached[j]
+            is_inside[i] = contains(lower, upper, 0, rows, i)
+            outside += not is_inside[i]
+        for t in range(first, last):
+            descend(forest, t, rows, np.inf, descent)
+            reached = counts[t]
+            for i in range(np.uint32(rows.shape[0])):
+                reached[nodes[i]] += is_inside[i]
+    for t in range(first, last):
+        for j in range(forest.size[t] - 1, 0, -1):  # children come after their parents
+            counts[t, forest.parent[t, j]] += counts[t, j]
     return outside
 
 
