@@ -31,7 +31,7 @@ from polyaforest.decision.thresholds import NOTHING, Detections
 from polyaforest.estimators._detector import Detector
 from polyaforest.estimators._streaming import StreamingMPF, Task
 from polyaforest.estimators._views import Views
-from polyaforest.explain import Explanation, Explanations, read_features
+from polyaforest.explain import Explanation, read_features
 from polyaforest.forest.point_store import Key, places_of
 from polyaforest.forest.spec import empty_box, weighting_of_rows
 from polyaforest.persistence.modelfile import Arrays, Header
@@ -377,7 +377,7 @@ class SeriesMPF(Detector):
         *,
         times: Any = None,
         rows: Sequence[int] | None = None,
-    ) -> Explanations:
+    ) -> Sequence[Explanation]:
         """Explain the shingles that end at rows as if they came next; nothing is learned.
 
         Features are called "cpu" for the newest reading and "cpu[-3]" for the one three steps before.
@@ -393,8 +393,8 @@ class SeriesMPF(Detector):
 
         Returns
         -------
-        explanations : Explanations
-            For what each channel adds see `blame_by_channel`.
+        explanations : sequence of Explanation
+            Of a course, by the view in which it is oddest. For what each channel adds see `blame_by_channel`.
         """
         check_is_fitted(self)
         read_features(features, self._history.pattern.names(feature_names(self)))  # before rows are looked at
@@ -824,8 +824,8 @@ def _refuse_columns(forest: StreamingMPF) -> None:
         if part is not None
     ):
         raise ValueError(
-            "courses have features of their own, for which no domain or weights can be given: set shingle to a number of "
-            "readings, or omit them"
+            "courses have features of their own, for which no domain or weights can be given: set shingle to a number "
+            "of readings, or omit them"
         )
     if forest.score_type not in (Score.TYPICALITY, Score.LOG_MASS):
         raise ValueError(

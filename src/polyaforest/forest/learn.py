@@ -172,6 +172,9 @@ def _new_walk(n: int, n_slots: int) -> online.Walk:
 def count_rows(forest: Forest, X: Array, n_jobs: int | None) -> tuple[Array, Array]:
     """Count the rows of `X` below every node, (T, C), and outside the domain, (T,)."""
     counts = np.zeros_like(forest.counts)
-    trees = range(len(counts))
-    outside = run(lambda t: traversal.count_rows(forest, t, X, counts[t]), trees, n_jobs)
-    return counts, np.array(outside, np.int64)
+
+    def count(trees: slice) -> int:
+        return int(traversal.count_rows(forest, trees.start, trees.stop, X, counts))
+
+    outside = run(count, tree_spans(len(counts), n_jobs), n_jobs)
+    return counts, np.full(len(counts), outside[0], np.int64)

@@ -50,7 +50,7 @@ def log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: Array
             log_mean: Array = np.log(total) - np.log(n_trees)
         apart = np.flatnonzero((total < _TINY).any(axis=0) | np.isnan(X[rows]).any(axis=1))
         if apart.size:
-            log_mean[:, apart] = log_mean_exp(_log_cells(forest, known, X[rows][apart], lifetimes, n_trees))
+            log_mean[:, apart] = log_mean_exp(_log_cells(forest, known, X[rows][apart], lifetimes))
         return log_mean.T
 
     return np.concatenate(run(look_up, spans(len(X), traversal.BLOCK), n_jobs))
@@ -63,8 +63,7 @@ def mean_log_cell_masses(forest: Forest, known: Posterior, X: Array, lifetimes: 
         return np.full(len(X), known.outside[0])
 
     def look_up(rows: slice) -> Array:
-        sums = _log_cells(forest, known, X[rows], lifetimes, 1)
-        return ordered_sum(sums[0]) / (n_trees * n_lifetimes)
+        return _log_cell_sums(forest, known, X[rows], lifetimes, 1)[0] / (n_trees * n_lifetimes)  # type: ignore[no-any-return]
 
     return np.concatenate(run(look_up, spans(len(X), traversal.BLOCK), n_jobs))
 
@@ -85,13 +84,13 @@ def weighted_scores(
         return _weighted_sum(values, weights)
 
     def look_up(rows: slice) -> Array:
-        logs = _log_cells(forest, known, X[rows], lifetimes, len(forest.left))
-        share = weights[:, None, rows]
-        if not score.is_additive:
-            top = np.where(share > 0, logs, -np.inf).max(axis=0)
-            near = np.exp(np.minimum(logs - top, 0.0))
-            return (np.log(_weighted_sum(near, share)) + top).mean(axis=0)  # type: ignore[no-any-return]
-        return _weighted_sum(logs, share).mean(axis=0)  # type: ignore[no-any-return]
+        if score.is_additive:
+            sums = _log_cell_sums(forest, known, X[rows], lifetimes, len(forest.left))
+            return _weighted_sum(sums, weights[:, rows]) / len(lifetimes)
+        logs, share = _log_cells(forest, known, X[rows], lifetimes), weights[:, None, rows]
+        top = np.where(share > 0, logs, -np.inf).max(axis=0)
+        near = np.exp(np.minimum(logs - top, 0.0))
+        return (np.log(_weighted_sum(near, share)) + top).mean(axis=0)  # type: ignore[no-any-return]
 
     return np.concatenate(run(look_up, spans(len(X), _ROWS_BY_TREE), n_jobs))
 
@@ -131,12 +130,26 @@ def _weighted_sum(values: Array, weights: Array) -> Array:
     return total
 
 
-def _log_cells(forest: Forest, known: Posterior, X: Array, lifetimes: Array, height: int) -> Array:
-    """Return log-masses of the cells of rows, gaps allowed: of every tree, (T, S, n), or with height 1 their sums."""
-    logs = np.zeros((height, len(lifetimes), len(X)))
+def _log_cells(forest: Forest, known: Posterior, X: Array, lifetimes: Array) -> Array:
+    """Return log-masses of the cells of rows by every tree, (T, S, n); gaps allowed."""
+    logs = np.zeros((len(forest.left), len(lifetimes), len(X)))
     traversal.cell_masses(forest, known.inside, X, lifetimes, np.empty((len(lifetimes), 0)), logs)
     fill_gaps(X, logs, lambda gappy, each: marginal.cell_masses(forest, known.inside, gappy, lifetimes, each))
     return logs
+
+
+def _log_cell_sums(forest: Forest, known: Posterior, X: Array, lifetimes: Array, height: int) -> Array:
+    """Return the sums over lifetimes of `_log_cells`, (T, n), or with height 1 those over all trees too."""
+    sums = np.zeros((height, len(X)))
+    traversal.log_cell_sums(forest, known.inside, X, lifetimes, sums)
+
+    def walk(gappy: Array, totals: Array) -> None:
+        each = np.zeros((height, len(lifetimes), len(gappy)))
+        marginal.cell_masses(forest, known.inside, gappy, lifetimes, each)
+        totals += each.sum(axis=1)
+
+    fill_gaps(X, sums, walk)
+    return sums
 
 
 def impute(forest: Forest, known: Posterior, X: Array, lifetimes: Array, how: str, n_jobs: int | None) -> Array:

@@ -23,6 +23,7 @@ from polyaforest.forest import attribute, grow, learn, posterior, score
 from polyaforest.forest.spec import Plan, weighting_of_domain
 from polyaforest.kernels import (
     attribution,
+    courses,
     leave_one_out,
     marginal,
     moments,
@@ -72,9 +73,10 @@ def _score() -> None:
     score.row_scores(Score.TYPICALITY, forest, known, _ROWS, _LIFETIMES, 1)
 
 
-def _score_leaves() -> None:
+def _score_masses() -> None:
     forest = _leaf(boxed=True)
-    score.row_scores(Score.MASS, forest, new_posterior(forest), _ROWS, _LIFETIMES, 1)
+    for kind in (Score.MASS, Score.MULTISCALE):
+        score.row_scores(kind, forest, new_posterior(forest), _ROWS, _LIFETIMES, 1)
 
 
 def _sample_processes() -> None:
@@ -142,6 +144,13 @@ def _remove() -> None:
     learn.subtract_rows(forest, points, _ROWS, 1)
 
 
+def _follow() -> None:
+    steps, scales = np.zeros(1, np.int64), np.ones(1, np.int64)
+    courses.fill_courses(
+        _ROWS, steps, steps, scales, scales, scales, np.ones((1, 1)), np.empty(2), np.empty((1, _ROWS.shape[1], 4))
+    )
+
+
 class _Group(NamedTuple):
     kernels: tuple[Any, ...]
     call: Callable[[], None]
@@ -152,8 +161,8 @@ _GROUPS = {
     "grow": _Group((mondrian_tree.sample_tree, mondrian_tree.sample_trees), _grow, 5),
     "hold": _Group((online.link_points, sampling.fill_priorities), _hold, 1),
     "derive": _Group((polya.set_posteriors, polya.set_paths), _derive, 3),
-    "score": _Group((traversal.cell_masses,), _score, 4),
-    "score leaves": _Group((traversal.leaf_values,), _score_leaves, 3),
+    "score": _Group((traversal.log_cell_sums,), _score, 3),
+    "score masses": _Group((traversal.leaf_values, traversal.cell_masses), _score_masses, 6),
     "explain": _Group((attribution.attribute_rows, attribution.find_bounds), _explain, COSTS["attribute_rows"][1]),
     "compare": _Group((attribution.attribute_counted, attribution.count_within), _compare, 3),
     "learn": _Group((prequential.run_chunk,), _learn, COSTS["run_chunk"][1]),
@@ -162,9 +171,10 @@ _GROUPS = {
         (mondrian_process.sample_process, traversal.count_rows, leave_one_out.left_out_masses), _sample_processes, 4
     ),
     "measure": _Group((moments.set_second_moments, moments.cells_of_rows, traversal.leaf_kinds), _measure, 5),
+    "courses": _Group((courses.fill_courses,), _follow, 1),
     "gaps": _Group((marginal.leaf_values, marginal.cell_masses, marginal.guess_values), _score_gaps, 9),
 }
-_TABLE = ("grow", "hold", "derive", "score", "explain")
+_TABLE = ("grow", "hold", "derive", "score", "explain", "courses")
 PURPOSES = {  # and the groups that each needs
     "table": _TABLE,
     "stream": (*_TABLE, "learn"),

@@ -26,7 +26,7 @@ from polyaforest.core.arrays import LEAST_LOG, NONE
 from polyaforest.core.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
 from polyaforest.kernels.geometry import contains, excess, extension, linear_dimension, log_share
 from polyaforest.kernels.simd import LANES, larger, load, load_row, pick, smaller, spread, store, sum_of, within
-from polyaforest.kernels.traversal import climb, descend, find_leaf, first_holder
+from polyaforest.kernels.traversal import climb, descend, find_leaf, first_holder, new_descent
 
 LOW, HIGH = 0, 1  # the sides of a feature
 # Whether a row is in a leaf's box, in none below a node's, or in no box at all.
@@ -297,7 +297,8 @@ def attribute_rows(forest, known, X, lifetimes, with_table, turns, parts):
     of the same tree; the result is the same. `turns`, int32 (2, C), are 0.
     """
     width, n_features = forest.left.shape[1], X.shape[2]
-    active, nodes = np.empty(X.shape[1], np.uint32), np.empty(X.shape[1], np.uint32)
+    descent = new_descent(X.shape[1], width)
+    nodes = descent.nodes
     work = Workspace(
         np.empty(width, np.uint32),
         np.empty(n_features),
@@ -311,9 +312,8 @@ def attribute_rows(forest, known, X, lifetimes, with_table, turns, parts):
     )
     until = lifetimes[-1] if lifetimes.shape[0] else np.inf
     for t in range(forest.left.shape[0]):
-        tree, root = tree_of(forest, known, t), np.uint32(forest.root[t])
-        rows = X[t if X.shape[0] > 1 else 0]
-        descend(tree.left, forest.right[t], tree.feature, tree.cut, root, rows, active, nodes, tree.time, until)
+        tree, rows = tree_of(forest, known, t), X[t if X.shape[0] > 1 else 0]
+        descend(forest, t, rows, until, descent)
         if not lifetimes.shape[0]:
             attribute_leaves(tree, known.outside[t], rows, nodes, lifetimes, t + 1, work, parts)
         elif forest.lower.shape[2]:
@@ -468,11 +468,12 @@ def find_bounds(forest, known, X, lifetimes, features, sides, bounds, costs):
     row is written to `bounds`, (T, m), which hold an infinity before, and what all of them cost to `costs`.
     """
     path, cost = np.empty(forest.left.shape[1], np.uint32), np.empty((2, X.shape[1]))
-    active, nodes = np.empty(1, np.uint32), np.empty(1, np.uint32)
+    descent = new_descent(1, forest.left.shape[1])
+    nodes = descent.nodes
     until = lifetimes[-1] if lifetimes.shape[0] else np.inf
     for t in range(forest.left.shape[0]):
-        tree, root = tree_of(forest, known, t), np.uint32(forest.root[t])
-        descend(tree.left, forest.right[t], tree.feature, tree.cut, root, X, active, nodes, tree.time, until)
+        tree = tree_of(forest, known, t)
+        descend(forest, t, X, until, descent)
         length = climb(tree.parent, nodes[0], path)
         start = _FIRST
         if not lifetimes.shape[0]:

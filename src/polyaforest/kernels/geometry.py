@@ -8,6 +8,8 @@ a reference count that all threads share.
 
 import math
 
+import numpy as np
+
 from polyaforest.core.jit import jit_borrowing_helper, jit_inline
 from polyaforest.kernels.simd import LANES, larger, load, load_row, product_of, spread, sum_of, within
 
@@ -55,7 +57,35 @@ def excess(low, high, value):
 @jit_inline
 def extension(lower, upper, j, weights, X, i):
     """Return the weighted L1 distance from row `i` of `X` to box `j`: by how much L must grow to hold the row."""
-    return measure(lower, upper, j, weights, X, i)[0]
+    total, n = spread(0.0), lower.shape[1]
+    n_full = n & ~np.int64(LANES - 1)
+    for k in range(0, n_full, LANES):
+        total += weighted_excess(lower, upper, j, weights, X, i, k, within(LANES))
+    if n_full < n:
+        total += weighted_excess(lower, upper, j, weights, X, i, n_full, within(n - n_full))
+    return sum_of(total)
+
+
+@jit_inline
+def extensions(lower, upper, j, other, weights, X, i):
+    """Return the `extension` of box `j` and that of box `other`: row and weights are read once for both."""
+    total, total_other, n = spread(0.0), spread(0.0), lower.shape[1]
+    n_full = n & ~np.int64(LANES - 1)
+    for k in range(0, n_full, LANES):
+        total += weighted_excess(lower, upper, j, weights, X, i, k, within(LANES))
+        total_other += weighted_excess(lower, upper, other, weights, X, i, k, within(LANES))
+    if n_full < n:
+        total += weighted_excess(lower, upper, j, weights, X, i, n_full, within(n - n_full))
+        total_other += weighted_excess(lower, upper, other, weights, X, i, n_full, within(n - n_full))
+    return sum_of(total), sum_of(total_other)
+
+
+@jit_inline
+def weighted_excess(lower, upper, j, weights, X, i, k, live):
+    """Return how far row `i` of `X` lies outside box `j`, weighted, in the `live` lanes from dimension `k` on."""
+    x, weight = load_row(X, i, k, live, 0.0), load(weights, k, live, 0.0)
+    low, high = load_row(lower, j, k, live, 0.0), load_row(upper, j, k, live, 0.0)
+    return weight * larger(larger(low - x, x - high), spread(0.0))
 
 
 @jit_inline

@@ -6,7 +6,7 @@ import numpy as np
 
 from polyaforest.core.jit import jit
 from polyaforest.kernels.polya import cut_strength, posterior_mean
-from polyaforest.kernels.traversal import climb, descend
+from polyaforest.kernels.traversal import climb, descend, new_descent
 
 
 @jit
@@ -15,14 +15,13 @@ def left_out_masses(forest, known, gamma, is_open, X, lifetimes, log_masses):
 
     The rows were counted within the domain; every row is counted out of its own path alone, so volumes stay as known.
     """
-    path = np.empty(forest.left.shape[1], np.uint32)
-    active, nodes = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
+    path, descent = np.empty(forest.left.shape[1], np.uint32), new_descent(X.shape[0], forest.left.shape[1])
+    nodes = descent.nodes
     for t in range(forest.left.shape[0]):
-        left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
         counts, parent, time, root = forest.counts[t], forest.parent[t], forest.time[t], np.uint32(forest.root[t])
         volume, n_all = known.inside_volume[t], counts[root] + forest.outside[t]
         within = math.log1p(-posterior_mean(gamma, 0.5, forest.outside[t], n_all - 1)) if is_open else 0.0
-        descend(left, right, feature, cut, root, X, active, nodes, None, None)
+        descend(forest, t, X, np.inf, descent)
         for i in range(X.shape[0]):
             step = climb(parent, nodes[i], path) - 1
             mass, depth, s = within, 0, 0

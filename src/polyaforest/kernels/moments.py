@@ -14,7 +14,7 @@ from polyaforest.core.arrays import NONE, Array
 from polyaforest.core.jit import jit, jit_borrowing, jit_helper
 from polyaforest.kernels.geometry import extension, log_live_share
 from polyaforest.kernels.polya import cut_share, cut_strength, restriction_strength, side_bounds
-from polyaforest.kernels.traversal import descend, enter, follow, log_stay, new_chart, new_course
+from polyaforest.kernels.traversal import descend, enter, follow, log_stay, new_chart, new_course, new_descent
 
 
 class SecondMoments(NamedTuple):
@@ -94,14 +94,13 @@ def set_restriction_moments(forest, t, j, strength, log_f, excess, second):
 def cells_of_rows(forest, X, lifetime, nodes, log_weights):
     """Write the cell of each row at a `lifetime`, (1,), and the log-probability that the row is in it, both (T, n)."""
     width = forest.left.shape[1]
-    chart, course = new_chart(width, 1), new_course(width)
-    active, reached = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
+    chart, course, descent = new_chart(width, 1), new_course(width), new_descent(X.shape[0], width)
+    reached = descent.nodes
     domain_lower, domain_upper, is_process = forest.domain[:1], forest.domain[1:], forest.lower.shape[2] == 0
     for t in range(forest.left.shape[0]):
-        left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
         lower, upper, parent, time = forest.lower[t], forest.upper[t], forest.parent[t], forest.time[t]
-        weights, root = forest.weights[t], np.uint32(forest.root[t])
-        descend(left, right, feature, cut, root, X, active, reached, time, lifetime[0])
+        weights = forest.weights[t]
+        descend(forest, t, X, lifetime[0], descent)
         for i in range(np.uint32(X.shape[0])):
             j = reached[i]
             if chart.turn[j] != t + 1:

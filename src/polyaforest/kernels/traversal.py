@@ -15,67 +15,101 @@ import numpy as np
 from polyaforest.core.arrays import FADE_LOG_MASS, FADE_MASS, LEAST_LOG, NONE, Array, LeafKind
 from polyaforest.core.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
 from polyaforest.kernels.cuts import birth_time
-from polyaforest.kernels.geometry import contains, contains_live, extension, linear_dimension
+from polyaforest.kernels.geometry import contains, contains_live, extension, extensions, linear_dimension
 
 _OBSERVED_I = int(LeafKind.OBSERVED_I)
 _OBSERVED_II = int(LeafKind.OBSERVED_II)
 _COMPLEMENTARY = int(LeafKind.COMPLEMENTARY)
 _OUTSIDE = int(LeafKind.OUTSIDE)
 BLOCK = 2048  # rows walked together: they and one tree fit the second-level cache
+_BLOCK_SIZE, _FEWEST = 2**15, 256  # numbers in a block of rows that all trees count, and the fewest rows
+_NODES_PER_ROW = 16  # up to which preparing a tree for a descent takes less time than it saves
 
 
-@jit_inline
-def descend(left, right, feature, cut, root, X, active, nodes, time, until):
-    """Follow the cuts from the root for all rows of `X` together, level by level; write where they end to `nodes`.
+class Descent(NamedTuple):
+    """Scratch for walking n rows down one tree of C nodes together."""
 
-    Only cuts made up to time `until` count, unless that is None (the test is then compiled away). The steps of
-    different rows do not wait for each other, and there is no branch to predict: a row that has arrived is written to
-    the list of `active` rows like any other and then written over.
+    nodes: Array  # uint32 (n,): where each row is
+    active: Array  # uint32 (n,): the rows that have not arrived
+    children: Array  # uint32 (C, 2): of each node, left and right; twice the node itself where walks end
+    features: Array  # uint32 (C,): the dimension of each cut; any where walks end
+
+
+@jit_helper
+def new_descent(n, width):
+    """Allocate scratch for `n` rows and trees of `width` nodes; pages that are not written take no memory."""
+    nodes, active = np.empty(n, np.uint32), np.empty(n, np.uint32)
+    return Descent(nodes, active, np.empty((width, 2), np.uint32), np.empty(width, np.uint32))
+
+
+@jit_helper
+def descend(forest, t, X, until, descent):
+    """Follow the cuts of tree `t` made up to time `until` for all rows of `X`; write where they end to `descent.nodes`.
+
+    Rows go down together, level by level: their steps do not wait for each other, and a row that has arrived steps on
+    the spot, so there is no branch to predict. Once about as many levels are done as a balanced tree has, the rows that
+    have not arrived go on alone. Only where a tree is too large to be prepared for few rows do they go one by one.
     """
-    for i in range(np.uint32(X.shape[0])):
-        nodes[i] = root
-        active[i] = i
-    n_active = np.uint32(X.shape[0])
-    if feature[root] == NONE:
+    left, right, feature, cut, time = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t], forest.time[t]
+    nodes, active, children, features = descent.nodes, descent.active, descent.children, descent.features
+    n, n_nodes, root = np.uint32(X.shape[0]), np.uint32(forest.size[t]), np.uint32(forest.root[t])
+    if n * _NODES_PER_ROW < n_nodes:
+        for i in range(n):
+            j = root
+            while feature[j] != NONE and time[j] <= until:
+                j = np.uint32(left[j] if X[i, np.uint32(feature[j])] <= cut[j] else right[j])
+            nodes[i] = j
         return
-    if until is not None:
-        if time[root] > until:
-            return
+    for j in range(n_nodes):
+        is_cut = feature[j] != NONE and time[j] <= until
+        children[j, 0], children[j, 1] = (np.uint32(left[j]), np.uint32(right[j])) if is_cut else (j, j)
+        features[j] = feature[j] if is_cut else 0
+    for i in range(n):
+        nodes[i], active[i] = root, i
+    n_levels = n_nodes
+    while n_levels > 1:
+        n_levels >>= np.uint32(1)
+        for i in range(n):
+            nodes[i] = next_node(children, features, cut, nodes[i], X, i)
+    n_active = n
     while n_active > 0:
         n_left = np.uint32(0)
-        for a in range(n_active):
+        for a in range(n_active):  # a row that has arrived is written to the list like any other and then written over
             i = active[a]
-            j = nodes[i]
-            if_left, if_right = left[j], right[j]
-            j = np.uint32(if_left if X[i, np.uint32(feature[j])] <= cut[j] else if_right)
-            nodes[i] = j
+            j = nodes[i] = next_node(children, features, cut, nodes[i], X, i)
             active[n_left] = i
-            goes_on = feature[j] != NONE
-            if until is not None:
-                goes_on &= time[j] <= until
-            n_left += np.uint32(goes_on)
+            n_left += np.uint32(children[j, 0] != j)
         n_active = n_left
 
 
+@jit_inline
+def next_node(children, features, cut, j, X, i):
+    """Return the child of node `j` that row `i` goes to."""
+    return children[j, np.uint32(not X[i, features[j]] <= cut[j])]
+
+
 @jit
-def count_rows(forest, t, X, counts):
-    """Add to `counts`, int64 (C,), the rows of `X` below every node of process `t`; return how many lie outside."""
-    left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
-    lower, upper, root = forest.domain[:1], forest.domain[1:], np.uint32(forest.root[t])
-    active, nodes = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
-    reached = np.zeros(counts.shape[0], np.int64)
-    outside = 0
-    for start in range(0, X.shape[0], BLOCK):
-        rows = X[start : start + BLOCK]
-        descend(left, right, feature, cut, root, rows, active, nodes, None, None)
+def count_rows(forest, first, last, X, counts):
+    """Count the rows of `X` below every node of the processes from `first` up to `last` into `counts`, (T, C), zeros.
+
+    Return how many lie outside the domain. Each block of rows goes through all trees while it is in the cache.
+    """
+    lower, upper, n_block = forest.domain[:1], forest.domain[1:], max(_BLOCK_SIZE // X.shape[1], _FEWEST)
+    descent, is_inside = new_descent(min(n_block, X.shape[0]), forest.left.shape[1]), np.empty(n_block, np.bool_)
+    nodes, outside = descent.nodes, 0
+    for start in range(0, X.shape[0], n_block):
+        rows = X[start : start + n_block]
         for i in range(np.uint32(rows.shape[0])):
-            is_inside = contains(lower, upper, 0, rows, i)
-            reached[nodes[i]] += is_inside
-            outside += not is_inside
-    for j in range(forest.size[t] - 1, 0, -1):  # children come after their parents
-        reached[forest.parent[t, j]] += reached[j]
-    for j in range(forest.size[t]):
-        counts[j] += reached[j]
+            is_inside[i] = contains(lower, upper, 0, rows, i)
+            outside += not is_inside[i]
+        for t in range(first, last):
+            descend(forest, t, rows, np.inf, descent)
+            reached = counts[t]
+            for i in range(np.uint32(rows.shape[0])):
+                reached[nodes[i]] += is_inside[i]
+    for t in range(first, last):
+        for j in range(forest.size[t] - 1, 0, -1):  # children come after their parents
+            counts[t, forest.parent[t, j]] += counts[t, j]
     return outside
 
 
@@ -123,16 +157,15 @@ def find_leaf(lower, upper, X, i, path, holder):
 @jit
 def leaf_values(forest, table, X, out):
     """Add the table's value for the leaf of each row in each tree to `out`, float64 (T, n), or (1, n) for the sums."""
-    path = np.empty(forest.left.shape[1], np.uint32)
-    active, nodes = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
+    path, descent = np.empty(forest.left.shape[1], np.uint32), new_descent(X.shape[0], forest.left.shape[1])
+    nodes = descent.nodes
     world_lower, world_upper = table.world[0], table.world[1]
     boxed, per_tree = forest.lower.shape[2] > 0, out.shape[0] > 1
     for t in range(np.uint32(forest.left.shape[0])):
-        left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
         lower, upper, parent, weights = forest.lower[t], forest.upper[t], forest.parent[t], forest.weights[t]
         inside, complement, values = table.inside[t], table.complement[t], out[t if per_tree else np.uint64(0)]
         size = linear_dimension(world_lower[t], world_upper[t], weights)
-        descend(left, right, feature, cut, np.uint32(forest.root[t]), X, active, nodes, None, None)
+        descend(forest, t, X, np.inf, descent)
         for i in range(np.uint32(X.shape[0])):
             j = nodes[i]
             if contains(lower, upper, j, X, i) if boxed else contains(world_lower, world_upper, t, X, i):
@@ -162,12 +195,11 @@ def fade(value, fading, reach, n_features):
 @jit
 def leaf_kinds(forest, world, X, nodes, kinds):
     """Write the leaf of each row in each tree: its node and `LeafKind`, both (T, n); node NONE when outside."""
-    path = np.empty(forest.left.shape[1], np.uint32)
-    active, reached = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
+    path, descent = np.empty(forest.left.shape[1], np.uint32), new_descent(X.shape[0], forest.left.shape[1])
+    reached = descent.nodes
     for t in range(forest.left.shape[0]):
-        left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
         lower, upper, parent = forest.lower[t], forest.upper[t], forest.parent[t]
-        descend(left, right, feature, cut, np.uint32(forest.root[t]), X, active, reached, None, None)
+        descend(forest, t, X, np.inf, descent)
         for i in range(X.shape[0]):
             if not contains(world[0], world[1], t, X, i):
                 nodes[t, i], kinds[t, i] = NONE, _OUTSIDE
@@ -282,19 +314,18 @@ def log_stay(chart, course, j, s, first):
 def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
     """Add the masses of each row's cells at each of the ascending lifetimes, (S,), from those of the nodes, (T, C).
 
-    Summed over the trees into `total` (S, n); or in logarithms, those of the nodes too, into `log_masses`, (T, S, n)
-    tree by tree or (1, S, n) for their sums. The one not wanted has no rows.
+    Summed over the trees into `total` (S, n); or tree by tree in logarithms, those of the nodes too, into `log_masses`,
+    (T, S, n). The one not wanted has no rows.
     """
     n_lifetimes, width = lifetimes.shape[0], forest.left.shape[1]
-    chart, course = new_chart(width, n_lifetimes), new_course(width)
-    active, nodes = np.empty(X.shape[0], np.uint32), np.empty(X.shape[0], np.uint32)
+    chart, course, descent = new_chart(width, n_lifetimes), new_course(width), new_descent(X.shape[0], width)
+    nodes = descent.nodes
     domain_lower, domain_upper, is_process = forest.domain[:1], forest.domain[1:], forest.lower.shape[2] == 0
-    until, summed, per_tree = lifetimes[n_lifetimes - 1], total.shape[1] > 0, log_masses.shape[0] > 1
+    until, summed = lifetimes[n_lifetimes - 1], total.shape[1] > 0
     for t in range(np.uint32(forest.left.shape[0])):
-        left, right, feature, cut = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t]
         lower, upper, parent, time = forest.lower[t], forest.upper[t], forest.parent[t], forest.time[t]
-        weights, masses, logs = forest.weights[t], node_masses[t], log_masses[t if per_tree else np.uint64(0)]
-        descend(left, right, feature, cut, np.uint32(forest.root[t]), X, active, nodes, time, until)
+        weights, masses, logs = forest.weights[t], node_masses[t], log_masses[t]
+        descend(forest, t, X, until, descent)
         for i in range(np.uint32(X.shape[0])):
             j = nodes[i]
             if chart.turn[j] != np.int64(t) + 1:
@@ -310,3 +341,79 @@ def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
                     total[s, i] += mass
                 else:
                     total[s, i] += mass * math.exp(log_weight)
+
+
+# ---- the same, summed over the lifetimes -----------------------------------------------------------------------------
+
+
+@jit_borrowing_helper
+def sum_cells(turns, totals, lived, turn, parent, time, lifetimes, logs, j, path):
+    """Enter node `j`: sum over the ascending `lifetimes` the log-masses of its cells, and the lives of all above it."""
+    step, n_lifetimes = climb(parent, j, path), lifetimes.shape[0]
+    s, began, total = 0, 0.0, 0.0
+    while step > 0:
+        step -= np.uint32(1)
+        node = path[step]
+        ends, span = time[node], 0.0
+        while s < n_lifetimes and (lifetimes[s] < ends or step == 0):
+            span += max(min(lifetimes[s], ends) - began, 0.0)
+            total += logs[node]
+            s += 1
+        lived[node] = span + (n_lifetimes - s) * (ends - began) if s < n_lifetimes else span
+        began = ends
+    turns[j], totals[j] = turn, total
+
+
+@jit_inline
+def follow_up(lower, upper, weights, parent, lived, X, active, nodes, values):
+    """Follow all rows of `X` together from their `nodes` up, until a box holds them; take what that costs off `values`.
+
+    A row at distance e from a node's box is still with the node after a time s with probability exp(-s * e): the
+    extension of a Mondrian tree to the row (Alg. 5), integrated out.
+    """
+    n_active, boxed = np.uint32(X.shape[0]), lower.shape[0] > 1
+    for i in range(n_active):
+        active[i] = i
+    while n_active > 0:
+        n_left = np.uint32(0)
+        for a in range(n_active):
+            i = active[a]
+            j = nodes[i]
+            above = parent[j]
+            is_root = above == NONE
+            k = j if is_root else np.uint32(above)
+            boxes = (j, k) if boxed else (np.uint32(0), np.uint32(0))  # a process has one for all nodes: its domain
+            rate, rate_above = extensions(lower, upper, *boxes, weights, X, i)  # nearly every row asks for both
+            values[i] = values[i] - lived[j] * rate - (0.0 if is_root else lived[k]) * rate_above
+            above = parent[k]
+            nodes[i] = np.uint32(above)
+            active[n_left] = i
+            n_left += np.uint32((rate_above > 0.0) & (above != NONE))
+        n_active = n_left
+
+
+@jit
+def log_cell_sums(forest, node_logs, X, lifetimes, out):
+    """Add the log-masses of each row's cells, summed over the ascending lifetimes, to `out`, (T, n) or (1, n).
+
+    With one row in `out` the trees are summed up too. A node takes the same off a row whatever lies below it: its
+    distance times how long the node has lived, summed over the lifetimes. So no lifetime is looked at alone.
+    """
+    n, width, n_lifetimes = X.shape[0], forest.left.shape[1], lifetimes.shape[0]
+    turns, totals, lived = np.zeros(width, np.int64), np.empty(width), np.empty(width)
+    path, values, descent = np.empty(width, np.uint32), np.empty(n), new_descent(n, width)
+    nodes = descent.nodes
+    until, per_tree, boxed = lifetimes[n_lifetimes - 1], out.shape[0] > 1, forest.lower.shape[2] > 0
+    for t in range(np.uint32(forest.left.shape[0])):
+        lower, upper = (forest.lower[t], forest.upper[t]) if boxed else (forest.domain[:1], forest.domain[1:])
+        parent, time, weights = forest.parent[t], forest.time[t], forest.weights[t]
+        logs, sums = node_logs[t], out[t if per_tree else np.uint64(0)]
+        descend(forest, t, X, until, descent)
+        for i in range(np.uint32(n)):
+            j = nodes[i]
+            if turns[j] != np.int64(t) + 1:
+                sum_cells(turns, totals, lived, np.int64(t) + 1, parent, time, lifetimes, logs, j, path)
+            values[i] = totals[j]
+        follow_up(lower, upper, weights, parent, lived, X, descent.active, nodes, values)
+        for i in range(np.uint32(n)):
+            sums[i] += max(values[i], LEAST_LOG)

@@ -7,7 +7,7 @@ is a group of them that some of the trees look at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -110,10 +110,9 @@ def course_features(values: Array, places: Array, starts: Array) -> Array:
     n, n_channels = len(places), values.shape[1]
     layout = layout_of(n_channels)
     coordinates = np.empty((n, n_channels, sum(map(len, layout.steps)) + len(layout.waves)))
+    fill: Callable[..., None] = courses.fill_courses
     steps = (np.ascontiguousarray(part, np.int64) for part in (places, starts))
-    courses.fill_courses(
-        np.ascontiguousarray(values), *steps, *layout.steps, layout.waves, np.empty(LENGTH), coordinates
-    )
+    fill(np.ascontiguousarray(values), *steps, *layout.steps, layout.waves, np.empty(LENGTH), coordinates)
     features = np.zeros((n, len(layout.columns) + len(PHASE)))
     features[:, : len(layout.columns)] = coordinates.reshape(n, n_channels * coordinates.shape[2])[:, layout.columns]
     return features

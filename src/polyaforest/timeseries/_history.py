@@ -106,9 +106,9 @@ class History:
         _STATE(header, "series")
         pattern = checked_pattern(**header["pattern"])
         check_layout(arrays, _LAYOUT, {"C": n_channels, "N": len(held), "D": pattern.n_features(n_channels)})
-        steps = [arrays[name] for name in ("values", "numbers", "since", "times")]
+        values, numbers, since, times = (arrays[name] for name in ("values", "numbers", "since", "times"))
         period = float(arrays.get("period", nan))  # absent from older files
-        track = Track(*steps, float(arrays["every"]), period)
+        track = Track(values, numbers, since, times, float(arrays["every"]), period)
         counts = {name: header[name] for name in ("n_seen", "is_timed", "weighed_at")}
         memory = cls(pattern, track, spread=arrays.get("spread"), **counts)
         memory._check()
