@@ -58,6 +58,7 @@ class DetectOptions(options.TableOptions):
             seed=self.seed,
             window=(self.window or options.WINDOW) if self.is_stream else None,
             shingle=self.shingle,
+            is_series=self.is_series or (False if self.is_stream else self.is_series),
             false_alarm_rate=self.false_alarm_rate,
             epsilon=self.epsilon,
             phi=self.phi,
@@ -68,7 +69,8 @@ class DetectOptions(options.TableOptions):
 _HELP = """Find the rows of FILE... that stand out, the worst first, and explain why.
 
 Reads CSV, TSV, Parquet and JSON lines; - is standard input. All numeric columns are used. Each row is compared with
-all others; with --stream only with those before it.
+all others; with --stream only with those before it. Rows with even times whose neighbours resemble each other are a
+time series: there the course that leads to each row is compared with all other courses.
 
 \b
 Examples:
@@ -90,6 +92,7 @@ Examples:
 @options.batch
 @options.stream
 @options.window
+@options.series
 @options.shingle
 @options.flagging()
 @options.seed
@@ -155,6 +158,9 @@ def _detect_in_table(chosen: DetectOptions, table: Table, found: Findings, pictu
         options.say("All rows are held in memory; --stream needs less.", chosen.quiet)
     detector = TableDetector(whole, table.columns.used, chosen.settings())
     detected = detector.detect()
+    found.settings = detector.settings
+    if detector.settings.is_series and not chosen.is_series:
+        options.say("Judged as a time series, since times are even and neighbours alike; see --rows.", chosen.quiet)
     if detector.too_small:
         names = listed(f"{name} ({n:,})" for name, n in detector.too_small.items())
         n_values = count(len(detector.too_small), "value")

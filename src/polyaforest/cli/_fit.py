@@ -50,7 +50,15 @@ class FitOptions(options.TableOptions):
         from polyaforest.detection.pipeline import Settings
 
         return Settings(
-            self.kind, self.seed or 0, window, self.shingle, self.false_alarm_rate, self.epsilon, self.phi, n_jobs
+            kind=self.kind,
+            seed=self.seed or 0,
+            window=window,
+            shingle=self.shingle,
+            is_series=bool(self.is_series),
+            false_alarm_rate=self.false_alarm_rate,
+            epsilon=self.epsilon,
+            phi=self.phi,
+            n_jobs=n_jobs,
         )
 
 
@@ -81,6 +89,7 @@ Examples:
 @options.batch
 @options.stream
 @options.window
+@options.series
 @options.shingle
 @click.option(
     "--like", metavar="MODEL", type=click.Path(), help="With --batch: use the cells of that model, for `merge`."

@@ -83,6 +83,13 @@ fail_on_anomaly = click.option("--fail-on-anomaly", is_flag=True, help="Exit wit
 shingle = click.option(
     "--shingle", metavar="N", type=click.IntRange(min=1), help="For time series: judge N consecutive rows together."
 )
+series = click.option(
+    "--series/--rows",
+    "is_series",
+    default=None,
+    help="Whether rows are readings of a time series, judged by the course that leads to each, or independent of each "
+    "other.  [default: found out from times and neighbours]",
+)
 window = click.option(
     "--window", metavar="N", type=click.IntRange(min=2), help=f"Rows that a stream holds.  [default: {WINDOW}]"
 )
@@ -128,6 +135,7 @@ class TableOptions:
     kind: str | None
     window: int | None
     shingle: int | None
+    is_series: bool | None
     false_alarm_rate: float | None
     epsilon: float | None
     phi: float | None
@@ -141,6 +149,12 @@ class TableOptions:
             raise click.UsageError("--phi needs --epsilon.")
         if self.is_stream and self.epsilon is not None:
             raise click.UsageError("--epsilon is for whole tables: omit --stream and --shingle.")
+        if self.is_series is False and self.shingle is not None:
+            raise click.UsageError("--shingle is for time series: omit --rows.")
+        if self.is_series and self.epsilon is not None:
+            raise click.UsageError("--epsilon is for independent rows: omit --series.")
+        if self.is_series and self.kind == "batch":
+            raise click.UsageError("--series depends on the order of rows, which --batch ignores.")
         if self.window is not None and not self.is_stream:
             raise click.UsageError("--window is for streams: add --stream.")
 

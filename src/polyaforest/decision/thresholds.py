@@ -19,7 +19,7 @@ from polyaforest.core.arrays import Array
 
 AUTO_RATE = 0.001  # share of normal rows expected below the automatic threshold
 _LEAST_SCORES = 8  # fewer do not show where the bulk ends
-_HALVINGS = log2(0.5 / AUTO_RATE)  # of the rows below the median, until the automatic rate is left
+_LONGEST_SPELL = 32.0
 _SLACK = 1e-9  # relative; rounding errors of scores are below 1e-13
 _MOST_SCORE = 2.0  # above any probability, rounding included
 
@@ -69,10 +69,14 @@ class ThresholdPolicy:
         Share of the rows to flag.
     false_alarm_rate : float or None
         Share of new, normal rows that may be flagged. With neither, the threshold lies below the bulk of the scores.
+    spell : float
+        Rows that a false alarm lasts on average: of rows that resemble each other, one is not flagged by itself. The
+        automatic threshold is placed by the number of alarms, not of flagged rows.
     """
 
     contamination: float | None = None
     false_alarm_rate: float | None = None
+    spell: float = 1.0
 
     def threshold(self, ascending: Sequence[float]) -> float:
         """Return the log-score below which rows are flagged, given sorted calibration scores; -inf for none."""
@@ -85,11 +89,11 @@ class ThresholdPolicy:
         if self.false_alarm_rate is not None:
             rank = _most_below(self.false_alarm_rate, len(ascending))
             return float(ascending[rank]) if 0 <= rank < len(ascending) else -inf
-        return tail_threshold(ascending)
+        return tail_threshold(ascending, AUTO_RATE * self.spell)
 
 
-def tail_threshold(ascending: Sequence[float]) -> float:
-    """Return the log-score below which one normal row in a thousand falls, judged by how the bulk thins out.
+def tail_threshold(ascending: Sequence[float], rate: float = AUTO_RATE) -> float:
+    """Return the log-score below which a share `rate` of normal rows falls, judged by how the bulk thins out.
 
     If log-scores thin out exponentially below their median, half of the rows below it lie within one step (median minus
     lower quartile), half of the rest within the next, and so on. The step is measured from the quartile and again from
@@ -108,7 +112,28 @@ def tail_threshold(ascending: Sequence[float]) -> float:
     step = max(median - quartile, (median - eighth) / 2)
     if not step > 0:  # ties down to the lowest eighth: what is left of a tail is below it
         step = (median - float(ascending[n // 32])) / 4
-    return median - _HALVINGS * step if step < inf else -inf
+    halvings = log2(0.5 / rate)  # of the rows below the median, until the rate is left
+    return median - halvings * step if step < inf else -inf
+
+
+def mean_spell(scores: Array) -> float:
+    """Return how many rows in a row, on average, have low scores, given the scores of consecutive rows.
+
+    The lowest one in 32 count; those at most eight rows apart belong together. Rows that resemble each other, as those
+    of a series do, are odd together.
+
+    Examples
+    --------
+    >>> scores = np.zeros(640)
+    >>> scores[:10] = scores[300:310] = -5.0
+    >>> mean_spell(scores)
+    10.0
+    """
+    n_low = len(scores) // 32
+    if n_low < 2:
+        return 1.0
+    low = np.sort(np.argpartition(scores, n_low)[:n_low])
+    return float(min(n_low / (1 + np.count_nonzero(np.diff(low) > 8)), _LONGEST_SPELL))
 
 
 def _interpolated(ascending: Sequence[float], share: float) -> float:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from polyaforest.explain import Explanation
     from polyaforest.io.tables import Columns
 
-_NEAR = 5  # most rows between flagged rows of one event; or a shingle, since an odd reading is in all of it
+_NEAR = 5  # most rows between flagged rows of one event, if an odd one does not make those after it look odd
 Explain = Callable[[Iterable[int]], "dict[int, Explanation]"]
 
 
@@ -119,7 +119,7 @@ class Findings:
             places = places[np.argsort(found.chunk.times[places], kind="stable")]
         n_before = self._n_before.get(name, 0)
         self._n_before[name] = n_before + len(places)
-        tracker = self._trackers.setdefault(name, EventTracker(max(_NEAR, self.settings.shingle or 0)))
+        tracker = self._trackers.setdefault(name, EventTracker(max(_NEAR, self.settings.reach)))
         for at in np.flatnonzero(found.is_anomaly[places]).tolist():
             place = int(places[at])
             row, score, p_value = self._row(found, place), float(found.scores[place]), float(found.p_values[place])

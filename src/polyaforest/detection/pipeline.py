@@ -6,7 +6,7 @@ Each row is validated and scored once, by the detector that decides; nothing her
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -21,12 +21,15 @@ from polyaforest.estimators import BatchMPF, Detections, EpsilonPhi, SeriesMPF, 
 from polyaforest.io.tables import BadInput, Chunk, open_table
 from polyaforest.persistence.model_store import ModelStore, is_model_store, read_model, read_notes
 from polyaforest.timeseries._calendar import moved_on
+from polyaforest.timeseries._rhythm import LEAST_READINGS, is_series
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation
     from polyaforest.io.tables import Table
 
 _LEAST_ROWS = 8  # of a table or partition; fewer do not show what is usual
+_LEAST_READINGS = 32  # of a time series
+_REACH = 64  # readings; courses are longer, but look at what is long ago as a whole
 _LEAST_PER_PARTITION = 3  # rows, on average
 _LEAST_TO_COUNT = 20  # rows from which on the number of partitions is checked
 _MOST_DETECTORS = 32  # of partitions that are kept for explanations; others are fitted again if needed
@@ -40,7 +43,8 @@ class Settings:
     kind: str | None = None  # "batch", "stream" or None for a table
     seed: int = 0
     window: int | None = None  # points to hold, if not the default
-    shingle: int | None = None
+    shingle: int | None = None  # readings of a time series to look at as they are
+    is_series: bool | None = None  # whether rows are a time series; None to find out, for a table
     false_alarm_rate: float | None = None
     epsilon: float | None = None
     phi: float | None = None
@@ -59,8 +63,13 @@ class Settings:
     @property
     def least_rows(self) -> int:
         """The fewest rows of a table or partition that can be judged."""
-        rate = self.false_alarm_rate
-        return _LEAST_ROWS if rate is None else max(_LEAST_ROWS, least_calibration(rate) + 1)
+        rate, least = self.false_alarm_rate, _LEAST_READINGS if self.is_series else _LEAST_ROWS
+        return least if rate is None else max(least, least_calibration(rate) + 1)
+
+    @property
+    def reach(self) -> int:
+        """Rows over which an odd one makes those after it look odd."""
+        return self.shingle or (_REACH if self.is_series else 0)
 
     def new_detector(self) -> Any:
         """Return the detector, with nothing learned yet."""
@@ -79,7 +88,9 @@ class Settings:
         if self.window is not None:
             given["window"] = self.window
         forest = StreamingMPF(**given)
-        return forest if self.shingle is None else SeriesMPF(forest, shingle=self.shingle)
+        if self.shingle is not None:
+            return SeriesMPF(forest, shingle=self.shingle)
+        return SeriesMPF(forest) if self.is_series else forest
 
 
 class Detected(NamedTuple):
@@ -133,15 +144,19 @@ class TableDetector:
 
     def detect(self) -> Detected:
         """Return all rows with their results; partitions with too few rows have none."""
-        found, least = Detected.nothing(self.table), self.settings.least_rows
+        found = Detected.nothing(self.table)
         refuse_unique_partitions(self.table.keys)
-        for name, places in places_by_partition(self.table.keys, len(self.table.rows)).items():
+        partitions = places_by_partition(self.table.keys, len(self.table.rows))
+        if self.settings.is_series is None:
+            self.settings = replace(self.settings, is_series=self._is_series(list(partitions.values())))
+        least = self.settings.least_rows
+        for name, places in partitions.items():
             if len(places) < least:
                 self.too_small[name] = len(places)
                 continue
-            rows = self._rows_at(places)
-            detector = self.settings.new_detector().fit(rows)
-            found.fill(places, detector.detect(rows))
+            rows, times = self._rows_at(places), self._times_at(places)
+            detector = self.settings.new_detector().fit(rows, **times)
+            found.fill(places, detector.detect(rows, **times, **self._in_place))
             self._fitted.append((places, detector if len(self._fitted) < _MOST_DETECTORS else None))
         if not self._fitted:
             rate, n = self.settings.false_alarm_rate, len(self.table.rows)
@@ -161,9 +176,36 @@ class TableDetector:
         for own, kept in self._fitted:
             mine = wanted[np.isin(wanted, own)]
             if len(mine):
-                detector = kept or self.settings.new_detector().fit(self._rows_at(own))
-                found |= zip(mine.tolist(), detector.explain(self._rows_at(mine)), strict=True)
+                times = self._times_at(own)
+                detector = kept or self.settings.new_detector().fit(self._rows_at(own), **times)
+                if self.settings.is_series:
+                    at = np.searchsorted(own, mine)
+                    explained = detector.explain(self._rows_at(own), rows=at, **times, **self._in_place)
+                else:
+                    explained = detector.explain(self._rows_at(mine))
+                found |= zip(mine.tolist(), explained, strict=True)
         return found
+
+    @property
+    def _in_place(self) -> dict[str, bool]:
+        """How to ask for rows that a detector was fitted on."""
+        return {"anew": True} if self.settings.is_series else {}
+
+    def _is_series(self, partitions: list[Array]) -> bool:
+        """Return whether all partitions that are long enough to tell are time series."""
+        times, rows = self.table.times, self.table.rows
+        if times is None or self.settings.kind is not None or self.settings.epsilon is not None:
+            return False
+        long = [places for places in partitions if len(places) >= LEAST_READINGS]
+        return bool(long) and all(is_series(times[places], rows[places]) for places in long)
+
+    def _times_at(self, places: Array) -> dict[str, Array]:
+        """Return the times of rows, if they are a time series that has any; raise if they decrease."""
+        if not self.settings.is_series or self.table.times is None:
+            return {}
+        times = self.table.times[places]
+        refuse_disorder(times, self.table.numbers[places])
+        return {"times": times}
 
     def _rows_at(self, places: Array) -> NamedRows:
         rows = self.table.rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from math import isnan, nan
+from math import isnan
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -37,10 +37,10 @@ from polyaforest.forest.spec import empty_box, weighting_of_rows
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import decode, encode, refusing_pickle
 from polyaforest.retention import Policy, as_policy
-from polyaforest.timeseries._calendar import moved_on, read_calendar
+from polyaforest.timeseries._calendar import read_calendar
 from polyaforest.timeseries._courses import PHASE, layout_of, phase_features
 from polyaforest.timeseries._history import History, widths_of_state
-from polyaforest.timeseries._rhythm import find_common_period
+from polyaforest.timeseries._rhythm import find_periods
 from polyaforest.timeseries._shingles import (
     CONSTRAINTS,
     Laid,
@@ -62,12 +62,12 @@ class SeriesMPF(Detector):
     """Streaming Mondrian Pólya forest on the courses of a time series. Scores are higher for normal readings.
 
     What counts as normal is a course, not a value. The forest looks at the course that ends at each reading in three
-    views, each in a third of the trees: *change* (differences of means at scales from 1 to 32 steps, the level, the
-    roughness), *shape* (the low waves of a cosine transform of the last 96 readings) and *rhythm* (levels, and the
-    phase of the period at which the series repeats, once it has been found). With ``shingle=n`` it looks at the last n
+    views: *change* (differences of means at scales from 1 to 32 steps, the level, the roughness) and *shape* (the low
+    waves of a cosine transform of the last 96 readings) in a quarter of the trees each, and *rhythm* (levels, and the
+    phase of the periods at which the series repeats, once they have been found) in half of them. With ``shingle=n`` it looks at the last n
     readings as they are. Readings come one by one or in chunks of any size, with the same result.
 
-    **Warming up.** A course begins with 16 unbroken readings; while there are fewer than 128, their mirror image stands
+    **Warming up.** A course begins with 64 unbroken readings; while there are fewer than 128, their mirror image stands
     in for those before. Rows get NaN until 256 courses have been learned, by which features are weighed. `fit` needs no
     warming up.
 
@@ -81,7 +81,7 @@ class SeriesMPF(Detector):
     weights. Of several channels, those that take only two values are switches: together they weigh a quarter of what
     one other channel does.
 
-    **Rhythm.** The period is looked for by the autocorrelation of the readings held, after 512, 1,024, 2,048, ...
+    **Rhythm.** At most two periods are looked for by the autocorrelation of the readings held, after 512, 1,024, 2,048, ...
     readings, and in `fit`.
 
     **Deletion.** `delete` removes every course that a reading has a part in, by its value, by filling in or by a
@@ -91,7 +91,8 @@ class SeriesMPF(Detector):
     ----------
     estimator : StreamingMPF, optional
         The forest to use, of which a copy is made that has learned nothing. Its `window` counts courses; "auto" is
-        2,048 of them here, also for `fit`, and None is refused, since deletion needs them. "auto" for `max_samples` is
+        the last 2,048 of them here, or a random sample of as many for `fit`, and None is refused, since deletion needs
+        them. "auto" for `max_samples` is
         256 here. By default a `StreamingMPF` with these.
     shingle : "auto" or int, default="auto"
         How many readings to look at as they are; "auto" looks at courses.
@@ -123,8 +124,8 @@ class SeriesMPF(Detector):
         Keys of the readings that can be deleted: those that a course held is made of, or one to come may be.
     every_ : float or None
         The usual time between readings, if it is known.
-    period_ : int or None
-        The number of steps after which the series repeats, if it does.
+    periods_ : tuple of int
+        The numbers of steps after which the series repeats, the strongest first; empty if it does not.
     latest_ : float or None
         The time of the newest reading, if readings have times.
     n_features_in_ : int
@@ -135,12 +136,12 @@ class SeriesMPF(Detector):
     Examples
     --------
     >>> import numpy as np
-    >>> from polyaforest import SeriesMPF
+    >>> from polyaforest import SeriesMPF, StreamingMPF
     >>> wave = np.sin(np.arange(1200) / 4)
     >>> wave[1150:1153] = 0.0  # a value that is nothing unusual, but not three times in a row
-    >>> series = SeriesMPF(random_state=0).fit(wave[:1000])
-    >>> series.period_, int(series.score_samples(wave[1000:]).argmin()) + 1000 in range(1150, 1160)
-    (25, True)
+    >>> series = SeriesMPF(StreamingMPF(random_state=0)).fit(wave[:1000])
+    >>> series.periods_, int(series.score_samples(wave[1000:]).argmin()) + 1000 in range(1150, 1160)
+    ((25,), True)
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -207,11 +208,8 @@ class SeriesMPF(Detector):
         return self
 
     def fit_predict(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Array:
-        """Fit, then `predict` the same rows; their times are moved on by whole weeks, so that they come next."""
-        self.fit(X, keys=keys, times=times)
-        if times is not None:
-            times = moved_on(read_stamps(times, len(X), needed=True), self._history.track.latest)
-        return self.predict(X, times=times)
+        """Fit, then `predict` the same rows."""
+        return self.fit(X, keys=keys, times=times).predict(X, times=times, anew=True)
 
     def _grow(self, X: Any, keys: Any, times: Any) -> None:
         rows = self._begin(X)
@@ -223,8 +221,8 @@ class SeriesMPF(Detector):
         self._refuse_outside(rows, stamps)
         laid = self._history.lay(rows, stamps)
         if laid.pattern.shingle is None:
-            period = find_common_period(laid.track.values[laid.places][laid.is_complete])
-            laid = laid._replace(track=laid.track._replace(period=nan if period is None else float(period)))
+            periods = find_periods(laid.track.values[laid.places][laid.is_complete])
+            laid = laid._replace(track=laid.track._replace(periods=periods))
         self._fit_forest(laid, stamps, names)
 
     def _fit_forest(self, laid: Laid, stamps: Array, names: list[Key | None]) -> None:
@@ -236,13 +234,23 @@ class SeriesMPF(Detector):
                 "of them, or set a smaller shingle or a larger max_gap"
             )
         self._history.provenance.enter_names(names, 0)
-        keys = [self._history.provenance.key_of(end) for end in ends.tolist()]
+        kept = self._chosen(len(shingles))
+        keys = [self._history.provenance.key_of(end) for end in ends[kept].tolist()]
         self._damp_switches(shingles)
-        self._views.fit(shingles, keys, stamps[ends] if self._history.is_timed else None)
+        self._views.fit(shingles[kept], keys, stamps[ends[kept]] if self._history.is_timed else None)
         self._commit(laid, ends)
-        if self.rescale is not None and self._views.n_points < len(shingles) and self._views.is_one:
+        if self.rescale is not None and self._views.n_points < len(kept):
             self._views.rebuild()
         self._note_spread(self._history.n_seen)
+        self._views.measure_spell(shingles)
+
+    def _chosen(self, n: int) -> Array:
+        """Return the courses of a table that are learned: all, or as many as the forest holds, drawn at random."""
+        is_default = self.estimator is None or self.estimator.window == "auto"
+        if self._history.pattern.shingle is not None or not is_default or n <= _WINDOW:
+            return np.arange(n)
+        rng = np.random.default_rng(self._views.first._seed())
+        return np.sort(rng.choice(n, _WINDOW, replace=False))
 
     def partial_fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
         """Learn readings one after another; `y` is ignored. The parameters are those of `fit`."""
@@ -327,25 +335,33 @@ class SeriesMPF(Detector):
 
     # ---- as if rows came next ---------------------------------------------------------------------------------------
 
-    def score_samples(self, X: Any, *, times: Any = None) -> Array:
+    def score_samples(self, X: Any, *, times: Any = None, anew: bool = False) -> Array:
         """Return the scores of rows as if they came next, one after another; nothing is learned.
 
-        `X` and `times` are those of `fit`.
+        Parameters
+        ----------
+        X, times
+            As in `fit`.
+        anew : bool, default=False
+            Whether the rows are a series of their own, such as the one given to `fit`, instead of coming next.
 
         Returns
         -------
         scores : ndarray of shape (n_rows,)
             Higher is more normal; NaN where no whole shingle would end, or the forest holds none to compare with.
         """
-        with self._looking_ahead(X, times) as laid:
+        with self._looking_ahead(X, times, anew) as laid:
             scores = np.full(len(laid.is_whole), np.nan)
             if laid.is_whole.any():
                 scores[laid.is_whole] = self._views.score_samples(laid.shingles())
             return scores
 
-    def detect(self, X: Any, *, times: Any = None) -> Detections:
-        """Return what `detect_then_learn` would, for rows as if they came next; nothing is learned."""
-        with self._looking_ahead(X, times) as laid:
+    def detect(self, X: Any, *, times: Any = None, anew: bool = False) -> Detections:
+        """Return what `detect_then_learn` would, for rows as if they came next; nothing is learned.
+
+        The parameters are those of `score_samples`.
+        """
+        with self._looking_ahead(X, times, anew) as laid:
             shingles = laid.shingles()
             return _placed(laid.is_whole, self._views.detect(shingles) if len(shingles) else NOTHING)
 
@@ -377,6 +393,7 @@ class SeriesMPF(Detector):
         *,
         times: Any = None,
         rows: Sequence[int] | None = None,
+        anew: bool = False,
     ) -> Sequence[Explanation]:
         """Explain the shingles that end at rows as if they came next; nothing is learned.
 
@@ -384,8 +401,8 @@ class SeriesMPF(Detector):
 
         Parameters
         ----------
-        X, times
-            As in `fit`.
+        X, times, anew
+            As in `score_samples`.
         features
             As in `StreamingMPF.explain`.
         rows : sequence of int, optional
@@ -398,7 +415,7 @@ class SeriesMPF(Detector):
         """
         check_is_fitted(self)
         read_features(features, self._history.pattern.names(feature_names(self)))  # before rows are looked at
-        with self._looking_ahead(X, times) as laid:
+        with self._looking_ahead(X, times, anew) as laid:
             wanted = np.arange(len(laid.is_whole)) if rows is None else np.asarray(rows, np.int64)
             if not len(wanted):
                 raise ValueError("there are no rows to explain")
@@ -430,13 +447,16 @@ class SeriesMPF(Detector):
         return dict(sorted(bits.items(), key=lambda item: -item[1]))
 
     @contextmanager
-    def _looking_ahead(self, X: Any, times: Any) -> Iterator[Laid]:
-        """Lay out rows as if they came next; none is complete if the forest holds no shingles."""
+    def _looking_ahead(self, X: Any, times: Any, anew: bool) -> Iterator[Laid]:
+        """Lay out rows as if they came next, or by themselves; none is complete if the forest holds no shingles."""
         check_is_fitted(self)
         rows = read_rows(self, _as_table(X, self.n_features_in_), reset=False, allow_missing=True)
         with self._frozen():
             self._refuse_extreme(rows)
-            laid = self._history.lay(rows, self._read_times(len(rows), times))
+            history = self._history
+            if anew:
+                history = History(history.pattern, history.track.last(0), is_timed=history.is_timed)
+            laid = history.lay(rows, self._read_times(len(rows), times, history))
             yield laid if self._has_begun else laid._replace(is_whole=np.zeros(len(rows), np.bool_))
 
     # ---- what is held -----------------------------------------------------------------------------------------------
@@ -500,11 +520,10 @@ class SeriesMPF(Detector):
         return self._history.track.every if self._history.track.every > 0 else None
 
     @property
-    def period_(self) -> int | None:
-        """The number of steps after which the series repeats, if it does."""
+    def periods_(self) -> tuple[int, ...]:
+        """The numbers of steps after which the series repeats, the strongest first; empty if it does not."""
         check_is_fitted(self)
-        period = self._history.track.period
-        return None if isnan(period) else int(period)
+        return self._history.track.periods
 
     @property
     def latest_(self) -> float | None:
@@ -669,6 +688,8 @@ class SeriesMPF(Detector):
         )
         self._history.provenance.enter_names(names, self._history.n_seen)
         self._commit(laid, self._history.n_seen + ends)
+        if self._history.n_seen % _PIECE == 0 and len(self._views.calibration) >= _PIECE:
+            self._views.measure_spell()
         self._find_rhythm_if_due()
         self._rescale_if_due()
         return _placed(laid.is_whole, detected) if task.is_scored else NOTHING
@@ -725,14 +746,14 @@ class SeriesMPF(Detector):
         if not is_due or self._history.pattern.shingle is not None or not self._views.n_points:
             return
         layout, points = layout_of(self.n_features_in_), self._views.points
-        period = find_common_period(points[:, layout.readings()])
-        if period == self.period_:
+        periods = find_periods(points[:, layout.readings()])
+        if periods == self.periods_:
             return
-        self._history.track = self._history.track._replace(period=nan if period is None else float(period))
+        self._history.track = self._history.track._replace(periods=periods)
         numbers = np.array([newest for _, newest in self._history.provenance.spans.values()], np.float64)
         store, rhythm = self._views.first._stream.store, self._views.members[-1]
         clock = store.times[store.held] / self.every_ if self.every_ else numbers
-        rhythm._amend(layout.widths[-1] - len(PHASE), phase_features(clock, self._history.track.period))
+        rhythm._amend(layout.widths[-1] - len(PHASE), phase_features(clock, periods))
         self._note_spread(n_seen)
 
     def _rescale_if_due(self) -> None:
@@ -766,18 +787,18 @@ class SeriesMPF(Detector):
 
     def _read_labels(self, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
         """Return the times and keys of rows to learn, checked."""
-        stamps, names = self._read_times(n_rows, times), read_keys(keys, n_rows)
+        stamps, names = self._read_times(n_rows, times, self._history), read_keys(keys, n_rows)
         refuse_uncountable(self._history.n_seen, n_rows)
         self._history.provenance.refuse_keys(names, self._history.n_seen)
         return stamps, names
 
-    def _read_times(self, n_rows: int, times: Any) -> Array:
-        """Return the times of rows that come next, checked."""
+    def _read_times(self, n_rows: int, times: Any, history: History) -> Array:
+        """Return the times of rows that come next in a history, checked."""
         stamps = read_stamps(times, n_rows, needed=self._policy.needs_times)
-        if n_rows and self._history.is_timed is not None and self._history.is_timed != (times is not None):
-            before = "times" if self._history.is_timed else "no times"
+        if n_rows and history.is_timed is not None and history.is_timed != (times is not None):
+            before = "times" if history.is_timed else "no times"
             raise ValueError(f"the readings before had {before}: give times to all rows or to none")
-        refuse_times(stamps, self._history.track.latest, self._history.pattern)
+        refuse_times(stamps, history.track.latest, history.pattern)
         return stamps
 
     def _refuse_extreme(self, rows: Array) -> None:

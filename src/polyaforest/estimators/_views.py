@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ import numpy as np
 from polyaforest.core import schema
 from polyaforest.core.arrays import Array
 from polyaforest.decision.calibration import RunningCalibration, n_to_calibrate
-from polyaforest.decision.thresholds import NOTHING, Detections, refuse_too_few
+from polyaforest.decision.thresholds import NOTHING, Detections, ThresholdPolicy, mean_spell, refuse_too_few
 from polyaforest.estimators._streaming import REMEDY, StreamingMPF, Task
 from polyaforest.explain import Explanation, Explanations
 from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
+
+_STRETCH = 2048  # consecutive rows of a table by which spells are measured
 
 
 class Views:
@@ -34,15 +37,23 @@ class Views:
     def __init__(self, members: Sequence[StreamingMPF], widths: Sequence[int]) -> None:
         self.members, self.widths = list(members), list(widths)
         self.calibration = RunningCalibration(n_to_calibrate(members[0].false_alarm_rate))
+        self.spell = 1.0  # rows that look odd together, on average
+
+    @property
+    def policy(self) -> ThresholdPolicy:
+        """Where the threshold of several views lies."""
+        return replace(self.first._policy, spell=self.spell)
 
     @classmethod
     def like(cls, forest: StreamingMPF, widths: Sequence[int]) -> Views:
         """Return views whose trees together are those of `forest`, which has learned nothing."""
         if len(widths) == 1:
             return cls([forest], widths)
-        sizes = [len(trees) for trees in np.array_split(np.arange(max(forest.n_estimators, len(widths))), len(widths))]
+        shares = np.ones(len(widths))
+        shares[-1] = len(widths) - 1  # levels and rhythm count as much as all else
+        ends = np.rint(np.cumsum(shares) / shares.sum() * max(forest.n_estimators, len(widths))).astype(int)
         members = []
-        for number, size in enumerate(sizes):
+        for number, size in enumerate(np.maximum(np.diff(ends, prepend=0), 1).tolist()):
             member = deepcopy(forest)
             seed = forest.random_state
             if isinstance(seed, int | np.integer):
@@ -108,7 +119,7 @@ class Views:
             return found[0]
         arrays = {f"{v}/{name}": part for v, (_, parts) in enumerate(found) for name, part in parts.items()}
         calibration = {"arrivals": self.calibration.arrivals, "scores": self.calibration.scores}
-        header = {"views": [about for about, _ in found], "is_seeded": self.calibration.is_seeded}
+        header = {"views": [about for about, _ in found], "is_seeded": self.calibration.is_seeded, "spell": self.spell}
         return header, {**arrays, **{f"calibration/{name}": part for name, part in calibration.items()}}
 
     @classmethod
@@ -131,11 +142,14 @@ class Views:
         views.calibration = RunningCalibration.of_state(
             views.calibration.n, scores["arrivals"], scores["scores"], is_seeded=header["is_seeded"]
         )
+        views.spell = float(header["spell"])
         views._check()
         return views
 
     def _check(self) -> None:
         """Raise unless the forests hold the same points, each its own columns."""
+        if not 1 <= self.spell < np.inf:
+            raise ValueError(f"its false alarms last {self.spell} rows")
         if not self.has_begun:
             if any(hasattr(member, "forest_") for member in self.members):
                 raise ValueError("some of its views have begun, others have not")
@@ -154,6 +168,12 @@ class Views:
             member.fit(part, keys=keys, times=times)
         self.calibration = RunningCalibration(self.calibration.n)
 
+    def measure_spell(self, rows: Array | None = None) -> None:
+        """Measure how many rows look odd together, by consecutive rows, or else by the calibration scores."""
+        if not self.is_one:
+            scores = self.calibration.scores if rows is None else self.score_samples(rows[-_STRETCH:])
+            self.spell = mean_spell(scores)
+
     def advance(self, rows: Array, keys: Any, times: Array | None, task: Task) -> Detections:
         """Learn rows; return the results that the task asks for."""
         if self.is_one:
@@ -170,7 +190,7 @@ class Views:
         scores = self._mean(answers)
         if not task.is_judged:
             return Detections(scores, *NOTHING[1:])
-        return self.calibration.judge_then_learn(scores, np.arange(came, came + len(scores)), self.first._policy)
+        return self.calibration.judge_then_learn(scores, np.arange(came, came + len(scores)), self.policy)
 
     def _advance_and_replay(self, rows: Array, keys: Any, times: Array | None, task: Task) -> Detections:
         """Learn rows together, and explain those flagged by a copy that learns what led to each of them."""
@@ -221,7 +241,7 @@ class Views:
         """The threshold."""
         if self.is_one:
             return float(self.first.offset_)
-        policy, held = self.first._policy, self.calibration
+        policy, held = self.policy, self.calibration
         if len(held):
             return held.threshold(policy)
         scores = np.sort(self.left_out_scores()[0])
@@ -237,7 +257,7 @@ class Views:
         if not len(known):
             known = RunningCalibration(max(self.calibration.n, 1))
             known.seed(*self.left_out_scores())
-        return known.judge(scores, self.first._policy).p_values
+        return known.judge(scores, self.policy).p_values
 
     def left_out_scores(self) -> tuple[Array, Array]:
         """Return the scores, and arrivals, of points held, each left out of the forests."""
@@ -252,6 +272,7 @@ class Views:
         """Have the first rows that are judged compared with the points held, if there are any."""
         if not len(self.calibration) and self.n_points:
             self.calibration.seed(*self.left_out_scores())
+            self.measure_spell()
 
     # ---- reasons ----------------------------------------------------------------------------------------------------
 
@@ -272,7 +293,7 @@ class Views:
 
 
 _UNBEGUN = schema.record({"parameters": schema.parameters(StreamingMPF._names_in_files())})
-_STATE = schema.record({"views": schema.anything, "is_seeded": schema.flag})
+_STATE = schema.record({"views": schema.anything, "is_seeded": schema.flag, "spell": schema.number})
 _CALIBRATION: Layout = {"arrivals": (np.int64, "J"), "scores": (np.float64, "J")}
 
 

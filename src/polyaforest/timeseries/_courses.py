@@ -17,11 +17,12 @@ from polyaforest.core.arrays import NONE, Array
 from polyaforest.kernels import courses
 
 LENGTH = 128  # readings that a course is made of
-LEAST = 16  # unbroken readings from which on there is a course
+LEAST = 64  # unbroken readings from which on there is a course
 _WAVE_LENGTH = 96  # readings that waves are fitted to
 _MOST_WAVES = 12
 _MOST_DETAILED = 3  # channels up to which each is looked at in full detail
-PHASE = ("phase (sine)", "phase (cosine)")
+PHASE = ("phase (sine)", "phase (cosine)", "shorter phase (sine)", "shorter phase (cosine)")
+MOST_PERIODS = 2
 
 
 class Coordinates(NamedTuple):
@@ -118,12 +119,13 @@ def course_features(values: Array, places: Array, starts: Array) -> Array:
     return features
 
 
-def phase_features(clock: Array, period: float) -> Array:
-    """Return sine and cosine of the phase of a rhythm at moments of a clock, (n, 2); zeros if there is no rhythm."""
-    if not period > 0:
-        return np.zeros((len(clock), len(PHASE)))
-    angle = 2 * np.pi * np.mod(clock, period) / period
-    return np.stack([np.sin(angle), np.cos(angle)], axis=1)
+def phase_features(clock: Array, periods: Sequence[int]) -> Array:
+    """Return sine and cosine of the phases of a rhythm at moments of a clock, (n, 4); zeros for those it has not."""
+    phases = np.zeros((len(clock), len(PHASE)))
+    for k, period in enumerate(periods):
+        angle = 2 * np.pi * np.mod(clock, period) / period
+        phases[:, 2 * k], phases[:, 2 * k + 1] = np.sin(angle), np.cos(angle)
+    return phases
 
 
 def _waves() -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf, nan
+from math import inf
 from typing import Self
 
 import numpy as np
@@ -15,6 +15,7 @@ from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import pack_keys, unpack_keys
+from polyaforest.timeseries._courses import MOST_PERIODS
 from polyaforest.timeseries._provenance import Provenance
 from polyaforest.timeseries._shingles import Laid, Pattern, Track, checked_pattern, lay
 
@@ -40,7 +41,7 @@ _LAYOUT: Layout = {  # S steps, C channels, N shingles held, M named readings, D
     "since": (np.int64, "S"),
     "times": (np.float64, "S"),
     "every": (np.float64, ""),
-    "period": (np.float64, ""),
+    "periods": (np.int64, "R"),
     "spans": (np.int64, "N2"),
     "named": (np.int64, "M"),
     "names": (np.uint8, "K"),
@@ -93,7 +94,8 @@ class History:
         }
         names = self.provenance.names
         arrays = {
-            **{name: np.asarray(part) for name, part in self.track._asdict().items()},
+            **{name: np.asarray(part) for name, part in self.track._asdict().items() if name != "periods"},
+            "periods": np.array(self.track.periods, np.int64),
             "spans": np.array(list(self.provenance.spans.values()), np.int64).reshape(-1, 2),
             "named": np.array(list(names), np.int64),
             "names": pack_keys(list(names.values())),
@@ -107,8 +109,8 @@ class History:
         pattern = checked_pattern(**header["pattern"])
         check_layout(arrays, _LAYOUT, {"C": n_channels, "N": len(held), "D": pattern.n_features(n_channels)})
         values, numbers, since, times = (arrays[name] for name in ("values", "numbers", "since", "times"))
-        period = float(arrays.get("period", nan))  # absent from older files
-        track = Track(values, numbers, since, times, float(arrays["every"]), period)
+        periods = tuple(arrays.get("periods", np.empty(0, np.int64)).tolist())  # absent from older files
+        track = Track(values, numbers, since, times, float(arrays["every"]), periods)
         counts = {name: header[name] for name in ("n_seen", "is_timed", "weighed_at")}
         memory = cls(pattern, track, spread=arrays.get("spread"), **counts)
         memory._check()
@@ -158,5 +160,5 @@ class History:
             raise ValueError("the times of its last readings decrease")
         if self.track.every < 0 or self.track.every == inf:
             raise ValueError(f"its readings are {self.track.every} apart")
-        if self.track.period <= 0 or self.track.period == inf:
-            raise ValueError(f"the period of its rhythm is {self.track.period}")
+        if len(self.track.periods) > MOST_PERIODS or any(not 1 < period < 2**31 for period in self.track.periods):
+            raise ValueError(f"the periods of its rhythm are {self.track.periods}")

@@ -1,60 +1,95 @@
-"""The rhythm of a series: the period at which its readings repeat, if they do."""
+"""The order of readings: whether neighbours resemble each other, and the period at which readings repeat."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from polyaforest.core.arrays import Array
+from polyaforest.timeseries._courses import MOST_PERIODS
 
 _LEAST_CYCLES = 3  # seen of a rhythm before it counts as one
 _LEAST_STEPS = 4  # of a period
 _LEAST_CORRELATION = 0.5  # of readings one period apart
+LEAST_READINGS = 256  # that show whether they are a series
+_EVEN = 0.8  # share of the steps of a series that are about as long as the usual one
+_RESEMBLING = 0.3  # rank correlation of neighbours in at least half of the columns of a series
 _ABOUT = 0.95  # a shorter period that is nearly as good is the period
 
 
-def find_common_period(values: Array) -> int | None:
-    """Return the period of the channel, of several in the columns of `values`, that repeats most faithfully."""
-    found = [(_correlation_at(column, period), period) for column in values.T if (period := find_period(column))]
-    return max(found)[1] if found else None
+def is_series(times: Array, values: Array) -> bool:
+    """Return whether rows are readings of a series rather than independent of each other.
 
-
-def find_period(values: Array) -> int | None:
-    """Return the number of steps after which readings repeat, None if they do not.
-
-    It is the shortest lag among the best peaks of the autocorrelation, beyond its first zero. Extreme values are cut
-    off first, so that a spike does not hide a rhythm or pretend to be one.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n,)
-        Readings in even steps.
+    They are if times rise in mostly even steps, and in at least half of the columns that vary, neighbours resemble each
+    other.
 
     Examples
     --------
-    >>> find_period(np.sin(np.arange(400) * 2 * np.pi / 24))
-    24
-    >>> find_period(np.random.default_rng(0).normal(size=400)) is None
-    True
+    >>> wave, noise = np.sin(np.arange(200) / 9)[:, None], np.random.default_rng(0).normal(size=(200, 1))
+    >>> is_series(np.arange(200), wave), is_series(np.arange(200), noise), is_series(-np.arange(200), wave)
+    (True, False, False)
     """
+    steps = np.diff(times)
+    if len(times) < LEAST_READINGS or not (steps >= 0).all():
+        return False
+    usual = np.median(steps)
+    if not usual > 0 or np.mean(np.abs(steps - usual) <= 0.5 * usual) < _EVEN:
+        return False
+    found = [_resemblance(column) for column in values.T]
+    known = [value for value in found if value is not None]
+    return bool(known) and float(np.median(known)) >= _RESEMBLING
+
+
+def _resemblance(values: Array) -> float | None:
+    """Return the rank correlation of neighbours, None if values do not vary."""
+    is_pair = ~np.isnan(values[1:]) & ~np.isnan(values[:-1])
+    before, after = (part[is_pair].argsort(kind="stable").argsort(kind="stable") for part in (values[:-1], values[1:]))
+    n = int(is_pair.sum())
+    if n < 2 or np.ptp(values[~np.isnan(values)]) == 0:
+        return None
+    return float(np.corrcoef(before, after)[0, 1])
+
+
+def find_periods(values: Array) -> tuple[int, ...]:
+    """Return the numbers of steps after which readings repeat, the strongest first, at most two; none if they do not.
+
+    A period is a lag at a peak of the autocorrelation, beyond its first zero: the shortest of those that are nearly as
+    high as the highest. The second is the best of those at most half as long, as a day is in a week. Extreme values
+    are cut off first, so that a spike does not hide a rhythm or pretend to be one.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n, n_channels)
+        Readings in even steps; of several channels the one that repeats most faithfully counts.
+
+    Examples
+    --------
+    >>> find_periods(np.sin(np.arange(400) * 2 * np.pi / 24)[:, None])
+    (24,)
+    >>> find_periods(np.random.default_rng(0).normal(size=(400, 1)))
+    ()
+    """
+    found = [_peaks(column) for column in values.T]
+    best = max(found, key=lambda peaks: max(peaks.values(), default=0.0), default={})
+    periods: list[int] = []
+    while best and len(periods) < MOST_PERIODS:
+        highest = max(best.values())
+        periods.append(min(lag for lag, height in best.items() if height >= _ABOUT * highest))
+        best = {lag: height for lag, height in best.items() if 2 * lag <= periods[-1]}
+    return tuple(periods)
+
+
+def _peaks(values: Array) -> dict[int, float]:
+    """Return the lags at which readings repeat, and how faithfully."""
     n = len(values)
     if n < _LEAST_CYCLES * _LEAST_STEPS:
-        return None
+        return {}
     correlation = _autocorrelation(values)
     negative = np.flatnonzero(correlation < 0)
     first, last = max(int(negative[0]) if len(negative) else n, _LEAST_STEPS), n // _LEAST_CYCLES
     lags = np.arange(first, last)
-    if not len(lags):
-        return None
     here = correlation[lags]
-    peaks = lags[(here >= correlation[lags - 1]) & (here >= correlation[lags + 1])]
-    best = correlation[peaks].max(initial=0.0)
-    if best < _LEAST_CORRELATION:
-        return None
-    return int(peaks[np.argmax(correlation[peaks] >= _ABOUT * best)])
-
-
-def _correlation_at(values: Array, lag: int) -> float:
-    return float(_autocorrelation(values)[lag])
+    is_peak = (here >= correlation[lags - 1]) & (here >= correlation[lags + 1]) & (here >= _LEAST_CORRELATION)
+    return dict(zip(lags[is_peak].tolist(), here[is_peak].tolist(), strict=True))
 
 
 def _autocorrelation(values: Array) -> Array:

@@ -175,7 +175,7 @@ class Track(NamedTuple):
     since: Array  # int64 (k,): the oldest reading that the values are derived from
     times: Array  # float64 (k,): NaN for a step without a reading, or without times
     every: float  # the usual spacing: NaN while it is unknown, 0 if there is none
-    period: float = nan  # steps of the rhythm, NaN if there is none
+    periods: tuple[int, ...] = ()  # steps of the rhythm, the strongest first
 
     @property
     def clock(self) -> Array:
@@ -205,7 +205,7 @@ class Track(NamedTuple):
         """Return the newest `n` steps, copied, so that nothing else is kept alive."""
         start = max(len(self.values) - n, 0)
         values, numbers, since, times = (part[start:].copy() for part in self[:4])
-        return Track(values, numbers, since, times, self.every, self.period)
+        return Track(values, numbers, since, times, self.every, self.periods)
 
 
 def new_track(n_channels: int, every: float) -> Track:
@@ -234,7 +234,7 @@ class Laid(NamedTuple):
         places = self.places[self.is_whole]
         if self.pattern.shingle is None:
             features = course_features(self.track.values, places, self.starts[self.is_whole])
-            features[:, -len(PHASE) :] = phase_features(self.track.clock[places], self.track.period)
+            features[:, -len(PHASE) :] = phase_features(self.track.clock[places], self.track.periods)
             return self._with_calendar(features, places)
         return self._finished(self.track.values[self._steps_to(places)], places)
 
@@ -287,7 +287,7 @@ def lay(track: Track, rows: Array, stamps: Array, number: int, pattern: Pattern)
         n_laid, n_mute = 0, max(n_old, pattern.n_to_measure)  # rows before the spacing is known end no shingle
         is_pending = len(values) <= pattern.n_to_measure
         every = nan if is_pending else measured_spacing(times[: pattern.n_to_measure + 1])
-    steps, places = Track(values, numbers, since, times, every, track.period), np.arange(n_old + n)
+    steps, places = Track(values, numbers, since, times, every, track.periods), np.arange(n_old + n)
     if every > 0 and not np.isnan(stamps).any():
         steps, places = _with_gaps(steps, n_laid, pattern.max_gap)
     if not is_pending:
@@ -315,7 +315,7 @@ def _with_gaps(steps: Track, n_laid: int, max_gap: int) -> tuple[Track, Array]:
     values, numbers = np.full((n_steps, steps.values.shape[1]), np.nan), np.full(n_steps, NONE, np.int64)
     since, times = np.repeat(steps.since, np.diff(places, prepend=-1)), np.full(n_steps, np.nan)
     values[places], numbers[places], times[places] = steps.values, steps.numbers, steps.times
-    return Track(values, numbers, since, times, steps.every, steps.period), places
+    return Track(values, numbers, since, times, steps.every, steps.periods), places
 
 
 def _fill(steps: Track, max_gap: int) -> None:
