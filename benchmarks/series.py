@@ -32,7 +32,7 @@ Array = NDArray[Any]
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "series"
 HALVES = ("choose", "report")
 MEASURES = {"vus_pr": "VUS-PR", "auc_pr": "AUC-PR", "auc_roc": "AUC"}
-QUICK_STEPS = (1000, 500)  # of a series in a quick run: before its first anomaly, and from there on
+QUICK_STEPS = (600, 300)  # of a series in a quick run: before its first anomaly, and from there on
 WARM_UP_STEPS = 400  # scored once before time is taken: detectors import and compile on first use
 
 
