@@ -233,7 +233,7 @@ def ranked(rows: Rows) -> list[str]:
     )
 
 
-def labelled(name: str) -> str:
+def marked(name: str) -> str:
     """Return the name of a detector with a mark if it sees the future."""
     return name if DETECTORS[name].is_causal else f"{name} *"
 
@@ -246,7 +246,7 @@ def summary_table(rows: Rows) -> str:
     def line(name: str) -> list[str]:
         own = [row for row in rows if row["detector"] == name]
         pace = 1000 * sum(float(row["seconds"]) for row in own) / sum(int(row["steps"]) for row in own)
-        return [labelled(name), *(f"{mean_of_families(rows, name, *column):.3f}" for column in columns), f"{pace:.2f}"]
+        return [marked(name), *(f"{mean_of_families(rows, name, *column):.3f}" for column in columns), f"{pace:.2f}"]
 
     return table(header, map(line, ranked(rows)))
 
@@ -257,7 +257,7 @@ def family_table(rows: Rows, half: str, measure: str = "vus_pr") -> str:
 
     def line(name: str) -> list[str]:
         means = family_means(rows, name, half, measure)
-        return [labelled(name), *(f"{means[family]:.3f}" if family in means else "" for family in families)]
+        return [marked(name), *(f"{means[family]:.3f}" if family in means else "" for family in families)]
 
     return table(["", *families], map(line, ranked(rows)))
 
@@ -265,7 +265,7 @@ def family_table(rows: Rows, half: str, measure: str = "vus_pr") -> str:
 def nab_table(rows: Rows, totals: Rows) -> str:
     """Return NAB's scores under its three profiles."""
     scores = {(row["detector"], row["profile"]): f"{float(row['score']):.1f}" for row in totals}
-    lines = [[labelled(name), *(scores.get((name, profile), "") for profile in PROFILES)] for name in ranked(rows)]
+    lines = [[marked(name), *(scores.get((name, profile), "") for profile in PROFILES)] for name in ranked(rows)]
     return table(["", *PROFILES], lines)
 
 
