@@ -11,6 +11,7 @@ import explanations
 import missing
 import nab
 import runtime
+import series
 import thresholds
 import toy
 import tuning
@@ -44,6 +45,11 @@ def test_tables_are_those_of_the_files(name, pages):
 def test_tables_of_nab_are_those_of_the_files(pages):
     nab.render(RESULTS, pages)
     assert (pages / "nab.md").read_text("utf-8") == (PAGES / "nab.md").read_text("utf-8")
+
+
+def test_tables_of_series_are_those_of_the_files(pages):
+    series.render(RESULTS, pages)
+    assert (pages / "series.md").read_text("utf-8") == (PAGES / "series.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("part", explanations.FILES)

@@ -64,8 +64,8 @@ class SeriesMPF(Detector):
     What counts as normal is a course, not a value. The forest looks at the course that ends at each reading in three
     views: *change* (differences of means at scales from 1 to 32 steps, the level, the roughness) and *shape* (the low
     waves of a cosine transform of the last 96 readings) in a quarter of the trees each, and *rhythm* (levels, and the
-    phase of the periods at which the series repeats, once they have been found) in half of them. With ``shingle=n`` it looks at the last n
-    readings as they are. Readings come one by one or in chunks of any size, with the same result.
+    phase of the periods at which the series repeats, once they have been found) in half of them. With ``shingle=n`` it
+    looks at the last n readings as they are. Readings come one by one or in chunks of any size, with the same result.
 
     **Warming up.** A course begins with 64 unbroken readings; while there are fewer than 128, their mirror image stands
     in for those before. Rows get NaN until 256 courses have been learned, by which features are weighed. `fit` needs no
@@ -81,8 +81,11 @@ class SeriesMPF(Detector):
     weights. Of several channels, those that take only two values are switches: together they weigh a quarter of what
     one other channel does.
 
-    **Rhythm.** At most two periods are looked for by the autocorrelation of the readings held, after 512, 1,024, 2,048, ...
-    readings, and in `fit`.
+    **Rhythm.** At most two periods are looked for by the autocorrelation of the readings held, after 512, 1,024,
+    2,048, ... readings, and in `fit`.
+
+    **Alarms.** Courses that share readings are odd together. The automatic threshold lets about one false *alarm* begin
+    in a thousand normal readings, however long alarms last.
 
     **Deletion.** `delete` removes every course that a reading has a part in, by its value, by filling in or by a
     difference, and begins a new one behind it. If one of them had a part in the scale, that is measured anew.
