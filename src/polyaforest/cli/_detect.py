@@ -92,7 +92,7 @@ Examples:
 @options.batch
 @options.stream
 @options.window
-@options.series
+@options.series("found out from times and neighbours")
 @options.shingle
 @options.flagging()
 @options.seed

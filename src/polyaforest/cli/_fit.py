@@ -89,7 +89,7 @@ Examples:
 @options.batch
 @options.stream
 @options.window
-@options.series
+@options.series("rows")
 @options.shingle
 @click.option(
     "--like", metavar="MODEL", type=click.Path(), help="With --batch: use the cells of that model, for `merge`."
@@ -171,6 +171,9 @@ def _fit_table(chosen: FitOptions, table: Table, chunks: Iterator[Chunk]) -> Any
 
     whole = gather(chunks)
     rows = NamedRows(whole.rows, table.columns.used)
+    if chosen.is_series:
+        keys = None if whole.ids is None else point_keys(whole.ids)
+        return chosen.settings().new_detector().fit(rows, keys=keys, times=whole.times)
     if whole.ids is not None:
         return chosen.settings(len(rows)).new_detector().fit(rows, keys=point_keys(whole.ids))
     model = chosen.settings(n_jobs=-1).new_detector()

@@ -83,13 +83,19 @@ fail_on_anomaly = click.option("--fail-on-anomaly", is_flag=True, help="Exit wit
 shingle = click.option(
     "--shingle", metavar="N", type=click.IntRange(min=1), help="For time series: judge N consecutive rows together."
 )
-series = click.option(
-    "--series/--rows",
-    "is_series",
-    default=None,
-    help="Whether rows are readings of a time series, judged by the course that leads to each, or independent of each "
-    "other.  [default: found out from times and neighbours]",
-)
+
+
+def series(default: str) -> Decorator:
+    """Return the option that says whether rows are a time series; by default as described."""
+    return click.option(
+        "--series/--rows",
+        "is_series",
+        default=None,
+        help="Whether rows are readings of a time series, judged by the course that leads to each, or independent of "
+        f"each other.  [default: {default}]",
+    )
+
+
 window = click.option(
     "--window", metavar="N", type=click.IntRange(min=2), help=f"Rows that a stream holds.  [default: {WINDOW}]"
 )

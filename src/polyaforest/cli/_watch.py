@@ -71,6 +71,7 @@ _judging = options.together(
         show_default=True,
         help="Records that each model holds: a number of them, or a duration such as 30m, 6h or 7d.",
     ),
+    options.series("rows"),
     options.shingle,
     click.option("--difference", is_flag=True, help="Judge changes between records instead of levels."),
     click.option(
@@ -192,10 +193,14 @@ def _refuse_contradictions(ctx: click.Context, given: dict[str, Any]) -> None:
         raise click.UsageError("--calendar needs --time, the column with the timestamps.")
     if isinstance(given["window"], timedelta) and given["time"] is None:
         raise click.UsageError("a --window of time needs --time, the column with the timestamps.")
-    settings = ("window", "shingle", "difference", "calendar", "false_alarm_rate", "trees", "seed")
+    if given["is_series"] and (given["shingle"] or given["difference"]):
+        raise click.UsageError("--series looks at courses, which include changes: omit --shingle and --difference.")
+    if given["is_series"] is False and (given["shingle"] or given["difference"] or given["calendar"]):
+        raise click.UsageError("--shingle, --difference and --calendar are for time series: omit --rows.")
+    settings = ("window", "is_series", "shingle", "difference", "calendar", "false_alarm_rate", "trees", "seed")
     given_here = [name for name in settings if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given["start_from"] and given_here:
-        option = f"--{given_here[0].replace('_', '-')}"
+        option = "--series" if given_here[0] == "is_series" else f"--{given_here[0].replace('_', '-')}"
         raise click.UsageError(f"--start-from has its own settings: give {option} to `fit` instead.")
     _refuse_one_file_for_two_things(given)
 
@@ -216,6 +221,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     """Return the watcher, with everything opened and resumed from the last save."""
     from copy import deepcopy
 
+    from polyaforest.detection.pipeline import REACH
     from polyaforest.io.records import RecordReader
     from polyaforest.io.sources import open_source
     from polyaforest.live import open_store
@@ -248,7 +254,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
         where=_canonical(where),
         settings=settings,
         only_anomalies=given["only_anomalies"],
-        merge=(given["shingle"] or 10) if given["events"] else None,
+        merge=(given["shingle"] or (REACH if given["is_series"] else 10)) if given["events"] else None,
         cadence=Cadence(given["snapshot_every"], given["snapshot_seconds"]),
         notify=options.say,  # what was lost or set aside is reported even with --quiet
     )
@@ -298,6 +304,8 @@ def _template(given: dict[str, Any]) -> Detector:
         missing="marginalise",
         random_state=given["seed"],
     )
+    if given["is_series"]:
+        return SeriesMPF(forest, calendar=given["calendar"])
     if not (given["shingle"] or given["difference"] or given["calendar"]):
         return forest
     return SeriesMPF(forest, shingle=given["shingle"] or 1, difference=given["difference"], calendar=given["calendar"])
@@ -305,7 +313,10 @@ def _template(given: dict[str, Any]) -> Detector:
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """Return what the models and the reading of records depend on, as JSON can hold it."""
-    reading, judging = ("columns", "time", "by", "id", "format"), ("shingle", "difference", "false_alarm_rate")
+    reading, judging = (
+        ("columns", "time", "by", "id", "format"),
+        ("is_series", "shingle", "difference", "false_alarm_rate"),
+    )
     names = (*reading, *judging, "trees", "seed", "start_from")
     window = given["window"]
     span = f"{window.total_seconds():g}s" if isinstance(window, timedelta) else window
@@ -321,7 +332,7 @@ def _refuse_other_settings(before: dict[str, Any] | None, now: dict[str, Any], m
     known = {"by": before.get("key"), **before}  # stores of earlier versions call it "key"
     for name, value in now.items():
         if known.get(name) != value:
-            option = f"--{name.replace('_', '-')}"
+            option = "--series" if name == "is_series" else f"--{name.replace('_', '-')}"
             raise BadInput(
                 f"{option} was {_in_words(known.get(name))} when {model} was started, and is {_in_words(value)} now: "
                 "use the same setting, or another --model"

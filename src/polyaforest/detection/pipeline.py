@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LEAST_ROWS = 8  # of a table or partition; fewer do not show what is usual
 _LEAST_READINGS = 32  # of a time series
-_REACH = 64  # readings; courses are longer, but look at what is long ago as a whole
+REACH = 64  # readings; courses are longer, but look at what is long ago as a whole
 _LEAST_PER_PARTITION = 3  # rows, on average
 _LEAST_TO_COUNT = 20  # rows from which on the number of partitions is checked
 _MOST_DETECTORS = 32  # of partitions that are kept for explanations; others are fitted again if needed
@@ -69,7 +69,7 @@ class Settings:
     @property
     def reach(self) -> int:
         """Rows over which an odd one makes those after it look odd."""
-        return self.shingle or (_REACH if self.is_series else 0)
+        return self.shingle or (REACH if self.is_series else 0)
 
     def new_detector(self) -> Any:
         """Return the detector, with nothing learned yet."""

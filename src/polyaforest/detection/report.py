@@ -187,6 +187,8 @@ def reasons(explanation: Explanation, missing: Sequence[str] = ()) -> list[str]:
     lines = aligned([_cells(explanation, blame) for blame in blamed])
     if not blamed:
         lines = [_NO_SINGLE]
+    if explanation.summary:
+        lines.insert(0, explanation.summary)
     if missing:
         lines.append(f"missing: {listed(missing)}")
     return lines
@@ -213,6 +215,8 @@ def reason(explanation: Explanation, missing: Sequence[str] = ()) -> str:
         for blame in explanation.blamed
     ]
     parts = parts or [_NO_SINGLE]
+    if explanation.summary:
+        parts.insert(0, explanation.summary)
     return "; ".join([*parts, f"missing: {listed(missing)}"] if missing else parts)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from math import isnan
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -40,6 +40,7 @@ from polyaforest.retention import Policy, as_policy
 from polyaforest.timeseries._calendar import read_calendar
 from polyaforest.timeseries._courses import PHASE, layout_of, phase_features
 from polyaforest.timeseries._history import History, widths_of_state
+from polyaforest.timeseries._outlook import Forecast, foresee
 from polyaforest.timeseries._rhythm import find_periods
 from polyaforest.timeseries._shingles import (
     CONSTRAINTS,
@@ -54,6 +55,7 @@ from polyaforest.timeseries._shingles import (
 _PIECE = 256  # readings after which the scale of features is looked at again; also those that are learned at a time
 _WINDOW = 2048  # shingles held by default
 _SWITCHES = 4.0  # by how much less all channels of two values weigh together than another one
+_FARTHEST = 1024  # steps of a forecast
 _FIRST_RHYTHM = 512  # readings after which a rhythm is first looked for
 _SAMPLES = 256  # of them in each tree by default: shingles lie along curves, which the small samples of tables miss
 
@@ -429,7 +431,48 @@ class SeriesMPF(Detector):
                     "so there is nothing to explain: name the rows to explain in rows=, where score_samples is not NaN"
                 )
             shingles = laid.shingles()[np.cumsum(laid.is_whole)[wanted] - 1]
-            return self._views.explain(shingles, features)
+            return self._views.explain(shingles, features, [laid.recent(i) for i in wanted.tolist()])
+
+    def forecast(self, n_steps: int = 1) -> Forecast:
+        """Return the readings expected next, and the range of nine in ten.
+
+        They are what followed similar courses, weighted by how likely the forest is to put them into one cell.
+
+        Parameters
+        ----------
+        n_steps : int, default=1
+            Steps to look ahead, at most 1,024; the fewer courses are held, the fewer.
+
+        Returns
+        -------
+        forecast : Forecast
+            A named tuple of arrays of shape (n_steps, n_channels): `mean`, `low` and `high`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from polyaforest import SeriesMPF, StreamingMPF
+        >>> series = SeriesMPF(StreamingMPF(random_state=0)).partial_fit(np.sin(np.arange(1000) / 8))
+        >>> np.abs(series.forecast(3).mean[:, 0] - np.sin(np.arange(1000, 1003) / 8)).max().round(1)
+        np.float64(0.0)
+        """
+        check_is_fitted(self)
+        if not isinstance(n_steps, Integral) or isinstance(n_steps, bool) or not 1 <= n_steps <= _FARTHEST:
+            raise ValueError(f"n_steps must be a whole number from 1 to {_FARTHEST:,}; got {n_steps!r}")
+        with self._frozen():
+            if self._history.pattern.shingle is not None:
+                raise ValueError("only a series of courses has forecasts: set shingle='auto'")
+            newest = self._history.newest_course() if self._has_begun else None
+            expected = None
+            if newest is not None:
+                state = self._views.split(newest[None])[-1][0]
+                reading = state[layout_of(self.n_features_in_).readings_in_view]
+                expected = foresee(self._views.past(), state, reading, int(n_steps))
+        if expected is None:
+            raise ValueError(
+                f"there are too few unbroken readings to tell what comes {n_steps} steps after them: let it learn more"
+            )
+        return expected
 
     def blame_by_channel(self, explanation: Explanation) -> dict[str, float]:
         """Return the bits that each channel adds to the surprise of a shingle, over all its steps, the most first.
@@ -574,7 +617,7 @@ class SeriesMPF(Detector):
         if header["feature_names"] is not None:
             series.feature_names_in_ = np.array(header["feature_names"], dtype=object)
         widths = widths_of_state(header["series"], series.n_features_in_)
-        series._views = Views.of_state(header["forest"], _from_under("forest", arrays), widths)
+        series._views = Views.of_state(header["forest"], _from_under("forest", arrays), widths, series.n_features_in_)
         held = series._views.first.keys_ if series._has_begun else []
         series._history = History.of_state(header["series"], _from_under("series", arrays), series.n_features_in_, held)
         series._name_features()
@@ -636,7 +679,8 @@ class SeriesMPF(Detector):
         self._refuse_summary(forest)
         if self._history.pattern.shingle is None:
             _refuse_columns(forest)
-        self._views = Views.like(forest, self._history.pattern.widths(self.n_features_in_))
+        n_channels = self.n_features_in_
+        self._views = Views.like(forest, self._history.pattern.widths(n_channels), n_channels)
         self._history.spread, self._history.weighed_at = None, 0
         self._name_features()
 

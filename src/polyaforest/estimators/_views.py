@@ -18,6 +18,8 @@ from polyaforest.explain import Explanation, Explanations
 from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
+from polyaforest.timeseries._courses import layout_of
+from polyaforest.timeseries._outlook import BACK, Forecast, Past, Recent, describe, foresee
 
 _STRETCH = 2048  # consecutive rows of a table by which spells are measured
 
@@ -32,10 +34,12 @@ class Views:
     members : list of StreamingMPF
     widths : list of int
         The columns of each, side by side.
+    n_channels : int
+        Channels of the series whose courses the rows are; of no matter to a single forest.
     """
 
-    def __init__(self, members: Sequence[StreamingMPF], widths: Sequence[int]) -> None:
-        self.members, self.widths = list(members), list(widths)
+    def __init__(self, members: Sequence[StreamingMPF], widths: Sequence[int], n_channels: int) -> None:
+        self.members, self.widths, self.n_channels = list(members), list(widths), n_channels
         self.calibration = RunningCalibration(n_to_calibrate(members[0].false_alarm_rate))
         self.spell = 1.0  # rows that look odd together, on average
 
@@ -45,10 +49,10 @@ class Views:
         return replace(self.first._policy, spell=self.spell)
 
     @classmethod
-    def like(cls, forest: StreamingMPF, widths: Sequence[int]) -> Views:
+    def like(cls, forest: StreamingMPF, widths: Sequence[int], n_channels: int) -> Views:
         """Return views whose trees together are those of `forest`, which has learned nothing."""
         if len(widths) == 1:
-            return cls([forest], widths)
+            return cls([forest], widths, n_channels)
         shares = np.ones(len(widths))
         shares[-1] = len(widths) - 1  # levels and rhythm count as much as all else
         ends = np.rint(np.cumsum(shares) / shares.sum() * max(forest.n_estimators, len(widths))).astype(int)
@@ -59,7 +63,7 @@ class Views:
             if isinstance(seed, int | np.integer):
                 seed = int(np.random.SeedSequence([int(seed), number]).generate_state(1)[0])
             members.append(member.set_params(n_estimators=size, random_state=seed))
-        return cls(members, widths)
+        return cls(members, widths, n_channels)
 
     @property
     def first(self) -> StreamingMPF:
@@ -123,10 +127,10 @@ class Views:
         return header, {**arrays, **{f"calibration/{name}": part for name, part in calibration.items()}}
 
     @classmethod
-    def of_state(cls, header: Header, arrays: Arrays, widths: Sequence[int]) -> Views:
+    def of_state(cls, header: Header, arrays: Arrays, widths: Sequence[int], n_channels: int) -> Views:
         """Return the forests with a state from `state`."""
         if len(widths) == 1:
-            return cls([_of_state(header, arrays)], widths)
+            return cls([_of_state(header, arrays)], widths, n_channels)
         _STATE(header, "forest")
         groups: dict[str, Arrays] = {}
         for name, part in arrays.items():
@@ -137,7 +141,7 @@ class Views:
         if len(header["views"]) != len(widths) or not set(groups) <= set(known):
             raise ValueError(f"it has {len(header['views'])} views, not {len(widths)}")
         members = [_of_state(about, groups.get(v, {})) for v, about in zip(known, header["views"], strict=True)]
-        views = cls(members, widths)
+        views = cls(members, widths, n_channels)
         check_layout(scores, _CALIBRATION, {})
         views.calibration = RunningCalibration.of_state(
             views.calibration.n, scores["arrivals"], scores["scores"], is_seeded=header["is_seeded"]
@@ -200,7 +204,8 @@ class Views:
         for i in np.flatnonzero(detected.is_anomaly).tolist():
             part = slice(start, i)
             before.advance(rows[part], keys[part], None if times is None else times[part], Task())
-            explanations[i] = before.explain(rows[i : i + 1], None, detected.row(i))[0]
+            recent = before.recent(rows[i], np.nan if times is None else times[i])
+            explanations[i] = before.explain(rows[i : i + 1], None, [recent], detected.row(i))[0]
             start = i
         return detected._replace(explanations=explanations)
 
@@ -276,20 +281,65 @@ class Views:
 
     # ---- reasons ----------------------------------------------------------------------------------------------------
 
-    def explain(self, rows: Array, features: Any, detected: Detections | None = None) -> Sequence[Explanation]:
-        """Return an explanation of each row, by the view in which it is oddest."""
+    def explain(
+        self,
+        rows: Array,
+        features: Any,
+        recent: Sequence[Recent | None],
+        detected: Detections | None = None,
+    ) -> Sequence[Explanation]:
+        """Return an explanation of each row, by the view in which it is oddest; `recent` are the steps up to each."""
         if self.is_one:
             return self.first.explain(rows, features)
         detected = self.detect(rows) if detected is None else detected
         explained = [self._explained(number, part, features, detected) for number, part in enumerate(self.split(rows))]
         excess = np.array([[one.surprise - one.typical for one in view] for view in explained])
-        return [explained[view][i] for i, view in enumerate(excess.argmax(axis=0).tolist())]
+        chosen = [explained[view][i] for i, view in enumerate(excess.argmax(axis=0).tolist())]
+        for explanation, steps in zip(chosen, recent, strict=True):
+            explanation.summary = self._in_words(explanation, steps)
+        return chosen
 
     def _explained(self, number: int, rows: Array, features: Any, detected: Detections) -> Explanations:
         """Return explanations by one view. Its threshold is as far from its score as that of all is from theirs."""
         member = self.members[number]
+        names = member._feature_names
+        own = None if features is None else [name for name in features if name in names]
         offset = float(np.mean(member.score_samples(rows) + detected.thresholds - detected.scores))
-        return member._with_verdicts(member._explained(rows, features, offset=offset), detected)
+        return member._with_verdicts(member._explained(rows, own, offset=offset), detected)
+
+    def _in_words(self, explanation: Explanation, recent: Recent | None) -> str:
+        """Return what is odd about a course, in words."""
+        k = int(explanation.parts.argmax())
+        layout, name = layout_of(self.n_channels), explanation.names[k]
+        names = self.members[-1]._feature_names
+        channels = [names[place] for place in layout.readings_in_view.tolist()]
+        c = next((c for c, channel in enumerate(channels) if channel in name), 0)
+        side = "high" if explanation.high[k] >= explanation.low[k] else "low"
+        if recent is None:
+            return describe(name, side, channels[c], np.empty(0), None, np.empty(0))
+        expected = foresee(self.past(), recent.state, recent.before, len(recent.readings))
+        own = None if expected is None else Forecast(*(part[:, c : c + 1] for part in expected))
+        return describe(name, side, channels[c], recent.readings[:, c], own, recent.times)
+
+    # ---- what comes next --------------------------------------------------------------------------------------------
+
+    def past(self) -> Past:
+        """Return the courses held, as the view of levels and rhythm sees them."""
+        member, columns = self.members[-1], layout_of(self.n_channels).readings_in_view
+        stream, states = member._stream, member.points_
+        numbers, times = stream.numbers[stream.store.held], stream.store.times[stream.store.held]
+        weights = member.forest_.weights.mean(axis=0)
+        return Past(states, states[:, columns], numbers, times, weights, float(member.lifetimes_[-1]))
+
+    def recent(self, row: Array, time: float) -> Recent | None:
+        """Return the steps up to a row that comes next; None if not all of them are held."""
+        past = self.past()
+        n = len(past.numbers)
+        if n < BACK or past.numbers[-1] - past.numbers[-BACK] != BACK - 1:
+            return None
+        own = self.split(row[None])[-1][0][layout_of(self.n_channels).readings_in_view]
+        readings = np.concatenate([past.readings[n - BACK + 1 :], own[None]])
+        return Recent(past.states[-BACK], past.readings[-BACK], readings, np.append(past.times[n - BACK + 1 :], time))
 
 
 _UNBEGUN = schema.record({"parameters": schema.parameters(StreamingMPF._names_in_files())})

@@ -93,6 +93,8 @@ class Explanation:
         Those points as a share of all, and an interval that holds the true share with a probability of 90 %.
     similar : list of (key, values)
         The most similar normal points, if the forest keeps points.
+    summary : str
+        What is odd about the course that leads to a reading of a time series; empty for other rows.
     """
 
     values: Array
@@ -105,6 +107,7 @@ class Explanation:
     p_value: float | None
     candidates: Array = field(repr=False)  # the columns that may be blamed
     ask: Callable[[], Witness] | None = field(repr=False)  # the forest, for questions about the row
+    summary: str = ""  # what is odd in one sentence, where the detector has one
 
     @property
     def parts(self) -> Array:
@@ -264,7 +267,8 @@ class Explanation:
         header = ["", "value", "bits", "", "", "usual", "would be normal" if any(line[-1] for line in lines) else ""]
         table = [header] + [[*cells[:3], bar, *cells[3:]] for cells, bar in zip(lines, bars, strict=True)]
         to_right = (False, True, True, False, False, False, False)
-        report = [*wrap(self.verdict, _WIDTH), *wrap(self.region, _WIDTH), "", *_aligned(table, to_right)]
+        sentences = [*wrap(self.verdict, _WIDTH), *wrap(self.summary, _WIDTH), *wrap(self.region, _WIDTH)]
+        report = [*sentences, "", *_aligned(table, to_right)]
         if self.similar:
             report += ["", "Most similar normal points:"]
             report += [f"  {label(str(key))}: {self._values_in_words(values)}" for key, values in self.similar]
@@ -289,12 +293,13 @@ class Explanation:
             for head in ("", "value", "bits", "", "", "usual", "would be normal")
         )
         region = html.escape(self.region)
+        summary = f"{html.escape(self.summary)}<br>" if self.summary else ""
         similar = "".join(
             f"<li>{html.escape(label(str(key)))}: {html.escape(self._values_in_words(values))}</li>"
             for key, values in self.similar
         )
         return (
-            f'<div class="{_NO_MATH}"><p><b>{html.escape(self.verdict)}</b><br>{region}</p>'
+            f'<div class="{_NO_MATH}"><p><b>{html.escape(self.verdict)}</b><br>{summary}{region}</p>'
             f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
             + (f"<p>Most similar normal points:</p><ul>{similar}</ul>" if similar else "")
             + "</div>"
@@ -322,6 +327,8 @@ class Explanation:
             "features": features,
             "similar": [{"key": key, "values": values.tolist()} for key, values in self.similar],
         }
+        if self.summary:
+            facts["summary"] = self.summary
         plain: dict[str, Any] = _finite(facts)
         return plain
 

@@ -94,10 +94,14 @@ class Layout:
         own = [c for view in self.views for c in range(self.n_channels) for _ in view.labels]
         return np.array(own + [NONE] * len(PHASE))
 
+    @property
+    def readings_in_view(self) -> Array:
+        """The features of the last view that are the newest readings of the channels, int64 (C,)."""
+        return len(self.views[-1].labels) * np.arange(self.n_channels)
+
     def readings(self) -> Array:
         """Return the features that are the newest readings of the channels, int64 (C,)."""
-        first = sum(self.widths[:-1])
-        return first + len(self.views[-1].labels) * np.arange(self.n_channels)
+        return sum(self.widths[:-1]) + self.readings_in_view
 
 
 layout_of = cache(Layout)

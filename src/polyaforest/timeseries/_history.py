@@ -17,7 +17,7 @@ from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import pack_keys, unpack_keys
 from polyaforest.timeseries._courses import MOST_PERIODS
 from polyaforest.timeseries._provenance import Provenance
-from polyaforest.timeseries._shingles import Laid, Pattern, Track, checked_pattern, lay
+from polyaforest.timeseries._shingles import Laid, Pattern, Track, checked_pattern, lay, starts_of
 
 _STATE = schema.record(
     {
@@ -81,6 +81,16 @@ class History:
     def lay(self, rows: Array, stamps: Array) -> Laid:
         """Lay out rows as if they came next."""
         return lay(self.track, rows, stamps, self.n_seen, self.pattern)
+
+    def newest_course(self) -> Array | None:
+        """Return the features of the course that ends at the newest reading, None if there is none."""
+        values = self.track.values
+        start = int(starts_of(values)[-1]) if len(values) else 0
+        if len(values) - start < self.pattern.least:
+            return None
+        none = np.empty((0, values.shape[1]))
+        courses = self.lay(none, np.empty(0)).courses(np.array([len(values) - 1]), np.array([start]))
+        return np.asarray(courses[0])
 
     # ---- files ------------------------------------------------------------------------------------------------------
 

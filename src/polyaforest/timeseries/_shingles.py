@@ -26,6 +26,7 @@ from polyaforest.timeseries._calendar import (
     refuse_no_dates,
 )
 from polyaforest.timeseries._courses import LEAST, LENGTH, PHASE, course_features, layout_of, phase_features
+from polyaforest.timeseries._outlook import BACK, Recent
 
 # What both the transformer and the detector let callers set.
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -233,10 +234,26 @@ class Laid(NamedTuple):
         """Return the shingles that end at complete rows, (n_whole, n_features)."""
         places = self.places[self.is_whole]
         if self.pattern.shingle is None:
-            features = course_features(self.track.values, places, self.starts[self.is_whole])
-            features[:, -len(PHASE) :] = phase_features(self.track.clock[places], self.track.periods)
-            return self._with_calendar(features, places)
+            return self.courses(places, self.starts[self.is_whole])
         return self._finished(self.track.values[self._steps_to(places)], places)
+
+    def recent(self, i: int) -> Recent | None:
+        """Return the last steps up to row `i`; None if no course ends before them."""
+        place = int(self.places[i])
+        back, start = place - BACK, int(self.starts[i])
+        if self.pattern.shingle is not None or back - start + 1 < LEAST:
+            return None
+        state = self.courses(np.array([back]), np.array([start]))[
+            0, -self.pattern.widths(self.track.values.shape[1])[-1] :
+        ]
+        steps = slice(back + 1, place + 1)
+        return Recent(state, self.track.values[back], self.track.values[steps], self.track.times[steps])
+
+    def courses(self, places: Array, starts: Array) -> Array:
+        """Return the features of the courses that end at steps, (n, n_features)."""
+        features = course_features(self.track.values, places, starts)
+        features[:, -len(PHASE) :] = phase_features(self.track.clock[places], self.track.periods)
+        return self._with_calendar(features, places)
 
     def padded_shingles(self) -> Array:
         """Return a shingle for each row, the first reading of a run repeated before it; NaN if values are missing.
@@ -293,7 +310,7 @@ def lay(track: Track, rows: Array, stamps: Array, number: int, pattern: Pattern)
     if not is_pending:
         _fill(steps, pattern.max_gap)
     new = places[n_old:]
-    starts, is_complete = _starts(steps.values)[new], np.logical_not(np.isnan(rows).any(axis=1))
+    starts, is_complete = starts_of(steps.values)[new], np.logical_not(np.isnan(rows).any(axis=1))
     is_whole = is_complete & (new - starts + 1 >= pattern.least)
     is_whole[: n_mute - n_old] = False
     return Laid(steps, new, starts, is_whole, is_complete, pattern)
@@ -335,7 +352,7 @@ def _fill(steps: Track, max_gap: int) -> None:
         steps.since[holes] = np.minimum(steps.since[holes], steps.numbers[left])
 
 
-def _starts(values: Array) -> Array:
+def starts_of(values: Array) -> Array:
     """Return for each step the first of the unbroken run that ends there; the next step, if it is broken itself."""
     is_broken = np.isnan(values).any(axis=1)
     if not is_broken.any():
