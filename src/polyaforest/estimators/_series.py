@@ -63,11 +63,12 @@ _SAMPLES = 256  # of them in each tree by default: shingles lie along curves, wh
 class SeriesMPF(Detector):
     """Streaming Mondrian Pólya forest on the courses of a time series. Scores are higher for normal readings.
 
-    What counts as normal is a course, not a value. The forest looks at the course that ends at each reading in three
-    views: *change* (differences of means at scales from 1 to 32 steps, the level, the roughness) and *shape* (the low
-    waves of a cosine transform of the last 96 readings) in a quarter of the trees each, and *rhythm* (levels, and the
-    phase of the periods at which the series repeats, once they have been found) in half of them. With ``shingle=n`` it
-    looks at the last n readings as they are. Readings come one by one or in chunks of any size, with the same result.
+    What counts as normal is a course, not a value. The forest looks at the course that ends at each reading in four
+    views, each in a quarter of the trees: *change* (differences of means at scales from 1 to 32 steps, the level, the
+    roughness), *shape* (the low waves of a cosine transform of the last 96 readings), *season* (how far readings are
+    from those one, two and three periods before) and *rhythm* (levels, and the phase of the periods at which the series
+    repeats). With ``shingle=n`` it looks at the last n readings as they are. Readings come one by one or in chunks of
+    any size, with the same result.
 
     **Warming up.** A course begins with 64 unbroken readings; while there are fewer than 128, their mirror image stands
     in for those before. Rows get NaN until 256 courses have been learned, by which features are weighed. `fit` needs no
@@ -306,7 +307,9 @@ class SeriesMPF(Detector):
             self._history.provenance.settle(self._held, self._history.recent)
             if gone and not self._views.n_points:
                 self._begin_forest()
-            elif had_part_in_scale and self.rescale is not None and self._views.n_points:
+            elif gone and self._history.track.periods:
+                self._amend_rhythm()  # deviations were measured against the readings deleted
+            if gone and had_part_in_scale and self.rescale is not None and self._views.n_points:
                 self._views.rebuild()
                 self._note_spread(self._history.n_seen)
         return self
@@ -481,15 +484,14 @@ class SeriesMPF(Detector):
         """
         check_is_fitted(self)
         pattern, names = self._history.pattern, feature_names(self)
-        if len(explanation.parts) != pattern.n_features(self.n_features_in_):
-            raise ValueError(f"this explains {len(explanation.parts)} features, not a course of this series")
-        channels, n_clock = pattern.channels(self.n_features_in_), 2 * len(pattern.calendar)
-        bits = {name: float(explanation.parts[channels == c].sum()) for c, name in enumerate(names)}
-        own = explanation.parts[: len(channels) - n_clock][channels[: len(channels) - n_clock] == NONE]
-        if len(own):
-            bits["phase"] = float(own.sum())
-        clock = explanation.parts[len(channels) - n_clock :].reshape(-1, 2).sum(axis=1)
-        bits |= zip(pattern.calendar, map(float, clock), strict=True)
+        channels = pattern.channels(self.n_features_in_)
+        owner = dict(zip(pattern.names(names), channels.tolist(), strict=True))
+        if not set(explanation.names) <= set(owner):
+            raise ValueError(f"this explains {len(explanation.names)} features that are not of this series")
+        bits = dict.fromkeys(names, 0.0)
+        for name, part in zip(explanation.names, explanation.parts.tolist(), strict=True):
+            whose = names[owner[name]] if owner[name] != NONE else _word(name)
+            bits[whose] = bits.get(whose, 0.0) + part
         return dict(sorted(bits.items(), key=lambda item: -item[1]))
 
     @contextmanager
@@ -797,11 +799,23 @@ class SeriesMPF(Detector):
         if periods == self.periods_:
             return
         self._history.track = self._history.track._replace(periods=periods)
-        numbers = np.array([newest for _, newest in self._history.provenance.spans.values()], np.float64)
-        store, rhythm = self._views.first._stream.store, self._views.members[-1]
-        clock = store.times[store.held] / self.every_ if self.every_ else numbers
-        rhythm._amend(layout.widths[-1] - len(PHASE), phase_features(clock, periods))
+        self._amend_rhythm()
         self._note_spread(n_seen)
+
+    def _amend_rhythm(self) -> None:
+        """Set season and phase of the courses held by the readings that are still known, and grow their trees anew."""
+        track, layout = self._history.track, layout_of(self.n_features_in_)
+        numbers = np.array([newest for _, newest in self._history.provenance.spans.values()], np.int64)
+        is_known = np.isin(numbers, track.numbers)
+        season = np.zeros((len(numbers), layout.season.stop - layout.season.start))
+        at = {int(number): place for place, number in enumerate(track.numbers.tolist()) if number != NONE}
+        places = np.array([at[number] for number in numbers[is_known].tolist()], np.int64)
+        season[is_known] = track.rhythm(places)[0]
+        store = self._views.first._stream.store
+        clock = store.times[store.held] / self.every_ if self.every_ else numbers.astype(np.float64)
+        *_, seasonal, rhythm = self._views.members
+        seasonal._amend(0, season)
+        rhythm._amend(layout.widths[-1] - len(PHASE), phase_features(clock, track.periods))
 
     def _rescale_if_due(self) -> None:
         """Weigh features anew if the scale of any has changed too much; at fixed counts, whatever the chunks."""
@@ -900,6 +914,11 @@ def _refuse_columns(forest: StreamingMPF) -> None:
             f"courses are scored by score_type='typicality' or 'log_mass', not {forest.score_type!r}: set shingle to a "
             "number of readings for others"
         )
+
+
+def _word(name: str) -> str:
+    """Return what a feature of the clock is about: "time of day" for its sine and its cosine."""
+    return name.rpartition(" (")[0]
 
 
 def _silence(n: int) -> Detections:

@@ -53,11 +53,9 @@ class Views:
         """Return views whose trees together are those of `forest`, which has learned nothing."""
         if len(widths) == 1:
             return cls([forest], widths, n_channels)
-        shares = np.ones(len(widths))
-        shares[-1] = len(widths) - 1  # levels and rhythm count as much as all else
-        ends = np.rint(np.cumsum(shares) / shares.sum() * max(forest.n_estimators, len(widths))).astype(int)
+        sizes = [len(trees) for trees in np.array_split(np.arange(max(forest.n_estimators, len(widths))), len(widths))]
         members = []
-        for number, size in enumerate(np.maximum(np.diff(ends, prepend=0), 1).tolist()):
+        for number, size in enumerate(sizes):
             member = deepcopy(forest)
             seed = forest.random_state
             if isinstance(seed, int | np.integer):
@@ -317,9 +315,23 @@ class Views:
         side = "high" if explanation.high[k] >= explanation.low[k] else "low"
         if recent is None:
             return describe(name, side, channels[c], np.empty(0), None, np.empty(0))
-        expected = foresee(self.past(), recent.state, recent.before, len(recent.readings))
+        expected = self._expected(recent)
         own = None if expected is None else Forecast(*(part[:, c : c + 1] for part in expected))
         return describe(name, side, channels[c], recent.readings[:, c], own, recent.times)
+
+    def _expected(self, recent: Recent) -> Forecast | None:
+        """Return what was expected of the last steps: by the rhythm, or else by what followed similar courses."""
+        if not recent.deviations.any():
+            return foresee(self.past(), recent.state, recent.before, len(recent.readings))
+        mean = recent.readings - recent.deviations
+        low, high = np.quantile(self._deviations_held, (0.05, 0.95), axis=0)
+        return Forecast(mean, mean + low, mean + high)
+
+    @property
+    def _deviations_held(self) -> Array:
+        """How far the newest readings of the courses held are from the rhythm, (n, C)."""
+        points = self.members[-2].points_
+        return points.reshape(len(points), self.n_channels, -1)[:, :, 0]
 
     # ---- what comes next --------------------------------------------------------------------------------------------
 
@@ -337,9 +349,13 @@ class Views:
         n = len(past.numbers)
         if n < BACK or past.numbers[-1] - past.numbers[-BACK] != BACK - 1:
             return None
-        own = self.split(row[None])[-1][0][layout_of(self.n_channels).readings_in_view]
-        readings = np.concatenate([past.readings[n - BACK + 1 :], own[None]])
-        return Recent(past.states[-BACK], past.readings[-BACK], readings, np.append(past.times[n - BACK + 1 :], time))
+        *_, season, rhythm = self.split(row[None])
+        own = rhythm[:, layout_of(self.n_channels).readings_in_view]
+        readings = np.concatenate([past.readings[n - BACK + 1 :], own])
+        deviation = season.reshape(1, self.n_channels, -1)[:, :, 0]
+        deviations = np.concatenate([self._deviations_held[n - BACK + 1 :], deviation])
+        times = np.append(past.times[n - BACK + 1 :], time)
+        return Recent(past.states[-BACK], past.readings[-BACK], readings, deviations, times)
 
 
 _UNBEGUN = schema.record({"parameters": schema.parameters(StreamingMPF._names_in_files())})

@@ -149,6 +149,7 @@ def _follow() -> None:
     courses.fill_courses(
         _ROWS, steps, steps, scales, scales, scales, np.ones((1, 1)), np.empty(2), np.empty((1, _ROWS.shape[1], 4))
     )
+    courses.fill_seasons(_ROWS, steps, 1, scales, np.empty((1, _ROWS.shape[1], 1)))
 
 
 class _Group(NamedTuple):
@@ -171,7 +172,7 @@ _GROUPS = {
         (mondrian_process.sample_process, traversal.count_rows, leave_one_out.left_out_masses), _sample_processes, 4
     ),
     "measure": _Group((moments.set_second_moments, moments.cells_of_rows, traversal.leaf_kinds), _measure, 5),
-    "courses": _Group((courses.fill_courses,), _follow, 1),
+    "courses": _Group((courses.fill_courses, courses.fill_seasons), _follow, 2),
     "gaps": _Group((marginal.leaf_values, marginal.cell_masses, marginal.guess_values), _score_gaps, 9),
 }
 _TABLE = ("grow", "hold", "derive", "score", "explain", "courses")

@@ -77,3 +77,36 @@ def mean_change(window, n):
     for age in range(n):
         total += abs(window[age] - window[age + 1])
     return total / np.float64(n)
+
+
+@jit_borrowing
+def fill_seasons(values, places, period, spans, out):
+    """Fill `out`, (n, C, M), with mean deviations from the rhythm over the last `spans` steps, int64 (M,), ascending.
+
+    A reading deviates from the nearest of those one, two and three periods before it, so that an anomaly has no echo a
+    period later; by 0 where fewer than two of them are known, or the reading itself is not.
+    """
+    for i in range(places.shape[0]):
+        for c in range(values.shape[1]):
+            total, k = 0.0, 0
+            for age in range(spans[spans.shape[0] - 1]):
+                total += deviation(values, places[i] - age, c, period)
+                if age + 1 == spans[k]:
+                    out[i, c, k] = total / np.float64(age + 1)
+                    k += 1
+
+
+@jit_borrowing_helper
+def deviation(values, step, c, period):
+    """Return how far a reading is from the nearest of those one, two and three periods before it."""
+    if step < 0 or np.isnan(values[step, c]):  # missing
+        return 0.0
+    n, least = 0, np.inf
+    for k in range(1, 4):
+        before = step - k * period
+        if before >= 0 and not np.isnan(values[before, c]):
+            n += 1
+            change = values[step, c] - values[before, c]
+            if abs(change) < abs(least):
+                least = change
+    return least if n >= 2 else 0.0

@@ -21,8 +21,11 @@ LEAST = 64  # unbroken readings from which on there is a course
 _WAVE_LENGTH = 96  # readings that waves are fitted to
 _MOST_WAVES = 12
 _MOST_DETAILED = 3  # channels up to which each is looked at in full detail
+_OF_SEASON = "deviation of {} from its rhythm"
 PHASE = ("phase (sine)", "phase (cosine)", "shorter phase (sine)", "shorter phase (cosine)")
 MOST_PERIODS = 2
+LONGEST_PERIOD = 1024  # steps
+_SEASON = np.array([1, 8, 32])  # steps over which deviations from the rhythm are averaged
 
 
 class Coordinates(NamedTuple):
@@ -69,16 +72,25 @@ class Layout:
         waves = tuple(label for label in labels if label.startswith("wave"))
         changes = tuple(label for label in labels if label not in (*levels, *waves))
         self.n_channels, self.coordinates = n_channels, given
-        self.views = (View("change", changes), View("shape", waves), View("rhythm", levels, has_phase=True))
+        seasons = tuple(_OF_SEASON if n == 1 else f"{_OF_SEASON} over {n}" for n in _SEASON.tolist())
+        self.views = (
+            View("change", changes),
+            View("shape", waves),
+            View("season", seasons),
+            View("rhythm", levels, has_phase=True),
+        )
         self.steps = [np.array(steps, np.int64) for steps in given[:3]]
         self.waves = _WAVES[: given.n_waves]
         columns = [
             c * len(labels) + labels.index(label)
             for view in self.views
+            if view.labels is not seasons
             for c in range(n_channels)
             for label in view.labels
         ]
-        self.columns = np.array(columns)  # of coordinates, channel by channel; those of the last view come last
+        self.columns = np.array(columns)  # of coordinates, channel by channel, where seasons are left out
+        first = sum(self.widths[:2])
+        self.season = slice(first, first + self.widths[2])
 
     @property
     def widths(self) -> list[int]:
@@ -107,8 +119,16 @@ class Layout:
 layout_of = cache(Layout)
 
 
+def season_features(values: Array, places: Array, period: int) -> Array:
+    """Return the deviations from the rhythm at steps, (n, n_channels * 3), channel by channel."""
+    deviations = np.empty((len(places), values.shape[1], len(_SEASON)))
+    fill: Callable[..., None] = courses.fill_seasons
+    fill(np.ascontiguousarray(values), np.ascontiguousarray(places, np.int64), period, _SEASON, deviations)
+    return deviations.reshape(len(places), values.shape[1] * len(_SEASON))
+
+
 def course_features(values: Array, places: Array, starts: Array) -> Array:
-    """Return the features of the courses that end at steps, (n, F); those of the phase are 0.
+    """Return the features of the courses that end at steps, (n, F); those of the season and the phase are 0.
 
     `values` are the readings in even steps, (S, C); `starts` are the first of the unbroken steps before `places`.
     """
@@ -118,9 +138,9 @@ def course_features(values: Array, places: Array, starts: Array) -> Array:
     fill: Callable[..., None] = courses.fill_courses
     steps = (np.ascontiguousarray(part, np.int64) for part in (places, starts))
     fill(np.ascontiguousarray(values), *steps, *layout.steps, layout.waves, np.empty(LENGTH), coordinates)
-    features = np.zeros((n, len(layout.columns) + len(PHASE)))
-    features[:, : len(layout.columns)] = coordinates.reshape(n, n_channels * coordinates.shape[2])[:, layout.columns]
-    return features
+    own = coordinates.reshape(n, n_channels * coordinates.shape[2])[:, layout.columns]
+    rest = np.zeros((n, layout.season.stop - layout.season.start)), np.zeros((n, len(PHASE)))
+    return np.concatenate([own[:, : layout.season.start], rest[0], own[:, layout.season.start :], rest[1]], axis=1)
 
 
 def phase_features(clock: Array, periods: Sequence[int]) -> Array:

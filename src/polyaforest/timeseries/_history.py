@@ -15,7 +15,7 @@ from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import pack_keys, unpack_keys
-from polyaforest.timeseries._courses import MOST_PERIODS
+from polyaforest.timeseries._courses import LONGEST_PERIOD, MOST_PERIODS
 from polyaforest.timeseries._provenance import Provenance
 from polyaforest.timeseries._shingles import Laid, Pattern, Track, checked_pattern, lay, starts_of
 
@@ -170,5 +170,7 @@ class History:
             raise ValueError("the times of its last readings decrease")
         if self.track.every < 0 or self.track.every == inf:
             raise ValueError(f"its readings are {self.track.every} apart")
-        if len(self.track.periods) > MOST_PERIODS or any(not 1 < period < 2**31 for period in self.track.periods):
+        if len(self.track.periods) > MOST_PERIODS or any(
+            not 1 < period <= LONGEST_PERIOD for period in self.track.periods
+        ):
             raise ValueError(f"the periods of its rhythm are {self.track.periods}")

@@ -32,6 +32,7 @@ class Recent(NamedTuple):
     state: Array  # float64 (D,): of the course that ended `BACK` steps ago
     before: Array  # float64 (C,): its newest reading
     readings: Array  # float64 (BACK, C)
+    deviations: Array  # float64 (BACK, C): from the rhythm, 0 without one
     times: Array  # float64 (BACK,): NaN without times
 
 
@@ -117,6 +118,8 @@ def _of_feature(label: str, side: str, channel: str) -> str:
         return f"{channel} is {'rougher' if is_high else 'smoother'} than usual over {n} steps"
     if label.startswith("wave"):
         return f"the shape of {channel} over the last 96 steps is unusual"
+    if label.startswith("deviation"):
+        return f"{channel} is {'higher' if is_high else 'lower'} than its rhythm"
     if "phase" in label:
         return f"{channel} is unusual for this phase of its rhythm"
     over = f" over {n} steps" if label.startswith("mean") else ""

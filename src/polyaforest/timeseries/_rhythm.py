@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.timeseries._courses import MOST_PERIODS
+from polyaforest.timeseries._courses import LONGEST_PERIOD, MOST_PERIODS
 
 _LEAST_CYCLES = 3  # seen of a rhythm before it counts as one
 _LEAST_STEPS = 4  # of a period
@@ -86,7 +86,7 @@ def _peaks(values: Array) -> dict[int, float]:
     correlation = _autocorrelation(values)
     negative = np.flatnonzero(correlation < 0)
     first, last = max(int(negative[0]) if len(negative) else n, _LEAST_STEPS), n // _LEAST_CYCLES
-    lags = np.arange(first, last)
+    lags = np.arange(first, min(last, LONGEST_PERIOD + 1))
     here = correlation[lags]
     is_peak = (here >= correlation[lags - 1]) & (here >= correlation[lags + 1]) & (here >= _LEAST_CORRELATION)
     return dict(zip(lags[is_peak].tolist(), here[is_peak].tolist(), strict=True))

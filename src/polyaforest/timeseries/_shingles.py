@@ -25,7 +25,16 @@ from polyaforest.timeseries._calendar import (
     read_timezone,
     refuse_no_dates,
 )
-from polyaforest.timeseries._courses import LEAST, LENGTH, PHASE, course_features, layout_of, phase_features
+from polyaforest.timeseries._courses import (
+    LEAST,
+    LENGTH,
+    LONGEST_PERIOD,
+    PHASE,
+    course_features,
+    layout_of,
+    phase_features,
+    season_features,
+)
 from polyaforest.timeseries._outlook import BACK, Recent
 
 # What both the transformer and the detector let callers set.
@@ -74,8 +83,9 @@ class Pattern(NamedTuple):
 
     @property
     def room(self) -> int:
-        """Steps to keep for the shingles to come: those they share, and those that gaps are filled in from."""
-        return max(self.depth - 1, self.max_gap + 1)
+        """Steps to keep for the shingles to come: those they share, those of earlier periods, and those around gaps."""
+        before = 3 * LONGEST_PERIOD + LENGTH if self.shingle is None else self.depth - 1
+        return max(before, self.max_gap + 1)
 
     @property
     def largest(self) -> float:
@@ -194,6 +204,14 @@ class Track(NamedTuple):
         readings = self.numbers[self.numbers != NONE]
         return int(readings[0]) if len(readings) else None
 
+    def rhythm(self, places: Array) -> tuple[Array, Array]:
+        """Return the features of season and phase at steps; zeros without a rhythm."""
+        layout = layout_of(self.values.shape[1])
+        season = np.zeros((len(places), layout.season.stop - layout.season.start))
+        if self.periods:
+            season = season_features(self.values, places, self.periods[0])
+        return season, phase_features(self.clock[places], self.periods)
+
     def without(self, number: int) -> Track:
         """Return the track as if a reading had never come: the steps after all that was derived from it or older ones.
 
@@ -246,13 +264,17 @@ class Laid(NamedTuple):
         state = self.courses(np.array([back]), np.array([start]))[
             0, -self.pattern.widths(self.track.values.shape[1])[-1] :
         ]
-        steps = slice(back + 1, place + 1)
-        return Recent(state, self.track.values[back], self.track.values[steps], self.track.times[steps])
+        steps = np.arange(back + 1, place + 1)
+        values, n_channels = self.track.values, self.track.values.shape[1]
+        deviations = self.track.rhythm(steps)[0].reshape(len(steps), n_channels, -1)[:, :, 0]
+        return Recent(state, values[back], values[steps], deviations, self.track.times[steps])
 
     def courses(self, places: Array, starts: Array) -> Array:
         """Return the features of the courses that end at steps, (n, n_features)."""
         features = course_features(self.track.values, places, starts)
-        features[:, -len(PHASE) :] = phase_features(self.track.clock[places], self.track.periods)
+        season, phase = self.track.rhythm(places)
+        features[:, layout_of(self.track.values.shape[1]).season] = season
+        features[:, -len(PHASE) :] = phase
         return self._with_calendar(features, places)
 
     def padded_shingles(self) -> Array:
