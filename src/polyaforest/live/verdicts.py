@@ -63,6 +63,8 @@ def describe_verdict(arrival: Arrival, verdict: Verdict) -> dict[str, Any]:
     line |= {"score": _finite(verdict.score), "p_value": _finite(verdict.p_value), "is_anomaly": verdict.is_anomaly}
     if why is not None:
         line["bits"] = _finite(why.surprise - why.typical)
+        if why.summary:
+            line["summary"] = why.summary
         line["reasons"] = [
             {
                 "feature": blame.name,
