@@ -77,6 +77,8 @@ def run_chunk(
     drawn: sampling.Samples,
 ) -> Array:
     """Score and learn the rows of `chunk` in all trees, in place; return the scores, none if `scoring` wants none."""
+    if not chunk.rows.flags.c_contiguous:  # which a kernel that is called directly does not notice
+        chunk = chunk._replace(rows=np.ascontiguousarray(chunk.rows))
     n_trees, n_rows = len(forest.left), len(chunk.rows)
     n_blocks, n_scores = -(-n_trees // prequential.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
     n_tops = n_rows if scoring.kind in (SCORE_CELLS, SCORE_MASS) else 0  # logarithms are added up as they are
