@@ -75,6 +75,7 @@ bench: $(READY_BENCH)  ## a quick part of every benchmark, in minutes; files and
 	$(BIN)/python benchmarks/thresholds.py --quick
 	$(BIN)/python benchmarks/nab.py --quick
 	$(BIN)/python benchmarks/series.py --quick
+	$(BIN)/python benchmarks/series_views.py --quick
 	$(BIN)/python benchmarks/explanations.py --quick
 	$(BIN)/python benchmarks/cli.py --quick
 
@@ -83,6 +84,7 @@ bench-full: $(READY_BENCH)  ## every table and figure from nothing but the data,
 	$(BIN)/python benchmarks/nab.py & $(BIN)/python benchmarks/toy.py & $(BIN)/python benchmarks/density.py & wait
 	$(BIN)/python benchmarks/ranks.py
 	$(BIN)/python benchmarks/series.py
+	$(BIN)/python benchmarks/series_views.py
 	$(BIN)/python benchmarks/missing.py
 	$(BIN)/python benchmarks/thresholds.py
 	$(BIN)/python benchmarks/runtime.py
@@ -99,6 +101,7 @@ bench-pages: $(READY_BENCH)  ## fill the pages of docs/benchmarks from benchmark
 	$(BIN)/python benchmarks/tuning.py --render
 	$(BIN)/python benchmarks/nab.py --part render
 	$(BIN)/python benchmarks/series.py --render
+	$(BIN)/python benchmarks/series_views.py --render
 	$(BIN)/python benchmarks/toy.py --render
 	$(BIN)/python benchmarks/missing.py --render
 	$(BIN)/python benchmarks/density.py --render
