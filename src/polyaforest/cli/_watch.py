@@ -221,12 +221,12 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     """Return the watcher, with everything opened and resumed from the last save."""
     from copy import deepcopy
 
-    from polyaforest.detection.pipeline import REACH
     from polyaforest.io.records import RecordReader
     from polyaforest.io.sources import open_source
     from polyaforest.live import open_store
     from polyaforest.live.outputs import FileLines, PipeLines
     from polyaforest.live.watcher import Cadence, Watcher
+    from polyaforest.timeseries._courses import REACH
 
     where = given["address"] or given["file"]
     if given["out"] == "-" and sys.stdout is None:

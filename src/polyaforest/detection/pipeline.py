@@ -21,6 +21,7 @@ from polyaforest.estimators import BatchMPF, Detections, EpsilonPhi, SeriesMPF, 
 from polyaforest.io.tables import BadInput, Chunk, open_table
 from polyaforest.persistence.model_store import ModelStore, is_model_store, read_model, read_notes
 from polyaforest.timeseries._calendar import moved_on
+from polyaforest.timeseries._courses import REACH
 from polyaforest.timeseries._rhythm import LEAST_READINGS, is_series
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 _LEAST_ROWS = 8  # of a table or partition; fewer do not show what is usual
 _LEAST_READINGS = 32  # of a time series
-REACH = 64  # readings; courses are longer, but look at what is long ago as a whole
 _LEAST_PER_PARTITION = 3  # rows, on average
 _LEAST_TO_COUNT = 20  # rows from which on the number of partitions is checked
 _MOST_DETECTORS = 32  # of partitions that are kept for explanations; others are fitted again if needed

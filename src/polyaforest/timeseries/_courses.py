@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.kernels import courses
 
 LENGTH = 128  # readings that a course is made of
+REACH = 64  # readings over which an odd one makes those after it look odd; what is long ago counts as a whole
 LEAST = 64  # unbroken readings from which on there is a course
 _WAVE_LENGTH = 96  # readings that waves are fitted to
 _MOST_WAVES = 12
@@ -122,7 +122,7 @@ layout_of = cache(Layout)
 def season_features(values: Array, places: Array, period: int) -> Array:
     """Return the deviations from the rhythm at steps, (n, n_channels * 3), channel by channel."""
     deviations = np.empty((len(places), values.shape[1], len(_SEASON)))
-    fill: Callable[..., None] = courses.fill_seasons
+    fill: Callable[..., None] = _kernels().fill_seasons
     fill(np.ascontiguousarray(values), np.ascontiguousarray(places, np.int64), period, _SEASON, deviations)
     return deviations.reshape(len(places), values.shape[1] * len(_SEASON))
 
@@ -135,7 +135,7 @@ def course_features(values: Array, places: Array, starts: Array) -> Array:
     n, n_channels = len(places), values.shape[1]
     layout = layout_of(n_channels)
     coordinates = np.empty((n, n_channels, sum(map(len, layout.steps)) + len(layout.waves)))
-    fill: Callable[..., None] = courses.fill_courses
+    fill: Callable[..., None] = _kernels().fill_courses
     steps = (np.ascontiguousarray(part, np.int64) for part in (places, starts))
     fill(np.ascontiguousarray(values), *steps, *layout.steps, layout.waves, np.empty(LENGTH), coordinates)
     own = coordinates.reshape(n, n_channels * coordinates.shape[2])[:, layout.columns]
@@ -150,6 +150,14 @@ def phase_features(clock: Array, periods: Sequence[int]) -> Array:
         angle = 2 * np.pi * np.mod(clock, period) / period
         phases[:, 2 * k], phases[:, 2 * k + 1] = np.sin(angle), np.cos(angle)
     return phases
+
+
+@cache
+def _kernels() -> Any:
+    """Return the compiled loops, imported when they are needed."""
+    from polyaforest.kernels import courses
+
+    return courses
 
 
 def _waves() -> Array:
