@@ -86,7 +86,7 @@ def test_reasons_on_one_line(explained):
     bits = explained.blamed[0].bits
     assert report.reason(explained, ["errors"]).startswith("latency 90 (usual 1")
     assert report.reason(explained, ["errors"]).endswith(f"): {bits:+.1f} bits; missing: errors")
-    ordinary = SimpleNamespace(blamed=[])
+    ordinary = SimpleNamespace(blamed=[], summary="")
     assert report.reason(ordinary) == "no single value: the combination is rare"
     assert report.reasons(ordinary) == ["no single value: the combination is rare"]
 

@@ -105,11 +105,12 @@ class History:
         names = self.provenance.names
         arrays = {
             **{name: np.asarray(part) for name, part in self.track._asdict().items() if name != "periods"},
-            "periods": np.array(self.track.periods, np.int64),
             "spans": np.array(list(self.provenance.spans.values()), np.int64).reshape(-1, 2),
             "named": np.array(list(names), np.int64),
             "names": pack_keys(list(names.values())),
         }
+        if self.track.periods:
+            arrays["periods"] = np.array(self.track.periods, np.int64)
         return header, arrays if self.spread is None else {**arrays, "spread": self.spread}
 
     @classmethod

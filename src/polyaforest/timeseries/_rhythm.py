@@ -24,8 +24,8 @@ def is_series(times: Array, values: Array) -> bool:
 
     Examples
     --------
-    >>> wave, noise = np.sin(np.arange(200) / 9)[:, None], np.random.default_rng(0).normal(size=(200, 1))
-    >>> is_series(np.arange(200), wave), is_series(np.arange(200), noise), is_series(-np.arange(200), wave)
+    >>> wave, noise = np.sin(np.arange(300) / 9)[:, None], np.random.default_rng(0).normal(size=(300, 1))
+    >>> is_series(np.arange(300), wave), is_series(np.arange(300), noise), is_series(-np.arange(300), wave)
     (True, False, False)
     """
     steps = np.diff(times)
