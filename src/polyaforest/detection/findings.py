@@ -96,6 +96,7 @@ class Findings:
             expected=self.settings.expected_rate,
             by=self.columns.key,
             n_partitions=self.n_partitions,
+            counts_alarms=bool(self.settings.is_series) and self.settings.false_alarm_rate is None,
         )
 
     def to_columns(self, found: Detected) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class Summary(NamedTuple):
     expected: float | None  # share of normal rows expected to be flagged
     by: str | None = None  # partition column
     n_partitions: int = 0
+    counts_alarms: bool = False  # whether `expected` is the share of rows at which an alarm begins
 
 
 # ---- what was read ---------------------------------------------------------------------------------------------------
@@ -134,7 +135,8 @@ def format_chance(summary: Summary) -> str:
     if summary.expected is None:
         return ""
     n = f"{summary.expected * summary.n_rows:,.0f}"
-    return "By chance alone hardly any would." if n == "0" else f"By chance alone up to about {n} might."
+    what = f"{n} event{'' if n == '1' else 's'}" if summary.counts_alarms else n
+    return "By chance alone hardly any would." if n == "0" else f"By chance alone up to about {what} might."
 
 
 def block(finding: Finding, rank: str) -> str:

@@ -243,7 +243,9 @@ class SeriesMPF(Detector):
         kept = self._chosen(len(shingles))
         keys = [self._history.provenance.key_of(end) for end in ends[kept].tolist()]
         self._damp_switches(shingles)
-        self._views.fit(shingles[kept], keys, stamps[ends[kept]] if self._history.is_timed else None)
+        self._views.fit(
+            shingles[kept], keys, stamps[ends[kept]] if self._history.is_timed else None, ends[kept].tolist()
+        )
         self._commit(laid, ends)
         if self.rescale is not None and self._views.n_points < len(kept):
             self._views.rebuild()
@@ -307,7 +309,7 @@ class SeriesMPF(Detector):
             self._history.provenance.settle(self._held, self._history.recent)
             if gone and not self._views.n_points:
                 self._begin_forest()
-            elif gone and self._history.track.periods:
+            elif self._history.track.periods and self._views.n_points:
                 self._amend_rhythm()  # deviations were measured against the readings deleted
             if gone and had_part_in_scale and self.rescale is not None and self._views.n_points:
                 self._views.rebuild()
@@ -622,6 +624,7 @@ class SeriesMPF(Detector):
         series._views = Views.of_state(header["forest"], _from_under("forest", arrays), widths, series.n_features_in_)
         held = series._views.first.keys_ if series._has_begun else []
         series._history = History.of_state(header["series"], _from_under("series", arrays), series.n_features_in_, held)
+        series._views.steps = {key: newest for key, (_, newest) in series._history.provenance.spans.items()}
         series._name_features()
         series._notes = header.get("notes", {})
         if not isinstance(series._notes, dict):
@@ -752,7 +755,9 @@ class SeriesMPF(Detector):
             part = slice(start, stop)
             times = None if stamps is None else stamps[part]
             is_silent = self._history.pattern.shingle is None and n_until_weighed > 0
-            detected = self._views.advance(shingles[part], keys[part], times, Task() if is_silent else task)
+            detected = self._views.advance(
+                shingles[part], keys[part], times, Task() if is_silent else task, numbers[part].tolist()
+            )
             answers.append(_silence(stop - start) if is_silent and task.is_scored else detected)
             if stop - start == n_until_weighed:
                 if not self._n_until_weighed:
@@ -816,6 +821,8 @@ class SeriesMPF(Detector):
         *_, seasonal, rhythm = self._views.members
         seasonal._amend(0, season)
         rhythm._amend(layout.widths[-1] - len(PHASE), phase_features(clock, track.periods))
+        if len(self._views.calibration):
+            self._views.recalibrate()
 
     def _rescale_if_due(self) -> None:
         """Weigh features anew if the scale of any has changed too much; at fixed counts, whatever the chunks."""

@@ -42,6 +42,7 @@ class Views:
         self.members, self.widths, self.n_channels = list(members), list(widths), n_channels
         self.calibration = RunningCalibration(n_to_calibrate(members[0].false_alarm_rate))
         self.spell = 1.0  # rows that look odd together, on average
+        self.steps: dict[Key, int] = {}  # when each point held came, in steps
 
     @property
     def policy(self) -> ThresholdPolicy:
@@ -164,8 +165,9 @@ class Views:
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
-    def fit(self, rows: Array, keys: Any, times: Array | None) -> None:
-        """Start anew with the rows of a table."""
+    def fit(self, rows: Array, keys: Any, times: Array | None, steps: Sequence[int]) -> None:
+        """Start anew with the rows of a table; `steps` say when each came."""
+        self.steps = dict(zip(keys, steps, strict=True))
         for member, part in zip(self.members, self.split(rows), strict=True):
             member.fit(part, keys=keys, times=times)
         self.calibration = RunningCalibration(self.calibration.n)
@@ -176,17 +178,20 @@ class Views:
             scores = self.calibration.scores if rows is None else self.score_samples(rows[-_STRETCH:])
             self.spell = mean_spell(scores)
 
-    def advance(self, rows: Array, keys: Any, times: Array | None, task: Task) -> Detections:
-        """Learn rows; return the results that the task asks for."""
+    def advance(self, rows: Array, keys: Any, times: Array | None, task: Task, steps: Sequence[int]) -> Detections:
+        """Learn rows, which came at these steps; return the results that the task asks for."""
         if self.is_one:
             return self.first._advance(rows, keys, times, task)[0]
         if task.is_explained:
-            return self._advance_and_replay(rows, keys, times, task)
+            return self._advance_and_replay(rows, keys, times, task, steps)
         if task.is_judged:
             self._seed_calibration()
         came, part_of = self.first.n_seen_ if self.has_begun else 0, Task(is_scored=task.is_scored)
         parts = zip(self.members, self.split(rows), strict=True)
         answers = [member._advance(part, keys, times, part_of)[0].scores for member, part in parts]
+        self.steps.update(zip(keys, steps, strict=True))
+        if len(self.steps) > 2 * self.n_points:
+            self.steps = {key: self.steps[key] for key in self.first.keys_}
         if not task.is_scored:
             return NOTHING
         scores = self._mean(answers)
@@ -194,14 +199,16 @@ class Views:
             return Detections(scores, *NOTHING[1:])
         return self.calibration.judge_then_learn(scores, np.arange(came, came + len(scores)), self.policy)
 
-    def _advance_and_replay(self, rows: Array, keys: Any, times: Array | None, task: Task) -> Detections:
+    def _advance_and_replay(
+        self, rows: Array, keys: Any, times: Array | None, task: Task, steps: Sequence[int]
+    ) -> Detections:
         """Learn rows together, and explain those flagged by a copy that learns what led to each of them."""
         before = deepcopy(self)
-        detected = self.advance(rows, keys, times, task._replace(is_explained=False))
+        detected = self.advance(rows, keys, times, task._replace(is_explained=False), steps)
         explanations, start = {}, 0
         for i in np.flatnonzero(detected.is_anomaly).tolist():
             part = slice(start, i)
-            before.advance(rows[part], keys[part], None if times is None else times[part], Task())
+            before.advance(rows[part], keys[part], None if times is None else times[part], Task(), steps[part])
             recent = before.recent(rows[i], np.nan if times is None else times[i])
             explanations[i] = before.explain(rows[i : i + 1], None, [recent], detected.row(i))[0]
             start = i
@@ -274,8 +281,13 @@ class Views:
     def _seed_calibration(self) -> None:
         """Have the first rows that are judged compared with the points held, if there are any."""
         if not len(self.calibration) and self.n_points:
-            self.calibration.seed(*self.left_out_scores())
-            self.measure_spell()
+            self.recalibrate()
+
+    def recalibrate(self) -> None:
+        """Compare rows to come with the points held, each left out of the forests, because those have changed."""
+        self.calibration = RunningCalibration(self.calibration.n)
+        self.calibration.seed(*self.left_out_scores())
+        self.measure_spell()
 
     # ---- reasons ----------------------------------------------------------------------------------------------------
 
@@ -312,7 +324,8 @@ class Views:
         names = self.members[-1]._feature_names
         channels = [names[place] for place in layout.readings_in_view.tolist()]
         c = next((c for c, channel in enumerate(channels) if channel in name), 0)
-        side = "high" if explanation.high[k] >= explanation.low[k] else "low"
+        held = next(member for member in self.members if name in member._feature_names).points_
+        side = "high" if explanation.values[k] > np.median(held[:, k]) else "low"
         if recent is None:
             return describe(name, side, channels[c], np.empty(0), None, np.empty(0))
         expected = self._expected(recent)
@@ -339,7 +352,7 @@ class Views:
         """Return the courses held, as the view of levels and rhythm sees them."""
         member, columns = self.members[-1], layout_of(self.n_channels).readings_in_view
         stream, states = member._stream, member.points_
-        numbers, times = stream.numbers[stream.store.held], stream.store.times[stream.store.held]
+        numbers, times = np.array([self.steps[key] for key in member.keys_]), stream.store.times[stream.store.held]
         weights = member.forest_.weights.mean(axis=0)
         return Past(states, states[:, columns], numbers, times, weights, float(member.lifetimes_[-1]))
 

@@ -14,6 +14,7 @@ BACK = 32  # steps before a reading from which the course up to it is foreseen
 _BAND = (0.05, 0.95)
 _FINER = 2.0  # lifetimes of the score are coarse for a forecast
 _MOST_MISSING = 0.4  # a rise or fall of less than this share of the expected one is missing
+_STILL = 0.7  # where readings move by more than this share of it, something else happened
 _CLEAR = 2.0  # bands by which an expected course must move to have a rise or fall
 _FIRST_DATE, _LAST_DATE = 1e8, 1e11  # seconds since 1970 that are dates
 
@@ -131,8 +132,8 @@ def _missing_move(actual: Array, expected: Array, width: Array, times: Array) ->
     change, start, end = _largest_move(expected)
     if abs(change) < _CLEAR * np.median(width):
         return ""
-    real = actual[end] - actual[start]
-    if real / change > _MOST_MISSING:
+    real, moved = actual[end] - actual[start], abs(_largest_move(actual)[0])
+    if real / change > _MOST_MISSING or moved > _STILL * abs(change):
         return ""
     when = _time(times[start])
     return f"the usual {'rise' if change > 0 else 'fall'}{f' at {when}' if when else ''} is missing"
