@@ -303,6 +303,7 @@ class SeriesMPF(Detector):
                 self._history.track = self._history.track.without(number)
             self._history.provenance.settle(self._held, self._history.recent)
             if gone and not self._views.n_points:
+                self._history.track = self._history.track._replace(periods=())
                 self._begin_forest()
             elif had_part_in_scale and self.rescale is not None and self._views.n_points:
                 self._views.rebuild()
@@ -438,14 +439,21 @@ class SeriesMPF(Detector):
         """
         check_is_fitted(self)
         pattern, names = self._history.pattern, feature_names(self)
-        if len(explanation.parts) != pattern.n_features(self.n_features_in_):
+        features, first = pattern.names(names), 0
+        parts = np.zeros(len(features))  # 0 for what other views look at
+        for width in pattern.widths(self.n_features_in_):
+            if features[first : first + width] == list(explanation.names):
+                parts[first : first + width] = explanation.parts
+                break
+            first += width
+        else:
             raise ValueError(f"this explains {len(explanation.parts)} features, not a course of this series")
         channels, n_clock = pattern.channels(self.n_features_in_), 2 * len(pattern.calendar)
-        bits = {name: float(explanation.parts[channels == c].sum()) for c, name in enumerate(names)}
-        own = explanation.parts[: len(channels) - n_clock][channels[: len(channels) - n_clock] == NONE]
+        bits = {name: float(parts[channels == c].sum()) for c, name in enumerate(names)}
+        own = parts[: len(channels) - n_clock][channels[: len(channels) - n_clock] == NONE]
         if len(own):
             bits["phase"] = float(own.sum())
-        clock = explanation.parts[len(channels) - n_clock :].reshape(-1, 2).sum(axis=1)
+        clock = parts[len(channels) - n_clock :].reshape(-1, 2).sum(axis=1)
         bits |= zip(pattern.calendar, map(float, clock), strict=True)
         return dict(sorted(bits.items(), key=lambda item: -item[1]))
 
@@ -460,7 +468,7 @@ class SeriesMPF(Detector):
             if anew:
                 history = History(history.pattern, history.track.last(0), is_timed=history.is_timed)
             laid = history.lay(rows, self._read_times(len(rows), times, history))
-            yield laid if self._has_begun else laid._replace(is_whole=np.zeros(len(rows), np.bool_))
+            yield laid._replace(is_whole=np.zeros(len(rows), np.bool_)) if self._is_silent else laid
 
     # ---- what is held -----------------------------------------------------------------------------------------------
 
@@ -701,11 +709,10 @@ class SeriesMPF(Detector):
         """Teach the forest shingles, and record the scale whenever it has weighed features anew."""
         answers, start = [], 0
         while start < len(shingles):
-            n_until_weighed = self._n_until_weighed
+            n_until_weighed, is_silent = self._n_until_weighed, self._is_warming_up
             stop = min(len(shingles), start + (n_until_weighed or len(shingles)))
             part = slice(start, stop)
             times = None if stamps is None else stamps[part]
-            is_silent = self._history.pattern.shingle is None and n_until_weighed > 0
             detected = self._views.advance(shingles[part], keys[part], times, Task() if is_silent else task)
             answers.append(_silence(stop - start) if is_silent and task.is_scored else detected)
             if stop - start == n_until_weighed:
@@ -729,6 +736,16 @@ class SeriesMPF(Detector):
         stream = self._views.first._stream
         return stream.next_rebuild - stream.store.n_seen if stream.next_rebuild else 0
 
+    @property
+    def _is_warming_up(self) -> bool:
+        """Whether courses are only learned so far, not judged."""
+        return self._history.pattern.shingle is None and self._n_until_weighed > 0
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether nothing can be said of the rows that come next."""
+        return not self._has_begun or self._is_warming_up
+
     def _commit(self, laid: Laid, ends: Array) -> None:
         """Advance past rows that were learned, whose shingles end at the readings of numbers `ends`."""
         history = self._history
@@ -748,14 +765,15 @@ class SeriesMPF(Detector):
         is_due = n_seen >= _FIRST_RHYTHM and n_seen & (n_seen - 1) == 0
         if not is_due or self._history.pattern.shingle is not None or not self._views.n_points:
             return
-        layout, points = layout_of(self.n_features_in_), self._views.points
-        periods = find_periods(points[:, layout.readings()])
+        layout = layout_of(self.n_features_in_)
+        numbers = np.array([newest for _, newest in self._history.provenance.spans.values()])
+        recent = _in_even_steps(self._views.points[:, layout.readings()], numbers)
+        periods = self.periods_ if recent is None else find_periods(recent)
         if periods == self.periods_:
             return
         self._history.track = self._history.track._replace(periods=periods)
-        numbers = np.array([newest for _, newest in self._history.provenance.spans.values()], np.float64)
         store, rhythm = self._views.first._stream.store, self._views.members[-1]
-        clock = store.times[store.held] / self.every_ if self.every_ else numbers
+        clock = store.times[store.held] / self.every_ if self.every_ and self._history.is_timed else 1.0 * numbers
         rhythm._amend(layout.widths[-1] - len(PHASE), phase_features(clock, periods))
         self._note_spread(n_seen)
 
@@ -838,6 +856,14 @@ def _as_table(X: Any, n_channels: int = 1) -> Any:
     if hasattr(X, "to_frame"):
         return X.to_frame()
     return np.reshape(X, (-1, 1)) if np.ndim(np.asanyarray(X)) == 1 else X
+
+
+def _in_even_steps(readings: Array, numbers: Array) -> Array | None:
+    """Return the newest readings held, as many as there are, the missing ones filled in; None if too many are."""
+    steps = np.arange(numbers[-1] - len(numbers) + 1, numbers[-1] + 1)
+    if 4 * np.count_nonzero(numbers >= steps[0]) < 3 * len(steps):
+        return None
+    return np.stack([np.interp(steps, numbers, column) for column in readings.T], axis=1)
 
 
 def _refuse_columns(forest: StreamingMPF) -> None:

@@ -44,6 +44,15 @@ class Views:
         """Where the threshold of several views lies."""
         return replace(self.first._policy, spell=self.spell)
 
+    def _judges(self) -> tuple[RunningCalibration, ThresholdPolicy]:
+        """Return the calibration scores and the policy for the next row; by the points held, if none was judged yet."""
+        if len(self.calibration) or not self.n_points:
+            return self.calibration, self.policy
+        seeded = RunningCalibration(self.calibration.n)
+        seeded.seed(*self.left_out_scores())
+        spell = self.spell if self.spell > 1 else mean_spell(seeded.scores)
+        return seeded, replace(self.first._policy, spell=spell)
+
     @classmethod
     def like(cls, forest: StreamingMPF, widths: Sequence[int]) -> Views:
         """Return views whose trees together are those of `forest`, which has learned nothing."""
@@ -241,23 +250,17 @@ class Views:
         """The threshold."""
         if self.is_one:
             return float(self.first.offset_)
-        policy, held = self.policy, self.calibration
-        if len(held):
-            return held.threshold(policy)
-        scores = np.sort(self.left_out_scores()[0])
-        if policy.false_alarm_rate is not None:
-            refuse_too_few(len(scores), policy.false_alarm_rate, REMEDY)
-        return policy.threshold(scores.tolist())
+        judges, policy = self._judges()
+        if policy.false_alarm_rate is not None and not len(self.calibration):
+            refuse_too_few(len(judges), policy.false_alarm_rate, REMEDY)
+        return judges.threshold(policy)
 
     def p_values(self, scores: Array) -> Array:
         """Return the p-values of rows with these scores."""
         if self.is_one:
             return self.first._p_values(scores)
-        known = self.calibration
-        if not len(known):
-            known = RunningCalibration(max(self.calibration.n, 1))
-            known.seed(*self.left_out_scores())
-        return known.judge(scores, self.policy).p_values
+        judges, policy = self._judges()
+        return judges.judge(scores, policy).p_values
 
     def left_out_scores(self) -> tuple[Array, Array]:
         """Return the scores, and arrivals, of points held, each left out of the forests."""
@@ -270,9 +273,8 @@ class Views:
 
     def _seed_calibration(self) -> None:
         """Have the first rows that are judged compared with the points held, if there are any."""
-        if not len(self.calibration) and self.n_points:
-            self.calibration.seed(*self.left_out_scores())
-            self.measure_spell()
+        self.calibration, policy = self._judges()
+        self.spell = policy.spell
 
     # ---- reasons ----------------------------------------------------------------------------------------------------
 

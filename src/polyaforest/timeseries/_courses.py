@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.kernels import courses
 
 LENGTH = 128  # readings that a course is made of
 LEAST = 64  # unbroken readings from which on there is a course
@@ -108,6 +107,8 @@ def course_features(values: Array, places: Array, starts: Array) -> Array:
 
     `values` are the readings in even steps, (S, C); `starts` are the first of the unbroken steps before `places`.
     """
+    from polyaforest.kernels import courses  # noqa: PLC0415  not compiled to plan layouts, or to draw
+
     n, n_channels = len(places), values.shape[1]
     layout = layout_of(n_channels)
     coordinates = np.empty((n, n_channels, sum(map(len, layout.steps)) + len(layout.waves)))

@@ -180,7 +180,8 @@ class Track(NamedTuple):
     @property
     def clock(self) -> Array:
         """When each step was, in steps: by the time, or by the number of its reading."""
-        return self.times / self.every if self.every > 0 else self.numbers.astype(np.float64)
+        is_timed = self.every > 0 and not isnan(self.latest)
+        return self.times / self.every if is_timed else self.numbers.astype(np.float64)
 
     @property
     def latest(self) -> float:
