@@ -36,7 +36,7 @@ from polyaforest.forest.point_store import Key, places_of
 from polyaforest.forest.spec import empty_box, weighting_of_rows
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import decode, encode, refusing_pickle
-from polyaforest.retention import Policy, as_policy
+from polyaforest.retention import Policy, Reservoir, as_policy
 from polyaforest.timeseries._calendar import read_calendar
 from polyaforest.timeseries._courses import PHASE, layout_of, phase_features
 from polyaforest.timeseries._history import History, widths_of_state
@@ -597,8 +597,12 @@ class SeriesMPF(Detector):
         names, n_features = getattr(self, "feature_names_in_", None), self._history.n_features
         if names is not None and len(names) != self.n_features_in_:
             raise ValueError("the number of its channel names is not that of its channels")
+        if self._history.pattern.shingle is None and self.estimator is not None:
+            _refuse_columns(self.estimator)  # which begins anew once all is deleted
         if not self._has_begun:
             self._refuse_summary(self._views.first)
+            if self._history.pattern.shingle is None:
+                _refuse_columns(self._views.first)
             self._refuse_outside(np.empty((0, self.n_features_in_)), np.empty(0))
             if not isinstance(self._views.first._tree.feature_weights, str):
                 read_weights(self._views.first._tree.feature_weights, n_features)
@@ -867,7 +871,12 @@ def _in_even_steps(readings: Array, numbers: Array) -> Array | None:
 
 
 def _refuse_columns(forest: StreamingMPF) -> None:
-    """Raise if the parameters of a forest name columns, or a score that several forests cannot share."""
+    """Raise if the parameters of a forest name columns, or a score or sample that several forests cannot share."""
+    if isinstance(forest.window, Reservoir):
+        raise ValueError(
+            "courses are seen by several forests, which cannot draw one sample: give a window that holds the last "
+            "ones, or set shingle to a number of readings"
+        )
     if any(
         np.ndim(part) or part == "data"
         for part in (forest._tree.domain, forest._tree.feature_weights)

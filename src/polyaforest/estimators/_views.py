@@ -12,7 +12,14 @@ import numpy as np
 from polyaforest.core import schema
 from polyaforest.core.arrays import Array
 from polyaforest.decision.calibration import RunningCalibration, n_to_calibrate
-from polyaforest.decision.thresholds import NOTHING, Detections, ThresholdPolicy, mean_spell, refuse_too_few
+from polyaforest.decision.thresholds import (
+    LONGEST_SPELL,
+    NOTHING,
+    Detections,
+    ThresholdPolicy,
+    mean_spell,
+    refuse_too_few,
+)
 from polyaforest.estimators._streaming import REMEDY, StreamingMPF, Task
 from polyaforest.explain import Explanation, Explanations
 from polyaforest.forest.integrity import Layout, check_layout
@@ -109,7 +116,7 @@ class Views:
         """Return the mean of the scores by each forest, weighted by its trees; the same bits for one row or many."""
         if self.is_one:
             return scores[0]
-        sizes = [member.n_estimators for member in self.members]
+        sizes = [len(member.forest_.left) for member in self.members]
         total: Array = sum(size / sum(sizes) * part for size, part in zip(sizes, scores, strict=True))  # type: ignore[assignment]
         return total
 
@@ -151,22 +158,24 @@ class Views:
         views.calibration = RunningCalibration.of_state(
             views.calibration.n, scores["arrivals"], scores["scores"], is_seeded=header["is_seeded"]
         )
-        views.spell = float(header["spell"])
+        views.spell = header["spell"]
         views._check()
         return views
 
     def _check(self) -> None:
         """Raise unless the forests hold the same points, each its own columns."""
-        if not 1 <= self.spell < np.inf:
+        if not 1 <= self.spell <= LONGEST_SPELL:
             raise ValueError(f"its false alarms last {self.spell} rows")
+        if any(_common(member) != _common(self.first) for member in self.members):
+            raise ValueError("its views were begun in different ways")
+        arrivals = self.calibration.arrivals
+        if len(arrivals) and not (self.has_begun and 0 <= arrivals[0] <= arrivals[-1] < self.first.n_seen_):
+            raise ValueError("it has scores of rows that have not come")
         if not self.has_begun:
-            if any(hasattr(member, "forest_") for member in self.members):
-                raise ValueError("some of its views have begun, others have not")
             return
-        held, n_seen = self.first.keys_, self.first.n_seen_
+        held = _held_by(self.first)
         for member, width in zip(self.members, self.widths, strict=True):
-            is_alike = hasattr(member, "forest_") and member.n_seen_ == n_seen and member.keys_ == held
-            if not is_alike or member.n_features_in_ != width:
+            if _held_by(member) != held or member.n_features_in_ != width:
                 raise ValueError("its views do not hold the same points")
 
     # ---- learning ---------------------------------------------------------------------------------------------------
@@ -295,8 +304,22 @@ class Views:
 
 
 _UNBEGUN = schema.record({"parameters": schema.parameters(StreamingMPF._names_in_files())})
-_STATE = schema.record({"views": schema.anything, "is_seeded": schema.flag, "spell": schema.number})
+_STATE = schema.record({"views": schema.many(schema.mapping), "is_seeded": schema.flag, "spell": schema.number})
 _CALIBRATION: Layout = {"arrivals": (np.int64, "J"), "scores": (np.float64, "J")}
+
+
+def _common(forest: StreamingMPF) -> Any:
+    """Return what all views must have in common: whether they have begun, and all parameters but size and seed."""
+    own = {"n_estimators": None, "random_state": None}
+    return hasattr(forest, "forest_"), {**forest._parameters(), **own}
+
+
+def _held_by(forest: StreamingMPF) -> Any:
+    """Return which points a forest holds, and what decides how long."""
+    stream = forest._stream
+    store, slots = stream.store, stream.store.held
+    moments = (stream.numbers[slots].tolist(), store.times[slots].tobytes(), store.clock, store.floor)
+    return forest.keys_, store.n_seen, stream.next_rebuild, stream.rules.policy, stream.rules.score, repr(moments)
 
 
 def _state_of(forest: StreamingMPF) -> tuple[Header, Arrays]:

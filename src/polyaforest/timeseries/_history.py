@@ -144,8 +144,9 @@ class History:
     def _check_steps(self, n: int) -> None:
         track, readings = self.track, self.track.numbers[self.track.numbers != NONE]
         is_newest = np.array_equal(readings, np.arange(self.n_seen - len(readings), self.n_seen))
-        earliest = max(self.n_seen - n - self.pattern.max_gap, 0)  # a value is filled in from readings so near
-        is_derived = (track.since >= earliest) & (track.since < self.n_seen)
+        own = self.n_seen - np.cumsum((track.numbers != NONE)[::-1])[::-1]  # the reading of each step, or the next one
+        is_derived = (track.since >= np.maximum(own - self.pattern.max_gap, 0)) & (track.since <= own)  # from so near
+        is_derived &= np.diff(track.since, prepend=0) >= 0
         most = max(self.pattern.room, self.pattern.n_to_measure)
         if not is_newest or not is_derived.all() or n > most or (n and track.numbers[-1] == NONE):
             raise ValueError("its last steps are not those of the readings that came last")
