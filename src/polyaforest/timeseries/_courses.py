@@ -8,7 +8,7 @@ is a group of them that some of the trees look at.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -71,13 +71,18 @@ class Layout:
         self.views = (View("change", changes), View("shape", waves), View("rhythm", levels, has_phase=True))
         self.steps = [np.array(steps, np.int64) for steps in given[:3]]
         self.waves = _WAVES[: given.n_waves]
-        columns = [
+
+    @cached_property
+    def columns(self) -> Array:
+        """Which coordinate each feature is, channel by channel; made on first use, as files may lie about channels."""
+        labels = self.coordinates.labels()
+        found = [
             c * len(labels) + labels.index(label)
             for view in self.views
-            for c in range(n_channels)
+            for c in range(self.n_channels)
             for label in view.labels
         ]
-        self.columns = np.array(columns)  # of coordinates, channel by channel; those of the last view come last
+        return np.array(found)
 
     @property
     def widths(self) -> list[int]:
