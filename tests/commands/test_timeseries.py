@@ -22,10 +22,11 @@ from polyaforest import EpsilonPhi, ModelFileError, Reservoir, SeriesMPF, Stream
 from polyaforest.forest.spec import weighting_of_rows
 from polyaforest.persistence.modelfile import read_model, write_model
 from polyaforest.timeseries import Shingler
-from polyaforest.timeseries._courses import course_features, layout_of, phase_features
+from polyaforest.timeseries._courses import LEAST, course_features, layout_of, phase_features
 
 NOISE = np.random.default_rng(0).normal(size=(600, 2))
 MINUTES = np.arange(600) * 60.0
+FIRST = LEAST - 1  # the reading at which the first course ends
 
 
 def build(window=40, n_estimators=4, contamination="auto", **parameters):
@@ -304,13 +305,13 @@ def test_a_series_looks_at_courses_by_default():
     model = SeriesMPF(StreamingMPF(random_state=0)).fit(rows)
     sizes = {name: forest.n_estimators for name, forest in model.estimators_.items()}
     assert sizes == {"change": 25, "shape": 25, "rhythm": 50}
-    assert (model.n_seen_, model.n_points_, model.periods_) == (500, 500 - 63, (24,))
+    assert (model.n_seen_, model.n_points_, model.periods_) == (500, 500 - FIRST, (24,))
     layout = layout_of(1)
-    expected = course_features(rows, np.arange(63, 500), np.zeros(437, int))
-    expected[:, -4:] = phase_features(np.arange(63.0, 500), (24,))
+    expected = course_features(rows, np.arange(FIRST, 500), np.zeros(500 - FIRST, int))
+    expected[:, -4:] = phase_features(np.arange(float(FIRST), 500), (24,))
     for name, forest in model.estimators_.items():
         np.testing.assert_array_equal(forest.points_, expected[:, columns_of(model, name)])
-        assert forest.keys_ == list(range(63, 500))
+        assert forest.keys_ == list(range(FIRST, 500))
     assert sum(layout.widths) == expected.shape[1]
     with pytest.raises(AttributeError, match="estimators_"):
         _ = model.estimator_
@@ -331,22 +332,22 @@ def test_the_score_is_the_mean_over_the_trees_of_all_views():
 
 
 def test_rows_are_silent_until_enough_courses_have_been_learned_whoever_asks():
-    model, rows = courses(), waves(340)
-    for i in range(0, 330, 10):
+    model, rows = courses(), waves(370)
+    for i in range(0, 370, 10):
         part = rows[i : i + 10]
         ahead = model.score_samples(part) if i else np.full(10, np.nan)
         asked = model.detect(part) if i else None
         judged = model.detect_then_learn(part)
-        is_silent = np.arange(i, i + 10) < 63 + 256
+        is_silent = np.arange(i, i + 10) < FIRST + 256
         np.testing.assert_array_equal(np.isnan(judged.scores), is_silent)
         np.testing.assert_array_equal(np.isnan(judged.p_values), is_silent)
         assert not judged.is_anomaly[is_silent].any()
         if i:
-            np.testing.assert_array_equal(np.isnan(ahead), np.full(10, i < 63 + 256))
+            np.testing.assert_array_equal(np.isnan(ahead), np.full(10, i < FIRST + 256))
             np.testing.assert_array_equal(np.isnan(asked.scores), np.isnan(ahead))
-    with pytest.raises(ValueError, match="course of 64 unbroken readings"):
+    with pytest.raises(ValueError, match="course of 96 unbroken readings"):
         courses().partial_fit(rows[:100]).explain(rows[:5])
-    assert not np.isnan(courses().fit(rows[:100]).score_then_learn(rows[100:110])).any()  # a table needs no warming up
+    assert not np.isnan(courses().fit(rows[:120]).score_then_learn(rows[120:130])).any()  # a table needs no warming up
 
 
 def test_a_course_begins_anew_after_a_long_gap_and_goes_on_over_a_short_one():
@@ -355,11 +356,11 @@ def test_a_course_begins_anew_after_a_long_gap_and_goes_on_over_a_short_one():
     times[500:] += 50 * 60.0
     model = courses(every=60.0)
     scores = model.score_then_learn(rows, times=times)
-    expected = (np.arange(700) < 63 + 256) | ((np.arange(700) >= 500) & (np.arange(700) < 563))
+    expected = (np.arange(700) < FIRST + 256) | ((np.arange(700) >= 500) & (np.arange(700) < 500 + FIRST))
     np.testing.assert_array_equal(np.isnan(scores), expected)
     late = courses()
-    assert np.flatnonzero(np.isnan(late.score_then_learn(rows, times=times)) != expected).tolist() == [63 + 256]
-    assert late.every_ == 60.0  # measured by 64 steps, after the first course could have ended
+    assert np.flatnonzero(np.isnan(late.score_then_learn(rows, times=times)) != expected).tolist() == [FIRST + 256]
+    assert late.every_ == 60.0  # measured by as many steps, after the first course could have ended
     rows[450] = np.nan
     judged = courses(every=60.0).detect_then_learn(rows[:, 0], times=times)
     assert np.flatnonzero(np.isnan(judged.scores) & ~expected).tolist() == [450]
@@ -451,17 +452,27 @@ def test_a_table_is_judged_by_the_series_that_was_fitted_on_it():
     rows[1500:1530] = rows[1500]
     model = best_of().fit(rows)
     found = model.detect(rows, anew=True)
-    np.testing.assert_array_equal(np.isnan(found.scores), np.arange(2000) < 63)
+    np.testing.assert_array_equal(np.isnan(found.scores), np.arange(2000) < FIRST)
     assert flagged_in(found, 1500, 1560)
     np.testing.assert_array_equal(model.score_samples(rows, anew=True), found.scores)
     np.testing.assert_array_equal(model.predict(rows, anew=True) == -1, found.is_anomaly)
     np.testing.assert_array_equal(best_of().fit_predict(rows) == -1, found.is_anomaly)
     distance = model.decision_function(rows, anew=True)
-    np.testing.assert_array_equal(distance[63:] < 0, found.is_anomaly[63:])
+    np.testing.assert_array_equal(distance[FIRST:] < 0, found.is_anomaly[FIRST:])
     np.testing.assert_array_equal(model.p_value(rows, anew=True), found.p_values)
     explained = model.explain(rows, rows=np.flatnonzero(found.is_anomaly), anew=True)
     assert all(one.is_anomaly for one in explained)
     assert model.n_seen_ == 2000
+
+
+@pytest.mark.parametrize("period", [12, 24, 50])
+def test_neither_the_beginning_of_a_series_nor_of_a_course_is_odd(period):
+    rows = waves(1600, period)
+    found = best_of().fit(rows).detect(rows, anew=True)
+    assert found.is_anomaly[:200].sum() < 5
+    times = 60.0 * (np.arange(1600) + 100 * (np.arange(1600) >= 1100))
+    streamed = best_of().detect_then_learn(rows, times=times)
+    assert streamed.is_anomaly[1100:1300].sum() < 5
 
 
 def test_explanations_of_courses_name_the_channel():
@@ -636,11 +647,10 @@ def test_a_reading_that_was_deleted_has_no_part_in_any_course_held():
     assert np.abs(model._views.points).max() < 10
     assert traces(model, SECRET) == 0
     assert b"row 500" not in bytes_of(model)
-    assert model._views.calibration.arrivals.max() < 500 - 63  # no score of a course with it
+    assert model._views.calibration.arrivals.max() < 500 - FIRST  # no score of a course with it
     assert model.n_points_ == 300
     model._history.provenance.check(model.n_seen_)
     scores = model.score_then_learn(waves(640)[600:])
-    assert np.isnan(scores).all() == (599 - 500 + 40 < 64)
     assert not np.isnan(scores).any()  # 99 readings have come since
 
 
@@ -728,7 +738,7 @@ MODELS = {
     ),
     "courses warming up": lambda: courses().partial_fit(NOISE[:200], keys=[f"row {i}" for i in range(200)]),
     "no course yet": lambda: courses().partial_fit(NOISE[:20]),
-    "courses emptied": lambda: courses().partial_fit(NOISE[:70]).delete(list(range(70))),
+    "courses emptied": lambda: courses().partial_fit(NOISE[:100]).delete(list(range(100))),
 }
 
 
@@ -885,7 +895,7 @@ def test_another_detector_is_not_a_series(tmp_path):
         (lambda m: m.set_params(every=timedelta(0)).fit(NOISE), "positive"),
         (lambda m: m.set_params(rescale=1.0).fit(NOISE), "rescale"),
         (lambda m: m.set_params(shingle="auto").fit(NOISE), "difference=True is for shingles"),
-        (lambda m: m.set_params(shingle="auto", difference=False).fit(NOISE[:60]), "no course of 64 unbroken readings"),
+        (lambda m: m.set_params(shingle="auto", difference=False).fit(NOISE[:60]), "no course of 96 unbroken readings"),
         *(
             (lambda m, given=given: m.set_params(shingle="auto", difference=False, estimator=given).fit(NOISE), words)
             for given, words in (

@@ -67,7 +67,7 @@ class SeriesMPF(Detector):
     phase of the periods at which the series repeats, once they have been found) in half of them. With ``shingle=n`` it
     looks at the last n readings as they are. Readings come one by one or in chunks of any size, with the same result.
 
-    **Warming up.** A course begins with 64 unbroken readings; while there are fewer than 128, their mirror image stands
+    **Warming up.** A course begins with 96 unbroken readings; while there are fewer than 128, their mirror image stands
     in for those before. Rows get NaN until 256 courses have been learned, by which features are weighed. `fit` needs no
     warming up.
 

@@ -16,8 +16,8 @@ import numpy as np
 from polyaforest.core.arrays import NONE, Array
 
 LENGTH = 128  # readings that a course is made of
-LEAST = 64  # unbroken readings from which on there is a course
 _WAVE_LENGTH = 96  # readings that waves are fitted to
+LEAST = _WAVE_LENGTH  # unbroken readings from which on there is a course: in a mirror, waves of a rhythm look odd
 _MOST_WAVES = 12
 _MOST_DETAILED = 3  # channels up to which each is looked at in full detail
 PHASE = ("phase (sine)", "phase (cosine)", "shorter phase (sine)", "shorter phase (cosine)")
