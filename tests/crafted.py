@@ -13,6 +13,7 @@ TESTS = Path(__file__).parent
 ROWS = np.random.default_rng(8).normal(size=(60, 2)) * 2 + 4
 SMALL = {"n_estimators": 3, "random_state": 5}
 TIMES = np.arange(60.0) + 1e9
+LONG = np.sin(np.arange(560) / 4)[:, None] + np.random.default_rng(9).normal(size=(560, 2)) / 9  # with a rhythm
 
 MODELS = {
     "table": lambda: made(StreamingMPF, **SMALL).fit(ROWS),
@@ -38,6 +39,13 @@ MODELS = {
         keys=[f"r{i}" for i in range(60)],
     ),
     "young series": lambda: judged(
+        SeriesMPF(made(StreamingMPF, **SMALL, window=9), shingle=10, calendar=["time of day"]),
+        ROWS[:4],
+        times=TIMES[:4],
+    ),
+    "courses": lambda: judged(SeriesMPF(made(StreamingMPF, **SMALL, window=40)), LONG, times=1e9 + np.arange(560.0)),
+    "courses of a table": lambda: judged(SeriesMPF(made(StreamingMPF, **SMALL, window=40)).fit(LONG), ROWS[:9]),
+    "young courses": lambda: judged(
         SeriesMPF(made(StreamingMPF, **SMALL, window=9), calendar=["time of day"]), ROWS[:4], times=TIMES[:4]
     ),
 }

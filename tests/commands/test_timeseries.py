@@ -18,13 +18,15 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from streams import bytes_of
 
 import polyaforest
-from polyaforest import ModelFileError, Reservoir, SeriesMPF, StreamingMPF, Tree, Window
+from polyaforest import EpsilonPhi, ModelFileError, Reservoir, SeriesMPF, StreamingMPF, Tree, Window
 from polyaforest.forest.spec import weighting_of_rows
 from polyaforest.persistence.modelfile import read_model, write_model
 from polyaforest.timeseries import Shingler
+from polyaforest.timeseries._courses import LEAST, course_features, layout_of, phase_features
 
 NOISE = np.random.default_rng(0).normal(size=(600, 2))
 MINUTES = np.arange(600) * 60.0
+FIRST = LEAST - 1  # the reading at which the first course ends
 
 
 def build(window=40, n_estimators=4, contamination="auto", **parameters):
@@ -32,8 +34,14 @@ def build(window=40, n_estimators=4, contamination="auto", **parameters):
     return SeriesMPF(forest, **{"shingle": 3} | parameters)
 
 
-def spans(model):
-    return model._history.provenance.spans
+def courses(n_estimators=6, window=300, **parameters):
+    return SeriesMPF(StreamingMPF(n_estimators=n_estimators, window=window, random_state=0), **parameters)
+
+
+def waves(n, period=24, seed=0, n_channels=1, noise=0.1):
+    """Readings that repeat, with noise, (n, n_channels)."""
+    clock = np.arange(n)[:, None] + 5 * np.arange(n_channels)
+    return np.sin(2 * np.pi * clock / period) + noise * np.random.default_rng(seed).normal(size=(n, n_channels))
 
 
 # ---- the transformer -------------------------------------------------------------------------------------------------
@@ -283,6 +291,265 @@ def test_explanations_speak_of_channels_and_steps():
     assert model.n_seen_ == 300
 
 
+# ---- courses ---------------------------------------------------------------------------------------------------------
+
+
+def columns_of(model, view):
+    """Where the features of a view are among those of all."""
+    names, first = list(model.estimators_), np.cumsum([0, *model._views.widths])
+    return slice(*first[[names.index(view), names.index(view) + 1]])
+
+
+def test_a_series_looks_at_courses_by_default():
+    rows = waves(500)
+    model = SeriesMPF(StreamingMPF(random_state=0)).fit(rows)
+    sizes = {name: forest.n_estimators for name, forest in model.estimators_.items()}
+    assert sizes == dict.fromkeys(("change", "shape", "season", "rhythm"), 25)
+    assert (model.n_seen_, model.n_points_, model.periods_) == (500, 500 - FIRST, (24,))
+    layout = layout_of(1)
+    expected = course_features(rows, np.arange(FIRST, 500), np.zeros(500 - FIRST, int))
+    expected[:, -4:] = phase_features(np.arange(float(FIRST), 500), (24,))
+    expected[:, layout.season] = season_features(rows, np.arange(FIRST, 500), 24)
+    for name, forest in model.estimators_.items():
+        np.testing.assert_array_equal(forest.points_, expected[:, columns_of(model, name)])
+        assert forest.keys_ == list(range(FIRST, 500))
+    assert sum(layout.widths) == expected.shape[1]
+    with pytest.raises(AttributeError, match="estimators_"):
+        _ = model.estimator_
+    assert list(build().fit(NOISE).estimators_) == ["shingle"]
+
+
+def test_the_score_is_the_mean_over_the_trees_of_all_views():
+    model = courses(n_estimators=9).fit(waves(600, n_channels=2))
+    rows = waves(20, seed=1, n_channels=2)
+    laid = model._history.lay(rows, np.full(20, np.nan)).shingles()
+    forests = model.estimators_
+    scores = [forest.score_samples(laid[:, columns_of(model, name)]) for name, forest in forests.items()]
+    sizes = [len(forest.forest_.left) for forest in forests.values()]
+    assert sum(sizes) == 9
+    np.testing.assert_allclose(model.score_samples(rows), np.average(scores, axis=0, weights=sizes), rtol=1e-12)
+    together = model.score_samples(rows)
+    assert model.score_samples(rows[:1])[0] == together[0]  # the same bits for one row or many
+
+
+def test_rows_are_silent_until_enough_courses_have_been_learned_whoever_asks():
+    model, rows = courses(), waves(370)
+    for i in range(0, 370, 10):
+        part = rows[i : i + 10]
+        ahead = model.score_samples(part) if i else np.full(10, np.nan)
+        asked = model.detect(part) if i else None
+        judged = model.detect_then_learn(part)
+        is_silent = np.arange(i, i + 10) < FIRST + 256
+        np.testing.assert_array_equal(np.isnan(judged.scores), is_silent)
+        np.testing.assert_array_equal(np.isnan(judged.p_values), is_silent)
+        assert not judged.is_anomaly[is_silent].any()
+        if i:
+            np.testing.assert_array_equal(np.isnan(ahead), np.full(10, i < FIRST + 256))
+            np.testing.assert_array_equal(np.isnan(asked.scores), np.isnan(ahead))
+    with pytest.raises(ValueError, match="course of 96 unbroken readings"):
+        courses().partial_fit(rows[:100]).explain(rows[:5])
+    assert not np.isnan(courses().fit(rows[:120]).score_then_learn(rows[120:130])).any()  # a table needs no warming up
+
+
+def test_a_course_begins_anew_after_a_long_gap_and_goes_on_over_a_short_one():
+    rows, times = waves(700), np.arange(700) * 60.0
+    times[400:] += 2 * 60.0
+    times[500:] += 50 * 60.0
+    model = courses(every=60.0)
+    scores = model.score_then_learn(rows, times=times)
+    expected = (np.arange(700) < FIRST + 256) | ((np.arange(700) >= 500) & (np.arange(700) < 500 + FIRST))
+    np.testing.assert_array_equal(np.isnan(scores), expected)
+    late = courses()
+    assert np.flatnonzero(np.isnan(late.score_then_learn(rows, times=times)) != expected).tolist() == [FIRST + 256]
+    assert late.every_ == 60.0  # measured by as many steps, after the first course could have ended
+    rows[450] = np.nan
+    judged = courses(every=60.0).detect_then_learn(rows[:, 0], times=times)
+    assert np.flatnonzero(np.isnan(judged.scores) & ~expected).tolist() == [450]
+
+
+def test_a_threshold_is_the_same_before_a_row_is_learned_and_when_it_is():
+    rows = waves(900, noise=0.3)
+    for model in (courses().fit(rows[:800]), courses().partial_fit(rows[:800])):
+        for i in range(800, 830):
+            ahead, offset = model.detect(rows[i : i + 1]), model.offset_
+            judged = model.detect_then_learn(rows[i : i + 1])
+            assert judged.thresholds[0] == ahead.thresholds[0] == offset
+            assert judged.p_values[0] == ahead.p_values[0]
+
+
+def test_a_rhythm_is_found_in_a_stream_and_kept_whatever_is_held():
+    model = courses()
+    assert model.partial_fit(waves(511)).periods_ == ()
+    assert model.partial_fit(waves(512)[511:]).periods_ == (24,)
+    rhythm = model.estimators_["rhythm"]
+    clock = np.array(rhythm.keys_, float)
+    np.testing.assert_array_equal(rhythm.points_[:, -4:], phase_features(clock, (24,)))
+    rows = waves(4200)
+    sampled = SeriesMPF(StreamingMPF(n_estimators=4, random_state=0)).fit(rows[:3000])  # holds readings drawn at random
+    assert sampled.n_points_ == 2048
+    assert sampled.partial_fit(rows[3000:]).periods_ == (24,)
+    holes = rows[:600].copy()
+    holes[::50] = np.nan
+    assert courses().partial_fit(holes).periods_ == (24,)
+
+
+def test_a_spacing_without_times_is_no_clock():
+    with_every, without = courses(every=60.0).fit(waves(600)), courses().fit(waves(600))
+    np.testing.assert_array_equal(with_every._views.points, without._views.points)
+    streamed = courses(every=60.0).partial_fit(waves(600))
+    assert streamed.periods_ == (24,)
+    assert not np.isnan(streamed._views.points).any()
+
+
+def test_a_rhythm_goes_by_the_clock():
+    """After an outage the phase is that of the time, not of the count."""
+    rows, times = waves(1000), np.arange(1000) * 3600.0
+    kept = np.r_[0:700, 712:1000]  # half a day without readings
+    model = courses(window=900).fit(rows[kept], times=times[kept])
+    phases = model.estimators_["rhythm"].points_[:, -4:]
+    clock = times[kept][np.array(model.estimators_["rhythm"].keys_)] / 3600.0
+    np.testing.assert_allclose(phases, phase_features(clock, (24,)), atol=1e-9)
+
+
+# ---- what courses find -----------------------------------------------------------------------------------------------
+
+
+def best_of(n=40):
+    return SeriesMPF(StreamingMPF(n_estimators=n, random_state=0))
+
+
+def flagged_in(detected, start, stop):
+    """Whether rows from `start` to `stop` are flagged, and none that came 200 rows before."""
+    flagged = np.flatnonzero(detected.is_anomaly)
+    before = flagged[(flagged >= start - 200) & (flagged < start)]
+    return bool(((flagged >= start) & (flagged < stop)).any()) and not len(before)
+
+
+def flat_line(rows):
+    rows[900:940] = rows[900]
+
+
+def no_rise(rows):
+    rows[900:936] = np.minimum(rows[900:936], 0.0)
+
+
+def phase_jump(rows):
+    rows[900:-7] = rows[907:].copy()
+
+
+@pytest.mark.parametrize("event", [flat_line, no_rise, phase_jump])
+def test_events_that_no_single_reading_shows_are_found(event):
+    rows = waves(1100)
+    event(rows)
+    assert np.abs(rows).max() < 2.0
+    streamed = best_of().detect_then_learn(rows)
+    assert flagged_in(streamed, 900, 960)
+    fitted = best_of().fit(np.delete(rows, slice(890, None), axis=0)).detect(rows[890:])
+    assert flagged_in(fitted, 10, 70)
+
+
+def test_a_table_is_judged_by_the_series_that_was_fitted_on_it():
+    rows = waves(2000)
+    rows[1500:1530] = rows[1500]
+    model = best_of().fit(rows)
+    found = model.detect(rows, anew=True)
+    np.testing.assert_array_equal(np.isnan(found.scores), np.arange(2000) < FIRST)
+    assert flagged_in(found, 1500, 1560)
+    np.testing.assert_array_equal(model.score_samples(rows, anew=True), found.scores)
+    np.testing.assert_array_equal(model.predict(rows, anew=True) == -1, found.is_anomaly)
+    np.testing.assert_array_equal(best_of().fit_predict(rows) == -1, found.is_anomaly)
+    distance = model.decision_function(rows, anew=True)
+    np.testing.assert_array_equal(distance[FIRST:] < 0, found.is_anomaly[FIRST:])
+    np.testing.assert_array_equal(model.p_value(rows, anew=True), found.p_values)
+    explained = model.explain(rows, rows=np.flatnonzero(found.is_anomaly), anew=True)
+    assert all(one.is_anomaly for one in explained)
+    assert model.n_seen_ == 2000
+
+
+@pytest.mark.parametrize("period", [12, 24, 50])
+def test_neither_the_beginning_of_a_series_nor_of_a_course_is_odd(period):
+    rows = waves(1600, period)
+    found = best_of().fit(rows).detect(rows, anew=True)
+    assert found.is_anomaly[:200].sum() < 5
+    times = 60.0 * (np.arange(1600) + 100 * (np.arange(1600) >= 1100))
+    streamed = best_of().detect_then_learn(rows, times=times)
+    assert streamed.is_anomaly[1100:1300].sum() < 5
+
+
+def test_explanations_of_courses_name_the_channel():
+    rows = pd.DataFrame(waves(900, n_channels=2), columns=["cpu", "disk"])
+    model = courses(40, window=2048, calendar=("time of day",)).fit(rows, times=np.arange(900) * 3600.0)
+    odd = pd.DataFrame(waves(1000, n_channels=2)[900:], columns=["cpu", "disk"])
+    odd.loc[50:, "disk"] += 4.0
+    said = model.explain(odd, times=np.arange(900, 1000) * 3600.0, rows=[50, 55, 60])
+    for one in said:
+        assert one.is_anomaly
+        assert "disk" in one.blamed[0].name
+        bits = model.blame_by_channel(one)
+        assert next(iter(bits)) == "disk"
+        assert set(bits) == {"cpu", "disk", "phase", "time of day"}
+        assert sum(bits.values()) == pytest.approx(one.surprise - one.typical)
+    with pytest.raises(ValueError, match="not of this series"):
+        courses().fit(rows.rename(columns={"cpu": "gpu"})).blame_by_channel(said[0])
+
+
+def test_flagged_courses_are_explained_before_they_are_learned():
+    rows = waves(900, n_channels=2)
+    rows[800:, 1] += 4.0
+    plain, model = best_of().detect_then_learn(rows), best_of()
+    detected = model.detect_then_learn(rows, explain=True)
+    np.testing.assert_array_equal(detected.is_anomaly, plain.is_anomaly)
+    np.testing.assert_array_equal(detected.scores, plain.scores)
+    assert set(detected.explanations) == set(np.flatnonzero(detected.is_anomaly).tolist())
+    reason = detected.explanations[800]
+    assert reason.is_anomaly
+    assert next(iter(model.blame_by_channel(reason))) == "x1"
+
+
+# ---- switches --------------------------------------------------------------------------------------------------------
+
+
+def with_switches(n, n_switches, seed=0):
+    rng = np.random.default_rng(seed)
+    switches = (np.cumsum(rng.random((n, n_switches)) < 0.05, axis=0) % 2).astype(float)
+    return np.hstack([waves(n, n_channels=2), switches])
+
+
+@pytest.mark.parametrize("n_switches", [1, 3])
+@pytest.mark.parametrize("is_table", [True, False])
+def test_channels_of_two_values_together_weigh_a_quarter_of_another(n_switches, is_table, tmp_path):
+    rows = with_switches(600, n_switches)
+    model = courses().fit(rows) if is_table else courses().partial_fit(rows)
+    channels, first = model._history.pattern.channels(2 + n_switches), 0
+    model.save(tmp_path / "model")
+    for forest, loaded in zip(
+        model.estimators_.values(), SeriesMPF.load(tmp_path / "model").estimators_.values(), strict=True
+    ):
+        own = channels[first : first + forest.n_features_in_]
+        expected = np.where(own >= 2, 4.0 * n_switches, 1.0)
+        np.testing.assert_array_equal(forest._stream.rules.damping, expected)
+        np.testing.assert_array_equal(loaded._stream.rules.damping, expected)
+        first += forest.n_features_in_
+
+
+def test_switches_alone_or_a_single_channel_weigh_as_ever():
+    only = courses().fit(with_switches(600, 2)[:, 2:])
+    for forest in only.estimators_.values():
+        assert forest._stream.rules.damping is None or (forest._stream.rules.damping == 1).all()
+    single = courses().fit(with_switches(600, 1)[:, 2:])
+    assert all(forest._stream.rules.damping is None for forest in single.estimators_.values())
+
+
+def test_a_damped_feature_is_cut_less_often():
+    rows = with_switches(900, 2)
+    model = courses(60).fit(rows)
+    forest = model.estimators_["change"].forest_
+    channels = model._history.pattern.channels(4)[: model.estimators_["change"].n_features_in_]
+    cut = forest.feature[forest.left >= 0]
+    shares = np.bincount(channels[cut], minlength=4) / len(cut)
+    assert shares[2:].sum() < 0.5 * shares[:2].mean()  # nodes of few points hardly know of weights
+
+
 # ---- deletion --------------------------------------------------------------------------------------------------------
 
 SECRET, BEFORE, AFTER = 123456.789e7, 1234.5e3, 9.87654e6
@@ -365,6 +632,47 @@ def test_once_nothing_is_held_the_forest_begins_anew():
     assert np.array_equal(scores, build().score_then_learn(NOISE[30:60]), equal_nan=True)
 
 
+def test_a_reading_that_was_deleted_has_no_part_in_any_course_held():
+    keys = [f"row {i}" for i in range(600)]
+    model, rows = courses(window=400), waves(600)
+    rows[500] = SECRET
+    model.detect_then_learn(rows, keys=keys)
+    assert model.keys_ == keys  # those that are no longer held are still known for their season
+    model.delete("row 500")
+    assert not model.holds("row 500")
+    assert "row 500" not in model.keys_
+    left = set(keys[200:500])
+    for forest in model.estimators_.values():
+        assert set(forest.keys_) == left
+        forest._stream.check()
+    assert np.abs(model._views.points).max() < 10
+    assert traces(model, SECRET) == 0
+    assert b"row 500" not in bytes_of(model)
+    assert model._views.calibration.arrivals.max() < 500 - FIRST  # no score of a course with it
+    assert model.n_points_ == 300
+    model._history.provenance.check(model.n_seen_)
+    scores = model.score_then_learn(waves(640)[600:])
+    assert not np.isnan(scores).any()  # 99 readings have come since
+
+
+def test_after_deletion_of_all_readings_a_series_of_courses_begins_anew():
+    model = courses().partial_fit(1e6 * waves(600))
+    assert model.periods_ == (24,)
+    model.delete(model.keys_)
+    assert (model.n_points_, model.keys_, model.periods_) == (0, [], ())
+    assert np.isnan(model.score_then_learn(NOISE[:300, :1])).all()
+    assert np.abs(model._views.points).max() < 10
+
+
+def test_courses_can_be_deleted_by_value():
+    rows = waves(400)
+    model = courses().partial_fit(rows).delete_rows(rows[[200]])
+    assert not model.holds(200)
+    assert set(model.estimators_["shape"].keys_) & set(range(200, 328)) == set()
+    with pytest.raises(ValueError, match="row 0"):
+        model.delete_rows([[77.0]])
+
+
 # ---- scale -----------------------------------------------------------------------------------------------------------
 
 
@@ -423,7 +731,21 @@ MODELS = {
     "no spacing yet": lambda: build().partial_fit(NOISE[:3], times=MINUTES[:3]),
     "emptied": lambda: build().partial_fit(NOISE[:9]).delete(list(range(9))),
     "by default": lambda: SeriesMPF(shingle=2).fit(NOISE[:50]),
+    "courses": lambda: courses().partial_fit(NOISE[:400]),
+    "courses with a rhythm": lambda: judged(courses(), waves(600, n_channels=2)),
+    "courses of a table": lambda: judged(courses().fit(waves(500, n_channels=2)), NOISE[:20]),
+    "courses in time": lambda: courses(window=Window(timedelta(minutes=200)), calendar=("time of day",)).partial_fit(
+        NOISE[:500], times=MINUTES[:500]
+    ),
+    "courses warming up": lambda: courses().partial_fit(NOISE[:200], keys=[f"row {i}" for i in range(200)]),
+    "no course yet": lambda: courses().partial_fit(NOISE[:20]),
+    "courses emptied": lambda: courses().partial_fit(NOISE[:100]).delete(list(range(100))),
 }
+
+
+def judged(model, rows):
+    model.detect_then_learn(rows)
+    return model
 
 
 def go_on(model):
@@ -433,9 +755,10 @@ def go_on(model):
     model.delete(model.keys_[-4])
     return [
         *answers,
-        model.estimator_.points_,
+        model._views.points,
         np.array([str(key) for key in model.keys_]),
-        model.estimator_.forest_.cut,
+        np.array([*model.periods_, model._views.spell]),
+        *(forest.forest_.cut for forest in model.estimators_.values()),
     ]
 
 
@@ -464,13 +787,15 @@ def same_array(one, other):
 WRONG = [None, -1, "x", 10**9, [], {}, 1.5, True]
 
 
-def test_a_file_that_does_not_hold_together_is_refused(tmp_path):
+@pytest.mark.parametrize("kind", ["keyed", "courses with a rhythm"])
+def test_a_file_that_does_not_hold_together_is_refused(tmp_path, kind):
     path, other = tmp_path / "model", tmp_path / "other"
-    MODELS["keyed"]().save(path)
+    MODELS[kind]().save(path)
     header, arrays = read_model(path)
     places = [("series", name) for name in header["series"]] + [
         ("series", "pattern", name) for name in header["series"]["pattern"]
     ]
+    places += [("forest", name) for name in ("views", "is_seeded", "spell") if name in header["forest"]]
     places += [(name,) for name in ("template", "n_features", "feature_names", "series", "forest", "parameters")]
     for place in places:
         for wrong in WRONG:
@@ -483,7 +808,7 @@ def test_a_file_that_does_not_hold_together_is_refused(tmp_path):
             inner[place[-1]] = wrong
             write_model(other, changed, arrays)
             assert_refused_or_sound(other)
-    for name in [name for name in arrays if name.startswith("series/")]:
+    for name in [name for name in arrays if name.startswith(("series/", "forest/calibration/"))]:
         for wrong in damaged(arrays[name]):
             write_model(other, header, {**arrays, name: wrong})
             assert_refused_or_sound(other)
@@ -496,7 +821,7 @@ def test_a_file_that_does_not_hold_together_is_refused(tmp_path):
 def damaged(array):
     yield from (array[None], array.astype(np.float32), array.ravel()[:-1] if array.size else np.zeros(3))
     for wrong in (-1, 10**9, np.nan, np.inf) if array.dtype.kind == "f" else (-1, 0, 10**9):
-        if array.dtype != np.uint8:
+        if array.dtype != np.uint8 and array.size:
             changed = array.copy()
             changed[(0,) * array.ndim] = wrong
             yield changed
@@ -570,6 +895,18 @@ def test_another_detector_is_not_a_series(tmp_path):
         (lambda m: m.set_params(shingle=0).fit(NOISE), "shingle"),
         (lambda m: m.set_params(every=timedelta(0)).fit(NOISE), "positive"),
         (lambda m: m.set_params(rescale=1.0).fit(NOISE), "rescale"),
+        (lambda m: m.set_params(shingle="auto").fit(NOISE), "difference=True is for shingles"),
+        (lambda m: m.set_params(shingle="auto", difference=False).fit(NOISE[:60]), "no course of 96 unbroken readings"),
+        *(
+            (lambda m, given=given: m.set_params(shingle="auto", difference=False, estimator=given).fit(NOISE), words)
+            for given, words in (
+                (StreamingMPF(window=Reservoir(9)), "cannot draw one sample"),
+                (StreamingMPF(score_type="mass"), "courses are scored by"),
+                (StreamingMPF(score_type=EpsilonPhi(0.01)), "courses are scored by"),
+                (StreamingMPF(tree=Tree(domain="data")), "no domain or weights"),
+                (StreamingMPF(tree=Tree(feature_weights=[1.0, 2.0])), "no domain or weights"),
+            )
+        ),
         (
             lambda m: m.set_params(estimator=StreamingMPF(window=None, tree=Tree(max_depth=4))).fit(NOISE),
             "give it a window",

@@ -5,6 +5,7 @@ import re
 import sys
 import threading
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -228,6 +229,149 @@ def test_readings_of_a_series_must_be_in_order(cli, folder, metrics):
     assert (code, out) == (3, "")
     assert "row 3 is from 2026-03-08 23:50, but the row before it is from 2026-03-08 23:55" in err
     assert cli("detect", folder / "backwards.csv", "-q")[1].count("flagged, worst") == 5  # a table is sorted
+
+
+# ---- series ----------------------------------------------------------------------------------------------------------
+
+HOUR = timedelta(hours=1)
+SAID = "Judged as a time series, since times are even and neighbours alike; see --rows."
+
+
+def daily(n, event=None, seed=0):
+    """A table with a daily rhythm; from the reading `event` on, the nightly rise is missing once."""
+    load = 20 + 10 * np.sin(2 * np.pi * np.arange(n) / 24) + np.random.default_rng(seed).normal(size=n)
+    if event is not None:
+        load[event : event + 24] = np.minimum(load[event : event + 24], 20)
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    return pl.DataFrame({"time": [(start + i * HOUR).isoformat() for i in range(n)], "load": load.round(3)})
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory) -> Path:
+    """Files of one series, of several, and of rows that only have times."""
+    place = tmp_path_factory.mktemp("series")
+    daily(2000, 1500).write_csv(place / "one.csv")
+    hosts = {"a": daily(2000, 1500), "b": daily(1800, seed=1), "c": daily(40, seed=2)}
+    pl.concat([part.with_columns(host=pl.lit(name)) for name, part in hosts.items()]).write_csv(place / "hosts.csv")
+    noise = np.random.default_rng(3).normal(size=(2000, 2))
+    noise[700] = 9.0
+    daily(2000).select("time").with_columns(a=noise[:, 0], b=noise[:, 1]).write_csv(place / "rows.csv")
+    return place
+
+
+def flagged_rows(cli, *args):
+    """The numbers of the rows that a command writes as flagged, and what it says."""
+    code, out, err = cli(*args, "--out", "-", "--only-anomalies")
+    assert code == 0
+    return pl.read_csv(out.encode())["row"].to_numpy() - 1, err
+
+
+def test_a_table_with_even_times_and_alike_neighbours_is_judged_as_a_series(cli, series):
+    rows, err = flagged_rows(cli, "detect", series / "one.csv")
+    assert SAID in err
+    assert ((rows >= 1500) & (rows < 1540)).any()
+    assert (rows < 1500).sum() < 8  # false alarms, one or two in a thousand
+    alone, err = flagged_rows(cli, "detect", series / "one.csv", "--series")
+    assert SAID not in err  # as it was asked for
+    assert alone.tolist() == rows.tolist()
+    code, out, err = cli("detect", series / "one.csv", "-q")
+    assert (code, err) == (0, "")
+    assert "load" in out
+
+
+def test_rows_are_independent_if_it_is_said_so_or_if_they_are(cli, series):
+    rows, err = flagged_rows(cli, "detect", series / "one.csv", "--rows")
+    assert "time series" not in err
+    assert not ((rows >= 1500) & (rows < 1524)).any()  # no single reading is odd
+    rows, err = flagged_rows(cli, "detect", series / "rows.csv")
+    assert "time series" not in err
+    assert 700 in rows
+    assert_same_as_rows = flagged_rows(cli, "detect", series / "rows.csv", "--rows")[0]
+    assert rows.tolist() == assert_same_as_rows.tolist()
+    for args in (["--batch"], ["--epsilon", "0.001"], ["--stream"]):
+        assert "time series" not in cli("detect", series / "one.csv", *args)[2]
+
+
+def test_several_series_are_judged_each_by_itself(cli, series):
+    rows, err = flagged_rows(cli, "detect", series / "hosts.csv", "--by", "host")
+    assert SAID in err
+    assert "Not judged for lack of rows: 1 value of host: c (40)." in err
+    assert ((rows >= 1500) & (rows < 1540)).any()
+    assert ((rows >= 2000) & (rows < 3800)).sum() < 8
+    code, _, err = cli("detect", series / "hosts.csv", "--series")
+    assert code == 3
+    assert "rows of a time series must be in order of time" in err
+
+
+@pytest.mark.parametrize("args", [[], ["--by", "host"]], ids=str)
+def test_a_series_without_a_course_is_judged_as_rows_or_left_out(cli, series, tmp_path, args):
+    """Of 50 readings each, with half a day between them."""
+    table = daily(2000)
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    times = [(start + (i + 12 * (i // 50)) * HOUR).isoformat() for i in range(2000)]
+    torn = table.with_columns(time=pl.Series(times), host=pl.lit("torn"))
+    torn.write_csv(tmp_path / "torn.csv")
+    code, _, err = cli("detect", tmp_path / "torn.csv", *args)
+    assert code == 0
+    assert "time series" not in err
+    code, _, err = cli("detect", tmp_path / "torn.csv", "--series")
+    assert code == 3
+    assert "no course of 96 unbroken readings" in err
+    both = pl.concat([table.with_columns(host=pl.lit("whole")), torn[:200]])
+    both.write_csv(tmp_path / "both.csv")
+    code, _, err = cli("detect", tmp_path / "both.csv", "--by", "host")
+    assert code == 0
+    assert "Not judged for lack of rows: 1 value of host: torn (200)." in err
+
+
+@pytest.mark.parametrize("command", ["detect", "fit"])
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--series", "--batch"], "--series depends on the order of rows, which --batch ignores"),
+        (["--series", "--epsilon", "0.01"], "--epsilon is for independent rows: omit --series"),
+        (["--rows", "--shingle", "3"], "--shingle is for time series: omit --rows"),
+    ],
+)
+def test_options_that_contradict_a_series_are_refused(cli, series, tmp_path, command, args, words):
+    model = ["-m", tmp_path / "model.mpf"] if command == "fit" else []
+    code, _, err = cli(command, series / "one.csv", *model, *args)
+    assert code == 2
+    assert words in err
+    assert not (tmp_path / "model.mpf").exists()
+
+
+def test_a_series_is_fitted_scored_explained_and_described(cli, series, tmp_path):
+    model, known = tmp_path / "model.mpf", tmp_path / "known.csv"
+    daily(1400).write_csv(known)
+    code, _, err = cli("fit", known, "--series", "-m", model)
+    assert code == 0
+    assert "holds 1,305 points of 1,400 rows" in err
+    fitted = polyaforest.load(model)
+    assert isinstance(fitted, SeriesMPF)
+    assert (fitted.shingle, fitted.periods_, fitted.every_, fitted.notes["time"]) == ("auto", (24,), 3600.0, "time")
+    later = tmp_path / "later.csv"
+    daily(2000, 1500)[1400:].write_csv(later)
+    rows, _ = flagged_rows(cli, "score", "-m", model, later)
+    assert ((rows >= 100) & (rows < 140)).any()
+    assert not (rows < 100).any()
+    code, out, _ = cli("explain", "-m", model, later, "--row", int(rows[0]) + 1)
+    assert code == 0
+    assert out.startswith("Anomalous")
+    assert "load" in out
+    code, out, _ = cli("info", model)
+    assert code == 0
+    assert "SeriesMPF" in out
+    assert "1,305 held of 1,400 seen" in out
+
+
+def test_a_fitted_series_forgets_readings_by_name(cli, tmp_path):
+    model, known = tmp_path / "model.mpf", tmp_path / "known.csv"
+    daily(400).with_columns(order=pl.Series([f"o-{i}" for i in range(400)])).write_csv(known)
+    assert cli("fit", known, "--series", "--id", "order", "-m", model)[0] == 0
+    assert cli("forget", "-m", model, "--id", "o-300")[0] == 0
+    assert not polyaforest.load(model).holds("o-300")
+    assert polyaforest.load(model).holds("o-200")
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------

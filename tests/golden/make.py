@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from polyaforest import BatchMPF, Reservoir, StreamingMPF, Tree, Window
+from polyaforest import BatchMPF, Reservoir, SeriesMPF, StreamingMPF, Tree, Window
 from polyaforest.persistence.codec import VERSION
 from polyaforest.persistence.modelfile import FORMAT_VERSION
 
@@ -28,6 +28,9 @@ HERE = Path(__file__).parent
 ROWS = (np.arange(120).reshape(40, 3) * 37 % 61) / 7.0  # no generator, whose numbers another release may change
 MORE = (np.arange(60).reshape(20, 3) * 41 % 59) / 6.0
 TIMES = np.arange(40.0)
+_STEPS = np.arange(600)
+_COURSE = np.stack([np.abs(_STEPS % 12 - 6) + _STEPS * 37 % 61 / 30, _STEPS // 50 % 2], axis=1)
+READINGS, NEXT = _COURSE[:560], _COURSE[560:]  # a rhythm, and a switch
 
 MODELS = {
     "table": lambda: StreamingMPF(n_estimators=2, random_state=1).fit(ROWS),
@@ -48,11 +51,28 @@ MODELS = {
     "summary": lambda: StreamingMPF(
         n_estimators=2, random_state=1, window=None, tree=Tree(max_depth=3), score_type="mass"
     ).fit(ROWS),
+    "courses": lambda: _judged(SeriesMPF(StreamingMPF(n_estimators=3, random_state=1, window=50)), READINGS),
 }
+SINCE = {"courses": 3}  # the first format version with models of a kind, if not 1
+
+
+def _judged(series: SeriesMPF, readings: np.ndarray) -> SeriesMPF:
+    series.detect_then_learn(readings, times=60.0 * np.arange(len(readings)))
+    return series
 
 
 def answers(model: Any) -> dict[str, Any]:
     """What a model says of rows, and if it follows a stream, how it goes on."""
+    if isinstance(model, SeriesMPF):
+        times = 60.0 * np.arange(len(READINGS), len(READINGS) + len(NEXT))
+        said = {"periods": list(model.periods_), "keys": model.keys_, "scores": model.score_samples(NEXT, times=times)}
+        judged = model.detect_then_learn(NEXT, times=times)
+        return {
+            **said,
+            "scores": said["scores"].tolist(),
+            **{f"{name} on": getattr(judged, name).tolist() for name in ("scores", "p_values", "thresholds")},
+            "n on": model.n_points_,
+        }
     said = {"scores": model.score_samples(MORE).tolist(), "mass": model.mass(MORE).tolist(), "n": model.n_points_}
     if not isinstance(model, StreamingMPF) or model.is_frozen_:
         return said

@@ -11,8 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from crafted import good_models, placed
+from effort import mostly_slow
 
 from polyaforest.persistence.modelfile import write_model
 
@@ -122,7 +124,91 @@ LIES = [
     *(("series", "forest.parameters.domain", n) for n in ({"array": [1.0]}, {"array": [[1.0], [0.0]]})),
     *(("series", "forest.stream.n_seen", n) for n in (2**31, 61)),
     *(("series", "template", n) for n in (1, {"score": "x"}, {"more": 1})),
+    *(("courses", "forest.views", n) for n in (None, 1, [], [{}], [{}] * 3, [1, 2, 3], {"0": {}}, "abc")),
+    *(("courses", "forest.spell", n) for n in (0, 0.5, -1, True, None, "1", 1e300, 10**400, {"float": "nan"}, 33)),
+    *(("courses", "forest.is_seeded", n) for n in (False, 0, None)),
+    ("courses", "forest.more", 1),
+    *(("courses", f"forest.views.{v}.stream.n_seen", n) for v in (0, 2) for n in (2**31, 2**62, 5, True)),
+    *(("courses", f"forest.views.{v}.stream.next_rebuild", n) for v in (0, 1) for n in (256, 1, 1024)),
+    *(
+        ("courses", f"forest.views.{v}.stream.policy", {"window": [n, None]})
+        for v in (0, 1)
+        for n in (1, 39, 41, 10**9)
+    ),
+    *(("courses", "forest.views.1.stream.policy", p) for p in (None, {"reservoir": [40, None, False]})),
+    *(
+        ("courses", f"forest.views.{v}.parameters.window", n)
+        for v in (0, 1)
+        for n in (None, "auto", 2, {"window": [2, None]})
+    ),
+    *(("courses", f"forest.views.{v}.parameters.n_estimators", n) for v in (0, 2) for n in (0, 7, 10**400)),
+    *(("courses", "forest.views.1.parameters.score", n) for n in ("mass", "log_mass", "multiscale")),
+    *(("courses", f"forest.views.{v}.parameters.false_alarm_rate", n) for v in (0, 1) for n in (0.5, 1e-9)),
+    *(("courses", "forest.views.2.n_features", n) for n in (1, 3, 11)),
+    *(("courses", "series.n_seen", n) for n in (2**31, 2**62, 561, 559, 100)),
+    *(("courses", "series.is_timed", n) for n in (False, None)),
+    *(("courses", "series.pattern.shingle", n) for n in (1, 3, 128, 2**20, "auto")),
+    *(("courses", "series.pattern.calendar", n) for n in (["time of day"], ["x"])),
+    *(("courses", "series.pattern.difference", n) for n in (True, 1)),
+    *(("courses", "series.pattern.max_gap", n) for n in (0, 9, 2**16)),
+    *(("courses", "parameters.shingle", n) for n in (None, 3, "x", 0, 1.5)),
+    *(("courses", "template.domain", n) for n in ("data", {"array": [[0.0] * 2, [1.0] * 2]})),
+    *(("courses", "template.window", n) for n in (None, {"reservoir": [40, None, False]})),
+    *(("courses", "n_features", n) for n in (1, 3, 4, 2**31 - 1)),
+    *(("young courses", f"forest.views.{v}.parameters.window", n) for v in (0, 1) for n in (None, "auto", 2)),
+    *(
+        ("young courses", f"forest.views.{v}.parameters.domain", n)
+        for v in (0, 1)
+        for n in ({"array": [1.0]}, {"array": [[1.0], [0.0]]}, "data")
+    ),
+    *(("young courses", f"forest.views.{v}.parameters.feature_weights", {"array": [1.0] * 4}) for v in (0, 1)),
+    *(("young courses", f"forest.views.{v}.parameters.score", "mass") for v in (0, 2)),
+    *(("young courses", f"forest.views.{v}.parameters.n_estimators", n) for v in (0, 2) for n in (0, 10**9, 10**400)),
+    *(("young courses", "series.n_seen", n) for n in (2**31, 5, 3)),
+    *(("young courses", "series.pattern.shingle", n) for n in (1, 3, 2**20)),
+    *(("young courses", "forest.spell", n) for n in (0, 33)),
 ]
+
+CALIBRATION = "forest/calibration"
+ARRAY_LIES = [
+    *((f"{CALIBRATION}/arrivals", change) for change in ("later", "earlier", "none", "reversed", "first")),
+    *((f"{CALIBRATION}/scores", change) for change in ("nan", "high", "none", "first")),
+    *(("series/periods", np.array(periods, np.int64)) for periods in ([0], [1], [-24], [2**40], [4, 5, 6], [24, 24])),
+    *(("series/since", change) for change in ("later", "earlier", "reversed")),
+    *(("forest/2/stream/arrivals", change) for change in ("later", "reversed")),
+    *(("forest/1/stream/times", change) for change in ("later", "nan")),
+    *(("forest/0/stream/damping", np.array(part)) for part in ([1.0], [np.nan] * 14, [0.0] * 14)),
+    ("forest/3/stream/arrivals", np.zeros(3, np.int64)),
+    ("forest/calibration/more", np.zeros(3)),
+]
+CHANGES = {
+    "later": lambda array: array + 1000,
+    "earlier": lambda array: array - 100,
+    "none": lambda array: array[:0],
+    "reversed": lambda array: array[::-1].copy(),
+    "first": lambda array: array[:1],
+    "nan": lambda array: array * np.nan,
+    "high": lambda array: array * 0 + 5.0,
+}
+
+
+@pytest.mark.parametrize("name", mostly_slow(["courses", "courses of a table"]))
+def test_arrays_of_courses_that_lie_are_refused_or_harmless(good, user, path, name):
+    header, arrays = good[name]
+    for place, change in ARRAY_LIES:
+        wrong = CHANGES[change](arrays[place]) if isinstance(change, str) else change
+        write_model(path, header, {**arrays, place: wrong})
+        how, why = user.answer(path)
+        assert how in ("refused", "works"), (place, change, how, why)
+    for place in arrays:
+        write_model(path, header, {key: part for key, part in arrays.items() if key != place})
+        how, why = user.answer(path)
+        assert how in ("refused", "works"), (place, how, why)
+    for v in range(3):  # of one view, as if it had not begun
+        others = {key: part for key, part in arrays.items() if not key.startswith(f"forest/{v}/")}
+        begun = placed(header, f"forest.views.{v}", {"parameters": header["forest"]["views"][v]["parameters"]})
+        write_model(path, begun, others)
+        assert user.answer(path)[0] == "refused"
 
 
 @pytest.mark.parametrize("name", sorted({lie[0] for lie in LIES}))
@@ -145,6 +231,12 @@ MUST_BE_REFUSED = [
     ("table", "is_open", 1),
     ("table", "more", 1),
     ("table", "feature_names", ["a", "a"]),
+    ("courses", "forest.spell", 33),
+    ("courses", "forest.views", []),
+    ("courses", "forest.views.1.parameters.window", 39),
+    ("courses", "forest.views.1.stream.policy", {"window": [41, None]}),
+    ("young courses", "forest.views.0.parameters.domain", "data"),
+    ("young courses", "forest.views.2.parameters.window", None),
 ]
 
 

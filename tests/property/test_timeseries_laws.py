@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from polyaforest import Reservoir, SeriesMPF, StreamingMPF, Window
 from polyaforest.datasets import shingle
 from polyaforest.timeseries import EventTracker, find_events
+from polyaforest.timeseries._courses import layout_of
+from polyaforest.timeseries._rhythm import has_course
 from polyaforest.timeseries._shingles import Pattern, lay, new_track
 
 # ---- the rules once more, slowly -------------------------------------------------------------------------------------
@@ -135,9 +137,14 @@ def same(one, other):
         return one._has_begun == other._has_begun and one.keys_ == other.keys_
     return (
         one.keys_ == other.keys_
-        and one.estimator_.keys_ == other.estimator_.keys_
-        and one.estimator_.points_.tobytes() == other.estimator_.points_.tobytes()
-        and one.estimator_.forest_.rng.tobytes() == other.estimator_.forest_.rng.tobytes()
+        and all(
+            mine.keys_ == theirs.keys_
+            and mine.points_.tobytes() == theirs.points_.tobytes()
+            and mine.forest_.rng.tobytes() == theirs.forest_.rng.tobytes()
+            for mine, theirs in zip(one.estimators_.values(), other.estimators_.values(), strict=True)
+        )
+        and one._views.spell == other._views.spell
+        and one._views.calibration.scores.tobytes() == other._views.calibration.scores.tobytes()
         and one._history.provenance.spans == other._history.provenance.spans
         and all(
             np.array_equal(a, b, equal_nan=True) for a, b in zip(one._history.track, other._history.track, strict=True)
@@ -186,6 +193,81 @@ def test_deletion_takes_exactly_the_shingles_that_the_reading_has_a_part_in(give
     else:
         assert held == kept
     assert held == [] or model.estimator_.points_.tobytes() == np.stack([plain[i] for i in held]).tobytes()
+    assert set(model.keys_) <= set(known) - {r}
+    model._history.provenance.check(model.n_seen_)
+
+
+# ---- courses ---------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def long_series(draw):
+    """Readings that repeat, long enough for a rhythm, with holes, and with or without times that jump."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n, n_channels = draw(st.integers(300, 700)), draw(st.integers(1, 2))
+    rows = np.sin(np.arange(n)[:, None] / draw(st.integers(2, 9))) + 0.2 * rng.normal(size=(n, n_channels))
+    rows[rng.random(n) < draw(st.sampled_from([0.0, 0.02]))] = np.nan
+    if not draw(st.booleans()):
+        return rows, None
+    return rows, np.cumsum(rng.choice([1.0, 1.0, 1.0, 1.0, 1.1, 0.9], size=n) + 20.0 * (rng.random(n) < 0.003))
+
+
+@settings(max_examples=examples(60))
+@given(
+    long_series(),
+    st.lists(st.integers(0, 700), max_size=5).map(sorted),
+    st.sampled_from([200, 2048, Window(200, duration=300.0)]),
+    st.sampled_from([{}, {"calendar": ("time of day",)}, {"max_gap": 0, "every": 1.0}, {"rescale": None}]),
+    st.booleans(),
+)
+def test_courses_are_the_same_in_chunks_and_go_on_from_a_copy(given_series, cuts, window, parameters, is_fitted):
+    rows, times = given_series
+    if times is None and ("calendar" in parameters or isinstance(window, Window)):
+        times = np.arange(len(rows)) * 1.0
+    whole, parts = (build(window, **{"shingle": "auto"} | parameters) for _ in range(2))
+    start = 200 if is_fitted and len(rows) > 500 else 0
+    if start and has_course(None if times is None else times[:start], rows[:start]):
+        for model in (whole, parts):
+            model.set_params(max_gap=3).fit(rows[:start], times=None if times is None else times[:start])
+    else:
+        start = 0
+    at = None if times is None else times[start:]
+    answers, found = whole.detect_then_learn(rows[start:], times=at), []
+    for part in filter(len, np.split(np.arange(start, len(rows)), np.clip(cuts, start, len(rows)) - start)):
+        found.append(parts.detect_then_learn(rows[part], times=None if times is None else times[part]))
+        parts = copy.deepcopy(parts)
+    for mine, theirs in zip(answers[:4], type(answers).joined(found)[:4], strict=True):
+        assert np.array_equal(mine, theirs, equal_nan=True)
+    assert same(whole, parts)
+    assert whole.periods_ == parts.periods_
+
+
+@settings(max_examples=examples(60))
+@given(long_series(), st.sampled_from([100, 2048]), st.data())
+def test_deletion_takes_exactly_the_courses_that_the_reading_has_a_part_in(given_series, window, data):
+    rows, times = given_series
+    rows = rows[:, :1]
+    model = build(window, shingle="auto", every=1.0).partial_fit(rows, times=times)
+    known, before = model.keys_, model._views.first.keys_ if model._has_begun else []
+    r = data.draw(st.sampled_from(known))
+    stamps = np.full(len(rows), np.nan) if times is None else times
+    track, pattern = new_track(1, 1.0), model._history.pattern
+    touched = rows + 7.0 * (np.arange(len(rows)) == r)[:, None]
+    laid, other = (lay(track, table, stamps, 0, pattern) for table in (rows, touched))
+    ends = np.flatnonzero(laid.is_whole)
+    is_changed = dict(zip(ends.tolist(), (laid.shingles() != other.shingles()).any(axis=1).tolist(), strict=True))
+    points = dict(zip(before, model._views.points if before else [], strict=True))
+    model.delete(r)
+    held = model._views.first.keys_ if model._has_begun else []
+    kept = [i for i in before if not is_changed[i]]
+    assert r not in model.keys_
+    assert not model.holds(r)
+    assert set(held) <= set(kept) if np.isnan(rows[r, 0]) else held == kept
+    for forest in model.estimators_.values() if held else ():
+        assert forest.keys_ == held
+    others = np.delete(np.arange(pattern.n_features(1)), layout_of(1).season)  # which is measured anew
+    if held:
+        np.testing.assert_array_equal(model._views.points[:, others], np.stack([points[i] for i in held])[:, others])
     assert set(model.keys_) <= set(known) - {r}
     model._history.provenance.check(model.n_seen_)
 

@@ -9,8 +9,10 @@ trees that did not take a row, or by a process without its count, is not quite t
 import numpy as np
 import pytest
 from effort import mostly_slow
+from scipy.signal import lfilter
 
-from polyaforest import BatchMPF, StreamingMPF, Tree
+from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree
+from polyaforest.decision.thresholds import mean_spell
 
 RATE, N_FITS, N_NEW = 0.1, 30, 400
 FORESTS = {
@@ -93,3 +95,53 @@ def test_false_discoveries_are_the_share_asked_for_on_average():
         found.append(flagged[180:].mean())
     assert np.mean(shares) < 0.2 + 4 * np.std(shares) / np.sqrt(40)
     assert np.mean(found) > 0.9
+
+
+# ---- alarms of a series ----------------------------------------------------------------------------------------------
+
+MOST_ALARMS = 2.5  # begun per 1,000 normal readings, on average; one is promised
+APART = 8  # readings between two alarms
+
+
+def autoregressive(n, phi, rng):
+    """Readings of which each is `phi` times the one before it, plus noise."""
+    return lfilter([1.0], [1.0, -phi], rng.normal(size=n))
+
+
+def alarms_begun(detected):
+    """Alarms begun for each 1,000 readings judged."""
+    flagged = np.flatnonzero(detected.is_anomaly)
+    n = 1 + np.count_nonzero(np.diff(flagged) > APART) if len(flagged) else 0
+    return 1000 * n / np.count_nonzero(~np.isnan(detected.scores))
+
+
+@pytest.mark.parametrize("n_series", mostly_slow([4, 24]))
+@pytest.mark.parametrize("phi", mostly_slow([0.0, 0.9, 0.5, 0.99], 0, 1))
+def test_hardly_any_alarm_begins_in_a_normal_series_however_alike_neighbours_are(phi, n_series):
+    streamed, fitted = [], []
+    for seed in range(n_series):
+        rows = autoregressive(3000, phi, np.random.default_rng([23, seed]))
+        forest = StreamingMPF(n_estimators=40, random_state=seed)
+        streamed.append(alarms_begun(SeriesMPF(forest).detect_then_learn(rows)))
+        fitted.append(alarms_begun(SeriesMPF(forest).fit(rows[:2000]).detect(rows[2000:])))
+    assert np.mean(streamed) < MOST_ALARMS
+    assert np.mean(fitted) < MOST_ALARMS
+    assert np.mean(streamed) + np.mean(fitted) > 0  # or nothing could ever be flagged
+
+
+def test_spells_are_measured_by_how_odd_rows_come_together():
+    rng = np.random.default_rng(24)
+    spells = [mean_spell(autoregressive(4000, phi, rng)) for phi in (0.0, 0.9, 0.99)]
+    assert 1 <= spells[0] < 1.5
+    assert spells[0] < spells[1] < spells[2]
+
+
+def test_alarms_and_not_rows_are_counted_where_rows_are_odd_together():
+    """By rows the threshold would be lower, and an event as long as a false alarm would be missed."""
+    rows = autoregressive(3000, 0.98, np.random.default_rng(25))
+    model = SeriesMPF(StreamingMPF(n_estimators=20, random_state=0)).fit(rows)
+    spell = model._views.spell
+    assert spell > 1.5
+    at_once = model.offset_
+    model._views.spell = 1.0001  # as if rows were odd by themselves
+    assert model.offset_ < at_once

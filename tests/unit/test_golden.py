@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from golden.make import MODELS, RECORDS, STORES, answers, watch
+from golden.make import MODELS, RECORDS, SINCE, STORES, answers, watch
 
 import polyaforest
 from polyaforest.live import read_model, read_notes
@@ -25,7 +25,7 @@ def test_an_old_file_is_read_and_answers_as_it_did(path):
 
 def test_there_is_a_file_of_every_kind_for_every_version():
     assert {path.stem for path in FILES} == {
-        f"{version}-{name}" for version in range(1, FORMAT_VERSION + 1) for name in MODELS
+        f"{version}-{name}" for name in MODELS for version in range(SINCE.get(name, 1), FORMAT_VERSION + 1)
     }
 
 

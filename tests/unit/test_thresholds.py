@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from polyaforest.decision.calibration import RunningCalibration
 from polyaforest.decision.thresholds import (
     AUTO_RATE,
+    LONGEST_SPELL,
     ThresholdPolicy,
     benjamini_hochberg,
     conformal_p_values,
     least_calibration,
+    mean_spell,
     raised,
     refuse_too_few,
     tail_threshold,
@@ -57,6 +59,39 @@ def test_scores_that_are_all_equal_flag_no_row_but_lower_ones():
 def test_ties_down_to_the_lowest_eighth_leave_room_for_a_tail():
     scores = np.sort(np.concatenate([np.zeros(90), np.linspace(-2, -0.1, 9), [-100.0]]))
     assert -100 < tail_threshold(scores) < -1
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        (range(0, 640, 32), 1.0),
+        (range(100, 120), 20.0),
+        ([*range(100, 110), *range(300, 310)], 10.0),
+        ([*range(100, 105), *range(112, 117), *range(400, 410)], 10.0),  # eight apart are together
+        ([*range(100, 105), *range(113, 118), *range(400, 410)], 20 / 3),
+    ],
+)
+def test_a_spell_is_a_run_of_low_scores(places, expected):
+    scores = np.random.default_rng(0).normal(size=640)
+    scores[list(places)] = -99.0
+    assert mean_spell(scores) == pytest.approx(expected)
+    assert mean_spell(7 * scores - 3) == mean_spell(scores)
+    scores[list(places)] = -np.inf
+    assert mean_spell(scores) == pytest.approx(expected)
+
+
+def test_spells_are_bounded_and_one_row_long_if_there_are_few_scores():
+    assert mean_spell(np.arange(6400.0)) == LONGEST_SPELL
+    assert mean_spell(np.arange(63.0)) == mean_spell(np.empty(0)) == 1.0
+
+
+def test_a_longer_spell_raises_the_automatic_threshold_and_no_other():
+    levels = [ThresholdPolicy(spell=spell).threshold(BULK.tolist()) for spell in (1.0, 2.0, 8.0)]
+    assert levels == sorted(set(levels))
+    assert np.searchsorted(BULK, levels[2]) / len(BULK) == pytest.approx(8 * AUTO_RATE, rel=0.3)
+    for policy in ({"contamination": 0.1}, {"false_alarm_rate": 0.1}):
+        one, other = (ThresholdPolicy(**policy, spell=spell).threshold(BULK.tolist()) for spell in (1.0, 8.0))
+        assert one == other
 
 
 def test_fewer_than_eight_scores_flag_nothing():

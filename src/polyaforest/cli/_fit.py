@@ -166,16 +166,17 @@ def _fit_table(chosen: FitOptions, table: Table, chunks: Iterator[Chunk]) -> Any
     """Learn all rows at once."""
     from polyaforest import Tree
     from polyaforest.core.validation import NamedRows
+    from polyaforest.detection.pipeline import times_of
     from polyaforest.forest.point_store import point_keys
     from polyaforest.io.tables import gather
 
     whole = gather(chunks)
-    rows = NamedRows(whole.rows, table.columns.used)
+    rows, keys = NamedRows(whole.rows, table.columns.used), None if whole.ids is None else point_keys(whole.ids)
     if chosen.is_series:
-        keys = None if whole.ids is None else point_keys(whole.ids)
-        return chosen.settings().new_detector().fit(rows, keys=keys, times=whole.times)
-    if whole.ids is not None:
-        return chosen.settings(len(rows)).new_detector().fit(rows, keys=point_keys(whole.ids))
+        series = chosen.settings(None if keys is None else len(rows)).new_detector()
+        return series.fit(rows, keys=keys, times=times_of(series, whole))
+    if keys is not None:
+        return chosen.settings(len(rows)).new_detector().fit(rows, keys=keys)
     model = chosen.settings(n_jobs=-1).new_detector()
     if chosen.kind == "batch":
         model.set_params(tree=Tree(domain=_domain(whole.rows)))

@@ -19,7 +19,7 @@ from polyaforest.core.arrays import Array
 
 AUTO_RATE = 0.001  # share of normal rows expected below the automatic threshold
 _LEAST_SCORES = 8  # fewer do not show where the bulk ends
-_LONGEST_SPELL = 32.0
+LONGEST_SPELL = 32.0
 _SLACK = 1e-9  # relative; rounding errors of scores are below 1e-13
 _MOST_SCORE = 2.0  # above any probability, rounding included
 
@@ -133,7 +133,7 @@ def mean_spell(scores: Array) -> float:
     if n_low < 2:
         return 1.0
     low = np.sort(np.argpartition(scores, n_low)[:n_low])
-    return float(min(n_low / (1 + np.count_nonzero(np.diff(low) > 8)), _LONGEST_SPELL))
+    return float(min(n_low / (1 + np.count_nonzero(np.diff(low) > 8)), LONGEST_SPELL))
 
 
 def _interpolated(ascending: Sequence[float], share: float) -> float:

@@ -21,15 +21,14 @@ from polyaforest.estimators import BatchMPF, Detections, EpsilonPhi, SeriesMPF, 
 from polyaforest.io.tables import BadInput, Chunk, open_table
 from polyaforest.persistence.model_store import ModelStore, is_model_store, read_model, read_notes
 from polyaforest.timeseries._calendar import moved_on
-from polyaforest.timeseries._courses import REACH
-from polyaforest.timeseries._rhythm import LEAST_READINGS, is_series
+from polyaforest.timeseries._courses import LEAST, REACH
+from polyaforest.timeseries._rhythm import LEAST_READINGS, has_course, is_series
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation
     from polyaforest.io.tables import Table
 
 _LEAST_ROWS = 8  # of a table or partition; fewer do not show what is usual
-_LEAST_READINGS = 32  # of a time series
 _LEAST_PER_PARTITION = 3  # rows, on average
 _LEAST_TO_COUNT = 20  # rows from which on the number of partitions is checked
 _MOST_DETECTORS = 32  # of partitions that are kept for explanations; others are fitted again if needed
@@ -63,7 +62,7 @@ class Settings:
     @property
     def least_rows(self) -> int:
         """The fewest rows of a table or partition that can be judged."""
-        rate, least = self.false_alarm_rate, _LEAST_READINGS if self.is_series else _LEAST_ROWS
+        rate, least = self.false_alarm_rate, LEAST if self.is_series else _LEAST_ROWS
         return least if rate is None else max(least, least_calibration(rate) + 1)
 
     @property
@@ -151,7 +150,7 @@ class TableDetector:
             self.settings = replace(self.settings, is_series=self._is_series(list(partitions.values())))
         least = self.settings.least_rows
         for name, places in partitions.items():
-            if len(places) < least:
+            if len(places) < least or not (len(partitions) == 1 or self._can_be_judged(places)):
                 self.too_small[name] = len(places)
                 continue
             rows, times = self._rows_at(places), self._times_at(places)
@@ -198,6 +197,11 @@ class TableDetector:
             return False
         long = [places for places in partitions if len(places) >= LEAST_READINGS]
         return bool(long) and all(is_series(times[places], rows[places]) for places in long)
+
+    def _can_be_judged(self, places: Array) -> bool:
+        """Return whether there is a course in a time series; rows can be judged by themselves."""
+        times = None if self.table.times is None else self.table.times[places]
+        return not self.settings.is_series or has_course(times, self.table.rows[places])
 
     def _times_at(self, places: Array) -> dict[str, Array]:
         """Return the times of rows, if they are a time series that has any; raise if they decrease."""

@@ -36,7 +36,7 @@ from polyaforest.forest.point_store import Key, places_of
 from polyaforest.forest.spec import empty_box, weighting_of_rows
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import decode, encode, refusing_pickle
-from polyaforest.retention import Policy, as_policy
+from polyaforest.retention import Policy, Reservoir, as_policy
 from polyaforest.timeseries._calendar import read_calendar
 from polyaforest.timeseries._courses import PHASE, layout_of, phase_features
 from polyaforest.timeseries._history import History, widths_of_state
@@ -70,7 +70,7 @@ class SeriesMPF(Detector):
     repeats). With ``shingle=n`` it looks at the last n readings as they are. Readings come one by one or in chunks of
     any size, with the same result.
 
-    **Warming up.** A course begins with 64 unbroken readings; while there are fewer than 128, their mirror image stands
+    **Warming up.** A course begins with 96 unbroken readings; while there are fewer than 128, their mirror image stands
     in for those before. Rows get NaN until 256 courses have been learned, by which features are weighed. `fit` needs no
     warming up.
 
@@ -84,8 +84,8 @@ class SeriesMPF(Detector):
     weights. Of several channels, those that take only two values are switches: together they weigh a quarter of what
     one other channel does.
 
-    **Rhythm.** At most two periods are looked for by the autocorrelation of the readings held, after 512, 1,024,
-    2,048, ... readings, and in `fit`.
+    **Rhythm.** At most two periods are looked for by the autocorrelation of the last 3,200 readings, after 512,
+    1,024, 2,048, ... of them, and of all in `fit`.
 
     **Alarms.** Courses that share readings are odd together. The automatic threshold lets about one false *alarm* begin
     in a thousand normal readings, however long alarms last.
@@ -308,6 +308,7 @@ class SeriesMPF(Detector):
                 self._history.track = self._history.track.without(number)
             self._history.provenance.settle(self._held, self._history.recent)
             if gone and not self._views.n_points:
+                self._history.track = self._history.track._replace(periods=())
                 self._begin_forest()
             elif self._history.track.periods and self._views.n_points:
                 self._amend_rhythm()  # deviations were measured against the readings deleted
@@ -490,10 +491,10 @@ class SeriesMPF(Detector):
         owner = dict(zip(pattern.names(names), channels.tolist(), strict=True))
         if not set(explanation.names) <= set(owner):
             raise ValueError(f"this explains {len(explanation.names)} features that are not of this series")
-        bits = dict.fromkeys(names, 0.0)
+        bits = dict.fromkeys([*names, *(_word(name) for name, c in owner.items() if c == NONE)], 0.0)
         for name, part in zip(explanation.names, explanation.parts.tolist(), strict=True):
             whose = names[owner[name]] if owner[name] != NONE else _word(name)
-            bits[whose] = bits.get(whose, 0.0) + part
+            bits[whose] += part
         return dict(sorted(bits.items(), key=lambda item: -item[1]))
 
     @contextmanager
@@ -507,7 +508,7 @@ class SeriesMPF(Detector):
             if anew:
                 history = History(history.pattern, history.track.last(0), is_timed=history.is_timed)
             laid = history.lay(rows, self._read_times(len(rows), times, history))
-            yield laid if self._has_begun else laid._replace(is_whole=np.zeros(len(rows), np.bool_))
+            yield laid._replace(is_whole=np.zeros(len(rows), np.bool_)) if self._is_silent else laid
 
     # ---- what is held -----------------------------------------------------------------------------------------------
 
@@ -637,8 +638,12 @@ class SeriesMPF(Detector):
         names, n_features = getattr(self, "feature_names_in_", None), self._history.n_features
         if names is not None and len(names) != self.n_features_in_:
             raise ValueError("the number of its channel names is not that of its channels")
+        if self._history.pattern.shingle is None and self.estimator is not None:
+            _refuse_columns(self.estimator)  # which begins anew once all is deleted
         if not self._has_begun:
             self._refuse_summary(self._views.first)
+            if self._history.pattern.shingle is None:
+                _refuse_columns(self._views.first)
             self._refuse_outside(np.empty((0, self.n_features_in_)), np.empty(0))
             if not isinstance(self._views.first._tree.feature_weights, str):
                 read_weights(self._views.first._tree.feature_weights, n_features)
@@ -750,7 +755,7 @@ class SeriesMPF(Detector):
         """Teach the forest shingles, and record the scale whenever it has weighed features anew."""
         answers, start = [], 0
         while start < len(shingles):
-            n_until_weighed = self._n_until_weighed
+            n_until_weighed, is_silent = self._n_until_weighed, self._is_warming_up
             stop = min(len(shingles), start + (n_until_weighed or len(shingles)))
             part = slice(start, stop)
             times = None if stamps is None else stamps[part]
@@ -780,6 +785,16 @@ class SeriesMPF(Detector):
         stream = self._views.first._stream
         return stream.next_rebuild - stream.store.n_seen if stream.next_rebuild else 0
 
+    @property
+    def _is_warming_up(self) -> bool:
+        """Whether courses are only learned so far, not judged."""
+        return self._history.pattern.shingle is None and self._n_until_weighed > 0
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether nothing can be said of the rows that come next."""
+        return not self._has_begun or self._is_warming_up
+
     def _commit(self, laid: Laid, ends: Array) -> None:
         """Advance past rows that were learned, whose shingles end at the readings of numbers `ends`."""
         history = self._history
@@ -794,13 +809,12 @@ class SeriesMPF(Detector):
         return self._views.first._stream.store.slot_of if self._has_begun else {}
 
     def _find_rhythm_if_due(self) -> None:
-        """Look for a rhythm in the readings held; at fixed counts, whatever the chunks."""
+        """Look for a rhythm in the last readings; at fixed counts, whatever the chunks."""
         n_seen = self._history.n_seen
         is_due = n_seen >= _FIRST_RHYTHM and n_seen & (n_seen - 1) == 0
         if not is_due or self._history.pattern.shingle is not None or not self._views.n_points:
             return
-        layout, points = layout_of(self.n_features_in_), self._views.points
-        periods = find_periods(points[:, layout.readings()])
+        periods = find_periods(self._history.track.filled)
         if periods == self.periods_:
             return
         self._history.track = self._history.track._replace(periods=periods)
@@ -817,7 +831,7 @@ class SeriesMPF(Detector):
         places = np.array([at[number] for number in numbers[is_known].tolist()], np.int64)
         season[is_known] = track.rhythm(places)[0]
         store = self._views.first._stream.store
-        clock = store.times[store.held] / self.every_ if self.every_ else numbers.astype(np.float64)
+        clock = store.times[store.held] / self.every_ if self.every_ and self._history.is_timed else 1.0 * numbers
         *_, seasonal, rhythm = self._views.members
         seasonal._amend(0, season)
         rhythm._amend(layout.widths[-1] - len(PHASE), phase_features(clock, track.periods))
@@ -906,7 +920,12 @@ def _as_table(X: Any, n_channels: int = 1) -> Any:
 
 
 def _refuse_columns(forest: StreamingMPF) -> None:
-    """Raise if the parameters of a forest name columns, or a score that several forests cannot share."""
+    """Raise if the parameters of a forest name columns, or a score or sample that several forests cannot share."""
+    if isinstance(forest.window, Reservoir):
+        raise ValueError(
+            "courses are seen by several forests, which cannot draw one sample: give a window that holds the last "
+            "ones, or set shingle to a number of readings"
+        )
     if any(
         np.ndim(part) or part == "data"
         for part in (forest._tree.domain, forest._tree.feature_weights)
@@ -925,7 +944,7 @@ def _refuse_columns(forest: StreamingMPF) -> None:
 
 def _word(name: str) -> str:
     """Return what a feature of the clock is about: "time of day" for its sine and its cosine."""
-    return name.rpartition(" (")[0]
+    return name.rpartition(" (")[0].removeprefix("shorter ")
 
 
 def _silence(n: int) -> Detections:

@@ -12,7 +12,14 @@ import numpy as np
 from polyaforest.core import schema
 from polyaforest.core.arrays import Array
 from polyaforest.decision.calibration import RunningCalibration, n_to_calibrate
-from polyaforest.decision.thresholds import NOTHING, Detections, ThresholdPolicy, mean_spell, refuse_too_few
+from polyaforest.decision.thresholds import (
+    LONGEST_SPELL,
+    NOTHING,
+    Detections,
+    ThresholdPolicy,
+    mean_spell,
+    refuse_too_few,
+)
 from polyaforest.estimators._streaming import REMEDY, StreamingMPF, Task
 from polyaforest.explain import Explanation, Explanations
 from polyaforest.forest.integrity import Layout, check_layout
@@ -48,6 +55,15 @@ class Views:
     def policy(self) -> ThresholdPolicy:
         """Where the threshold of several views lies."""
         return replace(self.first._policy, spell=self.spell)
+
+    def _judges(self) -> tuple[RunningCalibration, ThresholdPolicy]:
+        """Return the calibration scores and the policy for the next row; by the points held, if none was judged yet."""
+        if len(self.calibration) or not self.n_points:
+            return self.calibration, self.policy
+        seeded = RunningCalibration(self.calibration.n)
+        seeded.seed(*self.left_out_scores())
+        spell = self.spell if self.spell > 1 else mean_spell(seeded.scores)
+        return seeded, replace(self.first._policy, spell=spell)
 
     @classmethod
     def like(cls, forest: StreamingMPF, widths: Sequence[int], n_channels: int) -> Views:
@@ -103,7 +119,7 @@ class Views:
         """Return the mean of the scores by each forest, weighted by its trees; the same bits for one row or many."""
         if self.is_one:
             return scores[0]
-        sizes = [member.n_estimators for member in self.members]
+        sizes = [len(member.forest_.left) for member in self.members]
         total: Array = sum(size / sum(sizes) * part for size, part in zip(sizes, scores, strict=True))  # type: ignore[assignment]
         return total
 
@@ -145,22 +161,24 @@ class Views:
         views.calibration = RunningCalibration.of_state(
             views.calibration.n, scores["arrivals"], scores["scores"], is_seeded=header["is_seeded"]
         )
-        views.spell = float(header["spell"])
+        views.spell = header["spell"]
         views._check()
         return views
 
     def _check(self) -> None:
         """Raise unless the forests hold the same points, each its own columns."""
-        if not 1 <= self.spell < np.inf:
+        if not 1 <= self.spell <= LONGEST_SPELL:
             raise ValueError(f"its false alarms last {self.spell} rows")
+        if any(_common(member) != _common(self.first) for member in self.members):
+            raise ValueError("its views were begun in different ways")
+        arrivals = self.calibration.arrivals
+        if len(arrivals) and not (self.has_begun and 0 <= arrivals[0] <= arrivals[-1] < self.first.n_seen_):
+            raise ValueError("it has scores of rows that have not come")
         if not self.has_begun:
-            if any(hasattr(member, "forest_") for member in self.members):
-                raise ValueError("some of its views have begun, others have not")
             return
-        held, n_seen = self.first.keys_, self.first.n_seen_
+        held = _held_by(self.first)
         for member, width in zip(self.members, self.widths, strict=True):
-            is_alike = hasattr(member, "forest_") and member.n_seen_ == n_seen and member.keys_ == held
-            if not is_alike or member.n_features_in_ != width:
+            if _held_by(member) != held or member.n_features_in_ != width:
                 raise ValueError("its views do not hold the same points")
 
     # ---- learning ---------------------------------------------------------------------------------------------------
@@ -190,8 +208,9 @@ class Views:
         parts = zip(self.members, self.split(rows), strict=True)
         answers = [member._advance(part, keys, times, part_of)[0].scores for member, part in parts]
         self.steps.update(zip(keys, steps, strict=True))
-        if len(self.steps) > 2 * self.n_points:
-            self.steps = {key: self.steps[key] for key in self.first.keys_}
+        held = self.first._stream.store.slot_of
+        while self.steps and (oldest := next(iter(self.steps))) not in held:
+            del self.steps[oldest]
         if not task.is_scored:
             return NOTHING
         scores = self._mean(answers)
@@ -219,6 +238,8 @@ class Views:
         gone = list(keys)
         slots = [self.first._stream.store.slot_of[key] for key in gone]
         self.calibration.forget(self.first._stream.numbers[slots].tolist())
+        for key in gone:
+            self.steps.pop(key, None)
         for member in self.members:
             member.delete(gone)
 
@@ -251,23 +272,17 @@ class Views:
         """The threshold."""
         if self.is_one:
             return float(self.first.offset_)
-        policy, held = self.policy, self.calibration
-        if len(held):
-            return held.threshold(policy)
-        scores = np.sort(self.left_out_scores()[0])
-        if policy.false_alarm_rate is not None:
-            refuse_too_few(len(scores), policy.false_alarm_rate, REMEDY)
-        return policy.threshold(scores.tolist())
+        judges, policy = self._judges()
+        if policy.false_alarm_rate is not None and not len(self.calibration):
+            refuse_too_few(len(judges), policy.false_alarm_rate, REMEDY)
+        return judges.threshold(policy)
 
     def p_values(self, scores: Array) -> Array:
         """Return the p-values of rows with these scores."""
         if self.is_one:
             return self.first._p_values(scores)
-        known = self.calibration
-        if not len(known):
-            known = RunningCalibration(max(self.calibration.n, 1))
-            known.seed(*self.left_out_scores())
-        return known.judge(scores, self.policy).p_values
+        judges, policy = self._judges()
+        return judges.judge(scores, policy).p_values
 
     def left_out_scores(self) -> tuple[Array, Array]:
         """Return the scores, and arrivals, of points held, each left out of the forests."""
@@ -280,8 +295,8 @@ class Views:
 
     def _seed_calibration(self) -> None:
         """Have the first rows that are judged compared with the points held, if there are any."""
-        if not len(self.calibration) and self.n_points:
-            self.recalibrate()
+        self.calibration, policy = self._judges()
+        self.spell = policy.spell
 
     def recalibrate(self) -> None:
         """Compare rows to come with the points held, each left out of the forests, because those have changed."""
@@ -372,8 +387,22 @@ class Views:
 
 
 _UNBEGUN = schema.record({"parameters": schema.parameters(StreamingMPF._names_in_files())})
-_STATE = schema.record({"views": schema.anything, "is_seeded": schema.flag, "spell": schema.number})
+_STATE = schema.record({"views": schema.many(schema.mapping), "is_seeded": schema.flag, "spell": schema.number})
 _CALIBRATION: Layout = {"arrivals": (np.int64, "J"), "scores": (np.float64, "J")}
+
+
+def _common(forest: StreamingMPF) -> Any:
+    """Return what all views must have in common: whether they have begun, and all parameters but size and seed."""
+    own = {"n_estimators": None, "random_state": None}
+    return hasattr(forest, "forest_"), {**forest._parameters(), **own}
+
+
+def _held_by(forest: StreamingMPF) -> Any:
+    """Return which points a forest holds, and what decides how long."""
+    stream = forest._stream
+    store, slots = stream.store, stream.store.held
+    moments = (stream.numbers[slots].tolist(), store.times[slots].tobytes(), store.clock, store.floor)
+    return forest.keys_, store.n_seen, stream.next_rebuild, stream.rules.policy, stream.rules.score, repr(moments)
 
 
 def _state_of(forest: StreamingMPF) -> tuple[Header, Arrays]:

@@ -8,7 +8,7 @@ is a group of them that some of the trees look at.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +17,8 @@ from polyaforest.core.arrays import NONE, Array
 
 LENGTH = 128  # readings that a course is made of
 REACH = 64  # readings over which an odd one makes those after it look odd; what is long ago counts as a whole
-LEAST = 64  # unbroken readings from which on there is a course
 _WAVE_LENGTH = 96  # readings that waves are fitted to
+LEAST = _WAVE_LENGTH  # unbroken readings from which on there is a course: in a mirror, waves of a rhythm look odd
 _MOST_WAVES = 12
 _MOST_DETAILED = 3  # channels up to which each is looked at in full detail
 _OF_SEASON = "deviation of {} from its rhythm"
@@ -81,16 +81,25 @@ class Layout:
         )
         self.steps = [np.array(steps, np.int64) for steps in given[:3]]
         self.waves = _WAVES[: given.n_waves]
-        columns = [
+
+    @cached_property
+    def columns(self) -> Array:
+        """Which coordinate each feature is, but for the season; made on first use, as files may lie about channels."""
+        labels = self.coordinates.labels()
+        found = [
             c * len(labels) + labels.index(label)
             for view in self.views
-            if view.labels is not seasons
-            for c in range(n_channels)
+            if view.name != "season"
+            for c in range(self.n_channels)
             for label in view.labels
         ]
-        self.columns = np.array(columns)  # of coordinates, channel by channel, where seasons are left out
+        return np.array(found)
+
+    @property
+    def season(self) -> slice:
+        """The features of the season."""
         first = sum(self.widths[:2])
-        self.season = slice(first, first + self.widths[2])
+        return slice(first, first + self.widths[2])
 
     @property
     def widths(self) -> list[int]:

@@ -17,7 +17,7 @@ from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import pack_keys, unpack_keys
 from polyaforest.timeseries._courses import LONGEST_PERIOD, MOST_PERIODS
 from polyaforest.timeseries._provenance import Provenance
-from polyaforest.timeseries._shingles import Laid, Pattern, Track, checked_pattern, lay, starts_of
+from polyaforest.timeseries._shingles import Laid, Pattern, Track, checked_pattern, lay
 
 _STATE = schema.record(
     {
@@ -84,12 +84,11 @@ class History:
 
     def newest_course(self) -> Array | None:
         """Return the features of the course that ends at the newest reading, None if there is none."""
-        values = self.track.values
-        start = int(starts_of(values)[-1]) if len(values) else 0
-        if len(values) - start < self.pattern.least:
+        values, n_unbroken = self.track.values, len(self.track.unbroken)
+        if n_unbroken < self.pattern.least:
             return None
-        none = np.empty((0, values.shape[1]))
-        courses = self.lay(none, np.empty(0)).courses(np.array([len(values) - 1]), np.array([start]))
+        newest = np.array([len(values) - 1])
+        courses = self.lay(values[:0], np.empty(0)).courses(newest, newest - n_unbroken + 1)
         return np.asarray(courses[0])
 
     # ---- files ------------------------------------------------------------------------------------------------------
@@ -155,8 +154,9 @@ class History:
     def _check_steps(self, n: int) -> None:
         track, readings = self.track, self.track.numbers[self.track.numbers != NONE]
         is_newest = np.array_equal(readings, np.arange(self.n_seen - len(readings), self.n_seen))
-        earliest = max(self.n_seen - n - self.pattern.max_gap, 0)  # a value is filled in from readings so near
-        is_derived = (track.since >= earliest) & (track.since < self.n_seen)
+        own = self.n_seen - np.cumsum((track.numbers != NONE)[::-1])[::-1]  # the reading of each step, or the next one
+        is_derived = (track.since >= np.maximum(own - self.pattern.max_gap, 0)) & (track.since <= own)  # from so near
+        is_derived &= np.diff(track.since, prepend=0) >= 0
         most = max(self.pattern.room, self.pattern.n_to_measure)
         if not is_newest or not is_derived.all() or n > most or (n and track.numbers[-1] == NONE):
             raise ValueError("its last steps are not those of the readings that came last")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.timeseries._courses import LONGEST_PERIOD, MOST_PERIODS
+from polyaforest.timeseries._courses import LEAST, LONGEST_PERIOD, MOST_PERIODS
 
 _LEAST_CYCLES = 3  # seen of a rhythm before it counts as one
 _LEAST_STEPS = 4  # of a period
@@ -13,14 +13,15 @@ _LEAST_CORRELATION = 0.5  # of readings one period apart
 LEAST_READINGS = 256  # that show whether they are a series
 _EVEN = 0.8  # share of the steps of a series that are about as long as the usual one
 _RESEMBLING = 0.3  # rank correlation of neighbours in at least half of the columns of a series
+_MOST_MISSING = 3  # steps in a row that are filled in, unless told otherwise
 _ABOUT = 0.95  # a shorter period that is nearly as good is the period
 
 
 def is_series(times: Array, values: Array) -> bool:
     """Return whether rows are readings of a series rather than independent of each other.
 
-    They are if times rise in mostly even steps, and in at least half of the columns that vary, neighbours resemble each
-    other.
+    They are if times rise in mostly even steps, in at least half of the columns that vary, neighbours resemble each
+    other, and a course can be made of some of them.
 
     Examples
     --------
@@ -36,17 +37,32 @@ def is_series(times: Array, values: Array) -> bool:
         return False
     found = [_resemblance(column) for column in values.T]
     known = [value for value in found if value is not None]
-    return bool(known) and float(np.median(known)) >= _RESEMBLING
+    return bool(known) and float(np.median(known)) >= _RESEMBLING and has_course(times, values)
+
+
+def has_course(times: Array | None, values: Array) -> bool:
+    """Return whether enough complete rows follow each other without too long a gap to make a course."""
+    places = np.flatnonzero(~np.isnan(values).any(axis=1))
+    when = places if times is None else times[places]
+    usual = 1.0 if times is None else float(np.median(np.diff(times)))
+    ends = np.flatnonzero(np.diff(when) > (_MOST_MISSING + 1.5) * usual) + 1
+    return bool(np.diff([0, *ends, len(places)]).max() >= LEAST)
 
 
 def _resemblance(values: Array) -> float | None:
     """Return the rank correlation of neighbours, None if values do not vary."""
     is_pair = ~np.isnan(values[1:]) & ~np.isnan(values[:-1])
-    before, after = (part[is_pair].argsort(kind="stable").argsort(kind="stable") for part in (values[:-1], values[1:]))
-    n = int(is_pair.sum())
-    if n < 2 or np.ptp(values[~np.isnan(values)]) == 0:
+    before, after = (_ranks(part[is_pair]) for part in (values[:-1], values[1:]))
+    if not is_pair.any() or np.ptp(before) == 0 or np.ptp(after) == 0:
         return None
     return float(np.corrcoef(before, after)[0, 1])
+
+
+def _ranks(values: Array) -> Array:
+    """Return the ranks of values, equal ones for ties: in the order of rows, ties would resemble their neighbours."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    middles: Array = np.cumsum(count) - count / 2
+    return middles[place]
 
 
 def find_periods(values: Array) -> tuple[int, ...]:

@@ -67,7 +67,7 @@ class Shingler(TransformerMixin, BaseEstimator):
     array(['cpu[-2]', 'cpu[-1]', 'cpu'], dtype=object)
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = CONSTRAINTS
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = CONSTRAINTS | {"shingle": CONSTRAINTS["shingle"][:1]}
 
     def __init__(
         self,

@@ -191,7 +191,25 @@ class Track(NamedTuple):
     @property
     def clock(self) -> Array:
         """When each step was, in steps: by the time, or by the number of its reading."""
-        return self.times / self.every if self.every > 0 else self.numbers.astype(np.float64)
+        is_timed = self.every > 0 and not isnan(self.latest)
+        return self.times / self.every if is_timed else self.numbers.astype(np.float64)
+
+    @property
+    def unbroken(self) -> Array:
+        """The newest values, as far back as none is missing."""
+        return self.values[int(starts_of(self.values)[-1]) :] if len(self.values) else self.values
+
+    @property
+    def filled(self) -> Array:
+        """The values, missing ones interpolated however long the gap."""
+        filled = self.values.copy()
+        for column in filled.T:
+            is_missing = np.isnan(column)
+            if is_missing.any() and not is_missing.all():
+                column[is_missing] = np.interp(
+                    np.flatnonzero(is_missing), np.flatnonzero(~is_missing), column[~is_missing]
+                )
+        return filled[:, ~np.isnan(filled).any(axis=0)]
 
     @property
     def latest(self) -> float:
