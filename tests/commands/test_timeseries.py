@@ -22,7 +22,7 @@ from polyaforest import EpsilonPhi, ModelFileError, Reservoir, SeriesMPF, Stream
 from polyaforest.forest.spec import weighting_of_rows
 from polyaforest.persistence.modelfile import read_model, write_model
 from polyaforest.timeseries import Shingler
-from polyaforest.timeseries._courses import LEAST, course_features, layout_of, phase_features
+from polyaforest.timeseries._courses import LEAST, course_features, layout_of, phase_features, season_features
 
 NOISE = np.random.default_rng(0).normal(size=(600, 2))
 MINUTES = np.arange(600) * 60.0
