@@ -119,21 +119,21 @@ def tail_threshold(ascending: Sequence[float], rate: float = AUTO_RATE) -> float
 def mean_spell(scores: Array) -> float:
     """Return how many rows in a row, on average, have low scores, given the scores of consecutive rows.
 
-    The lowest one in 32 count; those at most eight rows apart belong together. Rows that resemble each other, as those
-    of a series do, are odd together.
+    The lowest eighth count. Rows that resemble each other, as those of a series do, are odd together. The longest tenth
+    of the spells is left out, so that anomalies, which may last, do not count as normal.
 
     Examples
     --------
-    >>> scores = np.zeros(640)
-    >>> scores[:10] = scores[300:310] = -5.0
-    >>> mean_spell(scores)
-    10.0
+    >>> mean_spell(np.tile(np.arange(16.0), 40))
+    2.0
     """
-    n_low = len(scores) // 32
+    n_low = len(scores) // 8
     if n_low < 2:
         return 1.0
     low = np.sort(np.argpartition(scores, n_low)[:n_low])
-    return float(min(n_low / (1 + np.count_nonzero(np.diff(low) > 8)), LONGEST_SPELL))
+    ends = np.flatnonzero(np.diff(low) > 1)
+    spells = np.sort(np.diff(ends, prepend=-1, append=n_low - 1))
+    return float(min(spells[: -(-9 * len(spells) // 10)].mean(), LONGEST_SPELL))
 
 
 def _interpolated(ascending: Sequence[float], share: float) -> float:
