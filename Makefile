@@ -11,7 +11,7 @@ LOWEST := joblib==1.3.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotl
 
 # Tests of kernels, which also run in plain Python: there a debugger and the coverage see inside.
 PLAIN := $(patsubst %,tests/property/test_%.py,reference online attribution marginal) \
-	$(patsubst %,tests/unit/test_%.py,geometry moments rng simd worked_example young_streams) \
+	$(patsubst %,tests/unit/test_%.py,courses geometry moments rng simd worked_example young_streams) \
 	$(patsubst %,tests/unit/test_explain.py::test_%,parts_are_those_of_a_plain_reading_of_the_rules \
 		counting_in_trees_is_counting_points) tests/benchmarks/test_pidforest.py
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
