@@ -938,3 +938,13 @@ def test_a_shingle_outside_a_domain_is_refused_with_its_row():
     with pytest.raises(ValueError, match="ends at row 1 lies outside the domain"):
         model.partial_fit([[0.0], [10.0], [0.0]])
     assert model.n_seen_ == 5
+
+
+def test_words_name_the_channel_by_its_place_and_not_by_how_its_name_looks():
+    for first, second in (("cpu", "cpu2"), ("a", "wave 1 of a"), ("roughness", "change")):
+        rows = pd.DataFrame(waves(900, n_channels=2), columns=[first, second])
+        model = courses(40, window=2048).fit(rows)
+        odd = pd.DataFrame(waves(1000, n_channels=2)[900:], columns=[first, second])
+        odd.loc[50:, second] += 4.0
+        said = model.explain(odd, rows=[50, 52])
+        assert all(one.summary.startswith((f"{second} ", f"{second}:", f"the shape of {second} ")) for one in said)

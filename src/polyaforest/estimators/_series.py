@@ -759,7 +759,6 @@ class SeriesMPF(Detector):
             stop = min(len(shingles), start + (n_until_weighed or len(shingles)))
             part = slice(start, stop)
             times = None if stamps is None else stamps[part]
-            is_silent = self._history.pattern.shingle is None and n_until_weighed > 0
             detected = self._views.advance(
                 shingles[part], keys[part], times, Task() if is_silent else task, numbers[part].tolist()
             )

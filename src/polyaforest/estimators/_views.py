@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from polyaforest.core import schema
-from polyaforest.core.arrays import Array
+from polyaforest.core.arrays import NONE, Array
 from polyaforest.decision.calibration import RunningCalibration, n_to_calibrate
 from polyaforest.decision.thresholds import (
     LONGEST_SPELL,
@@ -319,9 +319,11 @@ class Views:
         detected = self.detect(rows) if detected is None else detected
         explained = [self._explained(number, part, features, detected) for number, part in enumerate(self.split(rows))]
         excess = np.array([[one.surprise - one.typical for one in view] for view in explained])
-        chosen = [explained[view][i] for i, view in enumerate(excess.argmax(axis=0).tolist())]
-        for explanation, steps in zip(chosen, recent, strict=True):
-            explanation.summary = self._in_words(explanation, steps)
+        chosen = []
+        for i, (view, steps) in enumerate(zip(excess.argmax(axis=0).tolist(), recent, strict=True)):
+            explanation = explained[view][i]
+            explanation.summary = self._in_words(view, explanation, steps)
+            chosen.append(explanation)
         return chosen
 
     def _explained(self, number: int, rows: Array, features: Any, detected: Detections) -> Explanations:
@@ -332,15 +334,16 @@ class Views:
         offset = float(np.mean(member.score_samples(rows) + detected.thresholds - detected.scores))
         return member._with_verdicts(member._explained(rows, own, offset=offset), detected)
 
-    def _in_words(self, explanation: Explanation, recent: Recent | None) -> str:
-        """Return what is odd about a course, in words."""
-        k = int(explanation.parts.argmax())
-        layout, name = layout_of(self.n_channels), explanation.names[k]
+    def _in_words(self, view: int, explanation: Explanation, recent: Recent | None) -> str:
+        """Return what is odd about a course, in words; names of channels may look like those of features."""
+        k, layout = int(explanation.parts.argmax()), layout_of(self.n_channels)
+        place = sum(self.widths[:view]) + k
+        is_of_channel = place < len(layout.channels()) and layout.channels()[place] != NONE
+        c = int(layout.channels()[place]) if is_of_channel else 0
+        name = layout.names(["{}"] * self.n_channels)[place] if is_of_channel else explanation.names[k]
         names = self.members[-1]._feature_names
-        channels = [names[place] for place in layout.readings_in_view.tolist()]
-        c = next((c for c, channel in enumerate(channels) if channel in name), 0)
-        held = next(member for member in self.members if name in member._feature_names).points_
-        side = "high" if explanation.values[k] > np.median(held[:, k]) else "low"
+        channels = [names[column] for column in layout.readings_in_view.tolist()]
+        side = "high" if explanation.values[k] > np.median(self.members[view].points_[:, k]) else "low"
         if recent is None:
             return describe(name, side, channels[c], np.empty(0), None, np.empty(0))
         expected = self._expected(recent)
