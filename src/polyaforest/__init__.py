@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polyaforest.core.arrays import LeafKind
-    from polyaforest.estimators import BatchMPF, Detections, EpsilonPhi, Leaves, SeriesMPF, StreamingMPF, Tree, load
+    from polyaforest.estimators import (
+        BatchMPF,
+        Detections,
+        EpsilonPhi,
+        GroupedMPF,
+        Leaves,
+        SeriesMPF,
+        StreamingMPF,
+        Tree,
+        load,
+    )
     from polyaforest.persistence.modelfile import ModelFileError
     from polyaforest.retention import Reservoir, Window
 
@@ -16,6 +26,7 @@ __all__ = [
     "BatchMPF",
     "Detections",
     "EpsilonPhi",
+    "GroupedMPF",
     "LeafKind",
     "Leaves",
     "ModelFileError",
@@ -33,6 +44,7 @@ _HOMES = {
     "BatchMPF": "estimators",
     "Detections": "estimators",
     "EpsilonPhi": "estimators",
+    "GroupedMPF": "estimators",
     "LeafKind": "core.arrays",
     "Leaves": "estimators",
     "ModelFileError": "persistence.modelfile",
@@ -43,7 +55,7 @@ _HOMES = {
     "Window": "retention",
     "load": "estimators",
 }
-_MODULES = {"datasets", "decision", "estimators", "explain", "plots", "retention", "timeseries"}
+_MODULES = {"datasets", "decision", "distributed", "drift", "estimators", "explain", "plots", "retention", "timeseries"}
 
 
 def __getattr__(name: str) -> Any:

@@ -72,6 +72,11 @@ class Window:
         """Whether ranks are random."""
         return False
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every point is equally likely to be held."""
+        return False
+
     def ranks(self, arrivals: Array, times: Array, draws: Array) -> Array:
         """Return the ranks of points: their times, or else their arrival numbers."""
         return times if self.needs_times else arrivals.astype(np.float64)
@@ -129,6 +134,11 @@ class Reservoir:
     def is_random(self) -> bool:
         """Whether ranks are random."""
         return True
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every point is equally likely to be held."""
+        return self.half_life is None
 
     def ranks(self, arrivals: Array, times: Array, draws: Array) -> Array:
         """Return the ranks of points, given a draw from Exp(1) for each (forward decay of Cormode et al., 2009)."""

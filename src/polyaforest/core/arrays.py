@@ -19,6 +19,10 @@ NONE = -1  # no such node: the child of a leaf, the parent of a root
 EVERY = 2**62  # the size of a sample that takes every point
 UNBOUNDED = 2**31 - 1  # the depth limit of trees that have none
 
+# A category is a corner of a cube of so many yes/no questions: its code, a whole number, has a bit for each answer.
+QUESTIONS = 52  # as many as floats hold exactly
+ALL_YES = float(2**QUESTIONS - 1)  # the code that answers yes to all; with 0 as the upper end, a cube without corners
+
 # How a value falls with the reach r, the distance from the known world over its size.
 FADE_MASS = 0  # value / (1 + r): the share of first cuts of a world stretched to the row that would not cut it off
 FADE_LOG_MASS = 1  # the logarithm of the same
@@ -47,6 +51,10 @@ class Forest(NamedTuple):
 
     A Mondrian *tree* (sMPF) keeps the bounding box of the points below each node. A Mondrian *process* (bMPF) does not
     look at the data, so its boxes have width zero: the regions follow from the cuts and the domain.
+
+    The last features may be categories. Their values are codes, and a box is a cube there: its lower end has the
+    questions that all its points answer with yes, its upper end those that any does. A cut is the number of a question,
+    and goes left by no.
     """
 
     left: Array  # int32 (T, C): child holding x[feature] <= cut, NONE at a leaf
@@ -63,7 +71,8 @@ class Forest(NamedTuple):
     outside: Array  # int64 (T,): points counted beyond the domain (processes only)
     weights: Array  # float64 (T, D): weight of each feature's length in the cut measure, fixed when a tree is born
     rng: Array  # uint64 (T, 4): generator state
-    domain: Array  # float64 (2, D): the known world; an empty box (inf, -inf) where the data's own box stands for it
+    domain: Array  # float64 (2, D): the known world; an empty box where the data's own box stands for it
+    n_categories: Array = np.zeros(1, np.int64)  # (1,): how many of the features, the last ones, are categories
 
 
 class Points(NamedTuple):
@@ -119,7 +128,9 @@ _NODE_FIELDS = {
 _SLOTS = (*_NODE_FIELDS, "lower", "upper")
 
 
-def new_forest(capacity: int, weights: Array, rng: Array, domain: Array, *, boxed: bool) -> Forest:
+def new_forest(
+    capacity: int, weights: Array, rng: Array, domain: Array, *, boxed: bool, n_categories: int = 0
+) -> Forest:
     """Allocate one tree per row of `rng`, of `capacity` nodes each; slots are undefined until a tree claims them."""
     n_trees, n_features = weights.shape
     nodes = {name: np.zeros((n_trees, capacity), dtype) for name, dtype in _NODE_FIELDS.items()}
@@ -134,6 +145,7 @@ def new_forest(capacity: int, weights: Array, rng: Array, domain: Array, *, boxe
         weights=weights,
         rng=rng,
         domain=domain,
+        n_categories=np.array([n_categories]),
     )
 
 
@@ -162,7 +174,8 @@ def stack(trees: Sequence[Forest]) -> Forest:
             slot[: part.shape[1]] = part[0]
         return whole
 
-    return Forest(**{name: stacked(name) for name in Forest._fields if name != "domain"}, domain=trees[0].domain)
+    shared = {name: getattr(trees[0], name) for name in ("domain", "n_categories")}
+    return Forest(**{name: stacked(name) for name in Forest._fields if name not in shared}, **shared)
 
 
 def pad(forest: Forest, capacity: int) -> Forest:
@@ -196,15 +209,3 @@ def _padded(part: Array, more: int, filler: int) -> Array:
     """Return an array with `more` entries along its second axis."""
     extra = np.full((part.shape[0], more, *part.shape[2:]), filler, part.dtype)
     return np.concatenate([part, extra], axis=1)
-
-
-def new_posterior(forest: Forest) -> Posterior:
-    """Allocate the posterior of `forest`, its known world already set."""
-    n_trees, capacity = forest.left.shape
-    nodes = [np.zeros((n_trees, capacity)) for _ in range(4)]
-    world = np.repeat(forest.domain[:, None], n_trees, axis=1)
-    if forest.lower.shape[2]:
-        trees = np.arange(n_trees)
-        np.minimum(world[0], forest.lower[trees, forest.root], out=world[0])
-        np.maximum(world[1], forest.upper[trees, forest.root], out=world[1])
-    return Posterior(nodes[0], nodes[1], np.zeros(n_trees), nodes[2], nodes[3], np.zeros(n_trees), world)

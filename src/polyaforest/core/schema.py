@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 Rule: TypeAlias = Callable[[Any, str], None]  # takes a value and its place in the header; raises ValueError
 
+MOST_COPIES = 2**31  # of rows by weights in one call, which are looked at one by one
 MOST_COUNTED = 2**62  # rows: sums of two such counts still fit into 64 bits
 _LONE = re.compile("[\ud800-\udfff]")
 _MOST_TEXT = 60  # characters of a wrong value that a message repeats
@@ -176,6 +177,9 @@ parameter = either(
     record({"timedelta": number}),
     record({"epsilon_phi": many(number)}),
     record({"array": _numbers}),
+    record({"mask": many(flag)}),
+    record({"columns": many(whole(-(2**31), 2**31))}),
+    record({"codes": whole(0, 2**31)}),
 )
 
 

@@ -14,6 +14,7 @@ from polyaforest.core.arrays import SCORE_CELLS, SCORE_LOG_CELLS, SCORE_LOG_MASS
 class Score(StrEnum):
     """The names that the parameter `score_type` of the detectors takes."""
 
+    MARGINS = "margins"  # typicality, less the surprise of features beyond their own margins
     TYPICALITY = "typicality"  # mean over trees and lifetimes of the log-mass of a row's cell
     MULTISCALE = "multiscale"  # mean over lifetimes of the log of the mean mass of a row's cell
     MASS = "mass"  # mean over trees of the mass of a row's leaf
@@ -22,7 +23,7 @@ class Score(StrEnum):
     @property
     def uses_cells(self) -> bool:
         """Whether it reads cells at several lifetimes rather than leaves."""
-        return self in (Score.TYPICALITY, Score.MULTISCALE)
+        return self in (Score.MARGINS, Score.TYPICALITY, Score.MULTISCALE)
 
     @property
     def is_log(self) -> bool:
@@ -32,7 +33,7 @@ class Score(StrEnum):
     @property
     def is_additive(self) -> bool:
         """Whether it is a mean of logarithms, so that minus the score, in bits, is the surprise."""
-        return self in (Score.TYPICALITY, Score.LOG_MASS)
+        return self in (Score.MARGINS, Score.TYPICALITY, Score.LOG_MASS)
 
     def to_log(self, scores: Array) -> Array:
         """Return scores as logarithms, in which they are compared: tails are exponential there."""
@@ -52,6 +53,7 @@ class Score(StrEnum):
 
 
 _CODES = {
+    Score.MARGINS: SCORE_LOG_CELLS,  # to which the margins are added later
     Score.TYPICALITY: SCORE_LOG_CELLS,
     Score.MULTISCALE: SCORE_CELLS,
     Score.MASS: SCORE_MASS,

@@ -6,14 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import validate_data
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, validate_data
 
 from polyaforest.core.arrays import Array
-from polyaforest.core.schema import MOST_COUNTED
+from polyaforest.core.boxes import distances
+from polyaforest.core.categories import Categories, Codes, Texts, encode, read_categorical
+from polyaforest.core.schema import MOST_COPIES, MOST_COUNTED
 
 # The range of values that is measured. Within it all lengths are 0 or at least 1e-116 (one unit in the last place of
 # the smallest value) and at most 2e100; so weights, times and distances, their products and quotients, stay finite.
@@ -31,11 +34,14 @@ class NamedRows:
     ----------
     values : array of float64, shape (n_rows, n_features)
     names : sequence of str
+    categories : Categories, optional
+        Which columns hold codes of categories, and their texts; all are numbers by default.
     """
 
-    def __init__(self, values: Array, names: Sequence[str] | Array) -> None:
+    def __init__(self, values: Array, names: Sequence[str] | Array, categories: Categories | None = None) -> None:
         self.values = np.require(values, np.float64, ["C", "W"])
         self.names = names if isinstance(names, np.ndarray) else np.array([str(name) for name in names], dtype=object)
+        self.categories = categories
         if self.values.ndim != 2 or self.values.shape[1] != len(self.names):
             raise ValueError(f"there are {len(self.names)} names for values of shape {self.values.shape}")
 
@@ -52,8 +58,15 @@ class NamedRows:
     def __len__(self) -> int:
         return len(self.values)
 
-    def __getitem__(self, part: slice) -> NamedRows:
-        return NamedRows(self.values[part], self.names)
+    def __getitem__(self, part: slice | Array) -> NamedRows:
+        return NamedRows(self.values[part], self.names, self.categories)
+
+
+class Read(NamedTuple):
+    """Rows that were read: numeric columns first, then the codes of categories, and the texts of these."""
+
+    rows: Array
+    texts: Texts
 
 
 @contextmanager
@@ -72,13 +85,36 @@ def read_rows(
 ) -> Array:
     """Return `X` as a C-contiguous, writable float64 matrix of finite values, its columns checked against the fit's.
 
-    Where values are allowed to be missing they are NaN.
+    Where values are allowed to be missing they are NaN. Columns of categories come last, as codes.
     """
-    if isinstance(X, NamedRows):
-        return _read_named(estimator, X, reset, at_least, allow_missing)
+    return read_coded(estimator, X, reset=reset, at_least=at_least, allow_missing=allow_missing).rows
+
+
+def read_coded(
+    estimator: BaseEstimator, X: Any, *, reset: bool, at_least: int = 1, allow_missing: bool = False
+) -> Read:
+    """Return `X` as `read_rows` does, with the texts of its categories; which columns these are is set by `reset`."""
     if not reset and _is_plain(estimator, X):
-        return _measurable(estimator, X, allow_missing)
-    X = _as_known_table(X)
+        return Read(_measurable(estimator, X, allow_missing), {})
+    if not isinstance(X, NamedRows):
+        X = _as_known_table(X)
+    known = None if reset else getattr(estimator, "encoding_", None)
+    columns = _categorical_columns(estimator, X) if reset else () if known is None else known.columns
+    texts: dict[float, str] = {}
+    if isinstance(X, NamedRows):
+        _check_names(estimator, X, reset, at_least)
+        rows = _coded_anew(estimator, X, columns, texts)
+    elif columns and not isinstance(estimator.categorical_features, Codes):
+        rows = _read_mixed(estimator, X, columns, reset, at_least, texts)
+    else:
+        rows = _read_numeric(estimator, X, reset, at_least)
+    if reset and (columns or getattr(estimator, "encoding_", None) is not None):
+        estimator.encoding_ = Categories(columns, rows.shape[1], texts) if columns else None
+    return Read(_measurable(estimator, rows, allow_missing), texts)
+
+
+def _read_numeric(estimator: BaseEstimator, X: Any, reset: bool, at_least: int) -> Array:
+    """Return a table of numbers as a matrix."""
     _refuse_unmeasurable(X)
     try:
         rows = validate_data(
@@ -91,12 +127,104 @@ def read_rows(
             ensure_min_samples=at_least,
         )
     except (TypeError, ValueError) as problem:
-        _name_unreadable_cell(X, problem)
+        _name_unreadable_cell(estimator, X, problem)
         raise
-    return _measurable(estimator, np.require(np.asarray(rows), np.float64, ["C", "W"]), allow_missing)
+    return np.require(np.asarray(rows), np.float64, ["C", "W"])
 
 
-def _read_named(estimator: BaseEstimator, rows: NamedRows, reset: bool, at_least: int, allow_missing: bool) -> Array:
+# ---- categories ------------------------------------------------------------------------------------------------------
+
+
+def _categorical_columns(estimator: BaseEstimator, X: Any) -> tuple[int, ...]:
+    """Return which columns of a table to fit are categories, by the parameter `categorical_features`."""
+    given = getattr(estimator, "categorical_features", None)
+    if isinstance(X, NamedRows):
+        own = () if X.categories is None else X.categories.columns
+        columns = read_categorical(given, X.names.tolist(), len(X.names), lambda: own)
+        numeric = sorted(set(own) - set(columns))
+        if numeric:
+            raise ValueError(_no_number(estimator, f"column {str(X.names[numeric[0]])!r} holds categories"))
+        return columns
+    if given is None or (isinstance(given, str) and given == "from_dtype" and not hasattr(X, "columns")):
+        return ()
+    frame = _frame(X)
+    if frame is not None:
+        names = [str(name) for name in frame.columns]
+        return read_categorical(given, names, len(names), lambda: _of_categorical_type(frame))
+    n_dimensions = np.ndim(np.asarray(X, dtype=object))
+    if n_dimensions != 2:
+        raise ValueError(f"Expected 2D array, got {n_dimensions}D array instead: X must have rows and columns")
+    return read_categorical(given, None, np.shape(X)[1], lambda: ())
+
+
+def _frame(X: Any) -> Any:
+    """Return a frame of any library that narwhals knows as narwhals has it; None for other tables."""
+    if not hasattr(X, "columns"):
+        return None
+    import narwhals.stable.v1 as nw
+
+    _names_of(X)
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    return frame if isinstance(frame, nw.DataFrame) else None
+
+
+def _of_categorical_type(frame: Any) -> list[int]:
+    """Return which columns have a categorical type: those of text have not."""
+    import narwhals.stable.v1 as nw
+
+    return [k for k, kind in enumerate(frame.schema.values()) if isinstance(kind, nw.Categorical | nw.Enum)]
+
+
+def _read_mixed(
+    estimator: BaseEstimator,
+    X: Any,
+    columns: tuple[int, ...],
+    reset: bool,
+    at_least: int,
+    texts: dict[float, str],
+) -> Array:
+    """Return a table with columns of categories as a matrix; their texts are added to `texts`."""
+    frame = _frame(X)
+    table = X if frame is not None else np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)
+    if len(table.shape) != 2:
+        raise ValueError(f"Expected 2D array, got {len(table.shape)}D array instead: X must have rows and columns")
+    validate_data(estimator, X if frame is not None else table, reset=reset, skip_check_array=True)
+    if len(table) < at_least:
+        raise ValueError(f"Found array with {len(table)} sample(s) while a minimum of {at_least} is required.")
+    n_features = table.shape[1]
+    numeric = [k for k in range(n_features) if k not in columns]
+    rows = np.empty((len(table), n_features))
+    if numeric and len(table):
+        part = table[:, numeric] if frame is None else frame[:, numeric].to_native()
+        rows[:, : len(numeric)] = _numbers_of(estimator, part, numeric)
+    for place, k in enumerate(columns, len(numeric)):
+        cells = table[:, k] if frame is None else frame[:, k].to_list()
+        rows[:, place], own = _codes_of(estimator, cells, k)
+        texts |= own
+    return rows
+
+
+def _numbers_of(estimator: BaseEstimator, part: Any, places: list[int]) -> Array:
+    """Return the numeric columns of a table, which are at these places of it, as a matrix."""
+    _refuse_unmeasurable(part)
+    try:
+        return np.asarray(check_array(part, dtype=np.float64, ensure_all_finite=False))
+    except (TypeError, ValueError) as problem:
+        _name_unreadable_cell(estimator, part, problem, places)
+        raise
+
+
+def _codes_of(estimator: BaseEstimator, cells: Any, k: int) -> tuple[Array, dict[float, str]]:
+    """Return the codes and texts of column `k` of a table."""
+    try:
+        return encode(cells)
+    except ValueError as problem:
+        names = getattr(estimator, "feature_names_in_", None)
+        raise ValueError(f"column {k if names is None else repr(str(names[k]))}: {problem}") from problem
+
+
+def _check_names(estimator: BaseEstimator, rows: NamedRows, reset: bool, at_least: int) -> None:
+    """Raise if named rows are too few, or are not those of the fit."""
     if len(rows) < at_least:
         raise ValueError(f"Found array with {len(rows)} sample(s) while a minimum of {at_least} is required.")
     if reset:
@@ -105,7 +233,31 @@ def _read_named(estimator: BaseEstimator, rows: NamedRows, reset: bool, at_least
     if known is not rows.names and (known is None or known.tolist() != rows.names.tolist()):
         given = "it was given none" if known is None else f"it was given {known.tolist()}"
         raise ValueError(f"the columns are {rows.names.tolist()}, but when the forest was fitted {given}")
-    return _measurable(estimator, rows.values, allow_missing)
+
+
+def _coded_anew(estimator: BaseEstimator, X: NamedRows, columns: tuple[int, ...], texts: dict[float, str]) -> Array:
+    """Return named rows with the columns of categories last, as codes; their texts are added to `texts`."""
+    own = () if X.categories is None else X.categories.columns
+    numeric = sorted(set(own) - set(columns))
+    if numeric:
+        raise ValueError(_no_number(estimator, f"column {str(X.names[numeric[0]])!r} holds categories"))
+    if not columns:
+        return X.values
+    order = Categories(columns, len(X.names)).order
+    rows = np.ascontiguousarray(X.values[:, order])
+    texts |= {} if X.categories is None else X.categories.texts
+    for place, k in enumerate(order.tolist()):
+        if k in columns and k not in own:
+            rows[:, place], new = encode(X.values[:, k])
+            texts |= new
+    return rows
+
+
+def _no_number(estimator: BaseEstimator, what: str) -> str:
+    """Return what is wrong with a column that is not numeric, and what to do."""
+    if not hasattr(estimator, "categorical_features"):
+        return f"{what}, and this detector takes numbers only: leave the column out"
+    return f"{what}: to use the column as categories, name it in categorical_features and fit; or leave it out"
 
 
 def _is_plain(estimator: BaseEstimator, X: Any) -> bool:
@@ -119,6 +271,7 @@ def _is_plain(estimator: BaseEstimator, X: Any) -> bool:
         and X.flags.c_contiguous
         and X.flags.writeable
         and not hasattr(estimator, "feature_names_in_")
+        and getattr(estimator, "encoding_", None) is None
     )
 
 
@@ -212,6 +365,16 @@ def _date_as_seconds(time: Any) -> Any:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
+def read_flags(name: str, flags: Any, n_rows: int) -> Array:
+    """Return one bool for each row."""
+    values = np.asarray(flags)
+    if values.shape != (n_rows,) or values.dtype != np.bool_:
+        raise ValueError(
+            f"{name} must be True or False for each of the {n_rows} rows; got {values.dtype} of shape {values.shape}"
+        )
+    return values
+
+
 def read_domain(domain: Any, n_features: int) -> Array:
     """Return the (2, D) array of lower and upper bounds a caller gave as `domain`, checked."""
     bounds = _as_floats("domain", domain)
@@ -233,12 +396,29 @@ def read_domain(domain: Any, n_features: int) -> Array:
 
 def refuse_rows_outside(estimator: BaseEstimator, rows: Array, domain: Array) -> None:
     """Raise if a row to learn lies outside the fixed `domain`."""
-    outside = (rows < domain[0]) | (rows > domain[1])
+    n_categories = getattr(estimator, "_n_categories", 0)
+    outside = distances(domain, rows, n_categories) > 0
     if outside.any():
         i, k = (int(place) for place in np.argwhere(outside)[0])
+        if k >= rows.shape[1] - n_categories:
+            raise ValueError(
+                f"row {i}, column {column_name(estimator, k)} is a category that the domain does not have: fit anew "
+                "with such a row, or omit it"
+            )
         raise ValueError(
             f"row {i}, column {column_name(estimator, k)} is {rows[i, k]:g}, outside the domain "
             f"[{domain[0, k]:g}, {domain[1, k]:g}]: widen the domain or omit the row"
+        )
+
+
+def refuse_box_outside(estimator: BaseEstimator, box: Array, domain: Array) -> None:
+    """Raise if the bounding box, (2, D), of rows to learn is not within the fixed `domain`."""
+    outside = np.flatnonzero((box[0] < domain[0]) | (box[1] > domain[1]))
+    if outside.size:
+        k = int(outside[0])
+        raise ValueError(
+            f"column {column_name(estimator, k)} ranges from {box[0, k]:g} to {box[1, k]:g}, beyond the domain "
+            f"[{domain[0, k]:g}, {domain[1, k]:g}]: widen the domain or omit the rows outside"
         )
 
 
@@ -267,12 +447,58 @@ def read_weights(weights: Any, n_features: int) -> Array:
     return values
 
 
+def read_sample_weight(sample_weight: Any, n_rows: int) -> Array | None:
+    """Return the weights of rows, float64 (n,), checked; None if every row counts once."""
+    if sample_weight is None:
+        return None
+    try:
+        weights = np.array(sample_weight, np.float64)
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"sample_weight must be numbers; got {sample_weight!r} ({problem})") from problem
+    if weights.shape != (n_rows,):
+        raise ValueError(f"sample_weight must hold one weight for each of the {n_rows} rows; got shape {weights.shape}")
+    bad = np.flatnonzero(~((weights >= 0) & (weights <= MOST_COPIES)))  # which NaN is not
+    if bad.size:
+        raise ValueError(
+            f"the weight of row {bad[0]} is {weights[bad[0]]:g}: weights must be numbers from 0 to {MOST_COPIES:,}"
+        )
+    if weights.sum() > MOST_COPIES:
+        raise ValueError(f"the weights add up to {weights.sum():.3g}, more than {MOST_COPIES:,}: scale them down")
+    return None if (weights == 1).all() else weights
+
+
+def read_copies(sample_weight: Any, n_rows: int) -> Array:
+    """Return how many copies of each row to delete, int64 (n,): by default one.
+
+    A fraction is refused: which way its coin fell when the row was learned depends on what the row does not say.
+    """
+    weights = read_sample_weight(sample_weight, n_rows)
+    if weights is None:
+        return np.ones(n_rows, np.int64)
+    bad = np.flatnonzero(weights % 1)
+    if bad.size:
+        raise ValueError(
+            f"the weight of row {bad[0]} is {weights[bad[0]]:g}: rows are deleted a whole number of times. Nothing was "
+            "deleted"
+        )
+    return weights.astype(np.int64)
+
+
 def _as_floats(name: str, values: Any) -> Array:
     """Return a new float array of the values of a parameter."""
     try:
         return np.array(values, np.float64)
     except (TypeError, ValueError) as problem:
         raise ValueError(f"{name} must be an array of numbers; got {values!r} ({problem})") from problem
+
+
+def read_seed(random_state: Any) -> np.random.SeedSequence:
+    """Return the seed that a `random_state` stands for."""
+    if random_state is None:
+        return np.random.SeedSequence()
+    if isinstance(random_state, Integral):
+        return np.random.SeedSequence(int(random_state))
+    return np.random.SeedSequence(check_random_state(random_state).randint(2**31, size=4).tolist())
 
 
 def read_share(name: str, value: Any) -> float:
@@ -298,15 +524,16 @@ def read_times(name: str, value: Any, latest: float) -> Array:
 
 
 def feature_names(estimator: BaseEstimator) -> list[str]:
-    """Return the names of the columns that an estimator was fitted on; x0, x1, ... if they had none."""
+    """Return the names of the columns that an estimator was fitted on, in their order; x0, x1, ... if they had none."""
     names = getattr(estimator, "feature_names_in_", None)
     return [f"x{k}" for k in range(estimator.n_features_in_)] if names is None else [str(name) for name in names]
 
 
 def column_name(estimator: BaseEstimator, k: int) -> str:
-    """Return the name of column `k` for messages."""
-    names = getattr(estimator, "feature_names_in_", None)
-    return str(k) if names is None else repr(str(names[k]))
+    """Return the name of column `k` of rows for messages."""
+    names, categories = getattr(estimator, "feature_names_in_", None), getattr(estimator, "encoding_", None)
+    place = k if categories is None else int(categories.order[k])
+    return str(place) if names is None else repr(str(names[place]))
 
 
 def _measurable(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> Array:
@@ -340,7 +567,7 @@ def _refuse_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) 
     if np.isnan(value):
         remedy = "this needs complete rows: drop such rows or fill them in first, as impute(X) does"
         if getattr(estimator, "missing", "error") == "error":
-            remedy = 'drop such rows, fill them in first, or set missing="marginalise"'
+            remedy = 'drop such rows, fill them in first, or set missing="impute"'
         raise ValueError(f"Input X contains NaN: {place} is missing{more}; {remedy}")
     if np.isinf(value):
         raise ValueError(f"Input X contains infinity: {place} is {value}{more}; drop such rows or cap the values first")
@@ -380,12 +607,7 @@ def _is_inexact(values: Any) -> Any:
 def _columns(X: Any) -> list[tuple[str | None, Array]]:
     """Return the columns of a frame with their names; any other table as a whole, without a name."""
     if hasattr(X, "columns") and hasattr(X, "shape"):
-        names = [str(name) for name in X.columns]
-        if not names:
-            raise ValueError("the frame has no columns: at least one is required")
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(f"column {twice!r} occurs more than once: column names must be unique")
+        names = _names_of(X)
         columns = (X.iloc[:, k] if hasattr(X, "iloc") else X[:, k] for k in range(len(names)))
         return [(repr(name), np.asarray(column)) for name, column in zip(names, columns, strict=True)]
     try:
@@ -395,8 +617,24 @@ def _columns(X: Any) -> list[tuple[str | None, Array]]:
     return [(None, values)] if values.ndim == 2 else []
 
 
-def _name_unreadable_cell(X: Any, problem: Exception) -> None:
-    """Raise the same kind of error naming the first cell of `X` that is no number, if that is what went wrong."""
+def _names_of(frame: Any) -> list[str]:
+    """Return the names of the columns of a frame; raise if there are none, or one occurs twice."""
+    names = [str(name) for name in frame.columns]
+    if not names:
+        raise ValueError("the frame has no columns: at least one is required")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"column {twice!r} occurs more than once: column names must be unique")
+    return names
+
+
+def _name_unreadable_cell(
+    estimator: BaseEstimator, X: Any, problem: Exception, places: Sequence[int] | None = None
+) -> None:
+    """Raise the same kind of error naming the first cell of `X` that is no number, if that is what went wrong.
+
+    `places` says where its columns are in the whole table.
+    """
     try:
         cells = np.asarray(X, dtype=object)
     except (TypeError, ValueError):
@@ -408,8 +646,12 @@ def _name_unreadable_cell(X: Any, problem: Exception) -> None:
             float(value)
         except (TypeError, ValueError):
             names = getattr(X, "columns", None)
-            column = str(k) if names is None else repr(str(names[k]))
-            raise type(problem)(
-                f"row {i}, column {column} is {value!r}, which is not a number: encode the column as numbers or "
-                f"leave it out ({problem})"
-            ) from problem
+            column = str(k if places is None else places[k]) if names is None else repr(str(names[k]))
+            what = f"row {i}, column {column} is {shown_value(value)}, which is not a number"
+            raise type(problem)(f"{_no_number(estimator, what)} ({problem})") from problem
+
+
+def shown_value(value: Any) -> str:
+    """Return a value for a message, cut short if it is long."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}..."

@@ -16,7 +16,8 @@ from typing import Self
 
 import numpy as np
 
-from polyaforest.core.arrays import Array
+from polyaforest.core.arrays import ALL_YES, QUESTIONS, Array
+from polyaforest.core.boxes import as_codes, count_bits
 from polyaforest.decision.thresholds import Detections, ThresholdPolicy, check_scores, conformal_p_values, raised
 
 LEAST_ROWS = 1000  # calibration scores to keep, where there are as many
@@ -54,17 +55,47 @@ def out_of_bag_weights(is_member: Array, sizes: Array) -> Array:
     return weights / np.where(total > 0, total, 1.0)
 
 
-def boxes_without(rows: Array, chosen: Array) -> Array:
-    """Return for each of the rows `chosen` the bounding box of all others, (2, n, D)."""
-    low, high = np.empty((2, 2, rows.shape[1]))
-    for k, column in enumerate(rows.T):
-        low[:, k], high[:, k] = np.partition(column, 1)[:2], -np.partition(-column, 1)[:2]
-    own = rows[chosen]
-    return np.stack([np.where(own > low[0], low[0], low[1]), np.where(own < high[0], high[0], high[1])])
+def boxes_without(own: Array, lowest: Array, highest: Array, n_categories: int = 0) -> Array:
+    """Return for each of the rows `own` the bounding box of all other rows of its table, (2, n, D).
+
+    `lowest` and `highest` are the two lowest and highest values of every column, (2, D) each, and the answers of
+    categories (`survey.answers_of`); where the second is infinite, there is but one.
+    """
+    if n_categories:
+        n = own.shape[1] - n_categories
+        cubes = _cubes_without(*(as_codes(part[:, n:]) for part in (own, lowest, highest)))
+        return np.concatenate([boxes_without(own[:, :n], lowest[:, :n], highest[:, :n]), cubes], axis=2)
+    second_lowest, second_highest = np.where(np.isfinite([lowest[1], highest[1]]), [lowest[1], highest[1]], lowest[0])
+    return np.stack(
+        [
+            np.where(own > lowest[0], lowest[0], second_lowest),
+            np.where(own < highest[0], highest[0], second_highest),
+        ]
+    )
 
 
-def as_beyond(rows: Array, known: Array, domain: Array) -> Array:
-    """Return `rows` moved as far beyond the `domain`, (2, D), as they lie beyond the boxes `known`, (2, n, D)."""
+def _cubes_without(own: Array, yes: Array, no: Array) -> Array:
+    """Return the cubes of all categories but a row's own, (2, n, F); it alone may have answered a question so."""
+    (all_do, all_but_one), (any_does, two_do) = yes, no
+    low, high = all_do | (all_but_one & ~own), any_does & ~(own & ~two_do)
+    is_alone = (all_but_one == int(ALL_YES)) & (two_do == 0)
+    return np.where(is_alone, own, np.stack([low, high])).astype(np.float64)
+
+
+def as_beyond(rows: Array, known: Array, domain: Array, n_categories: int = 0) -> Array:
+    """Return `rows` moved as far beyond the `domain`, (2, D), as they lie beyond the boxes `known`, (2, n, D).
+
+    A category can be moved by questions that all of the domain answer alike, as far as there are any.
+    """
+    if n_categories:
+        n = rows.shape[1] - n_categories
+        numbers = as_beyond(rows[:, :n], known[..., :n], domain[:, :n])
+        codes, (low, high), bounds = (as_codes(part[..., n:]) for part in (rows, known, domain))
+        n_beyond, settled = count_bits((low & ~codes) | (codes & ~high)), ~(bounds[0] ^ bounds[1])
+        for question in range(QUESTIONS):
+            moves = (settled >> question & 1) & (n_beyond > 0)
+            codes, n_beyond = codes ^ (moves << question), n_beyond - moves
+        return np.hstack([numbers, codes])
     below, above = np.minimum(rows - known[0], 0.0), np.maximum(rows - known[1], 0.0)
     return np.where(below < 0, domain[0] + below, np.where(above > 0, domain[1] + above, rows))
 
@@ -110,8 +141,10 @@ class RunningCalibration:
         if len(scores) > n:
             raise ValueError(f"there are {len(scores)} calibration scores, more than {n}")
         check_scores("judging", scores)
+        if arrivals.shape != scores.shape or (np.diff(arrivals) <= 0).any():
+            raise ValueError("calibration scores must have rising arrivals, one each")
         calibration.is_seeded = is_seeded
-        calibration._take(*calibration._read(scores, arrivals))
+        calibration._take(arrivals.tolist(), scores.tolist())
         return calibration
 
     def __len__(self) -> int:

@@ -38,6 +38,13 @@ class Detections(NamedTuple):
         own = slice(i, i + 1)
         return Detections(self.scores[own], self.p_values[own], self.is_anomaly[own], self.thresholds[own])
 
+    def select(self, places: Array) -> Detections:
+        """Return the results for some of the rows; where only scores were asked for, these alone."""
+        n = len(self.scores)
+        scores, p_values, is_anomaly, thresholds = (part[places] if len(part) == n else part[:0] for part in self[:4])
+        kept = {j: self.explanations[i] for j, i in enumerate(places.tolist()) if i in self.explanations}
+        return Detections(scores, p_values, is_anomaly, thresholds, kept)
+
     @classmethod
     def joined(cls, parts: Sequence[Detections]) -> Detections:
         """Return the results for rows that were judged in several steps."""

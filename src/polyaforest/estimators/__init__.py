@@ -1,10 +1,12 @@
-"""The detectors: `StreamingMPF` on Mondrian trees, `BatchMPF` on Mondrian processes, `SeriesMPF` for time series."""
+"""The detectors: `StreamingMPF`, `BatchMPF`, `SeriesMPF` for time series, `GroupedMPF` for verdicts within groups."""
 
 from io import BytesIO
+from typing import TypeAlias
 
 from polyaforest.core.score import EpsilonPhi
 from polyaforest.decision.thresholds import Detections
 from polyaforest.estimators._batch import BatchMPF
+from polyaforest.estimators._grouped import GroupedMPF
 from polyaforest.estimators._masses import Leaves
 from polyaforest.estimators._series import SeriesMPF
 from polyaforest.estimators._streaming import StreamingMPF
@@ -13,10 +15,23 @@ from polyaforest.persistence.codec import is_packed, unpack
 from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model
 from polyaforest.persistence.state import refusing
 
-__all__ = ["BatchMPF", "Detections", "EpsilonPhi", "Leaves", "SeriesMPF", "StreamingMPF", "Tree", "load", "loads"]
+__all__ = [
+    "BatchMPF",
+    "Detections",
+    "EpsilonPhi",
+    "GroupedMPF",
+    "Leaves",
+    "SeriesMPF",
+    "StreamingMPF",
+    "Tree",
+    "load",
+    "loads",
+]
+
+Kind: TypeAlias = BatchMPF | StreamingMPF | SeriesMPF | GroupedMPF
 
 
-def load(path: Place) -> BatchMPF | StreamingMPF | SeriesMPF:
+def load(path: Place) -> Kind:
     """Return the detector saved in a file, of any class.
 
     Parameters
@@ -32,15 +47,13 @@ def load(path: Place) -> BatchMPF | StreamingMPF | SeriesMPF:
     return _restored(path, *read_model(path))
 
 
-def loads(block: bytes) -> BatchMPF | StreamingMPF | SeriesMPF:
+def loads(block: bytes) -> Kind:
     """Return the detector in bytes that `to_bytes` made, or that `save` of an earlier release wrote to a store."""
     file = BytesIO(block)
     return _restored(file, *(unpack(block) if is_packed(block) else read_model(file)))
 
 
-def _restored(place: Place, header: Header, arrays: Arrays) -> BatchMPF | StreamingMPF | SeriesMPF:
-    kinds: dict[str, type[BatchMPF | StreamingMPF | SeriesMPF]] = {
-        kind.__name__: kind for kind in (BatchMPF, StreamingMPF, SeriesMPF)
-    }
+def _restored(place: Place, header: Header, arrays: Arrays) -> Kind:
+    kinds: dict[str, type[Kind]] = {kind.__name__: kind for kind in (BatchMPF, StreamingMPF, SeriesMPF, GroupedMPF)}
     with refusing(place):
-        return kinds[header["detector"]]._of_state(header, arrays)
+        return kinds[header["detector"]].restored(header, arrays)

@@ -2,46 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, ClassVar, NamedTuple, Self
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import _fit_context
+from sklearn.base import _fit_context, clone
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import forest as forests
 from polyaforest.core.arrays import Array, Forest, LeafKind, Posterior
+from polyaforest.core.boxes import are_within
 from polyaforest.core.derived import Derived, lasting
-from polyaforest.core.score import EpsilonPhi
+from polyaforest.core.score import EpsilonPhi, Score
 from polyaforest.core.validation import (
-    read_domain,
+    read_coded,
+    read_copies,
     read_rows,
     refuse_rows_outside,
     refuse_uncountable,
 )
-from polyaforest.decision.calibration import as_beyond, boxes_without, n_to_calibrate, some_rows
+from polyaforest.decision.calibration import n_to_calibrate
 from polyaforest.decision.thresholds import check_scores, refuse_too_few
 from polyaforest.estimators._explaining import PolyaForest
 from polyaforest.estimators._forest import Offset
+from polyaforest.estimators._sample import Sample
 from polyaforest.estimators._tree import Tree
-from polyaforest.forest.imputation import fill_table
-from polyaforest.forest.spec import bounding_box, weighting_of_domain
+from polyaforest.forest.spec import weighting_of_domain
 from polyaforest.persistence.modelfile import Arrays, Header
+
+if TYPE_CHECKING:
+    from polyaforest.forest.privacy import Budget
+    from polyaforest.forest.survey import Inquiry, Survey
 
 _ROWS_THAT_TELL = 100  # rows of a chunk from which on it calibrates the forest anew
 _LEAST_SAMPLE = 2048  # rows to calibrate with, where there are as many
+_MOST_EPSILON = 1000  # more would hide nothing
+_SEED_OF_SAMPLES = 0  # of the priorities of rows to calibrate with: whatever the trees, they are the same
+
+
+def _words_of(random_state: Any) -> Callable[[int], Array]:
+    """Return a source of random words with a seed."""
+    rng = np.random.default_rng(random_state)
+    return lambda n: rng.integers(2**64, size=n, dtype=np.uint64)
 
 
 def _n_counted(forest: Forest) -> int:
     return int(forest.counts[0, forest.root[0]] + forest.outside[0])
-
-
-class _Sample(NamedTuple):
-    """Rows that were counted, kept to calibrate with when that is needed."""
-
-    rows: Array  # as given
-    whole: Array  # as counted, without gaps
-    beyond: Array | None  # as scored when counted out, where the domain follows the rows
 
 
 class BatchMPF(PolyaForest):
@@ -65,9 +74,15 @@ class BatchMPF(PolyaForest):
         bulk of the scores that only one normal row in a thousand should.
     false_alarm_rate : float between 0 and 1, optional
         Share of new, normal rows that may be flagged; instead of `contamination`. See `p_value`.
-    missing : {"error", "marginalise"}, default="error"
-        How to treat NaN. "error" refuses it. "marginalise" scores a row by its other values, and learns it with the
-        values of the nearest row that has them.
+    missing : {"impute", "marginalise", "error"}, default="impute"
+        How to treat NaN. "impute" completes a row with the values of the 8 rows most like it, and scores it by the mean
+        over these completions. "marginalise" scores it by the probability of its other values alone, which is higher
+        the fewer they are. Either learns it with the values of the nearest row. "error" refuses it.
+    categorical_features : "from_dtype", array-like of str, int or bool, or None, default="from_dtype"
+        Which columns are categories, as in scikit-learn's `HistGradientBoostingClassifier`: their names, their numbers,
+        a mask, none, or with "from_dtype" those of a categorical type: pandas ``category``, polars ``Categorical`` and
+        ``Enum``, Arrow dictionaries. Text of other types is refused unless its column is named here. Categories are
+        told apart by their text; one never seen is a category like any other, only new.
     random_state : int, RandomState or None, default=None
         Forests to be merged need the same integer.
     n_jobs : int or None, default=None
@@ -87,8 +102,16 @@ class BatchMPF(PolyaForest):
         The threshold: ``decision_function = score_samples - offset_``.
     n_points_ : int
         Rows counted.
+    privacy_epsilon_ : float or None
+        The epsilon of a private `release`; None for true counts.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
+    is_categorical_ : ndarray of bool, shape (n_features,), or None
+        Which columns are categories; None if none is.
+    categories_ : dict of str to list of str
+        The categories of the rows held, by column.
+    encoding_ : Categories or None
+        How categories are turned into numbers; None if there are none.
 
     Notes
     -----
@@ -109,14 +132,21 @@ class BatchMPF(PolyaForest):
     True
     """
 
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **PolyaForest._parameter_constraints,
+        "score_type": [StrOptions({str(score) for score in Score if score is not Score.MARGINS}), EpsilonPhi],
+    }
     _why_uncalibrated: ClassVar[str] = (
         "its counts have changed since, or it was fitted on one row. A fit or partial_fit with 100 rows adds some"
     )
     _auto_depth: ClassVar[int | None] = 10
     _lifetimes: ClassVar[dict[str, Array]] = {"multiscale": np.geomspace(8, 128, 5)}
     _grids: ClassVar[list[Array]] = [*_lifetimes.values()]
+    _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest", "sample")
     _imputing_times: ClassVar[Array] = np.array([32.0, 64.0])
-    _sample: _Sample | None = None  # rows to calibrate with, until that is needed
+    _epsilon: float | None = None  # of a private release
+    _was_filled: bool = False  # whether rows had gaps, which other rows have filled
+    _sample: Sample | None = None  # rows to calibrate with, until that is needed
     _calibration = Derived[Array](is_lasting=True)  # log-scores of such rows, each counted out
 
     def __init__(
@@ -127,7 +157,8 @@ class BatchMPF(PolyaForest):
         score_type: str | EpsilonPhi = "log_mass",
         contamination: str | float = "auto",
         false_alarm_rate: float | None = None,
-        missing: str = "error",
+        missing: str = "impute",
+        categorical_features: Any = "from_dtype",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -137,6 +168,7 @@ class BatchMPF(PolyaForest):
         self.contamination = contamination
         self.false_alarm_rate = false_alarm_rate
         self.missing = missing
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -146,54 +178,80 @@ class BatchMPF(PolyaForest):
         check_is_fitted(self)
         return _n_counted(self.forest_)
 
+    @property
+    def privacy_epsilon_(self) -> float | None:
+        """The epsilon of a private `release`, or of several that were merged; None for true counts."""
+        check_is_fitted(self)
+        return self._epsilon
+
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Cut the domain afresh and count the rows of `X`; `y` is ignored."""
+    def fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Self:
+        """Cut the domain afresh and count the rows of `X`; `y` is ignored.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_features)
+        sample_weight : array-like of shape (n_rows,), optional
+            How often each row counts: 2 is the row twice, 0 not at all, exactly. The fraction of a weight is the
+            chance of one more, decided by the number of the row.
+        """
         with self._lock.turn(), self._anew() as draft:
-            draft._begin(X)
+            draft._begin(X, sample_weight, follows=False)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Self:
         """Count more rows; rows beyond the domain count as outside it. The first call is a `fit`.
 
-        A hundred rows or more place the threshold, and calibrate `p_value`, anew.
+        A hundred rows or more place the threshold, and calibrate `p_value`, anew. `sample_weight` is that of `fit`; a
+        fraction is decided by how many came before.
         """
         with self._lock.turn(), self._anew() as draft:
             if hasattr(draft, "forest_"):
-                draft._count(X)
+                draft._count(X, sample_weight)
             else:
-                draft._begin(X)
+                draft._begin(X, sample_weight, follows=True)
         return self
 
-    def _count(self, X: Any) -> None:
-        rows = read_rows(self, X, reset=False, allow_missing=self._marginalises)
-        whole = fill_table(self, rows)
+    def _count(self, X: Any, sample_weight: Any) -> None:
+        self._refuse_private()
+        rows, texts = read_coded(self, X, reset=False, allow_missing=self._allows_missing)
+        copies, n_coins = self._copies_that_follow(sample_weight, len(rows), _SEED_OF_SAMPLES)
+        self._n_coins += n_coins
+        survey = self._survey(rows, copies)
+        n = survey.facts.n
+        if not n:
+            return
+        self._note(texts)
+        forests.imputation.refuse_empty_columns(self, survey.facts.n_missing, n)
         if not self.prior_.is_open:
-            refuse_rows_outside(self, whole, self.forest_.domain)
-        if len(rows) < _ROWS_THAT_TELL:
+            refuse_rows_outside(self, rows if copies is None else rows[copies > 0], self.forest_.domain)
+        if n < _ROWS_THAT_TELL:
             self._settle()  # else the threshold would depend on whether it was asked for before these rows came
-        self._adopt(self._with_counts(*forests.learn.count_rows(self.forest_, whole, self.n_jobs)))
-        if len(rows) >= _ROWS_THAT_TELL:
-            self._draw_sample(rows, whole, follows_rows=False)
+        self._was_filled |= bool(survey.facts.n_missing.any())
+        self._adopt(self._with_counts(*self._counted(survey, rows, copies)))
+        if n >= _ROWS_THAT_TELL:
+            self._draw_sample(survey, follows_rows=False)
 
-    def delete_rows(self, X: Any) -> Self:
+    def delete_rows(self, X: Any, *, sample_weight: Any = None) -> Self:
         """Count rows out: afterwards the forest is what it would be had they never been counted.
 
         Nothing remains of them but the threshold, ``offset_``; `p_value` waits for the next hundred rows to compare
-        with.
+        with. `sample_weight` says how often each row is counted out, by whole numbers.
         """
         with self._lock.turn(), self._anew() as draft:
-            draft._count_out(X)
+            draft._count_out(X, sample_weight)
         return self
 
-    def _count_out(self, X: Any) -> None:
+    def _count_out(self, X: Any, sample_weight: Any) -> None:
         rows = self._read(X)
-        count, outside = forests.learn.count_rows(self.forest_, rows, self.n_jobs)
+        self._refuse_private()
+        copies = read_copies(sample_weight, len(rows))
+        count, outside = self._counted(None, rows, copies)
         if (self.forest_.counts < count).any() or (self.forest_.outside < outside).any():
             _, kinds = forests.posterior.leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs)
             is_empty = (kinds == LeafKind.COMPLEMENTARY) | ((kinds == LeafKind.OUTSIDE) & (self.forest_.outside == 0))
-            unknown = np.flatnonzero(is_empty.any(axis=1))
+            unknown = np.flatnonzero(is_empty.any(axis=1) & (copies > 0))
             which = f"row {unknown[0]} was never counted" if unknown.size else "some rows were not counted so often"
             raise ValueError(f"{which}: a cell would have a negative count. Nothing was deleted")
         self._keep_threshold()
@@ -202,7 +260,10 @@ class BatchMPF(PolyaForest):
     def merge(self, other: BatchMPF) -> Self:
         """Add the counts of another forest with the same partition; exact, as if all rows had been seen here.
 
-        The threshold, ``offset_``, stays this forest's own; `p_value` waits for the next hundred rows to compare with.
+        The threshold is placed, and `p_value` calibrated, anew by rows of both. A forest from which rows were deleted,
+        or that was loaded from a file of an earlier version, has no such rows: then the threshold, ``offset_``, stays
+        this forest's own, and `p_value` waits for the next hundred rows to compare with. Private releases merge with
+        each other; their epsilons add up.
         """
         check_is_fitted(self)
         if not isinstance(other, BatchMPF):
@@ -210,32 +271,160 @@ class BatchMPF(PolyaForest):
         check_is_fitted(other)
         with self._lock.turn(), self._anew() as draft:
             draft._refuse_other_partition(other)
-            draft._keep_threshold()
-            theirs = other.forest_  # as it is now
+            with other._frozen():
+                theirs, sample, epsilon = other.forest_, other._sample, other._epsilon  # as they are now
+                categories = other.encoding_
+                draft._was_filled |= other._was_filled
+            if draft._epsilon is not None and epsilon is not None:
+                draft._epsilon += epsilon
+                draft._adopt(draft._with_counts(theirs.counts, theirs.outside))
+                draft._offset = draft._calibration = None
+                return self
+            if draft._sample is None or sample is None:
+                draft._keep_threshold()
+            else:
+                draft._sample = draft._sample.joined(sample, draft._n_categories)
+                draft._note({} if categories is None else categories.texts)
+                draft._offset = draft._calibration = None
+                draft._take_quantiles(draft._sample.in_order_of_priority)
             draft._adopt(draft._with_counts(theirs.counts, theirs.outside))
         return self
+
+    # ---- privacy ----------------------------------------------------------------------------------------------------
+
+    def release(self, epsilon: float = 1.0, X: Any = None, *, random_state: Any = None) -> BatchMPF:
+        """Return a forest with noisy counts that may be given away: it is epsilon-differentially private.
+
+        Whether any one row was counted or not, each possible release is at most exp(epsilon) times as likely. Nothing
+        else of the rows is in it. Releasing twice spends both epsilons. A release can be scored, explained, saved and
+        merged with others, but it does not learn.
+
+        Parameters
+        ----------
+        epsilon : float, default=1.0
+            Less is more private, and noisier: each leaf gets noise of about ``n_estimators / epsilon`` rows. Fit few
+            trees, of little depth.
+        X : array-like or frame of shape (n_points_, n_features), optional
+            The rows that were counted, if the release is to have a threshold and p-values: a fifth of `epsilon` is
+            spent on the distribution of their scores. Without, it has scores and masses only.
+        random_state : int or None, default=None
+            None takes the noise from the operating system. Whoever knows a seed can remove the noise: for tests.
+
+        Returns
+        -------
+        forest : BatchMPF
+            Its ``privacy_epsilon_`` is `epsilon`.
+        """
+        check_is_fitted(self)
+        if isinstance(epsilon, bool) or not isinstance(epsilon, Real) or not 0 < float(epsilon) <= _MOST_EPSILON:
+            raise ValueError(f"epsilon must be a number above 0, at most {_MOST_EPSILON}; got {epsilon!r}")
+        self._refuse_betrayal()
+        rows = None if X is None else self._read(X)
+        words = forests.privacy.system_words if random_state is None else _words_of(random_state)
+        budget = forests.privacy.Budget.of(float(epsilon), len(self.forest_.root), has_scores=rows is not None)
+        twin: BatchMPF = clone(self)
+        with self._frozen():
+            self._refuse_private()
+            if rows is not None and len(rows) != self.n_points_:
+                raise ValueError(f"{self.n_points_:,} rows were counted, but X has {len(rows):,}: give the same rows")
+            counts, outside = forests.privacy.private_counts(self.forest_, budget, words)
+            twin.forest_ = self.forest_._replace(counts=counts, outside=outside)
+            for name in ("n_features_in_", "feature_names_in_", "lifetimes_", "prior_"):
+                if hasattr(self, name):
+                    setattr(twin, name, getattr(self, name))
+        if self.encoding_ is not None:
+            twin.encoding_ = self.encoding_.kept(None)  # texts are those of rows
+        twin._epsilon = float(epsilon)
+        if rows is not None and not isinstance(twin.score_type, EpsilonPhi):
+            twin._calibration = twin._private_calibration(rows, budget, words)
+        return twin
+
+    def _private_calibration(self, rows: Array, budget: Budget, words: Callable[[int], Array]) -> Array:
+        """Return log-scores distributed nearly as those that this release gives to the rows behind it."""
+        lowest = forests.privacy.lowest_log_mass(self.forest_, self.posterior_)
+        logs = self._score.to_log(self._scores(rows))
+        found = forests.privacy.private_scores(logs, lowest, self.n_points_, budget, words)
+        most = max(n_to_calibrate(self.false_alarm_rate), _LEAST_SAMPLE)
+        return found if len(found) <= most else found[np.linspace(0, len(found) - 1, most).astype(int)]
+
+    def _refuse_betrayal(self) -> None:
+        """Raise if the counts depend on a row in more ways than by one leaf of each tree."""
+        if not self._has_given_domain or self._notes.get("domain") == "rows":
+            raise ValueError(
+                "the domain follows the rows and would betray their extremes: fit with tree=Tree(domain=...), bounds "
+                "that you know without looking at the rows"
+            )
+        if self._was_filled:
+            raise ValueError(
+                "rows with missing values were filled in from other rows, so that one row may count in many cells: fit "
+                "complete rows alone"
+            )
+
+    def _refuse_private(self) -> None:
+        if self._epsilon is not None:
+            raise ValueError(
+                "this forest is a private release: true rows among its noisy counts would not be protected. Add or "
+                "delete them in the forest that it was released from, and release that again"
+            )
 
     def __add__(self, other: object) -> BatchMPF:
         if not isinstance(other, BatchMPF):
             return NotImplemented
         return deepcopy(self).merge(other)
 
-    def _begin(self, X: Any) -> None:
-        from polyaforest.explain.context import quantiles_of
+    def _begin(self, X: Any, sample_weight: Any, *, follows: bool) -> None:
+        """Begin with a table, or, if more of it `follows`, with the first part of one."""
+        rows = read_rows(self, X, reset=True, allow_missing=self._allows_missing)
+        self._n_coins, self._epsilon = 0, None
+        if follows:
+            copies, self._n_coins = self._copies_that_follow(sample_weight, len(rows), _SEED_OF_SAMPLES)
+        else:
+            copies = self._copies_of_table(sample_weight, len(rows), _SEED_OF_SAMPLES)
+        forests.copies.refuse_none(copies)
+        survey = self._survey(rows, copies)
+        self._cut(survey, self._seed())
+        self._take_counts(survey, *self._counted(survey, rows, copies))
 
-        rows = read_rows(self, X, reset=True, allow_missing=self._marginalises)
-        tree = self._tree
+    def _survey(self, rows: Array, copies: Array | None) -> Survey:
+        """Look at rows, each as often as `copies` says."""
+        if copies is None:
+            return self._inquiry().of_table(rows)
+        return self._inquiry().of_copies(rows, copies, forests.copies.starts_of(copies))
+
+    def _counted(self, survey: Survey | None, rows: Array, copies: Array | None) -> tuple[Array, Array]:
+        """Count rows, each as often as `copies` says; the survey fills gaps, if there may be any."""
+
+        def filled(rows: Array, ids: Array) -> Array:
+            return rows if survey is None else survey.filled(rows, ids)
+
+        if copies is None:
+            return forests.learn.count_rows(self.forest_, filled(rows, np.arange(len(rows))), self.n_jobs)
+        starts = forests.copies.starts_of(copies)
+        return forests.learn.count_copies(self.forest_, rows, copies, starts, filled, self.n_jobs)
+
+    def _inquiry(self) -> Inquiry:
+        """Return what has to be known of a table before its rows can be counted."""
+        n_wanted = max(n_to_calibrate(self.false_alarm_rate), _LEAST_SAMPLE)
+        return forests.survey.Inquiry(_SEED_OF_SAMPLES, n_wanted, self._allows_missing, self._n_categories)
+
+    def _cut(self, survey: Survey, seed: np.random.SeedSequence) -> None:
+        """Cut the domain of a table; nothing is counted yet."""
+        tree, facts = self._tree, survey.facts
         if self._max_depth is None and not np.isfinite(tree.lifetime):
             raise ValueError("a Mondrian process without max_depth and lifetime would never end: set one of them")
-        self._refuse_rates(len(rows))
-        is_given = tree.domain is not None and not self._is_closed
-        whole = fill_table(self, rows)
-        domain = read_domain(tree.domain, rows.shape[1]) if is_given else bounding_box(whole)
-        self.forest_ = forests.grow.sample_processes(self._plan(weighting_of_domain(domain), domain))
-        self._sample = self._calibration = self._offset = None
-        self._adopt(self._with_counts(*forests.learn.count_rows(self.forest_, whole, self.n_jobs)))
-        self._draw_sample(rows, whole, follows_rows=not is_given)
-        self._quantiles = quantiles_of(rows)
+        self._refuse_rates(facts.n)
+        forests.imputation.refuse_empty_columns(self, facts.n_missing, facts.n)
+        domain = self._given_domain(self.n_features_in_) if self._has_given_domain else facts.box
+        measured = weighting_of_domain(domain, self._n_categories)
+        self.forest_ = forests.grow.sample_processes(self._plan(measured, domain, seed))
+
+    def _take_counts(self, survey: Survey, counts: Array, outside: Array) -> None:
+        """Begin with these counts of the rows of a table."""
+        self._sample = self._calibration = self._offset = self._epsilon = None
+        self._was_filled = bool(survey.facts.n_missing.any())
+        self._adopt(self._with_counts(counts, outside))
+        self._draw_sample(survey, follows_rows=not self._has_given_domain)
+        self._take_quantiles(survey.drawn.rows)
 
     def _adopt(self, forest: Forest) -> None:
         """Make `forest` this detector's."""
@@ -250,6 +439,11 @@ class BatchMPF(PolyaForest):
             return super().posterior_
 
     def _threshold(self) -> float:
+        if self._epsilon is not None and self._calibration is None:
+            raise ValueError(
+                "this private release has no threshold: release(epsilon, X) gives it one, of a forest that was merged "
+                "before its release. Scores and masses need none"
+            )
         offset, rate = self._place_threshold(), self.false_alarm_rate
         if offset == -np.inf and rate is not None:
             refuse_too_few(len(self._calibration_scores()), rate, "fit more rows or allow a higher rate")
@@ -280,33 +474,42 @@ class BatchMPF(PolyaForest):
                 self._calibration = self._score.to_log(self._scores_counted_out(self._sample))
             return np.empty(0) if self._calibration is None else self._calibration
 
+    @property
+    def _rows_known(self) -> Array | None:
+        return None if self._sample is None else self._sample.rows
+
+    @property
+    def _donors(self) -> Array | None:
+        return None if self._sample is None else self._sample.donors
+
     def _keep_threshold(self) -> None:
         """Settle the threshold before counts change that it could not be placed by any more."""
         self._settle()
         self._sample = self._calibration = self._quantiles = None
+        self.encoding_ = None if self.encoding_ is None else self.encoding_.kept(None)
 
-    def _draw_sample(self, rows: Array, whole: Array, *, follows_rows: bool) -> None:
-        """Keep some of the rows just counted, and `whole` as they were counted, to calibrate with when needed.
+    def _draw_sample(self, survey: Survey, *, follows_rows: bool) -> None:
+        """Keep some of the rows just counted to calibrate with when needed."""
+        if survey.facts.n >= 2:
+            self._sample = Sample.of(survey, follows_rows=follows_rows)
+            self._offset = self._calibration = None
 
-        Where the domain follows the rows, one that lies beyond all others is scored as beyond the domain.
-        """
-        if len(rows) < 2:
-            return
-        chosen = some_rows(len(rows), max(n_to_calibrate(self.false_alarm_rate), _LEAST_SAMPLE))
-        beyond = as_beyond(whole[chosen], boxes_without(whole, chosen), self.forest_.domain) if follows_rows else None
-        self._sample = _Sample(rows[chosen].copy(), whole[chosen].copy(), beyond)
-        self._offset = self._calibration = None
+    def _take_quantiles(self, sample: Array) -> None:
+        """Say what is usual by a sample of rows in order of priority."""
+        from polyaforest.explain.context import MOST_ROWS, quantiles_of
 
-    def _scores_counted_out(self, sample: _Sample) -> Array:
+        self._quantiles = quantiles_of(sample[:MOST_ROWS])
+
+    def _scores_counted_out(self, sample: Sample) -> Array:
         """Return the scores of rows that were counted, each as if it had not been.
 
         Rows with missing values, and those beyond a domain that was given, are counted out by halves and scored by the
         rest.
         """
-        follows_rows, domain = sample.beyond is not None, self.forest_.domain
-        own = sample.whole if sample.beyond is None else sample.beyond
-        is_outside = ((own < domain[0]) | (own > domain[1])).any(axis=1)
-        is_apart = np.isnan(sample.rows).any(axis=1) | (is_outside & (not follows_rows))
+        domain, rows, whole = self.forest_.domain, sample.rows, sample.whole
+        follows_rows, own = sample.edges is not None, sample.beyond(domain, self._n_categories)
+        is_outside = ~are_within(own, domain, self._n_categories)
+        is_apart = np.isnan(rows).any(axis=1) | (is_outside & (not follows_rows))
         is_moved = is_outside & ~is_apart & (not self._score.uses_cells)  # to where no cell has counted it
         is_plain, scores = ~(is_apart | is_moved), np.empty(len(own))
         if is_plain.any():
@@ -318,11 +521,20 @@ class BatchMPF(PolyaForest):
         apart = np.flatnonzero(is_apart)
         for half in (apart[::2], apart[1::2]):
             if half.size:
-                counts, outside = forests.learn.count_rows(self.forest_, sample.whole[half], self.n_jobs)
+                counts, outside = forests.learn.count_rows(self.forest_, whole[half], self.n_jobs)
                 rest = self._with_counts(-counts, -outside)
                 known = forests.posterior.posterior(rest, self.prior_, n_jobs=self.n_jobs)
-                scores[half] = self._score_by(rest, known)(sample.rows[half], self.n_jobs)
+                scores[half] = self._score_by(rest, known)(rows[half], self.n_jobs)
         return scores
+
+    def _scores_left_out(self, rows: Array, places: Array) -> Array:
+        """Return log-scores of rows of the table fitted, each as if it had not been counted."""
+        whole = forests.imputation.fill_table(self, rows)
+        drawn = forests.draws.Draw(
+            len(places), np.zeros(len(places), np.uint64), places, np.hstack([rows[places], whole[places]])
+        )
+        sample = Sample(drawn, None if self._sample is None else self._sample.edges)
+        return self._score.to_log(self._scores_counted_out(sample))
 
     # ---- state ------------------------------------------------------------------------------------------------------
 
@@ -337,11 +549,18 @@ class BatchMPF(PolyaForest):
             self._place_threshold()
             self._calibration_scores()
 
-    def _state(self) -> tuple[Header, Arrays]:
+    def _state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
         self._settle()
         scores = self._calibration_scores()
         header, arrays = super()._state()
-        return header, {**arrays, **({"calibration": self._score.from_log(scores)} if len(scores) else {})}
+        if len(scores):
+            arrays["calibration"] = self._score.from_log(scores)
+        if self._epsilon is not None:
+            arrays["epsilon"] = np.array(self._epsilon)
+        if self.missing != "error":
+            arrays["filled"] = np.array(self._was_filled, np.int64)
+        kept = {} if self._sample is None else self._sample.state()
+        return header, {**arrays, **{f"sample/{name}": part for name, part in kept.items()}}
 
     @classmethod
     def _of_state(cls, header: Header, arrays: Arrays) -> Self:
@@ -351,6 +570,14 @@ class BatchMPF(PolyaForest):
         if "calibration" in arrays:
             check_scores("calibration", arrays["calibration"])
             forest._calibration = forest._score.to_log(arrays["calibration"])
+        # files of earlier versions do not say
+        forest._was_filled = bool(arrays.get("filled", forest.missing != "error"))
+        if "epsilon" in arrays:
+            forest._epsilon = float(arrays["epsilon"])
+            if not 0 < forest._epsilon < np.inf:  # which NaN is not
+                raise ValueError(f"its epsilon is {forest._epsilon}")
+        kept = {name.removeprefix("sample/"): part for name, part in arrays.items() if name.startswith("sample/")}
+        forest._sample = Sample.of_state(kept, forest.n_features_in_, forest._n_categories) if kept else None
         if forest._offset is None and not isinstance(forest.score_type, EpsilonPhi):
             raise ValueError("it has no offset")
         forest._adopt_noted_threshold()
@@ -364,6 +591,8 @@ class BatchMPF(PolyaForest):
         return forest._replace(counts=forest.counts + counts, outside=forest.outside + outside)
 
     def _refuse_other_partition(self, other: BatchMPF) -> None:
+        if (self._epsilon is None) != (other._epsilon is None):
+            raise ValueError("only one of the forests is a private release: true and noisy counts cannot be merged")
         for name, mine, theirs in (
             ("n_estimators", self.n_estimators, other.n_estimators),
             ("score_type", self.score_type, other.score_type),
@@ -380,6 +609,9 @@ class BatchMPF(PolyaForest):
         names, others = (getattr(forest, "feature_names_in_", np.array([])) for forest in (self, other))
         if not np.array_equal(names, others) or self.n_features_in_ != other.n_features_in_:
             raise ValueError("forests were fitted on different columns and cannot be merged")
+        own, their = (() if forest.encoding_ is None else forest.encoding_.columns for forest in (self, other))
+        if own != their:
+            raise ValueError("forests have categories in different columns and cannot be merged")
         if not np.array_equal(self.forest_.domain, other.forest_.domain):
             raise ValueError("forests cover different domains and cannot be merged: give both the same domain array")
         for name in ("left", "feature", "cut", "time", "weights"):

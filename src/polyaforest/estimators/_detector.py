@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin
@@ -19,6 +19,18 @@ from polyaforest.persistence.codec import pack
 from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model, write_model
 from polyaforest.persistence.state import refusing
 
+_COMPANION = "companion"  # the array of its bytes
+
+
+class Companion(Protocol):
+    """What follows the stream of a detector beside it, and is saved with it."""
+
+    def to_bytes(self) -> bytes:
+        """Return its state."""
+
+    def forget(self, keys: Iterable[int | str]) -> None:
+        """Delete the points of these keys, as the detector does."""
+
 
 class Detector(Guarded, OutlierMixin, BaseEstimator):
     """Base of all detectors: one threshold decides, whichever method is asked.
@@ -31,6 +43,7 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
     detect: Callable[..., Detections]
     offset_: Any  # a float, the threshold; each detector has it as a property
     _notes: Mapping[str, Any] = MappingProxyType({})
+    _companion: Companion | bytes | None = None  # bytes after loading, until someone asks what they are
 
     def p_value(self, X: Any, **labels: Any) -> Array:
         """Return conformal p-values: how likely a normal new row is to look at least as anomalous.
@@ -92,6 +105,29 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
         if not self.is_fitted:
             check_is_fitted(self)  # slow, but it says what is wrong
 
+    # ---- companions -------------------------------------------------------------------------------------------------
+
+    @property
+    def companion(self) -> Companion | bytes | None:
+        """What follows the stream beside the detector; its bytes, if the detector was loaded and it was not yet."""
+        return self._companion
+
+    @companion.setter
+    def companion(self, companion: Companion | bytes | None) -> None:
+        self._companion = companion
+
+    def _refuse_dormant_companion(self) -> None:
+        """Raise before points are deleted that the companion could not delete."""
+        if isinstance(self._companion, bytes):
+            raise ValueError(
+                "this model was saved with a monitor that holds points too: load it with DriftMonitor.beside(model) "
+                "before points are deleted. Nothing was deleted"
+            )
+
+    def _have_companion_forget(self, keys: Iterable[int | str]) -> None:
+        if self._companion is not None and not isinstance(self._companion, bytes):
+            self._companion.forget(keys)
+
     # ---- size -------------------------------------------------------------------------------------------------------
 
     @property
@@ -128,17 +164,28 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
             write_model(path, header, arrays)
 
     def to_bytes(self, notes: Mapping[str, Any] | None = None) -> bytes:
-        """Return what `save` writes as bytes, in the format of the rows of a model store."""
-        with self._contents(notes) as (header, arrays):
-            return pack(header, arrays)
+        """Return the detector as bytes, from which `loads` restores it bit for bit; equal detectors make equal bytes.
+
+        They are a fraction of what `save` writes, because they leave out what can be derived: for streams by key, and
+        stores of them. A checksum tells damage.
+        """
+        with self._contents(notes, is_compact=True) as (header, arrays):
+            has_whole_trees = any(name.endswith("forest/left") for name in arrays)  # mostly zeros and small numbers
+            return pack(header, arrays, is_compact=not has_whole_trees)
 
     @contextmanager
-    def _contents(self, notes: Mapping[str, Any] | None) -> Iterator[tuple[Header, Arrays]]:
+    def _contents(
+        self, notes: Mapping[str, Any] | None, *, is_compact: bool = False
+    ) -> Iterator[tuple[Header, Arrays]]:
         """Yield what to save, which does not change until it is written."""
-        check_is_fitted(self)
+        self._refuse_unfitted()
         self._validate_params()  # or it could not be read again
         with self._frozen():
-            header, arrays = self._state()
+            header, arrays = self._state(is_compact=is_compact)
+            companion = self._companion
+            if companion is not None:
+                block = companion if isinstance(companion, bytes) else companion.to_bytes()
+                arrays = {**arrays, _COMPANION: np.frombuffer(block, np.uint8)}
             yield {**header, "notes": self.notes if notes is None else dict(notes)}, arrays
 
     @classmethod
@@ -148,10 +195,22 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
         with refusing(path):
             if header.get("detector") != cls.__name__:
                 raise ValueError(f"it holds a {header.get('detector')}, not a {cls.__name__}")
-            return cls._of_state(header, arrays)
+            return cls.restored(header, arrays)
 
-    def _state(self) -> tuple[Header, Arrays]:
-        """Return the complete state of a fitted detector."""
+    @classmethod
+    def restored(cls, header: Header, arrays: Arrays) -> Self:
+        """Return the detector with a state that was read from a file, and its companion's bytes, if it has one."""
+        own = {name: part for name, part in arrays.items() if name != _COMPANION}
+        detector = cls._of_state(header, own)
+        if _COMPANION in arrays:
+            block = arrays[_COMPANION]
+            if block.dtype != np.uint8 or block.ndim != 1:
+                raise ValueError(f"array {_COMPANION} must be bytes")
+            detector._companion = block.tobytes()
+        return detector
+
+    def _state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
+        """Return the complete state of a fitted detector; a compact one leaves out what can be derived."""
         raise NotImplementedError
 
     @classmethod

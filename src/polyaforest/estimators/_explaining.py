@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from polyaforest import forest as forests
 from polyaforest.core.arrays import Array, Posterior
+from polyaforest.core.categories import Texts
 from polyaforest.core.score import EpsilonPhi
-from polyaforest.core.validation import LARGEST, feature_names
+from polyaforest.core.validation import LARGEST, feature_names, read_coded
 from polyaforest.decision.thresholds import Detections
 from polyaforest.estimators._masses import MassForest
 from polyaforest.explain import Explanations, read_features
@@ -28,9 +30,10 @@ class PolyaForest(MassForest):
     def explain(self, X: Any, features: Sequence[str | int] | None = None) -> Explanations:
         """Explain how surprising rows are: in bits, feature by feature, and in words.
 
-        With the scores ``"typicality"`` and ``"multiscale"`` the surprise of a row is the mean, over trees and
-        ``lifetimes_``, of -log2 of the mass of its cell; with other scores the mean over trees of -log2 of the mass of
-        its leaf. So for ``"typicality"`` and ``"log_mass"`` it is the score itself, in bits:
+        With the scores ``"margins"``, ``"typicality"`` and ``"multiscale"`` the surprise of a row is the mean, over
+        trees and ``lifetimes_``, of -log2 of the mass of its cell; with other scores the mean over trees of -log2 of
+        the mass of its leaf. With ``"margins"`` it has also the bits of features that are beyond their margins. So for
+        ``"margins"``, ``"typicality"`` and ``"log_mass"`` it is the score itself, in bits:
         ``-score_samples(X) / log(2)``.
 
         Every bit is attributed to the feature that caused it, on its low or its high side, and the bits that a typical
@@ -39,7 +42,8 @@ class PolyaForest(MassForest):
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
-            Values that are missing are imputed first; they cannot be to blame.
+            A row with missing values is explained by the mean over its completions, or with ``missing="marginalise"``
+            as `impute` fills it in. What a missing value adds is what is expected of it; it is never blamed.
         features : sequence of names or column numbers, optional
             The features that may be named, if not all; the bits of the others count all the same.
 
@@ -50,9 +54,11 @@ class PolyaForest(MassForest):
             Words are looked up on first use. Those of a few rows are looked up before a stream changes, at the latest;
             for more, see `Explanations.settle`.
         """
-        given = self._read(X, allow_missing=True)
-        explained = self._explained(given, features, X.index if hasattr(X, "iloc") else None)
-        is_score = self._score.is_additive and not isinstance(self.score_type, EpsilonPhi) and not np.isnan(given).any()
+        self._refuse_unfitted()
+        given, texts = read_coded(self, X, reset=False, allow_missing=self._allows_missing)
+        explained = self._explained(given, features, X.index if hasattr(X, "iloc") else None, texts=texts)
+        is_marginal = self.missing == "marginalise" and np.isnan(given).any()
+        is_score = self._score.is_additive and not isinstance(self.score_type, EpsilonPhi) and not is_marginal
         scores = explained.surprise * -np.log(2) if is_score else self._scores(given)
         return self._with_verdicts(explained, self._detected(scores))
 
@@ -62,19 +68,53 @@ class PolyaForest(MassForest):
         features: Sequence[str | int] | None = None,
         index: Any = None,
         offset: float | None = None,
+        texts: Texts = MappingProxyType({}),
     ) -> Explanations:
-        """Return explanations of rows that were read, without verdicts."""
+        """Return explanations of rows that were read, without verdicts; `texts` are those of their categories."""
         names = self._feature_names
         candidates, threshold = read_features(features, names), self.offset_ if offset is None else offset
         with self._frozen():
-            rows = self._imputed(given, "mean") if np.isnan(given).any() else given.copy()
-            typical, times = self._typical_charges(), self._times_of_cells
-            known = self._known_along(rows[None])
-            charges, base = forests.attribute.attribute_rows(self.forest_, known, rows, times, self.n_jobs)
-            explained = Explanations(rows, names, charges, base, typical, candidates, self._asked(threshold), index)
+            rows, charges, base = self._charges(given)
+            ask, typical = self._asked(threshold), self._typical_charges()
+            categories = None if self.encoding_ is None else self.encoding_.with_texts(texts)
+            if categories is not None:  # as the table has them
+                places = categories.places
+                given, rows = given[:, places], rows[:, places]
+                charges, typical = charges[:, :, places], typical[:, places]
+            explained = Explanations(
+                given.copy(), rows, names, charges, base, typical, candidates, ask, index, categories
+            )
             if len(rows) <= _FEW:
                 self._remember(explained)
         return explained
+
+    def _charges(self, given: Array) -> tuple[Array, Array, float]:
+        """Return rows without gaps that stand for those given, what their features cost, (n, 2, D), and the base.
+
+        The cost of a row with gaps is the mean over its completions; the nearest stands for it.
+        """
+        gaps = forests.posterior.rows_with_gaps(given)
+        if self.missing == "marginalise" and gaps.size:
+            rows, gaps = self._imputed(given, "mean"), gaps[:0]
+        else:
+            rows = given.copy()
+        completed = self._completions(given[gaps]) if gaps.size else given[:0, None]
+        rows[gaps] = completed[:, 0]
+        n_more = completed.shape[1] - 1
+        whole = np.concatenate([rows, completed[:, 1:].reshape(-1, rows.shape[1])]) if gaps.size else rows
+        known = self._known_along(whole[None])
+        charges, base = forests.attribute.attribute_rows(self.forest_, known, whole, self._times_of_cells, self.n_jobs)
+        beyond = self._margin_charges(whole)
+        if beyond is not None:
+            charges += beyond
+        if n_more:
+            others = charges[len(rows) :].reshape(len(gaps), n_more, *charges.shape[1:])
+            charges[gaps] = (charges[gaps] + others.sum(axis=1)) / completed.shape[1]
+        return rows, charges[: len(rows)], base
+
+    def _margin_charges(self, rows: Array) -> Array | None:
+        """Return what features beyond their margins cost rows, (n, 2, D), in bits; None if there are no margins."""
+        return None
 
     def _known_along(self, rows: Array) -> Posterior:
         """Return the posterior, of all nodes or of those on the paths of rows: (T, n, D), or (1, n, D) for all trees.
@@ -126,12 +166,16 @@ class PolyaForest(MassForest):
         from polyaforest.explain import context
 
         forest, known, times = self.forest_, self.posterior_, self._times_of_cells
-        reference = self._reference
+        reference, categories = self._reference, self.encoding_
+        rows = None if categories is None else self._rows_known
         if reference is None:
-            reference = self._reference = context.derive(forest, known.world, self._points_kept, self._quantiles)
-        return context.Witness(
-            forest, known, times, self._score_by(forest, known), offset, reference, None, nullcontext
-        )
+            reference = context.derive(forest, known.world, self._points_kept, self._quantiles)
+            if categories is not None:
+                reference = reference._replace(common=context.common_codes(forest, rows, categories))
+            self._reference = reference
+        drawn = None if rows is None else lambda: rows
+        score = self._score_by(forest, known)
+        return context.Witness(forest, known, times, score, offset, reference, None, nullcontext, categories, drawn)
 
     @property
     def _feature_names(self) -> list[str]:
@@ -148,8 +192,8 @@ class PolyaForest(MassForest):
         """The same, in an order that changes little as they come and go."""
         return None
 
-    def _check(self) -> None:
-        super()._check()
+    def _check_besides_trees(self) -> None:
+        super()._check_besides_trees()
         if self._quantiles is not None:
             from polyaforest.explain.context import N_QUANTILES
 

@@ -98,7 +98,8 @@ class MassForest(BaseForest):
         how : {"mean", "mode"}, default="mean"
             "mean" fills in the conditional expectation of each value: the mean of the centres of the cells that the row
             may be in, weighted by their mass and by how near they are in the other values. "mode" takes the centre of
-            the heaviest of these cells, so that the values filled into one row belong together.
+            the heaviest of these cells, so that the values filled into one row belong together. A category is always
+            the one with which the row scores best.
 
         Returns
         -------
@@ -112,7 +113,7 @@ class MassForest(BaseForest):
         with self._frozen():
             if forests.posterior.is_empty(self.forest_):
                 raise ValueError("a forest without points cannot impute values: let it learn some first")
-            return self._imputed(rows, how)
+            return self._as_given(self._imputed(rows, how))
 
     def credible_interval(self, X: Any, level: float = 0.9, lifetime: float | None = None) -> Array:
         """Return where the mass of each row lies with probability `level`, by the posterior of a tree drawn at random.
@@ -162,7 +163,8 @@ class MassForest(BaseForest):
 
     def _imputed(self, rows: Array, how: str) -> Array:
         times = np.unique(np.minimum(self._imputing_times * self._unit_of_time, self._grown_until))
-        filled: Array = forests.score.impute(self.forest_, self.posterior_, rows, times, how, self.n_jobs)
+        known = forests.score.known_categories(self.forest_, self._rows_known) if self._n_categories else []
+        filled: Array = forests.score.impute(self.forest_, self.posterior_, rows, times, how, self.n_jobs, known)
         return filled
 
     @property

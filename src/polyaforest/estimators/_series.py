@@ -16,10 +16,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from polyaforest.core import schema
 from polyaforest.core.arrays import NONE, Array
+from polyaforest.core.boxes import empty_box
 from polyaforest.core.score import Score
 from polyaforest.core.validation import (
+    NamedRows,
     feature_names,
     read_domain,
+    read_flags,
     read_keys,
     read_one_or_more_keys,
     read_rows,
@@ -33,14 +36,14 @@ from polyaforest.estimators._streaming import StreamingMPF, Task
 from polyaforest.estimators._views import Views
 from polyaforest.explain import Explanation, read_features
 from polyaforest.forest.point_store import Key, places_of
-from polyaforest.forest.spec import empty_box, weighting_of_rows
+from polyaforest.forest.spec import weighting_of_rows
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import decode, encode, refusing_pickle
 from polyaforest.retention import Policy, Reservoir, as_policy
-from polyaforest.timeseries._calendar import read_calendar
-from polyaforest.timeseries._courses import PHASE, layout_of, phase_features
+from polyaforest.timeseries._calendar import AUTO, read_calendar, timezone_of
+from polyaforest.timeseries._courses import PHASE, REACH, layout_of, phase_features
+from polyaforest.timeseries._forecasts import Forecast
 from polyaforest.timeseries._history import History, widths_of_state
-from polyaforest.timeseries._outlook import Forecast, foresee
 from polyaforest.timeseries._rhythm import find_periods
 from polyaforest.timeseries._shingles import (
     CONSTRAINTS,
@@ -111,8 +114,9 @@ class SeriesMPF(Detector):
         Whether to look at changes from step to step instead of levels; for shingles of a given length.
     calendar : sequence of {"time of day", "day of week"}, default=()
         What to add to each course, as sine and cosine; needs times.
-    timezone : str, default="UTC"
-        The time zone of the calendar, such as "Europe/Berlin".
+    timezone : str, default="auto"
+        The time zone of the calendar and of words, such as "Europe/Berlin" or "+02:00"; "auto" takes that of the first
+        `times`, if they are dates with one, or else UTC.
     rescale : float or None, default=2.0
         The change of scale after which features are weighed anew; None for never.
 
@@ -169,7 +173,7 @@ class SeriesMPF(Detector):
         max_gap: int = 3,
         difference: bool = False,
         calendar: Sequence[str] = (),
-        timezone: str = "UTC",
+        timezone: str = "auto",
         rescale: float | None = 2.0,
     ) -> None:
         self.estimator = estimator
@@ -191,6 +195,30 @@ class SeriesMPF(Detector):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+    @classmethod
+    def from_stream(cls, forest: StreamingMPF, **parameters: Any) -> Self:
+        """Return a detector that goes on where a forest is, for a stream that turns out to be a time series.
+
+        The points held are the readings that have come so far, with their keys and times; deleted ones are missing.
+        What follows the stream beside the forest goes on beside the detector.
+
+        Parameters
+        ----------
+        forest : StreamingMPF
+            A forest whose window holds the last points. It stays as it is.
+        **parameters
+            Those of the detector, but for `estimator`, which has the parameters of the forest.
+        """
+        series = cls(clone(forest), **parameters)
+        series._validate_params()
+        first, values, keys, times = _readings_of(forest)
+        names = getattr(forest, "feature_names_in_", None)
+        rows = series._begin(values if names is None else NamedRows(values, names), times)
+        series._history.begin_at(first)
+        series._learn(rows, keys, times, Task())
+        series.companion = forest.companion
+        return series
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
@@ -218,7 +246,7 @@ class SeriesMPF(Detector):
         return self.fit(X, keys=keys, times=times).predict(X, times=times, anew=True)
 
     def _grow(self, X: Any, keys: Any, times: Any) -> None:
-        rows = self._begin(X)
+        rows = self._begin(X, times)
         stamps, names = self._read_labels(len(rows), keys, times)
         self._refuse_extreme(rows)
         self._history.is_timed = times is not None
@@ -297,6 +325,7 @@ class SeriesMPF(Detector):
             If one is not in ``keys_``, a KeyError says so and nothing is deleted.
         """
         check_is_fitted(self)
+        self._refuse_dormant_companion()
         wanted = read_one_or_more_keys(keys)
         with self._lock.turn(), self._changing():
             numbers = self._numbers_of(wanted)
@@ -315,6 +344,7 @@ class SeriesMPF(Detector):
             if gone and had_part_in_scale and self.rescale is not None and self._views.n_points:
                 self._views.rebuild()
                 self._note_spread(self._history.n_seen)
+        self._have_companion_forget(wanted)
         return self
 
     def delete_rows(self, X: Any) -> Self:
@@ -437,12 +467,66 @@ class SeriesMPF(Detector):
                     "so there is nothing to explain: name the rows to explain in rows=, where score_samples is not NaN"
                 )
             shingles = laid.shingles()[np.cumsum(laid.is_whole)[wanted] - 1]
-            return self._views.explain(shingles, features, [laid.recent(i) for i in wanted.tolist()])
+            return self._views.explain(shingles, features, laid, laid.places[wanted], is_apart=anew)
+
+    def expect(self, X: Any, *, times: Any = None, anew: bool = False, unseen: Any = None) -> Forecast:
+        """Return the readings that were to be expected at rows, each by those before it; nothing is learned.
+
+        Parameters
+        ----------
+        X, times, anew
+            As in `score_samples`. With `anew`, what shares readings with a row has no say in what is expected there.
+        unseen : array-like of bool, shape (n_rows,), optional
+            Rows not to look at, such as those flagged: across them the forecast goes on from the last row before, so
+            that it shows what should have come.
+
+        Returns
+        -------
+        expected : Forecast
+            A named tuple of arrays of shape (n_rows, n_channels): `mean`, `low`, `high` and `median`; NaN where no
+            course ends before a row.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from polyaforest import SeriesMPF, StreamingMPF
+        >>> wave = np.sin(np.arange(1000) / 8)
+        >>> is_odd = np.arange(1000) // 20 == 35
+        >>> series = SeriesMPF(StreamingMPF(random_state=0)).fit(np.where(is_odd, 0.0, wave))
+        >>> expected = series.expect(np.where(is_odd, 0.0, wave), anew=True, unseen=is_odd)
+        >>> bool(np.abs(expected.mean[is_odd, 0] - wave[is_odd]).max() < 0.2)
+        True
+        """
+        with self._looking_ahead(X, times, anew) as laid:
+            expected = Forecast.nothing(len(laid.places), self.n_features_in_)
+            hidden = np.zeros(len(laid.track.values), np.bool_)
+            if unseen is not None:
+                hidden[laid.places] = read_flags("unseen", unseen, len(laid.places))
+            if self._history.pattern.shingle is not None:
+                raise ValueError("only a series of courses has expectations: set shingle='auto'")
+            if self._is_silent or not self._views.n_points:
+                return expected
+            ends = laid.ends_course() & ~hidden
+            before = np.maximum.accumulate(np.where(ends, np.arange(len(ends)), NONE))
+            origins = np.append(NONE, before)[laid.places]
+            ahead = np.where(origins != NONE, laid.places - origins, 0)
+            outlook = self._views.outlook(laid, is_apart=anew, unseen=hidden)
+            rows = np.flatnonzero(ahead == 1)
+            if len(rows):
+                expected.fill(rows, outlook.after(origins[rows], laid.states(origins[rows]), 1))
+            for origin in np.unique(origins[(ahead > 1) | hidden[laid.places]]).tolist():
+                rows = np.flatnonzero((origins == origin) & (ahead <= _FARTHEST))
+                if origin != NONE and len(rows):
+                    steps = np.arange(origin + 1, laid.places[rows[-1]] + 1)
+                    across = outlook.across(steps, laid.states(np.array([origin])))
+                    expected.fill(rows, Forecast(*(part[laid.places[rows] - origin - 1] for part in across)))
+            return expected
 
     def forecast(self, n_steps: int = 1) -> Forecast:
         """Return the readings expected next, and the range of nine in ten.
 
-        They are what followed similar courses, weighted by how likely the forest is to put them into one cell.
+        They are what followed similar courses, weighted by how likely the forest is to put them into one cell; with a
+        rhythm, courses that deviate alike from it, if their range is narrower.
 
         Parameters
         ----------
@@ -452,7 +536,7 @@ class SeriesMPF(Detector):
         Returns
         -------
         forecast : Forecast
-            A named tuple of arrays of shape (n_steps, n_channels): `mean`, `low` and `high`.
+            A named tuple of arrays of shape (n_steps, n_channels): `mean`, `low`, `high` and `median`.
 
         Examples
         --------
@@ -468,13 +552,14 @@ class SeriesMPF(Detector):
         with self._frozen():
             if self._history.pattern.shingle is not None:
                 raise ValueError("only a series of courses has forecasts: set shingle='auto'")
-            newest = self._history.newest_course() if self._has_begun else None
-            expected = None
-            if newest is not None:
-                state = self._views.split(newest[None])[-1][0]
-                reading = state[layout_of(self.n_features_in_).readings_in_view]
-                expected = foresee(self._views.past(), state, reading, int(n_steps))
-        if expected is None:
+            expected = Forecast.nothing(int(n_steps), self.n_features_in_)
+            laid = self._history.lay(np.empty((0, self.n_features_in_)), np.empty(0))
+            newest = np.array([len(laid.track.values) - 1])
+            if self._has_begun and self._views.n_points and laid.ends_course()[-1:].any():
+                outlook, state = self._views.outlook(laid), laid.states(newest)
+                for step in range(int(n_steps)):
+                    expected.fill(slice(step, step + 1), outlook.after(newest, state, step + 1))
+        if np.isnan(expected.mean).any():
             raise ValueError(
                 f"there are too few unbroken readings to tell what comes {n_steps} steps after them: let it learn more"
             )
@@ -565,6 +650,11 @@ class SeriesMPF(Detector):
             return self._history.provenance.number_of(key, self._history.n_seen) is not None
 
     @property
+    def reach(self) -> int:
+        """Rows over which an odd reading makes those after it look odd."""
+        return REACH if isinstance(self.shingle, str) else int(self.shingle)
+
+    @property
     def every_(self) -> float | None:
         """The usual time between readings, if it is known."""
         check_is_fitted(self)
@@ -589,14 +679,14 @@ class SeriesMPF(Detector):
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
-    def _state(self) -> tuple[Header, Arrays]:
+    def _state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
         """Return the parameters, history and forest."""
         names, parameters = getattr(self, "feature_names_in_", None), self.get_params(deep=False)
         template = parameters.pop("estimator")
         parameters["every"] = None if self.every is None else read_every(self.every)
         parameters["calendar"] = list(read_calendar(self.calendar))
         about, own = self._history.state()
-        inner, parts = self._views.state()
+        inner, parts = self._views.state(is_compact=is_compact)
         header = {
             "detector": type(self).__name__,
             "parameters": {name: part if isinstance(part, list) else encode(part) for name, part in parameters.items()},
@@ -652,10 +742,13 @@ class SeriesMPF(Detector):
 
     # ---- inner workings ---------------------------------------------------------------------------------------------
 
-    def _begin(self, X: Any) -> Array:
+    def _begin(self, X: Any, times: Any) -> Array:
         """Begin a series by the current parameters; return the rows read."""
         rows = read_rows(self, _as_table(X), reset=True, allow_missing=True)
-        self._history = History(read_pattern(self), new_track(rows.shape[1], read_every(self.every)))
+        pattern = read_pattern(self)
+        if pattern.timezone == AUTO:
+            pattern = pattern._replace(timezone=timezone_of(times))
+        self._history = History(pattern, new_track(rows.shape[1], read_every(self.every)))
         self._notes = {}
         self._begin_forest()
         return rows
@@ -685,6 +778,8 @@ class SeriesMPF(Detector):
             forest.set_params(window=_WINDOW)
         if isinstance(forest.max_samples, str):
             forest.set_params(max_samples=_SAMPLES)
+        if forest.score_type == Score.MARGINS:  # features of a course are no values that have margins of their own
+            forest.set_params(score_type=str(Score.TYPICALITY))
         forest._validate_params()
         self._refuse_summary(forest)
         if self._history.pattern.shingle is None:
@@ -715,7 +810,7 @@ class SeriesMPF(Detector):
                 if not hasattr(self, "_views"):  # no other thread has begun meanwhile
                     self._validate_params()
                     with self._anew() as draft:
-                        return draft._learn(draft._begin(X), keys, times, task)
+                        return draft._learn(draft._begin(X, times), keys, times, task)
         rows = read_rows(self, _as_table(X, self.n_features_in_), reset=False, at_least=0, allow_missing=True)
         with self._lock.turn():
             return self._learn(rows, keys, times, task)
@@ -741,7 +836,7 @@ class SeriesMPF(Detector):
         ends = np.flatnonzero(laid.is_whole)
         keys = [self._history.n_seen + end if names[end] is None else names[end] for end in ends.tolist()]
         detected = self._teach(
-            laid.shingles(), keys, stamps[ends] if self._history.is_timed else None, task, self._history.n_seen + ends
+            laid, keys, stamps[ends] if self._history.is_timed else None, task, self._history.n_seen + ends
         )
         self._history.provenance.enter_names(names, self._history.n_seen)
         self._commit(laid, self._history.n_seen + ends)
@@ -751,8 +846,9 @@ class SeriesMPF(Detector):
         self._rescale_if_due()
         return _placed(laid.is_whole, detected) if task.is_scored else NOTHING
 
-    def _teach(self, shingles: Array, keys: list[Any], stamps: Array | None, task: Task, numbers: Array) -> Detections:
-        """Teach the forest shingles, and record the scale whenever it has weighed features anew."""
+    def _teach(self, laid: Laid, keys: list[Any], stamps: Array | None, task: Task, numbers: Array) -> Detections:
+        """Teach the forest the shingles of rows, and record the scale whenever it has weighed features anew."""
+        shingles = laid.shingles()
         answers, start = [], 0
         while start < len(shingles):
             n_until_weighed, is_silent = self._n_until_weighed, self._is_warming_up
@@ -760,7 +856,7 @@ class SeriesMPF(Detector):
             part = slice(start, stop)
             times = None if stamps is None else stamps[part]
             detected = self._views.advance(
-                shingles[part], keys[part], times, Task() if is_silent else task, numbers[part].tolist()
+                shingles[part], keys[part], times, Task() if is_silent else task, numbers[part].tolist(), laid
             )
             answers.append(_silence(stop - start) if is_silent and task.is_scored else detected)
             if stop - start == n_until_weighed:
@@ -934,11 +1030,35 @@ def _refuse_columns(forest: StreamingMPF) -> None:
             "courses have features of their own, for which no domain or weights can be given: set shingle to a number "
             "of readings, or omit them"
         )
-    if forest.score_type not in (Score.TYPICALITY, Score.LOG_MASS):
+    if forest.score_type not in (Score.MARGINS, Score.TYPICALITY, Score.LOG_MASS):
         raise ValueError(
             f"courses are scored by score_type='typicality' or 'log_mass', not {forest.score_type!r}: set shingle to a "
             "number of readings for others"
         )
+
+
+def _readings_of(forest: StreamingMPF) -> tuple[int, Array, list[Key | None], Array | None]:
+    """Return the readings that a forest holds: the number of the first, values, keys and times.
+
+    Those that were deleted in between are rows without values.
+    """
+    with forest._with_points() as stream:
+        store, held = stream.store, stream.store.held
+        if not len(held):
+            raise ValueError("the forest holds no points to make a series of")
+        if store.policy.is_random:
+            raise ValueError(
+                "a random sample of a stream is no series: give the forest a window that holds the last points"
+            )
+        arrivals, stamps = stream.numbers[held], store.times[held]
+        numbers = np.arange(arrivals[0], store.n_seen)
+        values, keys = np.full((len(numbers), forest.n_features_in_), np.nan), list[Key | None]([None] * len(numbers))
+        values[arrivals - arrivals[0]] = stream.points.values[held]
+        for number, slot in zip(arrivals.tolist(), held.tolist(), strict=True):
+            key = store.keys[slot]
+            keys[number - arrivals[0]] = None if key == number else key
+        times = None if np.isnan(stamps).any() else np.interp(numbers, arrivals, stamps)
+    return int(arrivals[0]), values, keys, times
 
 
 def _word(name: str) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
-from math import isfinite
+from functools import partial
+from math import inf
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from weakref import WeakSet
@@ -18,7 +19,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyaforest import forest as forests
 from polyaforest.core import schema
-from polyaforest.core.arrays import EVERY, Array
+from polyaforest.core.arrays import EVERY, NONE, Array
+from polyaforest.core.boxes import empty_box
+from polyaforest.core.categories import Codes
 from polyaforest.core.derived import Derived
 from polyaforest.core.locks import uninterrupted
 from polyaforest.core.score import EpsilonPhi, Score
@@ -26,33 +29,37 @@ from polyaforest.core.validation import (
     LARGEST,
     SMALLEST,
     column_name,
-    read_domain,
+    read_coded,
+    read_copies,
     read_keys,
     read_one_or_more_keys,
     read_rows,
     read_stamps,
+    refuse_box_outside,
     refuse_rows_outside,
     refuse_uncountable,
 )
 from polyaforest.decision.calibration import n_to_calibrate, out_of_bag_weights, some_rows
 from polyaforest.decision.thresholds import NOTHING, Detections, check_scores, refuse_too_few
 from polyaforest.estimators._explaining import PolyaForest
+from polyaforest.estimators._forest import BaseForest
 from polyaforest.estimators._tree import Tree
 from polyaforest.explain import Explanation, Explanations
-from polyaforest.forest.imputation import MOST, fill_row, fill_table
-from polyaforest.forest.point_store import Key, places_of
-from polyaforest.forest.spec import empty_box, unmeasured, weighting_of_rows
+from polyaforest.forest.point_store import Key, Labels, copied_keys, places_of
+from polyaforest.forest.spec import unmeasured, weighting_of_rows, weighting_of_sample
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.retention import Policy, Reservoir, Window, as_policy
 
 if TYPE_CHECKING:
     from polyaforest.explain.context import Witness
     from polyaforest.forest.stream import Stream
+    from polyaforest.forest.survey import Inquiry, Survey
 
 _LEAST_HELD = 2048  # points of a table that the forest holds with window="auto"
 _FEW = 16  # rows up to which each is explained before it is learned; for more, replaying them on a copy costs less
 REMEDY = "hold more points, allow a higher rate, or ask detect_then_learn, which remembers more scores"
 _SAMPLE_SIZES = np.array([8, 16, 32, 64])  # points that trees take in turn, of those held
+_SIZES_WITH_CATEGORIES = np.array([32, 64, 128, 256])  # fewer do not show which categories occur together
 
 
 class Task(NamedTuple):
@@ -76,10 +83,11 @@ class StreamingMPF(PolyaForest):
         Number of trees.
     max_samples : "auto", int, float or None, default="auto"
         Points per tree, each tree drawing its own without replacement from the points held: a number, a share in
-        (0, 1], or None for all. "auto" gives trees 8, 16, 32 and 64 in turn, and never more than half of the points:
-        small samples tell a cluster of anomalies from the bulk, larger ones see finer structure. The samples change as
-        points come and go, and are random samples of what is held at every moment. Trees take all points where the
-        forest keeps none (``window=None``), or where nothing lies beyond them (a tree with ``domain="data"``).
+        (0, 1], or None for all. "auto" gives trees 8, 16, 32 and 64 in turn, with categories 32, 64, 128 and 256, and
+        never more than half of the points: small samples tell a cluster of anomalies from the bulk, larger ones see
+        finer structure. The samples change as points come and go, and are random samples of what is held at every
+        moment. Trees take all points where the forest keeps none (``window=None``), or where nothing lies beyond them
+        (a tree with ``domain="data"``).
     window : "auto", int, timedelta, Window, Reservoir or None, default="auto"
         Which points the forest holds: the last n (`Window`), those of a duration, a random sample (`Reservoir`), or
         with None no points at all but what the trees have counted, which needs a limited depth. "auto" holds a uniform
@@ -87,16 +95,23 @@ class StreamingMPF(PolyaForest):
         them; a stream begun with `partial_fit` holds the last 256.
     tree : Tree, optional
         How each tree cuts space: depth, lifetime, feature weights, prior and domain.
-    score_type : {"typicality", "multiscale", "mass", "log_mass"} or EpsilonPhi, default="typicality"
-        What `score_samples` returns: see there. "mass" is the paper's; `EpsilonPhi` brings the paper's threshold too.
+    score_type : {"margins", "typicality", "multiscale", "mass", "log_mass"} or EpsilonPhi, default="margins"
+        What `score_samples` returns: see there. "margins" is "typicality", and an eye on single features, once 256
+        points are held. "mass" is the paper's; `EpsilonPhi` brings the paper's threshold too.
     contamination : "auto" or float in (0, 0.5], default="auto"
         Share of rows to flag, estimated from the points held. "auto" flags what lies so far below the bulk of the
         scores that only one normal row in a thousand should.
     false_alarm_rate : float between 0 and 1, optional
         Share of new, normal rows that may be flagged; instead of `contamination`. See `p_value`.
-    missing : {"error", "marginalise"}, default="error"
-        How to treat NaN. "error" refuses it. "marginalise" scores a row by its other values, and learns it with the
-        values of the nearest row that has them.
+    missing : {"impute", "marginalise", "error"}, default="impute"
+        How to treat NaN. "impute" completes a row with the values of the 8 points most like it, and scores it by the
+        mean over these completions. "marginalise" scores it by the probability of its other values alone, which is
+        higher the fewer they are. Either learns it with the values of the nearest point. "error" refuses it.
+    categorical_features : "from_dtype", array-like of str, int or bool, or None, default="from_dtype"
+        Which columns are categories, as in scikit-learn's `HistGradientBoostingClassifier`: their names, their numbers,
+        a mask, none, or with "from_dtype" those of a categorical type: pandas ``category``, polars ``Categorical`` and
+        ``Enum``, Arrow dictionaries. Text of other types is refused unless its column is named here. Categories are
+        told apart by their text; one never seen is a category like any other, only new.
     random_state : int, RandomState or None, default=None
     n_jobs : int or None, default=None
         Threads; None means 1. Results do not depend on it.
@@ -121,10 +136,18 @@ class StreamingMPF(PolyaForest):
         Whether the forest holds points.
     points_ : ndarray
         The points held, by order of arrival.
+    times_ : ndarray of shape (n_points_,)
+        Their times; NaN where none was given.
     keys_ : list
         Their keys.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
+    is_categorical_ : ndarray of bool, shape (n_features,), or None
+        Which columns are categories; None if none is.
+    categories_ : dict of str to list of str
+        The categories of the rows held, by column.
+    encoding_ : Categories or None
+        How categories are turned into numbers; None if there are none.
 
     Notes
     -----
@@ -163,10 +186,11 @@ class StreamingMPF(PolyaForest):
     _auto_depth: ClassVar[int | None] = None
     _has_boxes: ClassVar[bool] = True
     _rules_of_state: ClassVar[dict[str, schema.Rule]] = {"stream": schema.either(schema.nothing, schema.mapping)}
-    _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest", "points", "stream")
+    _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest", "points", "stream", "compact")
     _lifetimes: ClassVar[dict[str, Array]] = {
         "multiscale": np.geomspace(0.5, 5, 5),
         "typicality": np.geomspace(0.25, 16, 7),
+        "margins": np.geomspace(0.25, 16, 7),
     }
     _grids: ClassVar[list[Array]] = [*_lifetimes.values(), np.geomspace(0.25, 4, 5)]  # the last: files of version 1
     _imputing_times: ClassVar[Array] = np.array([8.0, 16.0])
@@ -182,10 +206,11 @@ class StreamingMPF(PolyaForest):
         max_samples: int | float | str | None = "auto",
         window: int | timedelta | Window | Reservoir | str | None = "auto",
         tree: Tree | None = None,
-        score_type: str | EpsilonPhi = "typicality",
+        score_type: str | EpsilonPhi = "margins",
         contamination: str | float = "auto",
         false_alarm_rate: float | None = None,
-        missing: str = "error",
+        missing: str = "impute",
+        categorical_features: Any = "from_dtype",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -197,25 +222,29 @@ class StreamingMPF(PolyaForest):
         self.contamination = contamination
         self.false_alarm_rate = false_alarm_rate
         self.missing = missing
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None, sample_weight: Any = None) -> Self:
         """Start anew with the rows of a table, whatever was learned before; `y` is ignored.
 
-        Features are weighed by all rows; the forest holds what the window keeps of them, as if they had come one by
-        one. `keys` and `times` are those of `partial_fit`.
+        The forest holds what the window keeps of the rows, as if they had come one by one. Features are weighed by all
+        rows, or, where the window keeps a uniform sample, by such a sample and the range of all. `keys`, `times` and
+        `sample_weight` are those of `partial_fit`.
         """
         with suppress(RuntimeError):  # of a forest that can no longer be trusted
             self._settle_unread()
         with self._lock.turn(), self._anew() as draft:
-            draft._grow(X, keys, times)
+            draft._grow(X, keys, times, sample_weight)
         return self
 
-    def partial_fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None, sample_weight: Any = None
+    ) -> Self:
         """Learn rows one after another, while the window lets old points go; `y` is ignored.
 
         Parameters
@@ -225,19 +254,24 @@ class StreamingMPF(PolyaForest):
             Names by which to `delete` the rows later; a row without one gets the number of its arrival, from 0.
         times : array-like of float or datetime, optional
             When each row happened; windows in time need it.
+        sample_weight : array-like of shape (n_rows,), optional
+            How often each row is learned: 2 is the row twice, one after the other, 0 not at all, exactly. The fraction
+            of a weight is the chance of once more, whatever the chunks: a coin, by the seed and how many were tossed.
+            A key names all copies of a row.
         """
-        self._advance(X, keys, times, Task())
+        self._advance(X, keys, times, Task(), sample_weight)
         return self
 
-    def score_then_learn(self, X: Any, *, keys: Any = None, times: Any = None) -> Array:
+    def score_then_learn(self, X: Any, *, keys: Any = None, times: Any = None, sample_weight: Any = None) -> Array:
         """Score each row by the forest as it is, then learn it, row after row: the prequential loop in one call.
 
         The result is the same row by row or in chunks of any size.
 
         Parameters
         ----------
-        X, keys, times
-            As in `partial_fit`.
+        X, keys, times, sample_weight
+            As in `partial_fit`. A row of weight 0 is scored; the score of one that is learned several times is that
+            before the first.
 
         Returns
         -------
@@ -245,9 +279,11 @@ class StreamingMPF(PolyaForest):
             As `score_samples` gives them; higher is more normal. A forest without points gives every row a mass of one
             half.
         """
-        return self._advance(X, keys, times, Task(is_scored=True))[0].scores
+        return self._advance(X, keys, times, Task(is_scored=True), sample_weight)[0].scores
 
-    def detect_then_learn(self, X: Any, *, keys: Any = None, times: Any = None, explain: bool = False) -> Detections:
+    def detect_then_learn(
+        self, X: Any, *, keys: Any = None, times: Any = None, sample_weight: Any = None, explain: bool = False
+    ) -> Detections:
         """Return scores, p-values and verdicts of rows, each by those before it; then learn them.
 
         The score of a row is compared with those of the last thousand rows (or the last ``10 / false_alarm_rate``, if
@@ -259,8 +295,8 @@ class StreamingMPF(PolyaForest):
 
         Parameters
         ----------
-        X, keys, times
-            As in `partial_fit`.
+        X, keys, times, sample_weight
+            As in `score_then_learn`.
         explain : bool, default=False
             Whether to explain the flagged rows, each by the forest before it was learned.
 
@@ -270,7 +306,8 @@ class StreamingMPF(PolyaForest):
             A named tuple of arrays of shape (n_rows,): `scores`, `p_values`, `is_anomaly`, and `thresholds`, the one in
             force for each row; and the dict `explanations` of flagged rows, by position.
         """
-        return self._advance(X, keys, times, Task(is_scored=True, is_judged=True, is_explained=explain))[0]
+        task = Task(is_scored=True, is_judged=True, is_explained=explain)
+        return self._advance(X, keys, times, task, sample_weight)[0]
 
     def _explanation(self, row: Array, detected: Detections) -> Explanation:
         """Return why a row is flagged, by the threshold in force for it."""
@@ -303,29 +340,31 @@ class StreamingMPF(PolyaForest):
             raise ValueError(f"insert takes one point, an array of its features; got shape {np.shape(x)}")
         return self._advance(row, None if key is None else [key], None if time is None else [time], Task())[1]
 
-    def delete(self, keys: Key | Iterable[Key]) -> Self:
+    def delete(self, keys: Key | Iterable[Key], *, sample_weight: Any = None) -> Self:
         """Delete points: afterwards the forest is what it would be had they never come.
 
         Parameters
         ----------
         keys : int, str, or a sequence of them
             If one is not held, a KeyError says so and nothing is deleted.
+        sample_weight : array-like of int, one for each key, optional
+            How many copies of a row that was learned with a weight to delete, the oldest first; by default all.
         """
         stream, wanted = self._continued(), read_one_or_more_keys(keys)
+        limits = None if sample_weight is None else read_copies(sample_weight, len(wanted))
+        self._refuse_dormant_companion()
         with self._writing(stream):
             if not stream.keeps_points:
                 raise ValueError("a forest with window=None keeps no keys: use delete_rows")
-            unknown = [key for key in wanted if key not in stream.store.slot_of]
-            if unknown:
-                raise KeyError(f"no point with key {unknown[0]!r} is held. Nothing was deleted")
-            if len(set(wanted)) < len(wanted):
-                raise ValueError("a key is given more than once. Nothing was deleted")
-            stream.delete([stream.store.slot_of[key] for key in wanted], self.n_jobs)
+            stream.delete(stream.store.slots_of(wanted, limits), self.n_jobs)
             self._refresh(stream)
+        self._have_companion_forget(wanted)
         return self
 
-    def delete_rows(self, X: Any) -> Self:
+    def delete_rows(self, X: Any, *, sample_weight: Any = None) -> Self:
         """Delete points by value: for every row of `X` one point equal to it, the oldest first.
+
+        With `sample_weight`, whole numbers, as many points as the weight of the row says.
 
         If a row is not held, a ValueError names it and nothing is deleted. A forest with ``window=None`` does not know
         its points: there a row can be deleted if it lies inside the boxes of all leaves that hold it, or is one of
@@ -333,18 +372,28 @@ class StreamingMPF(PolyaForest):
         """
         stream = self._continued()
         rows = self._read(X)
+        copies = read_copies(sample_weight, len(rows))
+        self._refuse_dormant_companion()
+        keys: list[Key] = []
         with self._writing(stream):
+            too_often = np.flatnonzero(copies > stream.n_points)
+            if too_often.size:
+                raise ValueError(f"row {too_often[0]} is not held, or not as many times as given. Nothing was deleted")
+            numbers = np.repeat(np.arange(len(rows)), copies)
             if stream.keeps_points:
                 held = stream.store.held
-                stream.delete(held[places_of(rows, stream.points.values[held])].tolist(), self.n_jobs)
+                places = places_of(rows[numbers], stream.points.values[held], numbers)
+                keys = [stream.store.held_keys[place] for place in places]
+                stream.delete(held[places].tolist(), self.n_jobs)
             else:
-                n = stream.subtract(rows, self.n_jobs)
-                if n < len(rows):
+                n = stream.subtract(rows[numbers], self.n_jobs)
+                if n < len(numbers):
                     raise ValueError(
-                        f"row {n} lies on the edge of what a tree has seen, which cannot be redrawn without points: "
-                        "set a window to keep them. Nothing was deleted"
+                        f"row {numbers[n]} lies on the edge of what a tree has seen, which cannot be redrawn without "
+                        "points: set a window to keep them. Nothing was deleted"
                     )
             self._refresh(stream)
+        self._have_companion_forget(keys)
         return self
 
     def rebuild(self) -> Self:
@@ -379,8 +428,16 @@ class StreamingMPF(PolyaForest):
                 raise ValueError("a forest with window=None keeps no points to be rebuilt from")
             stream.widen(np.where(np.abs(filler) < SMALLEST, 0.0, filler), self.n_jobs)
             self.n_features_in_ += len(filler)
+            if self.encoding_ is not None:
+                are_last = isinstance(self.categorical_features, Codes)
+                self.encoding_ = self.encoding_.widened(len(filler), are_last=are_last)
             self._refresh(stream)
         return self
+
+    def _become(self, fitted: BaseForest) -> None:
+        with suppress(RuntimeError):  # of a forest that can no longer be trusted
+            self._settle_unread()
+        super()._become(fitted)
 
     def _damp(self, damping: Array) -> None:
         """Let each feature weigh less by a factor, (D,), from the next time that features are weighed on."""
@@ -430,9 +487,15 @@ class StreamingMPF(PolyaForest):
 
     @property
     def points_(self) -> Array:
-        """The points held, by order of arrival, ndarray of shape (n_points_, n_features)."""
+        """The points held, by order of arrival, ndarray of shape (n_points_, n_features), with texts of categories."""
         with self._with_points() as stream:
-            return stream.rows
+            return self._as_given(stream.rows)
+
+    @property
+    def times_(self) -> Array:
+        """The times of ``points_``, in the same order, as seconds since 1970 or numbers; NaN where none was given."""
+        with self._with_points() as stream:
+            return stream.store.times[stream.store.held]
 
     def holds(self, key: Key) -> bool:
         """Return whether a point of this key is held; nothing is before the first row comes."""
@@ -452,7 +515,7 @@ class StreamingMPF(PolyaForest):
     def _threshold(self) -> float:
         with self._frozen():
             calibration, policy = self._stream.calibration, self._policy
-            if self._offset is not None and self._offset.policy == policy:  # of a frozen stream
+            if self._offset is not None and self._offset.policy == policy:  # of a frozen stream, or of a table
                 return self._offset.value
             if len(calibration):
                 n, threshold = len(calibration), calibration.threshold(policy)
@@ -483,7 +546,15 @@ class StreamingMPF(PolyaForest):
 
     def _row_scores(self, stream: Stream, rows: Array) -> Array:
         score, forest = stream.rules.score, self.forest_
-        return forests.score.row_scores(score, forest, self.posterior_, rows, self.lifetimes_, self.n_jobs)
+        scores = forests.score.row_scores(score, forest, self.posterior_, rows, self.lifetimes_, self.n_jobs)
+        return stream.charged(scores, rows)
+
+    def _charged(self, scores: Array, rows: Array) -> Array:
+        return self._stream.charged(scores, rows)
+
+    def _margin_charges(self, rows: Array) -> Array | None:
+        margins = self._stream.margins
+        return None if margins is None else margins.charges(rows)
 
     def _left_out_scores(self, stream: Stream) -> tuple[Array, Array]:
         """Return the scores, and arrivals, of points held, each left out of the forest; computed once per state."""
@@ -492,26 +563,48 @@ class StreamingMPF(PolyaForest):
             return np.empty(0), np.empty(0, np.int64)
         known = self._left_out
         if known is None or known[0] < most:
-            is_drawn = stream.rules.sizes.max() <= stream.n_points // 2
-            found = self._out_of_bag_scores(stream, most) if is_drawn else stream.left_out_scores(self.n_jobs, most)
-            known = self._left_out = most, *found
+            known = self._left_out = most, *self._left_out_of(stream, stream.some_held(most))
         return known[1:]
 
-    def _out_of_bag_scores(self, stream: Stream, most: int) -> tuple[Array, Array]:
-        """Return the scores, and arrivals, of points held, each by the trees that have not drawn it."""
-        slots, rules = stream.some_held(most), stream.rules
+    def _left_out_of(self, stream: Stream, slots: Array) -> tuple[Array, Array]:
+        """Return the scores, and arrivals, of points in slots, each left out of the forest."""
+        is_drawn = stream.rules.sizes.max() <= stream.n_points // 2
+        return self._out_of_bag_scores(stream, slots) if is_drawn else stream.left_out_scores(self.n_jobs, slots)
+
+    def _scores_left_out(self, rows: Array, places: Array) -> Array:
+        """Return log-scores of rows of the table fitted, each by the forest without it; NaN if all trees have it."""
+        stream = self._stream
+        if not stream.keeps_points:
+            raise ValueError("a forest with window=None keeps no points to calibrate groups with: set a window")
+        slot_of = np.full(len(rows), NONE)
+        slot_of[stream.numbers[stream.store.held]] = stream.store.held
+        slots, logs = slot_of[places], np.full(len(places), np.nan)
+        is_held = slots != NONE
+        if not is_held.all():
+            logs[~is_held] = stream.rules.score.to_log(self._row_scores(stream, rows[places[~is_held]]))
+        if is_held.any():
+            found, arrivals = self._left_out_of(stream, slots[is_held].astype(np.int32))
+            at = np.full(len(rows), np.nan)
+            at[arrivals] = found
+            logs[is_held] = at[places[is_held]]
+        return logs
+
+    def _out_of_bag_scores(self, stream: Stream, slots: Array) -> tuple[Array, Array]:
+        """Return the scores, and arrivals, of points in slots, each by the trees that have not drawn it."""
+        rules = stream.rules
         weights = out_of_bag_weights(stream.is_member(slots), rules.sizes)
         is_known = weights.any(axis=0)
+        rows = stream.points.values[slots[is_known]]
         scores = forests.score.weighted_scores(
             rules.score,
             self.forest_,
             self.posterior_,
-            stream.points.values[slots[is_known]],
+            rows,
             self.lifetimes_,
             np.ascontiguousarray(weights[:, is_known]),
             self.n_jobs,
         )
-        return rules.score.to_log(scores), stream.numbers[slots[is_known]]
+        return rules.score.to_log(stream.charged(scores, rows)), stream.numbers[slots[is_known]]
 
     def _calibrate_summary(self, stream: Stream, rows: Array, whole: Array) -> None:
         """Seed the calibration of a summary, which keeps no points, with some of the rows that it begins with.
@@ -520,26 +613,28 @@ class StreamingMPF(PolyaForest):
         """
         n, plan = min(n_to_calibrate(self.false_alarm_rate), len(rows) // 2), stream.rules.plan
         chosen, forest, score = some_rows(len(rows), n), stream.forest, stream.rules.score
+        asked = whole if self.missing == "impute" else rows
         if self._policy.contamination is None:
-            weighting = weighting_of_rows(whole)._replace(fixed=plan.weighting.fixed)
+            weighting = weighting_of_rows(whole, self._n_categories)._replace(fixed=plan.weighting.fixed)
             plan = plan._replace(weighting=weighting, seed=plan.seed.spawn(1)[0])
             rest = np.delete(whole, chosen, axis=0)
             forest = forests.grow.grow_trees(rest, plan)
         if n:
             known = forests.posterior.posterior(forest, self.prior_, n_jobs=self.n_jobs)
-            scores = forests.score.row_scores(score, forest, known, rows[chosen], stream.lifetimes, self.n_jobs)
+            scores = forests.score.row_scores(score, forest, known, asked[chosen], stream.lifetimes, self.n_jobs)
             stream.calibration.seed(score.to_log(scores), chosen)
 
     # ---- state ------------------------------------------------------------------------------------------------------
 
-    def _state(self) -> tuple[Header, Arrays]:
+    def _state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
         stream = self._stream
-        header, arrays = super()._state()
+        is_compact &= stream.keeps_points and not stream.is_frozen
+        header, arrays = super()._state(is_compact=is_compact)
         if stream.is_frozen:
             scores = stream.rules.score.from_log(stream.calibration.scores)
             return {**header, "stream": None}, {**arrays, **({"calibration": scores} if len(scores) else {})}
         stream.refuse_if_in_doubt()
-        about, parts = stream.state()
+        about, parts = stream.state(is_compact=is_compact)
         return {**header, "stream": about}, {**arrays, **parts}
 
     @classmethod
@@ -548,20 +643,23 @@ class StreamingMPF(PolyaForest):
         if header["stream"] is None:
             forest._stream = forest._frozen_stream(arrays)
         else:
+            trees = getattr(forest, "forest_", None)
             forest._stream = forests.stream.Stream.of_state(
-                header["stream"], arrays, forest.forest_, forest.prior_, forest.lifetimes_
+                header["stream"], arrays, trees, forest.prior_, forest.lifetimes_, forest._n_categories
             )
+            forest.forest_ = forest._stream.forest
             scores, calibration = arrays.get("calibration", np.empty(0)), forest._stream.calibration
             check_scores("calibration", scores)
             if len(scores) and not len(calibration):  # a summary of earlier versions kept them beside its stream
                 calibration.seed(forest._stream.rules.score.to_log(scores), np.arange(len(scores)))
-            forest._offset = None  # a stream places its threshold by its calibration
-        forest._check()
+            if forest._policy.contamination is None:  # which may be a share of a table larger than what is held
+                forest._offset = None  # a stream places its threshold by its calibration
+        forest._check_besides_trees()
         return forest
 
     def _frozen_stream(self, arrays: Arrays) -> Stream:
         """Return the stream of a table of earlier versions, which kept trees and calibration scores but no points."""
-        unknown = [name for name in arrays if name.startswith(("points/", "stream/"))]
+        unknown = [name for name in arrays if name.startswith(("points/", "stream/", "compact/"))]
         if unknown:
             raise ValueError(f"array {unknown[0]}: is of a stream, but the forest follows none")
         if self._offset is None or not self.forest_.size.all():
@@ -569,7 +667,7 @@ class StreamingMPF(PolyaForest):
         self._adopt_noted_threshold()
         scores = arrays.get("calibration", np.empty(0))
         check_scores("calibration", scores)
-        plan = self._plan(unmeasured(self.n_features_in_, None), self.forest_.domain)
+        plan = self._plan(unmeasured(self.n_features_in_, None), self.forest_.domain, self._seed())
         sizes, score = np.full(len(self.forest_.root), EVERY), self._chosen_score
         self.lifetimes_, n = arrays["lifetimes"], max(len(scores), n_to_calibrate(self.false_alarm_rate))
         rules = forests.stream.Rules(plan._replace(n_trees=len(sizes)), None, self.prior_, self._grid, score, sizes, n)
@@ -583,20 +681,74 @@ class StreamingMPF(PolyaForest):
 
     # ---- learning, step by step -------------------------------------------------------------------------------------
 
-    def _grow(self, X: Any, keys: Any, times: Any) -> None:
-        rows = read_rows(self, X, reset=True, allow_missing=self._marginalises)
-        self._refuse_rates(len(rows))
-        whole = fill_table(self, rows)
-        stream = self._new_stream(rows, self._policy_of_table())
+    def _grow(self, X: Any, keys: Any, times: Any, sample_weight: Any) -> None:
+        rows = read_rows(self, X, reset=True, allow_missing=self._allows_missing)
+        policy, seed = self._policy_of_table(), self._seed()
+        self._n_coins = 0
+        copies = self._copies_of_table(sample_weight, len(rows), forests.survey.seed_of_draws(seed))
+        forests.copies.refuse_none(copies)
+        n = len(rows) if copies is None else int(copies.sum())
+        self._refuse_rates(n)
+        domain = self._domain_around(rows if copies is None else rows[copies > 0])
+        stream = self._new_stream((n, rows.shape[1]), domain, policy, seed)
         stamps, names = self._read_labels(stream, len(rows), keys, times)
-        stream.store.refuse_keys(names)
-        stream.begin_with(whole, names, stamps, self.n_jobs)
-        if not stream.keeps_points:
-            self._calibrate_summary(stream, rows, whole)
+        if policy is not None and policy.is_uniform and copies is not None:
+            stream.store.refuse_keys(copied_keys(names, copies) if keys is not None else [])
+            survey = self._inquiry(seed).of_copies(rows, copies, forests.copies.starts_of(copies))
+            self._begin_with(stream, survey, lambda numbers: Labels.of_copies(names, stamps, copies, numbers))
+        elif policy is not None and policy.is_uniform:
+            stream.store.refuse_keys(names)
+            survey = self._inquiry(seed).of_table(rows)
+            self._begin_with(stream, survey, lambda places: Labels.of(names, stamps, places))
+        else:
+            if copies is not None:
+                forests.grow.refuse_table_too_large(n, rows.shape[1])
+                rows, stamps, names = rows.repeat(copies, axis=0), stamps.repeat(copies), copied_keys(names, copies)
+            stream.store.refuse_keys(names)
+            whole = forests.imputation.fill_table(self, rows)
+            stream.begin_with(whole, names, stamps, self.n_jobs)
+            if not stream.keeps_points:
+                self._calibrate_summary(stream, rows, whole)
         self._stream = stream
         self._refresh(stream)
 
-    def _advance(self, X: Any, keys: Any, times: Any, task: Task) -> tuple[Detections, Key | None]:
+    def _inquiry(self, seed: np.random.SeedSequence) -> Inquiry:
+        """Return what a uniform reservoir has to know of a table before the trees can be grown."""
+        policy = self._policy_of_table()
+        assert isinstance(policy, Reservoir)
+        most = max(_LEAST_HELD, policy.n)
+        return forests.survey.Inquiry.seeded(seed, most, self._allows_missing, self._n_categories)
+
+    def _grow_from(self, survey: Survey, seed: np.random.SeedSequence) -> None:
+        """Start anew with a table of which only a survey is known; keys are ids, unless these are row numbers."""
+        facts, shape = survey.facts, (survey.facts.n, self.n_features_in_)
+        self._refuse_rates(facts.n)
+        domain = self._read_domain(self.n_features_in_)
+        if self._has_given_domain:
+            refuse_box_outside(self, facts.box, domain)
+        stream = self._new_stream(shape, domain, self._policy_of_table(), seed)
+
+        def labels_of(ids: Array) -> Labels:
+            return Labels([None] * len(ids) if facts.has_row_numbers else ids.tolist(), np.full(len(ids), np.nan), -inf)
+
+        self._begin_with(stream, survey, labels_of)
+        self._stream = stream
+        self._refresh(stream)
+
+    def _begin_with(self, stream: Stream, survey: Survey, labels_of: Callable[[Array], Labels]) -> None:
+        """Begin a stream with the sample of a table; `labels_of` gives the keys and times of rows by their ids."""
+        facts, drawn, policy = survey.facts, survey.drawn, stream.rules.policy
+        forests.imputation.refuse_empty_columns(self, facts.n_missing, facts.n)
+        whole = survey.filled(drawn.rows, drawn.ids)
+        assert policy is not None
+        held = drawn.with_rows(whole).first(policy.n or facts.n)
+        arrivals = held.ids if facts.has_row_numbers else np.argsort(np.argsort(held.ids))
+        measured = weighting_of_sample(whole, facts.box, self._n_categories)
+        stream.begin_with_draw(held, arrivals, labels_of(held.ids), measured, facts.n, self.n_jobs)
+
+    def _advance(
+        self, X: Any, keys: Any, times: Any, task: Task, sample_weight: Any = None
+    ) -> tuple[Detections, Key | None]:
         """Learn rows; return the results that the task asks for, and the key of the last row if it is held.
 
         All checks come before any change.
@@ -605,28 +757,74 @@ class StreamingMPF(PolyaForest):
             with self._lock.turn():
                 if not hasattr(self, "forest_"):  # no other thread has begun meanwhile
                     with self._anew() as draft:
-                        return draft._begin(X, keys, times, task)
-        rows = read_rows(self, X, reset=False, at_least=0, allow_missing=self._marginalises)
+                        return draft._begin(X, keys, times, task, sample_weight)
+        rows, texts = read_coded(self, X, reset=False, at_least=0, allow_missing=self._allows_missing)
         stream = self._continued()
         stamps, names = self._read_labels(stream, len(rows), keys, times)
-        return self._learn(stream, rows, names, stamps, task)
+        if texts:
+            with self._changing():
+                self._note(texts)
+        return self._learn_weighted(stream, rows, names, stamps, task, sample_weight)
 
-    def _begin(self, X: Any, keys: Any, times: Any, task: Task) -> tuple[Detections, Key | None]:
+    def _begin(
+        self, X: Any, keys: Any, times: Any, task: Task, sample_weight: Any = None
+    ) -> tuple[Detections, Key | None]:
         self._validate_params()
-        rows = read_rows(self, X, reset=True, allow_missing=self._marginalises)
-        stream = self._new_stream(rows, self._policy_of_stream())
+        rows = read_rows(self, X, reset=True, allow_missing=self._allows_missing)
+        policy, seed = self._policy_of_stream(), self._seed()
+        stream = self._new_stream(rows.shape, self._read_domain(rows.shape[1]), policy, seed)
         stamps, names = self._read_labels(stream, len(rows), keys, times)
         self._stream = stream
         self._refresh(stream)
-        return self._learn(stream, rows, names, stamps, task)
+        return self._learn_weighted(stream, rows, names, stamps, task, sample_weight)
+
+    def _learn_weighted(
+        self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: Task, sample_weight: Any
+    ) -> tuple[Detections, Key | None]:
+        """Learn rows, each as often as its weight says; the results are those before its first copy."""
+        if sample_weight is None:
+            return self._learn(stream, rows, names, stamps, task)
+        with self._writing(stream):
+            copies, n_coins = self._copies_that_follow(sample_weight, len(rows), int(stream.seeds[0]))
+            if copies is not None:
+                self._refuse_copies(stream, rows, copies, names)
+            self._n_coins += n_coins
+        if copies is None:
+            return self._learn(stream, rows, names, stamps, task)
+        if task.is_judged:
+            self._seed_calibration(stream, [])
+        answers: list[Detections] = []
+        key, is_learned = None, copies > 0
+        ends = [*(np.flatnonzero(np.diff(is_learned)) + 1).tolist(), len(rows)] if task.is_scored else [len(rows)]
+        for start, stop in zip([0, *ends[:-1]], ends, strict=True):
+            if task.is_scored and start < stop and not is_learned[start]:
+                answers += [self._detect_ahead(stream, rows[i : i + 1], task) for i in range(start, stop)]
+                continue
+            for places, turns in forests.copies.parts(copies[start:stop], np.zeros(stop - start, np.int64)):
+                own = places + start
+                part = rows[own], copied_keys([names[i] for i in own.tolist()], turns=turns), stamps[own]
+                found, key = self._learn(stream, *part, task)
+                answers.append(found.select(np.flatnonzero(turns == 0)) if task.is_scored else found)
+        return Detections.joined(answers), key
+
+    def _refuse_copies(self, stream: Stream, rows: Array, copies: Array, names: list[Key | None]) -> None:
+        """Raise, before any row is learned, if one of them could not be."""
+        refuse_uncountable(stream.store.n_seen, int(copies.sum()))
+        if any(name is not None for name in names):
+            stream.store.refuse_keys(copied_keys(names, copies))
+        self._refuse_outside(rows[copies > 0])
+
+    def _refuse_outside(self, rows: Array) -> None:
+        low, high = self.forest_.domain[:, -1]
+        if low <= high:  # only features that came later, hence last, are without bounds
+            refuse_rows_outside(self, rows, self.forest_.domain)
 
     def _learn(
         self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: Task
     ) -> tuple[Detections, Key | None]:
         if task.is_explained and len(rows) > _FEW:
             return self._learn_and_replay(stream, rows, names, stamps, task)
-        if isfinite(self.forest_.domain[0, -1]):  # only features that came later, hence last, are without bounds
-            refuse_rows_outside(self, rows, self.forest_.domain)
+        self._refuse_outside(rows)
         if task.is_judged:
             self._seed_calibration(stream, names)
         is_by_row = task.is_explained or (task.is_scored and isinstance(self.score_type, EpsilonPhi))
@@ -681,15 +879,18 @@ class StreamingMPF(PolyaForest):
         if not task.is_scored:
             return NOTHING
         if isinstance(self.score_type, EpsilonPhi):
-            detected = self._detected(self._epsilon_levels(row, self.score_type.phi))
+            with self._frozen():
+                detected = self._detected(self._score_by(self.forest_, self.posterior_)(row, self.n_jobs))
         else:
             with self._frozen():
-                has_gap = np.isnan(row).any()
-                scores = self._row_scores(stream, row) if has_gap else stream.score(row, self.n_jobs)
-                detected = stream.judge(scores, self._policy)
+                detected = stream.judge(self._over_completions(row, partial(self._score_ahead, stream)), self._policy)
         if not (task.is_explained and detected.is_anomaly[0]):
             return detected
         return detected._replace(explanations={0: self._explanation(row, detected)})
+
+    def _score_ahead(self, stream: Stream, rows: Array) -> Array:
+        """Score rows as the stream does, or by what marginal walks find where values are still missing."""
+        return self._row_scores(stream, rows) if np.isnan(rows).any() else stream.score(rows, self.n_jobs)
 
     def _answer(self, stream: Stream, scores: Array, ahead: Detections | None, came: int, task: Task) -> Detections:
         """Return the results for rows that were learned, the first of them as arrival `came`."""
@@ -713,8 +914,10 @@ class StreamingMPF(PolyaForest):
 
     def _places_of_gaps(self, stream: Stream, rows: Array) -> list[int]:
         """Return the places of rows with missing values; refuse them before there are points to fill them in from."""
-        gaps: list[int] = np.flatnonzero(np.isnan(rows).any(axis=1)).tolist() if self._marginalises else []
-        if gaps and gaps[0] == 0 and not stream.n_points:
+        if not (self._allows_missing and np.isnan(rows).any()):
+            return []
+        gaps: list[int] = forests.posterior.rows_with_gaps(rows).tolist()
+        if gaps[0] == 0 and not stream.n_points:
             self._refuse_for_want_of_donors(rows, 0, "begin with a complete row")
         return gaps
 
@@ -727,7 +930,9 @@ class StreamingMPF(PolyaForest):
             self._refuse_for_want_of_donors(rows, i, "give a complete row first. The rows before it were learned")
         if not stream.keeps_points:
             return self._imputed(row, "mode")
-        return fill_row(row, stream.points.values[stream.store.held[-MOST:]])
+        imputation = forests.imputation
+        donors = stream.points.values[stream.store.held[-imputation.MOST :]]
+        return imputation.fill_row(row, donors, self._n_categories)
 
     def _refuse_for_want_of_donors(self, rows: Array, i: int, remedy: str) -> None:
         place = f"row {i}, column {column_name(self, int(np.isnan(rows[i]).argmax()))}"
@@ -740,15 +945,17 @@ class StreamingMPF(PolyaForest):
             raise ValueError("a forest with window=None keeps no points, so keys mean nothing to it")
         return read_stamps(times, n_rows, needed=stream.store.policy.needs_times), read_keys(keys, n_rows)
 
-    def _new_stream(self, rows: Array, policy: Policy | None) -> Stream:
-        """Return a stream by the parameters, for rows like these."""
+    def _new_stream(
+        self, shape: tuple[int, ...], domain: Array, policy: Policy | None, seed: np.random.SeedSequence
+    ) -> Stream:
+        """Return a stream by the parameters, that begins with so many rows and features."""
         self._refuse_rates()
         if policy is None and self._max_depth is None:
             raise ValueError(
                 "an endless stream needs a bound: limit max_depth for a summary without points, or set a window"
             )
-        n_rows, n_features = rows.shape
-        plan = self._plan(unmeasured(n_features, None), self._read_domain(rows))
+        n_rows, n_features = shape
+        plan = self._plan(unmeasured(n_features, None), domain, seed)
         sizes, n_calibration = self._sizes_in_stream(policy, n_rows), n_to_calibrate(self.false_alarm_rate)
         score = self._chosen_score
         rules = forests.stream.Rules(plan, policy, self.prior_, self._grid, score, sizes, n_calibration, self._damping)
@@ -794,7 +1001,8 @@ class StreamingMPF(PolyaForest):
         if self.max_samples is None:
             return np.full(self.n_estimators, most)
         if isinstance(self.max_samples, str):
-            return np.minimum(np.resize(_SAMPLE_SIZES, self.n_estimators), max(most // 2, 1))
+            sizes = _SIZES_WITH_CATEGORIES if self._n_categories else _SAMPLE_SIZES
+            return np.minimum(np.resize(sizes, self.n_estimators), max(most // 2, 1))
         if isinstance(self.max_samples, Integral):
             return np.full(self.n_estimators, min(int(self.max_samples), most))
         if n_rows is None:
@@ -856,6 +1064,7 @@ class StreamingMPF(PolyaForest):
             ._witness(offset)
             ._replace(
                 held=(lambda: Held(stream.rows, stream.store.held_keys)) if stream.keeps_points else None,
+                drawn=(lambda: stream.rows) if stream.keeps_points else None,
                 watching=lambda: self._watching(derived),
             )
         )
@@ -874,8 +1083,17 @@ class StreamingMPF(PolyaForest):
         return self._stream.rules.score
 
     @property
+    def _donors(self) -> Array | None:
+        stream = self._stream
+        return stream.points.values[stream.some_held(forests.imputation.MOST)] if stream.keeps_points else None
+
+    @property
     def _points_kept(self) -> Array | None:
         return self._stream.rows if self._stream.keeps_points else None
+
+    @property
+    def _rows_known(self) -> Array | None:
+        return self._points_kept
 
     @property
     def _points_in_turn(self) -> Array | None:
@@ -902,10 +1120,13 @@ class StreamingMPF(PolyaForest):
     def _grown_until(self) -> float:
         return super()._grown_until if self._stream.is_frozen else float(self._stream.rules.plan.lifetime)
 
-    def _read_domain(self, rows: Array) -> Array:
-        """Return the box of the trees of a stream, empty if it is that of the points held."""
-        if self._tree.domain is None or self._is_closed:
-            return empty_box(rows.shape[1])
-        domain = read_domain(self._tree.domain, rows.shape[1])
-        refuse_rows_outside(self, rows, domain)
+    def _domain_around(self, rows: Array) -> Array:
+        """Return the box of the trees of a stream that begins with these rows, checked to lie within it."""
+        domain = self._read_domain(rows.shape[1])
+        if self._has_given_domain:
+            refuse_rows_outside(self, rows, domain)
         return domain
+
+    def _read_domain(self, n_features: int) -> Array:
+        """Return the box of the trees of a stream, empty if it is that of the points held."""
+        return self._given_domain(n_features) if self._has_given_domain else empty_box(n_features, self._n_categories)

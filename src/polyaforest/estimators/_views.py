@@ -21,13 +21,18 @@ from polyaforest.decision.thresholds import (
     refuse_too_few,
 )
 from polyaforest.estimators._streaming import REMEDY, StreamingMPF, Task
-from polyaforest.explain import Explanation, Explanations
+from polyaforest.explain import Course, Explanation, Explanations
 from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
-from polyaforest.timeseries._courses import layout_of
-from polyaforest.timeseries._outlook import BACK, Forecast, Past, Recent, describe, foresee
+from polyaforest.timeseries._calendar import read_timezone
+from polyaforest.timeseries._courses import LENGTH, layout_of
+from polyaforest.timeseries._forecasts import Forecast, Held, Outlook, usual_by_rhythm
+from polyaforest.timeseries._shingles import Laid
+from polyaforest.timeseries._steps import fold_on_steps
+from polyaforest.timeseries._words import describe
 
+_BACK = 32  # steps before a reading from which the course up to it is foreseen
 _STRETCH = 2048  # consecutive rows of a table by which spells are measured
 
 
@@ -131,9 +136,9 @@ class Views:
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
-    def state(self) -> tuple[Header, Arrays]:
-        """Return the state for a file."""
-        found = [_state_of(member) for member in self.members]
+    def state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
+        """Return the state for a file, or for bytes, which leave out what can be derived."""
+        found = [_state_of(member, is_compact) for member in self.members]
         if self.is_one:
             return found[0]
         arrays = {f"{v}/{name}": part for v, (_, parts) in enumerate(found) for name, part in parts.items()}
@@ -196,12 +201,14 @@ class Views:
             scores = self.calibration.scores if rows is None else self.score_samples(rows[-_STRETCH:])
             self.spell = mean_spell(scores)
 
-    def advance(self, rows: Array, keys: Any, times: Array | None, task: Task, steps: Sequence[int]) -> Detections:
-        """Learn rows, which came at these steps; return the results that the task asks for."""
+    def advance(
+        self, rows: Array, keys: Any, times: Array | None, task: Task, steps: Sequence[int], laid: Laid
+    ) -> Detections:
+        """Learn rows, which came at these steps of a layout; return the results that the task asks for."""
         if self.is_one:
             return self.first._advance(rows, keys, times, task)[0]
         if task.is_explained:
-            return self._advance_and_replay(rows, keys, times, task, steps)
+            return self._advance_and_replay(rows, keys, times, task, steps, laid)
         if task.is_judged:
             self._seed_calibration()
         came, part_of = self.first.n_seen_ if self.has_begun else 0, Task(is_scored=task.is_scored)
@@ -219,17 +226,17 @@ class Views:
         return self.calibration.judge_then_learn(scores, np.arange(came, came + len(scores)), self.policy)
 
     def _advance_and_replay(
-        self, rows: Array, keys: Any, times: Array | None, task: Task, steps: Sequence[int]
+        self, rows: Array, keys: Any, times: Array | None, task: Task, steps: Sequence[int], laid: Laid
     ) -> Detections:
         """Learn rows together, and explain those flagged by a copy that learns what led to each of them."""
         before = deepcopy(self)
-        detected = self.advance(rows, keys, times, task._replace(is_explained=False), steps)
+        detected = self.advance(rows, keys, times, task._replace(is_explained=False), steps, laid)
         explanations, start = {}, 0
         for i in np.flatnonzero(detected.is_anomaly).tolist():
             part = slice(start, i)
-            before.advance(rows[part], keys[part], None if times is None else times[part], Task(), steps[part])
-            recent = before.recent(rows[i], np.nan if times is None else times[i])
-            explanations[i] = before.explain(rows[i : i + 1], None, [recent], detected.row(i))[0]
+            before.advance(rows[part], keys[part], None if times is None else times[part], Task(), steps[part], laid)
+            places = np.array([laid.place_of(steps[i])])
+            explanations[i] = before.explain(rows[i : i + 1], None, laid, places, detected=detected.row(i))[0]
             start = i
         return detected._replace(explanations=explanations)
 
@@ -310,19 +317,27 @@ class Views:
         self,
         rows: Array,
         features: Any,
-        recent: Sequence[Recent | None],
+        laid: Laid,
+        places: Array,
+        *,
+        is_apart: bool = False,
         detected: Detections | None = None,
     ) -> Sequence[Explanation]:
-        """Return an explanation of each row, by the view in which it is oddest; `recent` are the steps up to each."""
+        """Return an explanation of each row, by the view in which it is oddest.
+
+        The rows are the courses that end at `places` of a layout; `is_apart` as in `Outlook`.
+        """
         if self.is_one:
             return self.first.explain(rows, features)
         detected = self.detect(rows) if detected is None else detected
         explained = [self._explained(number, part, features, detected) for number, part in enumerate(self.split(rows))]
         excess = np.array([[one.surprise - one.typical for one in view] for view in explained])
+        outlook = self.outlook(laid, is_apart=is_apart)
         chosen = []
-        for i, (view, steps) in enumerate(zip(excess.argmax(axis=0).tolist(), recent, strict=True)):
+        for i, (view, place) in enumerate(zip(excess.argmax(axis=0).tolist(), places.tolist(), strict=True)):
             explanation = explained[view][i]
-            explanation.summary = self._in_words(view, explanation, steps)
+            explanation.course = self._course(view, explanation, laid, place, outlook)
+            explanation.summary = self._in_words(view, explanation, laid.pattern.timezone)
             chosen.append(explanation)
         return chosen
 
@@ -334,59 +349,60 @@ class Views:
         offset = float(np.mean(member.score_samples(rows) + detected.thresholds - detected.scores))
         return member._with_verdicts(member._explained(rows, own, offset=offset), detected)
 
-    def _in_words(self, view: int, explanation: Explanation, recent: Recent | None) -> str:
+    def _course(self, view: int, explanation: Explanation, laid: Laid, place: int, outlook: Outlook) -> Course:
+        """Return the steps up to a place, what was expected of the last of them, and the bits of each."""
+        track, layout = laid.track, layout_of(self.n_channels)
+        first = max(laid.start_of(place), place + 1 - LENGTH)
+        steps, back = np.arange(first, place + 1), place - _BACK
+        expected = Forecast.nothing(len(steps), self.n_channels)
+        if back >= 0 and laid.ends_course()[back]:
+            expected.fill(slice(-_BACK, None), outlook.across(steps[-_BACK:], laid.states(np.array([back]))))
+        usual = np.tile(np.median(self._readings_held, axis=0), (len(steps), 1))
+        if track.periods:
+            by_rhythm = usual_by_rhythm(track.values, steps, track.periods[0])
+            usual = np.where(np.isnan(by_rhythm), usual, by_rhythm)
+        deviations = track.rhythm(steps)[0].reshape(len(steps), self.n_channels, -1)[:, :, 0]
+        start = sum(self.widths[:view])
+        own, course = slice(start, start + self.widths[view]), track.values[steps]
+        bits = fold_on_steps(explanation.low, explanation.high, own, course, usual, deviations)
+        names = self.members[-1]._feature_names
+        channels = [names[column] for column in layout.readings_in_view.tolist()]
+        return Course(channels, track.times[steps], course, expected.mean, expected.low, expected.high, bits)
+
+    def _in_words(self, view: int, explanation: Explanation, timezone: str) -> str:
         """Return what is odd about a course, in words; names of channels may look like those of features."""
         k, layout = int(explanation.parts.argmax()), layout_of(self.n_channels)
         place = sum(self.widths[:view]) + k
         is_of_channel = place < len(layout.channels()) and layout.channels()[place] != NONE
         c = int(layout.channels()[place]) if is_of_channel else 0
         name = layout.names(["{}"] * self.n_channels)[place] if is_of_channel else explanation.names[k]
-        names = self.members[-1]._feature_names
-        channels = [names[column] for column in layout.readings_in_view.tolist()]
         side = "high" if explanation.values[k] > np.median(self.members[view].points_[:, k]) else "low"
-        if recent is None:
-            return describe(name, side, channels[c], np.empty(0), None, np.empty(0))
-        expected = self._expected(recent)
-        own = None if expected is None else Forecast(*(part[:, c : c + 1] for part in expected))
-        return describe(name, side, channels[c], recent.readings[:, c], own, recent.times)
-
-    def _expected(self, recent: Recent) -> Forecast | None:
-        """Return what was expected of the last steps: by the rhythm, or else by what followed similar courses."""
-        if not recent.deviations.any():
-            return foresee(self.past(), recent.state, recent.before, len(recent.readings))
-        mean = recent.readings - recent.deviations
-        low, high = np.quantile(self._deviations_held, (0.05, 0.95), axis=0)
-        return Forecast(mean, mean + low, mean + high)
+        course = explanation.course
+        assert course is not None
+        actual, *expected = (part[-_BACK:, c] for part in (course.readings, course.mean, course.low, course.high))
+        zone = read_timezone(timezone)
+        return describe(name, side, course.channels[c], actual, expected, course.times[-_BACK:], zone)
 
     @property
-    def _deviations_held(self) -> Array:
-        """How far the newest readings of the courses held are from the rhythm, (n, C)."""
-        points = self.members[-2].points_
-        return points.reshape(len(points), self.n_channels, -1)[:, :, 0]
+    def _readings_held(self) -> Array:
+        """The newest readings of the courses held, (n, C)."""
+        return np.asarray(self.members[-1].points_[:, layout_of(self.n_channels).readings_in_view])
 
     # ---- what comes next --------------------------------------------------------------------------------------------
 
-    def past(self) -> Past:
-        """Return the courses held, as the view of levels and rhythm sees them."""
-        member, columns = self.members[-1], layout_of(self.n_channels).readings_in_view
-        stream, states = member._stream, member.points_
-        numbers, times = np.array([self.steps[key] for key in member.keys_]), stream.store.times[stream.store.held]
-        weights = member.forest_.weights.mean(axis=0)
-        return Past(states, states[:, columns], numbers, times, weights, float(member.lifetimes_[-1]))
-
-    def recent(self, row: Array, time: float) -> Recent | None:
-        """Return the steps up to a row that comes next; None if not all of them are held."""
-        past = self.past()
-        n = len(past.numbers)
-        if n < BACK or past.numbers[-1] - past.numbers[-BACK] != BACK - 1:
-            return None
-        *_, season, rhythm = self.split(row[None])
-        own = rhythm[:, layout_of(self.n_channels).readings_in_view]
-        readings = np.concatenate([past.readings[n - BACK + 1 :], own])
-        deviation = season.reshape(1, self.n_channels, -1)[:, :, 0]
-        deviations = np.concatenate([self._deviations_held[n - BACK + 1 :], deviation])
-        times = np.append(past.times[n - BACK + 1 :], time)
-        return Recent(past.states[-BACK], past.readings[-BACK], readings, deviations, times)
+    def outlook(self, laid: Laid, *, is_apart: bool = False, unseen: Array | None = None) -> Outlook:
+        """Return what is expected at the steps of a layout, by the courses held; parameters as in `Outlook`."""
+        *_, season, rhythm = self.members
+        held = Held(
+            rhythm.points_,
+            self._readings_held,
+            np.array([self.steps[key] for key in rhythm.keys_]),
+            rhythm.forest_.weights.mean(axis=0),
+            season.forest_.weights.mean(axis=0),
+            float(rhythm.lifetimes_[-1]),
+        )
+        period = laid.track.periods[0] if laid.track.periods else None
+        return Outlook(held, laid.track.values, laid.track.numbers, period, is_apart=is_apart, unseen=unseen)
 
 
 _UNBEGUN = schema.record({"parameters": schema.parameters(StreamingMPF._names_in_files())})
@@ -408,12 +424,12 @@ def _held_by(forest: StreamingMPF) -> Any:
     return forest.keys_, store.n_seen, stream.next_rebuild, stream.rules.policy, stream.rules.score, repr(moments)
 
 
-def _state_of(forest: StreamingMPF) -> tuple[Header, Arrays]:
+def _state_of(forest: StreamingMPF, is_compact: bool) -> tuple[Header, Arrays]:
     """Return the state of a forest: the parameters alone, if it has learned nothing."""
     if not hasattr(forest, "forest_"):
         return {"parameters": forest._parameters()}, {}
     with forest._frozen():
-        return forest._state()
+        return forest._state(is_compact=is_compact)
 
 
 def _of_state(header: Header, arrays: Arrays) -> StreamingMPF:

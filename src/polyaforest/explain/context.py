@@ -10,11 +10,13 @@ import numpy as np
 from scipy.special import betaincinv
 
 from polyaforest.core.arrays import LEAST_LOG, NONE, Array, Forest, Posterior
-from polyaforest.forest import attribute, posterior
+from polyaforest.core.boxes import answers
+from polyaforest.core.categories import Categories
+from polyaforest.forest import attribute, posterior, score
 from polyaforest.forest.point_store import Key
 from polyaforest.kernels.attribution import HIGH, LOW
 
-_MOST_ROWS = 512  # rows that stand for all
+MOST_ROWS = 512  # rows that stand for all
 _PAIRS = 200  # of a tree and a point by which what is typical of points is known, to about a fifth of a bit in all
 _GOLDEN = (5**0.5 - 1) / 2  # multiples of it are spread evenly, however many there are
 _MOST_LEAVES = 4096  # leaves that stand for all when it comes to where points are
@@ -26,13 +28,17 @@ _AGREED = 0.9  # of what trees charge for a side lies beyond the bound that they
 _STEPS_BEYOND = 9  # values tried between the known ones and a row's own
 _STEPS_BETWEEN = 8  # values tried between the last that is normal and the first that is not, twice over
 _NEIGHBOURS, _SIMILAR = 16, 3  # nearest points looked at, and normal ones among them shown
+SAME = 2  # the side of a condition on a category: equal to it
+_MOST_TRIED = 32  # categories of a column that are tried, the most common ones
+_RARER = 3.0  # how many times rarer a category has to be with another one for the pair to be named
 
 
 class Reference(NamedTuple):
     """Where points are."""
 
-    quantiles: Array  # (41, D): values with equal shares of the points between them
+    quantiles: Array  # (41, D): values with equal shares of the points between them; NaN for categories
     n_known: int  # points that this, and the share of any region, is known from
+    common: dict[int, Array] = {}  # noqa: RUF012 -- codes of each column of categories, the most common first
 
     @property
     def usual(self) -> Array:
@@ -52,9 +58,16 @@ def quantiles_of(rows: Array, counts: Array | None = None) -> Array:
     return np.stack([np.interp(_SHARES * counts.sum(), middle, column) for middle, column in columns], axis=1)
 
 
-def spread_out(rows: Array, most: int = _MOST_ROWS) -> Array:
+def spread_out(rows: Array, most: int = MOST_ROWS) -> Array:
     """Return at most `most` of the rows, evenly spread over all."""
     return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]
+
+
+def common_codes(forest: Forest, rows: Array | None, categories: Categories) -> dict[int, Array]:
+    """Return the codes of each column of categories that occur in rows, the most common first."""
+    if rows is None:
+        return {}
+    return dict(enumerate(score.known_categories(forest, rows, most=len(rows)), categories.n_numeric))
 
 
 def derive(forest: Forest, world: Array, points: Array | None, quantiles: Array | None) -> Reference:
@@ -97,7 +110,7 @@ def typical_of_trees(forest: Forest, known: Posterior, lifetimes: Array) -> Arra
     if not _most_counted(forest):
         return np.zeros((2, forest.weights.shape[1]))
     lower, upper, _ = _counted_boxes(forest, known.world)
-    if (lower < upper).any():
+    if (lower < upper).any() or not forest.lower.shape[2]:
         return attribute.attribute_counted(forest, known, lifetimes)
     distinct = np.ascontiguousarray(spread_out(np.unique(_middles(lower, upper), axis=0)))
     sides, _ = attribute.attribute_rows(forest, known, distinct, lifetimes, 1)
@@ -138,8 +151,12 @@ def _boxes_of(forest: Forest, world: Array, trees: Array, nodes: Array) -> tuple
         is_below = above != NONE
         leaves, trees, nodes, above = leaves[is_below], trees[is_below], nodes[is_below], above[is_below]
         delta, xi, is_left = forest.feature[trees, above], forest.cut[trees, above], forest.left[trees, above] == nodes
-        upper[leaves, delta] = np.where(is_left, np.minimum(upper[leaves, delta], xi), upper[leaves, delta])
-        lower[leaves, delta] = np.where(is_left, lower[leaves, delta], np.maximum(lower[leaves, delta], xi))
+        low, high = lower[leaves, delta], upper[leaves, delta]
+        end, start = np.minimum(high, xi), np.maximum(low, xi)
+        asked = np.flatnonzero(delta >= lower.shape[1] - forest.n_categories[0])  # cuts of categories ask a question
+        if asked.size:
+            end[asked], start[asked] = answers(low[asked], high[asked], xi[asked])
+        upper[leaves, delta], lower[leaves, delta] = np.where(is_left, end, high), np.where(is_left, low, start)
         nodes, above = above, forest.parent[trees, above]
     return lower, upper
 
@@ -155,15 +172,26 @@ class Held(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """One side of one feature, from a bound on: above it, or up to it."""
+    """One side of one feature, from a bound on: above it, or up to it; or a category equal to the bound, a code."""
 
     feature: int
-    side: int  # LOW or HIGH
+    side: int  # LOW, HIGH or SAME
     bound: float
 
 
+class Seen(NamedTuple):
+    """How often a category is known from rows: from all of them, or from those with the same category of `given`."""
+
+    n: int
+    n_rows: int
+    given: int | None = None
+
+
 class Witness(NamedTuple):
-    """A snapshot of a forest for explaining rows later."""
+    """A snapshot of a forest for explaining rows later.
+
+    Rows and features are asked for in the order of the table, and answered so.
+    """
 
     forest: Forest
     known: Posterior
@@ -173,6 +201,34 @@ class Witness(NamedTuple):
     reference: Reference
     held: Callable[[], Held] | None  # for a stream that keeps its points
     watching: Callable[[], AbstractContextManager[None]]  # refuses if the forest is no longer what it was
+    categories: Categories | None = None
+    drawn: Callable[[], Array] | None = None  # rows to count categories in, if any are kept
+
+    @property
+    def usual(self) -> Array:
+        """The range of each feature in which nine points in ten lie, (2, D); NaN for categories."""
+        usual = self.reference.usual
+        if self.categories is None:
+            return usual
+        usual = usual[:, self.categories.places]
+        usual[:, list(self.categories.columns)] = np.nan
+        return usual
+
+    def common(self, k: int) -> Array:
+        """Return the codes of a column of categories that are known, the most common first."""
+        return self.reference.common.get(self._place(k), np.empty(0))
+
+    def _place(self, k: int) -> int:
+        """Return where a feature is in rows of the forest."""
+        return k if self.categories is None else int(self.categories.places[k])
+
+    def _inner(self, row: Array) -> Array:
+        """Return a row in the order of the forest."""
+        return row if self.categories is None else np.ascontiguousarray(row[self.categories.order])
+
+    def is_category(self, k: int) -> bool:
+        """Return whether a feature is a column of categories."""
+        return self.categories is not None and k in self.categories.columns
 
     def conditions(self, row: Array, features: Array, sides: Array) -> list[Condition]:
         """Return where values become anomalous, for some features on one side each.
@@ -181,14 +237,47 @@ class Witness(NamedTuple):
         that it is in. Trees with few points have early bounds; the result is the first bound by
         which trees with nine tenths of all charges have theirs.
         """
+        places = np.array([self._place(k) for k in features.tolist()], np.int64)
         with self.watching():
-            bounds, costs = attribute.find_bounds(self.forest, self.known, row, self.lifetimes, features, sides)
+            inner = self._inner(row)
+            bounds, costs = attribute.find_bounds(self.forest, self.known, inner, self.lifetimes, places, sides)
         found = []
         for k, side, bound, cost in zip(features, sides, bounds.T, costs.T, strict=True):
             is_known = np.isfinite(bound) & (cost > 0)
             if is_known.any():
                 found.append(Condition(int(k), int(side), _agreed(bound[is_known], cost[is_known], int(side))))
         return found
+
+    @staticmethod
+    def same(row: Array, k: int) -> Condition:
+        """Return the condition that a category is that of a row."""
+        return Condition(k, SAME, float(row[k]))
+
+    def seen(self, row: Array, k: int) -> Seen | None:
+        """Return how often the category of a row is known, or how often with the one that it is rarest with.
+
+        The latter if it is several times rarer there than if the two had nothing to do with each other. None where no
+        rows are kept to count in.
+        """
+        if self.drawn is None or self.categories is None:
+            return None
+        with self.watching():
+            points = self.drawn()
+        has, n = self._has(points, row, k), len(points)
+        n_all, rarest, pair = int(has.sum()), _RARER, None
+        for c in self.categories.columns:
+            if c == k or np.isnan(row[c]):
+                continue
+            has_other = self._has(points, row, c)
+            n_other, n_both = int(has_other.sum()), int((has & has_other).sum())
+            rarer = (n_all * n_other / max(n, 1) + 0.5) / (n_both + 0.5)
+            if rarer > rarest:
+                rarest, pair = rarer, Seen(n_both, n_other, c)
+        return pair or Seen(n_all, n)
+
+    def _has(self, points: Array, row: Array, k: int) -> Array:
+        """Return which points have the category of a row."""
+        return np.asarray(points[:, self._place(k)] == row[k])
 
     def share(self, conditions: Sequence[Condition]) -> tuple[float, tuple[float, float]]:
         """Return the share of points that meet all conditions, and its 90 % credible interval.
@@ -204,46 +293,69 @@ class Witness(NamedTuple):
 
         Where no points are kept, the trees count theirs, and the share is that of all their counts together.
         """
+        if self.held is not None or any(side == SAME for _, side, _ in conditions):
+            assert self.drawn is not None
+            with self.watching():
+                points = self.drawn()
+            meets = np.ones(len(points), np.bool_)
+            for k, side, bound in conditions:
+                values = points[:, self._place(k)]
+                meets &= values == bound if side == SAME else values <= bound if side == LOW else values > bound
+            return float(meets.sum()), len(points)
         low, high = np.full(len(self.forest.domain[0]), -np.inf), np.full(len(self.forest.domain[0]), np.inf)
         for k, side, bound in conditions:
-            if side == LOW:
-                high[k] = bound
-            else:
-                low[k] = bound
-        if self.held is not None:
-            with self.watching():
-                points = self.held().points
-            return float(((points > low) & (points <= high)).all(axis=1).sum()), len(points)
+            (high if side == LOW else low)[self._place(k)] = bound
         counts = attribute.count_within(self.forest, self.known.world, low, high)
         totals = self.forest.counts[np.arange(len(self.forest.root)), self.forest.root] + self.forest.outside
         return float(counts.sum() / max(totals.sum(), 1) * self.reference.n_known), self.reference.n_known
 
-    def expected(self, row: Array, features: Sequence[int]) -> list[tuple[float, float] | None]:
+    def expected(self, row: Array, features: Sequence[int]) -> list[tuple[float, ...] | None]:
         """Return for each of the `features` the normal values nearest to the row's, given the other features.
 
+        Of a number they are a range, of a category the codes of the most normal ones, none if no category is known.
         Where no value is normal, the others among `features` are first set, one after another, to the known value at
         which the row scores best.
         """
         with self.watching():
-            ranges = [self._normal_range(row, k, float(row[k])) for k in features]
+            ranges = [self._normal_values(row, k, float(row[k])) for k in features]
             if None not in ranges or len(features) < 2:
                 return ranges
             best = row.copy()
             for k in features:
-                values = np.unique(self.reference.quantiles[:, k])
-                best[k] = values[np.argmax(self._scores_at(best, k, values))]
+                values = self._known_values(k)
+                if len(values):
+                    best[k] = values[np.argmax(self._scores_at(best, k, values))]
             pairs = zip(features, ranges, strict=True)
-            return [self._normal_range(best, k, float(row[k])) if found is None else found for k, found in pairs]
+            return [self._normal_values(best, k, float(row[k])) if found is None else found for k, found in pairs]
+
+    def _known_values(self, k: int) -> Array:
+        """Return values of a feature to try."""
+        if self.is_category(k):
+            return self.common(k)[:_MOST_TRIED]
+        return np.unique(self.reference.quantiles[:, self._place(k)])
 
     def _scores_at(self, row: Array, k: int, values: Array) -> Array:
         """Return the scores of `row` with other values of feature `k`."""
-        rows = np.repeat(row[None], len(values), axis=0)
-        rows[:, k] = values
+        rows = np.repeat(self._inner(row)[None], len(values), axis=0)
+        rows[:, self._place(k)] = values
         return self.score(rows)
+
+    def _normal_values(self, row: Array, k: int, own: float) -> tuple[float, ...] | None:
+        """Return the normal values of feature `k` nearest to the row's `own`; None if there are none."""
+        return self._normal_categories(row, k) if self.is_category(k) else self._normal_range(row, k, own)
+
+    def _normal_categories(self, row: Array, k: int) -> tuple[float, ...] | None:
+        """Return the most normal categories of feature `k`, the best first; None if none is normal."""
+        codes = self._known_values(k)
+        if not len(codes):
+            return ()
+        scores = self._scores_at(row, k, codes)
+        best = np.argsort(-scores, kind="stable")
+        return tuple(codes[best[scores[best] >= self.offset]].tolist()) or None
 
     def _normal_range(self, row: Array, k: int, own: float) -> tuple[float, float] | None:
         """Return the range of normal values of feature `k` nearest to the row's `own`, to a small part of a gap."""
-        values = np.unique(self.reference.quantiles[:, k])
+        values = self._known_values(k)
         nearest = np.clip(own, values[0], values[-1])
         values = np.unique(np.concatenate([values, np.linspace(nearest, own, _STEPS_BEYOND)]))
         is_normal = self._scores_at(row, k, values) >= self.offset
@@ -277,11 +389,20 @@ class Witness(NamedTuple):
             return []
         with self.watching():
             held = self.held()
-            distances = np.abs(held.points - row) @ self.forest.weights.mean(axis=0)
+            distances = self._apart(held.points, self._inner(row)) @ self.forest.weights.mean(axis=0)
             nearest = np.argsort(distances, kind="stable")[:_NEIGHBOURS]
             near = np.ascontiguousarray(held.points[nearest])
             is_normal = self.score(near) >= self.offset if len(near) else np.zeros(0, bool)
-        return [(held.keys[i], held.points[i]) for i in nearest[is_normal][:_SIMILAR]]
+        chosen = nearest[is_normal][:_SIMILAR]
+        values = held.points[chosen] if self.categories is None else self.categories.shown(held.points[chosen])
+        return list(zip([held.keys[i] for i in chosen], values, strict=True))
+
+    def _apart(self, points: Array, row: Array) -> Array:
+        """Return how far apart points are from a row in each feature; two categories are 1 apart."""
+        apart: Array = np.abs(points - row)
+        if self.categories is not None:
+            apart[:, self.categories.n_numeric :] = apart[:, self.categories.n_numeric :] > 0
+        return apart
 
 
 def _agreed(bounds: Array, weights: Array, side: int) -> float:

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from polyaforest.core.arrays import Array
+from polyaforest.core.categories import Categories
 from polyaforest.core.text import json_shown, label, width
 
 if TYPE_CHECKING:
-    from polyaforest.explain.context import Condition, Witness
+    from polyaforest.explain.context import Condition, Seen, Witness
 
-__all__ = ["Blame", "Explanation", "Explanations"]
+__all__ = ["Blame", "Course", "Explanation", "Explanations"]
 
 _LEAST_BITS = 0.5  # a feature that adds less is not blamed, nor is any for a row with no more beyond the typical
 _LEAST_SHARE = 0.1  # nor one that adds less than this share of what the first does
@@ -37,6 +38,8 @@ _WIDTH = 96  # of lines of text
 _BAR = 20  # width of the longest bar, in characters
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SIDES = ("low", "high")
+_MOST_NAMED = 3  # categories named as usual, or as normal
+_RARE = 0.05  # share of rows up to which a category is rare
 _MANY_BITS = math.log2(1e6)
 _NO_MATH = "tex2jax_ignore mathjax_ignore"  # notebooks would typeset names with dollar signs as formulas
 
@@ -46,11 +49,37 @@ class Blame(NamedTuple):
 
     feature: int  # its column
     name: str
-    value: float
+    value: Any  # a number, or the text of a category
     bits: float  # what it adds to the surprise of a typical point
-    side: str  # "low" or "high"
-    usual: tuple[float, float]  # the range of nine points in ten
-    expected: tuple[float, float] | None  # the nearest values that would have been normal; None if none would
+    side: str  # "low" or "high"; of a category "new" if it is known from no row, else "rare" or "unusual"
+    usual: tuple[Any, ...]  # the range of nine points in ten, or the most common categories
+    expected: tuple[Any, ...] | None  # the nearest values that would have been normal; None if none would
+    seen: str = ""  # of a category: how often it is known, "seen in 1 of 2,048 rows with merchant = Grocer"
+
+    @property
+    def is_category(self) -> bool:
+        """Whether the feature is a column of categories."""
+        return self.side not in _SIDES
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name; `seen` for categories only."""
+        facts = self._asdict()
+        return facts if self.is_category else {name: fact for name, fact in facts.items() if name != "seen"}
+
+
+class Course(NamedTuple):
+    """The steps of a time series that lead to the reading explained, oldest first.
+
+    What was expected of the last of them comes from the readings before; it is NaN at earlier ones.
+    """
+
+    channels: list[str]
+    times: Array  # float64 (n_steps,), NaN if they are not known
+    readings: Array  # float64 (n_steps, n_channels)
+    mean: Array  # of the readings expected, likewise
+    low: Array  # nine in ten were expected between `low` and `high`
+    high: Array
+    bits: Array  # what each step adds to the surprise, likewise
 
 
 class _Words(NamedTuple):
@@ -62,6 +91,7 @@ class _Words(NamedTuple):
     share_interval: tuple[float, float]
     similar: list[tuple[int | str, Array]]
     usual: Array
+    common: dict[int, list[str]]  # categories of each column of them, the most common first
 
 
 @dataclass(eq=False)
@@ -74,7 +104,7 @@ class Explanation:
     Attributes
     ----------
     values : ndarray of shape (n_features,)
-        The row.
+        The row; NaN where a value is missing; of objects if some are the texts of categories.
     names : list of str
         The features.
     surprise, typical : float
@@ -95,6 +125,8 @@ class Explanation:
         The most similar normal points, if the forest keeps points.
     summary : str
         What is odd about the course that leads to a reading of a time series; empty for other rows.
+    course : Course or None
+        That course, beside what was expected; None for other rows.
     """
 
     values: Array
@@ -108,6 +140,9 @@ class Explanation:
     candidates: Array = field(repr=False)  # the columns that may be blamed
     ask: Callable[[], Witness] | None = field(repr=False)  # the forest, for questions about the row
     summary: str = ""  # what is odd in one sentence, where the detector has one
+    course: Course | None = field(default=None, repr=False)
+    row: Array | None = field(default=None, repr=False)  # with codes of categories, and missing values filled in
+    categories: Categories | None = field(default=None, repr=False)
 
     @property
     def parts(self) -> Array:
@@ -121,7 +156,7 @@ class Explanation:
 
     @property
     def usual(self) -> Array:
-        """The range of each feature in which nine points in ten lie, (2, n_features)."""
+        """The range of each feature in which nine points in ten lie, (2, n_features); NaN for categories."""
         return self._words.usual
 
     @property
@@ -153,6 +188,17 @@ class Explanation:
         folded: Array = _fold(self.parts[None], n_steps)[0]
         return folded
 
+    def by_step(self) -> Array:
+        """Return `parts` by time step for a course of a time series, oldest first: (n_steps, n_channels).
+
+        They add up to ``surprise - typical``. The bits of a feature go to the steps that take it away from what is
+        usual, in proportion: those of a feature that is too high to the steps that raise it, those of one that is too
+        low to the steps that lower it. Bits of the phase and the calendar go to the newest step.
+        """
+        if self.course is None:
+            raise ValueError("only explanations of courses have steps; for shingles see `fold`")
+        return self.course.bits
+
     # ---- looking up -------------------------------------------------------------------------------------------------
 
     def settle(self) -> Explanation:
@@ -163,31 +209,73 @@ class Explanation:
     @cached_property
     def _words(self) -> _Words:
         assert self.ask is not None
-        witness, parts = self.ask(), self.parts
-        usual = witness.reference.usual
+        witness, row = self.ask(), self.values if self.row is None else self.row
         columns = self._columns_to_blame()
+        seen = {k: witness.seen(row, k) for k in columns if self.is_category(k)}
+        conditions = self._conditions(witness, row, columns, seen)
+        share, interval = witness.share(conditions)
+        expected = dict(zip(columns, witness.expected(row, columns), strict=True))
+        common = {k: self._texts(witness.common(k).tolist()) for k in self._category_columns}
+        blamed = [
+            self._blame_category(k, common[k], expected[k], seen[k])
+            if self.is_category(k)
+            else self._blame_number(k, witness.usual[:, k], expected[k])
+            for k in columns
+        ]
+        words = _Words(blamed, conditions, share, interval, witness.similar(row), witness.usual, common)
+        self.ask = None  # there is nothing more to say
+        return words
+
+    def _conditions(
+        self, witness: Witness, row: Array, columns: list[int], seen: dict[int, Seen | None]
+    ) -> list[Condition]:
+        """Return the conditions that bound the region of a row, in the order of the columns."""
         sides = []  # those with a substantial share of a feature's bits: both, if a value lies between others
         for k in columns:
             least = max(_OTHER_SIDE * max(self.low[k], self.high[k]), 1e-12)
-            sides += [(k, side) for side, bits in enumerate((self.low[k], self.high[k])) if bits >= least]
+            pair = () if self.is_category(k) else enumerate((self.low[k], self.high[k]))
+            sides += [(k, side) for side, bits in pair if bits >= least]
         features = np.array([k for k, _ in sides], np.int64)
-        conditions = witness.conditions(self.values, features, np.array([side for _, side in sides], np.int64))
-        share, interval = witness.share(conditions)
-        blamed = [
-            Blame(
-                k,
-                self.names[k],
-                float(self.values[k]),
-                float(parts[k]),
-                _SIDES[int(self.high[k] >= self.low[k])],
-                (float(usual[0, k]), float(usual[1, k])),
-                expected,
-            )
-            for k, expected in zip(columns, witness.expected(self.values, columns), strict=True)
-        ]
-        words = _Words(blamed, conditions, share, interval, witness.similar(self.values), usual)
-        self.ask = None  # there is nothing more to say
-        return words
+        found = witness.conditions(row, features, np.array([side for _, side in sides], np.int64))
+        found += [witness.same(row, k) for k, known in seen.items() if known is not None]
+        return sorted(found, key=lambda condition: columns.index(condition.feature))
+
+    def _blame_number(self, k: int, usual: Array, expected: tuple[float, ...] | None) -> Blame:
+        side = _SIDES[int(self.high[k] >= self.low[k])]
+        ends = (float(usual[0]), float(usual[1]))
+        return Blame(k, self.names[k], float(self.values[k]), float(self.parts[k]), side, ends, expected)
+
+    def _blame_category(
+        self, k: int, common: list[str], expected: tuple[float, ...] | None, seen: Seen | None
+    ) -> Blame:
+        side = "unusual" if seen is None or seen.n > _RARE * seen.n_rows else "rare"
+        if seen is not None and seen.given is None and not seen.n:
+            side = "new"
+        normal = None if expected is None else tuple(self._texts(expected))
+        usual = tuple(common[:_MOST_NAMED])
+        words = "" if seen is None else self._seen_in_words(seen)
+        return Blame(k, self.names[k], self.values[k], float(self.parts[k]), side, usual, normal, words)
+
+    def _seen_in_words(self, seen: Seen) -> str:
+        if seen.given is None:
+            rows = f"{seen.n_rows:,} rows"
+            if seen.n > _RARE * seen.n_rows:
+                return f"common by itself, in {seen.n:,} of {rows}"
+            return f"seen in {seen.n:,} of {rows}" if seen.n else f"never seen in {rows}"
+        other = f"{self._name(seen.given)} = {self.format_value(seen.given, self.values[seen.given])}"
+        return f"seen in {seen.n:,} of {seen.n_rows:,} rows with {other}"
+
+    @property
+    def _category_columns(self) -> tuple[int, ...]:
+        return () if self.categories is None else self.categories.columns
+
+    def is_category(self, k: int) -> bool:
+        """Return whether feature `k` is a column of categories."""
+        return k in self._category_columns
+
+    def _texts(self, codes: Sequence[float]) -> list[str]:
+        """Return the texts of categories."""
+        return [] if self.categories is None else [str(self.categories.text_of(code)) for code in codes]
 
     def _columns_to_blame(self) -> list[int]:
         blame = self.parts[self.candidates]
@@ -205,19 +293,32 @@ class Explanation:
         """Return the printable name of feature `k`."""
         return label(self.names[k])
 
-    def format_value(self, k: int, value: float) -> str:
-        """Return a value of feature `k` in as few digits as tell it from its usual ones."""
-        return _number(value, float(self.usual[1, k] - self.usual[0, k]))
+    def format_value(self, k: int, value: Any) -> str:
+        """Return a value of feature `k` in as few digits as tell it from its usual ones; a category as its text."""
+        if self.is_category(k):
+            return "missing" if value is None else label(value) or '""'
+        return _number(float(value), float(self.usual[1, k] - self.usual[0, k]))
+
+    def _listed(self, texts: Sequence[str]) -> str:
+        """Return some categories, the first of many."""
+        shown = [label(text) or '""' for text in texts[:_MOST_NAMED]]
+        more = f" and {len(texts) - len(shown):,} more" if len(texts) > len(shown) else ""
+        return ", ".join(shown) + more
 
     def _range(self, k: int, ends: tuple[float, float]) -> str:
         low, high = (self.format_value(k, end) for end in ends)
         return low if low == high else f"{low} to {high}" if "-" in low + high else f"{low}–{high}"
 
     def format_usual(self, k: int) -> str:
-        """Return the usual range of feature `k`."""
+        """Return the usual range of feature `k`, or its most common categories."""
+        if self.is_category(k):
+            return self._listed(self._words.common[k])
         return self._range(k, (float(self.usual[0, k]), float(self.usual[1, k])))
 
     def _condition_in_words(self, k: int) -> str:
+        if self.is_category(k):
+            [seen] = [blame.seen for blame in self.blamed if blame.feature == k]
+            return f"{self._name(k)} = {self.format_value(k, self.values[k])} ({seen})"
         bounds = {c.side: self.format_value(k, c.bound) for c in self._words.conditions if c.feature == k}
         usual = f"(usual {self.format_usual(k)})"
         if len(bounds) == 2:
@@ -242,8 +343,8 @@ class Explanation:
         for k in shown:
             blame = blames.get(k)
             expected = self.format_expected(blame) if blame is not None and self.is_anomaly else ""
-            cells = [self._name(k), self.format_value(k, float(self.values[k])), f"{self.parts[k]:+.1f}"]
-            verdict = "" if blame is None else f"too {blame.side}" if self.is_anomaly else blame.side
+            cells = [self._name(k), self.format_value(k, self.values[k]), f"{self.parts[k]:+.1f}"]
+            verdict = "" if blame is None else self.format_side(blame) if self.is_anomaly else blame.side
             lines.append([*cells, verdict, self.format_usual(k), expected])
         bits = [float(self.parts[k]) for k in shown]
         rest = [k for k in range(len(self.names)) if k not in shown]
@@ -253,10 +354,17 @@ class Explanation:
             bits.append(others)
         return lines, bits
 
+    @staticmethod
+    def format_side(blame: Blame) -> str:
+        """Return what is wrong with a value."""
+        return blame.side if blame.is_category else f"too {blame.side}"
+
     def format_expected(self, blame: Blame) -> str:
         """Return the values of a feature that would have been normal."""
         if blame.expected is None:
             return "no value"
+        if blame.is_category:
+            return "as it is" if blame.value in blame.expected else self._listed(blame.expected)
         low, high = blame.expected
         return "as it is" if low <= blame.value <= high else self._range(blame.feature, blame.expected)
 
@@ -276,7 +384,7 @@ class Explanation:
 
     def _values_in_words(self, values: Array) -> str:
         columns = [blame.feature for blame in self.blamed] or self.candidates[:_MOST_BLAMED].tolist()
-        return ", ".join(f"{self._name(k)} {self.format_value(k, float(values[k]))}" for k in columns)
+        return ", ".join(f"{self._name(k)} {self.format_value(k, values[k])}" for k in columns)
 
     def _repr_html_(self) -> str:
         lines, bits = self._lines()
@@ -315,7 +423,7 @@ class Explanation:
                 self.names, self.values.tolist(), self.low.tolist(), self.high.tolist(), strict=True
             )
         ]
-        facts = {
+        facts: dict[str, Any] = {
             "surprise": self.surprise,
             "typical": self.typical,
             "is_anomaly": self.is_anomaly,
@@ -323,12 +431,16 @@ class Explanation:
             "region": self.region,
             "share": self.share,
             "share_interval": list(self.share_interval),
-            "blamed": [blame._asdict() for blame in self.blamed],
+            "blamed": [blame.to_dict() for blame in self.blamed],
             "features": features,
             "similar": [{"key": key, "values": values.tolist()} for key, values in self.similar],
         }
         if self.summary:
             facts["summary"] = self.summary
+        if self.course is not None:
+            facts["course"] = {
+                name: part if isinstance(part, list) else part.tolist() for name, part in self.course._asdict().items()
+            }
         plain: dict[str, Any] = _finite(facts)
         return plain
 
@@ -349,6 +461,7 @@ class Explanations(Sequence[Explanation]):
     Attributes
     ----------
     values : ndarray of shape (n_rows, n_features)
+        NaN where a value is missing; of objects if some are the texts of categories.
     names : list of str
     surprise : ndarray of shape (n_rows,)
     typical : float
@@ -360,6 +473,7 @@ class Explanations(Sequence[Explanation]):
     def __init__(
         self,
         values: Array,
+        whole: Array,
         names: list[str],
         charges: Array,
         base: float,
@@ -367,8 +481,11 @@ class Explanations(Sequence[Explanation]):
         candidates: Array,
         ask: Callable[[], Witness],
         index: Any = None,
+        categories: Categories | None = None,
     ) -> None:
-        self.values, self.names = values, names
+        self.values: Array = values if categories is None else categories.decoded(values)
+        self.names, self._rows, self._categories = names, whole, categories
+        self._is_given: Array = ~np.isnan(values)
         self.surprise: Array = base + charges.sum(axis=(1, 2))
         self.typical = float(base + typical.sum())
         self.low: Array = charges[:, 0] - typical[0]
@@ -415,8 +532,10 @@ class Explanations(Sequence[Explanation]):
                 high=self.high[i],
                 is_anomaly=bool(self.is_anomaly[i]),
                 p_value=self._p_value(i),
-                candidates=self._candidates,
+                candidates=self._candidates[self._is_given[i, self._candidates]],
                 ask=self._ask,
+                row=self._rows[i],
+                categories=self._categories,
             )
         return self._made[i]
 

@@ -8,9 +8,35 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from polyaforest.forest import attribute, grow, learn, posterior, score, stream
+    from polyaforest.forest import (
+        attribute,
+        copies,
+        draws,
+        grow,
+        imputation,
+        learn,
+        margins,
+        posterior,
+        privacy,
+        score,
+        stream,
+        survey,
+    )
 
-__all__ = ["attribute", "grow", "learn", "posterior", "score", "stream"]
+__all__ = [
+    "attribute",
+    "copies",
+    "draws",
+    "grow",
+    "imputation",
+    "learn",
+    "margins",
+    "posterior",
+    "privacy",
+    "score",
+    "stream",
+    "survey",
+]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -16,6 +16,11 @@ _FIRST_CAPACITY = 4096  # node slots of the first attempt at a tree
 SPARE_NODES = 2  # node slots that a tree needs for a moment while it changes
 
 
+def allocate(plan: Plan, n_nodes: int, weights: Array, states: Array, *, boxed: bool) -> Forest:
+    """Allocate trees of `n_nodes` node slots each, one for every generator in `states`."""
+    return new_forest(n_nodes, weights, states, plan.domain, boxed=boxed, n_categories=plan.n_categories)
+
+
 def grow_trees(X: Array, plan: Plan, states: Array | None = None, members: Array | None = None) -> Forest:
     """Grow Mondrian trees over the rows of `X`: all of them, or for each tree those in `members`.
 
@@ -50,7 +55,7 @@ def _grow_small(X: Array, plan: Plan, states: Array, members: Array) -> Forest:
     weights = np.empty((plan.n_trees, X.shape[1])) if fixed is None else np.tile(fixed, (plan.n_trees, 1))
     n_nodes = plan.most_nodes(members.shape[1])
     refuse_if_too_large(plan, n_nodes, boxed=True)
-    forest = new_forest(n_nodes, weights, states.copy(), plan.domain, boxed=True)
+    forest = allocate(plan, n_nodes, weights, states.copy(), boxed=True)
     drawn_by = spread if fixed is None else spread[:0]
     mondrian_tree.sample_trees(forest, X, members, drawn_by, plan.weighting.deviation, plan.lifetime, plan.depth_limit)
     return forest
@@ -67,7 +72,7 @@ class _Grower:
 
     def _allocate(self, capacity: int) -> None:
         rng, weights = np.zeros((1, 4), np.uint64), np.ones((1, self.X.shape[1]))
-        self.tree = new_forest(capacity, weights, rng, self.plan.domain, boxed=True)
+        self.tree = allocate(self.plan, capacity, weights, rng, boxed=True)
         self.slots = [np.empty(capacity, np.int32) for _ in range(4)]
 
     def grow(self, state: Array, members: Array) -> Forest:
@@ -93,7 +98,7 @@ def sample_processes(plan: Plan) -> Forest:
         capacity, levels = min(most, _FIRST_CAPACITY), max(min(plan.depth_limit, 64), 1)
         while True:
             refuse_if_too_large(plan, capacity // 2, boxed=False)
-            tree = new_forest(capacity, weights[None].copy(), state[None].copy(), plan.domain, boxed=False)
+            tree = allocate(plan, capacity, weights[None].copy(), state[None].copy(), boxed=False)
             regions = np.empty((levels, *plan.domain.shape))
             if mondrian_process.sample_process(tree, 0, regions, plan.lifetime, plan.depth_limit):
                 return trim(tree)
@@ -114,7 +119,7 @@ def _draw_weights(state: Array, weighting: Weighting) -> Array:
 def empty_forest(plan: Plan, states: Array) -> Forest:
     """Return a forest whose trees have not seen a point."""
     weights = np.ones((plan.n_trees, plan.domain.shape[1]))
-    return new_forest(plan.most_nodes(1) + SPARE_NODES, weights, states, plan.domain, boxed=True)
+    return allocate(plan, plan.most_nodes(1) + SPARE_NODES, weights, states, boxed=True)
 
 
 def memory_needed(plan: Plan, n_nodes: int, *, boxed: bool) -> int:
@@ -127,6 +132,16 @@ def memory_limit() -> float:
     if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
         return float("inf")
     return 0.8 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def refuse_table_too_large(n_rows: int, n_features: int) -> None:
+    """Raise before a table that is repeated by weights would exhaust the machine's memory."""
+    needed, limit = 16 * n_rows * n_features, memory_limit()  # the rows, and once more in the order of columns
+    if needed > limit:
+        raise MemoryError(
+            f"the weights repeat rows {n_rows:,} times, and a window by order or time needs all of them at once: "
+            f'{needed / 1e9:.1f} GB. Choose window="auto" or Reservoir(n), or scale the weights down'
+        )
 
 
 def refuse_if_too_large(plan: Plan, n_nodes: int, *, boxed: bool) -> None:

@@ -1,68 +1,130 @@
-"""Impute rows that are to be learned: each missing value comes from a donor, the nearest row that has it.
+"""Impute rows: each missing value comes from a donor, a near row that has it.
 
-Distance is the mean over the features that both rows have, each in units of its spread. At most `MOST` donors are
-compared for a value. Nothing is random.
+A row that is to be learned takes the values of its nearest donor. One that is to be scored is completed several times,
+by several donors: its score is the mean of those of its completions. Distance is the mean over the features that both
+rows have, each in units of its spread; two categories are 1 apart unless they are the same. At most `MOST` donors are
+compared for a value, in a table those of lowest priority. Nothing depends on a seed.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from polyaforest.core.arrays import Array
 from polyaforest.core.validation import column_name
-from polyaforest.forest.spec import weighting_of_rows
+from polyaforest.forest.draws import Draw
+from polyaforest.forest.spec import weighting_of_rows, weighting_of_sample
 
 MOST = 256  # donors compared for a value
+N_COMPLETIONS = 8  # of a row that is scored, where there are as many donors
 _AT_ONCE = 1024  # rows that are compared with all donors together
+_SEED = 0  # of the priorities of donors
+
+
+@dataclass(frozen=True, eq=False)
+class Donors:
+    """The rows of a table from which missing values are taken; those of parts of a table add up."""
+
+    of_all: Draw  # for columns that no row lacks
+    of_column: dict[int, Draw]  # for the others: of the rows that have a value there
+    n_categories: int = 0  # the last features
+
+    @classmethod
+    def of(cls, rows: Array, ids: Array, n_categories: int = 0) -> Donors:
+        """Draw donors from rows that have these ids."""
+        is_missing = np.isnan(rows)
+        of_column = {}
+        for k in np.flatnonzero(is_missing.any(axis=0)).tolist():
+            has_value = ~is_missing[:, k]
+            of_column[k] = Draw.of(rows[has_value], ids[has_value], seed=_SEED, most=MOST)
+        return cls(Draw.of(rows, ids, seed=_SEED, most=MOST), of_column, n_categories)
+
+    def __add__(self, other: Donors) -> Donors:
+        """Return the donors of all rows that the two were drawn from."""
+        gaps = sorted({*self.of_column, *other.of_column})
+        of_column = {k: self._having(k) + other._having(k) for k in gaps}
+        return Donors(self.of_all + other.of_all, of_column, self.n_categories)
+
+    def _having(self, k: int) -> Draw:
+        """Return donors that have a value in column `k`."""
+        return self.of_column.get(k, self.of_all)
+
+    def fill(self, rows: Array, ids: Array, box: Array) -> Array:
+        """Return rows, of the table with this bounding box, with each missing value taken from a donor.
+
+        Rows that share no feature with any donor take the values of different donors, by their ids.
+        """
+        is_missing = np.isnan(rows)
+        gaps = np.flatnonzero(is_missing.any(axis=0)).tolist()
+        if not gaps:
+            return rows
+        spread, filled = self._spread(box), rows.copy()
+        for k in gaps:
+            donors, wanting = self._having(k).rows, np.flatnonzero(is_missing[:, k])
+            for start in range(0, len(wanting), _AT_ONCE):
+                part = wanting[start : start + _AT_ONCE]
+                distances = _distances(rows[part], donors, spread, self.n_categories)
+                nearest = np.where(np.isinf(distances).all(axis=1), ids[part] % len(donors), distances.argmin(axis=1))
+                filled[part, k] = donors[nearest, k]
+        return filled
+
+    def _spread(self, box: Array) -> Array:
+        """Return the spread of every column, by its donors."""
+        n_numbers, spreads = box.shape[1] - self.n_categories, []
+        for k in range(box.shape[1]):
+            own = self._having(k).rows[:, k : k + 1]
+            spreads.append(weighting_of_sample(own, box[:, k : k + 1], int(k >= n_numbers)).spread[0])
+        return np.array(spreads)
+
+
+def refuse_empty_columns(estimator: BaseEstimator, n_missing: Array, n_rows: int) -> None:
+    """Raise if a column has no value in any of the rows."""
+    empty = np.flatnonzero(n_missing == n_rows)
+    if empty.size:
+        raise ValueError(
+            f"column {column_name(estimator, int(empty[0]))} is missing in all {n_rows} rows: omit the column, or add "
+            "rows that have it"
+        )
 
 
 def fill_table(estimator: BaseEstimator, rows: Array) -> Array:
-    """Return `rows` with each missing value taken from a donor; donors are spread evenly over the table.
-
-    Rows that share no feature with any donor take the values of different donors in turn.
-    """
-    is_missing = np.isnan(rows)
-    gaps = np.flatnonzero(is_missing.any(axis=0))
-    if not gaps.size:
+    """Return the rows of a table with each missing value taken from a donor."""
+    is_missing, ids = np.isnan(rows), np.arange(len(rows))
+    if not is_missing.any():
         return rows
-    empty = np.flatnonzero(is_missing.all(axis=0))
-    if empty.size:
-        raise ValueError(
-            f"column {column_name(estimator, int(empty[0]))} is missing in all {len(is_missing)} rows: omit the "
-            "column, or add rows that have it"
-        )
-    spread = np.array([weighting_of_rows(column[~np.isnan(column), None]).spread[0] for column in rows.T])
-    filled = rows.copy()
-    for k in gaps:
-        donors = rows[_evenly(np.flatnonzero(~is_missing[:, k]))]
-        wanting = np.flatnonzero(is_missing[:, k])
-        for start in range(0, len(wanting), _AT_ONCE):
-            part = wanting[start : start + _AT_ONCE]
-            distances = _distances(rows[part], donors, spread)
-            nearest = np.where(np.isinf(distances).all(axis=1), part % len(donors), distances.argmin(axis=1))
-            filled[part, k] = donors[nearest, k]
-    return filled
+    refuse_empty_columns(estimator, is_missing.sum(axis=0), len(rows))
+    n_categories: int = getattr(estimator, "_n_categories", 0)
+    box = np.stack([np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)])  # of categories only whether they vary counts
+    return Donors.of(rows, ids, n_categories).fill(rows, ids, box)
 
 
-def fill_row(row: Array, held: Array) -> Array:
+def fill_row(row: Array, held: Array, n_categories: int = 0) -> Array:
     """Fill one row, (1, D), from the nearest of the complete rows `held`, which are in order of arrival.
 
     Ties, and rows without any value, take the latest.
     """
     donors = held[: -MOST - 1 : -1]  # the latest first, which wins ties
-    distances = _distances(row, donors, weighting_of_rows(donors).spread)
+    distances = _distances(row, donors, weighting_of_rows(donors, n_categories).spread, n_categories)
     return np.where(np.isnan(row), donors[distances.argmin()], row)
 
 
-def _evenly(places: Array) -> Array:
-    """Return at most `MOST` of the places, evenly spread over all."""
-    if len(places) <= MOST:
-        return places
-    return places[np.linspace(0, len(places) - 1, MOST).round().astype(np.intp)]
+def completions(rows: Array, donors: Array, n_categories: int = 0) -> Array:
+    """Return rows completed by the nearest of the complete rows `donors`, (n, K, D), the nearest donor first.
+
+    Ties go by the order of the donors. A row without any value is completed by donors from all over this order.
+    """
+    n = min(N_COMPLETIONS, len(donors))
+    distances = _distances(rows, donors, weighting_of_rows(donors, n_categories).spread, n_categories)
+    nearest = np.argsort(distances, axis=1, kind="stable")[:, :n]
+    spread_out = np.linspace(0, len(donors) - 1, n).astype(int)
+    chosen = np.where(np.isinf(distances).all(axis=1, keepdims=True), spread_out, nearest)
+    return np.where(np.isnan(rows)[:, None], donors[chosen], rows[:, None])
 
 
-def _distances(rows: Array, donors: Array, spread: Array) -> Array:
+def _distances(rows: Array, donors: Array, spread: Array, n_categories: int) -> Array:
     """Return mean distances over shared features, in units of their spread, (rows, donors); inf if none are shared.
 
     Feature by feature, so that memory does not exceed the result.
@@ -71,6 +133,8 @@ def _distances(rows: Array, donors: Array, spread: Array) -> Array:
     for k in range(rows.shape[1]):
         apart = np.abs(rows[:, k, None] / spread[k] - donors[:, k] / spread[k])
         is_shared = ~np.isnan(apart)
+        if k >= rows.shape[1] - n_categories:
+            apart = (apart > 0) / spread[k]
         total += np.where(is_shared, apart, 0.0)
         n_shared += is_shared
     return np.divide(total, n_shared, out=np.full_like(total, np.inf), where=n_shared > 0)

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from polyaforest.core.arrays import NONE, Array, Forest, Points
+from polyaforest.core.arrays import ALL_YES, NONE, QUESTIONS, Array, Forest, Points
+from polyaforest.core.boxes import are_within, as_codes, is_code
 from polyaforest.core.schema import MOST_COUNTED
 
 # The type of each array and its axes. Letters are lengths that arrays share: T trees, C node slots, D features, W
@@ -35,6 +36,7 @@ _FOREST_LAYOUT: Layout = {
     "weights": (np.float64, "TD"),
     "rng": (np.uint64, "T4"),
     "domain": (np.float64, "2D"),
+    "n_categories": (np.int64, "1"),
 }
 POINTS_LAYOUT: Layout = {
     "values": (np.float64, "PD"),
@@ -42,6 +44,8 @@ POINTS_LAYOUT: Layout = {
     "links": (np.int32, "TP3"),
 }
 _HEAVIEST = 1e130  # beyond any weight of a feature whose values can be measured: distances must not overflow
+
+_CUBES = {"lower": np.bitwise_and, "upper": np.bitwise_or}  # what hulls are of categories
 
 # What the links of a point lead to.
 _BEFORE, _AFTER, _LEAF = range(3)
@@ -87,6 +91,7 @@ def check_forest(
     """
     lengths = check_layout(forest._asdict(), _FOREST_LAYOUT, {})
     _check_lengths(lengths)
+    _check_categories(forest)
     _check_domain(forest)
     _check_sizes(forest)
     _check_draws(forest)
@@ -109,6 +114,17 @@ def check_forest(
     if points is not None:
         _check_points(nodes, points, held, lengths, alike)
     _check_extent(forest, points, largest)
+
+
+def check_unread(forest: Forest, values: Array, largest: float) -> None:
+    """Raise unless domain, draws and points are such that trees over them can be read; nothing else is looked at."""
+    check_layout(forest._asdict(), _FOREST_LAYOUT, {})
+    _check_categories(forest)
+    _check_domain(forest)
+    _check_draws(forest)
+    _refuse_false_codes("values", values, int(forest.n_categories[0]))
+    for name, part in {"domain": forest.domain[np.isfinite(forest.domain)], "values": values}.items():
+        _refuse_beyond(name, part, largest)
 
 
 class _Nodes(NamedTuple):
@@ -143,6 +159,16 @@ class _Nodes(NamedTuple):
     def n_features(self) -> int:
         """Features of every point."""
         return int(self.forest.weights.shape[1])
+
+    @property
+    def n_numbers(self) -> int:
+        """Features that are numbers, the first ones; the others are categories."""
+        return self.n_features - int(self.forest.n_categories[0])
+
+    @property
+    def is_question(self) -> Array:
+        """Which of the `inner` nodes are cut along a category."""
+        return self.feature[self.inner] >= self.n_numbers
 
     @property
     def children(self) -> tuple[Array, Array]:
@@ -235,12 +261,31 @@ def _check_lengths(lengths: dict[str, int]) -> None:
         raise CorruptForestError(f"array lower: boxes have {lengths['W']} dimensions, not {lengths['D']}")
 
 
+def _check_categories(forest: Forest) -> None:
+    """Check how many categories there are, and that bounds of boxes are codes there."""
+    n_categories, n_features = int(forest.n_categories[0]), forest.weights.shape[1]
+    if not 0 <= n_categories <= n_features:
+        raise CorruptForestError(f"array n_categories: {n_categories} of {n_features} features cannot be categories")
+    for name in ("domain", "lower", "upper"):
+        part = getattr(forest, name)
+        if part.shape[-1]:  # a process has no boxes
+            _refuse_false_codes(name, part, n_categories)
+
+
+def _refuse_false_codes(name: str, part: Array, n_categories: int) -> None:
+    if not is_code(part[..., part.shape[-1] - n_categories :]).all():
+        raise CorruptForestError(f"array {name}: has categories whose codes are not whole numbers below 2**{QUESTIONS}")
+
+
 def _check_domain(forest: Forest) -> None:
     """Check that the domain is a finite box. That of trees may be empty, in all features or in those added last."""
     low, high = forest.domain
-    is_empty = (low == np.inf) & (high == -np.inf) & (forest.lower.shape[2] > 0)
-    is_empty &= is_empty[::-1].cumprod(dtype=np.bool_)[::-1]
+    n, has_boxes = len(low) - int(forest.n_categories[0]), forest.lower.shape[2] > 0
+    is_empty = (low == np.inf) & (high == -np.inf) & has_boxes
+    is_empty[n:] = (low[n:] == ALL_YES) & (high[n:] == 0) & has_boxes
+    is_empty[:n] &= is_empty[:n][::-1].cumprod(dtype=np.bool_)[::-1]
     bad = ~((low > -np.inf) & (low <= high) & (high < np.inf)) & ~is_empty
+    bad[n:] |= (as_codes(low[n:]) & ~as_codes(high[n:]) != 0) & ~is_empty[n:]
     if bad.any():
         k = _first(bad)
         raise CorruptForestError(f"array domain: the bounds of feature {k} are {low[k]} and {high[k]}")
@@ -252,8 +297,12 @@ def _check_extent(forest: Forest, points: Points | None, largest: float) -> None
     if points is not None:
         parts["values"] = points.values
     for name, part in parts.items():
-        if not (np.abs(part) <= largest).all():  # which NaN is not
-            raise CorruptForestError(f"array {name}: has values beyond {largest:g}, or NaN")
+        _refuse_beyond(name, part, largest)
+
+
+def _refuse_beyond(name: str, part: Array, largest: float) -> None:
+    if not (np.abs(part) <= largest).all():  # which NaN is not
+        raise CorruptForestError(f"array {name}: has values beyond {largest:g}, or NaN")
 
 
 def _check_sizes(forest: Forest) -> None:
@@ -385,6 +434,8 @@ def _check_cuts(nodes: _Nodes) -> None:
     is_feature = (delta >= 0) & (delta < nodes.n_features)
     nodes.refuse(~is_feature, nodes.inner, lambda i: f"is cut along feature {delta[i]}, which does not exist")
     nodes.refuse(~np.isfinite(xi), nodes.inner, lambda i: f"is cut at {xi[i]}")
+    bad = nodes.is_question & ~(is_code(xi) & (xi < QUESTIONS))
+    nodes.refuse(bad, nodes.inner, lambda i: f"is cut by question {xi[i]} of feature {delta[i]}, which does not exist")
 
 
 def _check_times(nodes: _Nodes, lifetime: float | None) -> None:
@@ -435,19 +486,28 @@ def _check_boxes(nodes: _Nodes) -> None:
     nodes.refuse(nodes.lower > nodes.upper, every, lambda _: "its box has a lower side above the upper")
     left, right = nodes.children
     delta, xi = nodes.feature[nodes.inner], nodes.cut[nodes.inner]
+    lowest, highest = nodes.lower[right, delta], nodes.upper[left, delta]
+    bit = np.int64(1) << np.where(nodes.is_question, xi, 0).astype(np.int64)
+    asked = (as_codes(np.where(nodes.is_question, highest, 0)) & bit == 0) & (
+        as_codes(np.where(nodes.is_question, lowest, 0)) & bit != 0
+    )
     nodes.refuse(
-        ~((nodes.upper[left, delta] <= xi) & (xi < nodes.lower[right, delta])),
+        ~np.where(nodes.is_question, asked, (highest <= xi) & (xi < lowest)),
         nodes.inner,
         lambda i: f"its cut {xi[i]} along feature {delta[i]} does not separate the boxes of its children",
     )
     above = nodes.inner % nodes.capacity
-    for corner, hull, is_beyond in ((nodes.lower, np.minimum, np.less), (nodes.upper, np.maximum, np.greater)):
+    for name, hull, is_beyond in (("lower", np.minimum, np.less), ("upper", np.maximum, np.greater)):
+        corner = getattr(nodes, name)
         whole, of_left, of_right = (corner.take(place, axis=0) for place in (nodes.inner, left, right))
         for child, part in ((left, of_left), (right, of_right)):
             bad = is_beyond(part, whole)
             nodes.refuse(bad, child, lambda i: f"its box is not inside that of its parent {above[i]}")
-        bad = whole != hull(of_left, of_right)
-        nodes.refuse(bad, nodes.inner, lambda _: "its box is not the hull of its children's")
+        together = hull(of_left, of_right)
+        together[:, nodes.n_numbers :] = _CUBES[name](
+            *(as_codes(part[:, nodes.n_numbers :]) for part in (of_left, of_right))
+        )
+        nodes.refuse(whole != together, nodes.inner, lambda _: "its box is not the hull of its children's")
 
 
 # ---- the regions of Mondrian processes ------------------------------------------------------------------------------
@@ -457,8 +517,12 @@ def _check_regions(nodes: _Nodes) -> None:
     """Check that every cut falls strictly inside the part of the domain that the cuts above leave to its node."""
     delta, xi = nodes.feature[nodes.inner], nodes.cut[nodes.inner]
     low, high = nodes.forest.domain[:, delta]
+    bit = np.int64(1) << np.where(nodes.is_question, xi, 0).astype(np.int64)
+    is_live = (
+        as_codes(np.where(nodes.is_question, low, 0)) ^ as_codes(np.where(nodes.is_question, high, 0))
+    ) & bit != 0
     nodes.refuse(
-        ~((low < xi) & (xi < high)),
+        ~np.where(nodes.is_question, is_live, (low < xi) & (xi < high)),
         nodes.inner,
         lambda i: f"its cut {xi[i]} along feature {delta[i]} is not strictly inside its region in the domain",
     )
@@ -468,12 +532,25 @@ def _check_regions(nodes: _Nodes) -> None:
         nodes.inner,
         lambda i: f"a cut below it along feature {delta[i]} is not strictly inside its region, which ends at {xi[i]}",
     )
+    _check_questions(nodes)
+
+
+def _check_questions(nodes: _Nodes) -> None:
+    """Check that no question is asked again below a node that asks it."""
+    first, stop = _preorder(nodes)
+    asked = nodes.inner[nodes.is_question]
+    key = nodes.feature[asked] * np.int64(QUESTIONS) + nodes.cut[asked].astype(np.int64)
+    order = np.lexsort((first[asked], key))
+    asked, key = asked[order], key[order]
+    is_again = (key[1:] == key[:-1]) & (first[asked[1:]] < stop[asked[:-1]])
+    nodes.refuse(is_again, asked[1:], lambda _: "its cut asks a question that was asked above it")
 
 
 def _cuts_below(nodes: _Nodes) -> tuple[Array, Array]:
     """Return for each cut the highest along the same feature on its left, and the lowest on its right.
 
     With nodes in preorder, those below one come next to each other; also when each feature's nodes are lined up apart.
+    A question has none on either side.
     """
     first, stop = _preorder(nodes)
     left, right = nodes.children
@@ -481,8 +558,9 @@ def _cuts_below(nodes: _Nodes) -> tuple[Array, Array]:
     places = line + first[nodes.inner]
     order = np.argsort(places)
     places, cuts = places[order], nodes.cut[nodes.inner][order]
+    line = np.where(nodes.is_question, -1, line)  # before all places
     bounds = (first[left], first[right], stop[nodes.inner])
-    begins, turns, ends = (np.searchsorted(places, line + bound) for bound in bounds)
+    begins, turns, ends = (np.searchsorted(places, np.where(line < 0, -1, line + bound)) for bound in bounds)
     return _range_max(cuts, begins, turns), -_range_max(-cuts, turns, ends)
 
 
@@ -517,9 +595,9 @@ def _range_max(values: Array, start: Array, stop: Array) -> Array:
 
 def _check_rows(nodes: _Nodes, rows: Array) -> None:
     """Check that counts and boxes are those of the rows that the cuts send to each node."""
-    held, (low, high) = rows, nodes.forest.domain
+    held = rows
     if not nodes.boxed:
-        held = rows[((rows >= low) & (rows <= high)).all(axis=1)]
+        held = rows[are_within(rows, nodes.forest.domain, int(nodes.forest.n_categories[0]))]
     n_outside, counted = len(rows) - len(held), nodes.forest.outside
     _refuse_trees(
         nodes.forest,
@@ -538,7 +616,13 @@ def _leaves_of(nodes: _Nodes, rows: Array) -> Array:
     while len(moving):
         moving = moving[nodes.feature[at[moving]] != NONE]
         j = at[moving]
-        goes_left = rows[moving % len(rows), nodes.feature[j]] <= nodes.cut[j]
+        value, xi, is_number = (
+            rows[moving % len(rows), nodes.feature[j]],
+            nodes.cut[j],
+            nodes.feature[j] < nodes.n_numbers,
+        )
+        answer = as_codes(np.where(is_number, 0, value)) >> np.where(is_number, 0, xi).astype(np.int64) & 1
+        goes_left = np.where(is_number, value <= xi, answer == 0)
         at[moving] = np.where(goes_left, nodes.left[j], nodes.right[j])
     return at
 
@@ -556,8 +640,10 @@ def _check_contents(nodes: _Nodes, rows: Array, leaf: Array) -> None:
         return
     by_leaf = rows.take(np.argsort(leaf), axis=0)
     starts = np.cumsum(n) - n  # no leaf is empty, or its count would be less than 1
-    for corner, hull in ((nodes.lower, np.minimum), (nodes.upper, np.maximum)):
-        bad = corner.take(nodes.leaves, axis=0) != hull.reduceat(by_leaf, starts, axis=0)
+    for name, hull in (("lower", np.minimum), ("upper", np.maximum)):
+        wanted = hull.reduceat(by_leaf, starts, axis=0)
+        wanted[:, nodes.n_numbers :] = _CUBES[name].reduceat(as_codes(by_leaf[:, nodes.n_numbers :]), starts, axis=0)
+        bad = getattr(nodes, name).take(nodes.leaves, axis=0) != wanted
         nodes.refuse(bad, nodes.leaves, lambda _: "its box is not the bounding box of its rows")
 
 
@@ -603,6 +689,7 @@ class _Lists(NamedTuple):
 def _check_points(nodes: _Nodes, points: Points, held: Array | None, lengths: dict[str, int], alike: bool) -> None:
     """Check that each point held is in one list per tree, that of its leaf, and matches counts and boxes."""
     lengths = check_layout(points._asdict(), POINTS_LAYOUT, lengths)
+    _refuse_false_codes("values", points.values, int(nodes.forest.n_categories[0]))
     n_slots = lengths["P"]
     slots = _check_held(np.arange(n_slots) if held is None else held, n_slots)
     if not nodes.boxed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import local
 
 import numpy as np
@@ -21,6 +22,7 @@ from polyaforest.core.arrays import (
 from polyaforest.core.jit import direct
 from polyaforest.core.parallel import is_worth_threads, ordered_sum, run, tree_spans
 from polyaforest.core.rng import fill_exponentials
+from polyaforest.forest import copies
 from polyaforest.kernels import online, prequential, sampling, traversal
 
 _LOCAL = local()
@@ -32,13 +34,6 @@ def draw_exponentials(state: Array, n: int) -> Array:
     draws = np.empty(n)
     fill_exponentials(state, draws)
     return draws
-
-
-def priorities(seeds: Array, numbers: Array) -> Array:
-    """Return the priorities of arrivals in every tree, uint64 (T, n)."""
-    drawn = np.empty((len(seeds), len(numbers)), np.uint64)
-    sampling.fill_priorities(seeds, numbers, drawn)
-    return drawn
 
 
 def every_point(n_trees: int) -> sampling.Samples:
@@ -173,10 +168,42 @@ def _new_walk(n: int, n_slots: int) -> online.Walk:
 
 def count_rows(forest: Forest, X: Array, n_jobs: int | None) -> tuple[Array, Array]:
     """Count the rows of `X` below every node, (T, C), and outside the domain, (T,)."""
-    counts = np.zeros_like(forest.counts)
+    counts, X = np.zeros_like(forest.counts), np.require(X, np.float64, ["C", "W"])
 
     def count(trees: slice) -> int:
         return int(traversal.count_rows(forest, trees.start, trees.stop, X, counts))
 
     outside = run(count, tree_spans(len(counts), n_jobs), n_jobs)
     return counts, np.full(len(counts), outside[0], np.int64)
+
+
+def count_copies(
+    forest: Forest,
+    rows: Array,
+    n_copies: Array,
+    starts: Array,
+    fill: Callable[[Array, Array], Array],
+    n_jobs: int | None,
+) -> tuple[Array, Array]:
+    """Count rows, each as often as `n_copies` says; `fill` completes those with gaps, given the ids of their copies.
+
+    The ids of the copies of a row are the numbers from its start on.
+
+    Complete rows are counted once for every binary digit of a weight, so that what large weights cost is their length.
+    """
+    total, outside = np.zeros_like(forest.counts), np.zeros_like(forest.outside)
+    has_gap = np.isnan(rows).any(axis=1)
+
+    def add(part: Array, times: int) -> None:
+        counted, beyond = count_rows(forest, part, n_jobs)
+        np.add(total, counted * times, out=total)
+        np.add(outside, beyond * times, out=outside)
+
+    for digit in range(int(n_copies.max(initial=0)).bit_length()):
+        chosen = (n_copies >> digit & 1 == 1) & ~has_gap
+        if chosen.any():
+            add(rows[chosen], 1 << digit)
+    gaps = np.flatnonzero(has_gap)
+    for places, ids in copies.parts(n_copies[gaps], starts[gaps]):
+        add(fill(rows[gaps[places]], ids), 1)
+    return total, outside

@@ -13,6 +13,7 @@ from polyaforest.core.arrays import NONE, Array
 from polyaforest.retention import Policy
 
 Key: TypeAlias = int | str
+_COPY = "\x1e"  # ASCII record separator, in the key of a further copy of a row: key, separator, number of the copy
 _SEPARATOR = "\x1f"  # ASCII unit separator, in the key of a row whose name another row has: name, separator, row number
 
 
@@ -22,6 +23,28 @@ class Schedule(NamedTuple):
     slots: Array  # int32 (n,): where each row is kept, NONE if it is not
     until: Array  # int32 (n,): how many of `leaving` have gone once the row is in
     leaving: Array  # int32 (m,): slots of the points that leave, in this order
+
+
+class Labels(NamedTuple):
+    """Keys and times of the points that a stream begins with, of all rows of a table."""
+
+    keys: Sequence[Key | None]  # None stands for the number of the arrival
+    times: Array  # NaN where none was given
+    clock: float  # the latest time of all rows
+
+    @classmethod
+    def of(cls, keys: Sequence[Key | None], times: Array, places: Array) -> Labels:
+        """Return the labels of the rows in these places of a table."""
+        return cls([keys[place] for place in places.tolist()], np.asarray(times[places]), _latest(times))
+
+    @classmethod
+    def of_copies(cls, keys: Sequence[Key | None], times: Array, copies: Array, numbers: Array) -> Labels:
+        """Return the labels of copies of the rows of a table, given the number of each, from 0, among all copies."""
+        ends = np.cumsum(copies)
+        places = np.searchsorted(ends, numbers, side="right")
+        turns = numbers - (ends - copies)[places]
+        own = copied_keys([keys[place] for place in places.tolist()], turns=turns)
+        return cls(own, np.asarray(times[places]), _latest(times[copies > 0]))
 
 
 class PointStore:
@@ -42,6 +65,7 @@ class PointStore:
         self.floor = -math.inf  # the highest rank ever turned away
         self._newest = NONE  # the slot of the latest arrival, if it was taken in
         self._has_numbered = False  # whether a whole number was given as a key, which an arrival may have as well
+        self._has_copies = False  # whether further copies of a row with a key have come
         self._queue: list[tuple[float, int, int]] = []  # a heap of (rank, arrival, slot) of the points held
         self._free: list[int] = []  # a heap: which slot comes next depends only on which are free
 
@@ -72,7 +96,7 @@ class PointStore:
     @property
     def held_keys(self) -> list[Key]:
         """The keys of the points held, by order of arrival."""
-        return sorted(self.slot_of, key=lambda key: int(self.arrivals[self.slot_of[key]]))
+        return [self.keys[slot] for slot in self.held.tolist()]
 
     @property
     def newest_key(self) -> Key | None:
@@ -96,24 +120,47 @@ class PointStore:
         if self._has_numbered or any(key is not None for key in keys):
             refuse_taken_keys(keys, self.n_seen, self.slot_of.__contains__)
 
+    def slots_of(self, keys: Sequence[Key], limits: Array | None = None) -> list[int]:
+        """Return the slots of points to delete: all copies of rows with these keys, or as many as `limits` says."""
+        copies: dict[Key, list[Key]] = {}
+        for key in self.held_keys if self._has_copies else []:
+            row = key_of_row(key)
+            if row != key:
+                copies.setdefault(row, []).append(key)
+        slots: list[int] = []
+        for i, key in enumerate(keys):
+            held = [*([key] if key in self.slot_of else []), *copies.get(key, [])]
+            n = len(held) if limits is None else int(limits[i])
+            if not held:
+                raise KeyError(f"no point with key {key!r} is held. Nothing was deleted")
+            if n > len(held):
+                raise ValueError(f"{len(held)} copies with key {key!r} are held, not {n}. Nothing was deleted")
+            slots += [self.slot_of[one] for one in held[:n]]
+        if len(set(keys)) < len(keys):
+            raise ValueError("a key is given more than once. Nothing was deleted")
+        return list(dict.fromkeys(slots))  # a row and one of its copies may both be named
+
     def begin_with(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Array:
         """Hold what the policy keeps of rows that came one after another; return their places, ascending.
 
         The same points as `admit` would hold, in slots by order of arrival.
         """
-        n = len(keys)
+        n, clock = len(keys), _latest(times)
         ranks = self.policy.ranks(np.arange(n), times, draws)
-        self.n_seen, self.clock = n, float(np.fmax.reduce(times, initial=-math.inf))
-        alive = np.flatnonzero(ranks > self.policy.floor(self.clock))
+        alive = np.flatnonzero(ranks > self.policy.floor(clock))
         n_kept = int(min(len(alive), self._most))
         order = alive[np.argsort(ranks[alive], kind="stable")]  # of equal ranks the first to come is the first to go
         kept, gone = np.sort(order[len(order) - n_kept :]), order[: len(order) - n_kept]
-        if len(gone):
-            self.floor = float(ranks[gone[-1]])
-        names = [place if keys[place] is None else keys[place] for place in kept.tolist()]
-        self.restore(kept, ranks[kept], np.asarray(times[kept]), names)
-        self._newest = n_kept - 1 if n_kept and kept[-1] == n - 1 else NONE
+        floor = float(ranks[gone[-1]]) if len(gone) else -math.inf
+        self.hold(kept, ranks[kept], Labels.of(keys, times, kept), n, floor)
         return kept
+
+    def hold(self, arrivals: Array, ranks: Array, labels: Labels, n_seen: int, floor: float) -> None:
+        """Hold these points, in order of arrival, of `n_seen` rows; `floor` is the highest rank of the others."""
+        self.n_seen, self.clock, self.floor = n_seen, labels.clock, floor
+        names = [place if key is None else key for place, key in zip(arrivals.tolist(), labels.keys, strict=True)]
+        self.restore(arrivals, ranks, labels.times, names)
+        self._newest = len(arrivals) - 1 if len(arrivals) and arrivals[-1] == n_seen - 1 else NONE
 
     def admit(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Schedule:
         """Add points one after another, removing others by the policy."""
@@ -181,6 +228,7 @@ class PointStore:
             self.keys[slot] = key
             self.slot_of[key] = slot
             self._has_numbered |= isinstance(key, int) and key != arrivals[slot]
+            self._has_copies |= _is_copy(key)
         self._free = np.flatnonzero(arrivals == NONE).tolist()
         self._line_up()
 
@@ -216,6 +264,7 @@ class PointStore:
     def _take_in(self, rank: float, time: float, key: Key | None) -> int:
         slot, arrival = heapq.heappop(self._free), self.n_seen
         self._has_numbered |= isinstance(key, int)
+        self._has_copies |= _is_copy(key)
         key = arrival if key is None else key
         self.arrivals[slot], self.ranks[slot], self.times[slot] = arrival, rank, time
         self.keys[slot], self.slot_of[key] = key, slot
@@ -241,6 +290,11 @@ class PointStore:
         heapq.heapify(self._queue)
 
 
+def _latest(times: Array) -> float:
+    """Return the latest of the times given, NaN not among them."""
+    return float(np.fmax.reduce(times, initial=-math.inf))
+
+
 def refuse_taken_keys(keys: Sequence[Key | None], first: int, is_taken: Callable[[Key], bool]) -> None:
     """Raise if a key of new rows, the first of which is arrival `first`, is taken or occurs twice."""
     coming = set()
@@ -254,8 +308,11 @@ def refuse_taken_keys(keys: Sequence[Key | None], first: int, is_taken: Callable
         coming.add(key)
 
 
-def places_of(rows: Array, points: Array) -> Array:
-    """Return where in `points` the rows are, a different place for each, the first ones where several are equal."""
+def places_of(rows: Array, points: Array, numbers: Array | None = None) -> Array:
+    """Return where in `points` the rows are, a different place for each, the first ones where several are equal.
+
+    Errors name the `numbers` of the rows, if these are not their places.
+    """
     by_value: dict[bytes, list[int]] = {}
     for place in range(len(points) - 1, -1, -1):
         by_value.setdefault((points[place] + 0.0).tobytes(), []).append(place)
@@ -263,9 +320,64 @@ def places_of(rows: Array, points: Array) -> Array:
     for i, row in enumerate(rows + 0.0):  # -0.0 equals 0.0, but not byte for byte
         equal = by_value.get(row.tobytes())
         if not equal:
-            raise ValueError(f"row {i} is not held, or not as many times as given. Nothing was deleted")
+            number = i if numbers is None else numbers[i]
+            raise ValueError(f"row {number} is not held, or not as many times as given. Nothing was deleted")
         places[i] = equal.pop()
     return places
+
+
+def copied_keys(
+    keys: Sequence[Key | None], copies: Array | None = None, *, turns: Array | None = None
+) -> list[Key | None]:
+    r"""Return a key for each copy of rows: the first has that of the row, the others are numbered.
+
+    Parameters
+    ----------
+    keys : sequence of int, str or None
+        Of rows; those of copies are None, too, where a row has none.
+    copies : array of int
+        How often each row occurs.
+    turns : array of int
+        In place of `copies`, if `keys` are repeated already: which copy of the row each is, from 0.
+
+    Examples
+    --------
+    >>> copied_keys(["ann", None, 7], np.array([2, 2, 2]))
+    ['ann', 'ann\x1e1', None, None, 7, '\x1e7\x1e1']
+    >>> [key_of_row(key) for key in ("ann\x1e1", 7, "\x1e7\x1e1")]
+    ['ann', 7, 7]
+    """
+    if copies is not None:
+        keys = [key for key, n in zip(keys, copies.tolist(), strict=True) for _ in range(n)]
+        turns = np.arange(len(keys)) - np.repeat(np.cumsum(copies) - copies, copies)
+    assert turns is not None
+    return [
+        key if key is None or not turn else f"{_marked(key)}{_COPY}{turn}"
+        for key, turn in zip(keys, turns.tolist(), strict=True)
+    ]
+
+
+def _marked(key: Key) -> str:
+    """Return a key as text, whole numbers marked as such."""
+    if isinstance(key, int):
+        return f"{_COPY}{key}"
+    if _COPY in key:
+        raise ValueError(f"the key {key!r} contains the control character {_COPY!r}: remove it")
+    return key
+
+
+def _is_copy(key: Key | None) -> bool:
+    """Return whether a point is a further copy of a row."""
+    return isinstance(key, str) and _COPY in key
+
+
+def key_of_row(key: Key) -> Key:
+    """Return the key of the row that a point is a copy of: its own, unless it is a further copy."""
+    if isinstance(key, int) or not _is_copy(key):
+        return key
+    row = key.rpartition(_COPY)[0]
+    is_number = row.startswith(_COPY) and row[1:].removeprefix("-").isdecimal()
+    return int(row[1:]) if is_number else row
 
 
 def point_keys(
@@ -304,4 +416,4 @@ def keys_named(name: str, keys: Iterable[Key]) -> list[Key]:
     >>> keys_named("3", ["ann", 3])
     [3]
     """
-    return [key for key in keys if str(key).partition(_SEPARATOR)[0] == name]
+    return [key for key in keys if str(key_of_row(key)).partition(_SEPARATOR)[0] == name]

@@ -17,8 +17,8 @@ from polyaforest.core.arrays import (
     LeafTable,
     Posterior,
     Prior,
-    new_posterior,
 )
+from polyaforest.core.boxes import hull
 from polyaforest.core.parallel import ordered_sum, run, spans, tree_spans
 from polyaforest.decision.credible import Masses, interval
 from polyaforest.kernels import marginal, moments, polya, traversal
@@ -29,6 +29,18 @@ _ROWS_OF_A_MIXTURE = 256  # rows whose quantiles are searched together
 def is_empty(forest: Forest) -> bool:
     """Return whether the trees have no nodes, because all points were deleted."""
     return not forest.size[0]
+
+
+def new_posterior(forest: Forest) -> Posterior:
+    """Allocate the posterior of `forest`, its known world already set."""
+    n_trees, capacity = forest.left.shape
+    nodes = [np.zeros((n_trees, capacity)) for _ in range(4)]
+    world = np.repeat(forest.domain[:, None], n_trees, axis=1)
+    if forest.lower.shape[2]:
+        trees = np.arange(n_trees)
+        roots = np.stack([forest.lower[trees, forest.root], forest.upper[trees, forest.root]])
+        world = hull(world, roots, int(forest.n_categories[0]))
+    return Posterior(nodes[0], nodes[1], np.zeros(n_trees), nodes[2], nodes[3], np.zeros(n_trees), world)
 
 
 def posterior(forest: Forest, prior: Prior, *, n_jobs: int | None) -> Posterior:

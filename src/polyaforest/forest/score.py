@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from polyaforest.core.arrays import Array, Forest, LeafTable, Posterior, Prior
+from polyaforest.core.arrays import ALL_YES, NONE, Array, Forest, LeafTable, Posterior, Prior
+from polyaforest.core.boxes import distances
 from polyaforest.core.parallel import ordered_sum, run, spans
 from polyaforest.core.score import Score
 from polyaforest.forest.posterior import (
@@ -105,7 +108,7 @@ def left_out_scores(
     score = Score(kind)
     if score.uses_cells:
         times = lifetimes
-        excess = np.maximum(np.maximum(forest.domain[0] - X, X - forest.domain[1]), 0.0)
+        excess = distances(forest.domain, X, int(forest.n_categories[0]))
     else:
         times = np.array([np.inf])
         excess = np.zeros_like(X)
@@ -152,10 +155,19 @@ def _log_cell_sums(forest: Forest, known: Posterior, X: Array, lifetimes: Array,
     return sums
 
 
-def impute(forest: Forest, known: Posterior, X: Array, lifetimes: Array, how: str, n_jobs: int | None) -> Array:
+def impute(
+    forest: Forest,
+    known: Posterior,
+    X: Array,
+    lifetimes: Array,
+    how: str,
+    n_jobs: int | None,
+    categories: Sequence[Array] = (),
+) -> Array:
     """Fill in the missing values of `X`: by the mean of the cells that a row may be in, or by the heaviest.
 
-    Of several `lifetimes` the means count alike, each of them taken over all trees.
+    Of several `lifetimes` the means count alike, each of them taken over all trees. A category is that of the known
+    `categories` of its column with which the row scores best.
     """
     filled = X.copy()
     gappy = rows_with_gaps(X)
@@ -176,7 +188,37 @@ def impute(forest: Forest, known: Posterior, X: Array, lifetimes: Array, how: st
         filled[gappy[span]] = np.where(np.isnan(rows), values, rows)
 
     run(fill, spans(len(gappy), traversal.BLOCK), n_jobs)
+    n_numbers = X.shape[1] - len(categories)
+    filled[:, n_numbers:] = X[:, n_numbers:]
+    for k, codes in enumerate(categories, n_numbers):
+        wanting = np.flatnonzero(np.isnan(X[:, k]))
+        if wanting.size:
+            rows = np.repeat(filled[wanting], len(codes), axis=0)
+            rows[:, k] = np.tile(codes, len(wanting))
+            scores = mean_log_cell_masses(forest, known, rows, lifetimes, n_jobs).reshape(len(wanting), len(codes))
+            filled[wanting, k] = codes[scores.argmax(axis=1)]
     return filled
+
+
+def known_categories(forest: Forest, rows: Array | None, most: int = 64) -> list[Array]:
+    """Return the codes of each category in `rows`, or else in boxes of the forest, the most frequent first.
+
+    At least one for each: where none is known, that of the lower corner of the known world.
+    """
+    n_numbers = forest.weights.shape[1] - int(forest.n_categories[0])
+    found = []
+    for k in range(n_numbers, forest.weights.shape[1]):
+        codes, weights = np.empty(0), np.empty(0)
+        if rows is not None:
+            codes = rows[~np.isnan(rows[:, k]), k]
+            weights = np.ones(len(codes))
+        elif forest.lower.shape[2]:
+            is_alone = (forest.left == NONE) & (forest.counts > 0) & (forest.lower[..., k] == forest.upper[..., k])
+            codes, weights = forest.lower[is_alone, k], forest.counts[is_alone]
+        codes, places = np.unique(codes, return_inverse=True)
+        order = np.argsort(-np.bincount(places, weights), kind="stable")[:most]
+        found.append(codes[order] if len(codes) else forest.domain[:1, k] % ALL_YES)
+    return found
 
 
 def log_mean_exp(values: Array) -> Array:

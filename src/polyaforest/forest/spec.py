@@ -7,6 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import UNBOUNDED, Array
+from polyaforest.core.boxes import APART, as_codes, bounding_box, count_bits
+
+# What it counts for, as a typical distance, that two categories differ: they are never just a little apart, and what
+# occurs together shows only in cells that are small enough to hold few combinations.
+_NEARNESS = 0.25
 
 
 class Weighting(NamedTuple):
@@ -27,33 +32,55 @@ class Weighting(NamedTuple):
         return total if 0 < total < np.inf else 1.0
 
 
-def bounding_box(rows: Array) -> Array:
-    """Return the smallest and largest value of every column, (2, D)."""
-    return np.stack([rows.min(axis=0), rows.max(axis=0)])
-
-
-def empty_box(n_features: int) -> Array:
-    """Return the empty box, (2, D), the neutral element of hulls."""
-    return np.repeat([[np.inf], [-np.inf]], n_features, axis=1)
-
-
 def unmeasured(n_features: int, fixed: Array | None) -> Weighting:
     """Return the weighting before any rows have been measured."""
     return Weighting(np.zeros(n_features), np.zeros(n_features), fixed)
 
 
-def weighting_of_rows(rows: Array) -> Weighting:
+def weighting_of_rows(rows: Array, n_categories: int = 0) -> Weighting:
     """Weigh by the data: the spread is sqrt(range * mean absolute deviation), which a stray value moves little."""
-    low, high = bounding_box(rows)
-    deviation = np.array([np.abs(column - column.mean()).mean() for column in rows.T])
-    deviation[high <= low] = 0.0  # the mean of equal values need not be their value
-    return Weighting(_usable(np.sqrt(high - low) * np.sqrt(deviation), low, high), deviation)
+    return weighting_of_sample(rows, bounding_box(rows, n_categories), n_categories)
 
 
-def weighting_of_domain(domain: Array) -> Weighting:
+def weighting_of_sample(sample: Array, box: Array, n_categories: int = 0) -> Weighting:
+    """Weigh by a table, given its bounding box and a sample of its rows: only the deviation is that of the sample.
+
+    A column that varies, though not in the sample, does so in less than one row of as many.
+    """
+    n = sample.shape[1] - n_categories
+    (low, high), numbers = box[:, :n], sample[:, :n]
+    deviation = np.array([np.abs(column - column.mean()).mean() for column in numbers.T])
+    is_constant = numbers.min(axis=0) >= numbers.max(axis=0)
+    deviation[is_constant] = (high - low)[is_constant] / len(sample)  # the mean of equal values need not be their value
+    weighting = Weighting(_usable(np.sqrt(high - low) * np.sqrt(deviation), low, high), deviation)
+    if not n_categories:
+        return weighting
+    differs, spread = np.array([_diversity(column) for column in sample[:, n:].T]).T
+    hidden = (differs == 0) & (box[0, n:] < box[1, n:])  # it varies, though not in the sample
+    differs = np.where(hidden, 1 / len(sample), differs)
+    return Weighting(np.append(weighting.spread, spread), np.append(deviation, _NEARNESS * differs))
+
+
+def _diversity(codes: Array) -> tuple[float, float]:
+    """Return how likely two values of a category differ, and its spread.
+
+    The spread is 1 for categories that come again and again. For those that hardly do it grows up to the root of the
+    number of rows, so that ids do not take the cuts of other features: by the perplexity of the categories, over the
+    rows that each of so many would have.
+    """
+    n = len(codes)
+    shares = np.unique(codes, return_counts=True)[1] / n
+    perplexity = float(np.exp(-shares @ np.log(shares)))
+    return 1 - float(shares @ shares), float(np.sqrt(1 + perplexity * perplexity / n))
+
+
+def weighting_of_domain(domain: Array, n_categories: int = 0) -> Weighting:
     """Weigh by the domain alone, so that equal domains give equal partitions whatever the data."""
-    low, high = domain
-    return Weighting(_usable(high - low, low, high), high - low)
+    n = domain.shape[1] - n_categories
+    low, high = domain[:, :n]
+    cube = count_bits(as_codes(domain[0, n:]) ^ as_codes(domain[1, n:])) / APART
+    spread = np.append(_usable(high - low, low, high), np.where(cube > 0, cube, 1.0))
+    return Weighting(spread, np.append(high - low, cube))
 
 
 def _usable(spread: Array, low: Array, high: Array) -> Array:
@@ -72,6 +99,7 @@ class Plan(NamedTuple):
     domain: Array  # float64 (2, D), see `Forest`
     seed: np.random.SeedSequence
     n_jobs: int | None
+    n_categories: int = 0  # of the features, the last ones
 
     @property
     def depth_limit(self) -> int:

@@ -26,15 +26,17 @@ from polyaforest.core.arrays import (
     pad,
     pad_points,
 )
+from polyaforest.core.boxes import empty_box
 from polyaforest.core.rng import seeds_of_stream
 from polyaforest.core.score import Score
 from polyaforest.core.validation import LARGEST, all_or_nothing, read_weights
 from polyaforest.decision.calibration import LEAST_ROWS, RunningCalibration
 from polyaforest.decision.thresholds import Detections, ThresholdPolicy
-from polyaforest.forest import grow, learn
+from polyaforest.forest import compact, draws, grow, learn
 from polyaforest.forest.integrity import POINTS_LAYOUT, Layout, check_forest, check_layout
-from polyaforest.forest.point_store import Key, PointStore, Schedule
-from polyaforest.forest.spec import Plan, empty_box, unmeasured, weighting_of_rows
+from polyaforest.forest.margins import MOST_POINTS, Margins
+from polyaforest.forest.point_store import Key, Labels, PointStore, Schedule
+from polyaforest.forest.spec import Plan, Weighting, unmeasured, weighting_of_rows
 from polyaforest.kernels.online import Limits
 from polyaforest.kernels.prequential import Chunk, Scoring
 from polyaforest.kernels.sampling import NO_BAR, Samples
@@ -44,6 +46,7 @@ from polyaforest.retention import Policy, Window
 
 WARM_UP = 256  # arrivals after which the weights of features are settled
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree runs through at once
+_ARRIVALS_PER_MARGINS = 1024  # arrivals after which margins are measured anew, and after powers of two before
 _STATE = schema.record(
     {
         "policy": schema.policy,
@@ -73,6 +76,8 @@ _LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the s
     "judges": (np.int64, "J"),
     "judging": (np.float64, "J"),
     "damping": (np.float64, "D"),
+    "margins": (np.float64, "2D"),
+    "bits_beyond": (np.float64, ""),
 }
 
 
@@ -107,11 +112,17 @@ class Stream:
         self.in_doubt = False  # whether learning was interrupted half-way
         self.is_frozen = False  # whether it came from a file that holds trees without their points
         self.calibration = RunningCalibration(rules.n_calibration)  # log-scores of the last rows that were judged
+        self.margins: Margins | None = None  # of the features of points held when they were last measured
 
     @property
     def n_features(self) -> int:
         """Features of every point."""
         return int(self.rules.plan.domain.shape[1])
+
+    @property
+    def n_categories(self) -> int:
+        """How many of the features, the last ones, are categories."""
+        return self.rules.plan.n_categories
 
     @property
     def keeps_points(self) -> bool:
@@ -138,8 +149,8 @@ class Stream:
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
-    def state(self) -> tuple[Header, Arrays]:
-        """Return the state of the stream, without its forest."""
+    def state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
+        """Return the state of the stream, without its forest; a compact one has the forest too, if points are kept."""
         rules, plan, store = self.rules, self.rules.plan, self.store
         header = {
             "policy": encode(rules.policy),
@@ -157,64 +168,81 @@ class Stream:
             "rng": self.rng,
             "clock": np.array(store.clock),
             "floor": np.array(store.floor),
-            "arrivals": store.arrivals,
-            "ranks": store.ranks,
-            "times": store.times,
-            "keys": pack_keys(store.held_keys),
             "fixed": np.empty(0) if plan.weighting.fixed is None else plan.weighting.fixed,
-            "sizes": rules.sizes,
-            "seeds": self.seeds,
-            "judges": self.calibration.arrivals,
             "judging": self.calibration.scores,
         }
         if rules.damping is not None:
             arrays["damping"] = rules.damping
-        return header, {**packed("points", self.points), **{f"stream/{name}": part for name, part in arrays.items()}}
+        if self.margins is not None:
+            arrays |= {"margins": self.margins.limit, "bits_beyond": np.array(self.margins.bits)}
+        if is_compact:
+            held = compact.shrunk(self.forest, self.points, store, self._samples, self.calibration.arrivals)
+        else:
+            held = packed("points", self.points)
+            arrays |= {
+                "arrivals": store.arrivals,
+                "ranks": store.ranks,
+                "times": store.times,
+                "keys": pack_keys(store.held_keys),
+                "sizes": rules.sizes,
+                "seeds": self.seeds,
+                "judges": self.calibration.arrivals,
+            }
+        return header, {**held, **{f"stream/{name}": part for name, part in arrays.items()}}
 
     @classmethod
-    def of_state(cls, header: Header, arrays: Arrays, forest: Forest, prior: Prior, lifetimes: Array) -> Self:
-        """Return the stream with a state from `state`, continuing with `forest`."""
+    def of_state(
+        cls,
+        header: Header,
+        arrays: Arrays,
+        forest: Forest | None,
+        prior: Prior,
+        lifetimes: Array,
+        n_categories: int = 0,
+    ) -> Self:
+        """Return the stream with a state from `state`, continuing with `forest`, which a compact state has itself."""
         part = {name.removeprefix("stream/"): array for name, array in arrays.items() if name.startswith("stream/")}
-        n_features = forest.domain.shape[1]
         _STATE(header, "stream")
+        of_trees = forest or compact.Trees.of_state(arrays)
+        n_trees, n_features = of_trees.weights.shape
         n_fixed = n_features if header["has_fixed_weights"] else 0
-        check_layout(part, _LAYOUT, {"T": len(forest.left), "D": n_features, "L": len(lifetimes), "W": n_fixed})
-        weighting = unmeasured(n_features, read_weights(part["fixed"], n_features) if n_fixed else None)
+        check_layout(part, _LAYOUT, {"T": n_trees, "D": n_features, "L": len(lifetimes), "W": n_fixed})
         plan = Plan(
-            len(forest.left),
+            n_trees,
             float(part["lifetime"]),
             header["max_depth"],
-            weighting,
-            forest.domain,
+            unmeasured(n_features, read_weights(part["fixed"], n_features) if n_fixed else None),
+            of_trees.domain,
             np.random.SeedSequence(),  # has served: the generators that it made are in the forest
             None,
+            n_categories,
         )
+        policy, n_seen = decode(header["policy"]), header["n_seen"]
+        if forest is None:
+            held = compact.expanded(arrays, plan, policy or Window(WARM_UP), n_seen)
+        else:
+            held = _held_of_state(arrays, part, forest)
         stream = cls.__new__(cls)
         n_calibration = header.get("n_judges", LEAST_ROWS)
-        every = np.full(plan.n_trees, EVERY, np.int64)  # before there were samples, trees took every point
-        sizes = part.get("sizes", every)
         score = Score(header["score"])
         damping = part.get("damping")
         if damping is not None and not ((damping >= 1) & (damping < np.inf)).all():
             raise ValueError("array damping: a feature can only weigh less, by a finite factor")
-        stream.rules = Rules(plan, decode(header["policy"]), prior, part["grid"], score, sizes, n_calibration, damping)
-        stream.seeds = part.get("seeds", np.zeros(plan.n_trees, np.uint64))
-        stream.lifetimes, stream.forest, stream.rng = lifetimes, forest, part["rng"]
-        stream.points, stream.next_rebuild = unpacked("points", arrays, Points), header["next_birth"]
+        stream.rules = Rules(plan, policy, prior, part["grid"], score, held.samples.sizes, n_calibration, damping)
+        stream.forest, stream.points, stream.seeds = held.forest, held.points, held.samples.seeds
+        stream.lifetimes, stream.rng, stream.next_rebuild = lifetimes, part["rng"], header["next_birth"]
         stream.in_doubt = stream.is_frozen = False
         stream.calibration = RunningCalibration.of_state(
-            n_calibration,
-            part.get("judges", np.empty(0, np.int64)),
-            part.get("judging", np.empty(0)),
-            is_seeded=header.get("is_seeded", False),
+            n_calibration, held.judges, part.get("judging", np.empty(0)), is_seeded=header.get("is_seeded", False)
         )
-        stream.store = PointStore(stream.rules.policy or Window(WARM_UP))
-        stream.store.n_seen = header["n_seen"]
+        stream.store = PointStore(policy or Window(WARM_UP))
+        stream.store.n_seen = n_seen
         stream.store.clock, stream.store.floor = float(part["clock"]), float(part["floor"])
-        stream.store.restore(part["arrivals"], part["ranks"], part["times"], unpack_keys(part["keys"]))
-        stream.numbers = part["arrivals"].copy()
-        stream.check()
-        stream.bars = stream._bars_now()
+        stream.store.restore(held.samples.numbers, held.ranks, held.times, held.keys)
+        stream.numbers = held.samples.numbers.copy()
+        stream.margins = Margins.of_state(part["bits_beyond"], part["margins"]) if "margins" in part else None
+        stream.check(is_derived=forest is None)
+        stream.bars = stream._bars_now() if forest is not None else held.samples.bars
         return stream
 
     @classmethod
@@ -228,22 +256,26 @@ class Stream:
         stream.check()
         return stream
 
-    def check(self) -> None:
-        """Raise unless trees, points and store agree with each other and with the rules."""
+    def check(self, *, is_derived: bool = False) -> None:
+        """Raise unless trees, points and store agree with each other and with the rules.
+
+        Trees that are derived from the points agree with them.
+        """
         if self.is_frozen:
             check_forest(self.forest, alike=False, largest=LARGEST)
             return
         plan, store = self.rules.plan, self.store
-        points, held = (self.points, store.held) if self.keeps_points else (None, None)
-        check_forest(
-            self.forest,
-            points=points,
-            held=held,
-            lifetime=plan.lifetime,
-            max_depth=plan.max_depth,
-            alike=not self.is_sampled,
-            largest=LARGEST,
-        )
+        if not is_derived:
+            points, held = (self.points, store.held) if self.keeps_points else (None, None)
+            check_forest(
+                self.forest,
+                points=points,
+                held=held,
+                lifetime=plan.lifetime,
+                max_depth=plan.max_depth,
+                alike=not self.is_sampled,
+                largest=LARGEST,
+            )
         store.check()
         self._check_rules_and_progress()
         n_nodes, n_slots = (self.forest.left.shape[1], store.capacity) if self.keeps_points else (0, 0)
@@ -254,7 +286,8 @@ class Stream:
         most_counted = int(self.forest.counts[np.arange(plan.n_trees), self.forest.root].max())
         if self.keeps_points and n_nodes < plan.most_nodes(max(most_counted, 1)) + grow.SPARE_NODES:
             raise ValueError(f"its trees have {n_nodes} node slots, too few for {most_counted} points to come and go")
-        self._check_samples()
+        if not is_derived:
+            self._check_samples()
 
     def _check_rules_and_progress(self) -> None:
         """Raise unless a stream can be begun with the rules, and what has come, is held and is to come agree."""
@@ -292,19 +325,43 @@ class Stream:
 
     def begin_with(self, rows: Array, keys: Sequence[Key | None], times: Array, n_jobs: int | None) -> None:
         """Learn a table as if it had come row by row; features are weighed by all of it, once and for all."""
-        plan = self._weigh(rows)
+        plan = self._weigh(weighting_of_rows(rows, self.n_categories))
         self.next_rebuild = 0
         if self.rules.policy is None:
             self.store.n_seen = len(rows)
             self.forest = grow.grow_trees(rows, plan, self.forest.rng)
             self._forget_points()
             return
-        draws = learn.draw_exponentials(self.rng, len(rows)) if self.store.policy.is_random else np.empty(0)
-        kept = self.store.begin_with(keys, times, draws)
-        self.points = pad_points(self.points, 0, len(kept))
-        self.numbers = kept.copy()
-        self.points.values[:] = rows[kept]
+        kept = self.store.begin_with(keys, times, self._draw_exponentials(len(rows)))
+        self._grow_on(rows[kept], plan, n_jobs)
+
+    def begin_with_draw(
+        self, drawn: draws.Draw, arrivals: Array, labels: Labels, measured: Weighting, n_seen: int, n_jobs: int | None
+    ) -> None:
+        """Learn a uniform sample of `n_seen` rows, drawn by priority; the policy is a uniform reservoir.
+
+        The rows drawn, their `arrivals` and labels are in order of priority. Features are weighed as `measured`.
+        """
+        plan = self._weigh(measured)
+        self.next_rebuild = 0
+        order = np.argsort(arrivals)
+        ranks = self.store.policy.ranks(arrivals, labels.times, draws.exponentials(drawn.priorities))
+        bar = np.array([drawn.bar], np.uint64)
+        floor = -np.inf if drawn.bar == NO_BAR else float(self.store.policy.ranks(bar, bar, draws.exponentials(bar))[0])
+        labels = labels._replace(keys=[labels.keys[i] for i in order.tolist()], times=labels.times[order])
+        self.store.hold(arrivals[order], ranks[order], labels, n_seen, floor)
+        self._grow_on(drawn.rows[order], plan, n_jobs)
+
+    def _grow_on(self, held: Array, plan: Plan, n_jobs: int | None) -> None:
+        """Grow the trees on the points that the store has just begun to hold."""
+        self.points = pad_points(self.points, 0, len(held))
+        self.numbers = self.store.arrivals.copy()
+        self.points.values[:] = held
         self._grow_anew(plan, n_jobs)
+
+    def _draw_exponentials(self, n: int) -> Array:
+        """Draw from Exp(1) for each of `n` rows, if the policy wants such draws."""
+        return learn.draw_exponentials(self.rng, n) if self.store.policy.is_random else np.empty(0)
 
     def advance(
         self,
@@ -325,7 +382,7 @@ class Stream:
         while start < len(rows) and not is_stopped():
             worthwhile = min(max(self.n_points, _LEAST_CHUNK), _MOST_CHUNK)  # to amortise loading a tree
             until_rebuild = self.next_rebuild - self.store.n_seen if self.next_rebuild else _MOST_CHUNK
-            stop = start + min(len(rows) - start, worthwhile, until_rebuild)
+            stop = start + min(len(rows) - start, worthwhile, until_rebuild, self._until_margins)
             part = slice(start, stop)
             scores.append(self._learn(rows[part], keys[part], times[part], is_scored, is_judged, n_jobs))
             start = stop
@@ -346,12 +403,11 @@ class Stream:
         """Return which trees have learned the points in `slots`, bool (T, n)."""
         return np.asarray(self.points.links[:, slots, 2] != NONE)
 
-    def left_out_scores(self, n_jobs: int | None, most: int) -> tuple[Array, Array]:
-        """Score points held, each by the forest without it; return log-scores and arrivals, at most `most` of each.
+    def left_out_scores(self, n_jobs: int | None, slots: Array) -> tuple[Array, Array]:
+        """Score points held, each by the forest without it; return log-scores and arrivals.
 
         One point after another leaves a copy of the forest, is scored and comes back.
         """
-        slots = self.some_held(most)
         if len(slots) == 0:
             return np.empty(0), np.empty(0, np.int64)
         copy = deepcopy(self)
@@ -378,6 +434,7 @@ class Stream:
         self.store.remove(slots)
         learn.remove_points(self.forest, self.points, gone, self._limits, n_jobs, self._samples_without(gone))
         self._let_go(gone)
+        self._measure_margins()
         self.in_doubt = False
 
     def subtract(self, rows: Array, n_jobs: int | None) -> int:
@@ -390,17 +447,18 @@ class Stream:
     def rebuild(self, n_jobs: int | None) -> None:
         """Weigh features anew by the points held, and grow all trees anew."""
         with all_or_nothing(self):
-            plan = self._weigh(self.rows) if len(self.store) else self.rules.plan
+            plan = self.rules.plan
+            if len(self.store):
+                plan = self._weigh(weighting_of_rows(self.rows, self.n_categories))
             self._grow_anew(plan, n_jobs)
 
     def widen(self, values: Array, n_jobs: int | None) -> None:
-        """Add features in which every point held has the value given, and grow the trees anew."""
-        plan, n_new = self.rules.plan, len(values)
-        wider = np.zeros((len(self.points.values), self.n_features + n_new))
-        wider[:, :-n_new] = self.points.values
-        wider[self.store.held, -n_new:] = values
-        domain, fixed = np.hstack([plan.domain, empty_box(n_new)]), plan.weighting.fixed
-        weighting = unmeasured(self.n_features + n_new, None if fixed is None else np.append(fixed, np.ones(n_new)))
+        """Add numbers, behind the others, that every point held has the value of, and grow the trees anew."""
+        plan, n_new, n = self.rules.plan, len(values), self.n_features - self.n_categories
+        wider = np.insert(self.points.values, [n] * n_new, 0.0, axis=1)
+        wider[self.store.held, n : n + n_new] = values
+        domain, fixed = np.insert(plan.domain, [n] * n_new, empty_box(n_new), axis=1), plan.weighting.fixed
+        weighting = unmeasured(self.n_features + n_new, None if fixed is None else np.insert(fixed, [n] * n_new, 1.0))
         self.refuse_if_in_doubt()
         with all_or_nothing(self):
             self.points = self.points._replace(values=wider)
@@ -430,11 +488,13 @@ class Stream:
         self._make_slots(len(rows))
         self._make_nodes(len(rows))
         self._begin_to_change()
-        samples = self._samples
+        samples, is_time = self._samples, self._until_margins == len(rows)
         schedule = self._admit(rows, keys, times)
         score = self.rules.score if is_scored else None
         scores = self._run(rows, schedule, score, n_jobs, samples)
         self._let_go(schedule.leaving)
+        if is_time:
+            self._measure_margins()
         if self.store.n_seen == self.next_rebuild:
             self._rebuild_while_warming_up(n_jobs, is_judged)
         self.in_doubt = False
@@ -445,9 +505,8 @@ class Stream:
         if not self.keeps_points:
             self.store.n_seen += len(rows)
             return Schedule(np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int32), np.empty(0, np.int32))
-        draws = learn.draw_exponentials(self.rng, len(rows)) if self.store.policy.is_random else np.empty(0)
         came = self.store.n_seen
-        schedule = self.store.admit(keys, times, draws)
+        schedule = self.store.admit(keys, times, self._draw_exponentials(len(rows)))
         slots, numbers = schedule.slots, np.arange(came, came + len(rows))
         if not self.store.takes_all:
             kept = slots != NONE
@@ -468,13 +527,35 @@ class Stream:
         lifetimes = self.lifetimes if score is not None and score.uses_cells else np.empty(0)
         scoring = Scoring(kind, lifetimes, prior.strength, prior.is_open, domain)
         chunk = Chunk(rows, *schedule)
-        return learn.run_chunk(self.forest, self.points, chunk, self._limits, scoring, n_jobs, samples)
+        scores = learn.run_chunk(self.forest, self.points, chunk, self._limits, scoring, n_jobs, samples)
+        return scores if score is None else self.charged(scores, rows)
 
     def _let_go(self, slots: Array) -> None:
         """Clear the slots of points that have left."""
         if len(slots):
             self.points.values[slots], self.numbers[slots] = 0.0, NONE
             self.store.settle(slots.tolist())
+
+    # ---- margins ----------------------------------------------------------------------------------------------------
+
+    def charged(self, scores: Array, rows: Array) -> Array:
+        """Return the scores of rows, less the surprise of features beyond their margins."""
+        costs = None if self.margins is None else self.margins.costs(rows)
+        return scores if costs is None else scores - np.log(2) * costs
+
+    def _measure_margins(self) -> None:
+        """Measure the margins by the points held, if the score has any."""
+        has_margins = self.rules.score is Score.MARGINS and self.rules.policy is not None
+        points, n_categories = self.points.values[self.some_held(MOST_POINTS)], self.rules.plan.n_categories
+        self.margins = Margins.of(points, n_categories) if has_margins else None
+
+    @property
+    def _until_margins(self) -> int:
+        """Rows to come until the margins are measured anew: after 1, 2, 4, ... arrivals, then in even steps."""
+        n = self.store.n_seen
+        if n < _ARRIVALS_PER_MARGINS:
+            return int(1 << n.bit_length()) - n
+        return _ARRIVALS_PER_MARGINS - n % _ARRIVALS_PER_MARGINS
 
     @property
     def _limits(self) -> Limits:
@@ -504,7 +585,7 @@ class Stream:
         is_drawn = np.ones((len(sizes), len(held)), np.bool_)
         for size in np.unique(sizes[sizes < len(held)]):
             alike = sizes == size
-            priorities = learn.priorities(self.seeds[alike], self.numbers[held])
+            priorities = draws.priorities(self.seeds[alike], self.numbers[held])
             is_drawn[alike] = priorities <= np.partition(priorities, size - 1, axis=1)[:, size - 1 : size]
         return is_drawn
 
@@ -512,7 +593,7 @@ class Stream:
         """Return the highest priority in each tree that is full."""
         if not self.is_sampled:
             return np.full(len(self.seeds), NO_BAR)
-        priorities, is_drawn = learn.priorities(self.seeds, self.numbers[self.store.held]), self._is_drawn()
+        priorities, is_drawn = draws.priorities(self.seeds, self.numbers[self.store.held]), self._is_drawn()
         highest = np.where(is_drawn, priorities, np.uint64(0)).max(axis=1, initial=0)
         return np.where(is_drawn.sum(axis=1) == self.rules.sizes, highest, NO_BAR)
 
@@ -555,12 +636,12 @@ class Stream:
         self.rebuild(n_jobs)
         if not self.keeps_points:
             if not len(self.calibration) and not is_judged:
-                self.calibration.seed(*self.left_out_scores(n_jobs, WARM_UP))
+                self.calibration.seed(*self.left_out_scores(n_jobs, self.some_held(WARM_UP)))
             self._forget_points()
 
-    def _weigh(self, rows: Array) -> Plan:
-        """Measure the features by `rows`: sets the times of the score and returns a plan for trees, for this once."""
-        weighting = weighting_of_rows(rows)._replace(fixed=self.rules.plan.weighting.fixed)
+    def _weigh(self, measured: Weighting) -> Plan:
+        """Weigh the features as measured: sets the times of the score and returns a plan for trees, for this once."""
+        weighting = measured._replace(fixed=self.rules.plan.weighting.fixed)
         if self.rules.damping is not None:
             weighting = weighting._replace(spread=weighting.spread * self.rules.damping)
         self.lifetimes = self.rules.grid / weighting.unit
@@ -578,6 +659,7 @@ class Stream:
         in_slots = np.where(members == NONE, NONE, slots[members]) if len(slots) else members
         self.points = learn.hold_points(self.forest, self.points.values, in_slots, n_jobs)
         self.bars = self._bars_now()
+        self._measure_margins()
 
     def _forget_points(self) -> None:
         """Keep the trees alone."""
@@ -599,6 +681,17 @@ class Stream:
         """Be in doubt until a change is complete: whoever begins it says so, and a failure halfway does not."""
         self.refuse_if_in_doubt()
         self.in_doubt = True
+
+
+def _held_of_state(arrays: Arrays, part: Arrays, forest: Forest) -> compact.Held:
+    """Return what a stream holds, by a state that is not compact; bars are worked out once the rest is checked."""
+    n_trees, numbers = len(forest.left), part["arrivals"]
+    sizes = part.get("sizes", np.full(n_trees, EVERY, np.int64))  # before there were samples, trees took every point
+    seeds = part.get("seeds", np.zeros(n_trees, np.uint64))
+    samples = Samples(sizes, seeds, np.full(n_trees, NO_BAR), numbers, numbers != NONE)
+    points, keys = unpacked("points", arrays, Points), unpack_keys(part["keys"])
+    judges = part.get("judges", np.empty(0, np.int64))
+    return compact.Held(forest, points, samples, part["ranks"], part["times"], keys, judges)
 
 
 def _numbered(is_drawn: Array) -> Array:

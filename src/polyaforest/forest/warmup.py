@@ -15,14 +15,16 @@ import numba
 import numpy as np
 from joblib import cpu_count
 
-from polyaforest.core.arrays import NONE, Array, Forest, Prior, new_forest, new_points, new_posterior
+from polyaforest.core.arrays import NONE, Array, Forest, Prior, new_forest, new_points
 from polyaforest.core.jit import COSTS, announcer, seconds_per_cost
 from polyaforest.core.rng import seed_states
 from polyaforest.core.score import Score
-from polyaforest.forest import attribute, grow, learn, posterior, score
+from polyaforest.forest import attribute, draws, grow, learn, posterior, score
+from polyaforest.forest.posterior import new_posterior
 from polyaforest.forest.spec import Plan, weighting_of_domain
 from polyaforest.kernels import (
     attribution,
+    change,
     courses,
     leave_one_out,
     marginal,
@@ -31,9 +33,11 @@ from polyaforest.kernels import (
     mondrian_tree,
     online,
     polya,
+    preorder,
     prequential,
     sampling,
     traversal,
+    two_samples,
 )
 
 _START = 3  # the cost of starting a process
@@ -119,6 +123,16 @@ def _compare() -> None:
     attribute.count_within(forest, known.world, *_DOMAIN)
 
 
+def _tell_apart() -> None:
+    forest, leaves = _leaf(boxed=False), np.empty(2, np.int32)
+    two_samples.find_leaves(forest, 0, _ROWS, leaves)
+    marks, depth = np.ones((2, 1), np.uint8), np.zeros(1, np.int64)
+    counts, parent, left = np.empty((1, 1), np.int32), forest.parent[0, :1].copy(), forest.left[0, :1].copy()
+    for kind in (np.uint16, np.int32):  # small trees number their leaves in 16 bits
+        two_samples.count_marked(parent, leaves.astype(kind), marks, counts)
+    two_samples.node_evidence(left, depth, counts, counts.copy(), 1.0, 0.5, np.zeros(3), np.empty((1, 1)))
+
+
 def _learn() -> None:
     states = seed_states(_PLAN.seed, 1)
     forest = grow.empty_forest(_PLAN, states)
@@ -133,8 +147,14 @@ def _learn() -> None:
 def _hold() -> None:
     forest = _leaf(boxed=True)
     learn.draw_exponentials(forest.rng[0], 1)
-    learn.priorities(np.zeros(1, np.uint64), np.zeros(1, np.int64))
-    learn.hold_points(forest, _ROWS, np.empty(0, np.int64), 1)
+    draws.priorities(np.zeros(1, np.uint64), np.zeros(1, np.int64))
+    points = learn.hold_points(forest, _ROWS, np.empty(0, np.int64), 1)
+    features, slots = np.zeros((2, 1), np.int32)
+    nodes, room = (features, slots, np.empty(0), np.empty(0)), np.empty((2, 5), np.int32)
+    preorder.write_trees(forest, *nodes, room[0])
+    preorder.read_trees(forest, *nodes, 1.0, 1, *room)
+    numbers, seeds = np.zeros(1, np.int64), np.zeros(1, np.uint64)
+    preorder.fill_trees(forest, points, slots, numbers, numbers + 1, seeds, seeds.copy())
 
 
 def _remove() -> None:
@@ -146,10 +166,25 @@ def _remove() -> None:
 
 def _follow() -> None:
     steps, scales = np.zeros(1, np.int64), np.ones(1, np.int64)
-    courses.fill_courses(
-        _ROWS, steps, steps, scales, scales, scales, np.ones((1, 1)), np.empty(2), np.empty((1, _ROWS.shape[1], 4))
-    )
+    waves, window, out = np.ones((1, 1)), np.empty(2), np.empty((1, _ROWS.shape[1], 4))
+    courses.fill_courses(_ROWS, steps, steps, scales, scales, scales, waves, 1, window, out)
     courses.fill_seasons(_ROWS, steps, 1, scales, np.empty((1, _ROWS.shape[1], 1)))
+
+
+def _notice() -> None:
+    forest, leaves, counts = _leaf(boxed=True), np.zeros((2, 1), np.int32), np.zeros((1, 4), np.int32)
+    cuts = change.Cuts(*(getattr(forest, name) for name in change.Cuts._fields))
+    change.find_leaves(cuts, _ROWS, leaves)
+    change.count_leaves(cuts, leaves, counts)
+    sides, totals = np.zeros((2, 2, 8))
+    tally = change.Tally(counts, np.zeros((2, 1, 4), np.int32), np.zeros((2, 1, 4)), sides, totals, 0.5)
+    lengths, room = np.ones(1, np.int64), np.empty((2, 1))
+    change.slide(cuts, tally, leaves, 0, 0, 2, lengths, np.zeros(1), room)
+    change.read_evidence(cuts, tally, room[0])
+    change.move_point(cuts, tally, 0, leaves[0], -1)
+    change.run_evidence(cuts, tally, 1, leaves, room[:, 0].copy())
+    change.set_sums(cuts, tally, 0)
+    change.log_contrasts(cuts, tally, 0, np.empty((1, 4)))
 
 
 class _Group(NamedTuple):
@@ -160,7 +195,11 @@ class _Group(NamedTuple):
 
 _GROUPS = {
     "grow": _Group((mondrian_tree.sample_tree, mondrian_tree.sample_trees), _grow, 5),
-    "hold": _Group((online.link_points, sampling.fill_priorities), _hold, 1),
+    "hold": _Group(
+        (online.link_points, sampling.fill_priorities, preorder.write_trees, preorder.read_trees, preorder.fill_trees),
+        _hold,
+        3,
+    ),
     "derive": _Group((polya.set_posteriors, polya.set_paths), _derive, 3),
     "score": _Group((traversal.log_cell_sums,), _score, 3),
     "score masses": _Group((traversal.leaf_values, traversal.cell_masses), _score_masses, 6),
@@ -173,13 +212,32 @@ _GROUPS = {
     ),
     "measure": _Group((moments.set_second_moments, moments.cells_of_rows, traversal.leaf_kinds), _measure, 5),
     "courses": _Group((courses.fill_courses, courses.fill_seasons), _follow, 2),
+    "two samples": _Group(
+        (two_samples.find_leaves, two_samples.count_marked, two_samples.node_evidence), _tell_apart, 3
+    ),
+    "change": _Group(
+        (
+            change.find_leaves,
+            change.count_leaves,
+            change.slide,
+            change.read_evidence,
+            change.move_point,
+            change.run_evidence,
+            change.set_sums,
+            change.log_contrasts,
+        ),
+        _notice,
+        4,
+    ),
     "gaps": _Group((marginal.leaf_values, marginal.cell_masses, marginal.guess_values), _score_gaps, 9),
 }
 _TABLE = ("grow", "hold", "derive", "score", "explain", "courses")
 PURPOSES = {  # and the groups that each needs
     "table": _TABLE,
     "stream": (*_TABLE, "learn"),
+    "drift": (*_TABLE, "learn", "remove", "two samples", "change"),
     "batch": ("processes", "derive", "score", "explain"),
+    "comparison": ("grow", "two samples"),
     "everything": tuple(_GROUPS),
 }
 

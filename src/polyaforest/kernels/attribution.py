@@ -13,8 +13,8 @@ of the cost of being outside a box. Every term is attributed to the features tha
 - a complementary leaf's, and the outside's, to the features by which the row misses the box, in proportion to their
   weighted distances; for a row beyond the domain of a process, what the cuts on its path leave of it.
 
-The rest, the share within the known world, is the same for all rows. All terms come from the posterior, so the parts
-add up to the terms of the score.
+A category has no low side: whatever it costs is on the high one. The rest, the share within the known world, is the
+same for all rows. All terms come from the posterior, so the parts add up to the terms of the score.
 """
 
 import math
@@ -24,8 +24,29 @@ import numpy as np
 
 from polyaforest.core.arrays import LEAST_LOG, NONE
 from polyaforest.core.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
-from polyaforest.kernels.geometry import contains, excess, extension, linear_dimension, log_share
-from polyaforest.kernels.simd import LANES, larger, load, load_row, pick, smaller, spread, store, sum_of, within
+from polyaforest.kernels import cubes
+from polyaforest.kernels.geometry import (
+    contains,
+    excess,
+    extension,
+    first_category,
+    is_question,
+    linear_dimension,
+    log_share,
+)
+from polyaforest.kernels.simd import (
+    LANES,
+    count_bits,
+    larger,
+    load,
+    load_row,
+    pick,
+    smaller,
+    spread,
+    store,
+    sum_of,
+    within,
+)
 from polyaforest.kernels.traversal import climb, descend, find_leaf, first_holder, new_descent
 
 LOW, HIGH = 0, 1  # the sides of a feature
@@ -51,6 +72,7 @@ class Tree(NamedTuple):
     complement: np.ndarray
     world_lower: np.ndarray  # (1, D)
     world_upper: np.ndarray
+    n_categories: int
 
 
 class Workspace(NamedTuple):
@@ -110,14 +132,14 @@ def region_side(tree, j, k):
 @jit_borrowing_helper
 def add_restriction(tree, j, amount, logs, parts):
     """Share `amount` out among the features that narrowed the box of node `j`; `logs` is a buffer of length D."""
-    total = 0.0
-    for k in range(tree.lower.shape[1]):
+    total, n_numbers = 0.0, first_category(tree.lower.shape[1], tree.n_categories)
+    for k in range(n_numbers):
         logs[k] = 0.0
         if tree.lower[j, k] < tree.upper[j, k]:
             low, high = region_side(tree, j, k)
             logs[k] = log_share(low, high, tree.lower[j, k], tree.upper[j, k])
             total += logs[k]
-    for k in range(tree.lower.shape[1]):
+    for k in range(n_numbers):
         if logs[k] < 0.0:
             low, high = region_side(tree, j, k)
             below, above = tree.lower[j, k] - low, high - tree.upper[j, k]
@@ -132,8 +154,9 @@ def add_cut(tree, j, share, parts):
     """Give the cut that made node `j`, and not the root, its part."""
     above = tree.parent[j]
     if above != NONE:
-        side = LOW if tree.left[above] == j else HIGH
-        parts[side, tree.feature[above]] += share * (tree.inside[above] - log_whole(tree, j))
+        delta = tree.feature[above]
+        is_low = tree.left[above] == j and not is_question(delta, tree.weights.shape[0], tree.n_categories)
+        parts[LOW if is_low else HIGH, delta] += share * (tree.inside[above] - log_whole(tree, j))
 
 
 @jit_inline
@@ -205,17 +228,23 @@ def add_path(tree, start, length, share, lifetimes, turn, work, parts, i):
 
 
 @jit_inline
-def add_box(lower, upper, j, weights, X, i, endured, away):
+def add_box(lower, upper, j, weights, X, i, endured, away, n_categories):
     """Add what it costs row `i` to be outside box `j` for so long to `away`; return the distance from the box."""
     total, nothing, most = spread(0.0), spread(0.0), spread(MOST)
-    for k in range(0, lower.shape[1], LANES):
-        live = within(lower.shape[1] - k)
+    n = first_category(lower.shape[1], n_categories)
+    for k in range(0, n, LANES):
+        live = within(n - k)
         x, weight = load_row(X, i, k, live, 0.0), load(weights, k, live, 0.0)
         low, high = load_row(lower, j, k, live, 0.0), load_row(upper, j, k, live, 0.0)
         distance = smaller(weight * larger(larger(low - x, x - high), nothing), most)
         store(away, k, live, smaller(load(away, k, live, 0.0) + spread(endured) * distance, most))
         total += distance
-    return sum_of(total)
+    whole = sum_of(total)
+    for k in range(n, lower.shape[1]):
+        apart = min(weights[k] * cubes.distance(lower[j, k], upper[j, k], X[i, k]), MOST)
+        away[k] = min(away[k] + endured * apart, MOST)
+        whole += apart
+    return whole
 
 
 @jit_inline
@@ -229,7 +258,8 @@ def set_away(tree, X, i, j, work):
         work.away[k] = 0.0
     rate = 0.0
     while True:
-        distance = add_box(tree.lower, tree.upper, j, tree.weights, X, i, work.endured[j], work.away)
+        box = tree.lower, tree.upper, j
+        distance = add_box(*box, tree.weights, X, i, work.endured[j], work.away, tree.n_categories)
         rate += work.lived[j] * distance
         above = tree.parent[j]
         if distance == 0.0 or above == NONE:
@@ -238,11 +268,13 @@ def set_away(tree, X, i, j, work):
 
 
 @jit_inline
-def add_away(lower, j, away, factor, X, i, low_parts, high_parts):
+def add_away(lower, j, away, factor, X, i, low_parts, high_parts, n_categories):
     """Add what the distances of row `i` from the boxes down to `j` cost, times a factor, to the sides that it is on."""
-    nothing = spread(0.0)
-    for k in range(0, lower.shape[1], LANES):
-        live = within(lower.shape[1] - k)
+    nothing, n = spread(0.0), first_category(lower.shape[1], n_categories)
+    for k in range(n, lower.shape[1]):
+        high_parts[k] += factor * away[k]
+    for k in range(0, n, LANES):
+        live = within(n - k)
         is_low = load_row(X, i, k, live, 0.0) <= load_row(lower, j, k, live, 0.0)
         cost = load(away, k, live, 0.0) * spread(factor)
         store(low_parts, k, live, load(low_parts, k, live, 0.0) + pick(is_low, cost, nothing))
@@ -259,33 +291,45 @@ def sum_all(values):
 
 
 @jit_inline
-def add_distances(lower, upper, j, weights, X, i, endured, parts):
+def add_distances(lower, upper, j, weights, X, i, endured, parts, n_categories):
     """Add what it costs row `i` to be outside box `j` for so long."""
     if endured > 0.0:
-        for k in range(lower.shape[1]):
+        n = first_category(lower.shape[1], n_categories)
+        for k in range(n, lower.shape[1]):
+            apart = cubes.distance(lower[j, k], upper[j, k], X[i, k])
+            parts[HIGH, k] += min(endured * weights[k] * apart, MOST)
+        for k in range(n):
             value, rate = X[i, k], endured * weights[k]
             parts[LOW, k] += min(rate * max(lower[j, k] - value, 0.0), MOST)
             parts[HIGH, k] += min(rate * max(value - upper[j, k], 0.0), MOST)
 
 
 @jit_borrowing_helper
-def add_missed(lower, upper, j, weights, live_only, amount, X, i, parts):
+def add_missed(lower, upper, j, weights, live_only, amount, X, i, parts, n_categories):
     """Share `amount` out among the features by which row `i` misses box `j`, in proportion to weighted distances.
 
     If no such feature has a weight, all of them have the same part.
     """
-    total, missed = 0.0, 0
+    total, missed, n = 0.0, 0, first_category(lower.shape[1], n_categories)
     for k in range(lower.shape[1]):
-        distance = excess(lower[j, k], upper[j, k], X[i, k])
-        if distance > 0.0 and (not live_only or lower[j, k] < upper[j, k]):
+        distance = miss(lower[j, k], upper[j, k], X[i, k], live_only, k < n)
+        if distance > 0.0:
             total += min(weights[k] * distance, MOST)
             missed += 1
     for k in range(lower.shape[1]):
-        distance = excess(lower[j, k], upper[j, k], X[i, k])
-        if distance > 0.0 and (not live_only or lower[j, k] < upper[j, k]):
+        distance = miss(lower[j, k], upper[j, k], X[i, k], live_only, k < n)
+        if distance > 0.0:
             share = min(weights[k] * distance, MOST) / total if total > 0.0 else 1.0 / missed
             if share > 0.0:  # or an infinite amount would make it NaN
-                parts[LOW if X[i, k] < lower[j, k] else HIGH, k] += share * amount
+                parts[LOW if k < n and X[i, k] < lower[j, k] else HIGH, k] += share * amount
+
+
+@jit_inline
+def miss(low, high, value, live_only, is_number):
+    """Return how far a value lies outside a side of a box; with `live_only`, outside one that restricts anything."""
+    if not is_number:
+        return 0.0 if live_only else cubes.distance(low, high, value)
+    return 0.0 if live_only and not low < high else excess(low, high, value)
 
 
 @jit
@@ -338,6 +382,7 @@ def tree_of(forest, known, t):
         known.complement[t],
         known.world[0][t : t + 1],
         known.world[1][t : t + 1],
+        forest.n_categories[0],
     )
 
 
@@ -354,7 +399,8 @@ def attribute_cells(tree, X, nodes, lifetimes, turn, work, parts):
             chance = math.exp(-rate) if rate < _SURE else 0.0
             cut_off = -math.expm1(-rate) if rate < _SURE else 1.0
             factor = 1.0 + cut_off / total * work.cost[j]
-            add_away(tree.lower, j, work.away, factor, X, i, parts[i, LOW], parts[i, HIGH])
+            sides = parts[i, LOW], parts[i, HIGH]
+            add_away(tree.lower, j, work.away, factor, X, i, *sides, tree.n_categories)
         if chance > 0.0:
             length = climb(tree.parent, j, work.path)
             add_path(tree, _FIRST, length, chance, lifetimes, turn, work, parts, i)
@@ -367,7 +413,8 @@ def attribute_process_cells(tree, domain, X, nodes, lifetimes, turn, work, parts
         length = climb(tree.parent, nodes[i], work.path)
         add_path(tree, _FIRST, length, 1.0, lifetimes, turn, work, parts, i)
         endured = time_endured(lifetimes, 0.0, tree.time[nodes[i]])
-        add_distances(domain[:1], domain[1:], _FIRST, tree.weights, X, i, endured, parts[i])
+        box = domain[:1], domain[1:], _FIRST
+        add_distances(*box, tree.weights, X, i, endured, parts[i], tree.n_categories)
 
 
 @jit_borrowing_helper
@@ -377,12 +424,12 @@ def find_end(tree, X, i, path, length):
     Places count upwards, and the one beyond the path stands for none. A row beyond the domain of a process is charged
     by the path of the nearest point within, which is its own.
     """
-    if not contains(tree.world_lower, tree.world_upper, _FIRST, X, i):
+    if not contains(tree.world_lower, tree.world_upper, _FIRST, X, i, tree.n_categories):
         return _OUTSIDE, length if tree.lower.shape[1] else _FIRST, _FIRST
-    if tree.lower.shape[1] == 0 or contains(tree.lower, tree.upper, path[0], X, i):
+    if tree.lower.shape[1] == 0 or contains(tree.lower, tree.upper, path[0], X, i, tree.n_categories):
         return _HELD, _FIRST, _FIRST
-    holder = first_holder(tree.lower, tree.upper, X, i, path, length)
-    j, is_inside = find_leaf(tree.lower, tree.upper, X, i, path, holder)
+    holder = first_holder(tree.lower, tree.upper, X, i, path, length, tree.n_categories)
+    j, is_inside = find_leaf(tree.lower, tree.upper, X, i, path, holder, tree.n_categories)
     if is_inside:
         return _HELD, _FIRST, _FIRST
     place = _FIRST
@@ -394,8 +441,8 @@ def find_end(tree, X, i, path, length):
 @jit_borrowing_helper
 def outside_cost(tree, root, log_outside, X, i):
     """Return what it costs row `i` to be outside the known world rather than within it."""
-    size = linear_dimension(tree.world_lower[0], tree.world_upper[0], tree.weights)
-    distance = extension(tree.world_lower, tree.world_upper, _FIRST, tree.weights, X, i)
+    size = linear_dimension(tree.world_lower[0], tree.world_upper[0], tree.weights, tree.n_categories)
+    distance = extension(tree.world_lower, tree.world_upper, _FIRST, tree.weights, X, i, tree.n_categories)
     return log_whole(tree, root) - log_outside + math.log1p(distance / (size if size > 0.0 else 1.0))
 
 
@@ -408,7 +455,7 @@ def add_end(tree, log_outside, X, i, path, length, end, missed, parts):
     """
     if end == _COMPLEMENTARY:
         amount = log_whole(tree, missed) - tree.complement[missed]
-        add_missed(tree.lower, tree.upper, missed, tree.weights, True, amount, X, i, parts)
+        add_missed(tree.lower, tree.upper, missed, tree.weights, True, amount, X, i, parts, tree.n_categories)
         return 1.0
     root, share = path[length - np.uint32(1)], 1.0
     amount = outside_cost(tree, root, log_outside, X, i)
@@ -416,7 +463,8 @@ def add_end(tree, log_outside, X, i, path, length, end, missed, parts):
         cost = tree.inside[root] - tree.inside[path[0]]
         share = max(amount, 0.0) / cost if cost > amount else 1.0
         amount -= share * cost
-    add_missed(tree.world_lower, tree.world_upper, _FIRST, tree.weights, False, amount, X, i, parts)
+    world = tree.world_lower, tree.world_upper, _FIRST
+    add_missed(*world, tree.weights, False, amount, X, i, parts, tree.n_categories)
     return share
 
 
@@ -465,7 +513,8 @@ def find_bounds(forest, known, X, lifetimes, features, sides, bounds, costs):
     """Find where the cost of the only row of `X` begins, tree by tree, for some features on one side each.
 
     Every cut that costs the row something, and every edge of a box that it lies beyond, is a bound. The nearest to the
-    row is written to `bounds`, (T, m), which hold an infinity before, and what all of them cost to `costs`.
+    row is written to `bounds`, (T, m), which hold an infinity before, and what all of them cost to `costs`. Categories
+    have no bounds.
     """
     path, cost = np.empty(forest.left.shape[1], np.uint32), np.empty((2, X.shape[1]))
     descent = new_descent(1, forest.left.shape[1])
@@ -482,7 +531,7 @@ def find_bounds(forest, known, X, lifetimes, features, sides, bounds, costs):
                 cost[:] = 0.0
                 add_end(tree, known.outside[t], X, 0, path, length, end, missed, cost)
                 lower, upper = (tree.world_lower, tree.world_upper) if end == _OUTSIDE else (tree.lower, tree.upper)
-                note_edges(lower, upper, missed, features, sides, cost, bounds[t], costs[t])
+                note_edges(lower, upper, missed, features, sides, cost, bounds[t], costs[t], tree.n_categories)
             if end == _COMPLEMENTARY:
                 cost[:] = 0.0
                 add_cut(tree, missed, 1.0, cost)
@@ -495,20 +544,28 @@ def find_bounds(forest, known, X, lifetimes, features, sides, bounds, costs):
             if tree.lower.shape[1] == 0:
                 box, lower, upper = _FIRST, tree.world_lower, tree.world_upper
             cost[:] = 0.0
-            add_distances(lower, upper, box, tree.weights, X, 0, endured, cost)
-            note_edges(lower, upper, box, features, sides, cost, bounds[t], costs[t])
+            add_distances(lower, upper, box, tree.weights, X, 0, endured, cost, tree.n_categories)
+            note_edges(lower, upper, box, features, sides, cost, bounds[t], costs[t], tree.n_categories)
             cost[:] = 0.0
             add_cut(tree, j, share_from(lifetimes, began), cost)
             note_cut(tree, j, features, sides, cost, bounds[t], costs[t])
 
 
 @jit_borrowing_helper
-def note_edges(lower, upper, j, features, sides, cost, bounds, costs):
+def note_edges(lower, upper, j, features, sides, cost, bounds, costs, n_categories):
     """Note the edges of box `j` for what it costs to be beyond them."""
     for p in range(features.shape[0]):
         k = features[p]
         if cost[sides[p], k] > 0.0:
-            note(p, lower[j, k] if sides[p] == LOW else upper[j, k], sides[p], cost[sides[p], k], bounds, costs)
+            edge = lower[j, k] if sides[p] == LOW else upper[j, k]
+            note(
+                p,
+                -np.inf if is_question(k, lower.shape[1], n_categories) else edge,
+                sides[p],
+                cost[sides[p], k],
+                bounds,
+                costs,
+            )
 
 
 @jit_borrowing_helper
@@ -518,9 +575,10 @@ def note_cut(tree, j, features, sides, cost, bounds, costs):
     if above == NONE:
         return
     delta = tree.feature[above]
+    xi = -np.inf if is_question(delta, tree.weights.shape[0], tree.n_categories) else tree.cut[above]
     for p in range(features.shape[0]):
         if features[p] == delta and cost[sides[p], delta] > 0.0:
-            note(p, tree.cut[above], sides[p], cost[sides[p], delta], bounds, costs)
+            note(p, xi, sides[p], cost[sides[p], delta], bounds, costs)
 
 
 @jit_inline
@@ -537,10 +595,12 @@ def note(p, bound, side, cost, bounds, costs):
 def count_within(forest, world, low, high, counts):
     """Count the points of each tree above `low` and up to `high` in all features, (D,); write to `counts`, (T,).
 
-    Leaves that lie there in part count by the share of their box that does, as if their points were spread evenly.
+    Of a category `high` is the code that points must have, or infinite where any will do. Leaves that lie there in part
+    count by the share of their box that does, as if their points were spread evenly.
     """
     width, n_features = forest.left.shape[1], low.shape[0]
     waiting, sides = np.empty(width + 1, np.uint32), np.empty((width + 1, 2, n_features))
+    n_categories = forest.n_categories[0]
     for t in range(forest.left.shape[0]):
         waiting[0], n_waiting = forest.root[t], 1
         for k in range(n_features):
@@ -550,23 +610,31 @@ def count_within(forest, world, low, high, counts):
             j, here = waiting[n_waiting], sides[n_waiting]
             for k in range(forest.lower.shape[2]):
                 here[LOW, k], here[HIGH, k] = forest.lower[t, j, k], forest.upper[t, j, k]
-            share = share_within(here, low, high)
+            share = share_within(here, low, high, n_categories)
             if not 0.0 < share < 1.0 or forest.left[t, j] == NONE:
                 counts[t] += share * forest.counts[t, j]
                 continue
             for k in range(n_features):
                 sides[n_waiting + 1, LOW, k], sides[n_waiting + 1, HIGH, k] = here[LOW, k], here[HIGH, k]
             delta, xi = forest.feature[t, j], forest.cut[t, j]
-            sides[n_waiting, HIGH, delta] = sides[n_waiting + 1, LOW, delta] = xi
+            below, above = xi, xi
+            if is_question(delta, n_features, n_categories):
+                below, above = cubes.low_side(here[HIGH, delta], xi), cubes.high_side(here[LOW, delta], xi)
+            sides[n_waiting, HIGH, delta], sides[n_waiting + 1, LOW, delta] = below, above
             waiting[n_waiting], waiting[n_waiting + 1] = forest.left[t, j], forest.right[t, j]
             n_waiting += 2
 
 
 @jit_borrowing_helper
-def share_within(box, low, high):
+def share_within(box, low, high, n_categories):
     """Return the share of a box, (2, D), that lies above `low` and up to `high`; a point is in or out."""
-    share = 1.0
-    for k in range(low.shape[0]):
+    share, n = 1.0, first_category(low.shape[0], n_categories)
+    for k in range(n, low.shape[0]):
+        if high[k] < np.inf:
+            if cubes.new_questions(box[LOW, k], box[HIGH, k], high[k]) != 0:
+                return 0.0
+            share *= 0.5 ** count_bits(cubes.live_questions(box[LOW, k], box[HIGH, k]))
+    for k in range(n):
         lower, upper = box[LOW, k], box[HIGH, k]
         if upper <= low[k] or lower > high[k]:
             return 0.0

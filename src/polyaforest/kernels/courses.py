@@ -9,7 +9,7 @@ from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper
 
 
 @jit_borrowing
-def fill_courses(values, places, starts, edges, means, roughness, waves, window, out):
+def fill_courses(values, places, starts, edges, means, roughness, waves, most_still, window, out):
     """Fill `out`, (n, C, K), with the coordinates of the courses that end at the steps `places`.
 
     Parameters
@@ -24,9 +24,12 @@ def fill_courses(values, places, starts, edges, means, roughness, waves, window,
     means : int64 (M,)
         The mean of the last so many.
     roughness : int64 (R,)
-        The mean absolute change from step to step over the last so many.
+        The mean absolute change from step to step over the last so many. While readings stand still, the first is less
+        by the last for each step: in noise, zero is not far from what is usual, but a long silence is.
     waves : float64 (W, L)
         Functions of age, newest first, to project on.
+    most_still : int
+        Most steps of standing still that count.
     window : float64 (A,)
         Workspace for the readings of a course, newest first; A is the longest age that a coordinate needs.
     """
@@ -43,6 +46,9 @@ def fill_courses(values, places, starts, edges, means, roughness, waves, window,
                 k += 1
             for j in range(roughness.shape[0]):
                 out[i, c, k] = mean_change(window, roughness[j])
+                if j == 0:
+                    usual = mean_change(window, roughness[roughness.shape[0] - 1])
+                    out[i, c, k] -= usual * count_still(window, most_still)
                 k += 1
             for j in range(waves.shape[0]):
                 total = 0.0
@@ -77,6 +83,15 @@ def mean_change(window, n):
     for age in range(n):
         total += abs(window[age] - window[age + 1])
     return total / np.float64(n)
+
+
+@jit_borrowing_helper
+def count_still(window, most):
+    """Return how many of the newest steps have brought no change, at most so many."""
+    n = 0
+    while n < most and window[n] == window[n + 1]:
+        n += 1
+    return n
 
 
 @jit_borrowing

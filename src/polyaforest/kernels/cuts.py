@@ -6,9 +6,10 @@ Shared by Mondrian trees, which cut the boxes of their data, and Mondrian proces
 import numpy as np
 
 from polyaforest.core.arrays import NONE
-from polyaforest.core.jit import jit, jit_helper, jit_inline
+from polyaforest.core.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
 from polyaforest.core.rng import exponential, uniform
-from polyaforest.kernels.geometry import linear_dimension
+from polyaforest.kernels import cubes
+from polyaforest.kernels.geometry import first_category, is_question, linear_dimension
 
 
 @jit
@@ -42,15 +43,21 @@ def make_children(forest, t, j, size, n_left, n_right, lifetime):
 
 
 @jit_inline
-def draw_cut(rng, weights, began, lower, upper, lifetime):
-    """Draw time, dimension and location of the first cut of a box after `began`; dimension NONE if it is too late."""
-    length = linear_dimension(lower, upper, weights)
+def draw_cut(rng, weights, began, lower, upper, lifetime, n_categories):
+    """Draw time, dimension and location of the first cut of a box after `began`; dimension NONE if it is too late.
+
+    The location of a cut along a category is the number of one of its live questions.
+    """
+    length = linear_dimension(lower, upper, weights, n_categories)
     if not length > 0.0:
         return lifetime, NONE, np.nan
     time = began + exponential(rng) / length
     if not time < lifetime:
         return lifetime, NONE, np.nan
-    delta = choose_dimension(rng, lower, upper, weights, length)
+    delta, remaining = choose_dimension(rng, lower, upper, weights, length, n_categories)
+    if is_question(delta, lower.shape[0], n_categories):
+        questions = cubes.live_questions(lower[delta], upper[delta])
+        return time, delta, cubes.choose_question(questions, remaining / weights[delta])
     xi = lower[delta] + uniform(rng) * (upper[delta] - lower[delta])
     if not xi < upper[delta]:  # rounding must not leave the right side empty
         xi = lower[delta]
@@ -64,15 +71,28 @@ def birth_time(parent, time, j):
 
 
 @jit_inline
-def choose_dimension(rng, lower, upper, weights, length):
-    """Draw a dimension with probability proportional to its weighted length."""
-    remaining = uniform(rng) * length
-    chosen = NONE
-    for k in range(lower.shape[0]):
+def choose_dimension(rng, lower, upper, weights, length, n_categories):
+    """Draw a dimension in proportion to its weighted length; return it, and how far along it the draw has come."""
+    remaining, chosen = uniform(rng) * length, NONE
+    n = first_category(lower.shape[0], n_categories)
+    for k in range(n):
         side = weights[k] * (upper[k] - lower[k])
+        if side > 0.0:
+            chosen = k
+            if remaining < side:
+                return chosen, remaining
+            remaining -= side
+    return choose_category(lower, upper, weights, n, chosen, remaining) if n < lower.shape[0] else (chosen, remaining)
+
+
+@jit_borrowing_helper
+def choose_category(lower, upper, weights, first, chosen, remaining):
+    """Go on choosing among the categories, from dimension `first` on."""
+    for k in range(first, lower.shape[0]):
+        side = weights[k] * cubes.length(lower[k], upper[k])
         if side > 0.0:
             chosen = k
             if remaining < side:
                 break
             remaining -= side
-    return chosen
+    return chosen, remaining

@@ -11,8 +11,17 @@ import numpy as np
 
 from polyaforest.core.arrays import FADE_LOG_DENSITY, FADE_MASS, LEAST_LOG, NONE, Array
 from polyaforest.core.jit import jit, jit_helper, jit_inline
-from polyaforest.kernels.geometry import contains, contains_live, extension, linear_dimension, log_share
-from polyaforest.kernels.polya import cut_share, side_bounds
+from polyaforest.kernels import cubes
+from polyaforest.kernels.geometry import (
+    contains,
+    contains_live,
+    extension,
+    first_category,
+    is_question,
+    linear_dimension,
+    log_share,
+)
+from polyaforest.kernels.polya import side_share
 from polyaforest.kernels.traversal import fade
 
 
@@ -80,20 +89,21 @@ def leaf_values(forest, table, X, out):
 @jit_helper
 def value_outside(forest, table, t, X, i):
     """Return the value beyond the known world: all of it, if the values present lie within."""
-    lower, upper, weights = table.world[0], table.world[1], forest.weights[t]
-    size = linear_dimension(lower[t], upper[t], weights)
-    reach = extension(lower, upper, t, weights, X, i) / (size if size > 0.0 else 1.0)
+    lower, upper, weights, n_categories = table.world[0], table.world[1], forest.weights[t], forest.n_categories[0]
+    size = linear_dimension(lower[t], upper[t], weights, n_categories)
+    reach = extension(lower, upper, t, weights, X, i, n_categories) / (size if size > 0.0 else 1.0)
     value = fade(table.outside[t], table.fading, reach, X.shape[1])
     if table.fading == FADE_LOG_DENSITY:
-        value += log_slice_outside(lower[t], upper[t], weights, size, X, i, contains(lower, upper, t, X, i))
+        is_within = contains(lower, upper, t, X, i, n_categories)
+        value += log_slice_outside(lower[t], upper[t], weights, size, X, i, is_within, n_categories)
     return value
 
 
 @jit_helper
-def log_slice_outside(lower, upper, weights, size, X, i, is_within):
+def log_slice_outside(lower, upper, weights, size, X, i, is_within, n_categories):
     """Log of what the falling density beyond the world adds up to along the missing features, the world left out."""
     n_features, log_side, log_all = X.shape[1], 0.0, 0.0
-    for k in range(n_features):
+    for k in range(first_category(n_features, n_categories)):
         side = upper[k] - lower[k]
         if math.isnan(X[i, k]) and side > 0.0:
             log_side += math.log(side)
@@ -112,14 +122,16 @@ def find_leaves(forest, t, world, X, i, sliced, work, found):
     volumes of the leaves' slices at the row are worked out, over the missing features.
     """
     lower, upper, feature, cut = forest.lower[t], forest.upper[t], forest.feature[t], forest.cut[t]
-    if not contains(world[0], world[1], t, X, i):
+    n_categories = forest.n_categories[0]
+    if not contains(world[0], world[1], t, X, i, n_categories):
         return 0
-    work.nodes[0], work.logs[0] = forest.root[t], log_slice(world[0, t], world[1, t], X, i) if sliced else 0.0
+    volume = log_slice(world[0, t], world[1, t], X, i, n_categories) if sliced else 0.0
+    work.nodes[0], work.logs[0] = forest.root[t], volume
     n_waiting, n_found = 1, 0
     while n_waiting > 0:
         n_waiting -= 1
         j, volume = work.nodes[n_waiting], work.logs[n_waiting]
-        if not contains_live(lower, upper, j, X, i):
+        if not contains_live(lower, upper, j, X, i, n_categories):
             n_found = note(found, n_found, j, 0, volume if sliced else 0.0)
             continue
         log_f = log_missing_share(forest, t, j, world, X, i)
@@ -129,21 +141,23 @@ def find_leaves(forest, t, world, X, i, sliced, work, found):
         if feature[j] == NONE:
             n_found = note(found, n_found, j, 1, volume)
             continue
-        value, is_sliced = X[i, feature[j]], sliced and math.isnan(X[i, feature[j]])
-        low, high = side_bounds(forest, t, j, world) if is_sliced else (0.0, 1.0)
+        is_sliced = sliced and math.isnan(X[i, feature[j]])
         for side in range(2):
-            if may_go(value, cut[j], side == 0):
+            if may_go(X, i, feature[j], cut[j], side == 0, n_categories):
                 work.nodes[n_waiting] = forest.left[t, j] if side == 0 else forest.right[t, j]
-                share = math.log(cut_share(low, high, cut[j], side == 0)) if is_sliced else 0.0
+                share = math.log(side_share(forest, t, j, world, side == 0)) if is_sliced else 0.0
                 work.logs[n_waiting] = volume + share
                 n_waiting += 1
     return n_found
 
 
 @jit_inline
-def may_go(value, xi, goes_left):
-    """Return whether a value, or some value where it is missing, lies on that side of a cut."""
-    return not value > xi if goes_left else not value <= xi
+def may_go(X, i, delta, xi, is_left, n_categories):
+    """Return whether row `i` of `X`, with some value where it is missing, lies on that side of a cut."""
+    value = X[i, delta]
+    if is_question(delta, X.shape[1], n_categories):
+        return math.isnan(value) or cubes.says_no(value, xi) == is_left
+    return not value > xi if is_left else not value <= xi
 
 
 @jit_inline
@@ -154,10 +168,10 @@ def note(found, n_found, j, mark, log_weight):
 
 
 @jit_helper
-def log_slice(lower, upper, X, i):
+def log_slice(lower, upper, X, i, n_categories):
     """Log of the volume of a box over the missing features of row `i`, those without length left out."""
     total = 0.0
-    for k in range(lower.shape[0]):
+    for k in range(first_category(lower.shape[0], n_categories)):
         if math.isnan(X[i, k]) and lower[k] < upper[k]:
             total += math.log(upper[k] - lower[k])
     return total
@@ -171,13 +185,13 @@ def log_missing_share(forest, t, j, world, X, i):
     """
     lower, upper, above = forest.lower[t], forest.upper[t], forest.parent[t, j]
     total = 0.0
-    for k in range(lower.shape[1]):
+    for k in range(first_category(lower.shape[1], forest.n_categories[0])):
         if not math.isnan(X[i, k]) or lower[j, k] >= upper[j, k]:
             continue
         low, high = (world[0, t, k], world[1, t, k]) if above == NONE else (lower[above, k], upper[above, k])
         if above != NONE and forest.feature[t, above] == k:
-            goes_left, xi = forest.left[t, above] == j, forest.cut[t, above]
-            low, high = (low, xi) if goes_left else (xi, high)
+            is_left, xi = forest.left[t, above] == j, forest.cut[t, above]
+            low, high = (low, xi) if is_left else (xi, high)
         total += log_share(low, high, lower[j, k], upper[j, k])
     return total
 
@@ -194,14 +208,16 @@ def find_cells(forest, t, X, i, lifetimes, work, found):
     """
     lower, upper, weights = forest.lower[t], forest.upper[t], forest.weights[t]
     feature, cut, time, n_lifetimes = forest.feature[t], forest.cut[t], forest.time[t], lifetimes.shape[0]
-    base = 0.0 if lower.shape[1] > 0 else extension(forest.domain[:1], forest.domain[1:], 0, weights, X, i)
+    n_categories, base = forest.n_categories[0], 0.0
+    if lower.shape[1] == 0:
+        base = extension(forest.domain[:1], forest.domain[1:], 0, weights, X, i, n_categories)
     work.nodes[0], work.births[0], work.logs[0], work.firsts[0] = forest.root[t], 0.0, 0.0, 0
     n_waiting, n_found = 1, 0
     while n_waiting > 0:
         n_waiting -= 1
         j, began, log_weight = work.nodes[n_waiting], work.births[n_waiting], work.logs[n_waiting]
         s, ends, is_leaf = work.firsts[n_waiting], time[j], feature[j] == NONE
-        rate = base + extension(lower, upper, j, weights, X, i)
+        rate = base + extension(lower, upper, j, weights, X, i, n_categories)
         while s < n_lifetimes and (lifetimes[s] < ends or is_leaf):
             elapsed = min(lifetimes[s], ends) - began
             spent = elapsed * rate if rate > 0.0 and elapsed > 0.0 else 0.0  # either may be infinite
@@ -211,7 +227,7 @@ def find_cells(forest, t, X, i, lifetimes, work, found):
             continue
         log_weight -= (ends - began) * rate if rate > 0.0 else 0.0
         for side in range(2):
-            if may_go(X[i, feature[j]], cut[j], side == 0):
+            if may_go(X, i, feature[j], cut[j], side == 0, n_categories):
                 work.nodes[n_waiting] = forest.left[t, j] if side == 0 else forest.right[t, j]
                 work.births[n_waiting], work.logs[n_waiting], work.firsts[n_waiting] = ends, log_weight, s
                 n_waiting += 1
@@ -273,16 +289,18 @@ def guess_values(forest, node_masses, X, lifetimes, guess):
 
 @jit_helper
 def set_bounds(forest, t, j, X, i, bounds):
-    """Set the bounds of node `j` along the missing features of row `i`: its box, or its region in a process."""
-    boxed = forest.lower.shape[2] > 0
-    for k in range(X.shape[1]):
+    """Set the bounds of node `j` along the missing numbers of row `i`: its box, or its region in a process."""
+    boxed, n_categories = forest.lower.shape[2] > 0, forest.n_categories[0]
+    for k in range(first_category(X.shape[1], n_categories)):
         if math.isnan(X[i, k]):
             bounds[0, k] = forest.lower[t, j, k] if boxed else forest.domain[0, k]
             bounds[1, k] = forest.upper[t, j, k] if boxed else forest.domain[1, k]
     child, above = j, NONE if boxed else forest.parent[t, j]
     while above != NONE:
         delta, xi = forest.feature[t, above], forest.cut[t, above]
-        if forest.left[t, above] == child:
+        if is_question(delta, X.shape[1], n_categories):
+            pass
+        elif forest.left[t, above] == child:
             bounds[1, delta] = min(bounds[1, delta], xi)
         else:
             bounds[0, delta] = max(bounds[0, delta], xi)
@@ -291,7 +309,7 @@ def set_bounds(forest, t, j, X, i, bounds):
 
 @jit_helper
 def add_cell(forest, log_weight, bounds, X, i, s, guess):
-    """Add one cell to the imputed values of row `i`.
+    """Add one cell to the imputed numbers of row `i`.
 
     The box of a tree is as wide as the data in it. The width of a cell of a process is random, and wide cells locate
     the data poorly: so a cell counts with its mass over its width.
@@ -304,8 +322,8 @@ def add_cell(forest, log_weight, bounds, X, i, s, guess):
             guess.totals[s, i, k] *= scale
             guess.sums[s, i, k] *= scale
     weight, log_density = math.exp(log_weight - guess.tops[s, i]), log_weight
-    boxed = forest.lower.shape[2] > 0
-    for k in range(X.shape[1]):
+    boxed, n = forest.lower.shape[2] > 0, first_category(X.shape[1], forest.n_categories[0])
+    for k in range(n):
         if math.isnan(X[i, k]):
             width = bounds[1, k] - bounds[0, k]
             factor = 1.0 if boxed or width <= 0.0 else (forest.domain[1, k] - forest.domain[0, k]) / width
@@ -314,5 +332,5 @@ def add_cell(forest, log_weight, bounds, X, i, s, guess):
             log_density += math.log(factor)
     if log_density > guess.peaks[s, i]:
         guess.peaks[s, i] = log_density
-        for k in range(X.shape[1]):
+        for k in range(n):
             guess.modes[s, i, k] = 0.5 * (bounds[0, k] + bounds[1, k])

@@ -13,7 +13,7 @@ import numpy as np
 from polyaforest.core.arrays import NONE, Array
 from polyaforest.core.jit import jit, jit_borrowing, jit_helper
 from polyaforest.kernels.geometry import extension, log_live_share
-from polyaforest.kernels.polya import cut_share, cut_strength, restriction_strength, side_bounds
+from polyaforest.kernels.polya import cut_strength, restriction_strength, side_share
 from polyaforest.kernels.traversal import descend, enter, follow, log_stay, new_chart, new_course, new_descent
 
 
@@ -48,7 +48,8 @@ def set_tree_moments(forest, t, gamma, is_open, world, second):
         beyond, known = 0.5 * gamma + forest.outside[t], 0.5 * gamma + forest.counts[t, root]
         second.outside[t], within = log_excess(beyond, known), log_excess(known, beyond)
     box_lower, box_upper = forest.lower[t, root], forest.upper[t, root]
-    log_f = log_live_share(world[0, t], world[1, t], NONE, 0.0, True, box_lower, box_upper)
+    n_categories = forest.n_categories[0]
+    log_f = log_live_share(world[0, t], world[1, t], NONE, 0.0, True, box_lower, box_upper, n_categories)
     set_restriction_moments(forest, t, root, gamma, log_f, within, second)
     waiting[0] = root
     n_waiting = 1
@@ -68,14 +69,13 @@ def set_tree_moments(forest, t, gamma, is_open, world, second):
 def set_child_moments(forest, t, j, child, depth, gamma, world, second):
     """Set the excess of one child of `j`: that of its side of the cut, then of the restriction to its box."""
     xi, delta = forest.cut[t, j], forest.feature[t, j]
-    goes_left = forest.left[t, j] == child
-    low, high = side_bounds(forest, t, j, world)
+    is_left = forest.left[t, j] == child
     strength, n = cut_strength(gamma, depth, forest.lower.shape[2] > 0), forest.counts[t, child]
-    mine = strength * cut_share(low, high, xi, goes_left) + n
-    others = strength * cut_share(low, high, xi, not goes_left) + (forest.counts[t, j] - n)
+    mine = strength * side_share(forest, t, j, world, is_left) + n
+    others = strength * side_share(forest, t, j, world, not is_left) + (forest.counts[t, j] - n)
     excess = second.inside[t, j] + log_excess(mine, others)
-    box_lower, box_upper = forest.lower[t, child], forest.upper[t, child]
-    log_f = log_live_share(forest.lower[t, j], forest.upper[t, j], delta, xi, goes_left, box_lower, box_upper)
+    whole, part = (forest.lower[t, j], forest.upper[t, j]), (forest.lower[t, child], forest.upper[t, child])
+    log_f = log_live_share(*whole, delta, xi, is_left, *part, forest.n_categories[0])
     set_restriction_moments(forest, t, child, restriction_strength(gamma, depth), log_f, excess, second)
 
 
@@ -95,7 +95,7 @@ def cells_of_rows(forest, X, lifetime, nodes, log_weights):
     """Write the cell of each row at a `lifetime`, (1,), and the log-probability that the row is in it, both (T, n)."""
     width = forest.left.shape[1]
     chart, course, descent = new_chart(width, 1), new_course(width), new_descent(X.shape[0], width)
-    reached = descent.nodes
+    reached, n_categories = descent.nodes, forest.n_categories[0]
     domain_lower, domain_upper, is_process = forest.domain[:1], forest.domain[1:], forest.lower.shape[2] == 0
     for t in range(forest.left.shape[0]):
         lower, upper, parent, time = forest.lower[t], forest.upper[t], forest.parent[t], forest.time[t]
@@ -105,6 +105,6 @@ def cells_of_rows(forest, X, lifetime, nodes, log_weights):
             j = reached[i]
             if chart.turn[j] != t + 1:
                 enter(chart, t + 1, parent, time, lifetime, j, course.path)
-            base = extension(domain_lower, domain_upper, 0, weights, X, i) if is_process else 0.0
-            first = follow(lower, upper, weights, base, parent, time, X, i, j, chart.step[j], course)
+            base = extension(domain_lower, domain_upper, 0, weights, X, i, n_categories) if is_process else 0.0
+            first = follow(lower, upper, weights, base, parent, time, X, i, j, chart.step[j], course, n_categories)
             nodes[t, i], log_weights[t, i] = chart.cells[j, 0], log_stay(chart, course, j, 0, first)

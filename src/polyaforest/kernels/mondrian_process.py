@@ -4,7 +4,9 @@ import numpy as np
 
 from polyaforest.core.arrays import NONE
 from polyaforest.core.jit import jit, jit_helper
+from polyaforest.kernels import cubes
 from polyaforest.kernels.cuts import birth_time, draw_cut, make_children, make_leaf
+from polyaforest.kernels.geometry import is_question
 
 
 @jit
@@ -48,16 +50,25 @@ def enter_region(forest, t, j, depth, regions):
             regions[depth, end, k] = above[end, k]
     if parent == NONE:
         return
+    delta, xi, region = forest.feature[t, parent], forest.cut[t, parent], regions[depth]
     side = 1 if forest.left[t, parent] == j else 0
-    regions[depth, side, forest.feature[t, parent]] = forest.cut[t, parent]
+    if not is_question(delta, region.shape[1], forest.n_categories[0]):
+        region[side, delta] = xi
+    elif side == 1:
+        region[1, delta] = cubes.low_side(region[1, delta], xi)
+    else:
+        region[0, delta] = cubes.high_side(region[0, delta], xi)
 
 
 @jit_helper
 def cut_region(forest, t, j, region, lifetime):
     """Draw the cut of node `j` from its region; False if it stays a leaf."""
     began = birth_time(forest.parent[t], forest.time[t], j)
-    time, delta, xi = draw_cut(forest.rng[t], forest.weights[t], began, region[0], region[1], lifetime)
-    if delta == NONE or not region[0, delta] < xi:  # a region too thin for a float between its sides stays whole
+    n_categories = forest.n_categories[0]
+    time, delta, xi = draw_cut(forest.rng[t], forest.weights[t], began, region[0], region[1], lifetime, n_categories)
+    if delta == NONE:
         return False
+    if not is_question(delta, region.shape[1], n_categories) and not region[0, delta] < xi:
+        return False  # a region too thin for a float between its sides stays whole
     forest.time[t, j], forest.feature[t, j], forest.cut[t, j] = time, delta, xi
     return True

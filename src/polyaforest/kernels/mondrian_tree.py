@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.core.jit import jit, jit_helper, jit_inline
+from polyaforest.core.jit import jit, jit_borrowing_helper, jit_inline
+from polyaforest.kernels import cubes
 from polyaforest.kernels.cuts import birth_time, draw_cut, draw_weights, make_children, make_leaf
+from polyaforest.kernels.geometry import first_category, is_question
 
 _LONG_ROW = 32  # from this many features on, reading whole rows beats gathering from many columns
 
@@ -32,28 +34,28 @@ class Workspace(NamedTuple):
 def sample_tree(forest, t, work, lifetime, max_depth):
     """Sample tree `t` over the rows of `work` (SampleMondrianTree); False if it ran out of slots."""
     n, capacity = work.order.shape[0], forest.left.shape[1]
-    lower, upper = forest.lower[t], forest.upper[t]
+    lower, upper, n_categories = forest.lower[t], forest.upper[t], forest.n_categories[0]
     for r in range(n):
         work.order[r] = r
     make_leaf(forest, t, 0, NONE, n, lifetime)
     work.start[0], work.stop[0], work.depth[0] = 0, n, 0
-    scan_box(work.rows, work.columns, work.order, lower, upper, 0)
+    scan_box(work.rows, work.columns, work.order, lower, upper, 0, n_categories)
     work.stack[0] = 0
     size, waiting = 1, 1
     while waiting > 0:
         waiting -= 1
         j = work.stack[waiting]
-        if work.depth[j] == max_depth or not sample_block(forest, t, j, lifetime):
+        if work.depth[j] == max_depth or not sample_block(forest, t, j, lifetime, n_categories):
             continue
         if size + 2 > capacity:
             return False
         start, stop = work.start[j], work.stop[j]
-        middle = partition(work, start, stop, forest.feature[t, j], forest.cut[t, j])
+        middle = partition(work, start, stop, forest.feature[t, j], forest.cut[t, j], n_categories)
         left, right = make_children(forest, t, j, size, middle - start, stop - middle, lifetime)
         size += 2
         work.start[left], work.stop[left], work.depth[left] = start, middle, work.depth[j] + 1
         work.start[right], work.stop[right], work.depth[right] = middle, stop, work.depth[j] + 1
-        restrict(work, lower, upper, j, left, right)
+        restrict(work, lower, upper, j, left, right, n_categories)
         work.stack[waiting], work.stack[waiting + 1] = right, left
         waiting += 2
     forest.root[t], forest.size[t] = 0, size
@@ -85,24 +87,28 @@ def sample_trees(forest, X, members, spread, deviation, lifetime, max_depth):
         sample_tree(forest, t, work, lifetime, max_depth)
 
 
-@jit_helper
-def sample_block(forest, t, j, lifetime):
+@jit_borrowing_helper
+def sample_block(forest, t, j, lifetime, n_categories):
     """Draw time, dimension and location of the cut of node `j` (SampleMondrianBlock); False if it stays a leaf."""
     began = birth_time(forest.parent[t], forest.time[t], j)
-    time, delta, xi = draw_cut(
-        forest.rng[t], forest.weights[t], began, forest.lower[t, j], forest.upper[t, j], lifetime
-    )
+    rng, weights, lower, upper = forest.rng[t], forest.weights[t], forest.lower[t, j], forest.upper[t, j]
+    if n_categories == 0:  # a version that does not look for categories
+        time, delta, xi = draw_cut(rng, weights, began, lower, upper, lifetime, 0)
+    else:
+        time, delta, xi = draw_cut(rng, weights, began, lower, upper, lifetime, n_categories)
     if delta == NONE:
         return False
     forest.time[t, j], forest.feature[t, j], forest.cut[t, j] = time, delta, xi
     return True
 
 
-@jit_helper
-def partition(work, start, stop, delta, xi):
-    """Move the rows with x[delta] <= xi to the front of the stretch, keeping order; return where the others begin."""
+@jit_borrowing_helper
+def partition(work, start, stop, delta, xi, n_categories):
+    """Move the rows left of a cut to the front of the stretch, keeping order; return where the others begin."""
     column, order, spare = work.columns[delta], work.order, work.spare
     n_left, n_right = np.uint32(start), np.uint32(0)
+    if is_question(delta, work.columns.shape[0], n_categories):
+        return partition_by_question(column, order, spare, start, stop, xi)
     for r in range(np.uint32(start), np.uint32(stop)):  # no branch: it would be mispredicted every other row
         row = order[r]
         goes_left = np.uint32(column[np.uint32(row)] <= xi)
@@ -115,21 +121,41 @@ def partition(work, start, stop, delta, xi):
     return np.int64(n_left)
 
 
-@jit_helper
-def restrict(work, lower, upper, j, left, right):
+@jit_borrowing_helper
+def partition_by_question(column, order, spare, start, stop, question):
+    """Do for a category what `partition` does for a number."""
+    n_left, n_right = np.uint32(start), np.uint32(0)
+    for r in range(np.uint32(start), np.uint32(stop)):
+        row = order[r]
+        if cubes.says_no(column[np.uint32(row)], question):
+            order[n_left] = row
+            n_left += np.uint32(1)
+        else:
+            spare[n_right] = row
+            n_right += np.uint32(1)
+    for r in range(n_right):
+        order[n_left + r] = spare[r]
+    return np.int64(n_left)
+
+
+@jit_borrowing_helper
+def restrict(work, lower, upper, j, left, right, n_categories):
     """Set the boxes of the children of `j`: scan the smaller, and the larger only where it can differ from `j`."""
     small, large = left, right
     if work.stop[left] - work.start[left] > work.stop[right] - work.start[right]:
         small, large = right, left
-    scan_box(work.rows, work.columns, work.order[work.start[small] : work.stop[small]], lower, upper, small)
+    order = work.order[work.start[small] : work.stop[small]]
+    scan_box(work.rows, work.columns, order, lower, upper, small, n_categories)
     order = work.order[work.start[large] : work.stop[large]]
-    n_features, n_touched = lower.shape[1], 0
+    n_features, n_touched = first_category(lower.shape[1], n_categories), 0
     for d in range(n_features):
         n_touched += touches(lower, upper, j, small, d)
     if n_features >= _LONG_ROW and 8 * n_touched > n_features:
-        scan_box(work.rows, work.columns, order, lower, upper, large)
+        scan_box(work.rows, work.columns, order, lower, upper, large, n_categories)
         return
     columns = work.columns
+    if n_categories > 0:
+        scan_cubes(columns, order, lower, upper, large, n_features)
     for d in range(n_features):
         if touches(lower, upper, j, small, d):
             scan_side(columns, order, lower, upper, large, d)
@@ -143,10 +169,12 @@ def touches(lower, upper, j, child, d):
     return (lower[child, d] == lower[j, d]) | (upper[child, d] == upper[j, d])
 
 
-@jit_helper
-def scan_box(rows, columns, order, lower, upper, j):
+@jit_borrowing_helper
+def scan_box(rows, columns, order, lower, upper, j, n_categories):
     """Make box `j` the bounding box of the rows in `order`."""
-    n_features = lower.shape[1]
+    n_features = first_category(lower.shape[1], n_categories)
+    if n_categories > 0:
+        scan_cubes(columns, order, lower, upper, j, n_features)
     if n_features < _LONG_ROW:
         for d in range(n_features):
             scan_side(columns, order, lower, upper, j, d)
@@ -170,3 +198,15 @@ def scan_side(columns, order, lower, upper, j, d):
         low = value if value < low else low
         high = value if value > high else high
     lower[j, d], upper[j, d] = low, high
+
+
+@jit_borrowing_helper
+def scan_cubes(columns, order, lower, upper, j, first):
+    """Make the cubes of box `j`, from dimension `first` on, hold the rows in `order`, and no more."""
+    for d in range(first, lower.shape[1]):
+        low = high = np.int64(columns[d, np.uint32(order[0])])
+        for r in range(np.uint32(1), np.uint32(order.shape[0])):
+            code = np.int64(columns[d, np.uint32(order[r])])
+            low &= code
+            high |= code
+        lower[j, d], upper[j, d] = low, high

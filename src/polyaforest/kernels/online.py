@@ -11,10 +11,23 @@ import numpy as np
 from polyaforest.core.arrays import NONE, UNBOUNDED, Array
 from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
 from polyaforest.core.rng import exponential, uniform
+from polyaforest.kernels import cubes
 from polyaforest.kernels.cuts import birth_time, draw_cut
-from polyaforest.kernels.geometry import contains, copy_box, excess, grow, is_spanned_by, measure, set_hull, set_point
+from polyaforest.kernels.geometry import (
+    contains,
+    copy_box,
+    excess,
+    first_category,
+    goes_left,
+    grow,
+    is_spanned_by,
+    measure,
+    set_hull,
+    set_point,
+)
 
 _LINE = 8  # numbers in a line of the cache
+_LEAF = np.uint32(2**32 - 1)  # the feature of a leaf, NONE, as an unsigned number
 
 
 class Tree(NamedTuple):
@@ -35,6 +48,7 @@ class Tree(NamedTuple):
     rng: Array
     head: Array
     links: Array
+    n_categories: int
 
 
 class Walk(NamedTuple):
@@ -45,7 +59,7 @@ class Walk(NamedTuple):
     hazards: Array  # float64 (C + 1,): what those rates have added up to over time when a node is born
     waiting: Array  # int32 (C + 1, 2): nodes of a subtree still to be visited, and their depths
     freed: Array  # int32 (C + 1,): slots that are no longer needed
-    volumes: Array  # float64 (C + 1,): the volume of each box, 0 where a dimension is not live
+    volumes: Array  # float64 (C + 1,): the volume of each box, 0 where a dimension is not live; halved by each question
     births: Array  # float64 (C + 1,): the time at which each node is born; it ends when the next is born
     counts: Array  # float64 (C + 1,): the points below each
     sides: Array  # float64 (C + 1,): the length of the side that each cut divides ...
@@ -82,6 +96,7 @@ def tree_of(forest, points, t):
         forest.rng[t],
         points.head[t],
         points.links[t],
+        forest.n_categories[0],
     )
 
 
@@ -141,7 +156,7 @@ def scan_list(tree, j, values):
     set_point(tree.lower, tree.upper, j, values, np.uint32(slot))
     slot = tree.links[np.uint32(slot), 1]
     while slot != NONE:
-        grow(tree.lower, tree.upper, j, values, np.uint32(slot))
+        grow(tree.lower, tree.upper, j, values, np.uint32(slot), tree.n_categories)
         slot = tree.links[np.uint32(slot), 1]
 
 
@@ -219,30 +234,54 @@ def wipe(tree, j):
 
 @jit_inline
 def trace(tree, X, i, walk):
+    """Call `trace_path`, of which there are two versions: the one for numbers does not look for categories."""
+    if tree.n_categories == 0:
+        return trace_path(tree, X, i, walk, 0)
+    return trace_path(tree, X, i, walk, tree.n_categories)
+
+
+@jit_inline
+def trace_path(tree, X, i, walk, n_categories):
     """Walk row `i` down to its leaf by the cuts, recording the hazard of a new cut; return the length of its path.
 
     While a node lives, a point at distance e from its box is cut off from it at rate e. Boxes that hold the row are
     measured like all others: a branch that cannot be foreseen would cost more than their zeros.
     """
     step, j = np.uint32(0), np.uint32(tree.root[0])
+    n_numbers = np.uint32(first_category(X.shape[1], n_categories))
     hazard, began = 0.0, 0.0
     while True:
-        rate, volume = measure(tree.lower, tree.upper, j, tree.weights, X, i)
+        rate, volume = measure(tree.lower, tree.upper, j, tree.weights, X, i, n_categories)
         walk.path[step], walk.rates[step], walk.hazards[step], walk.volumes[step] = j, rate, hazard, volume
         walk.births[step], walk.counts[step] = began, tree.counts[j]
-        delta, ends = tree.feature[j], tree.time[j]
+        delta, ends = np.uint32(tree.feature[j]), tree.time[j]
         hazard += (ends - began) * rate if rate > 0.0 else 0.0  # the time may be infinite
         began = ends
-        if delta == NONE:
+        if delta < n_numbers:
+            low, high, xi = tree.lower[j, delta], tree.upper[j, delta], tree.cut[j]
+            is_left = X[i, delta] <= xi
+            walk.sides[step], walk.parts[step] = high - low, xi - low if is_left else high - xi
+        elif delta == _LEAF:
             break
-        low, high, xi = tree.lower[j, np.uint32(delta)], tree.upper[j, np.uint32(delta)], tree.cut[j]
-        goes_left = X[i, np.uint32(delta)] <= xi
-        walk.sides[step], walk.parts[step] = high - low, xi - low if goes_left else high - xi
-        j = choose(goes_left, np.uint32(tree.left[j]), np.uint32(tree.right[j]))
+        else:
+            is_left = cubes.says_no(X[i, delta], tree.cut[j])
+            walk.sides[step], walk.parts[step] = 2.0, 1.0
+        j = choose(is_left, np.uint32(tree.left[j]), np.uint32(tree.right[j]))
         step += np.uint32(1)
     step += np.uint32(1)
     walk.hazards[step], walk.births[step] = hazard, began
+    if n_categories > 0:
+        halve_volumes(tree, step, walk)
     return step
+
+
+@jit_borrowing_helper
+def halve_volumes(tree, length, walk):
+    """Let each question on a path halve the volumes of the boxes below it."""
+    left_over, n_numbers = 1.0, first_category(tree.lower.shape[1], tree.n_categories)
+    for step in range(length):
+        walk.volumes[step] *= left_over
+        left_over *= 0.5 if tree.feature[walk.path[step]] >= n_numbers else 1.0
 
 
 @jit_inline
@@ -275,9 +314,10 @@ def insert_point(tree, X, i, slot, length, limits, walk):
         step -= np.uint32(1)
         tree.counts[walk.path[step]] += 1
         if not is_held:
-            is_held = walk.rates[step] == 0.0 and contains(tree.lower, tree.upper, walk.path[step], X, i)
+            j_above = walk.path[step]
+            is_held = walk.rates[step] == 0.0 and contains(tree.lower, tree.upper, j_above, X, i, tree.n_categories)
             if not is_held:
-                grow(tree.lower, tree.upper, walk.path[step], X, i)
+                grow(tree.lower, tree.upper, j_above, X, i, tree.n_categories)
     if is_cut_off:
         j = cut_off(tree, j, X, i, walk.rates[place], time, limits.lifetime)
     if keeps_points(tree):
@@ -300,17 +340,17 @@ def plant(tree, X, i, slot, lifetime):
 @jit_inline
 def cut_off(tree, j, X, i, rate, time, lifetime):
     """Give node `j` a new parent whose cut at `time` parts it from row `i`, and the row a leaf; return the leaf."""
-    delta, xi, goes_left = cut_gap(tree, j, X, i, rate)
+    delta, xi, is_left = cut_gap(tree, j, X, i, rate)
     above, leaf = np.uint32(tree.size[0]), np.uint32(tree.size[0] + 1)
     tree.size[0] += 2
     make_leaf(tree, above, NONE, tree.counts[j] + 1, time)
     make_leaf(tree, leaf, above, 1, lifetime)
     put_in_place(tree, j, above)
     tree.parent[j] = above
-    tree.left[above], tree.right[above] = (leaf, j) if goes_left else (j, leaf)
+    tree.left[above], tree.right[above] = (leaf, j) if is_left else (j, leaf)
     tree.feature[above], tree.cut[above] = delta, xi
     set_point(tree.lower, tree.upper, leaf, X, i)
-    set_hull(tree.lower, tree.upper, above, j, leaf)
+    set_hull(tree.lower, tree.upper, above, j, leaf, tree.n_categories)
     return leaf
 
 
@@ -318,15 +358,23 @@ def cut_off(tree, j, X, i, rate, time, lifetime):
 def cut_gap(tree, j, X, i, rate):
     """Draw a cut between box `j` and row `i` outside it: its dimension, its location, and if the row is left of it.
 
-    The dimension is drawn in proportion to the weighted distance, the location uniformly from the gap.
+    The dimension is drawn in proportion to the weighted distance, the location uniformly from the gap: of a category
+    from the questions that the row is the first to answer so.
     """
     remaining, delta = uniform(tree.rng) * rate, np.uint32(0)
+    n_numbers = np.uint32(first_category(tree.lower.shape[1], tree.n_categories))
     for k in range(np.uint32(tree.lower.shape[1])):
-        part = tree.weights[k] * excess(tree.lower[j, k], tree.upper[j, k], X[i, k])
+        low, high = tree.lower[j, k], tree.upper[j, k]
+        apart = excess(low, high, X[i, k]) if k < n_numbers else cubes.distance(low, high, X[i, k])
+        part = tree.weights[k] * apart
         delta = k if part > 0.0 else delta
         if remaining < part:
             break
         remaining -= part
+    if delta >= n_numbers:
+        questions = cubes.new_questions(tree.lower[j, delta], tree.upper[j, delta], X[i, delta])
+        xi = cubes.choose_question(questions, remaining / tree.weights[delta])
+        return delta, xi, cubes.says_no(X[i, delta], xi)
     share, x, low, high = uniform(tree.rng), X[i, delta], tree.lower[j, delta], tree.upper[j, delta]
     if x < low:
         xi = x + share * (low - x)
@@ -387,7 +435,7 @@ def delete_point(tree, values, slot, limits, walk):
     unlink(tree, j, slot)
     tree.counts[j] -= 1
     if tree.counts[j] > 0:
-        if is_spanned_by(tree.lower, tree.upper, j, values, slot):
+        if is_spanned_by(tree.lower, tree.upper, j, values, slot, tree.n_categories):
             scan_list(tree, j, values)
         count_out(tree, tree.parent[j], values, slot)
         return
@@ -413,9 +461,10 @@ def count_out(tree, j, values, slot):
         node = np.uint32(j)
         tree.counts[node] -= 1
         if may_shrink:
-            may_shrink = is_spanned_by(tree.lower, tree.upper, node, values, slot)
+            may_shrink = is_spanned_by(tree.lower, tree.upper, node, values, slot, tree.n_categories)
             if may_shrink:
-                set_hull(tree.lower, tree.upper, node, np.uint32(tree.left[node]), np.uint32(tree.right[node]))
+                left, right = np.uint32(tree.left[node]), np.uint32(tree.right[node])
+                set_hull(tree.lower, tree.upper, node, left, right, tree.n_categories)
         depth += 1
         j = tree.parent[node]
     return depth
@@ -446,7 +495,8 @@ def reveal(tree, top, began, depth, values, limits, walk):
 @jit_inline
 def cut_leaf(tree, j, born, values, lifetime):
     """Cut leaf `j`, `born` at that time, in two, if its first cut comes within the lifetime."""
-    time, delta, xi = draw_cut(tree.rng, tree.weights, born, tree.lower[j], tree.upper[j], lifetime)
+    lower, upper, n_categories = tree.lower[j], tree.upper[j], tree.n_categories
+    time, delta, xi = draw_cut(tree.rng, tree.weights, born, lower, upper, lifetime, n_categories)
     if delta == NONE:
         return
     left, right = np.uint32(tree.size[0]), np.uint32(tree.size[0] + 1)
@@ -458,7 +508,7 @@ def cut_leaf(tree, j, born, values, lifetime):
     tree.head[j] = NONE
     while slot != NONE:
         after = tree.links[np.uint32(slot), 1]
-        child = left if values[np.uint32(slot), delta] <= xi else right
+        child = left if goes_left(values, np.uint32(slot), delta, xi, n_categories) else right
         link(tree, child, np.uint32(slot))
         tree.counts[child] += 1
         slot = after
@@ -509,10 +559,12 @@ def subtract_rows(forest, points, first, last, X):
 @jit_inline
 def is_spared(tree, j, X, i):
     """Return whether box `j` stays the same without row `i`, whatever other points it holds."""
-    spared = True
-    for k in range(tree.lower.shape[1]):
+    spared, n = True, first_category(tree.lower.shape[1], tree.n_categories)
+    for k in range(n):
         value, low, high = X[i, k], tree.lower[j, k], tree.upper[j, k]
         spared &= (low < value < high) if low < high else value == low
+    for k in range(n, tree.lower.shape[1]):
+        spared &= tree.lower[j, k] == X[i, k] == tree.upper[j, k]
     return spared
 
 
@@ -521,5 +573,6 @@ def leaf_of(tree, X, i):
     """Return the leaf that the cuts send row `i` to."""
     j = np.uint32(tree.root[0])
     while tree.feature[j] != NONE:
-        j = np.uint32(tree.left[j] if X[i, np.uint32(tree.feature[j])] <= tree.cut[j] else tree.right[j])
+        is_left = goes_left(X, i, tree.feature[j], tree.cut[j], tree.n_categories)
+        j = np.uint32(tree.left[j] if is_left else tree.right[j])
     return j

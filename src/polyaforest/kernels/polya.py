@@ -10,9 +10,13 @@ import numpy as np
 
 from polyaforest.core.arrays import LEAST_LOG, NONE
 from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
+from polyaforest.kernels import cubes
 from polyaforest.kernels.geometry import (
     are_told_apart,
     excess,
+    first_category,
+    goes_left,
+    is_question,
     linear_dimension,
     live_share,
     log_live_share,
@@ -20,6 +24,7 @@ from polyaforest.kernels.geometry import (
     log_volume,
 )
 
+EVEN = 0.5  # the share that a question leaves to either side
 SLIVER = 2.0**-54  # stands for a side that rounding left without length: half the least share a draw can give
 
 
@@ -44,9 +49,18 @@ def restriction_strength(gamma, depth):
 
 
 @jit_inline
-def cut_share(low, high, xi, goes_left):
+def cut_share(low, high, xi, is_left):
     """Return the share of a side from `low` to `high` that a cut at `xi` leaves to the left or to the right."""
-    return max(((xi - low) if goes_left else (high - xi)) / (high - low), SLIVER)
+    return max(((xi - low) if is_left else (high - xi)) / (high - low), SLIVER)
+
+
+@jit_borrowing_helper
+def side_share(forest, t, j, world, is_left):
+    """Return the prior share that the cut of node `j` leaves to the left or to the right."""
+    if is_question(forest.feature[t, j], forest.weights.shape[1], forest.n_categories[0]):
+        return EVEN
+    low, high = side_bounds(forest, t, j, world)
+    return cut_share(low, high, forest.cut[t, j], is_left)
 
 
 @jit_borrowing_helper
@@ -98,8 +112,8 @@ def set_paths(forest, X, until, gamma, is_open, posterior):
         for i in range(rows.shape[0]):
             j, depth = root, 0
             while forest.left[t, j] != NONE and forest.time[t, j] <= until:
-                goes_left = rows[i, forest.feature[t, j]] <= forest.cut[t, j]
-                child = forest.left[t, j] if goes_left else forest.right[t, j]
+                is_left = goes_left(rows, i, forest.feature[t, j], forest.cut[t, j], forest.n_categories[0])
+                child = forest.left[t, j] if is_left else forest.right[t, j]
                 if math.isnan(posterior.inside[t, child]):
                     set_child(forest, t, j, child, depth, gamma, posterior)
                 j, depth = child, depth + 1
@@ -116,23 +130,23 @@ def set_root(forest, t, gamma, is_open, posterior):
     set_outside(forest, t, gamma, is_open, posterior)
     within = 0.0 if not is_open else math.log1p(-math.exp(posterior.outside[t]))
     lower, upper = posterior.world[0, t], posterior.world[1, t]
-    log_f = log_live_share(lower, upper, NONE, 0.0, True, forest.lower[t, root], forest.upper[t, root])
-    split_off_complement(forest, t, root, gamma, log_f, within, log_volume(lower, upper), posterior)
+    box_lower, box_upper, n_categories = forest.lower[t, root], forest.upper[t, root], forest.n_categories[0]
+    log_f = log_live_share(lower, upper, NONE, 0.0, True, box_lower, box_upper, n_categories)
+    split_off_complement(forest, t, root, gamma, log_f, within, log_volume(lower, upper, n_categories), posterior)
 
 
 @jit_borrowing_helper
 def set_child(forest, t, j, child, depth, gamma, posterior):
     """Set mass and volume of one child of `j`: its side of the cut, then the restriction to its box."""
     xi, delta = forest.cut[t, j], forest.feature[t, j]
-    goes_left = forest.left[t, j] == child
-    low, high = side_bounds(forest, t, j, posterior.world)
-    share = cut_share(low, high, xi, goes_left)
+    is_left = forest.left[t, j] == child
+    share = side_share(forest, t, j, posterior.world, is_left)
     strength = cut_strength(gamma, depth, forest.lower.shape[2] > 0)
     mean = posterior_mean(strength, share, forest.counts[t, child], forest.counts[t, j])
     mass = posterior.inside[t, j] + math.log(mean)
     volume = posterior.inside_volume[t, j] + math.log(share)
-    box_lower, box_upper = forest.lower[t, child], forest.upper[t, child]
-    log_f = log_live_share(forest.lower[t, j], forest.upper[t, j], delta, xi, goes_left, box_lower, box_upper)
+    whole, part = (forest.lower[t, j], forest.upper[t, j]), (forest.lower[t, child], forest.upper[t, child])
+    log_f = log_live_share(*whole, delta, xi, is_left, *part, forest.n_categories[0])
     split_off_complement(forest, t, child, restriction_strength(gamma, depth), log_f, mass, volume, posterior)
 
 
@@ -155,6 +169,7 @@ def set_outside(forest, t, gamma, is_open, posterior):
 
     The density falls as exp(-D * reach), reach being the weighted distance over the weighted size L of the world. The
     exponential splits over the features, so its integral is a product: each side adds L / (D * weight) at both ends.
+    A question has nothing beyond its two answers where it is live, and does not count where it is not.
     """
     posterior.outside[t], posterior.outside_volume[t] = -np.inf, 0.0
     if not is_open:
@@ -163,14 +178,15 @@ def set_outside(forest, t, gamma, is_open, posterior):
     n = n_out + forest.counts[t, forest.root[t]]
     posterior.outside[t] = math.log(posterior_mean(gamma, 0.5, n_out, n))
     lower, upper = posterior.world[0, t], posterior.world[1, t]
-    size = linear_dimension(lower, upper, forest.weights[t])
+    n_categories = forest.n_categories[0]
+    size = linear_dimension(lower, upper, forest.weights[t], n_categories)
     log_f = 0.0
-    for k in range(lower.shape[0]):
+    for k in range(first_category(lower.shape[0], n_categories)):
         side = forest.weights[t, k] * (upper[k] - lower[k])
         if side > 0.0:
             log_f += math.log(lower.shape[0] * side) - math.log(lower.shape[0] * side + 2.0 * size)
     if log_f < 0.0:
-        posterior.outside_volume[t] = log_volume(lower, upper) - log_f + math.log(-math.expm1(log_f))
+        posterior.outside_volume[t] = log_volume(lower, upper, n_categories) - log_f + math.log(-math.expm1(log_f))
 
 
 # ---- along one path ------------------------------------------------------------------------------------------------
@@ -183,10 +199,10 @@ def within_mean(gamma, is_open, n):
 
 
 @jit_inline
-def world_share(lower, upper, root, domain):
+def world_share(lower, upper, root, domain, n_categories):
     """Return f of the root: the volume share of its box in the known world, the hull of that box and the domain."""
     share = 1.0
-    for k in range(lower.shape[1]):
+    for k in range(first_category(lower.shape[1], n_categories)):
         low, high = lower[root, k], upper[root, k]
         whole = max(high, domain[1, k]) - min(low, domain[0, k])
         share *= (high - low) / whole if high > low else 1.0
@@ -194,10 +210,10 @@ def world_share(lower, upper, root, domain):
 
 
 @jit_inline
-def log_world_share(lower, upper, root, domain):
+def log_world_share(lower, upper, root, domain, n_categories):
     """Return the logarithm of `world_share`, exact for shares near 1."""
     total = 0.0
-    for k in range(lower.shape[1]):
+    for k in range(first_category(lower.shape[1], n_categories)):
         low, high = lower[root, k], upper[root, k]
         if low < high:
             total += log_share(min(low, domain[0, k]), max(high, domain[1, k]), low, high)
@@ -205,25 +221,30 @@ def log_world_share(lower, upper, root, domain):
 
 
 @jit_inline
-def world_reach(lower, upper, root, domain, weights, X, i):
+def world_reach(lower, upper, root, domain, weights, X, i, n_categories):
     """Return the weighted distance of row `i` from the known world over the world's size; -1 for a row within it."""
-    is_within, distance, size = True, 0.0, 0.0
-    for k in range(lower.shape[1]):
+    is_within, distance, size, n = True, 0.0, 0.0, first_category(lower.shape[1], n_categories)
+    for k in range(n):
         low, high = min(lower[root, k], domain[0, k]), max(upper[root, k], domain[1, k])
         is_within &= (low <= X[i, k]) & (X[i, k] <= high)
         distance += weights[k] * excess(low, high, X[i, k])
         size += weights[k] * (high - low)
+    for k in range(n, lower.shape[1]):
+        low, high = cubes.meet(lower[root, k], domain[0, k]), cubes.join(upper[root, k], domain[1, k])
+        is_within &= cubes.new_questions(low, high, X[i, k]) == 0
+        distance += weights[k] * cubes.distance(low, high, X[i, k])
+        size += weights[k] * cubes.length(low, high)
     return -1.0 if is_within else min(distance / (size if size > 0.0 else 1.0), -LEAST_LOG)
 
 
 @jit_inline
-def box_share(lower, upper, j, delta, xi, goes_left, child, share, whole, part):
+def box_share(lower, upper, j, delta, xi, is_left, child, share, whole, part, n_categories):
     """Return f of a child: the volume share of its box in its side of the cut of `j`, a `share` of that box.
 
     `whole` and `part` are the volumes of both boxes, which tell unless they are beyond what floats can tell, or 0
-    because a dimension is not live.
+    because a dimension is not live; a question halves `part`.
     """
     if are_told_apart(part, whole):
         return min(part / (whole * share), 1.0)
-    low, high = (lower[j, delta], xi) if goes_left else (xi, upper[j, delta])
-    return live_share(lower, upper, j, delta, low, high, child)
+    low, high = (lower[j, delta], xi) if is_left else (xi, upper[j, delta])
+    return live_share(lower, upper, j, delta, low, high, child, n_categories)

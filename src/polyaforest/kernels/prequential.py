@@ -10,9 +10,10 @@ import numpy as np
 
 from polyaforest.core.arrays import LEAST_LOG, NONE, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
 from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
-from polyaforest.kernels.geometry import are_told_apart, contains_live, log_live_share
+from polyaforest.kernels.geometry import are_told_apart, contains_live, first_category, log_live_share
 from polyaforest.kernels.online import delete_point, fetch, insert_point, plant, trace, tree_of
 from polyaforest.kernels.polya import (
+    EVEN,
     SLIVER,
     box_share,
     cut_share,
@@ -193,7 +194,7 @@ def weigh_path(tree, length, scoring, walk):
     n = tree.counts[j]
     mass, scale = within_mean(gamma, scoring.is_open, n), 0.0
     if not scoring.domain[0, 0] > scoring.domain[1, 0]:
-        mass *= posterior_mean(gamma, world_share(tree.lower, tree.upper, j, scoring.domain), n, n)
+        mass *= posterior_mean(gamma, world_share(tree.lower, tree.upper, j, scoring.domain, tree.n_categories), n, n)
     walk.masses[0], walk.scales[0] = mass, scale
     for step in range(length - np.uint32(1)):
         below = step + np.uint32(1)
@@ -213,10 +214,11 @@ def weigh_path(tree, length, scoring, walk):
 def enter_child(tree, step, gamma, walk):
     """Return the mean of a cut on a path, and f of the box of the child it leads to."""
     lower, upper, j, child = tree.lower, tree.upper, walk.path[step], walk.path[step + np.uint32(1)]
-    delta, xi, goes_left = np.uint32(tree.feature[j]), tree.cut[j], tree.left[j] == child
-    share = cut_share(lower[j, delta], upper[j, delta], xi, goes_left)
+    delta, xi, is_left = np.uint32(tree.feature[j]), tree.cut[j], tree.left[j] == child
+    is_number = delta < np.uint32(first_category(lower.shape[1], tree.n_categories))
+    share = cut_share(lower[j, delta], upper[j, delta], xi, is_left) if is_number else EVEN
     whole, part = walk.volumes[step], walk.volumes[step + np.uint32(1)]
-    f = box_share(lower, upper, j, delta, xi, goes_left, child, share, whole, part)
+    f = box_share(lower, upper, j, delta, xi, is_left, child, share, whole, part, tree.n_categories)
     strength = cut_strength(gamma, np.float64(step), True)
     return posterior_mean(strength, share, tree.counts[child], tree.counts[j]), f
 
@@ -247,14 +249,14 @@ def leaf_mass(tree, X, length, scoring, walk, i):
     lower, upper, gamma, j = tree.lower, tree.upper, scoring.gamma, walk.path[0]
     n = tree.counts[j]
     mass, scale = within_mean(gamma, scoring.is_open, n), 0.0
-    reach = world_reach(lower, upper, j, scoring.domain, tree.weights, X, i)
+    reach = world_reach(lower, upper, j, scoring.domain, tree.weights, X, i, tree.n_categories)
     if reach >= 0.0:  # not 1 - mass, of which rounding leaves nothing if the prior is weak
         outside = posterior_mean(gamma, 0.5, 0, n) if scoring.is_open else 0.0
         return outside / (1.0 + reach), 0.0
-    f, strength, step = world_share(lower, upper, j, scoring.domain), gamma, np.uint32(0)
+    f, strength, step = world_share(lower, upper, j, scoring.domain, tree.n_categories), gamma, np.uint32(0)
     while True:
         n = tree.counts[j]
-        if not contains_live(lower, upper, j, X, i):
+        if not contains_live(lower, upper, j, X, i, tree.n_categories):
             return mass * posterior_mean(strength, share_left_out(tree, step, scoring, walk), 0, n), scale
         mass *= posterior_mean(strength, f, n, n)
         if step + np.uint32(1) == length:
@@ -274,11 +276,11 @@ def share_left_out(tree, step, scoring, walk):
     """Return 1 - f of a box on a path, without loss where f is near 1."""
     j = walk.path[step]
     if step == 0:
-        return -math.expm1(log_world_share(tree.lower, tree.upper, j, scoring.domain))
+        return -math.expm1(log_world_share(tree.lower, tree.upper, j, scoring.domain, tree.n_categories))
     above = walk.path[step - np.uint32(1)]
-    goes_left, delta = tree.left[above] == j, tree.feature[above]
+    is_left, delta = tree.left[above] == j, tree.feature[above]
     whole, part = (tree.lower[above], tree.upper[above]), (tree.lower[j], tree.upper[j])
-    return -math.expm1(log_live_share(*whole, delta, tree.cut[above], goes_left, *part))
+    return -math.expm1(log_live_share(*whole, delta, tree.cut[above], is_left, *part, tree.n_categories))
 
 
 @jit_inline

@@ -73,6 +73,11 @@ def count_of(flags):
     return np.count_nonzero(flags)
 
 
+def count_bits(word):
+    """Count the ones of an integer that is not negative."""
+    return int(word).bit_count()
+
+
 def sum_of(lanes):
     """Return the sum of all lanes."""
     return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3])
@@ -198,6 +203,11 @@ def _pick(context, builder, signature, arguments):
 def _count_of(context, builder, signature, arguments):
     bits = builder.zext(builder.bitcast(arguments[0], ir.IntType(LANES)), ir.IntType(64))
     return builder.ctpop(bits)
+
+
+@_compiled_by(count_bits, types.int64, types.Integer)
+def _count_bits(context, builder, signature, arguments):
+    return builder.ctpop(context.cast(builder, arguments[0], signature.args[0], types.int64))
 
 
 def _folded(fold):

@@ -14,8 +14,17 @@ import numpy as np
 
 from polyaforest.core.arrays import FADE_LOG_MASS, FADE_MASS, LEAST_LOG, NONE, Array, LeafKind
 from polyaforest.core.jit import jit, jit_borrowing_helper, jit_helper, jit_inline
+from polyaforest.kernels import cubes
 from polyaforest.kernels.cuts import birth_time
-from polyaforest.kernels.geometry import contains, contains_live, extension, extensions, linear_dimension
+from polyaforest.kernels.geometry import (
+    contains,
+    contains_live,
+    extension,
+    extensions,
+    first_category,
+    goes_left,
+    linear_dimension,
+)
 
 _OBSERVED_I = int(LeafKind.OBSERVED_I)
 _OBSERVED_II = int(LeafKind.OBSERVED_II)
@@ -52,12 +61,13 @@ def descend(forest, t, X, until, descent):
     """
     left, right, feature, cut, time = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t], forest.time[t]
     nodes, active, children, features = descent.nodes, descent.active, descent.children, descent.features
+    n_categories = forest.n_categories[0]
     n, n_nodes, root = np.uint32(X.shape[0]), np.uint32(forest.size[t]), np.uint32(forest.root[t])
     if n * _NODES_PER_ROW < n_nodes:
         for i in range(n):
             j = root
             while feature[j] != NONE and time[j] <= until:
-                j = np.uint32(left[j] if X[i, np.uint32(feature[j])] <= cut[j] else right[j])
+                j = np.uint32(left[j] if goes_left(X, i, feature[j], cut[j], n_categories) else right[j])
             nodes[i] = j
         return
     for j in range(n_nodes):
@@ -66,6 +76,9 @@ def descend(forest, t, X, until, descent):
         features[j] = feature[j] if is_cut else 0
     for i in range(n):
         nodes[i], active[i] = root, i
+    if n_categories > 0:
+        descend_mixed(children, features, cut, X, n_categories, nodes)
+        return
     n_levels = n_nodes
     while n_levels > 1:
         n_levels >>= np.uint32(1)
@@ -88,6 +101,17 @@ def next_node(children, features, cut, j, X, i):
     return children[j, np.uint32(not X[i, features[j]] <= cut[j])]
 
 
+@jit_borrowing_helper
+def descend_mixed(children, features, cut, X, n_categories, nodes):
+    """Follow cuts of numbers and of categories for all rows of `X`, from their `nodes` on: one row after another."""
+    for i in range(np.uint32(X.shape[0])):
+        j = nodes[i]
+        while children[j, 0] != j:
+            is_left = goes_left(X, i, np.int64(features[j]), cut[j], n_categories)
+            j = children[j, np.uint32(not is_left)]
+        nodes[i] = j
+
+
 @jit
 def count_rows(forest, first, last, X, counts):
     """Count the rows of `X` below every node of the processes from `first` up to `last` into `counts`, (T, C), zeros.
@@ -100,7 +124,7 @@ def count_rows(forest, first, last, X, counts):
     for start in range(0, X.shape[0], n_block):
         rows = X[start : start + n_block]
         for i in range(np.uint32(rows.shape[0])):
-            is_inside[i] = contains(lower, upper, 0, rows, i)
+            is_inside[i] = contains(lower, upper, 0, rows, i, forest.n_categories[0])
             outside += not is_inside[i]
         for t in range(first, last):
             descend(forest, t, rows, np.inf, descent)
@@ -127,12 +151,12 @@ def climb(parent, j, path):
 
 
 @jit_inline
-def first_holder(lower, upper, X, i, path, length):
+def first_holder(lower, upper, X, i, path, length, n_categories):
     """Return the place on `path`, upwards from 1, of the first box that holds row `i`, or its `length`."""
     low, high = np.uint32(1), length
     while low < high:
         middle = (low + high) >> np.uint32(1)
-        if contains(lower, upper, path[middle], X, i):
+        if contains(lower, upper, path[middle], X, i, n_categories):
             high = middle
         else:
             low = middle + np.uint32(1)
@@ -140,7 +164,7 @@ def first_holder(lower, upper, X, i, path, length):
 
 
 @jit_inline
-def find_leaf(lower, upper, X, i, path, holder):
+def find_leaf(lower, upper, X, i, path, holder, n_categories):
     """Return the node at which the walk of row `i` ends, and whether it ends inside that node's box.
 
     The boxes from place `holder` of the `path` upwards hold the row. From there down, the walk ends in a complementary
@@ -149,7 +173,7 @@ def find_leaf(lower, upper, X, i, path, holder):
     step = holder
     while step > 0:
         step -= np.uint32(1)
-        if not contains_live(lower, upper, path[step], X, i):
+        if not contains_live(lower, upper, path[step], X, i, n_categories):
             return path[step], False
     return path[0], True
 
@@ -160,24 +184,29 @@ def leaf_values(forest, table, X, out):
     path, descent = np.empty(forest.left.shape[1], np.uint32), new_descent(X.shape[0], forest.left.shape[1])
     nodes = descent.nodes
     world_lower, world_upper = table.world[0], table.world[1]
-    boxed, per_tree = forest.lower.shape[2] > 0, out.shape[0] > 1
+    boxed, per_tree, n_categories = forest.lower.shape[2] > 0, out.shape[0] > 1, forest.n_categories[0]
     for t in range(np.uint32(forest.left.shape[0])):
         lower, upper, parent, weights = forest.lower[t], forest.upper[t], forest.parent[t], forest.weights[t]
         inside, complement, values = table.inside[t], table.complement[t], out[t if per_tree else np.uint64(0)]
-        size = linear_dimension(world_lower[t], world_upper[t], weights)
+        size = linear_dimension(world_lower[t], world_upper[t], weights, n_categories)
         descend(forest, t, X, np.inf, descent)
         for i in range(np.uint32(X.shape[0])):
             j = nodes[i]
-            if contains(lower, upper, j, X, i) if boxed else contains(world_lower, world_upper, t, X, i):
+            if boxed:
+                is_held = contains(lower, upper, j, X, i, n_categories)
+            else:
+                is_held = contains(world_lower, world_upper, t, X, i, n_categories)
+            if is_held:
                 values[i] += inside[j]
                 continue
             length = climb(parent, j, path)
-            holder = first_holder(lower, upper, X, i, path, length) if boxed else length
-            if boxed and (holder < length or contains(world_lower, world_upper, t, X, i)):
-                j, is_inside = find_leaf(lower, upper, X, i, path, holder)
+            holder = first_holder(lower, upper, X, i, path, length, n_categories) if boxed else length
+            if boxed and (holder < length or contains(world_lower, world_upper, t, X, i, n_categories)):
+                j, is_inside = find_leaf(lower, upper, X, i, path, holder, n_categories)
                 values[i] += inside[j] if is_inside else complement[j]
             else:
-                reach = extension(world_lower, world_upper, t, weights, X, i) / (size if size > 0.0 else 1.0)
+                distance = extension(world_lower, world_upper, t, weights, X, i, n_categories)
+                reach = distance / (size if size > 0.0 else 1.0)
                 values[i] += fade(table.outside[t], table.fading, reach, X.shape[1])
 
 
@@ -196,16 +225,16 @@ def fade(value, fading, reach, n_features):
 def leaf_kinds(forest, world, X, nodes, kinds):
     """Write the leaf of each row in each tree: its node and `LeafKind`, both (T, n); node NONE when outside."""
     path, descent = np.empty(forest.left.shape[1], np.uint32), new_descent(X.shape[0], forest.left.shape[1])
-    reached = descent.nodes
+    reached, n_categories = descent.nodes, forest.n_categories[0]
     for t in range(forest.left.shape[0]):
         lower, upper, parent = forest.lower[t], forest.upper[t], forest.parent[t]
         descend(forest, t, X, np.inf, descent)
         for i in range(X.shape[0]):
-            if not contains(world[0], world[1], t, X, i):
+            if not contains(world[0], world[1], t, X, i, n_categories):
                 nodes[t, i], kinds[t, i] = NONE, _OUTSIDE
                 continue
             length = climb(parent, reached[i], path)
-            j, is_inside = find_leaf(lower, upper, X, i, path, length)
+            j, is_inside = find_leaf(lower, upper, X, i, path, length, n_categories)
             nodes[t, i] = j
             kinds[t, i] = observed_kind(forest, t, j, world) if is_inside else _COMPLEMENTARY
 
@@ -215,8 +244,13 @@ def observed_kind(forest, t, j, world):
     """Return the kind of a leaf reached from inside: full volume, collapsed, or an empty cell of a process."""
     if forest.counts[t, j] == 0:
         return _COMPLEMENTARY
-    for k in range(forest.lower.shape[2]):
+    n = first_category(forest.lower.shape[2], forest.n_categories[0])
+    for k in range(n):
         if world[0, t, k] < world[1, t, k] and not forest.lower[t, j, k] < forest.upper[t, j, k]:
+            return _OBSERVED_I
+    for k in range(n, forest.lower.shape[2]):
+        live = cubes.live_questions(forest.lower[t, j, k], forest.upper[t, j, k])
+        if live != cubes.live_questions(world[0, t, k], world[1, t, k]):
             return _OBSERVED_I
     return _OBSERVED_II
 
@@ -274,7 +308,7 @@ def enter(chart, turn, parent, time, lifetimes, j, path):
 
 
 @jit_inline
-def follow(lower, upper, weights, base, parent, time, X, i, j, last, course):
+def follow(lower, upper, weights, base, parent, time, X, i, j, last, course, n_categories):
     """Set the course of row `i` down to node `j`, step `last`; return its first step that tells the row anything.
 
     Upwards, until a box is no distance away: those above it are none either. A row at distance e from a node's box is
@@ -284,7 +318,7 @@ def follow(lower, upper, weights, base, parent, time, X, i, j, last, course):
     step, distance = last, np.inf
     while True:
         if distance > 0.0:
-            distance = extension(lower, upper, j, weights, X, i)
+            distance = extension(lower, upper, j, weights, X, i, n_categories)
         course.path[step], course.rates[step] = j, base + distance
         if step == 0 or course.rates[step] == 0.0:
             break
@@ -321,7 +355,7 @@ def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
     chart, course, descent = new_chart(width, n_lifetimes), new_course(width), new_descent(X.shape[0], width)
     nodes = descent.nodes
     domain_lower, domain_upper, is_process = forest.domain[:1], forest.domain[1:], forest.lower.shape[2] == 0
-    until, summed = lifetimes[n_lifetimes - 1], total.shape[1] > 0
+    until, summed, n_categories = lifetimes[n_lifetimes - 1], total.shape[1] > 0, forest.n_categories[0]
     for t in range(np.uint32(forest.left.shape[0])):
         lower, upper, parent, time = forest.lower[t], forest.upper[t], forest.parent[t], forest.time[t]
         weights, masses, logs = forest.weights[t], node_masses[t], log_masses[t]
@@ -331,8 +365,8 @@ def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
             if chart.turn[j] != np.int64(t) + 1:
                 enter(chart, np.int64(t) + 1, parent, time, lifetimes, j, course.path)
             # regions of a process reach as far as its domain; the boxes of a tree speak for themselves
-            base = extension(domain_lower, domain_upper, 0, weights, X, i) if is_process else 0.0
-            first = follow(lower, upper, weights, base, parent, time, X, i, j, chart.step[j], course)
+            base = extension(domain_lower, domain_upper, 0, weights, X, i, n_categories) if is_process else 0.0
+            first = follow(lower, upper, weights, base, parent, time, X, i, j, chart.step[j], course, n_categories)
             for s in range(n_lifetimes):
                 mass, log_weight = masses[chart.cells[j, s]], log_stay(chart, course, j, s, first)
                 if not summed:
@@ -365,7 +399,16 @@ def sum_cells(turns, totals, lived, turn, parent, time, lifetimes, logs, j, path
 
 
 @jit_inline
-def follow_up(lower, upper, weights, parent, lived, X, active, nodes, values):
+def follow_all_up(lower, upper, weights, parent, lived, X, active, nodes, values, n_categories):
+    """Call `follow_up`, of which there are two versions: the one for numbers does not look for categories."""
+    if n_categories == 0:
+        follow_up(lower, upper, weights, parent, lived, X, active, nodes, values, 0)
+    else:
+        follow_up(lower, upper, weights, parent, lived, X, active, nodes, values, n_categories)
+
+
+@jit_inline
+def follow_up(lower, upper, weights, parent, lived, X, active, nodes, values, n_categories):
     """Follow all rows of `X` together from their `nodes` up, until a box holds them; take what that costs off `values`.
 
     A row at distance e from a node's box is still with the node after a time s with probability exp(-s * e): the
@@ -383,7 +426,8 @@ def follow_up(lower, upper, weights, parent, lived, X, active, nodes, values):
             is_root = above == NONE
             k = j if is_root else np.uint32(above)
             boxes = (j, k) if boxed else (np.uint32(0), np.uint32(0))  # a process has one for all nodes: its domain
-            rate, rate_above = extensions(lower, upper, *boxes, weights, X, i)  # nearly every row asks for both
+            # nearly every row asks for both
+            rate, rate_above = extensions(lower, upper, *boxes, weights, X, i, n_categories)
             values[i] = values[i] - lived[j] * rate - (0.0 if is_root else lived[k]) * rate_above
             above = parent[k]
             nodes[i] = np.uint32(above)
@@ -404,6 +448,7 @@ def log_cell_sums(forest, node_logs, X, lifetimes, out):
     path, values, descent = np.empty(width, np.uint32), np.empty(n), new_descent(n, width)
     nodes = descent.nodes
     until, per_tree, boxed = lifetimes[n_lifetimes - 1], out.shape[0] > 1, forest.lower.shape[2] > 0
+    n_categories = forest.n_categories[0]
     for t in range(np.uint32(forest.left.shape[0])):
         lower, upper = (forest.lower[t], forest.upper[t]) if boxed else (forest.domain[:1], forest.domain[1:])
         parent, time, weights = forest.parent[t], forest.time[t], forest.weights[t]
@@ -414,6 +459,6 @@ def log_cell_sums(forest, node_logs, X, lifetimes, out):
             if turns[j] != np.int64(t) + 1:
                 sum_cells(turns, totals, lived, np.int64(t) + 1, parent, time, lifetimes, logs, j, path)
             values[i] = totals[j]
-        follow_up(lower, upper, weights, parent, lived, X, descent.active, nodes, values)
+        follow_all_up(lower, upper, weights, parent, lived, X, descent.active, nodes, values, n_categories)
         for i in range(np.uint32(n)):
             sums[i] += max(values[i], LEAST_LOG)

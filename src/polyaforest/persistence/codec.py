@@ -2,13 +2,15 @@
 
     start      20 bytes: b"PMPF", the format version and whether the body is compressed (uint16), the sizes of the
                header (uint32) and of the arrays (uint64) before compression, little-endian
-    body       the JSON object {"header": what the caller gave, "arrays": [[name, dtype, shape], ...]}, then the bytes
-               of the arrays, little-endian and in C order, one after another
+    body       the JSON object {"header": what the caller gave, "arrays": [[name, dtype, shape, stored], ...]}, then
+               the bytes of the arrays, little-endian and in C order, one after another; integers are `stored` in the
+               smallest type that holds them
     checksum   32 bytes: BLAKE2b of all bytes before it
 
-Rows of a model store have this format: the database has transactions of its own, so an archive with a directory and
-two checksums, as model files are, would only cost time. Bodies are compressed at the lowest level: a model becomes 8 to
-10 times smaller, and what that costs is saved when the database writes it.
+Rows of a model store and the states of keyed streams have this format: they have transactions of their own, so an
+archive with a directory and two checksums, as model files are, would only cost time. What is left of a compact state
+is random to the last bit, so only states that are not compact are compressed, at the lowest level. Blocks of version 1
+store all arrays as they are; only models with categories need version 3.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from polyaforest.core import schema
+from polyaforest.core.arrays import Array
 from polyaforest.persistence.modelfile import (
     _LARGEST_HEADER,
     DTYPES,
@@ -33,17 +36,29 @@ from polyaforest.persistence.modelfile import (
     little_endian,
 )
 
-__all__ = ["VERSION", "is_packed", "pack", "unpack"]
+__all__ = ["VERSION", "is_packed", "pack", "unpack", "version_for"]
 
-VERSION = 1
+VERSION = 3
 
 _MAGIC = b"PMPF"
 _START = struct.Struct("<4sHHLQ")
 _CHECKSUM = 32  # bytes
 _MAX_DIMENSIONS = 8
-_DESCRIBED = schema.many(schema.listed(schema.path, schema.path, schema.many(schema.whole())))  # name, dtype, shape
-_CONTENTS = schema.record({"header": schema.mapping, "arrays": _DESCRIBED})
+_PLAIN = (schema.path, schema.path, schema.many(schema.whole()))  # name, dtype, shape
+_CONTENTS = {  # by version
+    version: schema.record({"header": schema.mapping, "arrays": schema.many(schema.listed(*described))})
+    for version, described in {1: _PLAIN, 2: (*_PLAIN, schema.path), 3: (*_PLAIN, schema.path)}.items()
+}
+_NARROW = {  # smaller types for integers, the smallest first, with what they hold
+    kind: [(np.dtype(name).newbyteorder("<"), np.iinfo(name).min, np.iinfo(name).max) for name in names]
+    for kind, names in {"i": ("i1", "i2", "i4"), "u": ("u1", "u2", "u4")}.items()
+}
 _MAX_RATIO = 50  # of sizes before and after compression: what would shrink more is stored as it is
+
+
+def version_for(header: Header) -> int:
+    """Return the version of a block with this header: the oldest that has all that is in it."""
+    return 3 if "categories" in header else 2
 
 
 def is_packed(block: bytes) -> bool:
@@ -51,17 +66,21 @@ def is_packed(block: bytes) -> bool:
     return block.startswith(_MAGIC)
 
 
-def pack(header: Header, arrays: Arrays) -> bytes:
-    """Return a header and arrays, of the kinds that `write_model` takes, as one block; the same make the same bytes."""
-    stored = {name: little_endian(name, array) for name, array in arrays.items()}
-    described = [[name, array.dtype.str, list(array.shape)] for name, array in stored.items()]
+def pack(header: Header, arrays: Arrays, *, is_compact: bool = False) -> bytes:
+    """Return a header and arrays, of the kinds that `write_model` takes, as one block; the same make the same bytes.
+
+    Compressing a compact state would be in vain.
+    """
+    given = {name: little_endian(name, array) for name, array in arrays.items()}
+    stored = {name: _narrowed(array) for name, array in given.items()}
+    described = [[name, array.dtype.str, list(array.shape), stored[name].dtype.str] for name, array in given.items()]
     text = header_json({"header": header, "arrays": described})
     n_arrays = sum(array.nbytes for array in stored.values())
     whole = b"".join([text, *(array.data for array in stored.values() if array.size)])
-    body = zlib.compress(whole, 1)
+    body = whole if is_compact else zlib.compress(whole, 1)
     is_compressed = len(body) < len(whole) <= _MAX_RATIO * len(body)
     body = body if is_compressed else whole
-    block = b"".join([_START.pack(_MAGIC, VERSION, is_compressed, len(text), n_arrays), body])
+    block = b"".join([_START.pack(_MAGIC, version_for(header), is_compressed, len(text), n_arrays), body])
     return block + _checksum(block)
 
 
@@ -85,8 +104,8 @@ def _unpacked(block: memoryview) -> tuple[Header, Arrays]:
     if len(block) < _START.size + _CHECKSUM:
         raise ValueError("they are cut short")
     _, version, is_compressed, n_header, n_arrays = _START.unpack_from(block)
-    if version != VERSION:
-        raise ValueError(f"format version {version} is not known to this release, which reads {VERSION}")
+    if version not in _CONTENTS:
+        raise ValueError(f"format version {version} is not known to this release, which reads up to {VERSION}")
     if _checksum(block[:-_CHECKSUM]) != block[-_CHECKSUM:]:
         raise ValueError("they do not match their checksum")
     if n_header > _LARGEST_HEADER:
@@ -97,8 +116,20 @@ def _unpacked(block: memoryview) -> tuple[Header, Arrays]:
     if len(body) != n_header + n_arrays:
         raise ValueError("the sizes do not add up")
     contents = json.loads(bytes(body[:n_header]), parse_constant=_refuse_constant)
-    _CONTENTS(contents, "")
+    _CONTENTS[version](contents, "")
     return contents["header"], _read_arrays(contents["arrays"], body[n_header:])
+
+
+def _narrowed(array: Array) -> Array:
+    """Return integers in the smallest type that holds them, and anything else as it is."""
+    kinds = _NARROW.get(array.dtype.kind, ())
+    if not kinds or not array.size:
+        return array
+    low, high = int(array.min()), int(array.max())
+    for kind, least, most in kinds:
+        if kind.itemsize < array.itemsize and least <= low and high <= most:
+            return array.astype(kind)
+    return array
 
 
 def _checksum(part: bytes | memoryview) -> bytes:
@@ -119,15 +150,18 @@ def _read_arrays(described: list[Any], values: memoryview) -> Arrays:
     """Return the arrays in `values`, which they must fill to the last byte."""
     arrays: Arrays = {}
     start = 0
-    for name, dtype, shape in described:
-        if name in arrays or dtype not in DTYPES or len(shape) > _MAX_DIMENSIONS:
+    for name, dtype, shape, *narrow in described:
+        stored = narrow[0] if narrow else dtype
+        if name in arrays or not {dtype, stored} <= DTYPES or len(shape) > _MAX_DIMENSIONS:
             raise ValueError(f"array {name!r} occurs twice, or has an unknown dtype or shape")
-        kind = np.dtype(dtype)
+        kind, whole = np.dtype(stored), np.dtype(dtype)
+        if kind != whole and (kind.kind != whole.kind or kind.kind not in _NARROW or kind.itemsize > whole.itemsize):
+            raise ValueError(f"array {name!r} is stored as {stored}, which does not become {dtype}")
         stop = start + math.prod(shape) * kind.itemsize
         if stop > len(values):  # before memory is allocated
             raise ValueError(f"array {name!r} does not fit into the block")
         array = np.frombuffer(values[start:stop], kind).reshape(shape)
-        arrays[name] = array.astype(kind.newbyteorder("="))  # a copy, to be written to
+        arrays[name] = array.astype(whole.newbyteorder("="))  # a copy, to be written to
         start = stop
     if start != len(values):
         raise ValueError("there are bytes that belong to no array")

@@ -33,7 +33,7 @@ __all__ = ["Entry", "ModelStore", "is_model_store", "read_damaged", "read_model"
 
 _MAGIC = b"SQLite format 3\0"
 _APPLICATION = 0x504D5046  # "PMPF": the application that the database belongs to
-_VERSION = 1
+_VERSION = 2  # up to 1, models are blocks of version 1 or archives
 _MODELS = "CREATE TABLE models (key TEXT PRIMARY KEY, model BLOB NOT NULL)"
 _NOTES = "CREATE TABLE notes (one INTEGER PRIMARY KEY CHECK (one = 1), text BLOB NOT NULL)"
 _DAMAGED = "CREATE TABLE damaged (key, model, reason TEXT NOT NULL)"  # created with the first damaged model
@@ -178,6 +178,11 @@ class ModelStore(Generic[Model]):
         return len(self._entries)
 
     @property
+    def bytes_in_memory(self) -> int:
+        """Bytes of the models in memory, not counting the one in use."""
+        return self._in_memory
+
+    @property
     def is_due(self) -> bool:
         """Whether so much was evicted that a commit is due."""
         return self._evicted > _MAX_EVICTED
@@ -199,8 +204,11 @@ class ModelStore(Generic[Model]):
         self._in_memory -= self._sizes.pop(key, 0)
         self._changed.discard(key)
 
-    def commit(self, notes: dict[str, Any]) -> None:
-        """Write every model that may have changed, and the notes: all or nothing."""
+    def commit(self, notes: dict[str, Any], *, purge: bool = False) -> None:
+        """Write every model that may have changed, and the notes: all or nothing.
+
+        With `purge`, what was deleted is also removed from the log beside the file, if no one is reading.
+        """
         self.notes, self._evicted = notes, 0
         if not self._path:  # it will never be read again
             return
@@ -210,6 +218,8 @@ class ModelStore(Generic[Model]):
         with _reporting(self._path):
             self._file.execute("INSERT OR REPLACE INTO notes VALUES (1, ?)", (json.dumps(notes).encode(),))
             self._file.execute("COMMIT")
+            if purge:
+                self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             if _identity_of(self._path) != self._identity:
                 self._write_anew()
             self._file.execute("BEGIN IMMEDIATE")
@@ -496,11 +506,13 @@ def _open_to_write(name: str) -> sqlite3.Connection:
             else:
                 _check(file, name)
             file.execute("PRAGMA journal_mode = WAL")  # readers need not wait
-            file.execute("PRAGMA synchronous = NORMAL")
+            file.execute("PRAGMA synchronous = FULL")  # what a commit covers may be deleted elsewhere
             file.execute("PRAGMA secure_delete = ON")  # deleted points must not remain in free pages
             if is_new:
                 file.executescript(f"BEGIN; {_TABLES} COMMIT")
             file.execute("BEGIN IMMEDIATE")
+            if file.execute("PRAGMA user_version").fetchone()[0] < _VERSION:  # an older release is to leave it alone
+                file.execute(f"PRAGMA user_version = {_VERSION}")
         except BaseException:
             file.close()
             raise

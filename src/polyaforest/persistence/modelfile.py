@@ -2,7 +2,7 @@
 
 A file is a `.npz` without pickles, so `numpy.load` opens it too:
 
-    header.json.npy   uint8: the JSON object {"format": "polyaforest", "version": 3, "header": what the caller gave,
+    header.json.npy   uint8: the JSON object {"format": "polyaforest", "version": 4, "header": what the caller gave,
                       "arrays": {name: {"dtype": "<f8", "shape": [2, 3], "sha256": of the array's bytes}, ...}}
     <name>.npy        each array, little-endian and in C order, in the order the header lists them
     archive comment   "polyaforest sha256 " and the SHA-256 of every byte of the file before the comment
@@ -41,8 +41,10 @@ Header: TypeAlias = dict[str, Any]
 Arrays: TypeAlias = dict[str, Array]
 Place: TypeAlias = str | os.PathLike[str] | IO[bytes]  # where a model is: at a path, or in an open file
 
-FORMAT_VERSION = 3
-_VERSIONS = (1, 2, 3)  # that can be read: they differ in what the header and the arrays say, not in the archive
+FORMAT_VERSION = 4
+_VERSIONS = (1, 2, 3, 4)  # that can be read: they differ in what the header and the arrays say, not in the archive
+_SINCE = {"categories": 4}  # fields of a header that older versions do not have; without them a file is of ...
+_PLAIN_VERSION = 3  # ... this version, so that older releases read it too
 
 _FORMAT = "polyaforest"
 _HEADER = "header.json"
@@ -66,6 +68,11 @@ _LARGEST_DIRECT = 2**31 - 1  # larger numbers go to the extra field
 
 class ModelFileError(ValueError):
     """A model file is damaged, made by something else, or of a version this release cannot read."""
+
+
+def version_for(header: Header) -> int:
+    """Return the version of a file with this header: the oldest that has all that is in it."""
+    return max(_PLAIN_VERSION, *(version for name, version in _SINCE.items() if name in header), 0)
 
 
 def write_model(path: Place, header: Header, arrays: Mapping[str, Array]) -> None:
@@ -98,7 +105,7 @@ def write_model(path: Place, header: Header, arrays: Mapping[str, Array]) -> Non
     if not isinstance(header, dict):
         raise TypeError(f"the header must be a dict; got {header!r}")
     described = {name: _describe(array) for name, array in stored.items()}
-    text = header_json({"format": _FORMAT, "version": FORMAT_VERSION, "header": header, "arrays": described})
+    text = header_json({"format": _FORMAT, "version": version_for(header), "header": header, "arrays": described})
     if isinstance(path, str | os.PathLike):
         with replacing(os.path.realpath(os.fsdecode(path))) as file:
             _write_archive(file, text, stored)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from polyaforest.core.arrays import Array, Forest, Points
+from polyaforest.core.categories import Codes
 from polyaforest.core.score import EpsilonPhi
 from polyaforest.persistence.modelfile import Arrays, ModelFileError, Place, name_of
 from polyaforest.retention import Reservoir, Window
@@ -77,6 +78,18 @@ def encode(value: Any) -> Any:
     return {"array": np.asarray(value, np.float64).tolist()}
 
 
+def encode_columns(value: Any) -> Any:
+    """Return a choice of columns as JSON can hold it: names, places or a mask; text and None as they are."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, Codes):
+        return {"codes": value.n}
+    chosen = np.asarray(value)
+    if chosen.dtype.kind == "b":
+        return {"mask": chosen.tolist()}
+    return {"columns": chosen.tolist()} if chosen.dtype.kind in "iu" else [str(name) for name in chosen.tolist()]
+
+
 def _encode_policy(value: timedelta | Window | Reservoir) -> dict[str, Any]:
     """Return a retention policy as JSON can hold it."""
     if isinstance(value, timedelta):
@@ -108,6 +121,9 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "reservoir": _decode_reservoir,
     "epsilon_phi": lambda content: EpsilonPhi(*content),
     "array": lambda content: np.array(content, np.float64),
+    "mask": list,
+    "columns": list,
+    "codes": Codes,
 }
 
 

@@ -5,7 +5,7 @@ on a stream of readings is `polyaforest.SeriesMPF`; its `forecast` returns a `Fo
 """
 
 from polyaforest.timeseries._events import Event, EventTracker, find_events
-from polyaforest.timeseries._outlook import Forecast
+from polyaforest.timeseries._forecasts import Forecast
 from polyaforest.timeseries._shingler import Shingler
 
 __all__ = ["Event", "EventTracker", "Forecast", "Shingler", "find_events"]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
 from difflib import get_close_matches
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
 
 from polyaforest.core.arrays import Array
 
+AUTO = "auto"  # the time zone of the dates that come, or else UTC
 _DAY = 86_400.0  # seconds
+_OFFSET = re.compile(r"[+-]\d\d:?\d\d")
 _DAYS_BEFORE_MONDAY = 3  # of 1 January 1970, a Thursday
 _EARLIEST, _LATEST = (datetime(year, 1, 2, tzinfo=UTC).timestamp() for year in (1, 9999))
 
@@ -43,12 +48,35 @@ def read_calendar(calendar: object) -> tuple[str, ...]:
     return words
 
 
-def read_timezone(name: str) -> ZoneInfo:
-    """Return the time zone of that name."""
+def read_timezone(name: str) -> tzinfo:
+    """Return the time zone of that name, or with that offset from UTC, such as "+02:00"."""
     try:
-        return ZoneInfo(name)
+        if _OFFSET.fullmatch(name):
+            return datetime.strptime(name, "%z").tzinfo or UTC
+        return ZoneInfo("UTC" if name == AUTO else name)
     except (KeyError, ValueError, OSError) as problem:
-        raise ValueError(f"there is no time zone {name!r}: give one like 'UTC' or 'Europe/Berlin'") from problem
+        raise ValueError(
+            f"there is no time zone {name!r}: give one like 'UTC', 'Europe/Berlin' or '+02:00'"
+        ) from problem
+
+
+def timezone_of(times: Any) -> str:
+    """Return the time zone of dates, or the offset of the first from UTC; "UTC" for times without one.
+
+    Examples
+    --------
+    >>> timezone_of([datetime.fromisoformat("2024-05-01T12:00:00+02:00")]), timezone_of([0.0, 1.0])
+    ('+02:00', 'UTC')
+    """
+    first = times[0] if isinstance(times, Sequence) and len(times) else None
+    zone = getattr(getattr(times, "dt", times), "tz", getattr(first, "tzinfo", None))  # of a frame's column or index
+    if zone is None:
+        return "UTC"
+    name = getattr(zone, "key", None)
+    if name:
+        return str(name)
+    minutes = round((zone.utcoffset(first) or timedelta()).total_seconds() / 60)
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}" if minutes else "UTC"
 
 
 def calendar_names(words: tuple[str, ...]) -> list[str]:
@@ -82,7 +110,7 @@ def refuse_no_dates(stamps: Array) -> None:
 
 def _local_seconds(stamps: Array, timezone: str) -> Array:
     """Return local time as seconds since 1970."""
-    if timezone == "UTC":
+    if timezone in ("UTC", AUTO):
         return stamps
     zone = read_timezone(timezone)
     offsets = [datetime.fromtimestamp(stamp, zone).utcoffset() for stamp in stamps.tolist()]

@@ -35,6 +35,7 @@ class Coordinates(NamedTuple):
     means: tuple[int, ...]
     roughness: tuple[int, ...]
     n_waves: int
+    most_still: int  # steps of standing still that count in the first roughness
 
     def labels(self) -> list[str]:
         """Return what each coordinate is called, with a place for the name of the channel."""
@@ -58,8 +59,8 @@ class View(NamedTuple):
         return len(self.labels) * n_channels + len(PHASE) * self.has_phase
 
 
-_FEW = Coordinates((1, 2, 4, 8, 16, 32), (1, 8, 32, 64), (8, 32, LENGTH - 1), _MOST_WAVES)
-_MANY = Coordinates((), (1, 8, 32), (8, 32), 3)
+_FEW = Coordinates((1, 2, 4, 8, 16, 32), (1, 8, 32, 64), (8, 32, LENGTH - 1), _MOST_WAVES, 64)
+_MANY = Coordinates((), (1, 8, 32), (8, 32), 3, 0)
 
 
 class Layout:
@@ -72,15 +73,20 @@ class Layout:
         waves = tuple(label for label in labels if label.startswith("wave"))
         changes = tuple(label for label in labels if label not in (*levels, *waves))
         self.n_channels, self.coordinates = n_channels, given
-        seasons = tuple(_OF_SEASON if n == 1 else f"{_OF_SEASON} over {n}" for n in _SEASON.tolist())
+        self.season_labels = {n: _OF_SEASON if n == 1 else f"{_OF_SEASON} over {n}" for n in _SEASON.tolist()}
         self.views = (
             View("change", changes),
             View("shape", waves),
-            View("season", seasons),
+            View("season", tuple(self.season_labels.values())),
             View("rhythm", levels, has_phase=True),
         )
         self.steps = [np.array(steps, np.int64) for steps in given[:3]]
         self.waves = _WAVES[: given.n_waves]
+
+    @property
+    def stillness(self) -> str:
+        """The label of the roughness in which standing still counts."""
+        return f"roughness of {{}} over {self.coordinates.roughness[0]}"
 
     @cached_property
     def columns(self) -> Array:
@@ -136,6 +142,14 @@ def season_features(values: Array, places: Array, period: int) -> Array:
     return deviations.reshape(len(places), values.shape[1] * len(_SEASON))
 
 
+def mean_deviations(deviations: Array) -> Array:
+    """Return the means of deviations, (n, C), over the last steps, as `season_features` has them: (n, C * 3)."""
+    total = np.concatenate([np.zeros((1, deviations.shape[1])), np.cumsum(deviations, axis=0)])
+    first = np.maximum(np.arange(1, len(total))[:, None] - _SEASON, 0)
+    means = (total[1:, None] - total[first]) / _SEASON[None, :, None]
+    return np.ascontiguousarray(means.transpose(0, 2, 1)).reshape(len(deviations), -1)
+
+
 def course_features(values: Array, places: Array, starts: Array) -> Array:
     """Return the features of the courses that end at steps, (n, F); those of the season and the phase are 0.
 
@@ -146,7 +160,8 @@ def course_features(values: Array, places: Array, starts: Array) -> Array:
     coordinates = np.empty((n, n_channels, sum(map(len, layout.steps)) + len(layout.waves)))
     fill: Callable[..., None] = _kernels().fill_courses
     steps = (np.ascontiguousarray(part, np.int64) for part in (places, starts))
-    fill(np.ascontiguousarray(values), *steps, *layout.steps, layout.waves, np.empty(LENGTH), coordinates)
+    still = layout.coordinates.most_still
+    fill(np.ascontiguousarray(values), *steps, *layout.steps, layout.waves, still, np.empty(LENGTH), coordinates)
     own = coordinates.reshape(n, n_channels * coordinates.shape[2])[:, layout.columns]
     rest = np.zeros((n, layout.season.stop - layout.season.start)), np.zeros((n, len(PHASE)))
     return np.concatenate([own[:, : layout.season.start], rest[0], own[:, layout.season.start :], rest[1]], axis=1)

@@ -19,8 +19,8 @@ class Event(NamedTuple):
     """Flagged rows that belong together.
 
     `start`, `end` and `peak` are the times of the first, the last and the oddest flagged row, or their numbers if no
-    times were given. `score`, `p_value` and `blame` are those of the oddest row: of the rows with the lowest score, the
-    first.
+    times were given. `score`, `p_value`, `blame` and `summary` are those of the oddest row: of the rows with the lowest
+    score, the first.
     """
 
     start: Any
@@ -32,10 +32,12 @@ class Event(NamedTuple):
     score: float
     p_value: float | None
     blame: dict[str, float]  # bits by channel or feature
+    summary: str = ""  # what is odd, in words
 
     def __str__(self) -> str:
         worst = max(self.blame, key=lambda name: self.blame[name], default=None)
         because = f", mostly {worst}" if worst is not None and self.blame[worst] > 0 else ""
+        because = f": {self.summary}" if self.summary else because
         rows = f"{self.n_flagged} flagged row" + ("s" if self.n_flagged > 1 else "")
         return f"{self.start} to {self.end}, peak at {self.peak}: {rows}, score {self.score:.2f}{because}"
 
@@ -67,6 +69,11 @@ class EventTracker:
         self._row: int | None = None  # the latest
         self._event: Event | None = None  # still open
 
+    @property
+    def open_event(self) -> Event | None:
+        """The event that later rows may still belong to, if any, as known so far."""
+        return self._event
+
     def update(
         self,
         row: int,
@@ -76,6 +83,7 @@ class EventTracker:
         time: Any = None,
         p_value: float | None = None,
         blame: Mapping[str, float] | None = None,
+        summary: str = "",
     ) -> Event | None:
         """Add the next row; return the event that ended before it, if any.
 
@@ -90,6 +98,8 @@ class EventTracker:
         p_value : float, optional
         blame : dict of str to float, optional
             Bits by channel or feature, wanted for flagged rows only.
+        summary : str, optional
+            What is odd about a flagged row, in words.
         """
         if self._row is not None and row <= self._row:
             raise ValueError(f"rows must rise: {row} came after {self._row}")
@@ -97,7 +107,9 @@ class EventTracker:
         ended = self.close() if is_far else None
         self._row = int(row)
         if is_anomaly:
-            self._take_in(int(row), _plain(score), _plain(row if time is None else time), _plain(p_value), blame)
+            when = _plain(row if time is None else time)
+            bits = {str(name): float(part) for name, part in (blame or {}).items()}
+            self._take_in(Event(when, when, when, int(row), int(row), 1, _plain(score), _plain(p_value), bits, summary))
         return ended
 
     def close(self) -> Event | None:
@@ -105,18 +117,16 @@ class EventTracker:
         event, self._event = self._event, None
         return event
 
-    def _take_in(
-        self, row: int, score: float, time: Any, p_value: float | None, blame: Mapping[str, float] | None
-    ) -> None:
-        """Add a flagged row to the open event, or open one."""
-        bits = {str(name): float(part) for name, part in (blame or {}).items()}
+    def _take_in(self, one: Event) -> None:
+        """Add an event of one flagged row to the open one, or open it."""
         event = self._event
         if event is None:
-            self._event = Event(time, time, time, row, row, 1, score, p_value, bits)
+            self._event = one
             return
-        self._event = event._replace(end=time, last=row, n_flagged=event.n_flagged + 1)
-        if score < event.score or (isnan(event.score) and not isnan(score)):
-            self._event = self._event._replace(peak=time, score=score, p_value=p_value, blame=bits)
+        self._event = event._replace(end=one.end, last=one.last, n_flagged=event.n_flagged + 1)
+        if one.score < event.score or (isnan(event.score) and not isnan(one.score)):
+            oddest = {name: getattr(one, name) for name in ("peak", "score", "p_value", "blame", "summary")}
+            self._event = self._event._replace(**oddest)
 
     # ---- to stop and go on ------------------------------------------------------------------------------------------
 
@@ -140,11 +150,14 @@ class EventTracker:
 _PART = schema.either(
     schema.record({"is": schema.anything}), schema.record({"float": schema.text}), schema.record({"date": schema.text})
 )
+_BEFORE_SUMMARY = 9  # fields of an event in states of earlier versions
 _STATE = schema.record(
     {
         "merge": schema.whole(1),
         "row": schema.either(schema.nothing, schema.whole()),
-        "event": schema.either(schema.nothing, schema.listed(*[_PART] * len(Event._fields))),
+        "event": schema.either(
+            schema.nothing, schema.listed(*[_PART] * len(Event._fields)), schema.listed(*[_PART] * _BEFORE_SUMMARY)
+        ),
     }
 )
 
@@ -168,6 +181,7 @@ def _check(event: Event) -> None:
             _TIME(getattr(event, name), f"events.{name}")
     _float(event.score, "events.score")
     schema.either(schema.nothing, _float)(event.p_value, "events.p_value")
+    schema.text(event.summary, "events.summary")
     schema.mapping(event.blame, "events.blame")
     for name, bits in event.blame.items():
         schema.text(name, "events.blame")
@@ -206,7 +220,7 @@ def find_events(
     Examples
     --------
     >>> find_events([0, 1, 1, 0, 0, 0, 1], [0, -9, -8, 0, 0, 0, -7], merge=3)[0]
-    Event(start=1, end=2, peak=1, first=1, last=2, n_flagged=2, score=-9.0, p_value=None, blame={})
+    Event(start=1, end=2, peak=1, first=1, last=2, n_flagged=2, score=-9.0, p_value=None, blame={}, summary='')
     """
     flags, values = np.asarray(is_anomaly, np.bool_), np.asarray(scores, np.float64)
     columns = {"scores": values, "times": times, "p_values": p_values}

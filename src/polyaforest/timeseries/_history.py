@@ -67,6 +67,10 @@ class History:
     spread: Array | None = None  # of the features when they were last weighed; None if they are never weighed anew
     weighed_at: int = 0  # readings that had come then
 
+    def begin_at(self, number: int) -> None:
+        """Count readings from `number` on, as if those before had come and were forgotten."""
+        self.n_seen, self.provenance = number, Provenance(number)
+
     @property
     def n_features(self) -> int:
         """Features of a shingle."""
@@ -81,15 +85,6 @@ class History:
     def lay(self, rows: Array, stamps: Array) -> Laid:
         """Lay out rows as if they came next."""
         return lay(self.track, rows, stamps, self.n_seen, self.pattern)
-
-    def newest_course(self) -> Array | None:
-        """Return the features of the course that ends at the newest reading, None if there is none."""
-        values, n_unbroken = self.track.values, len(self.track.unbroken)
-        if n_unbroken < self.pattern.least:
-            return None
-        newest = np.array([len(values) - 1])
-        courses = self.lay(values[:0], np.empty(0)).courses(newest, newest - n_unbroken + 1)
-        return np.asarray(courses[0])
 
     # ---- files ------------------------------------------------------------------------------------------------------
 

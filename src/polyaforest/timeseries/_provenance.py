@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from polyaforest.forest.point_store import Key, refuse_taken_keys
 
@@ -51,13 +52,18 @@ class Provenance:
 
     def enter(self, oldest: Iterable[int], newest: Iterable[int], held: Container[Key]) -> None:
         """Add which readings the shingles held are made of."""
-        uses = self._uses
+        uses, turns = self._uses, dict[int, int]()  # by reading: how many shingles begin there, less those that end
         for first, last in zip(oldest, newest, strict=True):
             key = self.names.get(last, last)
             if key in held:
                 self.spans[key] = first, last
-                for number in range(first, last + 1):
-                    uses[number] = uses.get(number, 0) + 1
+                turns[first] = turns.get(first, 0) + 1
+                turns[last + 1] = turns.get(last + 1, 0) - 1
+        n, places = 0, sorted(turns)
+        for begin, end in pairwise(places):
+            n += turns[begin]
+            for number in range(begin, end) if n else ():
+                uses[number] = uses.get(number, 0) + n
 
     def settle(self, held: Mapping[Key, object], recent: int) -> None:
         """Remove shingles that are no longer held, and readings that were only in those."""

@@ -35,7 +35,6 @@ from polyaforest.timeseries._courses import (
     phase_features,
     season_features,
 )
-from polyaforest.timeseries._outlook import BACK, Recent
 
 # What both the transformer and the detector let callers set.
 CONSTRAINTS: dict[str, list[Any]] = {
@@ -195,11 +194,6 @@ class Track(NamedTuple):
         return self.times / self.every if is_timed else self.numbers.astype(np.float64)
 
     @property
-    def unbroken(self) -> Array:
-        """The newest values, as far back as none is missing."""
-        return self.values[int(starts_of(self.values)[-1]) :] if len(self.values) else self.values
-
-    @property
     def filled(self) -> Array:
         """The values, missing ones interpolated however long the gap."""
         filled = self.values.copy()
@@ -273,19 +267,24 @@ class Laid(NamedTuple):
             return self.courses(places, self.starts[self.is_whole])
         return self._finished(self.track.values[self._steps_to(places)], places)
 
-    def recent(self, i: int) -> Recent | None:
-        """Return the last steps up to row `i`; None if no course ends before them."""
-        place = int(self.places[i])
-        back, start = place - BACK, int(self.starts[i])
-        if self.pattern.shingle is not None or back - start + 1 < LEAST:
-            return None
-        state = self.courses(np.array([back]), np.array([start]))[
-            0, -self.pattern.widths(self.track.values.shape[1])[-1] :
-        ]
-        steps = np.arange(back + 1, place + 1)
-        values, n_channels = self.track.values, self.track.values.shape[1]
-        deviations = self.track.rhythm(steps)[0].reshape(len(steps), n_channels, -1)[:, :, 0]
-        return Recent(state, values[back], values[steps], deviations, self.track.times[steps])
+    def place_of(self, number: int) -> int:
+        """Return the step of the reading of this arrival."""
+        return int(np.flatnonzero(self.track.numbers == number)[0])
+
+    def start_of(self, place: int) -> int:
+        """Return the first of the unbroken steps that end at a step."""
+        return int(starts_of(self.track.values)[place])
+
+    def ends_course(self) -> Array:
+        """Return at which steps a course ends, bool (S,): at readings that follow enough others."""
+        values, steps = self.track.values, np.arange(len(self.track.values))
+        is_reading = (self.track.numbers != NONE) & ~np.isnan(values).any(axis=1)
+        return np.asarray(is_reading & (steps - starts_of(values) + 1 >= self.pattern.least))
+
+    def states(self, places: Array) -> Array:
+        """Return what the view of levels and rhythm sees of the courses that end at steps, (n, D)."""
+        width = self.pattern.widths(self.track.values.shape[1])[-1]
+        return self.courses(places, starts_of(self.track.values)[places])[:, -width:]
 
     def courses(self, places: Array, starts: Array) -> Array:
         """Return the features of the courses that end at steps, (n, n_features)."""

@@ -1,0 +1,374 @@
+"""Verdicts calibrated within groups, so that no group is flagged more often by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self, TypeAlias
+
+import numpy as np
+from sklearn.base import _fit_context, clone
+from sklearn.utils._param_validation import Interval
+
+from polyaforest.core import schema
+from polyaforest.core.arrays import Array
+from polyaforest.core.score import EpsilonPhi
+from polyaforest.core.validation import read_rows
+from polyaforest.decision.calibration import n_to_calibrate, some_rows
+from polyaforest.decision.thresholds import (
+    Detections,
+    check_scores,
+    conformal_p_values,
+    least_calibration,
+)
+from polyaforest.estimators._batch import BatchMPF
+from polyaforest.estimators._detector import Detector
+from polyaforest.estimators._streaming import StreamingMPF
+from polyaforest.explain import Explanations
+from polyaforest.persistence.modelfile import Arrays, Header
+
+Label: TypeAlias = str | float | None  # None where a row has no group
+
+_KINDS: dict[str, type[BatchMPF | StreamingMPF]] = {kind.__name__: kind for kind in (BatchMPF, StreamingMPF)}
+_STATE = schema.record(
+    {
+        "detector": schema.text,
+        "calibrate_by": schema.either(schema.nothing, schema.text, schema.whole(0, None)),
+        "is_feature": schema.flag,
+        "min_group": schema.whole(1, None),
+        "labels": schema.mapping,
+        "forest": schema.mapping,
+        "notes": schema.mapping,
+    },
+    optional=["notes"],
+)
+
+
+class GroupedMPF(Detector):
+    """A forest whose p-values and thresholds are calibrated within groups. Scores are higher for normal rows.
+
+    One forest learns all rows. The score of a row is compared with those of rows of its own group, each left out of the
+    forest, instead of with those of all rows: so a small group, which lies where few rows do, is not flagged more often
+    by construction. Groups with too few rows share one calibration.
+
+    Parameters
+    ----------
+    estimator : StreamingMPF or BatchMPF, optional
+        The detector, with its threshold policy, which applies to each group; by default a `StreamingMPF`. `fit` learns
+        with a clone of it.
+    calibrate_by : str, int or None, default=None
+        The column of `X` that holds the groups, by name or number; None if they are passed as `groups`.
+    is_feature : bool, default=False
+        Whether the column is also given to the detector.
+    min_group : int, default=100
+        Calibration scores that a group needs for a calibration of its own; more if `false_alarm_rate` needs more.
+        Smaller groups, rows without a group and groups that were not fitted share one; if that has too few scores, they
+        are compared with all rows.
+
+    Attributes
+    ----------
+    estimator_ : StreamingMPF or BatchMPF
+        The fitted detector.
+    offsets_ : dict
+        The threshold of each group that has its own, by its label.
+    offset_ : float
+        The threshold of all other rows.
+    groups_ : list
+        The labels of groups with a calibration of their own: text, or numbers as floats.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyaforest import GroupedMPF, StreamingMPF
+    >>> rng = np.random.default_rng(0)
+    >>> country = np.repeat(["DE", "LU"], [1900, 100])
+    >>> X = rng.normal(size=(2000, 2)) + 6 * (country == "LU")[:, None]
+    >>> forest = GroupedMPF(StreamingMPF(false_alarm_rate=0.05, random_state=0)).fit(X, groups=country)
+    >>> forest.groups_
+    ['DE', 'LU']
+    >>> forest.predict([[6.0, 6.0], [6.0, 6.0]], groups=["DE", "LU"])
+    array([-1,  1])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "estimator": [BatchMPF, StreamingMPF, None],
+        "calibrate_by": [str, Interval(Integral, 0, None, closed="left"), None],
+        "is_feature": ["boolean"],
+        "min_group": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    estimator_: BatchMPF | StreamingMPF
+    _scores_of: dict[Label, Array]  # ascending log-scores of each group that has its own calibration
+    _rest: Array  # those of all other rows
+
+    def __init__(
+        self,
+        estimator: BatchMPF | StreamingMPF | None = None,
+        *,
+        calibrate_by: str | int | None = None,
+        is_feature: bool = False,
+        min_group: int = 100,
+    ) -> None:
+        self.estimator = estimator
+        self.calibrate_by = calibrate_by
+        self.is_feature = is_feature
+        self.min_group = min_group
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
+        """Fit the detector to a table, and calibrate it within groups; `y` is ignored.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_columns)
+        groups : sequence of str or numbers, of shape (n_rows,), optional
+            The group of each row, if `calibrate_by` names no column. None and NaN stand for no group.
+        """
+        with self._lock.turn(), self._anew() as draft:
+            draft._begin(X, groups)
+        return self
+
+    def _begin(self, X: Any, groups: Any) -> None:
+        features, labels = self._split(X, groups)
+        forest = StreamingMPF() if self.estimator is None else clone(self.estimator)
+        if isinstance(forest.score_type, EpsilonPhi):
+            raise ValueError("EpsilonPhi decides without calibration scores: choose another score_type")
+        self.estimator_ = forest.fit(features)
+        rows = read_rows(forest, features, reset=False, allow_missing=forest.missing != "error")
+        by_label: dict[Label, list[int]] = {}
+        for place, label in enumerate(labels):
+            by_label.setdefault(label, []).append(place)
+        most, least = n_to_calibrate(forest.false_alarm_rate), self._least
+        chosen = {label: np.array(own)[some_rows(len(own), most)] for label, own in by_label.items()}
+        logs = {label: forest._scores_left_out(rows, own) for label, own in chosen.items()}
+        logs = {label: np.sort(own[~np.isnan(own)]) for label, own in logs.items()}
+        large: dict[Label, Array] = {
+            label: own for label, own in logs.items() if label is not None and len(own) >= least
+        }
+        small = np.sort(np.concatenate([np.empty(0), *(own for label, own in logs.items() if label not in large)]))
+        self._scores_of = large
+        self._rest = small if len(small) >= least else np.sort(forest._calibration_scores())
+
+    @property
+    def _least(self) -> int:
+        """Scores that a group needs for a calibration of its own."""
+        rate = None if self.estimator is None else self.estimator.false_alarm_rate
+        return self.min_group if rate is None else max(self.min_group, least_calibration(rate))
+
+    # ---- verdicts ---------------------------------------------------------------------------------------------------
+
+    def score_samples(self, X: Any, *, groups: Any = None) -> Array:
+        """Return how normal each row is, as the detector says, whatever its group: higher is more normal."""
+        self._refuse_unfitted()
+        return self.estimator_.score_samples(self._split(X, groups, needs_groups=False)[0])
+
+    def detect(self, X: Any, *, groups: Any = None) -> Detections:
+        """Return scores, p-values and verdicts of rows, each by the calibration of its group.
+
+        Parameters
+        ----------
+        X : array-like or frame of shape (n_rows, n_columns)
+        groups : sequence of str or numbers, optional
+            As in `fit`.
+
+        Returns
+        -------
+        detections : Detections
+            As of the detector; `thresholds` are those of the groups.
+        """
+        self._refuse_unfitted()
+        with self._frozen():
+            features, labels = self._split(X, groups)
+            scores = self.estimator_.score_samples(features)
+            logs = self.estimator_._score.to_log(scores)
+            p_values, thresholds = np.empty(len(scores)), np.empty(len(scores))
+            places: dict[Label, list[int]] = {}
+            for place, label in enumerate(labels):
+                places.setdefault(label if label in self._scores_of else None, []).append(place)
+            for label, own in places.items():
+                known = self._scores_of.get(label, self._rest)
+                p_values[own], thresholds[own] = conformal_p_values(logs[own], known), self._threshold_by(known)
+        return Detections(scores, p_values, ~(scores >= thresholds), thresholds)
+
+    def p_value(self, X: Any, **labels: Any) -> Array:
+        """Return conformal p-values within groups: how likely a new normal row of the group is to look as anomalous.
+
+        If a row is exchangeable with the rows of its group that were fitted, its p-value is at most alpha with a
+        probability of about alpha, for every alpha, in each group by itself. `groups` as in `fit`.
+        """
+        return self.detect(X, **labels).p_values
+
+    def decision_function(self, X: Any, **labels: Any) -> Array:
+        """Return the score minus the threshold of the row's group: negative for anomalies. `groups` as in `fit`."""
+        found = self.detect(X, **labels)
+        with np.errstate(invalid="ignore"):
+            return np.where(found.scores == found.thresholds, 0.0, found.scores - found.thresholds)
+
+    def predict(self, X: Any, **labels: Any) -> Array:
+        """Return +1 for normal rows and -1 for anomalies. `groups` as in `fit`."""
+        return np.where(self.detect(X, **labels).is_anomaly, -1, 1)
+
+    def explain(self, X: Any, *, groups: Any = None) -> Explanations:
+        """Return why rows are odd, as the detector explains them, with the verdicts of their groups."""
+        found = self.detect(X, groups=groups)
+        explained = self.estimator_.explain(self._split(X, groups)[0])
+        return explained.judged(found.is_anomaly, found.p_values)
+
+    def _threshold_by(self, ascending: Array) -> float:
+        """Return the threshold, as a score, by calibration scores."""
+        forest = self.estimator_
+        return float(forest._score.from_log(np.array(forest._policy.threshold(ascending.tolist()))))
+
+    @property
+    def groups_(self) -> list[Label]:
+        """The labels of groups with a calibration of their own."""
+        self._refuse_unfitted()
+        return list(self._scores_of)
+
+    @property
+    def offsets_(self) -> dict[Label, float]:
+        """The threshold of each group that has its own."""
+        self._refuse_unfitted()
+        return {label: self._threshold_by(known) for label, known in self._scores_of.items()}
+
+    @property
+    def offset_(self) -> float:
+        """The threshold of rows of all other groups."""
+        self._refuse_unfitted()
+        return self._threshold_by(self._rest)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the detector has learned anything."""
+        return hasattr(self, "estimator_")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.is_fitted
+
+    @property
+    def n_points_(self) -> int:
+        """Points that the forest rests on."""
+        self._refuse_unfitted()
+        return self.estimator_.n_points_
+
+    @property
+    def n_features_in_(self) -> int:
+        """Features of the forest, without the column of groups unless it is one."""
+        return int(self.estimator_.n_features_in_)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the trees and of the points held; 0 before there are any."""
+        return self.estimator_.nbytes if self.is_fitted else 0
+
+    # ---- groups -----------------------------------------------------------------------------------------------------
+
+    def _split(self, X: Any, groups: Any, *, needs_groups: bool = True) -> tuple[Any, list[Label]]:
+        """Return the features of rows, and their groups."""
+        by = self.calibrate_by
+        if by is None:
+            if groups is None and needs_groups:
+                raise ValueError("pass groups, one for each row, or name their column by calibrate_by")
+            return X, [] if groups is None else _as_labels(groups, len(X))
+        if groups is not None:
+            raise ValueError(f"the groups are in column {by!r} of X: omit groups, or set calibrate_by=None")
+        column, rest = _without_column(X, by)
+        return X if self.is_feature else rest, _as_labels(column, len(X))
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def _state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
+        inner, arrays = self.estimator_._state(is_compact=is_compact)
+        by = self.calibrate_by
+        header = {
+            "detector": type(self).__name__,
+            "calibrate_by": int(by) if isinstance(by, Integral) else by,
+            "is_feature": bool(self.is_feature),
+            "min_group": int(self.min_group),
+            "labels": {str(i): label for i, label in enumerate(self._scores_of)},
+            "forest": inner,
+        }
+        own = {
+            "groups/lengths": np.array([len(known) for known in self._scores_of.values()], np.int64),
+            "groups/scores": np.concatenate([np.empty(0), *self._scores_of.values()]),
+            "groups/rest": self._rest,
+        }
+        return header, {**own, **{f"forest/{name}": part for name, part in arrays.items()}}
+
+    @classmethod
+    def _of_state(cls, header: Header, arrays: Arrays) -> Self:
+        _STATE(header, "")
+        kind = _KINDS.get(header["forest"].get("detector"))
+        if kind is None:
+            raise ValueError(f"its forest is a {header['forest'].get('detector')}")
+        inner = {name.removeprefix("forest/"): part for name, part in arrays.items() if name.startswith("forest/")}
+        own = {name: part for name, part in arrays.items() if not name.startswith("forest/")}
+        forest = kind._of_state(header["forest"], inner)
+        grouped = cls(
+            clone(forest),
+            calibrate_by=header["calibrate_by"],
+            is_feature=header["is_feature"],
+            min_group=header["min_group"],
+        )
+        labels = [header["labels"].get(str(i)) for i in range(len(header["labels"]))]
+        lengths, scores, rest = (own.get(f"groups/{name}") for name in ("lengths", "scores", "rest"))
+        if lengths is None or scores is None or rest is None or len(own) != 3:
+            raise ValueError("its calibrations of groups lack arrays, or have others")
+        _check_groups(labels, lengths, scores, rest)
+        grouped.estimator_, grouped._rest = forest, rest
+        parts = np.split(scores, np.cumsum(lengths)[:-1]) if len(lengths) else []
+        grouped._scores_of = dict(zip(labels, parts, strict=True))
+        grouped._notes = header.get("notes", {})
+        return grouped
+
+
+def _check_groups(labels: list[Any], lengths: Array, scores: Array, rest: Array) -> None:
+    """Raise unless groups in a file can be those of a detector."""
+    is_label = [isinstance(label, str | float) and label == label for label in labels]  # noqa: PLR0124 -- not NaN
+    if not all(is_label) or len(set(labels)) < len(labels):
+        raise ValueError("labels of groups must be distinct texts or numbers")
+    if lengths.dtype != np.int64 or lengths.shape != (len(labels),) or (lengths < 1).any():
+        raise ValueError("array groups/lengths: must be positive, one for each label")
+    for name, part in (("scores", scores), ("rest", rest)):
+        if part.dtype != np.float64 or part.ndim != 1 or np.isnan(part).any():
+            raise ValueError(f"array groups/{name}: must be 1-D float64 without NaN")
+    if lengths.sum() != len(scores):
+        raise ValueError("array groups/scores: is not as long as its groups")
+    ends = np.cumsum(lengths)
+    is_falling = np.diff(scores) < 0
+    if np.delete(is_falling, ends[:-1] - 1).any() or (np.diff(rest) < 0).any():
+        raise ValueError("calibration scores of groups must ascend")
+    check_scores("groups", np.exp(np.minimum(np.append(scores, rest), 0.0)))
+
+
+def _as_labels(values: Any, n_rows: int) -> list[Label]:
+    """Return the groups of rows as text or floats; None where there is none."""
+    if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+        raise ValueError(f"groups must be one label for each of the {n_rows} rows; got {values!r}")
+    if len(values) != n_rows:
+        raise ValueError(f"there are {len(values)} groups for {n_rows} rows: give one for each")
+    return [_as_label(value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
+
+
+def _as_label(value: Any) -> Label:
+    if value is None or value != value:  # noqa: PLR0124 -- NaN, and what stands for it in frames
+        return None
+    return float(value) if isinstance(value, Real) else str(value)
+
+
+def _without_column(X: Any, by: str | int) -> tuple[Any, Any]:
+    """Return a column of a table, and the table without it."""
+    names: Sequence[Any] | None = list(X.columns) if hasattr(X, "columns") else None
+    if isinstance(by, str):
+        if names is None or by not in names:
+            there = "X has no names" if names is None else f"the columns are {', '.join(map(repr, names[:20]))}"
+            raise ValueError(f"calibrate_by={by!r} is no column of X: {there}")
+        return X[by], X.drop(columns=[by]) if hasattr(X, "iloc") else X.drop(by)
+    if names is not None:
+        if by >= len(names):
+            raise ValueError(f"calibrate_by={by} is no column of X, which has {len(names)}")
+        return _without_column(X, names[by])
+    table = np.asarray(X)
+    if table.ndim != 2 or by >= table.shape[1]:
+        raise ValueError(f"calibrate_by={by} is no column of X, which has shape {table.shape}")
+    return table[:, by], np.delete(table, by, axis=1)

@@ -1,0 +1,91 @@
+"""Rows of a stream that a detector may refuse: the good ones are judged together, and each bad one gets its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import isnan
+from numbers import Integral
+from typing import TypeVar
+
+from polyaforest.estimators._series import SeriesMPF
+from polyaforest.estimators._streaming import StreamingMPF
+from polyaforest.retention import as_policy
+
+__all__ = ["progress", "refuse_unusable", "sift", "why_unusable", "words_of"]
+
+Arrival = TypeVar("Arrival")
+
+
+def sift(
+    arrivals: Sequence[Arrival],
+    why_unusable: Callable[[Arrival, bool], str | None],
+    judge: Callable[[list[Arrival]], str | None],
+) -> Iterator[tuple[Arrival, str]]:
+    """Judge arrivals in order, all at once, or one by one if the detector refuses any; yield bad ones, with reasons.
+
+    Parameters
+    ----------
+    arrivals : sequence
+    why_unusable : callable
+        Takes an arrival, and whether it is the first of those to be judged; returns why it cannot be, or None.
+    judge : callable
+        Judges arrivals; returns why the detector could not, in which case it has learned none of them, or None.
+    """
+    good: list[Arrival] = []
+    for arrival in arrivals:
+        reason = why_unusable(arrival, not good)
+        if reason is None:
+            good.append(arrival)
+        else:
+            yield arrival, reason
+    reason = judge(good) if good else None
+    if reason is not None and len(good) == 1:
+        about_it = reason.replace("row 0, ", "").replace("the time of row 0", "its time")
+        yield good[0], about_it.removesuffix(". Nothing was learned")
+    elif reason is not None:
+        for arrival in good:
+            yield from sift([arrival], why_unusable, judge)
+
+
+def why_unusable(values: Sequence[float], detector: StreamingMPF | SeriesMPF, is_first: bool) -> str | None:
+    """Return why a row cannot be learned, NaN standing for what is missing, or None if it can."""
+    missing = [isnan(value) for value in values]
+    if all(missing):
+        return "it has none of the values"
+    is_series = isinstance(detector, SeriesMPF)  # which has rules for missing steps
+    if any(missing) and is_first and not is_series and not (detector.is_fitted and detector.n_points_):
+        return "a value is missing, and there is no earlier record to take it from"
+    return None
+
+
+def progress(detector: StreamingMPF | SeriesMPF) -> tuple[int, ...]:
+    """Return how much a detector has learned: rows, and for a series shingles, which may be ahead of its rows."""
+    if not detector.is_fitted:
+        return ()
+    parts = detector.estimators_.values() if isinstance(detector, SeriesMPF) else ()
+    return (detector.n_seen_, *(n for part in parts for n in progress(part)))
+
+
+def words_of(problem: Exception) -> str:
+    """Return what is wrong: the words of a detector, or the kind of an error that it did not foresee."""
+    return str(problem) if isinstance(problem, ValueError) else f"{type(problem).__name__}: {problem}"
+
+
+def refuse_unusable(detector: StreamingMPF | SeriesMPF, *, has_times: bool) -> None:
+    """Raise unless a detector can follow streams by key, and repeats its results when a task is repeated."""
+    if not isinstance(detector, StreamingMPF | SeriesMPF):
+        raise TypeError(f"only StreamingMPF and SeriesMPF follow streams; got {type(detector).__name__}")
+    detector._validate_params()
+    forest = detector if isinstance(detector, StreamingMPF) else detector.estimator
+    if isinstance(detector, StreamingMPF) and detector.is_fitted and detector.is_frozen_:
+        raise ValueError(
+            "this model was fitted on a table by an earlier version and cannot follow a stream: fit it anew"
+        )
+    if not detector.is_fitted and not isinstance(getattr(forest, "random_state", None), Integral):
+        remedy = "StreamingMPF(random_state=0)"
+        remedy = remedy if isinstance(detector, StreamingMPF) else f"SeriesMPF({remedy})"
+        raise ValueError(f"a task that is repeated must repeat its results: set random_state, as in {remedy}")
+    policy = getattr(forest, "window", None)
+    needs_times = not isinstance(policy, str | Integral | None) and as_policy(policy).needs_times
+    if needs_times and not has_times:
+        raise ValueError("the window of this detector goes by time: name the column with the times")

@@ -1,0 +1,247 @@
+"""Fit a detector to a table that is seen in parts: on a cluster, or out of memory.
+
+A `TableFit` says what to do with every part: its tasks take rows and their ids, can be pickled, and return values that
+add up to the same for any partition of the rows and any order of the parts. So the detector is that of a local `fit`,
+to the last bit, if ids are the numbers of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from sklearn.base import clone
+
+from polyaforest import forest as forests
+from polyaforest.core.arrays import Array, Forest
+from polyaforest.core.categories import Categories, read_categorical
+from polyaforest.core.validation import Read, read_coded, read_sample_weight
+from polyaforest.estimators._batch import BatchMPF
+from polyaforest.estimators._streaming import StreamingMPF
+from polyaforest.forest.survey import Inquiry, Survey
+
+Kind = TypeVar("Kind", BatchMPF, StreamingMPF)
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """Reads parts of a table as a local `fit` reads the whole."""
+
+    blank: BatchMPF | StreamingMPF  # knows the columns, and has learned nothing
+
+    def __call__(self, X: Any) -> Array:
+        """Return the rows of a part, which may have none."""
+        return self.coded(X).rows
+
+    def coded(self, X: Any) -> Read:
+        """Return the rows of a part with the texts of their categories."""
+        if not len(X):
+            return Read(np.empty((0, self.blank.n_features_in_)), {})
+        return read_coded(self.blank, X, reset=False, allow_missing=self.blank._allows_missing)
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """The task of the first pass: find out about the rows what has to be known before the trees are drawn."""
+
+    read: Reader
+    inquiry: Inquiry
+
+    def __call__(self, X: Any, ids: Array, copies: Array | None = None) -> Seen:
+        """Look at the rows of a part."""
+        (rows, texts), ids = self.read.coded(X), _as_ids(ids, len(X))
+        survey = self.inquiry.of(rows, ids) if copies is None else self.inquiry.of_copies(rows, copies, ids)
+        encoding = self.read.blank.encoding_
+        return Seen(survey, None if encoding is None else encoding.with_texts(texts)).tidied()
+
+
+@dataclass(frozen=True, eq=False)
+class Weigh:
+    """Says how often each row of a part occurs, given its weight and the numbers of the rows."""
+
+    seed: int
+
+    def __call__(self, sample_weight: Any, ids: Array) -> Array:
+        """Return the number of copies of each row."""
+        weights = read_sample_weight(sample_weight, len(ids))
+        return np.ones(len(ids), np.int64) if weights is None else forests.copies.n_copies(weights, ids, self.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What was found out about some rows, and the texts of the categories of those drawn."""
+
+    survey: Survey
+    encoding: Categories | None
+
+    def __add__(self, other: Seen) -> Seen:
+        """Return what is known of all rows that the two have looked at."""
+        encoding = self.encoding
+        if encoding is not None and other.encoding is not None:
+            encoding = encoding.with_texts(other.encoding.texts)
+        return Seen(self.survey + other.survey, encoding).tidied()
+
+    def tidied(self) -> Seen:
+        """Return the same without the texts of rows that were not drawn."""
+        if self.encoding is None:
+            return self
+        donors = self.survey.donors
+        draws = [self.survey.drawn, *([] if donors is None else [donors.of_all, *donors.of_column.values()])]
+        return Seen(self.survey, self.encoding.kept(np.concatenate([drawn.rows for drawn in draws])))
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Rows below every node of a forest of processes, (T, C), and outside its domain, (T,)."""
+
+    counts: Array
+    outside: Array
+
+    def __add__(self, other: Counts) -> Counts:
+        """Return the counts of all rows that the two have counted."""
+        return Counts(self.counts + other.counts, self.outside + other.outside)
+
+    def __getstate__(self) -> tuple[Array, Array]:
+        """Send as few bytes as will hold the largest count."""
+        return tuple(part.astype(np.min_scalar_type(part.max(initial=0))) for part in (self.counts, self.outside))  # type: ignore[return-value]
+
+    def __setstate__(self, state: tuple[Array, Array]) -> None:
+        """Receive them."""
+        for name, part in zip(("counts", "outside"), state, strict=True):
+            object.__setattr__(self, name, part.astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Count:
+    """The task of the second pass, for `BatchMPF`: count the rows in the cells of a blank forest."""
+
+    read: Reader
+    survey: Survey
+    forest: Forest
+
+    def __call__(self, X: Any, ids: Array, copies: Array | None = None) -> Counts:
+        """Count the rows of a part."""
+        rows, ids = self.read(X), _as_ids(ids, len(X))
+        if copies is None:
+            return Counts(*forests.learn.count_rows(self.forest, self.survey.filled(rows, ids), 1))
+        return Counts(*forests.learn.count_copies(self.forest, rows, copies, ids, self.survey.filled, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """The task of the third pass, where a share of the rows is to be flagged: score them."""
+
+    read: Reader
+    detector: BatchMPF | StreamingMPF
+
+    def __call__(self, X: Any) -> Array:
+        """Return the log-scores of the rows of a part."""
+        rows = self.read(X)
+        return self.detector._score.to_log(self.detector._scores(rows)) if len(rows) else np.empty(0)
+
+
+class TableFit(Generic[Kind]):
+    """A fit in passes over a table.
+
+    Where rows have weights, `weigh` says how many copies there are of each, given the numbers of the rows. Then tasks
+    take the copies too, and the number of the first copy of each row as its id.
+
+    Give `look` every part and pass the sum of what it returns to `begin`, which returns the task of the second pass, or
+    None if there is none to do; pass the sum of its results to `finish`. If `task_of_scores` is not None, a quantile of
+    what it returns places the threshold.
+
+    Parameters
+    ----------
+    detector : BatchMPF or StreamingMPF
+        It stays as it is until `finish`.
+    columns : int or sequence of str
+        The number of columns, or their names.
+    of_categorical_type : sequence of int
+        Which columns have a categorical type, for ``categorical_features="from_dtype"``.
+    """
+
+    def __init__(self, detector: Kind, columns: int | Sequence[str], of_categorical_type: Sequence[int] = ()) -> None:
+        self._detector: Kind = detector
+        self._draft: Kind = clone(detector)
+        self._draft._validate_params()
+        if isinstance(columns, int):
+            self._draft.n_features_in_ = columns
+        else:
+            self._draft.n_features_in_ = len(columns)
+            self._draft.feature_names_in_ = np.array(list(columns), dtype=object)
+        names = None if isinstance(columns, int) else list(columns)
+        n_features = self._draft.n_features_in_
+        chosen = read_categorical(detector.categorical_features, names, n_features, lambda: of_categorical_type)
+        self._draft.encoding_ = Categories(chosen, n_features) if chosen else None
+        self._seed = detector._seed()  # drawn once, whatever the parameter
+        self._read = Reader(_blank(self._draft))
+        self.look = Look(self._read, self._inquiry())
+        self.weigh = Weigh(self.look.inquiry.seed)
+        self._survey: Survey | None = None
+
+    def _inquiry(self) -> Inquiry:
+        draft = self._draft
+        if isinstance(draft, BatchMPF):
+            return draft._inquiry()
+        policy = draft._policy_of_table()
+        if policy is None or not policy.is_uniform:
+            raise ValueError(
+                f"window={draft.window!r} depends on the order of the rows or needs all of them, and a table in parts "
+                'has neither: choose window="auto" or Reservoir(n)'
+            )
+        return draft._inquiry(self._seed)
+
+    def begin(self, seen: Seen) -> Count | None:
+        """Draw the trees, knowing the table; return the task of the second pass, if there is one."""
+        survey, self._draft.encoding_ = seen.survey, seen.encoding
+        if not survey.facts.n:
+            raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required: the table has no rows")
+        survey.drawn.refuse_repeated_ids()
+        self._survey = survey
+        draft = self._draft
+        if isinstance(draft, BatchMPF):
+            draft._cut(survey, self._seed)
+            return Count(self._read, replace(survey, drawn=survey.drawn.first(0)), draft.forest_)
+        draft._grow_from(survey, self._seed)
+        return None
+
+    def finish(self, counts: Counts | None) -> Kind:
+        """Take in the counts of the second pass, if there was one; return the detector, now fitted."""
+        draft, survey = self._draft, self._survey
+        assert survey is not None
+        if isinstance(draft, BatchMPF):
+            assert counts is not None
+            draft._take_counts(survey, counts.counts, counts.outside)
+        self._detector._become(draft)
+        return self._detector
+
+    @property
+    def task_of_scores(self) -> Score | None:
+        """The task of the third pass; None if the threshold is known without."""
+        policy, survey = self._draft._policy, self._survey
+        assert survey is not None
+        if policy.contamination is None or survey.facts.n <= survey.drawn.most:
+            return None
+        return Score(self._read, self._detector)
+
+    def place_threshold(self, log_score: float) -> None:
+        """Flag rows whose log-score is below this."""
+        self._detector._place_by_table(log_score)
+
+
+def _blank(detector: Kind) -> Kind:
+    """Return a detector that knows its columns and has learned nothing."""
+    blank: Kind = clone(detector)
+    for name in ("n_features_in_", "feature_names_in_", "encoding_"):
+        if hasattr(detector, name):
+            setattr(blank, name, getattr(detector, name))
+    return blank
+
+
+def _as_ids(ids: Array, n_rows: int) -> Array:
+    given = np.asarray(ids)
+    if given.dtype.kind not in "iu" or given.shape != (n_rows,):
+        raise ValueError(f"ids must be one whole number for each of the {n_rows} rows; got {given.dtype} {given.shape}")
+    return given.astype(np.int64, copy=False)

@@ -1,0 +1,191 @@
+"""Compact states of trees that keep their points: what cannot be derived from anything else.
+
+Trees are written in preorder, points by order of arrival. Which points a tree holds follows from its seed, and from the
+points follow counts, boxes and lists: so trees that were read agree with their points, whoever wrote them, and need no
+audit. Node slots keep their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from polyaforest.core.arrays import EVERY, NONE, Array, Forest, Points, new_points
+from polyaforest.core.validation import LARGEST
+from polyaforest.forest.grow import SPARE_NODES, allocate, memory_limit, memory_needed
+from polyaforest.forest.integrity import CorruptForestError, Layout, check_layout, check_unread
+from polyaforest.forest.point_store import Key, PointStore
+from polyaforest.forest.spec import Plan
+from polyaforest.kernels import preorder
+from polyaforest.kernels.sampling import Samples
+from polyaforest.persistence.modelfile import Arrays
+from polyaforest.persistence.state import pack_keys, unpack_keys
+from polyaforest.retention import Policy
+
+_LAYOUT: Layout = {  # T trees, N nodes, I of them cut, D features, H points held, J scores; K bytes
+    "size": (np.int32, "T"),
+    "feature": (np.int32, "N"),
+    "slot": (np.int32, "N"),
+    "cut": (np.float64, "I"),
+    "time": (np.float64, "I"),
+    "weights": (np.float64, "TD"),
+    "rng": (np.uint64, "T4"),
+    "domain": (np.float64, "2D"),
+    "samples": (np.int64, "T"),  # points that each tree takes at most, 0 for every point
+    "seeds": (np.uint64, "T"),
+    "bars": (np.uint64, "T"),
+    "values": (np.float64, "HD"),
+    "ages": (np.int64, "H"),  # arrivals since each point held, itself among them
+    "ranks": (np.float64, "H"),  # if they are random
+    "times": (np.float64, "H"),  # if there are any
+    "shifts": (np.int64, "H"),  # from the arrival to the key, if keys are numbers, but others than the arrivals
+    "keys": (np.uint8, "K"),  # if they are not
+    "judges": (np.int64, "J"),  # arrivals since each calibration score
+}
+_SPARE_POINTS = 64  # slots for points to come, unless fewer are held
+_FARTHEST = 2**62  # of a key from its arrival
+
+
+class Trees(NamedTuple):
+    """What a compact state says of trees before they are read."""
+
+    weights: Array
+    domain: Array
+
+    @classmethod
+    def of_state(cls, arrays: Arrays) -> Self:
+        """Return what is in a state, checked to have the shapes that it should."""
+        unknown = [name for name in arrays if name.startswith(("forest/", "points/"))]
+        if unknown:
+            raise CorruptForestError(f"array {unknown[0]}: is not part of a compact state")
+        part = {name: arrays[f"compact/{name}"] for name in cls._fields}
+        check_layout(part, _LAYOUT, {})
+        return cls(**part)
+
+
+class Held(NamedTuple):
+    """What a stream holds: its trees, the points in their slots, and what is known of those."""
+
+    forest: Forest
+    points: Points
+    samples: Samples  # with the arrival of the point in each slot
+    ranks: Array  # float64 (P,)
+    times: Array  # float64 (P,)
+    keys: Sequence[Key]  # of the points held, by order of arrival
+    judges: Array  # int64 (J,): arrivals with calibration scores
+
+
+def shrunk(forest: Forest, points: Points, store: PointStore, samples: Samples, judges: Array) -> Arrays:
+    """Return the compact state."""
+    held = store.held
+    arrivals, n_seen = store.arrivals[held], store.n_seen
+    arrays = {
+        **_in_preorder(forest),
+        "weights": forest.weights,
+        "rng": forest.rng,
+        "domain": forest.domain,
+        "samples": np.where(samples.sizes < EVERY, samples.sizes, 0),
+        "seeds": samples.seeds,
+        "bars": samples.bars,
+        "values": points.values[held],
+        "ages": n_seen - arrivals,
+        "judges": n_seen - judges,
+    }
+    if store.policy.is_random:
+        arrays["ranks"] = store.ranks[held]
+    times = store.times[held]
+    if not np.isnan(times).all():
+        arrays["times"] = times
+    return {f"compact/{name}": part for name, part in (arrays | _pack_keys(store, arrivals)).items()}
+
+
+def _in_preorder(forest: Forest) -> Arrays:
+    """Return the nodes of all trees."""
+    n = int(forest.size.sum())
+    features, slots = np.empty((2, n), np.int32)
+    n_cut = (n - int((forest.size > 0).sum())) // 2  # every other node is a leaf, and one more in each tree
+    cuts, times = np.empty((2, n_cut))
+    preorder.write_trees(forest, features, slots, cuts, times, np.empty(forest.left.shape[1] + 1, np.int32))
+    return {"size": forest.size, "feature": features, "slot": slots, "cut": cuts, "time": times}
+
+
+def _pack_keys(store: PointStore, arrivals: Array) -> Arrays:
+    """Return the keys of points, as far as they are not the numbers of their arrivals."""
+    keys = store.held_keys
+    if keys == arrivals.tolist():
+        return {}
+    if all(type(key) is int and -_FARTHEST < key < _FARTHEST for key in keys):
+        return {"shifts": np.array(keys, np.int64) - arrivals}
+    return {"keys": pack_keys(keys)}
+
+
+def expanded(arrays: Arrays, plan: Plan, policy: Policy, n_seen: int) -> Held:
+    """Return what `shrunk` was given, for trees by a `plan` and points that are kept by a `policy`."""
+    part = {name.removeprefix("compact/"): array for name, array in arrays.items() if name.startswith("compact/")}
+    known = check_layout(part, _LAYOUT, {"T": plan.n_trees, "D": plan.domain.shape[1]})
+    n_held, arrivals = known["H"], n_seen - part["ages"]
+    sizes = np.where(part["samples"] == 0, EVERY, part["samples"])
+    if (sizes < 1).any():
+        raise CorruptForestError("array samples: trees must take at least one point")
+    n_slots, room = _room(part, plan, policy, sizes, n_held)
+    forest = allocate(plan, room, part["weights"], part["rng"], boxed=True)
+    points = new_points(plan.n_trees, room, n_slots, known["D"])
+    forest.size[:], points.values[:n_held] = part["size"], part["values"]
+    check_unread(forest, points.values, LARGEST)
+    _plant(forest, points, part, plan, sizes, arrivals)
+    numbers = _padded(arrivals, n_slots, NONE)
+    samples = Samples(sizes, part["seeds"], part["bars"], numbers, numbers != NONE)
+    times = part.get("times", np.full(n_held, np.nan))
+    ranks = part["ranks"] if policy.is_random else policy.ranks(arrivals, times, np.empty(0))
+    in_slots = (_padded(ranks, n_slots, 0.0), _padded(times, n_slots, 0.0))
+    return Held(forest, points, samples, *in_slots, _unpack_keys(part, arrivals), n_seen - part["judges"])
+
+
+def _room(part: Arrays, plan: Plan, policy: Policy, sizes: Array, n_held: int) -> tuple[int, int]:
+    """Return how many slots to provide for points and for the nodes of a tree: some more than are taken."""
+    largest = int(sizes.max())
+    n_slots, in_tree = n_held + min(n_held, _SPARE_POINTS), min(largest, n_held)
+    most = min(largest, policy.n or EVERY) + 1
+    room = plan.most_nodes(min(max(2 * in_tree, 1), most)) + SPARE_NODES
+    if _check_sizes(part, n_held) > plan.most_nodes(max(in_tree, 1)):
+        raise CorruptForestError(f"array size: a tree has more nodes than {in_tree} points can have")
+    if memory_needed(plan, room, boxed=True) + 12 * plan.n_trees * n_slots > memory_limit():
+        raise CorruptForestError(f"array size: {plan.n_trees} trees of up to {room:,} nodes do not fit into memory")
+    return n_slots, room
+
+
+def _check_sizes(part: Arrays, n_held: int) -> int:
+    """Return the most nodes of a tree; raise unless sizes add up, and trees are empty together."""
+    size = part["size"]
+    is_whole = ((size > 0) == (n_held > 0)).all() and int(size.sum(dtype=np.int64)) == len(part["feature"])
+    if not is_whole or (size < 0).any():
+        raise CorruptForestError("array size: the sizes of the trees do not add up")
+    return int(size.max())
+
+
+def _plant(forest: Forest, points: Points, part: Arrays, plan: Plan, sizes: Array, arrivals: Array) -> None:
+    """Read the trees, and let them take the points that they hold."""
+    room = forest.left.shape[1]
+    waiting, depths = np.empty(room + 1, np.int32), np.empty(room, np.int32)
+    nodes = part["feature"], part["slot"], part["cut"], part["time"]
+    n_cut = preorder.read_trees(forest, *nodes, plan.lifetime, plan.depth_limit, waiting, depths)
+    if n_cut != len(part["cut"]):
+        raise CorruptForestError("array feature: the nodes do not form trees whose times rise")
+    if not len(arrivals):
+        return
+    if preorder.fill_trees(forest, points, part["slot"], arrivals, sizes, part["seeds"], part["bars"]) < 0:
+        raise CorruptForestError("array bars: the trees do not hold the points that were drawn for them")
+
+
+def _padded(part: Array, n: int, filler: float) -> Array:
+    whole = np.full(n, filler, part.dtype)
+    whole[: len(part)] = part
+    return whole
+
+
+def _unpack_keys(part: Arrays, arrivals: Array) -> list[Key]:
+    if "keys" in part:
+        return unpack_keys(part["keys"])
+    return (arrivals + part.get("shifts", np.int64(0))).tolist()  # type: ignore[no-any-return]

@@ -1,0 +1,90 @@
+"""Uniform samples of the rows of a table that can be drawn in parts: the rows of lowest priority.
+
+The priority of a row is a pseudo-random number that depends only on a seed and the row's id, which is its number in the
+table unless something else names it. So the sample of a whole is found in the samples of its parts, whatever the parts
+and their order, and its rows have an order of their own: by priority.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from polyaforest.core.arrays import Array
+from polyaforest.kernels.sampling import NO_BAR, fill_priorities
+
+
+def priorities(seeds: Array, ids: Array) -> Array:
+    """Return the priorities of rows for every seed, uint64 (seeds, n)."""
+    drawn = np.empty((len(seeds), len(ids)), np.uint64)
+    fill_priorities(seeds, ids, drawn)
+    return drawn
+
+
+def exponentials(drawn: Array) -> Array:
+    """Return draws from Exp(1) that ascend with the priorities given."""
+    return -np.log1p(-(drawn + 0.5) / float(NO_BAR))
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """The rows of lowest priority among those seen, at most `most` of them, in order of priority.
+
+    Examples
+    --------
+    >>> rows, ids = np.arange(6.0)[:, None], np.arange(6)
+    >>> whole = Draw.of(rows, ids, seed=0, most=3)
+    >>> parts = [Draw.of(rows[part], ids[part], seed=0, most=3) for part in ([5, 1], [], [2, 0, 3, 4])]
+    >>> (parts[2] + parts[0] + parts[1]).ids.tolist() == whole.ids.tolist()
+    True
+    """
+
+    most: int
+    priorities: Array  # uint64 (n,), ascending
+    ids: Array  # int64 (n,)
+    rows: Array  # float64 (n, D)
+    bar: int = int(NO_BAR)  # the lowest priority that was passed over
+
+    @classmethod
+    def of(cls, rows: Array, ids: Array, *, seed: int, most: int) -> Draw:
+        """Draw from rows that have these ids."""
+        own = priorities(np.array([seed], np.uint64), np.require(ids, np.int64, ["C", "W"]))[0]
+        return _lowest(most, own, ids, rows, int(NO_BAR))
+
+    def __add__(self, other: Draw) -> Draw:
+        """Return the draw from all rows that the two were drawn from."""
+        if self.most != other.most:
+            raise ValueError(f"draws of {self.most} and {other.most} rows cannot be added")
+        own, ids = np.append(self.priorities, other.priorities), np.append(self.ids, other.ids)
+        return _lowest(self.most, own, ids, np.concatenate([self.rows, other.rows]), min(self.bar, other.bar))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def first(self, most: int) -> Draw:
+        """Return the draw of fewer rows."""
+        bar = int(self.priorities[most]) if len(self) > most else self.bar
+        return Draw(most, self.priorities[:most], self.ids[:most], self.rows[:most], bar)
+
+    def with_rows(self, rows: Array) -> Draw:
+        """Return the draw with something else about each of its rows."""
+        return replace(self, rows=rows)
+
+    def refuse_repeated_ids(self) -> None:
+        """Raise if two of the rows have the same id."""
+        ids, counts = np.unique(self.ids, return_counts=True)
+        if len(ids) < len(self):
+            raise ValueError(f"id {ids[counts.argmax()]} occurs more than once: every row needs an id of its own")
+
+
+def _lowest(most: int, own: Array, ids: Array, rows: Array, bar: int) -> Draw:
+    """Return the draw from rows with these priorities, when others down to `bar` have been passed over."""
+    chosen = np.arange(len(own))
+    if len(own) > most:
+        chosen = np.flatnonzero(own <= np.partition(own, most)[most])  # one more than are taken: it is the bar
+    chosen = chosen[np.lexsort((ids[chosen], own[chosen]))]
+    if len(chosen) > most:
+        bar = min(bar, int(own[chosen[most]]))
+    chosen = chosen[:most]
+    return Draw(most, own[chosen], np.asarray(ids[chosen], np.int64), np.ascontiguousarray(rows[chosen]), bar)

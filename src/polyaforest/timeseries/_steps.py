@@ -1,0 +1,81 @@
+"""Which steps of a course its bits come from."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from polyaforest.core.arrays import NONE, Array
+from polyaforest.timeseries._courses import LENGTH, Layout, layout_of
+
+
+def fold_on_steps(low: Array, high: Array, features: slice, course: Array, usual: Array, deviations: Array) -> Array:
+    """Share the bits of features out to the steps that the features look at, (n, C); what is shared out adds up.
+
+    A feature is the sum of what each step adds to it: a reading, weighted; a change from the step before; a deviation.
+    A step departs by what it adds beyond what is usual. The bits of a feature that is too high go to the steps that
+    depart upwards, in proportion, and those of one that is too low to the others; to all steps it looks at, if none
+    departs that way. Those of the clock go to the newest step.
+
+    Parameters
+    ----------
+    low, high : ndarray of shape (F,)
+        Bits of the features, for being low and for being high.
+    features : slice
+        Which of all features of a course they are; those beyond the last are of the calendar.
+    course, usual, deviations : ndarray of shape (n, C)
+        The readings of a course, oldest first; the usual ones; deviations from the rhythm as features have them.
+    """
+    n, n_channels = course.shape
+    layout, ages = layout_of(n_channels), _mirrored(n)
+    newest_first = [part[::-1][ages] for part in (course, usual, deviations)]
+    folded = np.zeros((n, n_channels))
+    channels, labels = layout.channels(), layout.names(["{}"] * n_channels)
+    for k, place in enumerate(range(features.start, features.stop)):
+        c = int(channels[place]) if place < len(channels) else NONE
+        if c == NONE:
+            folded[-1] += (low[k] + high[k]) / n_channels
+            continue
+        weights, added = _added(layout, labels[place], *(part[:, c] for part in newest_first))
+        for bits, departure in ((high[k], added), (low[k], -added)):
+            shares = np.maximum(departure, 0.0)
+            shares = shares if shares.sum() > 0 else weights
+            np.add.at(folded[::-1, c], ages, bits * (shares / shares.sum()))
+    return folded
+
+
+def _mirrored(n: int) -> Array:
+    """Return the step of a run of `n`, counted from the newest, that stands for each age, as `read_window` has it."""
+    turn = np.arange(LENGTH) % (2 * n)
+    return np.where(turn < n, turn, 2 * n - 1 - turn)
+
+
+def _added(layout: Layout, label: str, course: Array, usual: Array, deviations: Array) -> tuple[Array, Array]:
+    """Return how much a feature looks at each age, and by how much each takes it away from what is usual."""
+    weights = _weights(layout.n_channels)[label]
+    if label.startswith("roughness"):
+        changes = np.abs(np.diff(course, append=course[-1]))
+        added, usual = weights * (changes - changes[:-1].mean()), changes[: layout.steps[2][-1]].mean()
+        if label == layout.stillness:
+            is_still = np.cumprod(changes == 0).astype(np.bool_) & (np.arange(LENGTH) < layout.coordinates.most_still)
+            added = np.where(is_still, -usual, added)
+        return weights, added
+    if label.startswith("deviation"):
+        return weights, weights * deviations
+    return np.abs(weights), weights * (course - usual)
+
+
+@cache
+def _weights(n_channels: int) -> dict[str, Array]:
+    """Return the weight of each age in the features of a channel, by label."""
+    layout, ages = layout_of(n_channels), np.arange(LENGTH)
+    edges, means, roughness = layout.steps
+    waves = np.pad(layout.waves, ((0, 0), (0, LENGTH - layout.waves.shape[1])))
+    rows = [
+        *(np.where(ages < n, 1 / n, np.where(ages < 2 * n, -1 / n, 0.0)) for n in edges.tolist()),
+        *(np.where(ages < n, 1 / n, 0.0) for n in (*means.tolist(), *roughness.tolist())),
+        *waves,
+    ]
+    own = dict(zip(layout.coordinates.labels(), rows, strict=True))
+    return own | {label: np.where(ages < n, 1 / n, 0.0) for n, label in layout.season_labels.items()}
