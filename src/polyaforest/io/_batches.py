@@ -11,11 +11,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ._blocks import Opened, blocks
+from .reading import Understood
 
-__all__ = ["Batch", "BlockReader", "Reader", "Rejected", "Sample", "sample_of", "shortened"]
+__all__ = ["Batch", "BlockReader", "Reader", "Rejected", "Sample", "glimpse", "row_text", "sample_of", "shortened"]
 
 _SAMPLE_ROWS = 10_000  # used to infer the types of columns
 _SAMPLE_CELLS = 1_000_000  # fewer rows if there are very many columns
+_GLIMPSED = 100  # cells
 _SHORT = 120
 
 
@@ -96,12 +98,17 @@ class Reader(Protocol):
     names: list[str]  # of its columns
     has_header: bool
     fixed: bool  # whether every row must have every column
+    understood: list[Understood]  # about the file as a whole
+
+    @property
+    def delimiter(self) -> str | None:
+        """Delimiter of CSV."""
 
     def sample(self) -> Sample:
         """Return the first rows, which `batches` yields again."""
 
     def batches(self, wanted: Mapping[str, Any]) -> Iterator[Batch]:
-        """Yield all rows; `wanted` maps the columns to read to polars.Float64 or polars.String."""
+        """Yield all rows; `wanted` maps columns to polars.Float64, polars.String, or None for as they are written."""
 
     def close(self) -> None:
         """Close the file."""
@@ -113,6 +120,7 @@ class BlockReader:
     def __init__(self, opened: Opened, cut: Callable[[bytearray, int], int], block_bytes: int) -> None:
         self.name = opened.name
         self.is_file = opened.is_file
+        self.understood: list[Understood] = []
         self._opened = opened
         self._blocks = blocks(opened, cut, block_bytes)
         self._held: list[bytes] = []
@@ -146,6 +154,16 @@ class BlockReader:
     def _parse(self, block: bytes, wanted: Mapping[str, Any] | None, number: int) -> Batch:
         """Parse the wanted columns of a block whose first row has a number; all columns for None."""
         raise NotImplementedError
+
+
+def row_text(frame: pl.DataFrame, at: int) -> str:
+    """Format a row for a message."""
+    return shortened(", ".join(f"{name}={value}" for name, value in frame.row(at, named=True).items()))
+
+
+def glimpse(cells: pl.Series) -> pl.Series:
+    """Return some cells, evenly spaced: enough to see that hardly any cell is of some kind."""
+    return cells.gather_every(max(len(cells) // _GLIMPSED, 1))
 
 
 def shortened(text: str | bytes) -> str:

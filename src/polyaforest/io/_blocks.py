@@ -1,4 +1,4 @@
-"""Read bytes from files, gzip and pipes, in blocks that end at record boundaries."""
+"""Read bytes from files, compressed or not, and pipes, in blocks that end at record boundaries."""
 
 from __future__ import annotations
 
@@ -6,33 +6,27 @@ import gzip
 import os
 import stat
 import sys
+import tempfile
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import BinaryIO, Protocol, TypeVar, cast
+from importlib import import_module
+from typing import IO, Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast
 
 from ._conventions import UTF8_BOM
 from .errors import BadInput
 
-__all__ = ["BLOCK_BYTES", "Opened", "after_last_line", "blocks", "one_ahead", "open_bytes"]
+__all__ = ["BLOCK_BYTES", "Opened", "after_last_line", "blocks", "copied", "one_ahead", "open_bytes"]
 
 _T = TypeVar("_T")
 
 BLOCK_BYTES = 1 << 23
 LONGEST_LINE = 1 << 24
 _FIRST_BYTES = 1 << 16  # enough for a header, without reading far into files that are only inspected
-_GZIP = b"\x1f\x8b"
-_REFUSED = {
-    b"\xff\xfe": "is UTF-16. Convert it first: iconv -f UTF-16 -t UTF-8",
-    b"\xfe\xff": "is UTF-16. Convert it first: iconv -f UTF-16 -t UTF-8",
-    b"PK\x03\x04": "is a zip archive or an Excel workbook. Unpack it, or save the sheet as CSV.",
-    b"BZh": "is compressed with bzip2, which is not supported. Decompress it: bunzip2 -c FILE | polyaforest ... -",
-    b"\xfd7zXZ": "is compressed with xz, which is not supported. Decompress it: xz -dc FILE | polyaforest ... -",
-    b"\x28\xb5\x2f\xfd": "is compressed with zstd, which is not supported. "
-    "Decompress it: zstd -dc FILE | polyaforest ... -",
-}
+_UTF16 = "is UTF-16. Convert it first: iconv -f UTF-16 -t UTF-8"
+_REFUSED = {b"\xff\xfe": _UTF16, b"\xfe\xff": _UTF16}
 
 
 class _Source(Protocol):
@@ -70,8 +64,42 @@ class _Stream:
         return len(held) + self._source.readinto(buffer[len(held) :])
 
 
+class _Packing(NamedTuple):
+    """A compressed format: its name, what decompresses a stream of it, and what it raises for damaged data."""
+
+    name: str
+    unpacked: Callable[[Any], Any]
+    errors: tuple[type[Exception], ...] = ()
+
+
+def _zstd(name: str) -> _Packing:
+    """Return zstd; raise if no library for it is installed."""
+    for module in ("compression.zstd", "backports.zstd"):  # the former from Python 3.14 on
+        try:
+            zstd = import_module(module)
+        except ImportError:
+            continue
+        return _Packing("zstd", zstd.ZstdFile, (zstd.ZstdError,))
+    raise BadInput(
+        f"{name} is compressed with zstd. Install what reads it: pip install 'polyaforest[zstd]', "
+        "or decompress it: zstd -dc FILE | polyaforest ... -"
+    )
+
+
+def _packing(start: bytes, name: str) -> _Packing | None:
+    """Return the compressed format of a file that starts so."""
+    if start.startswith(b"\x1f\x8b"):
+        return _Packing("gzip", lambda file: gzip.GzipFile(fileobj=file), (gzip.BadGzipFile, zlib.error))
+    if start.startswith(b"BZh"):
+        return _Packing("bzip2", import_module("bz2").BZ2File)  # it raises an OSError for damaged data
+    if start.startswith(b"\xfd7zXZ"):
+        lzma = import_module("lzma")  # not every Python is built with it
+        return _Packing("xz", lzma.LZMAFile, (lzma.LZMAError,))
+    return _zstd(name) if start.startswith(b"\x28\xb5\x2f\xfd") else None
+
+
 class Opened:
-    """An input open for reading, decompressed if gzipped, without a UTF-8 byte order mark.
+    """An input open for reading, decompressed, without a UTF-8 byte order mark.
 
     Attributes
     ----------
@@ -88,10 +116,11 @@ class Opened:
         self.is_file = _is_regular(file)
         self._close = weakref.finalize(self, file.close) if file is not getattr(sys.stdin, "buffer", None) else None
         self._stream = _Stream(cast(_Source, file))
-        is_packed = self.peek(2) == _GZIP
-        self.path = path if self.is_file and not is_packed else None
-        if is_packed:
-            self._stream = _Stream(gzip.GzipFile(fileobj=self._stream))  # type: ignore[call-overload]
+        self._packing: _Packing | None = None
+        packing = _packing(self.peek(8), self.name)
+        self.path = path if self.is_file and not packing else None
+        if packing:
+            self._stream, self._packing = _Stream(packing.unpacked(self._stream)), packing
         start = self.peek(8)
         for mark, words in _REFUSED.items():
             if start.startswith(mark):
@@ -101,23 +130,51 @@ class Opened:
 
     def peek(self, n_bytes: int) -> bytes:
         """Return the next bytes without consuming them; fewer only at the end."""
-        with _named(self.name):
+        with self._named():
             return self._stream.peek(n_bytes)
 
     def read(self, n_bytes: int) -> bytes:
         """Return the next bytes; fewer only at the end."""
-        with _named(self.name):
+        with self._named():
             return self._stream.read(n_bytes)
 
     def readinto(self, buffer: memoryview) -> int:
         """Fill a buffer with the next bytes and return their number; fewer only at the end."""
-        with _named(self.name):
+        with self._named():
             return self._stream.readinto(buffer)
 
     def close(self) -> None:
         """Close the file; standard input stays open."""
         if self._close:
             self._close()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Turn errors while reading into `BadInput` that names the input."""
+        packing = self._packing or _Packing("", lambda file: file)
+        try:
+            yield
+        except EOFError:
+            raise BadInput(
+                f"{self.name} is truncated: its {packing.name} data end early. Get a complete copy."
+            ) from None
+        except packing.errors as error:
+            raise BadInput(f"{self.name} has damaged {packing.name} data ({error}). Get a complete copy.") from None
+        except OSError as error:
+            raise BadInput(f"{self.name} cannot be read: {error.strerror or error}.") from None
+
+
+def copied(opened: Opened, suffix: str) -> IO[bytes]:
+    """Return a temporary copy of an input that cannot be read at any place, such as a pipe."""
+    copy = tempfile.NamedTemporaryFile(suffix=suffix)  # noqa: SIM115 - closed by the caller
+    try:
+        while block := opened.read(1 << 20):
+            copy.write(block)
+        copy.flush()
+    except BaseException:
+        copy.close()
+        raise
+    return copy
 
 
 def open_bytes(path: str) -> Opened:
@@ -131,7 +188,7 @@ def open_bytes(path: str) -> Opened:
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist. Check the path.") from None
     except IsADirectoryError:
-        raise BadInput(f"{path} is a directory. Pass the files in it, such as {path.rstrip('/')}/*.csv") from None
+        raise BadInput(f"{path} is a directory. Pass the files in it.") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}.") from None
     try:
@@ -147,19 +204,6 @@ def _is_regular(file: BinaryIO) -> bool:
         return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
     except (OSError, ValueError):
         return False
-
-
-@contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Turn errors while reading into `BadInput` that names the input."""
-    try:
-        yield
-    except EOFError:
-        raise BadInput(f"{name} is truncated: its gzip data end early. Get a complete copy.") from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise BadInput(f"{name} has damaged gzip data ({error}). Get a complete copy.") from None
-    except OSError as error:
-        raise BadInput(f"{name} cannot be read: {error.strerror or error}.") from None
 
 
 def blocks(opened: Opened, cut: Callable[[bytearray, int], int], size: int = BLOCK_BYTES) -> Iterator[bytes]:

@@ -10,9 +10,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ._conventions import MISSING, TRUTH, units_per_second
+from polyaforest.core.categories import code_of, encode
 
-__all__ = ["Clock", "numbers", "texts"]
+from ._conventions import MISSING, NO_CATEGORY, TRUTH, units_per_second
+from ._dates import Order, infer_order, ordered_seconds
+from ._notation import Notation
+
+__all__ = ["Clock", "categories", "category_texts", "numbers", "texts"]
 
 Floats = NDArray[np.float64]
 
@@ -35,20 +39,25 @@ class Numbers(NamedTuple):
     unread: NDArray[np.bool_]
 
 
-def numbers(cells: pl.Series) -> Numbers:
-    """Convert numbers, booleans and missing values to float64."""
+def numbers(cells: pl.Series, notation: Notation | None = None) -> Numbers:
+    """Convert numbers, booleans and missing values to float64; text is in a notation, plain by default."""
     if cells.dtype != pl.String:
         values = cells.cast(pl.Float64).to_numpy()
         return Numbers(values, np.zeros(len(cells), np.bool_))
     text = cells.str.strip_chars(" \t")
-    cast = text.cast(pl.Float64, strict=False)
-    values = cast.to_numpy().copy()
-    others = (cast.is_null() & text.is_not_null()).arg_true()
+    if notation is None:
+        cast = text.cast(pl.Float64, strict=False)
+        values = cast.to_numpy().copy()
+        others = (cast.is_null() & text.is_not_null()).arg_true()
+    else:
+        values = notation.values(text)
+        others = (pl.Series(np.isnan(values)) & text.is_not_null()).arg_true()
     words = text.gather(others).str.to_lowercase()
-    for word, value in TRUTH.items():
+    for word, value in TRUTH.items() if notation is None else ():
         values[others.filter(words == word).to_numpy()] = value
+    known = [*MISSING, "nan", *(TRUTH if notation is None else ())]
     unread = np.zeros(len(cells), np.bool_)
-    unread[others.filter(~words.is_in([*TRUTH, *MISSING, "nan"])).to_numpy()] = True
+    unread[others.filter(~words.is_in(known)).to_numpy()] = True
     return Numbers(values, unread)
 
 
@@ -59,6 +68,24 @@ def texts(cells: pl.Series) -> list[str]:
     except pl.exceptions.PolarsError:  # lists, durations, bytes
         written = ["" if cell is None else str(cell) for cell in cells]
     return written
+
+
+def category_texts(cells: pl.Series) -> pl.Series:
+    """Return text as categories: without blanks around it, null where it stands for none."""
+    text = cells.str.strip_chars(" \t")
+    return text.set(text.str.to_lowercase().is_in(NO_CATEGORY).fill_null(value=False), None)
+
+
+def categories(cells: pl.Series) -> tuple[Floats, dict[float, str]]:
+    """Return the codes of categories, NaN where they are missing, and the text of each code."""
+    if cells.dtype != pl.String:
+        return encode(cells.to_list())
+    text = category_texts(cells)
+    texts = {code_of(word): word for word in text.drop_nulls().unique().to_list()}
+    if not texts:
+        return np.full(len(cells), np.nan), {}
+    codes = text.replace_strict(list(texts.values()), list(texts), default=None, return_dtype=pl.Float64)
+    return codes.to_numpy().copy(), texts
 
 
 def _iso_seconds(cells: pl.Series, pattern: str | None) -> Floats:
@@ -113,10 +140,13 @@ class Clock(NamedTuple):
         Units per second of numeric timestamps; None for dates.
     pattern : str or None
         Format string of the dates, if known.
+    order : Order or None
+        The order of day and month of dates that do not begin with the year.
     """
 
     per_second: float | None
     pattern: str | None = None
+    order: Order | None = None
 
     @classmethod
     def of_numbers(cls, values: Floats) -> Clock:
@@ -124,16 +154,28 @@ class Clock(NamedTuple):
         return cls(units_per_second(float(np.median(np.abs(values)))))
 
     @classmethod
-    def of_dates(cls, cells: pl.Series) -> Clock:
-        """Return the clock of dates, with the format of the first."""
-        first = cells.drop_nulls().head(1).to_list() if cells.dtype == pl.String else []
-        return cls(None, _pattern(first[0]) if first else None)
+    def of_dates(cls, cells: pl.Series, dates: str | None = None) -> Clock:
+        """Return the clock of dates, with the format of the first; `dates` is the order of day and month, if known."""
+        if cells.dtype != pl.String:
+            return cls(None)
+        first = cells.drop_nulls().head(1).to_list()
+        pattern = _pattern(first[0]) if first else None
+        return cls(None, pattern, None if pattern else infer_order(cells, dates))
 
     def seconds(self, cells: pl.Series) -> Floats:
         """Return seconds since 1970, NaN where a cell is not a time."""
         if cells.dtype in (pl.Date, pl.Datetime):
             return _of_moments(cells)
         if self.per_second is None:
-            return _iso_seconds(cells.cast(pl.String), self.pattern)
+            return self._of_text(cells.cast(pl.String))
         values = numbers(cells).values
         return np.where(np.isinf(values), np.nan, values) / self.per_second
+
+    def _of_text(self, cells: pl.Series) -> Floats:
+        """Return seconds since 1970 of dates in text."""
+        if self.order is None:
+            return _iso_seconds(cells, self.pattern)
+        seconds = ordered_seconds(cells, self.order)
+        others = np.flatnonzero(np.isnan(seconds))
+        seconds[others] = _iso_seconds(cells.gather(others), None)
+        return seconds

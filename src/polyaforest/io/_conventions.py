@@ -8,9 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-__all__ = ["MISSING", "TRUTH", "UTF8_BOM", "column_names", "looks_like_time", "seconds", "units_per_second"]
+__all__ = [
+    "MISSING",
+    "NO_CATEGORY",
+    "TRUTH",
+    "UTF8_BOM",
+    "column_names",
+    "looks_like_time",
+    "seconds",
+    "units_per_second",
+]
 
 MISSING = ("", "-", "na", "n/a", "none", "null")  # lower-case words for a missing value, besides "nan"
+NO_CATEGORY = ("", "n/a", "nan", "null")  # the same for categories, among which NA may be Namibia
 TRUTH = {"true": 1.0, "false": 0.0}  # in lower case
 UTF8_BOM = b"\xef\xbb\xbf"
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -15,9 +13,9 @@ from numpy.typing import NDArray
 
 from ._batches import Batch, BlockReader, Rejected, Sample, sample_of, shortened
 from ._blocks import BLOCK_BYTES, Opened, after_last_line
-from ._cells import numbers
-from ._conventions import column_names, seconds
-from .errors import BadInput, in_words
+from ._headers import is_data, names_of
+from .errors import BadInput
+from .reading import Reading, Understood
 
 __all__ = ["CsvReader"]
 
@@ -28,26 +26,28 @@ LONGEST_RECORD = 1 << 16  # a quote that is not closed within this many bytes is
 _QUOTE, _NEWLINE = ord('"'), ord("\n")
 _ALL_BYTES = np.arange(256)
 _DELIMITERS = ",;\t|"
+_COMMENT = b"#"
+_SEPARATOR_LINE = re.compile(rb'"?sep=([\t !#-~])"?\r?\n', re.IGNORECASE)
 _SNIFFED_BYTES, _SNIFFED_LINES = 1 << 14, 20  # from which the delimiter is inferred
 
 
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
-def after_last_record(buffer: bytearray, n_bytes: int) -> int:
-    """Return the length of the complete records in the first `n_bytes`; a quoted cell may span lines."""
+def after_last_record(buffer: bytearray, n_bytes: int, comment: bytes = b"") -> int:
+    """Return the length of the complete records in the first `n_bytes`; a quoted cell may span lines, a comment not."""
     end = after_last_line(buffer, n_bytes)
     if buffer.find(b'"', 0, end) < 0:
         return end
     characters = np.frombuffer(buffer, np.uint8, end)
     if not _quoted_newlines(characters, _quotes(characters)):
         return end
-    lengths = [len(record) for record in records(bytes(buffer[:end]), is_last=False)]
+    lengths = [len(record) for record in records(bytes(buffer[:end]), comment, is_last=False)]
     return sum(lengths) + len(lengths)
 
 
-def records(block: bytes, *, is_last: bool = True) -> list[bytes]:
-    """Return the records of a block, without line ends.
+def records(block: bytes, comment: bytes = b"", *, is_last: bool = True) -> list[bytes]:
+    """Return the records of a block, without line ends; a line that begins with `comment` is one whatever it quotes.
 
     A quote that is never closed is limited to its line, so that it cannot swallow the rest of the file. If more data
     may follow (`is_last` is False), an open quote ends the result.
@@ -57,7 +57,7 @@ def records(block: bytes, *, is_last: bool = True) -> list[bytes]:
         lines.pop()
     found, at = [], 0
     while at < len(lines):
-        n_lines = _lines_in_record(lines, at)
+        n_lines = 1 if comment and lines[at].startswith(comment) else _lines_in_record(lines, at)
         if n_lines == 0 and not is_last:
             break
         n_lines = max(n_lines, 1)
@@ -151,17 +151,34 @@ class CsvReader(BlockReader):
 
     fixed = True
 
-    def __init__(self, opened: Opened, delimiter: str | None = None, block_bytes: int = BLOCK_BYTES) -> None:
-        super().__init__(opened, after_last_record, block_bytes)
-        likely = _likely_delimiter(opened.peek(_SNIFFED_BYTES))
+    def __init__(
+        self,
+        opened: Opened,
+        delimiter: str | None = None,
+        block_bytes: int = BLOCK_BYTES,
+        reading: Reading | None = None,
+    ) -> None:
+        super().__init__(opened, self._after_last_record, block_bytes)
+        reading = reading or Reading()
+        start = _preamble(opened.peek(_SNIFFED_BYTES), delimiter, reading)
+        opened.read(start.n_bytes)
+        self._comment = start.comment
+        self.delimiter = start.delimiter
         first = self._first_block()
-        line = self._first_line(first)
-        self._delimiter = delimiter or likely
-        cells = self._header_cells(line)
-        self.has_header = not _is_data(cells, self._cells_below(first[len(line) :]))
-        self.names = _names(cells, self.has_header, self.name)
+        line = b"" if start.header else self._first_line(first)
+        cells = self._header_cells(start.header or line)
+        below = self._cells_below(first[len(line) :])
+        is_header = not is_data(cells, below) if reading.header is None else reading.header
+        self.has_header = bool(start.header) or is_header
+        self.names = names_of(cells, self.has_header, self.name)
         self._held = [first[len(line) :] if self.has_header else first]
+        self.understood += start.understood
+        if not self.has_header and reading.header is None:
+            self.understood.append(Understood("no header: the first line is a row", ("--header",)))
         self._with_words: set[str] = set()  # columns with words such as NA or true, not numbers to polars
+
+    def _after_last_record(self, buffer: bytearray, n_bytes: int) -> int:
+        return after_last_record(buffer, n_bytes, self._comment)
 
     # -- the header
 
@@ -195,11 +212,16 @@ class CsvReader(BlockReader):
 
     def _cells_below(self, rest: bytes) -> list[str]:
         """Return the cells of the second line; none if there is none, or if it cannot be parsed."""
-        below = records(rest[:LONGEST_RECORD])[:1]
+        below = self._without_comments(rest[:LONGEST_RECORD])[:1]
         cells = self._cells(below[0].rstrip(b"\r\n")) if below else []
         return [] if isinstance(cells, str) else cells
 
     # -- rows
+
+    def _without_comments(self, block: bytes) -> list[bytes]:
+        """Return the records of a block that are no comments."""
+        found = records(block, self._comment)
+        return [record for record in found if not record.startswith(self._comment)] if self._comment else found
 
     def sample(self) -> Sample:
         """Return the first rows, with every cell as text."""
@@ -209,7 +231,9 @@ class CsvReader(BlockReader):
         return sample
 
     def _parse(self, block: bytes, wanted: Mapping[str, Any] | None, number: int) -> Batch:
-        wanted = dict.fromkeys(self.names, pl.String) if wanted is None else wanted
+        wanted = {name: kind or pl.String for name, kind in (wanted or dict.fromkeys(self.names)).items()}
+        if self._comment and (block.startswith(self._comment) or b"\n" + self._comment in block):
+            block = b"".join(record + b"\n" for record in self._without_comments(block))
         batch = self._parse_block(block, wanted, number)
         return batch or self._parse_records(list(self._rows(records(block))), wanted, number)
 
@@ -219,7 +243,7 @@ class CsvReader(BlockReader):
 
     def _parse_block(self, block: bytes, wanted: Mapping[str, Any], number: int) -> Batch | None:
         """Parse a block with polars; None if that is not possible."""
-        delimiter = self._delimiter.encode()
+        delimiter = self.delimiter.encode()
         quoted = b'"' in block
         if not block or not _is_plain(block) or (quoted and not _is_well_quoted(block, delimiter)):
             return None
@@ -237,7 +261,7 @@ class CsvReader(BlockReader):
         """
         if len(frame.columns) == len(self.names) and not frame[self.names[-1]].null_count():
             return True
-        return _is_even(block, self._delimiter.encode(), len(self.names))
+        return _is_even(block, self.delimiter.encode(), len(self.names))
 
     def _read_csv(self, block: bytes, wanted: Mapping[str, Any], quoted: bool) -> pl.DataFrame | None:
         """Return the wanted columns of a block, or None if polars rejects it."""
@@ -247,7 +271,7 @@ class CsvReader(BlockReader):
             frame = pl.read_csv(
                 block,
                 has_header=False,
-                separator=self._delimiter,
+                separator=self.delimiter,
                 quote_char='"' if quoted else None,
                 schema=schema,
                 columns=[place for place, name in places.items() if name in wanted],
@@ -283,9 +307,72 @@ class CsvReader(BlockReader):
         if text is None:
             return "not UTF-8"
         try:
-            return next(csv.reader((text.removesuffix("\r"),), delimiter=self._delimiter, strict=True), [""]) or [""]
+            return next(csv.reader((text.removesuffix("\r"),), delimiter=self.delimiter, strict=True), [""]) or [""]
         except csv.Error as error:
             return "unbalanced quotes" if '"' in text else f"invalid CSV: {error}"
+
+
+class _Preamble(NamedTuple):
+    """What comes before the table.
+
+    Attributes
+    ----------
+    n_bytes : int
+        Its length.
+    delimiter : str
+    comment : bytes
+        How lines begin that are comments; empty if there are none.
+    header : bytes
+        The header, if it was the last comment.
+    understood : list of Understood
+    """
+
+    n_bytes: int
+    delimiter: str
+    comment: bytes
+    header: bytes
+    understood: list[Understood]
+
+
+def _preamble(start: bytes, delimiter: str | None, reading: Reading) -> _Preamble:
+    """Infer the delimiter and what comes before the table: the line ``sep=;`` of spreadsheets, and comments.
+
+    Lines with # are comments if the file begins with one. The last of them is the header if it has as many cells as
+    the rows.
+    """
+    understood = []
+    mark = _COMMENT if reading.comment is None else reading.comment.encode()
+    separator = _SEPARATOR_LINE.match(start)
+    n_bytes = separator.end() if separator else 0
+    if separator and delimiter is None:
+        delimiter = separator[1].decode("ascii")
+        understood.append(Understood(f"delimiter {delimiter!r} from its first line", ("--delimiter",)))
+    comments = re.compile(rb"(?:[ \t\r]*\n|%s[^\n]*\n)*" % re.escape(mark)).match(start, n_bytes) if mark else None
+    lines = [line for line in comments[0].split(b"\n") if line.startswith(mark)] if comments else []
+    rest = start[comments.end() if comments else n_bytes :]
+    if not comments or not lines or not rest:  # if there is no rest, they may be tags
+        mark = b"" if reading.comment is None else mark
+        return _Preamble(n_bytes, delimiter or _likely_delimiter(start[n_bytes:]), mark, b"", understood)
+    delimiter = delimiter or _likely_delimiter(rest)
+    if reading.comment is None:
+        understood.append(Understood(f"lines with {mark.decode()} are comments", ("--comment",)))
+    header = lines[-1].removeprefix(mark).strip()
+    if reading.header is False or not _is_header_above(header, rest, delimiter):
+        header = b""
+    return _Preamble(comments.end(), delimiter, mark, header, understood)
+
+
+def _is_header_above(line: bytes, rest: bytes, delimiter: str) -> bool:
+    """Return whether a comment is the header of the rows that follow."""
+    rows = [record.rstrip(b"\r") for record in records(rest)[:2]]
+    count = _n_delimiters(line, delimiter.encode())
+    if not count or any(_n_delimiters(row, delimiter.encode()) != count for row in rows[:1]):
+        return False
+    texts = [_decoded(part) for part in (line, *rows)]
+    if None in texts:
+        return False
+    header, *below = (next(csv.reader((text or "",), delimiter=delimiter), [""]) for text in texts)
+    return not is_data(header, below[0]) and is_data(below[0], below[-1])
 
 
 def _likely_delimiter(start: bytes) -> str:
@@ -300,39 +387,3 @@ def _likely_delimiter(start: bytes) -> str:
         return sum(_n_delimiters(line, delimiter.encode()) == count > 0 for line in others), count
 
     return max(_DELIMITERS, key=likeness)
-
-
-def _is_data(cells: list[str], below: list[str]) -> bool:
-    """Return whether the first line is data, not a header, judged by it and the line below.
-
-    Data have numbers or times, and no text above a number. In a line that also has text, consecutive numbers (years,
-    percentiles) are names.
-    """
-    kinds, others = ([_kind(cell) for cell in line] for line in (cells, below))
-    if not {"number", "time"} & set(kinds) or ("text", "number") in zip(kinds, others, strict=False):
-        return False
-    values, _ = numbers(pl.Series(cells, dtype=pl.String))
-    counted = [value for value, kind in zip(values, kinds, strict=True) if kind == "number"]
-    counts_up = len(counted) > 1 and all(later - number == 1 for number, later in pairwise(counted))
-    return not (counts_up and "text" in kinds)
-
-
-def _kind(cell: str) -> str:
-    """Return the kind of a cell: number, time, text or nothing."""
-    values, unread = numbers(pl.Series([cell], dtype=pl.String))
-    if not unread[0]:
-        return "nothing" if np.isnan(values[0]) else "number"
-    try:
-        seconds(cell)
-    except ValueError:
-        return "text"
-    return "time"
-
-
-def _names(cells: list[str], has_header: bool, where: str) -> list[str]:
-    """Return the names of columns; raise on duplicates."""
-    names = column_names(cells if has_header else [""] * len(cells))
-    twice = [name for name, n_times in Counter(names).items() if n_times > 1]
-    if twice:
-        raise BadInput(f"{where} has duplicate column names: {in_words(twice)}. Rename them in the header.")
-    return names

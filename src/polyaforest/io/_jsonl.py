@@ -26,6 +26,7 @@ class JsonlReader(BlockReader):
 
     fixed = False
     has_header = True
+    delimiter = None
 
     def __init__(self, opened: Opened, block_bytes: int = BLOCK_BYTES) -> None:
         super().__init__(opened, after_last_line, block_bytes)
@@ -49,7 +50,8 @@ class JsonlReader(BlockReader):
 
 def _parse_block(block: bytes, wanted: Mapping[str, Any], number: int) -> Batch | None:
     """Parse a block with polars; None if a value is missing or of another type, on which its versions differ."""
-    if any("." in name for name in wanted) or b"\\ud" in block:  # nested fields, lone surrogates
+    # nested fields, numbers in text or not, lone surrogates
+    if any("." in name for name in wanted) or None in wanted.values() or b"\\ud" in block:
         return None
     try:
         frame = pl.read_ndjson(BytesIO(block), schema=dict(wanted))
@@ -68,7 +70,7 @@ def _parse_lines(lines: list[bytes], wanted: Mapping[str, Any] | None, number: i
     places: list[int] = []
     faults = []
     flatten = wanted is None or any("." in name for name in wanted)
-    needed = dict.fromkeys(name for name, kind in (wanted or {}).items() if kind == pl.Float64).keys()
+    needed = dict.fromkeys(name for name, kind in (wanted or {}).items() if kind != pl.String).keys()
     for at, line in enumerate(lines):
         fields = _fields(line, flatten)
         if isinstance(fields, dict) and needed and needed.isdisjoint(fields):

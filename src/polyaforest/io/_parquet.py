@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
 
-from ._batches import Batch, Sample, sample_of, shortened
-from ._blocks import Opened
+from ._batches import Batch, Sample, row_text, sample_of, shortened
+from ._blocks import Opened, copied
 from .errors import BadInput
+from .reading import Understood
 
 __all__ = ["ParquetReader"]
 
@@ -26,12 +26,14 @@ class ParquetReader:
 
     fixed = True
     has_header = True
+    delimiter = None
 
     def __init__(self, opened: Opened) -> None:
         self.name = opened.name
+        self.understood: list[Understood] = []
         self.is_file = True
         self._opened = opened
-        self._copy = None if opened.path else _copied(opened)
+        self._copy = None if opened.path else copied(opened, ".parquet")
         try:
             rows = pl.scan_parquet(self._copy.name if self._copy else opened.path)
             self._schema = self._tried(rows.collect_schema)
@@ -62,7 +64,7 @@ class ParquetReader:
         for start in range(0, self._n_rows, n_rows):
             part = self._rows.select([_plain(name, self._schema[name]) for name in names]).slice(start, n_rows)
             frame = self._tried(part.collect)
-            yield Batch(frame, np.arange(start + 1, start + 1 + len(frame)), [], partial(_row_text, frame))
+            yield Batch(frame, np.arange(start + 1, start + 1 + len(frame)), [], partial(row_text, frame))
 
     def _tried(self, work: Callable[[], _T]) -> _T:
         """Call `work`; raise BadInput if the file is damaged."""
@@ -73,25 +75,7 @@ class ParquetReader:
             raise BadInput(f"{self.name} is not a valid Parquet file ({words}). Get a complete copy.") from None
 
 
-def _copied(opened: Opened) -> IO[bytes]:
-    """Return a temporary copy of piped input."""
-    copy = tempfile.NamedTemporaryFile(suffix=".parquet")  # noqa: SIM115 - closed with the reader
-    try:
-        while block := opened.read(1 << 20):
-            copy.write(block)
-        copy.flush()
-    except BaseException:
-        copy.close()
-        raise
-    return copy
-
-
 def _plain(name: str, kind: pl.DataType) -> pl.Expr:
     """Return a column, with categories as text."""
     column = pl.col(name)
     return column.cast(pl.String) if kind in (pl.Categorical, pl.Enum) else column
-
-
-def _row_text(frame: pl.DataFrame, at: int) -> str:
-    """Format a row for a message."""
-    return shortened(", ".join(f"{name}={value}" for name, value in frame.row(at, named=True).items()))

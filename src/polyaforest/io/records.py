@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
-from polyaforest.io._conventions import MISSING, TRUTH, UTF8_BOM, column_names, looks_like_time, seconds
+from polyaforest.core.categories import Categories, Texts, canonical, code_of
+from polyaforest.io._conventions import MISSING, NO_CATEGORY, TRUTH, UTF8_BOM, column_names, looks_like_time, seconds
 from polyaforest.io._json import flattened, parse_object
 from polyaforest.io.errors import in_words
 
@@ -22,6 +24,8 @@ MOST_COLUMNS = 10_000  # bounds the memory that a first record can request
 
 _FORMATS = ("auto", "jsonl", "csv")
 _DELIMITERS = ",\t;|"
+_OF_COMMAS = ";"  # the delimiter where commas may be decimal
+_WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*", re.ASCII)
 _NUMBERS = frozenset({int, float, bool})
 _WORDS: dict[type, str] = {list: "a list", dict: "an object"}
 
@@ -43,12 +47,16 @@ class Record(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A record as numbers, NaN for missing fields; its time in seconds since 1970, its key and id if configured."""
+    """A record as numbers, NaN for missing fields; its time in seconds since 1970, its key and id if configured.
+
+    Fields of categories hold their codes, which have these `texts`.
+    """
 
     values: list[float]
     time: float | None
     key: str | None
     id: str | None
+    texts: Texts = {}  # noqa: RUF012 -- never written to
 
 
 class _BadRecordError(ValueError):
@@ -64,6 +72,7 @@ class RecordReader:
 
     CSV begins with a header, or is all numbers, in which case columns are named "column_1" and so on. A header that is
     repeated, as in a new log file, may reorder the columns; while it lacks a column that is used, records are invalid.
+    Where semicolons separate the fields, numbers may have a decimal comma, but no separators of thousands.
 
     Parameters
     ----------
@@ -73,6 +82,8 @@ class RecordReader:
         Fields to use, in this order. Text in them that can be parsed as a number counts as one, also in JSON.
     time, key, id : str, optional
         Fields of the timestamp, of the stream that a record belongs to, and of the record's identifier.
+    categories : sequence of str, optional
+        Fields to use as categories, after or among the columns; other fields of text are ignored.
 
     Attributes
     ----------
@@ -87,7 +98,7 @@ class RecordReader:
     --------
     >>> reader = RecordReader()
     >>> reader.parse(Record("1", b'{"ts": "1970-01-01T00:01:00Z", "host": "a", "cpu": {"user": 7, "idle": 93}}'))
-    Row(values=[7.0, 93.0], time=60.0, key=None, id=None)
+    Row(values=[7.0, 93.0], time=60.0, key=None, id=None, texts={})
     >>> reader.names
     ['cpu.user', 'cpu.idle']
     >>> reader.parse(Record("2", b'{"ts": 61, "cpu": {"user": "high"}}'))
@@ -102,12 +113,14 @@ class RecordReader:
         time: str | None = None,
         key: str | None = None,
         id: str | None = None,
+        categories: Sequence[str] = (),
     ) -> None:
         if format not in _FORMATS:
             raise ValueError(f"format must be one of {', '.join(_FORMATS)}; got {format!r}")
         self.format = format
         self.names = [] if columns is None else list(columns)
         self.time, self.key, self.id = time, key, id
+        self.categories = list(categories)
         self.skipped: dict[str, str] = {}
         self._named = columns is not None
         self._settled = False
@@ -140,6 +153,7 @@ class RecordReader:
             "settled": self._settled,
             "header": list(self._header),
             "delimiter": self._delimiter,
+            **({"categories": list(self.categories)} if self.categories else {}),
         }
 
     @classmethod
@@ -155,15 +169,18 @@ class RecordReader:
         self.time, self.key, self.id = state["time"], state["key"], state["id"]
         self._named, self._settled = state["named"], state["settled"]
         self._header, self._delimiter = list(state["header"]), state["delimiter"]
+        self.categories = list(state.get("categories", []))  # which readers of earlier versions do not have
         self._prepare()
 
     def _prepare(self) -> None:
         """Cache what every record needs."""
-        names = list(self.names)
+        self.names += [name for name in self.categories if self.names and name not in self.names]
+        names = self._numeric = [name for name in self.names if name not in self.categories]
+        self._coded = [(k, name) for k, name in enumerate(self.names) if name in self.categories]
         self._values_of: Callable[[Mapping[str, Any]], Sequence[Any]] = (
             itemgetter(*names) if len(names) > 1 else lambda fields: [fields[name] for name in names]
         )
-        needed = dict.fromkeys([*names, *(name for name in (self.time, self.key) if name is not None)])
+        needed = dict.fromkeys([*self.names, *(name for name in (self.time, self.key) if name is not None)])
         self._gone = [name for name in needed if name not in self._header]
 
     # Rows
@@ -173,13 +190,26 @@ class RecordReader:
         try:
             values = self._values_of(fields)
         except KeyError:
-            values = [_found(fields, name) for name in self.names]
+            values = [_found(fields, name) for name in self._numeric]
+        numbers, texts = self._numbers(values, of_text), dict[float, str]()
+        for k, name in self._coded:
+            text = _category(name, _found(fields, name))
+            numbers.insert(k, math.nan if text is None else code_of(text))
+            texts |= {} if text is None else {numbers[k]: text}
         return Row(
-            self._numbers(values, of_text),
+            numbers,
             None if self.time is None else _moment(self.time, _found(fields, self.time)),
             None if self.key is None else _label(self.key, _found(fields, self.key), needed=True),
             None if self.id is None else _label(self.id, _found(fields, self.id), needed=False),
+            texts,
         )
+
+    def encoding(self, rows: Sequence[Row]) -> Categories | None:
+        """Return which columns of rows are categories, and their texts; None if none is."""
+        if not self._coded:
+            return None
+        texts = {code: text for row in rows for code, text in row.texts.items()}
+        return Categories(tuple(k for k, _ in self._coded), len(self.names), texts)
 
     def _numbers(self, values: Sequence[Any], of_text: bool) -> list[float]:
         """Convert the values of the columns to numbers: all at once if possible, else one by one."""
@@ -190,7 +220,7 @@ class RecordReader:
             numbers = _all_numbers(values)
             if numbers is not None and math.isfinite(sum(numbers)):
                 return numbers
-        return [_number(name, value, of_text) for name, value in zip(self.names, values, strict=True)]
+        return [_number(name, value, of_text) for name, value in zip(self._numeric, values, strict=True)]
 
     def _settling_row(self, fields: Mapping[str, Any], of_text: bool, format: str) -> Row:
         """Return the row of some fields; the first valid one determines what is not configured."""
@@ -211,12 +241,13 @@ class RecordReader:
         if self._named and not any(name in fields for name in self.names):
             raise _BadRecordError(f"has none of the columns {in_words(self.names)}; its fields are {in_words(fields)}")
         if self.time is None:
-            free = (name for name in fields if name not in (self.key, self.id, *self.names))
+            free = (name for name in fields if name not in (self.key, self.id, *self.names, *self.categories))
             self.time = next((name for name in free if looks_like_time(name, fields[name])), None)
         kinds = {name: _kind(value, of_text) for name, value in fields.items()}
         if not self._named:
             roles = (self.time, self.key, self.id)
             self.names = [name for name, kind in kinds.items() if kind == "a number" and name not in roles]
+            self.names = [name for name in self.names if name not in self.categories] + self.categories
         if not self.names:
             raise _BadRecordError("no numeric field")
         if len(self.names) > MOST_COLUMNS:
@@ -273,7 +304,11 @@ class RecordReader:
             raise _BadRecordError(f"header lacks the column {in_words(self._gone)}")
         if len(cells) != len(self._header):
             raise _BadRecordError(f"{len(cells)} fields instead of {len(self._header)} as in the header")
-        return self._settling_row(dict(zip(self._header, cells, strict=True)), True, "csv")
+        fields = dict(zip(self._header, cells, strict=True))
+        if self._delimiter == _OF_COMMAS:
+            texts = (self.time, self.key, self.id, *self.categories)
+            fields = {name: cell if name in texts else _pointed(cell) for name, cell in fields.items()}
+        return self._settling_row(fields, True, "csv")
 
     def _first_of_csv(self, text: str) -> Row | None:
         """Take a line as the header; a line of numbers only is a row without a header."""
@@ -342,6 +377,11 @@ def _cells(text: str, delimiter: str) -> list[str]:
         raise _BadRecordError(f"invalid CSV: {problem}") from None
 
 
+def _pointed(cell: str) -> str:
+    """Return a number with a decimal comma as one with a point, any other text as it is."""
+    return cell.replace(",", ".") if "," in cell and _WITH_COMMA.fullmatch(cell) else cell
+
+
 def _found(fields: Mapping[str, Any], name: str) -> Any:
     """Return a field, also a nested one by its dotted name; None if there is none."""
     if name in fields:
@@ -382,6 +422,16 @@ def _number(name: str, value: Any, of_text: bool) -> float:
     if not math.isfinite(number):
         raise _BadRecordError(f"{_quoted(name)} is not finite: {_shortened(value)}")
     return float(number)
+
+
+def _category(name: str, value: Any) -> str | None:
+    """Return the text of a category, None if it is missing."""
+    try:
+        text = canonical(value)
+    except ValueError:
+        raise _BadRecordError(f"{_quoted(name)} is {_kind(value, False)}: {_shortened(value)}") from None
+    text = None if text is None else text.strip(" \t")
+    return None if text is None or text.lower() in NO_CATEGORY else text
 
 
 def _all_numbers(texts: Sequence[Any]) -> list[float] | None:

@@ -1,12 +1,13 @@
-"""Read tables of numbers from files and pipes, in chunks of bounded memory.
+"""Read tables of numbers and categories from files, pipes and databases, in chunks of bounded memory.
 
-`open_table` reads CSV, TSV, JSON lines and Parquet, infers which columns are numeric, and yields the rows in chunks. A
-row that cannot be read is skipped and reported.
+`open_table` reads CSV, TSV, JSON lines, Parquet, workbooks, SQLite files and results of SQL queries, infers which
+columns are numeric, and yields the rows in chunks. A row that cannot be read is skipped and reported.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -14,18 +15,36 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyaforest.core.validation import LARGEST
+from polyaforest.core.categories import Categories
+from polyaforest.core.schema import MOST_COPIES
+from polyaforest.core.validation import LARGEST, NamedRows
 
 from ._batches import Batch, Reader, Rejected, shortened
 from ._blocks import BLOCK_BYTES, Opened, one_ahead, open_bytes
+from ._cells import categories as categories_of
 from ._cells import numbers, texts
 from ._columns import Columns, Plan, plan_columns
 from ._csv import CsvReader
+from ._database import SQLITE, open_database, open_sqlite
+from ._excel import ExcelReader, is_workbook
 from ._jsonl import JsonlReader
 from ._parquet import ParquetReader
 from .errors import BadInput, in_words
+from .paths import expand_paths, is_database, shown_path
+from .reading import Reading, Understood
 
-__all__ = ["FORMATS", "BadInput", "Chunk", "Columns", "Rejected", "Table", "gather", "open_table"]
+__all__ = [
+    "FORMATS",
+    "BadInput",
+    "Chunk",
+    "Columns",
+    "Reading",
+    "Rejected",
+    "Table",
+    "Understood",
+    "gather",
+    "open_table",
+]
 
 Floats = NDArray[np.float64]
 
@@ -41,13 +60,19 @@ class Chunk(NamedTuple):
     Attributes
     ----------
     rows : float64 array of shape (n, D)
-        NaN where a value is missing.
+        NaN where a value is missing; codes in columns of categories.
     numbers : int64 array of shape (n,)
         Row numbers in the input, from 1, not counting headers; several files count as one.
     times : float64 array of shape (n,) or None
         Seconds since 1970, UTC.
     keys, ids : list of str, or None
         Cells as text.
+    weights : float64 array of shape (n,) or None
+        How often each row counts.
+    groups : list of str, or None
+        Cells as text.
+    texts : dict
+        The texts of the codes.
     """
 
     rows: Floats
@@ -55,6 +80,9 @@ class Chunk(NamedTuple):
     times: Floats | None
     keys: list[str] | None
     ids: list[str] | None
+    weights: Floats | None = None
+    groups: list[str] | None = None
+    texts: dict[float, str] = {}  # noqa: RUF012 -- never written to
 
     def select(self, places: NDArray[np.intp] | slice) -> Chunk:
         """Return some of the rows."""
@@ -62,9 +90,16 @@ class Chunk(NamedTuple):
         def chosen(field: Any) -> Any:
             if isinstance(field, list) and not isinstance(places, slice):
                 return [field[i] for i in places.tolist()]
-            return None if field is None else field[places]
+            return field if field is None or isinstance(field, dict) else field[places]
 
         return Chunk(*map(chosen, self))
+
+    def named(self, columns: Columns, places: NDArray[np.intp] | slice | None = None) -> NamedRows:
+        """Return the rows, or some of them, with the names of their columns."""
+        rows = self.rows if places is None else self.rows[places]
+        at = tuple(k for k, name in enumerate(columns.used) if name in columns.categories)
+        categories = Categories(at, len(columns.used), self.texts) if at else None
+        return NamedRows(rows, columns.used, categories)
 
     def pieces(self, n: int) -> Iterator[Chunk]:
         """Yield the rows, `n` at a time, fewer at the end."""
@@ -80,6 +115,10 @@ class Table:
     Attributes
     ----------
     columns : Columns
+    sources : list of str
+        What it is read from, by names that are safe to show.
+    understood : list of Understood
+        What was inferred about how the files are written, with the options that overrule it.
     has_header : bool
         False if the first line is data; columns are then named column_1, column_2 and so on.
     n_rows : int
@@ -92,6 +131,8 @@ class Table:
 
     def __init__(self, files: _Files, plan: Plan, strict: bool, chunk_rows: int) -> None:
         self.columns = plan.columns
+        self.sources = files.sources
+        self.understood = [*files.first.understood, *plan.understood]
         self.has_header = files.first.has_header
         self.n_rows = 0
         self.n_rejected = 0
@@ -140,8 +181,13 @@ class Table:
         frame, columns = batch.frame, self.columns
         rows = np.empty((len(frame), len(columns.used)))
         bad = np.zeros(len(frame), np.bool_)
+        known: dict[float, str] = {}
         for at, name in enumerate(columns.used):
-            rows[:, at], unread = numbers(frame[name])
+            if name in columns.categories:
+                rows[:, at], own = categories_of(frame[name])
+                known |= own
+                continue
+            rows[:, at], unread = numbers(frame[name], self._plan.notations.get(name))
             bad |= unread
         bad |= (np.abs(rows) > LARGEST).any(axis=1)
         times = self._plan.clock.seconds(frame[columns.time]) if self._plan.clock and columns.time else None
@@ -149,7 +195,12 @@ class Table:
             bad |= np.isnan(times)
         keys = texts(frame[columns.key]) if columns.key else None
         ids = texts(frame[columns.id]) if columns.id else None
-        chunk = Chunk(rows, batch.numbers, times, keys, ids)
+        weights = None
+        if columns.weight:
+            weights, unread = numbers(frame[columns.weight], None)
+            bad |= unread | ~((weights >= 0) & (weights <= MOST_COPIES))  # which NaN is not
+        groups = texts(frame[columns.group]) if columns.group else None
+        chunk = Chunk(rows, batch.numbers, times, keys, ids, weights, groups, known)
         if batch.faults or bad.any():
             self._reject(batch, np.flatnonzero(bad))
             chunk = chunk.select(np.flatnonzero(~bad))
@@ -169,13 +220,21 @@ class Table:
 
     def _reason(self, batch: Batch, at: int) -> str:
         """Return why a parsed row is rejected."""
-        for name in self.columns.used:
+        for name in self.columns.numeric:
             cell = batch.frame[name][at : at + 1]
-            values, unread = numbers(cell)
+            notation = self._plan.notations.get(name)
+            values, unread = numbers(cell, notation)
             if unread[0]:
-                return f"column '{name}' is '{shortened(str(cell[0]))}', not a number"
+                return (
+                    f"column '{name}' is '{shortened(str(cell[0]))}', not a number{notation.words if notation else ''}"
+                )
             if np.abs(values[0]) > LARGEST:
                 return f"column '{name}' is {'not finite' if np.isinf(values[0]) else f'beyond {LARGEST:g}'}"
+        if self.columns.weight:
+            cell = batch.frame[self.columns.weight][at : at + 1]
+            values, unread = numbers(cell, None)
+            if unread[0] or not 0 <= values[0] <= MOST_COPIES:
+                return f"column '{self.columns.weight}' is '{shortened(texts(cell)[0])}', not a weight"
         cell = batch.frame[self.columns.time or ""][at : at + 1]
         return f"column '{self.columns.time}' is '{shortened(texts(cell)[0])}', not a time"
 
@@ -183,9 +242,11 @@ class Table:
 class _Files:
     """The files of a table, read one after another."""
 
-    def __init__(self, paths: Sequence[str], format: str | None, block_bytes: int) -> None:
-        self._paths = list(paths)
+    def __init__(self, paths: Sequence[str], format: str | None, reading: Reading, block_bytes: int) -> None:
+        self._paths = expand_paths(paths)
+        self.sources = [shown_path(path) for path in self._paths]
         self._format = format
+        self._reading_as = reading
         self._block_bytes = block_bytes
         self.first = self._open(self._paths[0])
         self._reading = self.first
@@ -193,7 +254,7 @@ class _Files:
 
     def _open(self, path: str) -> Reader:
         """Return the reader of a file."""
-        return _open_reader(path, self._format, self._block_bytes)
+        return _open_reader(path, self._format, self._reading_as, self._block_bytes)
 
     def close(self) -> None:
         """Close the current file."""
@@ -251,15 +312,20 @@ def open_table(
     time: str | None = None,
     key: str | None = None,
     id: str | None = None,
+    weight: str | None = None,
+    group: str | None = None,
+    categories: Sequence[str] | None = (),
     strict: bool = False,
+    reading: Reading | None = None,
     chunk_rows: int = CHUNK_ROWS,
 ) -> Table:
-    """Open one or more files as one table of numbers.
+    """Open one or more files as one table of numbers and categories.
 
     Parameters
     ----------
     paths : sequence of str
-        Files with the same columns; "-" is standard input. Text may be gzipped.
+        Files with the same columns, in any order, compressed or not; patterns and directories stand for the files that
+        they match and contain; "-" is standard input. Or addresses of databases, such as postgresql://host/name.
     format : {"csv", "tsv", "jsonl", "parquet"}, optional
         Inferred from names and first bytes by default. The delimiter of CSV is inferred from the first lines.
     columns : sequence of str, optional
@@ -269,8 +335,17 @@ def open_table(
         and content, or the only column of dates.
     key, id : str, optional
         Columns to return as text.
+    weight : str, optional
+        Column that says how often each row counts.
+    group : str, optional
+        Column to return as text; a feature too if it is among `columns`.
+    categories : sequence of str, optional
+        Columns to read as categories, whose rows hold codes; none by default. With None, those among `columns` that
+        are text or else, without `columns`, those of text with few different values.
     strict : bool
         Whether to raise on an invalid row instead of skipping it.
+    reading : Reading, optional
+        How the files are written; inferred by default.
     chunk_rows : int
         Rows per chunk.
 
@@ -302,9 +377,13 @@ def open_table(
         raise BadInput(f"Unknown format '{format}'. Choose one of {in_words(FORMATS)}.")
     if not paths:
         raise BadInput("No input file. Pass one, or - for standard input.")
-    files = _Files(paths, format, BLOCK_BYTES)
+    reading = reading or Reading()
+    files = _Files(paths, format, reading, BLOCK_BYTES)
+    first = files.first
     try:
-        plan = plan_columns(files.first.sample(), files.first.name, columns, time, key, id)
+        plan = plan_columns(
+            first.sample(), first.name, columns, time, key, id, reading, first.delimiter, weight, categories, group
+        )
         files.compare()
     except BaseException:
         files.close()
@@ -312,21 +391,34 @@ def open_table(
     return Table(files, plan, strict, chunk_rows)
 
 
-def _open_reader(path: str, format: str | None, block_bytes: int) -> Reader:
+def _open_reader(path: str, format: str | None, reading: Reading, block_bytes: int) -> Reader:
     """Return a reader for the format of a file, inferred from its name or first bytes by default."""
+    if is_database(path):
+        return open_database(path, reading)
     opened = open_bytes(path)
     try:
-        match format or _sniffed(path, opened):
-            case "parquet":
-                return ParquetReader(opened)
-            case "jsonl":
-                return JsonlReader(opened, block_bytes)
-            case "tsv":
-                return CsvReader(opened, "\t", block_bytes)
-        return CsvReader(opened, None, block_bytes)
+        return _reader(opened, format or _sniffed(path, opened), reading, block_bytes)
     except BaseException:
         opened.close()
         raise
+
+
+def _reader(opened: Opened, format: str, reading: Reading, block_bytes: int) -> Reader:
+    """Return the reader of a format."""
+    if reading.query is not None and format != "sqlite":
+        raise BadInput(f"{opened.name} is not a database: --query is for SQLite files and addresses of databases.")
+    if reading.sheet is not None and format != "excel":
+        raise BadInput(f"{opened.name} is not a workbook: --sheet is for Excel files.")
+    match format:
+        case "sqlite":
+            return open_sqlite(opened, reading)
+        case "excel":
+            return ExcelReader(opened, reading)
+        case "parquet":
+            return ParquetReader(opened)
+        case "jsonl":
+            return JsonlReader(opened, block_bytes)
+    return CsvReader(opened, reading.delimiter or ("\t" if format == "tsv" else None), block_bytes, reading)
 
 
 def _sniffed(path: str, opened: Opened) -> str:
@@ -334,6 +426,10 @@ def _sniffed(path: str, opened: Opened) -> str:
     start = opened.peek(_SNIFFED_BYTES)
     if start.startswith(b"PAR1"):
         return "parquet"
+    if start.startswith(SQLITE):
+        return "sqlite"
+    if is_workbook(start, opened.name):
+        return "excel"
     if start.lstrip().startswith(b"{"):
         return "jsonl"
     if start.lstrip().startswith(b"[") and _ends_in(path, "json"):
@@ -343,8 +439,8 @@ def _sniffed(path: str, opened: Opened) -> str:
 
 
 def _ends_in(path: str, extension: str) -> bool:
-    """Return whether a file has an extension, gzipped or not."""
-    return path.lower().removesuffix(".gz").endswith("." + extension)
+    """Return whether a file has an extension, compressed or not."""
+    return re.sub(r"\.(gz|zst|bz2|xz)$", "", path.lower()).endswith("." + extension)
 
 
 def gather(chunks: Iterable[Chunk]) -> Chunk:
@@ -362,6 +458,8 @@ def _copied(part: Any) -> Any:
 def _extended(whole: Any, part: Any) -> Any:
     if isinstance(whole, list):
         whole.extend(part)
+    elif isinstance(whole, dict):
+        whole.update(part)
     elif whole is not None:
         n = len(whole)
         whole.resize((n + len(part), *whole.shape[1:]), refcheck=False)  # there is no other reference yet

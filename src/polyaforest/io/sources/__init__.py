@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import stat
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from polyaforest.io.errors import BadInput
 from polyaforest.io.sources._follow import FollowedFile
 from polyaforest.io.sources._lines import Position, Source
 from polyaforest.io.sources._pipe import Pipe
 
-__all__ = ["FollowedFile", "Pipe", "Position", "Source", "open_source"]
+__all__ = ["FollowedFile", "Pipe", "Position", "Source", "canonical_name", "open_source"]
 
 
 def open_source(where: str, *, follow: bool = False) -> Source:
@@ -48,6 +48,16 @@ def open_source(where: str, *, follow: bool = False) -> Source:
     if follow and where != "-" and not _is_pipe(where):
         return FollowedFile(where)
     return Pipe(where)
+
+
+def canonical_name(where: str) -> str:
+    """Return the name of a source for a model store: the same however it is written, and without passwords."""
+    if "://" not in where:
+        return where if where == "-" else os.path.realpath(where)
+    parts = urlsplit(where)
+    settings = [pair for pair in parse_qsl(parts.query) if "password" not in pair[0] and "secret" not in pair[0]]
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=host, query=urlencode(settings)))
 
 
 def _is_pipe(path: str) -> bool:

@@ -1,0 +1,264 @@
+"""Results of SQL queries: SQLite files by Python's own library, other databases by SQLAlchemy.
+
+Nothing is ever changed: transactions are read-only where the database has such, and never committed. Addresses have
+passwords, which no message may show.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import chain
+from typing import Any, Protocol
+from urllib.parse import quote, quote_plus, unquote
+
+import numpy as np
+import polars as pl
+
+from ._batches import Batch, Sample, row_text, sample_of, shortened
+from ._blocks import Opened, copied
+from ._headers import names_of
+from .errors import BadInput, in_words
+from .paths import shown_path
+from .reading import Reading, Understood
+
+__all__ = ["SQLITE", "DatabaseReader", "open_database", "open_sqlite"]
+
+SQLITE = b"SQLite format 3\0"
+_NUMBERS = frozenset({int, float, bool, Decimal, timedelta, type(None)})
+_MOMENTS = frozenset({datetime, date, type(None)})
+_BATCH_CELLS, _MOST_ROWS, _FEWEST_ROWS = 1 << 20, 1 << 16, 1 << 8
+_DRIVERS = {"postgresql": ("psycopg", "psycopg2"), "mysql": ("MySQLdb", "pymysql")}  # modules, the best first
+_SECRET = ("pass", "secret", "token", "key")  # in names of parameters
+
+
+class _Rows(Protocol):
+    """The result of a query."""
+
+    def fetchmany(self, size: int, /) -> Sequence[Sequence[Any]]:
+        """Return the next rows."""
+
+
+class DatabaseReader:
+    """Reader of the result of a query, which is fetched in batches."""
+
+    fixed = True
+    has_header = True
+    is_file = False  # connections belong to their thread
+    delimiter = None
+
+    def __init__(self, name: str, names: list[str], rows: _Rows, close: Callable[[], None], guard: Any) -> None:
+        self.name = name
+        self.names = names_of(names, True, name)
+        self.understood: list[Understood] = []
+        self.close = weakref.finalize(self, close)  # also when it is garbage collected
+        self._rows = rows
+        self._guard = guard
+        self._held: list[list[Sequence[Any]]] = []
+        self._n_rows = max(min(_BATCH_CELLS // max(len(names), 1), _MOST_ROWS), _FEWEST_ROWS)
+
+    def sample(self) -> Sample:
+        """Return the first rows, which `batches` yields again."""
+        return sample_of(self._parsed(self._kept(), dict.fromkeys(self.names)), len(self.names))
+
+    def batches(self, wanted: Mapping[str, Any]) -> Iterator[Batch]:
+        """Yield all rows in batches; numbers and times have their types."""
+        held, self._held = self._held, []
+        return self._parsed(chain(held, self._fetched()), wanted)
+
+    def _kept(self) -> Iterator[list[Sequence[Any]]]:
+        for rows in self._fetched():
+            self._held.append(rows)
+            yield rows
+
+    def _fetched(self) -> Iterator[list[Sequence[Any]]]:
+        while True:
+            with self._guard():
+                rows = list(self._rows.fetchmany(self._n_rows))
+            if not rows:
+                return
+            yield rows
+
+    def _parsed(self, parts: Iterator[list[Sequence[Any]]], wanted: Mapping[str, Any]) -> Iterator[Batch]:
+        places = {name: self.names.index(name) for name in wanted}
+        number = 1
+        for rows in parts:
+            columns = {name: _column([row[at] for row in rows], wanted[name]) for name, at in places.items()}
+            frame = pl.DataFrame(columns)
+            yield Batch(frame, np.arange(number, number + len(rows)), [], partial(row_text, frame))
+            number += len(rows)
+
+
+def _column(values: list[Any], kind: Any) -> pl.Series:
+    """Return a column of numbers or of moments if all values are such, else of text."""
+    kinds = set(map(type, values))
+    if kinds <= _MOMENTS and len(kinds - {type(None)}):
+        return pl.Series([_moment(value) for value in values], dtype=pl.Datetime("us"))
+    if kind != pl.String and kinds <= _NUMBERS:
+        return pl.Series([_number(value) for value in values], dtype=pl.Float64)
+    return pl.Series([None if value is None else _text(value) for value in values], dtype=pl.String)
+
+
+def _number(value: Any) -> float | None:
+    """Return a number; durations in seconds."""
+    if value is None:
+        return None
+    try:
+        return value.total_seconds() if isinstance(value, timedelta) else float(value)
+    except OverflowError:
+        return float("inf")  # which is reported as not finite
+
+
+def _moment(value: date | None) -> datetime | None:
+    """Return a time without zone, in UTC."""
+    if value is None or isinstance(value, datetime):
+        return value if value is None or value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+    return datetime(value.year, value.month, value.day)
+
+
+def _text(value: Any) -> str:
+    """Return a value as text."""
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+# ---- SQLite ----------------------------------------------------------------------------------------------------------
+
+
+def open_sqlite(opened: Opened, reading: Reading) -> DatabaseReader:
+    """Return the reader of a SQLite file; that of a pipe is copied to a temporary file first."""
+    copy = None if opened.path else copied(opened, ".sqlite")
+    name = opened.name
+    path = copy.name if copy else str(opened.path)
+
+    @contextmanager
+    def guard() -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            raise BadInput(f"{name}: the query failed ({shortened(str(error))}). Check --query.") from None
+
+    def close() -> None:
+        connection.close()
+        opened.close()
+        if copy:
+            copy.close()
+
+    connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)
+    try:
+        connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+        understood: list[Understood] = []
+        with guard():
+            connection.execute("PRAGMA query_only = ON")
+            query = reading.query or _only_table(connection, name, understood)
+            cursor = connection.execute(query)
+        reader = DatabaseReader(name, _names(cursor.description, name), cursor, close, guard)
+        reader.understood += understood
+    except BaseException:
+        close()
+        raise
+    return reader
+
+
+def _only_table(connection: sqlite3.Connection, name: str, understood: list[Understood]) -> str:
+    """Return the query of the only table; raise if there are more."""
+    found = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
+    )
+    tables = [table for (table,) in found]
+    if len(tables) != 1:
+        has = f"the tables {in_words(tables)}" if tables else "no tables"
+        raise BadInput(f"{name} has {has}. Say what to read, such as --query 'SELECT * FROM {(tables or ['t'])[0]}'.")
+    understood.append(Understood(f"table '{tables[0]}', the only one", ("--query",)))
+    return 'SELECT * FROM "{}"'.format(tables[0].replace('"', '""'))
+
+
+def _names(description: Any, where: str) -> list[str]:
+    """Return the names of the columns of a result; raise if there is none."""
+    if not description:
+        raise BadInput(f"{where}: the query returns no rows. Use one that does, such as SELECT.")
+    return [str(column[0]) for column in description]
+
+
+# ---- other databases -------------------------------------------------------------------------------------------------
+
+
+def open_database(address: str, reading: Reading) -> DatabaseReader:
+    """Return the reader of a query to the database at an address of SQLAlchemy."""
+    shown = shown_path(address)
+    if reading.query is None:
+        raise BadInput(f"Say what to read of the {shown}, such as --query 'SELECT * FROM measurements'.")
+    try:
+        sqlalchemy = import_module("sqlalchemy")
+    except ImportError:
+        raise BadInput(f"To read a {shown}, install SQLAlchemy: pip install 'polyaforest[sql]'.") from None
+    url = _parsed(sqlalchemy, address, shown)
+    name = f"{shown} {url.database or ''} on {url.host or 'this machine'}"
+
+    @contextmanager
+    def guard() -> Iterator[None]:
+        try:
+            yield
+        except sqlalchemy.exc.DBAPIError as error:
+            raise BadInput(
+                f"{name}: {_without_secrets(str(error.orig), url)}. Check the address and --query."
+            ) from None
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            raise BadInput(f"{name}: {_without_secrets(str(error), url)}.") from None
+        except ImportError as error:
+            raise BadInput(f"{name} needs a driver: {error}. For PostgreSQL: pip install 'polyaforest[sql]'.") from None
+
+    with guard():
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
+        connection = engine.connect()
+
+    closing = ExitStack()
+    closing.callback(connection.close)  # rolls back
+    try:
+        with guard():
+            options = {"postgresql_readonly": True} if engine.dialect.name == "postgresql" else {}
+            connection = connection.execution_options(stream_results=True, no_parameters=True, **options)
+            rows = connection.exec_driver_sql(reading.query)
+            closing.callback(rows.close)
+            if not rows.returns_rows:
+                raise BadInput(f"{name}: the query returns no rows. Use one that does, such as SELECT.")
+            names = [str(column) for column in rows.keys()]  # noqa: SIM118 - it is not a mapping
+        return DatabaseReader(name, names, rows, closing.close, guard)
+    except BaseException:
+        closing.close()
+        raise
+
+
+def _parsed(sqlalchemy: Any, address: str, shown: str) -> Any:
+    """Return an address as SQLAlchemy has it, with a driver that is installed."""
+    address = address.replace("postgres://", "postgresql://", 1) if address.startswith("postgres://") else address
+    try:
+        url = sqlalchemy.make_url(address)
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        url = None
+    if url is None or "@" in (url.host or ""):
+        raise BadInput(
+            f"The address of the {shown} is not valid. Write it like postgresql://user:password@host:5432/name; "
+            "in the password, write @ as %40 and / as %2F."
+        )
+    for module in _DRIVERS.get(url.drivername, ()):
+        if find_spec(module):
+            return url.set(drivername=f"{url.drivername}+{module.lower()}")
+    return url
+
+
+def _without_secrets(message: str, url: Any) -> str:
+    """Return the first line of a message, without anything secret of an address."""
+    given = [(name, value) for name, values in url.query.items() for value in np.atleast_1d(values).tolist()]
+    secrets = [value for name, value in given if any(part in name.lower() for part in _SECRET)]
+    secrets += [url.password] if url.password else []
+    for secret in secrets:
+        for form in (secret, quote(secret), quote(secret, safe=""), quote_plus(secret), unquote(secret)):
+            message = message.replace(form, "***") if form else message
+    return shortened(message.strip().partition("\n")[0].rstrip("."))
