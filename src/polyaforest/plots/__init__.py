@@ -1,4 +1,4 @@
-"""Plots: partitions and densities, score traces, attributions, trees, credible intervals, ROC and precision-recall.
+"""Plots: partitions, densities, score traces, attributions, trees, intervals, shares, drift, ROC and precision-recall.
 
 Every function draws on `ax`, or on a new figure, and returns a named tuple of the Axes (``ax``) and the artists, which
 can be modified further. None shows, saves or closes a figure, or changes a setting of matplotlib. Colours are safe for
@@ -10,26 +10,34 @@ matplotlib is imported on first use, not with this package: ``pip install "polya
 from polyaforest.plots._attribution import Bars, BlameMap, blame_bars, blame_map
 from polyaforest.plots._bands import Bands, credible_bands
 from polyaforest.plots._curves import Curves, precision_recall, roc
+from polyaforest.plots._drift import Drift, drift
 from polyaforest.plots._plane import Density, Partition, density, partition
-from polyaforest.plots._trace import Trace, trace
+from polyaforest.plots._shares import Shares, shares
+from polyaforest.plots._trace import CoursePlot, Trace, course, trace
 from polyaforest.plots._tree import Diagram, tree
 
 __all__ = [
     "Bands",
     "Bars",
     "BlameMap",
+    "CoursePlot",
     "Curves",
     "Density",
     "Diagram",
+    "Drift",
     "Partition",
+    "Shares",
     "Trace",
     "blame_bars",
     "blame_map",
+    "course",
     "credible_bands",
     "density",
+    "drift",
     "partition",
     "precision_recall",
     "roc",
+    "shares",
     "trace",
     "tree",
 ]

@@ -129,15 +129,15 @@ def _bars_of(explanation: Explanation, top: int) -> list[Bar]:
 
 def _bar_of(explanation: Explanation, k: int, attribution: Blame | None) -> Bar:
     """Return the bar of feature `k`, labelled with its value, its usual range and its normal values."""
-    value = explanation.format_value(k, float(explanation.values[k]))
+    value = explanation.format_value(k, explanation.values[k])
     name = f"{drawable(explanation.names[k], _LONGEST_NAME)} = {value}\nusual {explanation.format_usual(k)}"
     bits = float(explanation.parts[k])
     if attribution is None:
         return Bar(name, bits, PALE, "")
-    words = f"too {attribution.side}" if explanation.is_anomaly else attribution.side
+    words = explanation.format_side(attribution) if explanation.is_anomaly else attribution.side
     if explanation.is_anomaly and attribution.expected is not None:
         words += f"\nnormal: {explanation.format_expected(attribution)}"
-    return Bar(name, bits, HIGH if attribution.side == "high" else LOW, words)
+    return Bar(name, bits, LOW if attribution.side == "low" else HIGH, words)
 
 
 def _write_bits(ax: Axes, bar: Bar, place: int, length: float) -> Text:

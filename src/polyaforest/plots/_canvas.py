@@ -104,7 +104,9 @@ def plain(*texts: Text) -> None:
 
 def write_dates(ax: Axes) -> None:
     """Label the horizontal axis with concise dates."""
-    locator = matplotlib().dates.AutoDateLocator(maxticks=8)
+    locator = matplotlib().dates.AutoDateLocator(
+        minticks=3, maxticks=8
+    )  # with more as the least, it finds none for four days
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(matplotlib().dates.ConciseDateFormatter(locator))
 
@@ -124,6 +126,12 @@ def check_tree(forest: PolyaForest, tree: int) -> int:
     if not -n_trees <= tree < n_trees:
         raise ValueError(f"no tree {tree}: the forest has {n_trees} trees, numbered from 0")
     return int(tree) % n_trees
+
+
+def refuse_categories(forest: PolyaForest) -> None:
+    """Raise for a forest with categories, whose cuts are questions and have no place on an axis."""
+    if forest.encoding_ is not None:
+        raise ValueError("this plot is for forests of numbers, and this one has categories: see explain and blame_bars")
 
 
 def place_of(feature: str | int, names: Sequence[str]) -> int:

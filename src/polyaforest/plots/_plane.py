@@ -24,6 +24,7 @@ from polyaforest.plots._canvas import (
     matplotlib,
     place_of,
     plain,
+    refuse_categories,
 )
 from polyaforest.plots._nodes import Node, is_met, nodes_of, seen_on_plane
 
@@ -200,6 +201,7 @@ def density(
 
 def _read_plane(forest: PolyaForest, features: Sequence[str | int] | None, at: Any) -> Plane:
     """Validate `features` and `at`."""
+    refuse_categories(forest)
     names = feature_names(forest)
     if features is None:
         if len(names) != 2:

@@ -1,4 +1,4 @@
-"""Values and scores of a stream over time, the threshold and the flagged rows (as in the paper's NAB figures)."""
+"""Streams over time: values beside those expected, scores, threshold, flagged rows (as in the paper's NAB figures)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from polyaforest.core.arrays import Array
 from polyaforest.plots._canvas import (
     BLUE,
     GREY,
+    SKY,
     SMALL,
     VERMILION,
     canvas,
     drawable,
     matplotlib,
+    place_of,
     plain,
     read_direction,
     read_times,
@@ -26,11 +28,17 @@ from polyaforest.plots._canvas import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.collections import PolyCollection
+    from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.lines import Line2D
+
+    from polyaforest.explain import Explanation
+    from polyaforest.timeseries import Forecast
 
 _LONGEST_NAME = 24  # characters, limited by the height of a panel
 _MOST_CHANNELS = 8
+_LONGEST_WORDS = 90  # characters, limited by the width of a figure
+_BITS_HEIGHT = 0.3  # of a panel, of the oddest step
+_FIRST_DATE, _LAST_DATE = 1e8, 1e11  # seconds since 1970 that are dates
 _NOWHERE = 1e300  # a threshold beyond this flags nothing, and is not drawn
 
 
@@ -45,6 +53,18 @@ class Trace(NamedTuple):
     flagged: list[Line2D]  # flagged rows, on every panel and on `ax`
     spans: list[PolyCollection]  # shading of runs of flagged rows, likewise
     windows: list[PolyCollection]  # shading of `windows`, likewise
+    bands: list[PolyCollection]  # shading of what was expected, on every panel
+
+
+class CoursePlot(NamedTuple):
+    """Artists of `course`."""
+
+    ax: Axes  # of the last channel
+    panels: list[Axes]  # from the top, one per channel, without `ax`
+    values: list[Line2D]
+    expected: list[Line2D]
+    bands: list[PolyCollection]
+    bits: list[LineCollection]  # bits of each step, as marks on the horizontal axis
 
 
 class _Input(NamedTuple):
@@ -67,6 +87,7 @@ def trace(
     threshold: Any = None,
     flagged: Any = None,
     windows: Sequence[tuple[Any, Any]] = (),
+    expected: Forecast | None = None,
     names: Sequence[str] | None = None,
     higher: str = "normal",
     ax: Axes | None = None,
@@ -87,6 +108,8 @@ def trace(
         Flagged rows, instead of those by the threshold.
     windows : sequence of (first, last), optional
         Known anomalies, in units of `times`.
+    expected : Forecast, optional
+        What was expected at each row, as returned by `SeriesMPF.expect`: a line and a band behind the values.
     names : sequence of str, optional
         Names of the channels; column names of a frame by default.
     higher : {"normal", "anomalous"}, default="normal"
@@ -97,7 +120,7 @@ def trace(
     Returns
     -------
     drawn : Trace
-        ``ax``, ``panels``, ``scores``, ``values``, ``threshold``, ``flagged``, ``spans``, ``windows``.
+        ``ax``, ``panels``, ``scores``, ``values``, ``threshold``, ``flagged``, ``spans``, ``windows``, ``bands``.
     """
     given = _read(scores, values, times, threshold, flagged, names, read_direction(higher))
     for k, window in enumerate(windows):
@@ -106,13 +129,25 @@ def trace(
         if window[1] < window[0]:
             raise ValueError(f"window {k} ends before it begins: {window!r}")
     n_channels = len(given.values)
-    ax = canvas(ax, 7.4, 2.4 + 1.2 * max(n_channels, 0.7))
-    panels = split_above(ax, [1.0] * n_channels + [1.4 if n_channels < 3 else 1.8]) if n_channels else []
+    if expected is not None and expected.mean.shape != given.values.T.shape:
+        raise ValueError(
+            f"expected must be of {given.values.shape[1]} rows and {n_channels} channels, as values are; got shape "
+            f"{expected.mean.shape}"
+        )
+    tall = 1.0 if expected is None else 1.6  # a band needs room
+    ax = canvas(ax, 7.4, 2.4 + 1.2 * max(n_channels * tall, 0.7))
+    panels = split_above(ax, [tall] * n_channels + [1.4 if n_channels < 3 else 1.8]) if n_channels else []
     line = ax.plot(given.times, given.scores, color=GREY, linewidth=0.8)[0]
     drawn = [
         panel.plot(given.times, channel, color=BLUE, linewidth=0.9)[0]
         for panel, channel in zip(panels, given.values, strict=True)
     ]
+    bands = []
+    if expected is not None:
+        bands = [
+            draw_band(panel, given.times, expected.median[:, c], expected.low[:, c], expected.high[:, c])[1]
+            for c, panel in enumerate(panels)
+        ]
     for panel, name in zip(panels, given.names, strict=True):
         plain(panel.set_ylabel(drawable(name, _LONGEST_NAME)))
     boundary = _draw_threshold(ax, given)
@@ -129,7 +164,58 @@ def trace(
             for panel, series in everything
         ]
     _label(ax, panels, given, known, higher)
-    return Trace(ax, panels, line, drawn, boundary, dots, spans, shades)
+    return Trace(ax, panels, line, drawn, boundary, dots, spans, shades, bands)
+
+
+def course(
+    explanation: Explanation, *, channels: Sequence[str | int] | None = None, ax: Axes | None = None
+) -> CoursePlot:
+    """Draw the course that an explanation is about, what was expected of its last steps, and which steps are odd.
+
+    Bits of the steps are drawn as marks from the bottom, the highest for the oddest step.
+
+    Parameters
+    ----------
+    explanation : Explanation
+        Of a course: from `explain` or `detect_then_learn` of a `SeriesMPF` without a `shingle`.
+    channels : sequence of str or int, optional
+        Those to draw, by name or number; all of them by default.
+    ax : Axes, optional
+        Axes to draw on; with several channels, panels are taken from its top. A new figure if None.
+
+    Returns
+    -------
+    drawn : CoursePlot
+        ``ax``, ``panels``, ``values``, ``expected``, ``bands``, ``bits``.
+    """
+    seen = getattr(explanation, "course", None)
+    if seen is None:
+        raise ValueError("course draws the explanation of a course: one of a SeriesMPF without a shingle")
+    chosen = [place_of(one, seen.channels) for one in (range(len(seen.channels)) if channels is None else channels)]
+    if not 1 <= len(chosen) <= _MOST_CHANNELS:
+        raise ValueError(f"choose 1 to {_MOST_CHANNELS} channels to draw; got {len(chosen)}")
+    ax = canvas(ax, 7.4, 1.2 + 1.8 * len(chosen))
+    panels = split_above(ax, [1.0] * len(chosen)) if len(chosen) > 1 else []
+    times, most = _moments(seen.times), max(float(seen.bits.max()), 1e-12)
+    drawn = CoursePlot(ax, panels, [], [], [], [])
+    for c, panel in zip(chosen, (*panels, ax), strict=True):
+        line, band = draw_band(panel, times, seen.mean[:, c], seen.low[:, c], seen.high[:, c])
+        values = panel.plot(times, seen.readings[:, c], color=BLUE, linewidth=1.1, zorder=2.5)[0]
+        marks = _mark_bits(panel, values.get_xdata(orig=False), seen.bits[:, c] / most)
+        plain(panel.set_ylabel(drawable(seen.channels[c], _LONGEST_NAME)))
+        panel.margins(x=0.01, y=0.12)
+        for artists, artist in zip(drawn[2:], (values, line, band, marks), strict=True):
+            artists.append(artist)
+    if times.dtype.kind == "M":
+        write_dates(ax)
+    else:
+        ax.set_xlabel("steps before the reading explained" if np.isnan(seen.times).any() else "time")
+    if explanation.summary:
+        first = (*panels, ax)[0]
+        plain(first.set_title(drawable(explanation.summary, _LONGEST_WORDS), loc="left", fontsize=10))
+    if panels:
+        ax.figure.align_ylabels([*panels, ax])
+    return drawn
 
 
 # ---- what to show ----------------------------------------------------------------------------------------------------
@@ -203,7 +289,36 @@ def spans_of(flagged: Array, x: Array) -> list[tuple[float, float]]:
     return [(float(x[first]) - half, float(x[last - 1]) + half) for first, last in edges.reshape(-1, 2)]
 
 
+def _moments(times: Array) -> Array:
+    """Return times as dates if they are dates; steps before the last if they are not known."""
+    if np.isnan(times).any():
+        return np.arange(1 - len(times), 1)
+    is_date = float(times.min()) >= _FIRST_DATE and float(times.max()) < _LAST_DATE
+    return (times * 1e6).astype("datetime64[us]") if is_date else times
+
+
 # ---- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def _mark_bits(panel: Axes, x: Array, shares: Array) -> LineCollection:
+    """Draw the bits of steps from the bottom of a panel, as shares of the most."""
+    ends = _BITS_HEIGHT * np.clip(shares, 0.0, None)
+    marks = matplotlib().collections.LineCollection(
+        [[(at, 0.0), (at, end)] for at, end in zip(x, ends, strict=True)],
+        transform=panel.get_xaxis_transform(),
+        colors=VERMILION,
+        linewidths=1.6,
+        zorder=1,
+    )
+    panel.add_collection(marks, autolim=False)
+    return marks
+
+
+def draw_band(panel: Axes, times: Array, middle: Array, low: Array, high: Array) -> tuple[Line2D, PolyCollection]:
+    """Draw what was expected, behind everything else."""
+    band = panel.fill_between(times, low, high, color=SKY, alpha=0.38, linewidth=0, zorder=1)
+    line = panel.plot(times, middle, color=SKY, linewidth=0.9, zorder=1.5)[0]
+    return line, band
 
 
 def _draw_threshold(ax: Axes, given: _Input) -> Line2D | None:

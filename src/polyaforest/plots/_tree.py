@@ -20,6 +20,7 @@ from polyaforest.plots._canvas import (
     matplotlib,
     percent,
     plain,
+    refuse_categories,
 )
 from polyaforest.plots._nodes import Node, nodes_of
 
@@ -75,6 +76,7 @@ def tree(
         ``ax``, ``branches``, ``cuts``, ``ends``, ``labels``.
     """
     check_forest(forest)
+    refuse_categories(forest)
     if max_depth < 0:
         raise ValueError(f"max_depth must not be negative; got {max_depth}")
     layout = _lay_out(nodes_of(forest, check_tree(forest, tree), max_depth), max_depth)
