@@ -9,11 +9,12 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import estimators
-from polyaforest.adapters._shared import anomaly_scores, extra
+from polyaforest.adapters._shared import anomaly_scores
 from polyaforest.core.arrays import Array
+from polyaforest.core.extras import extra
 from polyaforest.core.locks import Guarded
 
-with extra("pyod"):
+with extra(__name__, "pyod"):
     import pyod  # noqa: F401 -- first, so that the error names it if it is missing
     from pyod.models.base import BaseDetector
 
@@ -25,16 +26,18 @@ class _Detector(Guarded, BaseDetector):
 
     _wrapped: ClassVar[type[estimators.StreamingMPF | estimators.BatchMPF]]
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Self:
         """Fit on the rows of `X`, score them and set the threshold; `y` is ignored with PyOD's warning.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
+        sample_weight : array-like of shape (n_rows,), optional
+            How often each row counts; ``decision_scores_`` has one score for each row, whatever its weight.
         """
         is_share = isinstance(self.contamination, Real)
         parameters = self.get_params(deep=False) | ({} if is_share else {"contamination": "auto"})
-        detector = self._wrapped(**parameters).fit(X)
+        detector = self._wrapped(**parameters).fit(X, sample_weight=sample_weight)
         scores = anomaly_scores(detector.score_samples(X))
         with self._lock.turn(), self._anew() as draft:
             draft._set_n_classes(y)
@@ -69,7 +72,7 @@ class StreamingMPF(_Detector):
     ----------
     contamination : float in (0, 0.5], default=0.1
         Share of rows to flag, estimated from the points held, or a PyThresh thresholder.
-    n_estimators, max_samples, window, tree, score_type, missing, random_state, n_jobs
+    n_estimators, max_samples, window, tree, score_type, missing, categorical_features, random_state, n_jobs
         As for `polyaforest.StreamingMPF`.
 
     Attributes
@@ -106,8 +109,9 @@ class StreamingMPF(_Detector):
         max_samples: int | float | str | None = "auto",
         window: Any = "auto",
         tree: estimators.Tree | None = None,
-        score_type: str | estimators.EpsilonPhi = "typicality",
-        missing: str = "error",
+        score_type: str | estimators.EpsilonPhi = "margins",
+        missing: str = "impute",
+        categorical_features: Any = "from_dtype",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -118,6 +122,7 @@ class StreamingMPF(_Detector):
         self.tree = tree
         self.score_type = score_type
         self.missing = missing
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs
 
@@ -131,7 +136,7 @@ class BatchMPF(_Detector):
     ----------
     contamination : float in (0, 0.5], default=0.1
         Share of rows to flag, or a PyThresh thresholder.
-    n_estimators, tree, score_type, missing, random_state, n_jobs
+    n_estimators, tree, score_type, missing, categorical_features, random_state, n_jobs
         As for `polyaforest.BatchMPF`.
 
     Attributes
@@ -151,7 +156,8 @@ class BatchMPF(_Detector):
         n_estimators: int = 100,
         tree: estimators.Tree | None = None,
         score_type: str | estimators.EpsilonPhi = "log_mass",
-        missing: str = "error",
+        missing: str = "impute",
+        categorical_features: Any = "from_dtype",
         random_state: Any = None,
         n_jobs: int | None = None,
     ) -> None:
@@ -160,5 +166,6 @@ class BatchMPF(_Detector):
         self.tree = tree
         self.score_type = score_type
         self.missing = missing
+        self.categorical_features = categorical_features
         self.random_state = random_state
         self.n_jobs = n_jobs

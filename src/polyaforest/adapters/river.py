@@ -1,24 +1,26 @@
-"""The streaming detector with river's interface: `learn_one` and `score_one` on dicts with varying features."""
+"""River's interfaces: `learn_one` and `score_one` on dicts with varying features, `update` and `drift_detected`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from polyaforest import estimators
-from polyaforest.adapters._shared import anomaly_scores, extra
+from polyaforest import drift, estimators
+from polyaforest.adapters._shared import anomaly_scores
 from polyaforest.core.arrays import Array
+from polyaforest.core.categories import Categories, canonical, code_of, encode
+from polyaforest.core.extras import extra
 from polyaforest.core.locks import Guarded
 from polyaforest.core.score import EpsilonPhi
-from polyaforest.core.validation import LARGEST, read_stamps
+from polyaforest.core.validation import LARGEST, NamedRows, read_sample_weight, read_stamps
 from polyaforest.estimators import Tree
 from polyaforest.retention import Reservoir, Window
 
-with extra("river"):
+with extra(__name__, "river"):
     from river import base
 
     if hasattr(base, "AnomalyDetector"):
@@ -26,11 +28,19 @@ with extra("river"):
     else:  # before river 0.26
         from river.anomaly.base import AnomalyDetector
 
-__all__ = ["StreamingMPF"]
+__all__ = ["DriftMonitor", "StreamingMPF"]
 
 Observation: TypeAlias = Mapping[Hashable, Any]
 _ROWS_AT_ONCE = 4096  # rows of a frame learned per lock and per check for Ctrl-C
 _SETTLED = 256  # observations after which the scale of a new feature is known
+
+
+class _Given(NamedTuple):
+    """The features of an observation that are not missing."""
+
+    values: dict[Hashable, float]
+    texts: dict[float, str]  # of the codes among the values
+    coded: set[Hashable]  # features that are categories
 
 
 class StreamingMPF(Guarded, AnomalyDetector):
@@ -40,6 +50,9 @@ class StreamingMPF(Guarded, AnomalyDetector):
     log probability that `polyaforest.StreamingMPF` returns as its score. So 0.5 is a surprise of 1 nat, 0.8 of 4 and
     0.9 of 9, without saturation. With ``score_type="mass"`` the score is 1 - mass. Until `grace_period` observations
     have been learned it is 0. Scores above `threshold` are those of anomalies.
+
+    **Categories.** A feature whose first value is a string is one of categories. One never seen is a category like any
+    other, only new.
 
     **Varying features.** The order of features does not matter. None and NaN count as missing.
 
@@ -79,7 +92,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
     >>> round(model.score_one({"load": 0.42, "heat": 21}), 2)
     0.74
     >>> round(model.score_one({"load": 0.95, "heat": 21}), 2)
-    0.97
+    0.98
     >>> round(model.score_one({"heat": 21}), 2)
     0.71
     """
@@ -90,7 +103,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         n_estimators: int = 100,
         window: int | Window | Reservoir | None = 256,
         tree: Tree | None = None,
-        score_type: str | EpsilonPhi = "typicality",
+        score_type: str | EpsilonPhi = "margins",
         contamination: str | float = "auto",
         false_alarm_rate: float | None = None,
         grace_period: int = 64,
@@ -115,6 +128,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         self.seed = seed
         self.n_jobs = n_jobs
         self._columns: dict[Hashable, int] = {}
+        self._coded: set[Hashable] = set()  # features that are categories
         self._forest: estimators.StreamingMPF | None = None
         self._n_learned = 0
         self._latest = np.empty(0)  # the last row learned
@@ -140,38 +154,48 @@ class StreamingMPF(Guarded, AnomalyDetector):
 
     # ---- river's interface -----------------------------------------------------------------------------------------
 
-    def learn_one(self, x: Observation, t: Any = None) -> None:
+    def learn_one(self, x: Observation, t: Any = None, w: float = 1.0) -> None:
         """Learn an observation; the window may drop old ones.
 
         Parameters
         ----------
-        x : dict of numbers
+        x : dict of numbers and strings
         t : float or datetime, optional
             Time of the observation, required by time-based windows.
+        w : float, default=1.0
+            Weight: 2 learns the observation twice, 0 not at all; a fraction is the chance of once more.
         """
         with self._changing():
-            self._learn(x, t)
+            self._learn_weighted(x, t, w)
 
-    def _learn(self, x: Observation, t: Any) -> None:
+    def _learn_weighted(self, x: Observation, t: Any, w: float) -> None:
+        if w != 1:
+            weights = read_sample_weight([w], 1)
+            w = 1.0 if weights is None else float(weights[0])
+        for _ in range(int(w)):
+            self._learn(x, t)
+        if w % 1:
+            self._learn(x, t, w % 1)
+
+    def _learn(self, x: Observation, t: Any, chance: float = 1.0) -> None:
         if self._forest is None:
-            self._begin(_numbers(x), t)
+            self._begin(self._numbers(x), t, chance)
             return
-        row = self._plain_row(x)
+        row, texts = self._plain_row(x), dict[float, str]()
         if row is None:
-            given = _numbers(x)
-            if self._is_empty(given):
+            given = self._numbers(x)
+            if self._is_empty(given.values):
                 return
             self._add_features(self._forest, given, t)
-            row = self._row(self._forest, given)
-        self._forest.partial_fit(row, times=_times(t))
-        self._learned(self._forest, row)
+            row, texts = self._row(self._forest, given.values), given.texts
+        self._partial_fit(self._forest, row, self._rows(row, texts), t, chance)
 
     def score_one(self, x: Observation) -> float:
         """Return the anomaly score of an observation, from 0 to 1: higher is more anomalous.
 
         Parameters
         ----------
-        x : dict of numbers
+        x : dict of numbers and strings
         """
         with self._frozen():
             return self._score(x)
@@ -179,26 +203,27 @@ class StreamingMPF(Guarded, AnomalyDetector):
     def _score(self, x: Observation) -> float:
         if self._forest is None or self._n_learned < self.grace_period:
             return 0.0
-        row = self._plain_row(x)
+        row, texts = self._plain_row(x), dict[float, str]()
         if row is None:
-            given = _numbers(x)
-            if self._is_empty(given):
+            given = self._numbers(x)
+            if self._is_empty(given.values):
                 return 0.0
-            row = self._row(self._forest, given)
-        return self._bounded(self._forest.score_samples(row))
+            row, texts = self._row(self._forest, given.values), given.texts
+        return self._bounded(self._forest.score_samples(self._rows(row, texts)))
 
-    def score_then_learn_one(self, x: Observation, t: Any = None) -> float:
+    def score_then_learn_one(self, x: Observation, t: Any = None, w: float = 1.0) -> float:
         """Score an observation, then learn it, in one traversal of the trees.
 
         Parameters
         ----------
-        x, t
+        x, t, w
             As in `learn_one`.
         """
         with self._changing():
-            if self._forest is None or self._n_learned < self.grace_period or (row := self._plain_row(x)) is None:
+            is_young = self._forest is None or self._n_learned < self.grace_period
+            if self._forest is None or is_young or w != 1 or (row := self._plain_row(x)) is None:
                 score = self._score(x)
-                self._learn(x, t)
+                self._learn_weighted(x, t, w)
             else:
                 score = self._bounded(self._forest.score_then_learn(row, times=_times(t)))
                 self._learned(self._forest, row)
@@ -212,18 +237,33 @@ class StreamingMPF(Guarded, AnomalyDetector):
         X : frame of pandas or polars
         """
         names = list(X.columns)
-        table = _table(X, names)
+        cells = {name: _cells_of(X[name]) for name in names}
         is_settled = self._n_since_new is None and self._columns.keys() == set(names)
-        if self._forest is not None and is_settled and len(table) and np.abs(table).max() <= LARGEST:
-            rows = np.ascontiguousarray(table[:, [names.index(name) for name in self._columns]])
-            for start in range(0, len(rows), _ROWS_AT_ONCE):  # so that Ctrl-C takes effect in between
-                with self._changing():
-                    part = rows[start : start + _ROWS_AT_ONCE]
-                    self._forest.partial_fit(part)
-                    self._learned(self._forest, part)
+        if self._forest is not None and is_settled and len(X) and self._learn_settled(self._forest, cells):
             return
-        for row in table.tolist():
+        for row in zip(*(cells[name].tolist() for name in names), strict=True):
             self.learn_one(dict(zip(names, row, strict=True)))
+
+    def _learn_settled(self, forest: estimators.StreamingMPF, cells: Mapping[Hashable, Array]) -> bool:
+        """Learn columns of known features together; return False if they have to be learned one by one."""
+        texts: dict[float, str] = {}
+        table = np.empty((len(next(iter(cells.values()))), len(cells)))
+        for name, k in self._columns.items():
+            if name in self._coded:
+                table[:, k], own = encode(cells[name])
+                texts |= own
+            elif cells[name].dtype.kind not in "biuf":
+                return False
+            else:
+                table[:, k] = cells[name]
+        if not np.abs(table).max() <= LARGEST:  # or NaN
+            return False
+        for start in range(0, len(table), _ROWS_AT_ONCE):  # so that Ctrl-C takes effect in between
+            with self._changing():
+                part = table[start : start + _ROWS_AT_ONCE]
+                forest.partial_fit(self._rows(part, texts))
+                self._learned(forest, part)
+        return True
 
     @classmethod
     def _unit_test_params(cls) -> Iterator[dict[str, Any]]:
@@ -233,13 +273,31 @@ class StreamingMPF(Guarded, AnomalyDetector):
 
     def _plain_row(self, x: Observation) -> Array | None:
         """Return `x` as a row (1, D) if it has exactly the known features, all numbers; else None."""
-        if len(x) != len(self._columns):
+        if len(x) != len(self._columns) or self._coded:
             return None
         try:
             row = np.array([[x[name] for name in self._columns]], np.float64)
         except (KeyError, TypeError, ValueError):
             return None
         return row if np.abs(row).max() <= LARGEST else None
+
+    def _numbers(self, x: Observation) -> _Given:
+        """Return the features that are not missing, as numbers; categories as codes, and their texts."""
+        given = _Given({}, {}, set())
+        for name, value in x.items():
+            if name in self._coded or (isinstance(value, str) and name not in self._columns):
+                text = canonical(value)
+                if text is not None:
+                    code = given.values[name] = code_of(text)
+                    given.texts[code] = text
+                    given.coded.add(name)
+            elif value is not None and not math.isnan(number := _number(name, value)):
+                given.values[name] = number
+        return given
+
+    def _rows(self, rows: Array, texts: Mapping[float, str]) -> Any:
+        """Return rows as the forest takes them."""
+        return _named(rows, self._columns, self._coded, texts) if self._coded else rows
 
     def _is_empty(self, given: Mapping[Hashable, float]) -> bool:
         return not given and self.missing is None
@@ -249,32 +307,53 @@ class StreamingMPF(Guarded, AnomalyDetector):
         row = np.array([[given.get(name, math.nan) for name in self._columns]])
         absent = np.isnan(row[0])
         if absent.any():
-            row[0, absent] = self._nearest(forest, row[0])[absent] if self.missing is None else self.missing
+            fillers = (
+                [self._filler(name in self._coded) for name in self._columns] if self.missing is not None else None
+            )
+            row[0, absent] = (self._nearest(forest, row[0]) if fillers is None else np.array(fillers))[absent]
         return row
 
     def _nearest(self, forest: estimators.StreamingMPF, row: Array) -> Array:
         """Return the stored point nearest to `row` in its known features, scaled by mean absolute deviation."""
-        held = forest.points_[::-1] if forest.keeps_points_ else np.empty(0)  # latest first, to win ties
+        keeps_points = forest.is_fitted and forest.keeps_points_
+        held = self._held(forest)[::-1] if keeps_points else np.empty(0)  # latest first, to win ties
         if not len(held):
             return self._latest
         has = ~np.isnan(row)
         points = held[:, has]
         deviation = np.abs(points - points.mean(axis=0)).mean(axis=0)
         deviation[deviation == 0] = 1.0  # a constant column does not affect the distance order
+        is_coded = np.array([name in self._coded for name in self._columns])[has]
         with np.errstate(over="ignore"):
-            distances = (np.abs(points - row[has]) / deviation).sum(axis=1)
+            apart = np.abs(points - row[has]) / deviation
+            apart[:, is_coded] = apart[:, is_coded] > 0
+            distances = apart.sum(axis=1)
         nearest: Array = held[np.argmin(distances)]
         return nearest
 
+    def _held(self, forest: estimators.StreamingMPF) -> Array:
+        """Return the stored points, with codes of categories."""
+        held = forest.points_
+        if not self._coded:
+            return held
+        columns = [encode(held[:, k])[0] if name in self._coded else held[:, k] for name, k in self._columns.items()]
+        return np.column_stack(columns).astype(np.float64)
+
     # ---- learning ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, given: Mapping[Hashable, float], t: Any) -> None:
+    def _begin(self, given: _Given, t: Any, chance: float) -> None:
         """Learn the first observation, which defines the columns."""
-        if not given:
+        if not given.values:
             return
-        columns = {name: k for k, name in enumerate(_in_order(given))}
-        row = np.array([[given[name] for name in columns]])
-        forest = estimators.StreamingMPF(
+        columns = {name: k for k, name in enumerate(_in_order(given.values))}
+        row = np.array([[given.values[name] for name in columns]])
+        forest = self._new_forest()
+        named = _named(row, columns, given.coded, given.texts) if given.coded else row
+        self._partial_fit(forest, row, named, t, chance)
+        self._columns, self._coded, self._forest = columns, given.coded, forest
+
+    def _new_forest(self) -> estimators.StreamingMPF:
+        return estimators.StreamingMPF(
             n_estimators=self.n_estimators,
             window=self.window,
             tree=self.tree,
@@ -284,22 +363,55 @@ class StreamingMPF(Guarded, AnomalyDetector):
             random_state=self.seed,
             n_jobs=self.n_jobs,
         )
-        forest.partial_fit(row, times=_times(t))
-        self._columns, self._forest = columns, forest
-        self._learned(forest, row)
 
-    def _add_features(self, forest: estimators.StreamingMPF, given: Mapping[Hashable, float], t: Any) -> None:
-        """Add columns for new features, if any, and rebuild the trees from the stored points."""
-        new = _in_order(given.keys() - self._columns.keys())
+    def _partial_fit(self, forest: estimators.StreamingMPF, row: Array, named: Any, t: Any, chance: float) -> None:
+        """Learn a row, `named` as the forest takes it, with some chance."""
+        n_before = forest.n_seen_ if forest.is_fitted else 0
+        forest.partial_fit(named, times=_times(t), sample_weight=None if chance == 1 else [chance])
+        if forest.n_seen_ > n_before:
+            self._learned(forest, row)
+
+    def _add_features(self, forest: estimators.StreamingMPF, given: _Given, t: Any) -> estimators.StreamingMPF:
+        """Add columns for new features, if any, and rebuild the trees from the stored points; return the forest."""
+        new = _in_order(given.values.keys() - self._columns.keys())
         if not new or not forest.keeps_points_:
-            return
+            return forest
         read_stamps(_times(t), 1, needed=getattr(self.window, "needs_times", False))  # before anything is changed
-        values = np.array([given[name] if self.missing is None else self.missing for name in new])
-        forest.add_features(values)
-        for name in new:
-            self._columns[name] = len(self._columns)
+        values = np.array(
+            [given.values[name] if self.missing is None else self._filler(name in given.coded) for name in new]
+        )
+        columns = {name: k for k, name in enumerate([*self._columns, *new])}
+        coded = self._coded | (given.coded & set(new))
+        if coded:
+            forest = self._relearned(forest, values, columns, coded, given.texts)
+        else:
+            forest.add_features(values)
+        self._columns, self._coded, self._forest = columns, coded, forest
         self._latest = np.append(self._latest, values)
         self._n_since_new = 0
+        return forest
+
+    def _relearned(
+        self,
+        forest: estimators.StreamingMPF,
+        values: Array,
+        columns: dict[Hashable, int],
+        coded: set[Hashable],
+        texts: Mapping[float, str],
+    ) -> estimators.StreamingMPF:
+        """Return a forest that has learned the stored points with these values of new features."""
+        held = self._held(forest)
+        if not len(held):
+            return self._new_forest()
+        rows = np.hstack([held, np.tile(values, (len(held), 1))])
+        known = {} if forest.encoding_ is None else forest.encoding_.texts
+        times = None if np.isnan(forest.times_).any() else forest.times_
+        return self._new_forest().partial_fit(_named(rows, columns, coded, {**known, **texts}), times=times)
+
+    def _filler(self, is_coded: bool) -> float:
+        """Return the value of missing features, as a number or as a category."""
+        assert self.missing is not None
+        return code_of(canonical(self.missing) or "") if is_coded else self.missing
 
     def _learned(self, forest: estimators.StreamingMPF, rows: Array) -> None:
         """Keep the latest row, and rebuild the trees 1, 2, 4, ... observations after a new feature."""
@@ -320,24 +432,24 @@ class StreamingMPF(Guarded, AnomalyDetector):
         return 1.0 + surprise if is_mass else 1.0 - 1.0 / (1.0 + max(surprise, 0.0))
 
 
-def _numbers(x: Observation) -> dict[Hashable, float]:
-    """Return the features that are not missing, as numbers."""
-    given = {}
-    for name, value in x.items():
-        if value is None:
-            continue
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"feature {name!r} is {value!r}, which is not a number: encode it first (preprocessing.OneHotEncoder) "
-                "or discard it (compose.Discard)"
-            ) from None
-        if abs(number) > LARGEST:
-            raise ValueError(f"feature {name!r} is {number:g}, beyond {LARGEST:g}: cap or rescale it first")
-        if not math.isnan(number):
-            given[name] = number
-    return given
+def _number(name: Hashable, value: Any) -> float:
+    """Return a value as a number, which may be NaN."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"feature {name!r} is {value!r}, which is not a number: encode it first (preprocessing.OneHotEncoder) "
+            "or discard it (compose.Discard)"
+        ) from None
+    if abs(number) > LARGEST:
+        raise ValueError(f"feature {name!r} is {number:g}, beyond {LARGEST:g}: cap or rescale it first")
+    return number
+
+
+def _named(rows: Array, columns: dict[Hashable, int], coded: set[Hashable], texts: Mapping[float, str]) -> NamedRows:
+    """Return rows with names, and which of them are categories."""
+    at = tuple(sorted(columns[name] for name in coded))
+    return NamedRows(rows, list(map(str, columns)), Categories(at, len(columns), texts))
 
 
 def _in_order(names: Collection[Hashable]) -> list[Hashable]:
@@ -352,14 +464,94 @@ def _times(t: Any) -> list[Any] | None:
     return None if t is None else [t]
 
 
-def _table(X: Any, names: Collection[Hashable]) -> Array:
-    """Return a frame as a matrix of floats, NaN where a value is missing."""
-    columns = []
-    for name in names:
-        try:
-            columns.append(np.asarray(X[name], np.float64))
-        except (TypeError, ValueError) as problem:
-            raise ValueError(
-                f"feature {name!r} contains a value that is not a number: encode or discard it first ({problem})"
-            ) from problem
-    return np.column_stack(columns) if columns else np.empty((0, 0))
+def _cells_of(column: Any) -> Array:
+    """Return a column of a frame: of numbers if it can be, of objects otherwise."""
+    try:
+        return np.asarray(column, np.float64)
+    except (TypeError, ValueError):
+        return np.array(list(column), dtype=object)
+
+
+def _features(x: float | Observation) -> Observation:
+    """Return an observation of features, given one or a single number."""
+    return x if isinstance(x, Mapping) else {"x": x}
+
+
+class DriftMonitor(Guarded, base.DriftDetector):
+    """Monitor of a stream, for river: whether its distribution has changed.
+
+    `update` takes a number, as river's drift detectors do, or a dict of numbers, as its models do. The features are
+    those of the first observation: None, NaN and a feature that is absent count as missing, new features are ignored.
+    After an alarm, `drift_detected` is False again until the monitor has learned the new distribution, or the stream
+    has returned to the old one.
+
+    Parameters
+    ----------
+    reference, windows, false_alarms_every, n_estimators
+        As for `polyaforest.drift.DriftMonitor`.
+    seed : int or None, default=None
+
+    Examples
+    --------
+    >>> import random
+    >>> from polyaforest.adapters.river import DriftMonitor
+    >>> rng, monitor = random.Random(0), DriftMonitor(reference=256, seed=0)
+    >>> for i in range(1000):
+    ...     monitor.update({"load": rng.gauss(0.4, 0.1), "heat": rng.gauss(20 if i < 600 else 26, 2)})
+    ...     if monitor.drift_detected:
+    ...         print(600 <= i < 620, abs(monitor.change.start - 600) < 3)
+    True True
+    """
+
+    def __init__(
+        self,
+        *,
+        reference: int = 1024,
+        windows: Sequence[int] | str = "auto",
+        false_alarms_every: float = 100_000,
+        n_estimators: int = 32,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.reference = reference
+        self.windows = windows
+        self.false_alarms_every = false_alarms_every
+        self.n_estimators = n_estimators
+        self.seed = seed
+        self._names: list[Hashable] | None = None
+        self._monitor = drift.DriftMonitor(
+            reference=reference,
+            windows=windows,
+            false_alarms_every=false_alarms_every,
+            n_estimators=n_estimators,
+            random_state=seed,
+        )
+
+    @property
+    def monitor(self) -> drift.DriftMonitor:
+        """The underlying monitor."""
+        return self._monitor
+
+    @property
+    def change(self) -> drift.Change | None:
+        """The change that goes on, as far as it is known."""
+        return self._monitor.change_
+
+    def update(self, x: float | Observation) -> None:
+        """Follow the stream over one more observation.
+
+        Parameters
+        ----------
+        x : float or dict of numbers
+        """
+        numbers = {name: _number(name, value) for name, value in _features(x).items() if value is not None}
+        given = {name: number for name, number in numbers.items() if not math.isnan(number)}
+        with self._changing():
+            if self._names is None:
+                if not given:
+                    return
+                self._names = _in_order(given)
+            was_normal = self._monitor.change_ is None
+            row = np.array([[given.get(name, math.nan) for name in self._names]])
+            self._monitor.update(row)
+            self._drift_detected = was_normal and self._monitor.change_ is not None

@@ -1,0 +1,346 @@
+"""Keyed streams on Apache Spark: `watch` judges each row by the detector of its key."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from math import nan
+from typing import Any, NamedTuple
+
+from polyaforest.distributed.keyed import Arrival, Detector, KeyedJudge, Result, State, Status, default_detector
+from polyaforest.estimators.sifting import refuse_unusable
+
+try:
+    import google.protobuf  # noqa: F401 -- else Spark's own workers fail without a word about it
+    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import functions as F  # noqa: N812 -- as everywhere in Spark
+    from pyspark.sql import types as T  # noqa: N812 -- as above
+    from pyspark.sql.streaming import StatefulProcessor
+except ImportError as problem:
+    raise ImportError(
+        'polyaforest.distributed.spark needs PySpark and protobuf: pip install "polyaforest[spark]"', name="pyspark"
+    ) from problem
+
+__all__ = ["watch"]
+
+_CONFIGURATION = {  # states by key are kept by RocksDB; a micro-batch writes what it changed, not everything
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+_THRESHOLD = "spark.broadcast.UDFCompressionThreshold"  # beyond which what tasks need is broadcast
+_RESULTS = [
+    T.StructField("status", T.StringType()),
+    T.StructField("score", T.DoubleType()),
+    T.StructField("pValue", T.DoubleType()),
+    T.StructField("isAnomaly", T.BooleanType()),
+    T.StructField("reasons", T.StringType()),
+    T.StructField("error", T.StringType()),
+]
+
+
+def watch(
+    df: DataFrame,
+    *,
+    key: str,
+    order: str,
+    columns: Sequence[str] | None = None,
+    time: str | None = None,
+    detector: Detector | None = None,
+    start_from: Detector | Mapping[Any, Detector] | None = None,
+    silence: timedelta | None = None,
+    forget_after: timedelta | None = None,
+    explain: bool = True,
+) -> DataFrame:
+    """Judge each row of a streaming frame by the rows of its key before it, then learn it.
+
+    Every key has a detector of its own, in Spark's state store. Scores, p-values and verdicts are those of one process
+    that calls `detect_then_learn` on the rows of the key by `order`, bit for bit, whatever the micro-batches; with the
+    defaults they are those of ``polyaforest watch --by --rows``. With a sink that writes every micro-batch once, such
+    as files, each row gets one result, also when the driver or executors are killed.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Usually a streaming one; a static one is judged as a whole.
+    key : str
+        The column that says which stream a row belongs to.
+    order : str
+        A column of whole numbers or timestamps that rises along each stream, such as an offset. Rows of a micro-batch
+        are judged by it. A row that is not after all rows of its key in earlier micro-batches is *late*: it is reported
+        and not learned, and so is a second row of the same order.
+    columns : sequence of str, optional
+        Columns of numbers to judge by; by default those of the model to start from, or else all other numeric ones. A
+        null is a missing value.
+    time : str, optional
+        The column that says when a row happened, a timestamp or a number; windows in time and calendars need it.
+    detector : StreamingMPF or SeriesMPF, optional
+        What a new key begins with; it needs a fixed `random_state`. By default a `StreamingMPF` that holds
+        the last 1,024 rows.
+    start_from : StreamingMPF, SeriesMPF or mapping, optional
+        A fitted detector, a copy of which each new key starts with; or fitted ones by key, for a query that starts
+        without a checkpoint.
+    silence : timedelta, optional
+        Report a key, once, if none of its rows comes for so long by the clock of the cluster. What was missed while the
+        query did not run is no silence.
+    forget_after : timedelta, optional
+        Drop the detector of a key of which no row comes for so long, and report it; its next row begins anew. For
+        windows in time, their duration is a good choice: nothing that the key holds is in the window by then.
+    explain : bool, default=True
+        Whether to explain flagged rows.
+
+    Returns
+    -------
+    verdicts : DataFrame
+        One row for each of `df`: the columns of `key` and `order`; `status`, which is "judged", "bad" or "late", or for
+        a key "silent" or "forgotten"; `score`, higher is more normal; `pValue`; `isAnomaly`; `reasons`, JSON as
+        `Explanation.to_json` has it, of flagged rows; `error`, why a row could not be judged.
+
+    Notes
+    -----
+    Sets two options of the session: RocksDB as the provider of state stores, with a changelog.
+    """
+    template, models = _read_models(detector, start_from)
+    names = _read_columns(df, key, order, time, columns, template, models)
+    for model in (template, *models.values()):
+        refuse_unusable(model, has_times=time is not None)
+    judge = KeyedJudge(names, template, has_times=time is not None, explain=explain)
+    timers = Timers(
+        *(_milliseconds(name, span) for name, span in (("silence", silence), ("forget_after", forget_after)))
+    )
+    rows = df.select(
+        F.col(_quoted(key)).alias("key"),
+        _as_order(df, order).alias("order"),
+        F.array(*(F.col(_quoted(name)).cast("double") for name in names)).alias("values"),
+        (F.lit(0.0) if time is None else _as_time(df, time)).alias("time"),
+    )
+    _refuse_too_large(df, judge)
+    for option, value in _CONFIGURATION.items():
+        df.sparkSession.conf.set(option, value)
+    type_of_key = df.schema[key].dataType
+    schema = T.StructType([T.StructField("key", type_of_key), T.StructField("order", T.LongType()), *_RESULTS])
+    verdicts = rows.groupBy("key").transformWithState(
+        statefulProcessor=_Processor(judge, timers),
+        outputStructType=schema,
+        outputMode="Append",
+        timeMode="ProcessingTime" if any(timers) else "None",
+        initialState=_initial_state(df, type_of_key, models),
+    )
+    placed = F.timestamp_micros("order") if isinstance(df.schema[order].dataType, T.TimestampType) else F.col("order")
+    return verdicts.select(F.col("key").alias(key), placed.alias(order), *(field.name for field in _RESULTS))
+
+
+class Timers(NamedTuple):
+    """After how many milliseconds without a row something happens, None for never."""
+
+    silence: int | None
+    forget: int | None
+
+
+class _Processor(StatefulProcessor):
+    """The detectors of keys as Spark's states, and the timers of keys that stay away."""
+
+    def __init__(self, judge: KeyedJudge, timers: Timers) -> None:
+        self._judge, self._timers = judge, timers
+
+    def init(self, handle: Any) -> None:
+        """Declare the states."""
+        self._handle = handle
+        self._model = handle.getValueState("model", "model BINARY, latest BIGINT")
+        if any(self._timers):
+            self._clock = handle.getValueState("clock", "seen BIGINT, due BIGINT, isForgetting BOOLEAN")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802 -- Spark's name
+        """Take the model that a key starts from."""
+        self._model.update((bytes(initialState.model), None))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802
+        """Judge the rows of a micro-batch."""
+        found = self._model.get()
+        before = State(None, None) if found is None else State(None if found[0] is None else bytes(found[0]), found[1])
+        after, results = self._judge.judge(before, map(self._arrival, rows))
+        self._model.update(tuple(after))
+        if any(self._timers):
+            self._start_timer(timerValues.getCurrentProcessingTimeInMs())
+        return (_as_row(key, result) for result in results)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802
+        """Report a key that stays away."""
+        now, due = timerValues.getCurrentProcessingTimeInMs(), expiredTimerInfo.getExpiryTimeInMs()
+        clock, found = self._clock.get(), self._model.get()
+        if clock is None or found is None or clock[1] != due:
+            return
+        seen, _, is_forgetting = clock
+        if is_forgetting:
+            self._model.clear()
+            self._clock.clear()
+            yield _as_row(key, Result(found[1], Status.FORGOTTEN, error=_without_rows(now - seen)))
+        elif now - due > self._timers.silence:
+            self._start_timer(now)  # nobody was there to hear it
+        else:
+            self._start_to_forget(seen, now)
+            yield _as_row(key, Result(found[1], Status.SILENT, error=_without_rows(now - seen)))
+
+    def _start_timer(self, now: int) -> None:
+        """Let the time without rows begin."""
+        clock = self._clock.get()
+        if clock is not None and clock[1] is not None:
+            self._handle.deleteTimer(clock[1])
+        if self._timers.silence is None:
+            self._start_to_forget(now, now)
+        else:
+            self._set_timer(now, now + self._timers.silence, is_forgetting=False)
+
+    def _start_to_forget(self, seen: int, now: int) -> None:
+        if self._timers.forget is None:
+            self._clock.update((seen, None, False))
+        else:
+            self._set_timer(seen, max(seen + self._timers.forget, now + 1), is_forgetting=True)
+
+    def _set_timer(self, seen: int, due: int, *, is_forgetting: bool) -> None:
+        self._clock.update((seen, due, is_forgetting))
+        self._handle.registerTimer(due)
+
+    def _arrival(self, row: Any) -> Arrival:
+        values = tuple(nan if value is None else value for value in row.values)
+        time = (nan if row.time is None else row.time) if self._judge.has_times else None
+        return Arrival(row.order, values, time)
+
+    def close(self) -> None:
+        """Do nothing: Spark closes the states."""
+
+
+_FIELDS = Row("key", "order", *(field.name for field in _RESULTS))
+
+
+def _as_row(key: tuple[Any, ...], result: Result) -> Row:
+    order, status, *facts = result
+    return _FIELDS(key[0], order, str(status), *facts)
+
+
+def _without_rows(milliseconds: int) -> str:
+    return f"no row has come for {milliseconds / 1000:g} s"
+
+
+# ---- what is given ---------------------------------------------------------------------------------------------------
+
+
+def _read_models(detector: Any, start_from: Any) -> tuple[Detector, dict[Any, Detector]]:
+    """Return what new keys begin with, and the models of keys that are known."""
+    if start_from is None or isinstance(start_from, Mapping):
+        models = {} if start_from is None else dict(start_from)
+        unfitted = [name for name, model in models.items() if not model.is_fitted]
+        if unfitted:
+            raise ValueError(f"start_from: the detector of {unfitted[0]!r} has learned nothing: fit it first")
+        return default_detector() if detector is None else detector, models
+    if detector is not None:
+        raise ValueError("detector and start_from both say what keys begin with: give one, or start_from by key")
+    if not start_from.is_fitted:
+        raise ValueError("start_from has learned nothing: fit it first, or give it as detector")
+    return start_from, {}
+
+
+def _read_columns(
+    df: DataFrame,
+    key: str,
+    order: str,
+    time: str | None,
+    columns: Sequence[str] | None,
+    template: Detector,
+    models: Mapping[Any, Detector],
+) -> list[str]:
+    """Return the columns to judge by; raise if any column that is needed is not there or of the wrong type."""
+    results = [field.name for field in _RESULTS]
+    for role, name in {"key": key, "order": order, **({} if time is None else {"time": time})}.items():
+        _refuse_absent(df, name, role)
+        if role != "time" and name in results:
+            raise ValueError(f"{role}: column {name!r} has the name of a result: rename it")
+    if not isinstance(df.schema[order].dataType, T.IntegralType | T.TimestampType):
+        raise ValueError(f"order: column {order!r} must hold whole numbers or timestamps, not {_type_of(df, order)}")
+    known = [list(map(str, model.feature_names_in_)) for model in _named(template, models)]
+    taken = (key, order, time)
+    numeric = [field.name for field in df.schema if _is_number(field.dataType) and field.name not in taken]
+    names = list(columns) if columns is not None else known[0] if known else numeric
+    if not names:
+        raise ValueError("columns: there is no numeric column to judge by")
+    for name in names:
+        _refuse_absent(df, name, "columns")
+        if not _is_number(df.schema[name].dataType):
+            raise ValueError(f"columns: {name!r} must hold numbers, not {_type_of(df, name)}")
+    for other in known:
+        if other != names:
+            raise ValueError(
+                f"columns: the model to start from was made with {', '.join(other)}; got {', '.join(names)}"
+            )
+    return names
+
+
+def _named(template: Detector, models: Mapping[Any, Detector]) -> list[Detector]:
+    """Return the models that know the names of their columns."""
+    return [model for model in (template, *models.values()) if hasattr(model, "feature_names_in_")]
+
+
+def _refuse_absent(df: DataFrame, name: str, role: str) -> None:
+    if name not in df.columns:
+        raise ValueError(f"{role}: there is no column {name!r} among {', '.join(df.columns)}")
+
+
+def _type_of(df: DataFrame, name: str) -> str:
+    return str(df.schema[name].dataType.simpleString())
+
+
+def _is_number(kind: T.DataType) -> bool:
+    return isinstance(kind, T.NumericType | T.BooleanType)
+
+
+def _quoted(name: str) -> str:
+    """Return a column's name as Spark takes it, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _as_order(df: DataFrame, name: str) -> Any:
+    column = F.col(_quoted(name))
+    return F.unix_micros(column) if isinstance(df.schema[name].dataType, T.TimestampType) else column.cast("long")
+
+
+def _as_time(df: DataFrame, name: str) -> Any:
+    """Return times in seconds, or as the numbers they are."""
+    if not isinstance(df.schema[name].dataType, T.TimestampType | T.NumericType):
+        raise ValueError(f"time: column {name!r} must hold timestamps or numbers, not {_type_of(df, name)}")
+    return F.col(_quoted(name)).cast("double")
+
+
+def _milliseconds(name: str, span: timedelta | None) -> int | None:
+    if span is None:
+        return None
+    if not isinstance(span, timedelta) or span <= timedelta(0):
+        raise ValueError(f"{name} must be a positive timedelta; got {span!r}")
+    return max(round(span / timedelta(milliseconds=1)), 1)
+
+
+def _refuse_too_large(df: DataFrame, judge: KeyedJudge) -> None:
+    """Raise if Spark would broadcast what keys begin with, which is not there yet when states are declared."""
+    size, limit = len(pickle.dumps(judge)), _size_in_bytes(df.sparkSession.conf.get(_THRESHOLD, "1m"))
+    if size > 0.9 * limit:
+        raise ValueError(
+            f"the detector that keys begin with takes {size / 1e6:.1f} MB, too much for Spark: start the session with "
+            f"{_THRESHOLD}=64m, or start from a smaller one"
+        )
+
+
+def _size_in_bytes(text: str) -> int:
+    """Return a size as Spark writes it, such as 64m."""
+    number = text.strip().lower().removesuffix("b")
+    unit = {"k": 10, "m": 20, "g": 30}.get(number[-1:])
+    return int(number) if unit is None else int(number[:-1]) << unit
+
+
+def _initial_state(df: DataFrame, type_of_key: T.DataType, models: Mapping[Any, Detector]) -> Any:
+    """Return the models of keys as Spark takes them, None if there are none."""
+    if not models:
+        return None
+    schema = T.StructType([T.StructField("key", type_of_key), T.StructField("model", T.BinaryType())])
+    rows = [(key, bytearray(model.to_bytes())) for key, model in models.items()]
+    return df.sparkSession.createDataFrame(rows, schema).groupBy("key")
