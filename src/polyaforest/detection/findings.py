@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappush, heappushpop
 from itertools import count as numbered
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -102,7 +102,11 @@ class Findings:
     def to_columns(self, found: Detected) -> dict[str, Any]:
         """Return the columns to write for rows, by name."""
         labels = {self.columns.key: found.chunk.keys}
-        values: dict[str | None, Array] = {name: found.chunk.rows[:, k] for k, name in enumerate(self.columns.used)}
+        chunk = found.chunk
+        values: dict[str | None, Any] = {
+            name: _texts(chunk.rows[:, k], chunk.texts) if name in self.columns.categories else chunk.rows[:, k]
+            for k, name in enumerate(self.columns.used)
+        }
         return result_columns(found, self.columns, labels, values, self._reasons(found))
 
     def _reasons(self, found: Detected) -> dict[str, list[Any]]:
@@ -172,11 +176,16 @@ class Findings:
             heappushpop(self._worst, entry)
 
 
+def _texts(codes: Array, texts: dict[float, str]) -> list[str | None]:
+    """Return the texts of categories, None for missing ones."""
+    return [texts.get(code) for code in codes.tolist()]
+
+
 def result_columns(
     found: Detected,
     columns: Columns,
     labels: dict[str | None, list[str] | None] | None = None,
-    values: dict[str | None, Array] | None = None,
+    values: Mapping[str | None, Any] | None = None,
     reasons: dict[str, list[Any]] | None = None,
 ) -> dict[str, Any]:
     """Return results as columns: number, time, labels and values of each row, then its score, p-value and verdict.

@@ -17,9 +17,20 @@ from polyaforest.core.arrays import Array
 from polyaforest.core.validation import NamedRows
 from polyaforest.decision.thresholds import AUTO_RATE, least_calibration
 from polyaforest.detection.report import count, moment
-from polyaforest.estimators import BatchMPF, Detections, EpsilonPhi, SeriesMPF, StreamingMPF, Tree, load, loads
-from polyaforest.io.tables import BadInput, Chunk, open_table
+from polyaforest.estimators import (
+    BatchMPF,
+    Detections,
+    EpsilonPhi,
+    GroupedMPF,
+    SeriesMPF,
+    StreamingMPF,
+    Tree,
+    load,
+    loads,
+)
+from polyaforest.io.tables import BadInput, Chunk, Columns, open_table
 from polyaforest.persistence.model_store import ModelStore, is_model_store, read_model, read_notes
+from polyaforest.timeseries import Forecast, find_events
 from polyaforest.timeseries._calendar import moved_on
 from polyaforest.timeseries._courses import LEAST, REACH
 from polyaforest.timeseries._rhythm import LEAST_READINGS, has_course, is_series
@@ -74,7 +85,6 @@ class Settings:
         """Return the detector, with nothing learned yet."""
         given: dict[str, Any] = {
             "false_alarm_rate": self.false_alarm_rate,
-            "missing": "marginalise",
             "random_state": self.seed,
             "n_jobs": self.n_jobs,
         }
@@ -136,7 +146,7 @@ class TableDetector:
     """Judge a table as a whole; with partitions, each of them is a table of its own."""
 
     table: Chunk
-    names: list[str]
+    columns: Columns
     settings: Settings
     too_small: dict[str, int] = field(init=False, default_factory=dict)  # rows of the partitions not judged
     _fitted: list[tuple[Array, Any]] = field(init=False, default_factory=list)  # places and detector, None if not kept
@@ -154,8 +164,8 @@ class TableDetector:
                 self.too_small[name] = len(places)
                 continue
             rows, times = self._rows_at(places), self._times_at(places)
-            detector = self.settings.new_detector().fit(rows, **times)
-            found.fill(places, detector.detect(rows, **times, **self._in_place))
+            detector, groups = self._fit(places), self._groups_at(places)
+            found.fill(places, detector.detect(rows, **times, **groups, **self._in_place))
             self._fitted.append((places, detector if len(self._fitted) < _MOST_DETECTORS else None))
         if not self._fitted:
             rate, n = self.settings.false_alarm_rate, len(self.table.rows)
@@ -176,14 +186,27 @@ class TableDetector:
             mine = wanted[np.isin(wanted, own)]
             if len(mine):
                 times = self._times_at(own)
-                detector = kept or self.settings.new_detector().fit(self._rows_at(own), **times)
+                detector = kept or self._fit(own)
                 if self.settings.is_series:
                     at = np.searchsorted(own, mine)
                     explained = detector.explain(self._rows_at(own), rows=at, **times, **self._in_place)
                 else:
-                    explained = detector.explain(self._rows_at(mine))
+                    explained = detector.explain(self._rows_at(mine), **self._groups_at(mine))
                 found |= zip(mine.tolist(), explained, strict=True)
         return found
+
+    def expect(self, places: Array, found: Detected) -> Forecast | None:
+        """Return what was expected at rows of one partition, without a look at events; None if they are no series."""
+        fitted = [(own, kept) for own, kept in self._fitted if np.isin(places, own).all()]
+        if not self.settings.is_series or self.settings.shingle is not None or not fitted:
+            return None
+        own, kept = fitted[0]
+        times, unseen = self._times_at(own), np.zeros(len(own), np.bool_)
+        for event in find_events(found.is_anomaly[own], found.scores[own], merge=REACH):
+            unseen[event.first : event.last + 1] = True
+        detector = kept or self._fit(own)
+        expected = detector.expect(self._rows_at(own), unseen=unseen, **times, **self._in_place)
+        return Forecast(*(part[np.searchsorted(own, places)] for part in expected))
 
     @property
     def _in_place(self) -> dict[str, bool]:
@@ -196,12 +219,20 @@ class TableDetector:
         if times is None or self.settings.kind is not None or self.settings.epsilon is not None:
             return False
         long = [places for places in partitions if len(places) >= LEAST_READINGS]
-        return bool(long) and all(is_series(times[places], rows[places]) for places in long)
+        is_number = self._is_number
+        if not is_number.any():
+            return False
+        return bool(long) and all(is_series(times[places], rows[np.ix_(places, is_number)]) for places in long)
 
     def _can_be_judged(self, places: Array) -> bool:
         """Return whether there is a course in a time series; rows can be judged by themselves."""
         times = None if self.table.times is None else self.table.times[places]
-        return not self.settings.is_series or has_course(times, self.table.rows[places])
+        return not self.settings.is_series or has_course(times, self.table.rows[np.ix_(places, self._is_number)])
+
+    @property
+    def _is_number(self) -> Array:
+        """Whether each column is one of numbers, (D,)."""
+        return np.isin(self.columns.used, self.columns.numeric)
 
     def _times_at(self, places: Array) -> dict[str, Array]:
         """Return the times of rows, if they are a time series that has any; raise if they decrease."""
@@ -211,9 +242,25 @@ class TableDetector:
         refuse_disorder(times, self.table.numbers[places])
         return {"times": times}
 
+    def _fit(self, places: Array) -> Any:
+        """Return a detector fitted on rows."""
+        rows, detector = self._rows_at(places), self.settings.new_detector()
+        if self.table.groups is not None:
+            return GroupedMPF(detector).fit(rows, **self._groups_at(places))
+        weights = {} if self.table.weights is None else {"sample_weight": self.table.weights[places]}
+        return detector.fit(rows, **self._times_at(places), **weights)
+
+    def _groups_at(self, places: Array) -> dict[str, list[str | None]]:
+        """Return the groups of rows, if they have any; empty cells are none."""
+        groups = self.table.groups
+        return {} if groups is None else {"groups": [groups[place] or None for place in places.tolist()]}
+
     def _rows_at(self, places: Array) -> NamedRows:
-        rows = self.table.rows
-        return NamedRows(rows if len(places) == len(rows) else rows[places], self.names)  # no copy of a whole table
+        """Return rows; of a time series their numbers only."""
+        is_whole = len(places) == len(self.table.rows)  # of which no copy is needed
+        if self.settings.is_series and self.columns.categories:
+            return NamedRows(self.table.rows[np.ix_(places, self._is_number)], self.columns.numeric)
+        return self.table.named(self.columns, None if is_whole else places)
 
 
 def places_by_partition(names: list[str] | None, n: int) -> dict[str, Array]:
@@ -247,8 +294,8 @@ class StreamDetector:
     Models of partitions that have not been seen for long are kept in a temporary file, so memory is bounded.
     """
 
-    def __init__(self, names: list[str], settings: Settings) -> None:
-        self.names, self.settings = names, settings
+    def __init__(self, columns: Columns, settings: Settings) -> None:
+        self.columns, self.settings = columns, settings
         self._models = ModelStore(None, settings.new_detector, loads)
 
     def __enter__(self) -> Self:
@@ -265,8 +312,9 @@ class StreamDetector:
             places = own[n_unlearnable(detector, chunk.rows[own]) :]
             if len(places):
                 part = chunk.select(places)
-                rows, times = NamedRows(part.rows, self.names), times_of(detector, part)
-                found.fill(places, detector.detect_then_learn(rows, times=times, explain=True))
+                rows, times = part.named(self.columns), times_of(detector, part)
+                weights = {} if part.weights is None else {"sample_weight": part.weights}
+                found.fill(places, detector.detect_then_learn(rows, times=times, explain=True, **weights))
         return found
 
 
@@ -316,6 +364,12 @@ def read_detector(path: str, by: str | None = None) -> Any:
     return read_model(path, by or "", loads)
 
 
+def category_names(detector: Any) -> list[str]:
+    """Return the columns of a detector that are categories."""
+    encoding = getattr(detector, "encoding_", None)
+    return [] if encoding is None else [str(detector.feature_names_in_[k]) for k in encoding.columns]
+
+
 class SavedModel:
     """A model file, used to judge rows without learning them.
 
@@ -335,6 +389,7 @@ class SavedModel:
             self._set_rate(false_alarm_rate)
         names = getattr(self.detector, "feature_names_in_", None)
         self.names = None if names is None else [str(name) for name in names]
+        self._columns: Columns | None = None  # of the table opened
 
     def _set_rate(self, rate: float) -> None:
         forests = list(self.detector.estimators_.values()) if self.is_series else [self.detector]
@@ -356,7 +411,12 @@ class SavedModel:
         """Open files to read the columns of the model, in any order."""
         if self.is_series and options.get("time") is None:
             options["time"] = self.detector.notes.get("time")
-        table = open_table(files, columns=self.names or columns, **options)
+        encoding = getattr(self.detector, "encoding_", None)
+        if encoding is not None and self.names is None:
+            raise BadInput(f"{self.path} was fitted on unnamed columns, some of categories: use it from Python")
+        categories = category_names(self.detector)
+        table = open_table(files, columns=self.names or columns, categories=categories, **options)
+        self._columns = table.columns
         if len(table.columns.used) != self.detector.n_features_in_:
             table.close()
             raise BadInput(
@@ -368,17 +428,18 @@ class SavedModel:
     def detect(self, chunk: Chunk) -> Detected:
         """Return rows with their results; those of a time series are judged as if they came next."""
         found = Detected.nothing(chunk)
-        found.fill(np.arange(len(chunk.rows)), self.detector.detect(self._rows(chunk.rows), **self._times(chunk)))
+        found.fill(np.arange(len(chunk.rows)), self.detector.detect(self._rows(chunk), **self._times(chunk)))
         return found
 
     def explain(self, chunk: Chunk, places: Sequence[int]) -> list[Explanation]:
         """Return explanations of the rows at these places."""
         if self.is_series:
-            return list(self.detector.explain(self._rows(chunk.rows), **self._times(chunk), rows=places))
-        return list(self.detector.explain(self._rows(chunk.rows[list(places)])))
+            return list(self.detector.explain(self._rows(chunk), **self._times(chunk), rows=places))
+        return list(self.detector.explain(self._rows(chunk.select(np.array(places, np.intp)))))
 
-    def _rows(self, rows: Array) -> Any:
-        return rows if self.names is None else NamedRows(rows, self.names)
+    def _rows(self, chunk: Chunk) -> Any:
+        assert self._columns is not None
+        return chunk.rows if self.names is None else chunk.named(self._columns)
 
     def _times(self, chunk: Chunk) -> dict[str, Array]:
         """Return the times of rows, if the model has any.

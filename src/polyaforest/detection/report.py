@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from math import isfinite
@@ -14,6 +13,7 @@ from polyaforest.core.text import label, width
 
 if TYPE_CHECKING:
     from polyaforest.explain import Blame, Explanation
+    from polyaforest.io.reading import Understood
     from polyaforest.io.tables import Table
 
 _MOST_NAMED = 8  # columns of a kind to name
@@ -58,17 +58,25 @@ class Summary(NamedTuple):
 # ---- what was read ---------------------------------------------------------------------------------------------------
 
 
-def input_lines(table: Table, paths: Sequence[str]) -> list[str]:
+def input_lines(table: Table) -> list[str]:
     """Return what was read: rows, columns used, and columns and rows skipped with the reasons."""
     columns = table.columns
-    roles = [name for name in (columns.time, columns.key, columns.id) if name]
+    roles = [name for name in (columns.time, columns.key, columns.id, columns.weight, columns.group) if name]
     n_columns = len({*columns.used, *columns.skipped, *roles})
     used = f"{listed(columns.used)} ({len(columns.used)} of {count(n_columns, 'column')})"
-    lines = [f"Read {count(table.n_rows, 'row')} of {format_sources(paths)}, using {used}."]
-    parts = [(columns.time, "Times from"), (columns.key, "Partitions by"), (columns.id, "Row ids from")]
+    lines = [f"Read {count(table.n_rows, 'row')} of {format_sources(table.sources)}, using {used}."]
+    parts = [
+        (columns.time, "Times from"),
+        (columns.key, "Partitions by"),
+        (columns.id, "Row ids from"),
+        (columns.weight, "Weights from"),
+        (columns.group, "Calibrated by"),
+    ]
     asides = [f"{role} {name}." for name, role in parts if name]
     asides += [format_skipped(columns.skipped)] if columns.skipped else []
     lines += [" ".join(asides)] if asides else []
+    if table.understood:
+        lines.append(format_understood(table.understood))
     if table.n_rejected:
         shown = [f"row {row.number:,}: {row.reason}" for row in table.rejected[:_MOST_REJECTED]]
         more = ["..."] if table.n_rejected > len(shown) else []
@@ -76,9 +84,17 @@ def input_lines(table: Table, paths: Sequence[str]) -> list[str]:
     return lines
 
 
-def format_sources(paths: Sequence[str]) -> str:
-    """Return the name of the file, or the number of files."""
-    names = ["standard input" if path == "-" else os.path.basename(path) for path in paths]
+def format_understood(understood: Sequence[Understood]) -> str:
+    """Return how the files were understood, and the options that overrule it."""
+    parts = [
+        f"{listed(columns)} {words}".replace(" :", ":") if columns else label(words) for words, _, columns in understood
+    ]
+    options = dict.fromkeys(option for _, options, _ in understood for option in options)
+    return f"Understood: {'; '.join(parts)}. To overrule: {', '.join(options)}."
+
+
+def format_sources(names: Sequence[str]) -> str:
+    """Return the name of the input, or the number of inputs."""
     return names[0] if len(names) == 1 else f"{len(names)} files"
 
 
@@ -197,15 +213,14 @@ def reasons(explanation: Explanation, missing: Sequence[str] = ()) -> list[str]:
 
 
 def _cells(explanation: Explanation, blame: Blame) -> list[str]:
-    k, expected = blame.feature, blame.expected
-    is_known = expected is not None and not expected[0] <= blame.value <= expected[1]
+    normal = explanation.format_expected(blame)
     return [
         click.style(label(blame.name), fg="red"),
-        explanation.format_value(k, blame.value),
-        f"too {blame.side}",
+        explanation.format_value(blame.feature, blame.value),
+        explanation.format_side(blame),
         f"{blame.bits:+.1f} bits",
-        f"usual {explanation.format_usual(k)}",
-        f"would be normal: {explanation.format_expected(blame)}" if is_known else "",
+        blame.seen or f"usual {explanation.format_usual(blame.feature)}",
+        f"would be normal: {normal}" if normal not in ("", "as it is", "no value") else "",
     ]
 
 
@@ -213,7 +228,7 @@ def reason(explanation: Explanation, missing: Sequence[str] = ()) -> str:
     """Return the features to blame on one line, such as "latency_ms 912 (usual 20–80): +14.2 bits; cpu ..."."""
     parts = [
         f"{label(blame.name)} {explanation.format_value(blame.feature, blame.value)} "
-        f"(usual {explanation.format_usual(blame.feature)}): {blame.bits:+.1f} bits"
+        f"({blame.seen or f'usual {explanation.format_usual(blame.feature)}'}): {blame.bits:+.1f} bits"
         for blame in explanation.blamed
     ]
     parts = parts or [_NO_SINGLE]

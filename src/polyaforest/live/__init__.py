@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import TypeAlias
 
 from polyaforest.core import schema
+from polyaforest.drift import DriftMonitor
 from polyaforest.estimators import BatchMPF, SeriesMPF, StreamingMPF, loads
 from polyaforest.persistence import model_store
 from polyaforest.persistence.model_store import ModelStore, read_damaged, read_notes
@@ -36,6 +38,31 @@ def read_model(path: str | os.PathLike[str], key: str) -> Detector:
     return model_store.read_model(path, key, _continued)
 
 
+def new_detector(
+    *,
+    trees: int = 100,
+    window: int | timedelta = 1024,
+    false_alarm_rate: float | None = None,
+    seed: int = 0,
+    is_series: bool | None = None,
+    shingle: int | None = None,
+    difference: bool = False,
+    calendar: Sequence[str] = (),
+) -> Detector:
+    """Return a detector for a stream: of independent rows, or of a series if it or any of its settings is asked for."""
+    forest = StreamingMPF(
+        n_estimators=trees,
+        window=window,
+        false_alarm_rate=false_alarm_rate,
+        random_state=seed,
+    )
+    if is_series:
+        return SeriesMPF(forest, calendar=calendar)
+    if not (shingle or difference or calendar):
+        return forest
+    return SeriesMPF(forest, shingle=shingle or 1, difference=difference, calendar=calendar)
+
+
 def _continued(block: bytes) -> Detector:
     """Return a detector that goes on with its stream; raise ValueError for any other."""
     model = loads(block)
@@ -47,4 +74,6 @@ def _continued(block: bytes) -> Detector:
             EventTracker.of_state(model.notes["events"])
     except MALFORMED as problem:
         raise ValueError(f"its notes are damaged: {problem}") from problem
+    if model.companion is not None:
+        DriftMonitor.beside(model)  # so that points deleted from the model leave its monitor, too
     return model

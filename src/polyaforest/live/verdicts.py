@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from typing import Any, NamedTuple
 
 import orjson
 
+from polyaforest.drift import Change
 from polyaforest.estimators import SeriesMPF
 from polyaforest.explain import Explanation
+from polyaforest.forest.point_store import Key
 from polyaforest.io._json import to_json
 from polyaforest.io.records import Record, Row
 from polyaforest.live import Detector, Entry
 from polyaforest.timeseries import Event, EventTracker
 
-__all__ = ["Arrival", "Bad", "Verdict", "as_lines", "close_event", "describe_bad", "describe_verdict", "track_event"]
+__all__ = [
+    "Arrival", "Bad", "Tracked", "Verdict", "as_lines", "attribution", "close_event", "describe_bad",
+    "describe_changes", "describe_verdict", "track", "track_event",
+]  # fmt: skip
+
+
+_APART = 10  # records between those flagged in one event, if each is judged by itself
 
 
 class Arrival(NamedTuple):
@@ -42,6 +50,17 @@ class Verdict(NamedTuple):
     p_value: float
     is_anomaly: bool
     explanation: Explanation | None  # of a flagged record
+    threshold: float = nan  # of the score
+    point: Key | None = None  # its key in the model; None if it was not learned
+    changes: tuple[Change, ...] = ()  # of the distribution, noticed with this record
+
+
+class Tracked(NamedTuple):
+    """A record among the events of its key."""
+
+    number: int  # of the record in its key
+    ended: Event | None  # the event that it ends
+    event: Event | None  # the event that is open after it
 
 
 def as_lines(facts: Iterable[dict[str, Any]]) -> bytes:
@@ -68,11 +87,12 @@ def describe_verdict(arrival: Arrival, verdict: Verdict) -> dict[str, Any]:
         line["reasons"] = [
             {
                 "feature": blame.name,
-                "value": _finite(blame.value),
+                "value": blame.value if blame.is_category else _finite(blame.value),
                 "bits": _finite(blame.bits),
                 "side": blame.side,
                 "usual": blame.usual,
                 "expected": blame.expected,
+                **({"seen": blame.seen} if blame.is_category else {}),
             }
             for blame in why.blamed
         ]
@@ -80,23 +100,68 @@ def describe_verdict(arrival: Arrival, verdict: Verdict) -> dict[str, Any]:
     return line
 
 
-def track_event(entry: Entry, arrival: Arrival, verdict: Verdict, merge: int) -> list[dict[str, Any]]:
-    """Return the line for the event that ends with a record, if any; an open event is saved with the model."""
+def describe_changes(arrival: Arrival, verdict: Verdict) -> list[dict[str, Any]]:
+    """Return a line for each change of the distribution that was noticed with a record."""
+    return [_describe_change(arrival.row.key, change) for change in verdict.changes]
+
+
+def _describe_change(key: str | None, change: Change) -> dict[str, Any]:
+    times = {"start_time": _as_text(change.start_time), "noticed_time": _as_text(change.noticed_time)}
+    facts = {
+        "state": change.state,
+        "kind": change.kind,
+        "start": change.start,
+        "earliest": change.earliest,
+        "latest": change.latest,
+        "noticed": change.noticed,
+        **{name: text for name, text in times.items() if text is not None},
+        "log_odds": _finite(change.log_odds),
+        "regions": list(change.regions),
+        "summary": str(change),
+    }
+    return {"drift": facts} if key is None else {"key": key, "drift": facts}
+
+
+def track_event(entry: Entry, arrival: Arrival, verdict: Verdict) -> list[dict[str, Any]]:
+    """Return the lines for events that end or begin with a record."""
+    tracked = track(entry, verdict, _as_text(arrival.row.time))
+    lines = [] if tracked.ended is None else [_describe_event(arrival.row.key, tracked.ended, "ended")]
+    if tracked.event is not None and tracked.event.first == tracked.number:
+        lines.append(_describe_event(arrival.row.key, tracked.event, "begun"))
+    return lines
+
+
+def track(entry: Entry, verdict: Verdict, time: str | float | None, merge: int | None = None) -> Tracked:
+    """Count a record of a key, and add it to the event of the key if it is flagged.
+
+    Flagged records at most `merge` records apart are one event, by default as far as the detector reaches back. An
+    event that is open is saved with the model.
+    """
     known = entry.notes.get("events")
     number = entry.notes["rows"] = entry.notes.get("rows", -1) + 1
-    if not verdict.is_anomaly and (known is None or known["event"] is None):
-        return []
-    tracker = EventTracker(merge) if known is None else EventTracker.of_state(known)
+    if known is not None and known["event"] is not None:
+        tracker = EventTracker.of_state(known)
+    elif verdict.is_anomaly:
+        tracker = EventTracker(_reach_of(entry.detector) if merge is None else merge)
+    else:
+        return Tracked(number, None, None)
+    why = verdict.explanation
     ended = tracker.update(
         number,
         verdict.is_anomaly,
         verdict.score if isfinite(verdict.score) else -inf,
-        time=_as_text(arrival.row.time),
+        time=time,
         p_value=_finite(verdict.p_value),
-        blame=None if verdict.explanation is None else _attribution(entry.detector, verdict.explanation),
+        blame=None if why is None else attribution(entry.detector, why),
+        summary="" if why is None else why.summary,
     )
     entry.notes["events"] = tracker.state()
-    return [] if ended is None else [_describe_event(arrival.row.key, ended)]
+    return Tracked(number, ended, tracker.open_event)
+
+
+def _reach_of(detector: Detector) -> int:
+    """Return how far apart flagged records may be that form one event."""
+    return detector.reach if isinstance(detector, SeriesMPF) else _APART
 
 
 def close_event(key: str, entry: Entry) -> list[dict[str, Any]]:
@@ -106,15 +171,17 @@ def close_event(key: str, entry: Entry) -> list[dict[str, Any]]:
     if event is None:
         return []
     entry.notes["events"] = None
-    return [_describe_event(key or None, event)]
+    return [_describe_event(key or None, event, "ended")]
 
 
-def _describe_event(key: str | None, event: Event) -> dict[str, Any]:
-    facts = {**event._asdict(), "score": _finite(event.score)}
+def _describe_event(key: str | None, event: Event, state: str) -> dict[str, Any]:
+    facts = {"state": state, **event._asdict(), "score": _finite(event.score)}
+    if not event.summary:
+        del facts["summary"]
     return {"event": facts} if key is None else {"key": key, "event": facts}
 
 
-def _attribution(detector: Detector, why: Explanation) -> dict[str, float]:
+def attribution(detector: Detector, why: Explanation) -> dict[str, float]:
     """Return bits by channel or feature."""
     if isinstance(detector, SeriesMPF):
         return detector.blame_by_channel(why)

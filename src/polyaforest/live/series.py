@@ -1,0 +1,29 @@
+"""Whether the records of a key are a time series: found out, at fixed counts, from those that its model holds."""
+
+from __future__ import annotations
+
+from polyaforest.estimators import SeriesMPF, StreamingMPF
+from polyaforest.live import Detector
+from polyaforest.timeseries._courses import LEAST
+from polyaforest.timeseries._rhythm import is_series
+
+__all__ = ["decide", "n_until_decision"]
+
+_FIRST = 512  # records after which a model is first looked at; then at every power of two
+_LEAST = LEAST + 256  # records that a model of courses needs to judge the next one: a first course, and its warm-up
+
+
+def n_until_decision(detector: Detector) -> int:
+    """Return how many records a model takes until it is next looked at."""
+    n_seen = detector.n_seen_ if detector.is_fitted else 0
+    return max(_FIRST, 1 << n_seen.bit_length()) - n_seen
+
+
+def decide(detector: Detector) -> Detector:
+    """Return the detector that goes on: one of a time series if it is time to look, and records turn out to be one."""
+    if not isinstance(detector, StreamingMPF) or detector.encoding_ is not None:  # a series has numbers only
+        return detector
+    is_due = detector.n_seen_ >= _FIRST and detector.n_seen_.bit_count() == 1
+    if is_due and detector.n_points_ >= _LEAST and is_series(detector.times_, detector.points_):
+        return SeriesMPF.from_stream(detector)
+    return detector
