@@ -1,9 +1,9 @@
 """The command line. Each command is a module `_<name>.py` with a `command`, imported when it runs.
 
 Data goes to stdout, messages and progress to stderr. Exit codes: 0 success; 1 anomalies found with
-``--fail-on-anomaly`` (commands call ``ctx.exit(1)``); 2 wrong usage; 3 bad input (any ``ValueError`` or ``OSError``
-that a command raises), or out of memory; 70 a bug in polyaforest; 130 interrupted. If stdout is closed early, as by
-``head``, a command ends quietly with 0.
+``--fail-on-anomaly``, or a change found by `compare` (commands call ``ctx.exit(1)``); 2 wrong usage; 3 bad input (any
+``ValueError`` or ``OSError`` that a command raises), or out of memory; 70 a bug in polyaforest; 130 interrupted. If
+stdout is closed early, as by ``head``, a command ends quietly with 0.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _HELP_ONLY = getattr(click.exceptions, "NoArgsIsHelpError", ())  # its message i
 # In the order of the help.
 COMMANDS = {
     "detect": "Find anomalies in a file and explain them.",
+    "compare": "Tell whether two files differ, how much and where.",
     "watch": "Find anomalies in a stream, record by record.",
+    "serve": "Serve a live dashboard and an API for streams.",
     "fit": "Learn what is normal in a file and save it as a model.",
     "score": "Score the rows of a file with a model.",
     "explain": "Explain how a model judges a row.",

@@ -30,6 +30,7 @@ class DetectOptions(options.TableOptions):
     """The options, by name."""
 
     by: str | None
+    calibrate_by: str | None
     seed: int
     top: int
     out: str | None
@@ -43,6 +44,16 @@ class DetectOptions(options.TableOptions):
         super().__post_init__()
         if self.kind == "batch" and self.shingle is not None:
             raise click.UsageError("--shingle depends on the order of rows, which --batch ignores.")
+        if self.calibrate_by is not None:
+            for name, why in (
+                ("is_stream", "--stream and --shingle"),
+                ("is_series", "--series"),
+                ("epsilon", "--epsilon"),
+            ):
+                if getattr(self, name):
+                    raise click.UsageError(f"--calibrate-by is for the p-values of whole tables: omit {why}.")
+            if self.weight is not None:
+                raise click.UsageError("--calibrate-by and --weight are mutually exclusive.")
         if self.plot == "-":
             raise click.UsageError("--plot needs a file name.")
         for name in ("only_anomalies", "spreadsheet_safe"):
@@ -58,7 +69,8 @@ class DetectOptions(options.TableOptions):
             seed=self.seed,
             window=(self.window or options.WINDOW) if self.is_stream else None,
             shingle=self.shingle,
-            is_series=self.is_series or (False if self.is_stream else self.is_series),
+            is_series=self.is_series
+            or (False if self.is_stream or self.weight or self.calibrate_by else self.is_series),
             false_alarm_rate=self.false_alarm_rate,
             epsilon=self.epsilon,
             phi=self.phi,
@@ -68,14 +80,18 @@ class DetectOptions(options.TableOptions):
 
 _HELP = """Find the rows of FILE... that stand out, the worst first, and explain why.
 
-Reads CSV, TSV, Parquet and JSON lines; - is standard input. All numeric columns are used. Each row is compared with
-all others; with --stream only with those before it. Rows with even times whose neighbours resemble each other are a
-time series: there the course that leads to each row is compared with all other courses.
+Reads CSV, TSV, Parquet, JSON lines, Excel and SQLite, also compressed; - is standard input. Patterns and directories
+stand for the files in them, and postgresql://host/name and the like for databases, with --query. How numbers and dates
+are written is found out, and said. All numeric columns are used, and those of text with few different values, such as
+countries; ids and free text are left out. Each row is compared with all others; with --stream only with those before
+it. Rows with even times whose neighbours resemble each other are a time series: there the course that leads to each
+row is compared with all other courses.
 
 \b
 Examples:
   polyaforest detect server-metrics.csv
   polyaforest detect server-metrics.csv --by host --out scored.csv --plot scored.png
+  polyaforest detect "postgresql://me@localhost/sales" --query "SELECT * FROM orders"
   polyaforest detect --shingle 12 --columns latency_ms server-metrics.csv
   zcat huge.csv.gz | polyaforest detect --stream --only-anomalies --out anomalies.jsonl -
 """
@@ -84,10 +100,14 @@ Examples:
 @click.command(help=_HELP)
 @options.files
 @options.columns
+@options.categories
 @options.time
 @options.by
 @options.id_
+@options.weight
+@options.calibrate_by
 @options.format_
+@options.reading
 @options.strict
 @options.batch
 @options.stream
@@ -114,7 +134,9 @@ def command(ctx: click.Context, /, **given: Any) -> None:
 
 def check_places(chosen: DetectOptions) -> None:
     """Refuse outputs that cannot be written, before anything is read."""
-    inputs = [os.path.realpath(file) for file in chosen.files if file != "-"]
+    from polyaforest.io.paths import expand_paths
+
+    inputs = [os.path.realpath(file) for file in expand_paths(chosen.files) if file != "-"]
     for path in filter(None, (chosen.out, chosen.plot)):
         if os.path.realpath(path) in inputs:
             raise ValueError(f"{path} is also the input: write to another file")
@@ -134,7 +156,7 @@ def detect(chosen: DetectOptions) -> int:
     from polyaforest.cli._warmup import compile_first
     from polyaforest.detection.findings import Findings
 
-    table = chosen.open_table(chosen.columns, chosen.by)
+    table = chosen.open_table(chosen.columns, chosen.categories, chosen.by, chosen.calibrate_by)
     found = Findings(table.columns, chosen.settings(), top=max(chosen.top, 1))
     picture = Picture(table.columns) if chosen.plot else None
     with closing(table):
@@ -148,19 +170,24 @@ def detect(chosen: DetectOptions) -> int:
 
 def _detect_in_table(chosen: DetectOptions, table: Table, found: Findings, picture: Picture | None) -> None:
     """Judge a table as a whole."""
+    import numpy as np
+
     from polyaforest.detection.pipeline import TableDetector
     from polyaforest.detection.report import count, listed
     from polyaforest.io.tables import gather
 
     whole = gather(options.counting(table, chosen.quiet))
-    options.say_input(table, chosen.files, chosen.quiet)
+    options.say_input(table, chosen.quiet)
     if len(whole.rows) > _MANY:
         options.say("All rows are held in memory; --stream needs less.", chosen.quiet)
-    detector = TableDetector(whole, table.columns.used, chosen.settings())
+    detector = TableDetector(whole, table.columns, chosen.settings())
     detected = detector.detect()
     found.settings = detector.settings
     if detector.settings.is_series and not chosen.is_series:
-        options.say("Judged as a time series, since times are even and neighbours alike; see --rows.", chosen.quiet)
+        left = table.columns.categories
+        without = f" Left out: {listed(left)}, for a series has numbers only." if left else ""
+        words = "Judged as a time series, since times are even and neighbours alike; see --rows."
+        options.say(words + without, chosen.quiet)
     if detector.too_small:
         names = listed(f"{name} ({n:,})" for name, n in detector.too_small.items())
         n_values = count(len(detector.too_small), "value")
@@ -168,6 +195,8 @@ def _detect_in_table(chosen: DetectOptions, table: Table, found: Findings, pictu
     found.add(detected if picture is None else picture.add(detected))
     found.close()
     found.explain(detector.explain, whole.numbers)
+    if picture is not None:
+        picture.expect = lambda numbers: detector.expect(np.searchsorted(whole.numbers, numbers), detected)
     if chosen.out:
         worst = detector.explain(detected.worst(_MOST_REASONS))
         _write(chosen, found, [detected._replace(explanations=worst)])
@@ -180,7 +209,7 @@ def _detect_in_stream(chosen: DetectOptions, table: Table, found: Findings, pict
     chunks = _refusing_unique(options.counting(table, chosen.quiet))
     if chosen.by is None:
         chunks = (piece for chunk in chunks for piece in chunk.pieces(_ROWS_OF_STREAM))
-    with StreamDetector(table.columns.used, chosen.settings()) as detector:
+    with StreamDetector(table.columns, chosen.settings()) as detector:
         parts: Iterator[Detected] = (found.add(detector.detect(chunk)) for chunk in chunks)
         if picture is not None:
             parts = map(picture.add, parts)
@@ -189,7 +218,7 @@ def _detect_in_stream(chosen: DetectOptions, table: Table, found: Findings, pict
         else:
             deque(parts, maxlen=0)
     found.close()
-    options.say_input(table, chosen.files, chosen.quiet)
+    options.say_input(table, chosen.quiet)
     if found.n_rows <= _LEAST_OF_STREAM * max(found.n_partitions, 1):
         options.say(f"The first {_LEAST_OF_STREAM} rows of a stream are never flagged.", chosen.quiet)
 

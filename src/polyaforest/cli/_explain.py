@@ -42,6 +42,7 @@ Examples:
 @options.columns
 @options.time
 @options.format_
+@options.reading
 @options.strict
 @options.false_alarm_rate
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each row.")

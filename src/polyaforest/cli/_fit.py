@@ -34,7 +34,13 @@ class FitOptions(options.TableOptions):
             self._refuse("window", "shingle", "id", why="does not work with --batch, which holds no rows.")
         if self.like is not None:
             self._refuse(
-                "columns", "seed", "false_alarm_rate", "epsilon", "phi", why="is taken from the --like model: omit it."
+                "columns",
+                "categories",
+                "seed",
+                "false_alarm_rate",
+                "epsilon",
+                "phi",
+                why="is taken from the --like model: omit it.",
             )
             if self.kind != "batch":
                 raise click.UsageError("--like is for models to be merged: add --batch.")
@@ -80,11 +86,14 @@ Examples:
 @options.files
 @options.model
 @options.columns
+@options.categories
 @options.time
 @click.option(
     "--id", metavar="COLUMN", help="Column that identifies rows, so that `forget` can delete them; may have duplicates."
 )
+@options.weight
 @options.format_
+@options.reading
 @options.strict
 @options.batch
 @options.stream
@@ -102,6 +111,8 @@ def command(**given: Any) -> None:
     chosen = FitOptions(**given)
     model, table = fit(chosen)
     notes = {"columns": table.columns.used, "time": table.columns.time, "id": table.columns.id}
+    if chosen.kind == "batch":
+        notes["domain"] = "rows"  # which a private release must not know of
     model.save(chosen.model, notes={name: note for name, note in notes.items() if note is not None})
     _print(chosen, model, table)
 
@@ -109,11 +120,19 @@ def command(**given: Any) -> None:
 def fit(chosen: FitOptions) -> tuple[Any, Table]:
     """Return the fitted model, and the table that was read."""
     like = None if chosen.like is None else _template(chosen.like)
-    with closing(chosen.open_table(chosen.columns if like is None else list(like.feature_names_in_))) as table:
+    columns, categories = (chosen.columns, chosen.categories) if like is None else _columns_of(like)
+    with closing(chosen.open_table(columns, categories)) as table:
         chunks = options.counting(table, chosen.quiet)
         if like is not None:
             return _fit_like(like, table, chunks), table
         return (_fit_stream if chosen.is_stream else _fit_table)(chosen, table, chunks), table
+
+
+def _columns_of(model: Any) -> tuple[list[str], list[str]]:
+    """Return the columns of a model, and those among them that are categories."""
+    from polyaforest.detection.pipeline import category_names
+
+    return list(model.feature_names_in_), category_names(model)
 
 
 def _template(path: str) -> BatchMPF:
@@ -132,17 +151,14 @@ def _fit_like(like: BatchMPF, table: Table, chunks: Iterator[Chunk]) -> Any:
     """Count rows in the cells of another model, chunk by chunk."""
     from sklearn.base import clone
 
-    from polyaforest.core.validation import NamedRows
-
     model = clone(like)
     for chunk in chunks:
-        model.partial_fit(NamedRows(chunk.rows, table.columns.used))
+        model.partial_fit(chunk.named(table.columns), sample_weight=chunk.weights)
     return model
 
 
 def _fit_stream(chosen: FitOptions, table: Table, chunks: Iterator[Chunk]) -> Any:
     """Learn rows one after another, chunk by chunk."""
-    from polyaforest.core.validation import NamedRows
     from polyaforest.detection.pipeline import n_unlearnable, times_of
     from polyaforest.forest.point_store import point_keys
 
@@ -154,9 +170,10 @@ def _fit_stream(chosen: FitOptions, table: Table, chunks: Iterator[Chunk]) -> An
         keys = None
         if chunk.ids is not None:
             keys = point_keys(chunk.ids[start:], model.holds, n_before=model.n_seen_ if model.is_fitted else 0)
-        rows = NamedRows(chunk.rows[start:], table.columns.used)
+        rows = chunk.named(table.columns, slice(start, None))
+        weights = {} if chunk.weights is None else {"sample_weight": chunk.weights[start:]}
         # judged too, so that the model has calibration scores from the start
-        model.detect_then_learn(rows, keys=keys, times=times_of(model, chunk))
+        model.detect_then_learn(rows, keys=keys, times=times_of(model, chunk), **weights)
     if not model.is_fitted:
         raise ValueError("there is no complete row to begin with: every row has a missing value")
     return model
@@ -164,23 +181,27 @@ def _fit_stream(chosen: FitOptions, table: Table, chunks: Iterator[Chunk]) -> An
 
 def _fit_table(chosen: FitOptions, table: Table, chunks: Iterator[Chunk]) -> Any:
     """Learn all rows at once."""
+    import numpy as np
+
     from polyaforest import Tree
-    from polyaforest.core.validation import NamedRows
     from polyaforest.detection.pipeline import times_of
     from polyaforest.forest.point_store import point_keys
     from polyaforest.io.tables import gather
 
     whole = gather(chunks)
-    rows, keys = NamedRows(whole.rows, table.columns.used), None if whole.ids is None else point_keys(whole.ids)
+    rows, keys = whole.named(table.columns), None if whole.ids is None else point_keys(whole.ids)
     if chosen.is_series:
         series = chosen.settings(None if keys is None else len(rows)).new_detector()
         return series.fit(rows, keys=keys, times=times_of(series, whole))
+    weights = whole.weights
     if keys is not None:
-        return chosen.settings(len(rows)).new_detector().fit(rows, keys=keys)
+        n_points = len(rows) if weights is None else max(int(np.ceil(weights).sum()), 2)
+        return chosen.settings(n_points).new_detector().fit(rows, keys=keys, sample_weight=weights)
     model = chosen.settings(n_jobs=-1).new_detector()
     if chosen.kind == "batch":
-        model.set_params(tree=Tree(domain=_domain(whole.rows)))
-    return model.fit(rows).set_params(n_jobs=None)  # whoever loads it may have other threads
+        numbers = [k for k, name in enumerate(table.columns.used) if name not in table.columns.categories]
+        model.set_params(tree=Tree(domain=_domain(whole.rows[:, numbers])))
+    return model.fit(rows, sample_weight=weights).set_params(n_jobs=None)  # whoever loads it may have other threads
 
 
 def _domain(rows: Array) -> list[list[float]]:
@@ -196,7 +217,7 @@ def _print(chosen: FitOptions, model: Any, table: Table) -> None:
     """Print what was read, and what the model holds."""
     from polyaforest.detection.report import count
 
-    options.say_input(table, chosen.files, chosen.quiet)
+    options.say_input(table, chosen.quiet)
     if chosen.kind == "batch":
         holds = f"has counted {count(model.n_points_, 'row')}"
     else:

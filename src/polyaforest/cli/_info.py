@@ -12,7 +12,7 @@ from polyaforest.cli import _options as options
 from polyaforest.core.text import label, printable
 
 _WIDTH = 100  # characters of a line
-_HIDDEN = {"columns", "line", "reader", "out", "quarantine"}  # notes that are shown elsewhere or are internal
+_HIDDEN = {"columns", "domain", "line", "reader", "out", "quarantine"}  # notes that are shown elsewhere or are internal
 
 
 _HELP = """Show what the file MODEL holds: the detector, its columns and points, its settings and notes.
@@ -67,18 +67,30 @@ def facts_of(model: Any) -> dict[str, Any]:
     return {
         "detector": type(model).__name__,
         "kind": kind_of(model),
-        "columns": feature_names(model),
+        "columns": feature_names(forests_of(model)[0] if kind_of(model) == "groups" else model),
+        **_categories(model),
         "n_trees": sum(forest.n_estimators for forest in forests_of(model)),
         "n_points": int(model.n_points_),
         "n_seen": n_seen(model),
+        "privacy_epsilon": getattr(model, "privacy_epsilon_", None),
         "threshold": threshold_of(model),
         "settings": changed_settings(model),
         "notes": model.notes,
     }
 
 
+def _categories(model: Any) -> dict[str, list[str]]:
+    """Return which columns are categories, if any are."""
+    from polyaforest.core.validation import feature_names
+
+    encoding = getattr(model, "encoding_", None)
+    return {} if encoding is None else {"categories": [feature_names(model)[k] for k in encoding.columns]}
+
+
 def forests_of(model: Any) -> list[Any]:
-    """Return the forests of a model: those of all views of a series, or the model itself."""
+    """Return the forests of a model: those of all views of a series, that of groups, or the model itself."""
+    if kind_of(model) == "groups":
+        return [model.estimator_]
     return list(model.estimators_.values()) if kind_of(model) == "series" else [model]
 
 
@@ -102,9 +114,9 @@ def threshold_of(model: Any) -> float | None:
 
 
 def kind_of(model: Any) -> str:
-    """Return the kind of a model: "series", "counts", "table", "stream" or "summary"."""
+    """Return the kind of a model: "series", "counts", "groups", "table", "stream" or "summary"."""
     if type(model).__name__ != "StreamingMPF":
-        return {"BatchMPF": "counts", "SeriesMPF": "series"}[type(model).__name__]
+        return {"BatchMPF": "counts", "SeriesMPF": "series", "GroupedMPF": "groups"}[type(model).__name__]
     if model.is_frozen_:
         return "table"
     return "stream" if model.keeps_points_ else "summary"
@@ -150,6 +162,7 @@ _WORDS = {
     "stream": "a StreamingMPF: it holds points by key, can learn more rows and delete points exactly",
     "summary": "a StreamingMPF without a window: it keeps counts, but no points",
     "counts": "a BatchMPF, which counts rows in fixed cells: more rows can be added, and models merged",
+    "groups": "a GroupedMPF: a forest whose thresholds and p-values are calibrated within groups",
     "series": "a SeriesMPF for time series: it judges each reading together with those before it",
 }
 
@@ -171,9 +184,13 @@ def _model_in_words(facts: dict[str, Any]) -> list[str]:
     lines = [f"{printable(facts['file'])}: {_WORDS[kind]}."]
     lines += [
         _line("columns", f"{len(columns):,}: {_listed(columns)}"),
+        *([_line("category", _listed(facts["categories"]))] if "categories" in facts else []),
         _line("rows" if kind == "counts" else "points", _points(facts)),
         _line("trees", f"{facts['n_trees']:,}"),
     ]
+    if facts["privacy_epsilon"] is not None:
+        words = f"a private release, epsilon = {facts['privacy_epsilon']:g}: counts are noisy, rows cannot be added"
+        lines.append(_line("privacy", words))
     if facts["threshold"] is not None:
         lines.append(_line("threshold", f"rows that score below {facts['threshold']:.4g} are anomalies"))
     settings = [f"{name}={_shortened(repr(value))}" for name, value in facts["settings"].items()]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from polyaforest.cli._screen import CLEAR_LINE
 from polyaforest.core.text import printable
+from polyaforest.io.reading import DATES, DECIMALS, Reading
 
 if TYPE_CHECKING:
     from polyaforest.io.tables import Chunk, Table
@@ -32,7 +34,7 @@ def together(*decorators: Decorator) -> Decorator:
     return decorate
 
 
-def _read_names(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> list[str] | None:
+def read_names(ctx: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> list[str] | None:
     """Split names at commas, for an option that may be repeated."""
     names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     if texts and not names:
@@ -45,19 +47,84 @@ columns = click.option(
     "--columns",
     metavar="A,B,...",
     multiple=True,
-    callback=_read_names,
-    help="Columns to use.  [default: all numeric columns]",
+    callback=read_names,
+    help="Columns to use.  [default: those of numbers, and of text with few different values]",
 )
+_categories = click.option(
+    "--categories",
+    metavar="A,B,...",
+    multiple=True,
+    callback=read_names,
+    help="Columns to use as categories, whatever they hold.  [default: those of text with few different values]",
+)
+_numbers_only = click.option("--numbers-only", is_flag=True, help="Leave out columns of text.")
 time = click.option("--time", metavar="COLUMN", help="Timestamp column.  [default: detected if unambiguous]")
 id_ = click.option("--id", metavar="COLUMN", help="Column that identifies rows in the output.")
 by = click.option(
     "--by", metavar="COLUMN", help="Column that partitions the rows: each value, such as a host, is judged separately."
+)
+weight = click.option(
+    "--weight", metavar="COLUMN", help="Column that says how often each row counts: 2 is the row twice, 0 not at all."
+)
+calibrate_by = click.option(
+    "--calibrate-by",
+    metavar="COLUMN",
+    help="Column of groups, such as a country: rows are flagged as often in each, by the scores of their own group.",
 )
 format_ = click.option(
     "--format",
     type=click.Choice(["csv", "tsv", "parquet", "jsonl"]),
     help="Input format.  [default: detected from name and content]",
 )
+
+
+def categories(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which columns are categories; pass on `categories`: () for none, None to find out."""
+
+    @wraps(command)
+    def run(*args: Any, numbers_only: bool, categories: list[str] | None, **given: Any) -> Any:
+        if numbers_only and categories:
+            raise click.UsageError("--categories and --numbers-only are mutually exclusive.")
+        return command(*args, **given, categories=() if numbers_only else categories)
+
+    return together(_categories, _numbers_only)(run)
+
+
+def _read_mark(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """Return a delimiter, or the beginning of comments."""
+    mark = {"tab": "\t", "\\t": "\t", "none": ""}.get(text, text) if text is not None else None
+    if mark is not None and not (mark.isascii() and '"' not in mark and "\n" not in mark):
+        raise click.BadParameter("must be ASCII, without quotes", ctx, option)
+    if option.name == "delimiter" and mark is not None and len(mark) != 1:
+        raise click.BadParameter("must be one character, or tab", ctx, option)
+    return mark
+
+
+def reading(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how files are written, and pass them on as `reading`."""
+    names = [
+        click.option("--decimal", type=click.Choice(list(DECIMALS)), help="Decimal separator of numbers in text."),
+        click.option("--dates", type=click.Choice(DATES), help="Order of dates such as 01/02/2024."),
+        click.option(
+            "--plain", is_flag=True, help="Take only numbers such as -1234.5e6: no units, currencies or thousands."
+        ),
+        click.option("--delimiter", metavar="CHAR", callback=_read_mark, help="Delimiter of CSV; tab for a tab."),
+        click.option("--header/--no-header", default=None, help="Whether the first line has the names of the columns."),
+        click.option(
+            "--comment", metavar="MARK", callback=_read_mark, help="Skip lines of CSV that begin so; none for no lines."
+        ),
+        click.option("--sheet", metavar="SHEET", help="Sheet of a workbook: name or number.  [default: the first]"),
+        click.option("--query", metavar="SQL", help="Query whose result is the table, for databases."),
+    ]
+
+    @wraps(command)
+    def run(*args: Any, **given: Any) -> Any:
+        said = {field.name: given.pop(field.name) for field in fields(Reading)}
+        return command(*args, **given, reading=Reading(**said))
+
+    return together(*names)(run)
+
+
 strict = click.option("--strict", is_flag=True, help="Stop at the first row that cannot be read.")
 model = click.option(
     "-m", "--model", metavar="MODEL", required=True, type=click.Path(), help="Model file, such as model.mpf."
@@ -134,9 +201,12 @@ class TableOptions:
 
     files: tuple[str, ...]
     columns: list[str] | None
+    categories: Sequence[str] | None
     time: str | None
     id: str | None
+    weight: str | None
     format: str | None
+    reading: Reading
     strict: bool
     kind: str | None
     window: int | None
@@ -161,28 +231,48 @@ class TableOptions:
             raise click.UsageError("--epsilon is for independent rows: omit --series.")
         if self.is_series and self.kind == "batch":
             raise click.UsageError("--series depends on the order of rows, which --batch ignores.")
+        if self.weight is not None and (self.is_series or self.shingle is not None):
+            raise click.UsageError("--weight is for independent rows: a reading of a time series happens once.")
         if self.window is not None and not self.is_stream:
             raise click.UsageError("--window is for streams: add --stream.")
+        if self.categories and (self.is_series or self.shingle is not None):
+            raise click.UsageError("--categories is for independent rows: a time series has numbers only.")
 
     @property
     def is_stream(self) -> bool:
         """Whether rows are judged and learned one after another."""
         return self.kind == "stream" or (self.kind is None and self.shingle is not None)
 
-    def open_table(self, columns: list[str] | None, key: str | None = None) -> Table:
+    def open_table(
+        self,
+        columns: list[str] | None,
+        categories: Sequence[str] | None,
+        key: str | None = None,
+        group: str | None = None,
+    ) -> Table:
         """Open the files as one table."""
         from polyaforest.io.tables import open_table
 
         return open_table(
-            self.files, format=self.format, columns=columns, time=self.time, key=key, id=self.id, strict=self.strict
+            self.files,
+            format=self.format,
+            columns=columns,
+            time=self.time,
+            key=key,
+            id=self.id,
+            weight=self.weight,
+            categories=() if self.is_series or self.shingle is not None else categories,
+            group=group,
+            strict=self.strict,
+            reading=self.reading,
         )
 
 
-def say_input(table: Table, files: Sequence[str], quiet: bool) -> None:
+def say_input(table: Table, quiet: bool) -> None:
     """Print what was read."""
     from polyaforest.detection.report import input_lines
 
-    for line in input_lines(table, files):
+    for line in input_lines(table):
         say(line, quiet)
 
 

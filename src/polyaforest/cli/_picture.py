@@ -1,8 +1,14 @@
-"""The picture that `detect` draws: scores over time, flagged rows, and the attribution of the worst one."""
+"""The picture that `detect` draws: scores over time and flagged rows.
+
+Below them is the attribution of the worst row or, of a time series, the courses of the worst events beside what was
+expected.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,19 +16,24 @@ import numpy as np
 from polyaforest.core.arrays import Array
 from polyaforest.core.text import label
 from polyaforest.detection.pipeline import Detected
-from polyaforest.detection.report import Finding, format_place, is_date
+from polyaforest.detection.report import Finding, format_place, format_span, is_date
 from polyaforest.io.tables import BadInput, gather
 from polyaforest.persistence.modelfile import refuse_irregular
 
 if TYPE_CHECKING:
-    from polyaforest.explain import Explanation
+    from polyaforest.explain import Course, Explanation
     from polyaforest.io.tables import Columns
+    from polyaforest.plots import Trace
+    from polyaforest.timeseries import Forecast
 
 FORMATS = (".pdf", ".png", ".svg")
 _MOST_ROWS = 40_000  # to draw, besides the flagged ones
 _MOST_CHANNELS = 4
+_MOST_COURSES = 4  # of events that are drawn
 _DOTS_PER_INCH = 140
 _LONGEST_HEADING = 100  # characters
+_LONGEST_LINE = 68  # above a course
+_COURSE_HEIGHT = 2.6
 
 
 def check_place(path: str) -> None:
@@ -45,6 +56,7 @@ class Picture:
         self._share = 1.0  # of the rows that are not flagged
         self._parts: list[Detected] = []
         self._n_kept = 0
+        self.expect: Callable[[Array], Forecast | None] | None = None  # what was expected at rows, by their numbers
 
     def add(self, found: Detected) -> Detected:
         """Add rows, and return them."""
@@ -65,22 +77,36 @@ class Picture:
         worst = findings[0] if findings else None
         rows = self._rows_of(None if worst is None else worst.partition)
         explanation = None if worst is None else worst.explanation
+        events = [
+            (rank, finding)
+            for rank, finding in enumerate(findings, 1)
+            if worst is not None and finding.partition == worst.partition and _course_of(finding) is not None
+        ][:_MOST_COURSES]
         channels = self._channels(explanation)
-        heights = [1.6 + 1.1 * len(channels)]
-        if explanation is not None:
+        names = [self.columns.numeric[k] for k in channels]
+        heights = [1.6 + (1.7 if events else 1.1) * len(channels)]
+        if events:
+            heights += [_COURSE_HEIGHT] * -(-len(events) // 2)
+        elif explanation is not None:
             heights.append(1.6 + 0.5 * min(len(explanation.names), 9))  # a bar each
         figure = Figure(figsize=(9.0, sum(heights)), layout="constrained")
         panels = np.atleast_1d(figure.subfigures(len(heights), 1, height_ratios=heights, hspace=0.04))
-        trace(
+        expected = None if self.expect is None else self.expect(rows.chunk.numbers)
+        drawn = trace(
             rows.scores,
-            rows.chunk.rows[:, channels],
+            rows.chunk.rows[:, [self.columns.used.index(name) for name in names]],
             times=_dates(rows.chunk.times),
             flagged=rows.is_anomaly,
-            names=[self.columns.used[k] for k in channels],
+            expected=None if expected is None else type(expected)(*(part[:, channels] for part in expected)),
+            names=names,
             ax=panels[0].subplots(),
         )
-        _head(panels[0], self._title(rows, worst))
-        if explanation is not None and worst is not None:
+        _head(panels[0], self._title(rows, worst, has_band=expected is not None))
+        if events:
+            _number_events(drawn, events)
+            for panel, pair in zip(panels[1:], (events[:2], events[2:]), strict=False):
+                _draw_courses(panel, pair)
+        elif explanation is not None and worst is not None:
             _head(panels[1], f"The worst: {format_place(worst)}")
             blame_bars(explanation, ax=panels[1].subplots())
         figure.savefig(path, dpi=_DOTS_PER_INCH)
@@ -107,21 +133,68 @@ class Picture:
         return rows if times is None else rows.select(np.argsort(times, kind="stable"))
 
     def _channels(self, explanation: Explanation | None) -> list[int]:
-        """Return the columns to show: those with the most bits, in the order of the table."""
-        n = len(self.columns.used)
+        """Return the columns of numbers to show: those with the most bits, in the order of the table."""
+        n = len(self.columns.numeric)
         bits = np.zeros(n) if explanation is None else explanation.parts
-        if len(bits) != n:  # a shingle holds its steps one after another
+        if self.columns.categories and explanation is not None and explanation.categories is not None:
+            bits = bits[~explanation.categories.mask]
+        if explanation is not None and explanation.course is not None:
+            bits = explanation.by_step().sum(axis=0)
+        elif len(bits) != n:  # a shingle holds its steps one after another
             bits = bits[: len(bits) // n * n].reshape(-1, n).sum(axis=0)
         return sorted(np.argsort(-bits, kind="stable")[:_MOST_CHANNELS].tolist())
 
-    def _title(self, rows: Detected, worst: Finding | None) -> str:
-        """Return how many rows are flagged, and of which partition."""
+    def _title(self, rows: Detected, worst: Finding | None, *, has_band: bool) -> str:
+        """Return how many rows are flagged, and of which partition, and what the band is."""
         whose = ""
         if self.columns.key and worst is not None and worst.partition is not None:
             whose = f"{label(self.columns.key)} {label(worst.partition)}: "
         n_flagged = int(rows.is_anomaly.sum())
         thinned = "" if self._share == 1 else f" ({self._share:.2g} of the others drawn)"
-        return f"{whose}{n_flagged:,} rows flagged{thinned}" if n_flagged else f"{whose}nothing stands out"
+        band = "; the band is what was expected" if has_band else ""
+        return f"{whose}{n_flagged:,} rows flagged{thinned}{band}" if n_flagged else f"{whose}nothing stands out{band}"
+
+
+def _course_of(finding: Finding) -> Course | None:
+    return None if finding.explanation is None else finding.explanation.course
+
+
+def _number_events(drawn: Trace, events: list[tuple[int, Finding]]) -> None:
+    """Write the rank of events above the first panel, where they are."""
+    from polyaforest.plots._canvas import SMALL, VERMILION
+
+    panel = (*drawn.panels, drawn.ax)[0]
+    for rank, finding in events:
+        if finding.time is not None:
+            times = _dates(np.array([finding.time]))
+            x = float(panel.convert_xunits(times[0]))
+            panel.annotate(
+                str(rank),
+                (x, 1.0),
+                (0, 2),
+                xycoords=panel.get_xaxis_transform(),
+                textcoords="offset points",
+                ha="center",
+                fontsize=SMALL,
+                color=VERMILION,
+            )
+
+
+def _draw_courses(panel: Any, events: list[tuple[int, Finding]]) -> None:
+    """Draw the courses of events side by side, each of the channel with the most bits, under their words."""
+    from polyaforest.plots import course
+    from polyaforest.plots._canvas import drawable, plain
+
+    for ax, (rank, finding) in zip(panel.subplots(1, 2, squeeze=False)[0], events, strict=False):
+        explanation = finding.explanation
+        assert explanation is not None
+        worst = int(explanation.by_step().sum(axis=0).argmax())
+        course(explanation, channels=[worst], ax=ax)
+        words = [f"{rank}. {format_span(finding) or format_place(finding)}", explanation.summary]
+        lines = [line for text in words for line in wrap(drawable(text, _LONGEST_HEADING), _LONGEST_LINE)]
+        plain(ax.set_title("\n".join(lines), loc="left", fontsize=8.5))
+    for ax in panel.axes[len(events) :]:
+        ax.remove()
 
 
 def _head(panel: Any, words: str) -> None:

@@ -29,6 +29,7 @@ Examples:
 @options.time
 @options.id_
 @options.format_
+@options.reading
 @options.strict
 @options.false_alarm_rate
 @click.option(
@@ -76,7 +77,7 @@ def command(
             found = saved.detect(chunk)
             n_flagged += int(found.is_anomaly.sum())
             results.write(result_columns(found.flagged() if only_anomalies else found, table.columns))
-    options.say_input(table, files, quiet)
+    options.say_input(table, quiet)
     options.say(f"{count(n_flagged, 'row')} flagged.", quiet)
     if n_flagged and fail_on_anomaly:
         ctx.exit(1)

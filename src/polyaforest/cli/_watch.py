@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import click
 from click.core import ParameterSource
@@ -27,6 +26,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _CALENDAR = ["time of day", "day of week"]
 _STATUS_SECONDS = 1.0
+_OPEN = "auto"  # the setting of models that find out whether their records are a time series
 
 
 _EXAMPLES = """\b
@@ -48,6 +48,19 @@ def _read_window(ctx: click.Context, option: click.Parameter, text: str) -> int 
     return timedelta(**{_UNITS[span[2]]: float(span[1])})
 
 
+def _read_every(ctx: click.Context, option: click.Parameter, text: str) -> int | str:
+    """Return a number of records, or a duration in words, checked."""
+    if text.isdecimal() and int(text) >= 1:
+        return int(text)
+    from polyaforest.drift._monitor import read_duration
+
+    try:
+        read_duration(text)
+    except ValueError as problem:
+        raise click.BadParameter(f"{problem}, or a number of records", ctx, option) from problem
+    return text
+
+
 _reading = options.together(
     click.option(
         "--from",
@@ -57,6 +70,13 @@ _reading = options.together(
     ),
     click.option("--follow", is_flag=True, help="Wait for lines added to FILE, across rotation, as tail -F does."),
     options.columns,
+    click.option(
+        "--categories",
+        metavar="A,B,...",
+        multiple=True,
+        callback=options.read_names,
+        help="Fields to use as categories.  [default: those of the model to start from, or none]",
+    ),
     options.time,
     options.by,
     click.option("--id", metavar="COLUMN", help="Column that names records, so that `forget` can delete them."),
@@ -71,13 +91,35 @@ _judging = options.together(
         show_default=True,
         help="Records that each model holds: a number of them, or a duration such as 30m, 6h or 7d.",
     ),
-    options.series("rows"),
+    options.series("found out from the first 512 records of each key, if they have times"),
     options.shingle,
     click.option("--difference", is_flag=True, help="Judge changes between records instead of levels."),
     click.option(
         "--calendar", type=click.Choice(_CALENDAR), multiple=True, help="Let what is normal depend on the time."
     ),
     options.false_alarm_rate,
+    click.option(
+        "--drift",
+        type=click.Choice(["report", "relearn", "keep"]),
+        help="Write a line when the distribution of a key's records changes, and leave its model alone, let it relearn "
+        "from the change on, or let it keep to what it learned before.",
+    ),
+    click.option(
+        "--drift-alarms-every",
+        metavar="N|TIME",
+        callback=_read_every,
+        default="100000",
+        show_default=True,
+        help="Time between false alarms of --drift: a number of records, or a duration such as 12h or '30 days'.",
+    ),
+    click.option(
+        "--drift-reference",
+        metavar="N",
+        type=click.IntRange(min=128),
+        default=1024,
+        show_default=True,
+        help="Records that --drift compares later ones with: the first of each key.",
+    ),
     click.option(
         "--trees", type=click.IntRange(min=1), default=100, show_default=True, help="Trees per model; fewer are faster."
     ),
@@ -126,7 +168,9 @@ _saving = options.together(
 _writing = options.together(
     click.option("--only-anomalies", is_flag=True, help="Write lines for flagged records only."),
     click.option(
-        "--events", is_flag=True, help="Write one line per event, once it has ended, instead of one per record."
+        "--events",
+        is_flag=True,
+        help="Write a line when an event begins and one when it has ended, instead of one per record.",
     ),
     click.option(
         "--out", metavar="FILE", default="-", type=click.Path(), help="Append the lines to this file instead of stdout."
@@ -170,7 +214,7 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     with ExitStack() as stack:
         is_stopped = stack.enter_context(_stop_signals())
         watcher = _watcher(given, stack)
-        compile_first("stream", given["quiet"])
+        compile_first("stream" if given["drift"] is None else "drift", given["quiet"])
         _report_start(watcher, given)
         n_before = watcher.counts.anomalies
         with _status_line(watcher, given["quiet"]) as show:
@@ -189,10 +233,16 @@ def _refuse_contradictions(ctx: click.Context, given: dict[str, Any]) -> None:
         raise click.UsageError(f"FILE and --from contradict each other: read {given['file']}, or {given['address']}.")
     if given["follow"] and (given["address"] is not None or given["file"] == "-"):
         raise click.UsageError("--follow needs a FILE to follow; other sources never end.")
+    if given["categories"] and (given["is_series"] or given["shingle"] or given["difference"] or given["calendar"]):
+        raise click.UsageError("--categories is for independent records: a time series has numbers only.")
+    if given["categories"] and given["drift"] is not None:
+        raise click.UsageError("--drift follows numbers only: omit --categories.")
     if given["calendar"] and given["time"] is None:
         raise click.UsageError("--calendar needs --time, the column with the timestamps.")
     if isinstance(given["window"], timedelta) and given["time"] is None:
         raise click.UsageError("a --window of time needs --time, the column with the timestamps.")
+    if isinstance(given["drift_alarms_every"], str) and given["drift"] is not None and given["time"] is None:
+        raise click.UsageError("a --drift-alarms-every of time needs --time, the column with the timestamps.")
     if given["is_series"] and (given["shingle"] or given["difference"]):
         raise click.UsageError("--series looks at courses, which include changes: omit --shingle and --difference.")
     if given["is_series"] is False and (given["shingle"] or given["difference"] or given["calendar"]):
@@ -222,11 +272,10 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     from copy import deepcopy
 
     from polyaforest.io.records import RecordReader
-    from polyaforest.io.sources import open_source
+    from polyaforest.io.sources import canonical_name, open_source
     from polyaforest.live import open_store
     from polyaforest.live.outputs import FileLines, PipeLines
     from polyaforest.live.watcher import Cadence, Watcher
-    from polyaforest.timeseries._courses import REACH
 
     where = given["address"] or given["file"]
     if given["out"] == "-" and sys.stdout is None:
@@ -235,7 +284,12 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     quarantine = FileLines(given["quarantine"])
     template = _template(given)
     reader = RecordReader(
-        given["format"], columns=_columns(given, template), time=given["time"], key=given["by"], id=given["id"]
+        given["format"],
+        columns=_columns(given, template),
+        time=given["time"],
+        key=given["by"],
+        id=given["id"],
+        categories=_categories(given, template),
     )
     source = open_source(where, follow=given["follow"])
     stack.callback(source.close)
@@ -251,10 +305,12 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
         store,
         out,
         quarantine,
-        where=_canonical(where),
+        where=canonical_name(where),
         settings=settings,
         only_anomalies=given["only_anomalies"],
-        merge=(given["shingle"] or (REACH if given["is_series"] else 10)) if given["events"] else None,
+        finds_series=_finds_series(given, store.notes.get("settings")),
+        drift=_drift(given),
+        writes_events=given["events"],
         cadence=Cadence(given["snapshot_every"], given["snapshot_seconds"]),
         notify=options.say,  # what was lost or set aside is reported even with --quiet
     )
@@ -263,14 +319,22 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     return watcher
 
 
-def _canonical(where: str) -> str:
-    """Return the name of a source for the model store: the same however it is written, and without passwords."""
-    if "://" not in where:
-        return where if where == "-" else os.path.realpath(where)
-    parts = urlsplit(where)
-    settings = [pair for pair in parse_qsl(parts.query) if "password" not in pair[0] and "secret" not in pair[0]]
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=host, query=urlencode(settings)))
+def _drift(given: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the parameters of the monitors of drift, if there are to be any."""
+    if given["drift"] is None:
+        return None
+    return {
+        "on_drift": given["drift"],
+        "false_alarms_every": given["drift_alarms_every"],
+        "reference": given["drift_reference"],
+        "random_state": given["seed"],
+    }
+
+
+def _finds_series(given: dict[str, Any], before: dict[str, Any] | None) -> bool:
+    """Return whether models find out if records are a time series; `before` are the settings of an opened store."""
+    is_open = given["is_series"] is None and not (given["shingle"] or given["difference"] or given["calendar"])
+    return is_open and given["start_from"] is None and (before is None or before.get("is_series") == _OPEN)
 
 
 def _columns(given: dict[str, Any], detector: Detector) -> list[str] | None:
@@ -287,40 +351,47 @@ def _columns(given: dict[str, Any], detector: Detector) -> list[str] | None:
     return known
 
 
+def _categories(given: dict[str, Any], detector: Detector) -> list[str]:
+    """Return the fields that are categories: those of the model to start from, if there is one."""
+    from polyaforest.detection.pipeline import category_names
+    from polyaforest.io.errors import BadInput
+
+    known = category_names(detector) if given["start_from"] is not None else given["categories"] or []
+    if given["categories"] not in (None, known):
+        raise BadInput(
+            f"{given['start_from']} has the categories {', '.join(known) or 'of no column'}: omit --categories"
+        )
+    return known
+
+
 def _template(given: dict[str, Any]) -> Detector:
     """Return the model that every stream starts with a copy of."""
     from polyaforest import SeriesMPF, StreamingMPF, load
     from polyaforest.io.errors import BadInput
+    from polyaforest.live import new_detector
 
     if given["start_from"] is not None:
         first = load(given["start_from"])
         if isinstance(first, SeriesMPF) or (isinstance(first, StreamingMPF) and not first.is_frozen_):
             return first
         raise BadInput(f"{given['start_from']} cannot follow a stream: make a model with `polyaforest fit --stream`")
-    forest = StreamingMPF(
-        n_estimators=given["trees"],
-        window=given["window"],
-        false_alarm_rate=given["false_alarm_rate"],
-        missing="marginalise",
-        random_state=given["seed"],
-    )
-    if given["is_series"]:
-        return SeriesMPF(forest, calendar=given["calendar"])
-    if not (given["shingle"] or given["difference"] or given["calendar"]):
-        return forest
-    return SeriesMPF(forest, shingle=given["shingle"] or 1, difference=given["difference"], calendar=given["calendar"])
+    names = ("trees", "window", "false_alarm_rate", "seed", "is_series", "shingle", "difference", "calendar")
+    return new_detector(**{name: given[name] for name in names})
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
     """Return what the models and the reading of records depend on, as JSON can hold it."""
     reading, judging = (
-        ("columns", "time", "by", "id", "format"),
+        ("columns", "categories", "time", "by", "id", "format"),
         ("is_series", "shingle", "difference", "false_alarm_rate"),
     )
-    names = (*reading, *judging, "trees", "seed", "start_from")
+    names = (*reading, *judging, "trees", "seed", "start_from", "drift")
     window = given["window"]
     span = f"{window.total_seconds():g}s" if isinstance(window, timedelta) else window
-    return {name: given[name] for name in names} | {"window": span, "calendar": list(given["calendar"])}
+    found = {"is_series": _OPEN} if _finds_series(given, None) else {}
+    if given["drift"] is not None:
+        found |= {name: given[name] for name in ("drift_alarms_every", "drift_reference")}
+    return {name: given[name] for name in names} | {"window": span, "calendar": list(given["calendar"])} | found
 
 
 def _refuse_other_settings(before: dict[str, Any] | None, now: dict[str, Any], model: str) -> None:
@@ -331,6 +402,9 @@ def _refuse_other_settings(before: dict[str, Any] | None, now: dict[str, Any], m
         return
     known = {"by": before.get("key"), **before}  # stores of earlier versions call it "key"
     for name, value in now.items():
+        before_and_now = [known.get(name), value]
+        if before_and_now in ([None, _OPEN], [_OPEN, None]):  # other options say more, or the store is an old one
+            continue
         if known.get(name) != value:
             option = "--series" if name == "is_series" else f"--{name.replace('_', '-')}"
             raise BadInput(
@@ -341,15 +415,19 @@ def _refuse_other_settings(before: dict[str, Any] | None, now: dict[str, Any], m
 
 def _in_words(value: Any) -> str:
     """Return a setting as given on the command line."""
-    return "not given" if value in (None, False, []) else ",".join(value) if isinstance(value, list) else str(value)
+    return (
+        "not given" if value in (None, False, [], _OPEN) else ",".join(value) if isinstance(value, list) else str(value)
+    )
 
 
 def _report_start(watcher: Watcher, given: dict[str, Any]) -> None:
+    from polyaforest.io.sources import canonical_name
+
     counts, notes = watcher.counts, watcher.resumed_from
     if not counts.records:
         return
     options.say(f"Resuming after {counts.records:,} records, {counts.anomalies:,} of them flagged", given["quiet"])
-    before, now = notes["where"], _canonical(given["address"] or given["file"])
+    before, now = notes["where"], canonical_name(given["address"] or given["file"])
     if before != now:
         options.say(f"The source was {before} before; {now} is read from its beginning", given["quiet"])
     elif not (watcher.source.can_replay or given["skip_seen"] or notes["is_end"]):

@@ -1,0 +1,221 @@
+"""`polyaforest compare`: tell whether two files have the same distribution, how far they are apart, and where."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from polyaforest.cli import _options as options
+
+if TYPE_CHECKING:
+    from polyaforest.core.validation import NamedRows
+    from polyaforest.drift import Comparison
+    from polyaforest.io.reading import Reading
+    from polyaforest.io.tables import Table
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """The options, by name."""
+
+    before: str
+    after: str
+    columns: list[str] | None
+    time: str | None
+    format: str | None
+    reading: Reading
+    strict: bool
+    alpha: float
+    least_effect: float
+    block_size: int | None
+    permutations: int
+    seed: int
+    as_json: bool
+    html: str | None
+    quiet: bool
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        if self.before == self.after == "-":
+            raise click.UsageError("Only one of the files can be standard input.")
+        if self.html == "-":
+            raise click.UsageError("--html needs a file name.")
+        if self.alpha * (self.permutations + 1) < 1:
+            least = round(1 / self.alpha) - 1
+            raise click.UsageError(f"--alpha {self.alpha:g} needs at least --permutations {least}.")
+
+    def open_table(self, path: str, columns: list[str] | None) -> Table:
+        """Open one of the files."""
+        from polyaforest.io.tables import open_table
+
+        return open_table(
+            [path], format=self.format, columns=columns, time=self.time, strict=self.strict, reading=self.reading
+        )
+
+
+_HELP = """Tell whether the rows of AFTER have the same distribution as those of BEFORE: how far apart they are, where,
+and which columns carry it.
+
+Files are read as by `detect`. Columns are matched by name; those that are numeric in both are compared, and a missing
+value counts as a value of its own. Times are left out, and so is text, which is said.
+
+Exits with 1 if the rows have changed, as diff does: by more than chance (--alpha) and not surely by less than matters
+(--least-effect). With many rows everything differs a little: then the size decides.
+
+\b
+Examples:
+  polyaforest compare last-release.parquet this-release.parquet
+  polyaforest compare monday.csv tuesday.csv --least-effect 0.05 --html report.html
+  polyaforest compare --block-size 288 last-week.csv this-week.csv
+  polyaforest compare before.csv after.csv --json | jq .regions
+"""
+
+
+@click.command(help=_HELP)
+@click.argument("before", metavar="BEFORE", type=click.Path())
+@click.argument("after", metavar="AFTER", type=click.Path())
+@options.columns
+@options.time
+@options.format_
+@options.reading
+@options.strict
+@click.option(
+    "--alpha",
+    metavar="RATE",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.01,
+    show_default=True,
+    help="How often files of the same distribution may count as changed.",
+)
+@click.option(
+    "--least-effect",
+    metavar="SHARE",
+    type=click.FloatRange(0, 1),
+    default=0.01,
+    show_default=True,
+    help="Share of rows below which a difference does not matter.",
+)
+@click.option(
+    "--block-size",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="For rows in order of time: how many consecutive rows depend on each other.",
+)
+@click.option(
+    "--permutations",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=199,
+    show_default=True,
+    help="How often rows are dealt to both files at random, for the p-value.",
+)
+@options.seed
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--html", metavar="FILE", type=click.Path(), help="Write a report with a picture to FILE, one HTML page.")
+@options.quiet
+@click.pass_context
+def command(ctx: click.Context, /, **given: Any) -> None:
+    """Run `polyaforest compare`."""
+    chosen = CompareOptions(**given)
+    if chosen.html:
+        _check_place(chosen)
+    result = compare_files(chosen)
+    if chosen.html:
+        from polyaforest.cli._comparison_page import write_page
+
+        write_page(chosen.html, result)
+    _print(chosen, result)
+    if result.is_changed:
+        ctx.exit(1)
+
+
+def _check_place(chosen: CompareOptions) -> None:
+    """Refuse a report that cannot be written, before anything is read."""
+    from polyaforest.persistence.modelfile import refuse_irregular, refuse_location
+    from polyaforest.plots._canvas import matplotlib
+
+    assert chosen.html is not None
+    if os.path.realpath(chosen.html) in map(os.path.realpath, (chosen.before, chosen.after)):
+        raise ValueError(f"{chosen.html} is also the input: write to another file")
+    refuse_location(chosen.html)
+    refuse_irregular(chosen.html)
+    matplotlib()
+
+
+def compare_files(chosen: CompareOptions) -> Comparison:
+    """Read both files and compare their rows."""
+    from polyaforest.cli._warmup import compile_first
+    from polyaforest.drift import compare
+
+    tables = _open_both(chosen)
+    with closing(tables[0]), closing(tables[1]):
+        rows = [_read(table, chosen.quiet) for table in tables]
+    compile_first("comparison", chosen.quiet)
+    result: Comparison = compare(
+        *rows,
+        alpha=chosen.alpha,
+        least_effect=chosen.least_effect,
+        block_size=chosen.block_size,
+        n_permutations=chosen.permutations,
+        random_state=chosen.seed,
+        n_jobs=-1,
+    )
+    named = [table.sources[0] if len(table.sources) == 1 else f"{len(table.sources)} files" for table in tables]
+    return replace(result, samples=(named[0], named[1]))
+
+
+def _open_both(chosen: CompareOptions) -> list[Table]:
+    """Open both files with the same columns: those that either has numbers in, if both have them at all.
+
+    A column that is constant in one file alone would otherwise be left out, though it has changed.
+    """
+    from polyaforest.io.errors import BadInput
+
+    paths = (chosen.before, chosen.after)
+    tables = [chosen.open_table(path, chosen.columns) for path in paths]
+    try:
+        known = [{*table.columns.used, *table.columns.skipped, *filter(None, [table.columns.time])} for table in tables]
+        for one, other in ((0, 1), (1, 0)):
+            lacking = [name for name in tables[one].columns.used if name not in known[other]]
+            if lacking:
+                raise BadInput(
+                    f"{tables[other].sources[0]} has no column '{lacking[0]}', which {tables[one].sources[0]} has. "
+                    "Select the columns to compare with --columns."
+                )
+        times = {table.columns.time for table in tables}
+        wanted = dict.fromkeys(name for table in tables for name in table.columns.used if name not in times)
+        for at, table in enumerate(tables):
+            if set(table.columns.used) != set(wanted):
+                if paths[at] == "-":
+                    raise BadInput("Standard input can be read only once: select the columns with --columns.")
+                table.close()
+                tables[at] = chosen.open_table(paths[at], list(wanted))
+    except BaseException:
+        for table in tables:
+            table.close()
+        raise
+    return tables
+
+
+def _read(table: Table, quiet: bool) -> NamedRows:
+    """Return the rows of a file, and say what was read."""
+    from polyaforest.core.validation import NamedRows
+    from polyaforest.io.tables import gather
+
+    rows = gather(options.counting(table, quiet)).rows
+    options.say_input(table, quiet)
+    return NamedRows(rows, table.columns.used)
+
+
+def _print(chosen: CompareOptions, result: Comparison) -> None:
+    """Print the result."""
+    if chosen.as_json:
+        click.echo(result.to_json(indent=2))
+        return
+    first, _, rest = str(result).partition("\n")
+    color = False if os.environ.get("NO_COLOR") else None
+    click.echo(f"{click.style(first, bold=True)}\n{rest}", color=color)

@@ -1,0 +1,94 @@
+"""The command `polyaforest serve`: streams judged in one process, with history, alerts, an API and a page."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from polyaforest.cli import _options as options
+
+if TYPE_CHECKING:
+    from polyaforest.service.config import Config
+
+_DEFAULT = "polyaforest.toml"
+
+_HELP = """Serve a live dashboard and an API for streams.
+
+CONFIG is a TOML file (polyaforest.toml) that names streams: records posted by HTTP, lines added to a file, messages of
+Redis or Kafka, or series of a Prometheus server. They are judged as by `watch`; history, events and feedback are kept
+in files beside the models. After a crash, everything resumes where it was.
+
+\b
+Examples:
+  polyaforest serve --demo
+  polyaforest serve --check polyaforest.toml
+  polyaforest serve polyaforest.toml --port 8080
+"""
+
+
+@click.command("serve", help=_HELP)
+@click.argument("config", metavar="[CONFIG]", required=False, type=click.Path(dir_okay=False))
+@click.option("--check", is_flag=True, help="Check the configuration and exit.")
+@click.option("--demo", is_flag=True, help="Show generated streams with planted incidents; nothing is kept.")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on, instead of that of the configuration.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, 0 for any that is free.")
+@click.option("--data", metavar="FOLDER", type=click.Path(file_okay=False), help="Folder for models and history.")
+@options.quiet
+def command(
+    config: str | None, check: bool, demo: bool, host: str | None, port: int | None, data: str | None, quiet: bool
+) -> None:
+    """Run `polyaforest serve`."""
+    from polyaforest.cli._warmup import compile_first
+
+    if demo and config is not None:
+        raise click.UsageError("--demo has a configuration of its own: omit CONFIG.")
+    _need_extra()
+    from polyaforest.service.demo import DemoFeeder, demo_config
+    from polyaforest.service.server import serve
+
+    with ExitStack() as stack:
+        if demo:
+            folder = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="polyaforest-"))
+            settings = demo_config().at(host=host, port=port, data=folder)
+        else:
+            settings = _read(config or _DEFAULT).at(host=host, port=port, data=data)
+        if check:
+            _check(settings, "the demo" if demo else config or _DEFAULT)
+            return
+        compile_first("stream", quiet)
+        serve(settings, lambda words: options.say(words, quiet), DemoFeeder() if demo else None)
+
+
+def _need_extra() -> None:
+    """Raise if a library of the service is missing."""
+    from importlib.util import find_spec
+
+    from polyaforest.io.errors import BadInput
+
+    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client", "apprise") if find_spec(name) is None]
+    if missing:
+        raise BadInput('the service needs an extra: pip install "polyaforest[service]"')
+
+
+def _read(path: str) -> Config:
+    from polyaforest.io.errors import BadInput
+    from polyaforest.service.config import read_config
+
+    if not os.path.exists(path):
+        raise BadInput(f"{path} does not exist: write one, or see what it is like with --demo")
+    return read_config(path)
+
+
+def _check(config: Config, name: str) -> None:
+    """Check what can be known without starting: tokens and the addresses of alerts."""
+    from polyaforest.service.alerts import Destination
+    from polyaforest.service.security import Tokens
+
+    Tokens(config.server)
+    for alert in config.alerts:
+        Destination(alert)
+    options.say(f"{name} is valid: {', '.join(config.streams)}.")

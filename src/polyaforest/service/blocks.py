@@ -1,0 +1,245 @@
+"""Blocks of judged records of one key, as columns of numbers, and their reduction to what a screen can show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import orjson
+
+from polyaforest.core.arrays import Array
+
+__all__ = ["FLAGGED", "MUTED", "NOT_JUDGED", "NOT_LEARNED", "Band", "Block", "Buckets", "Sample", "Summary"]
+
+FLAGGED, MUTED, NOT_LEARNED, NOT_JUDGED = 1, 2, 4, 8  # bits of flags
+_NO_POINT = -1
+
+
+class Band(NamedTuple):
+    """What was expected of each field."""
+
+    low: list[float]
+    middle: list[float]
+    high: list[float]
+
+
+class Sample(NamedTuple):
+    """A judged record."""
+
+    position: int  # number in the stream, from 1
+    number: int  # number in its key, from 0
+    time: float
+    score: float
+    p_value: float
+    threshold: float
+    flags: int
+    point: int | str | None  # key of the point in the model, None if not learned
+    values: list[float]
+    band: Band | None  # what was expected
+
+
+@dataclass(frozen=True)
+class Block:
+    """Judged records of one key, in order."""
+
+    positions: Array  # int64 (n,)
+    numbers: Array  # int64 (n,)
+    times: Array  # float64 (n,)
+    scores: Array  # float64 (n,)
+    p_values: Array  # float32 (n,)
+    thresholds: Array  # float32 (n,)
+    flags: Array  # uint8 (n,)
+    points: Array  # int64 (n,); -1 if not learned or named
+    values: Array  # float64 (n, C)
+    bands: Array  # float32 (n, 3, C)
+    names: tuple[str | None, ...]  # keys of points that have names; empty if none has
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> Self:
+        """Return samples as columns."""
+        n, n_fields = len(samples), len(samples[0].values)
+        bands = np.full((n, 3, n_fields), np.nan, np.float32)
+        for i, sample in enumerate(samples):
+            if sample.band is not None:
+                bands[i] = sample.band
+        names = [sample.point if isinstance(sample.point, str) else None for sample in samples]
+        points = [sample.point if isinstance(sample.point, int) else _NO_POINT for sample in samples]
+        position, number, time, score, p_value, threshold, flags = list(zip(*samples, strict=True))[:7]
+        return cls(
+            np.array(position, np.int64),
+            np.array(number, np.int64),
+            np.array(time, np.float64),
+            np.array(score, np.float64),
+            np.array(p_value, np.float32),
+            np.array(threshold, np.float32),
+            np.array(flags, np.uint8),
+            np.array(points, np.int64),
+            np.array([sample.values for sample in samples], np.float64).reshape(n, n_fields),
+            bands,
+            tuple(names) if any(name is not None for name in names) else (),
+        )
+
+    @classmethod
+    def joined(cls, blocks: Sequence[Self]) -> Self:
+        """Return blocks that follow each other as one."""
+        columns = [np.concatenate([getattr(block, name) for block in blocks]) for name in _COLUMNS]
+        names: tuple[str | None, ...] = ()
+        if any(block.names for block in blocks):
+            names = tuple(name for block in blocks for name in block.names or (None,) * len(block))
+        return cls(**dict(zip(_COLUMNS, columns, strict=True)), names=names)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def where(self, is_kept: Array) -> Self:
+        """Return the records at which a mask is True."""
+        names = tuple(name for name, kept in zip(self.names, is_kept.tolist(), strict=False) if kept)
+        return replace(self, **{name: getattr(self, name)[is_kept] for name in _COLUMNS}, names=names)
+
+    def point_keys(self) -> list[int | str | None]:
+        """Return the key in the model of each record, None for those that were not learned."""
+        names = self.names or (None,) * len(self)
+        return [
+            name if name is not None else None if point == _NO_POINT else point
+            for name, point in zip(names, self.points.tolist(), strict=True)
+        ]
+
+    def to_bytes(self) -> bytes:
+        """Return the block for a file."""
+        header = orjson.dumps({"n": len(self), "fields": self.values.shape[1], "names": self.names or None})
+        columns = [np.ascontiguousarray(getattr(self, name)).tobytes() for name in _COLUMNS]
+        return b"".join([len(header).to_bytes(4, "little"), header, *columns])
+
+    @classmethod
+    def of_bytes(cls, text: bytes) -> Self:
+        """Return the block that `to_bytes` wrote."""
+        start = 4 + int.from_bytes(text[:4], "little")
+        header = orjson.loads(text[4:start])
+        columns = []
+        for dtype, shape in _columns(header["n"], header["fields"]):
+            count = int(np.prod(shape))
+            columns.append(np.frombuffer(text, dtype, count, start).reshape(shape))
+            start += count * np.dtype(dtype).itemsize
+        return cls(**dict(zip(_COLUMNS, columns, strict=True)), names=tuple(header["names"] or ()))
+
+
+_COLUMNS = [field.name for field in fields(Block) if field.name != "names"]
+
+
+def _columns(n: int, n_fields: int) -> list[tuple[Any, tuple[int, ...]]]:
+    """Return the types and shapes of the columns of a block."""
+    wide = [(np.float64, (n, n_fields)), (np.float32, (n, 3, n_fields))]
+    types = (np.int64, np.int64, np.float64, np.float64, np.float32, np.float32, np.uint8, np.int64)
+    return [*((dtype, (n,)) for dtype in types), *wide]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Parts of a series, each a record or several: what remains of them on a screen."""
+
+    times: Array  # float64 (n,): the middle of each
+    counts: Array  # int64 (n,)
+    flagged: Array  # int64 (n,)
+    scores: Array  # float64 (n,): the lowest
+    p_values: Array  # float64 (n,): the lowest
+    thresholds: Array  # float64 (n,): the last
+    wide: Array  # float64 (n, 6, C): least, largest and mean value; low, middle and high of the expected band
+
+    @classmethod
+    def of_records(cls, block: Block) -> Self:
+        """Return one part for each record of a block."""
+        values, bands = block.values[:, None, :], block.bands.astype(np.float64)
+        return cls(
+            block.times,
+            np.ones(len(block), np.int64),
+            (block.flags & FLAGGED).astype(np.int64),
+            block.scores,
+            block.p_values.astype(np.float64),
+            block.thresholds.astype(np.float64),
+            np.concatenate([values, values, values, bands], axis=1),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return parts that follow each other as one."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+    def reduced(self, groups: Array) -> Self:
+        """Return one part for each run of equal numbers in `groups`, (n,), which rise."""
+        starts = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
+        counts = np.add.reduceat(self.counts, starts)
+        weights = self.counts[:, None]
+        means = [_mean(self.wide[:, part], weights, starts) for part in range(2, 6)]
+        wide = [np.fmin.reduceat(self.wide[:, 0], starts), np.fmax.reduceat(self.wide[:, 1], starts), *means]
+        ends = np.append(starts[1:], len(groups)) - 1
+        return type(self)(
+            np.add.reduceat(self.times * self.counts, starts) / counts,
+            counts,
+            np.add.reduceat(self.flagged, starts),
+            np.fmin.reduceat(self.scores, starts),
+            np.fmin.reduceat(self.p_values, starts),
+            self.thresholds[ends],
+            np.stack(wide, axis=1),
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return the summary for a file."""
+        narrow = (self.times, self.counts, self.flagged, self.scores, self.p_values, self.thresholds)
+        wide = self.wide.reshape(len(self.times), -1)
+        return np.column_stack([*narrow, wide]).astype(np.float64).tobytes()
+
+    @classmethod
+    def of_bytes(cls, text: bytes, n_parts: int) -> Self:
+        """Return the summary that `to_bytes` wrote."""
+        table = np.frombuffer(text, np.float64).reshape(n_parts, -1)
+        times, counts, flagged, scores, p_values, thresholds = table[:, :6].T
+        wide = table[:, 6:].reshape(n_parts, 6, -1)
+        return cls(times, counts.astype(np.int64), flagged.astype(np.int64), scores, p_values, thresholds, wide)
+
+    def strip(self) -> bytes:
+        """Return times, counts, flags and p-values alone, for a file."""
+        columns = np.column_stack([self.times, self.counts, self.flagged, self.p_values])
+        return columns.astype(np.float64).tobytes()
+
+    def inside(self, start: float, end: float) -> Self:
+        """Return the parts between two times."""
+        is_inside = (self.times >= start) & (self.times <= end)
+        return type(self)(*(getattr(self, field.name)[is_inside] for field in fields(self)))
+
+
+def _mean(values: Array, weights: Array, starts: Array) -> Array:
+    """Return means of runs of rows, ignoring NaN; NaN where there is nothing else."""
+    is_known = ~np.isnan(values)
+    total = np.add.reduceat(np.where(is_known, values, 0.0) * weights, starts)
+    n = np.add.reduceat(is_known * weights, starts)
+    with np.errstate(invalid="ignore"):
+        return np.where(n > 0, total / np.maximum(n, 1), np.nan)
+
+
+class Buckets(NamedTuple):
+    """Equal spans of time."""
+
+    start: float
+    end: float
+    n: int
+
+    @property
+    def width(self) -> float:
+        """Seconds of each."""
+        return (self.end - self.start) / self.n
+
+    def reduce(self, parts: Summary) -> Summary:
+        """Return one part for each bucket that has any; the least and largest values, so that spikes survive."""
+        inside = parts.inside(self.start, self.end)
+        if not len(inside.times):
+            return inside
+        places = self.places(inside.times)
+        order = np.argsort(places, kind="stable")
+        columns = (getattr(inside, field.name)[order] for field in fields(Summary))
+        return Summary(*columns).reduced(places[order])
+
+    def places(self, times: Array) -> Array:
+        """Return the number of the bucket of each time; times outside go to the nearest."""
+        return np.clip(np.floor((times - self.start) / self.width), 0, self.n - 1).astype(np.int64)

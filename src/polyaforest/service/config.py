@@ -1,0 +1,378 @@
+"""The configuration of the service: one TOML file, every error with its line and key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from polyaforest.io.errors import BadInput
+from polyaforest.io.sources import canonical_name
+from polyaforest.io.sources.prometheus import TIME, PrometheusServer
+from polyaforest.service.toml_text import Places, to_toml
+
+__all__ = [
+    "AlertConfig", "CalendarConfig", "Config", "GateConfig", "MuteConfig", "PrometheusConfig", "RetentionConfig",
+    "ServerConfig", "Settings", "StreamConfig", "Window", "parse_config", "public", "read_config", "to_toml",
+]  # fmt: skip
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # also the name of a file
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_WORDS = {"extra_forbidden": "unknown key", "missing": "is missing"}
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+def _span(value: Any) -> Any:
+    """Return seconds of a duration such as "30m"."""
+    if isinstance(value, str):
+        found = _SPAN.fullmatch(value.strip())
+        if found is None or not float(found[1]):
+            raise ValueError('must be a duration such as "90s", "30m", "6h" or "7d"')
+        return float(found[1]) * _SECONDS[found[2]]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e12:
+        raise ValueError('must be a duration such as "90s", "30m", "6h" or "7d", or a number of seconds')
+    return float(value)
+
+
+def _window(value: Any) -> Any:
+    """Return a number of records, or a duration in seconds as timedelta."""
+    if isinstance(value, str):
+        return timedelta(seconds=_span(value))
+    if isinstance(value, bool) or not isinstance(value, int) or value < 2:
+        raise ValueError('must be a number of records, at least 2, or a duration such as "6h"')
+    return value
+
+
+Span = Annotated[float, BeforeValidator(_span)]
+Window = Annotated[int | timedelta, BeforeValidator(_window)]
+
+
+class Settings(BaseModel):
+    """Settings by name, as a table of the file: unknown ones are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+
+class ServerConfig(Settings):
+    """The process: where it listens, who may use it, where it keeps its files."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8420, ge=0, le=65535)
+    data: str = "polyaforest-data"
+    read_token_file: str | None = None
+    admin_token_file: str | None = None
+    allowed_hosts: list[str] = []
+    cors: list[str] = []
+    max_body_mb: float = Field(default=16.0, gt=0, le=1024)
+    requests_per_second: float = Field(default=1000.0, gt=0)
+    key_labels: bool = False
+    public_url: str | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.host in LOOPBACK
+
+
+class GateConfig(Settings):
+    """What a flagged record must meet to count."""
+
+    direction: Literal["both", "high", "low"] = "both"
+    smallest_absolute: float | None = Field(default=None, gt=0)
+    smallest_relative: float | None = Field(default=None, gt=0)
+    valid: dict[str, tuple[float | None, float | None]] = {}
+
+    @field_validator("valid", mode="before")
+    @classmethod
+    def _check_ranges(cls, ranges: Any) -> Any:
+        if not isinstance(ranges, dict):
+            raise ValueError("must be a table of fields and ranges, such as {cpu = [0, 100]}")
+        for name, pair in ranges.items():
+            is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2
+            if not is_pair or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in pair):
+                raise ValueError(f"the range of {name!r} must be two numbers, such as [0, 100]")
+            if pair[0] >= pair[1]:
+                raise ValueError(f"the range of {name!r} is empty: {pair[0]:g} is not below {pair[1]:g}")
+        return {name: tuple(map(float, pair)) for name, pair in ranges.items()}
+
+
+class MuteConfig(Settings):
+    """Flags that are not to be events: of a key, of records mostly blamed on a field, or of both."""
+
+    key: str | None = None
+    field: str | None = None
+    until: datetime | date | None = None
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.key is None and self.field is None:
+            raise ValueError("names neither a key nor a field to mute")
+        return self
+
+    @property
+    def ends(self) -> float:
+        """When the rule ends, in seconds since 1970."""
+        return float("inf") if self.until is None else _moment(self.until)
+
+
+class CalendarConfig(Settings):
+    """Times at which records are judged but not learned, or learned but not judged."""
+
+    name: str
+    mode: Literal["judge-only", "learn-only"]
+    start: datetime | date | None = None
+    end: datetime | date | None = None
+    days: list[Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]] = []
+    dates: list[date] = []
+    from_: time | None = Field(default=None, alias="from")
+    to: time | None = None
+    timezone: str = "UTC"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.from_ is None) != (self.to is None):
+            raise ValueError("`from` and `to` need each other")
+        if not (self.start or self.end or self.days or self.dates or self.from_):
+            raise ValueError("says no time: give start and end, days, dates, or from and to")
+        try:
+            ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError):
+            raise ValueError(f"unknown timezone {self.timezone!r}") from None
+        return self
+
+    @property
+    def weekdays(self) -> set[int]:
+        """The days of the week, Monday 0."""
+        return {_DAYS.index(day) for day in self.days}
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """When it starts and ends, in seconds since 1970."""
+        start = float("-inf") if self.start is None else _moment(self.start)
+        return start, float("inf") if self.end is None else _moment(self.end)
+
+
+class PrometheusConfig(Settings):
+    """Queries to a Prometheus server: one expression per field."""
+
+    url: str
+    queries: dict[str, str] = Field(min_length=1)
+    by: str | None = None
+    step: Span = 15.0
+    past: Span = 6 * 3600.0
+    timeout: Span = 10.0
+    token_file: str | None = None
+
+    def open(self) -> PrometheusServer:
+        """Open the source."""
+        token = None if self.token_file is None else Path(self.token_file).read_text("utf-8").strip()
+        return PrometheusServer(
+            self.url, self.queries, by=self.by, step=self.step, past=self.past, timeout=self.timeout, token=token
+        )
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("must be http://host:port or https://host:port")
+        return url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if TIME in self.queries or self.by == TIME:
+            raise ValueError(f"{TIME!r} is the time of a record: choose another name")
+        return self
+
+
+class RetentionConfig(Settings):
+    """How much history a stream keeps: what is beyond either bound is deleted, the oldest first."""
+
+    records: int = Field(default=2_000_000, ge=1000)
+    age: Span = 400 * 86400.0
+
+
+class StreamConfig(Settings):
+    """A stream: where its records come from, how they are read and judged."""
+
+    source: str = "http"
+    prometheus: PrometheusConfig | None = None
+    format: Literal["auto", "jsonl", "csv"] = "auto"
+    columns: list[str] | None = Field(default=None, min_length=1)
+    time: str | None = None
+    by: str | None = None
+    id: str | None = None
+    series: bool | None = None
+    shingle: int | None = Field(default=None, ge=1)
+    difference: bool = False
+    seasons: list[Literal["time of day", "day of week"]] = []
+    window: Window = 1024
+    trees: int = Field(default=100, ge=1, le=10_000)
+    false_alarm_rate: float | None = Field(default=None, gt=0, lt=1)
+    seed: int = Field(default=0, ge=0)
+    merge: int | None = Field(default=None, ge=1)
+    band: bool = True
+    silence: Span | None = None
+    memory_mb: int = Field(default=1024, ge=1)
+    save_records: int = Field(default=10_000, ge=1)
+    save_every: Span = 30.0
+    retention: RetentionConfig = RetentionConfig()
+    gates: GateConfig = GateConfig()
+    mute: list[MuteConfig] = []
+    calendars: list[CalendarConfig] = []
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.source == "prometheus") != (self.prometheus is not None):
+            raise ValueError('source = "prometheus" and a table `prometheus` need each other')
+        if self.series is False and (self.shingle or self.difference or self.seasons):
+            raise ValueError("`shingle`, `difference` and `seasons` are for time series: omit `series = false`")
+        if self.series and (self.shingle or self.difference):
+            raise ValueError("`series` looks at courses, which include changes: omit `shingle` and `difference`")
+        needs_time = self.seasons or isinstance(self.window, timedelta)
+        if needs_time and self.time is None and self.source != "prometheus":
+            raise ValueError("`seasons` and a window of time need `time`, the field with the timestamps")
+        return self
+
+    @property
+    def finds_series(self) -> bool:
+        """Whether models find out if the records of a key are a time series, as those of `watch` do."""
+        return self.series is None and not (self.shingle or self.difference or self.seasons)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the models and the reading of records depend on, as JSON can hold it."""
+        names = ("format", "columns", "time", "by", "id", "series", "shingle", "difference", "seasons", "trees", "seed")
+        window = self.window
+        span = f"{window.total_seconds():g}s" if isinstance(window, timedelta) else window
+        chosen = {name: getattr(self, name) for name in names}
+        settings = {**chosen, "window": span, "false_alarm_rate": self.false_alarm_rate}
+        return settings if self.prometheus is None else {**settings, "queries": self.prometheus.queries}
+
+
+class AlertConfig(Settings):
+    """Where to send alerts: an address of apprise, given here, in a file or by an environment variable."""
+
+    name: str
+    url: str | None = None
+    url_file: str | None = None
+    url_env: str | None = None
+    streams: list[str] = []
+    min_bits: float = Field(default=0.0, ge=0)
+    worse_by: float = Field(default=4.0, gt=0)
+    closing: bool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if sum(part is not None for part in (self.url, self.url_file, self.url_env)) != 1:
+            raise ValueError("needs exactly one of `url`, `url_file` and `url_env`")
+        return self
+
+
+class Config(Settings):
+    """The whole file."""
+
+    server: ServerConfig = ServerConfig()
+    streams: dict[str, StreamConfig] = Field(min_length=1)
+    alerts: list[AlertConfig] = []
+
+    def at(self, *, host: str | None = None, port: int | None = None, data: str | None = None) -> Self:
+        """Return the same configuration with another address or folder, where given."""
+        given = {"host": host, "port": port, "data": data}
+        server = self.server.model_copy(update={name: part for name, part in given.items() if part is not None})
+        return self.model_copy(update={"server": server})
+
+    @field_validator("streams")
+    @classmethod
+    def _check_names(cls, streams: dict[str, StreamConfig]) -> dict[str, StreamConfig]:
+        for name in streams:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"the name {name!r} may have letters, digits, '_' and '-' only, 64 at most")
+        folded = {name.casefold() for name in streams}
+        if len(folded) < len(streams):
+            raise ValueError("two names differ in upper and lower case only, which files may not tell apart")
+        return streams
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [alert.name for alert in self.alerts]
+        if len(set(names)) < len(names):
+            raise ValueError("two alerts have the same name")
+        for alert in self.alerts:
+            for stream in alert.streams:
+                if stream not in self.streams:
+                    raise ValueError(f"the alert {alert.name!r} names an unknown stream {stream!r}")
+        return self
+
+
+def read_config(path: str) -> Config:
+    """Return the configuration in a file; raise `BadInput` with the line and the key of each error."""
+    try:
+        text = Path(path).read_bytes().decode()
+    except UnicodeDecodeError as problem:
+        raise BadInput(f"{path}: byte {problem.start + 1} is not UTF-8") from None
+    return parse_config(text, path)
+
+
+def parse_config(text: str, path: str = "polyaforest.toml") -> Config:
+    """Return the configuration in a text; raise `BadInput` with the line and the key of each error."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise BadInput(f"{path}: {problem}") from None
+    except RecursionError:
+        raise BadInput(f"{path}: nested too deeply") from None
+    try:
+        return Config.model_validate(tables)
+    except ValidationError as problem:
+        places = Places(text)
+        lines = []
+        for error in problem.errors(include_url=False, include_context=False, include_input=False):
+            parts = _path_in(tables, error["loc"])
+            words = _WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
+            where = ".".join(map(str, parts)) or "the file"
+            lines.append(f"{path}, line {places.line_of(parts)}: {where}: {words[:1].lower()}{words[1:]}")
+        raise BadInput("; ".join(lines)) from None
+
+
+def _path_in(tables: Any, place: tuple[int | str, ...]) -> list[int | str]:
+    """Return the part of an error's place that is in the file: pydantic adds the names of types."""
+    parts: list[int | str] = []
+    for step in place:
+        if isinstance(tables, dict) and step not in tables and isinstance(step, str):
+            return [*parts, step] if step.isidentifier() else parts  # a key that is missing
+        if not isinstance(tables, (dict, list)) or (isinstance(tables, list) and not isinstance(step, int)):
+            return parts
+        tables = tables[step] if isinstance(tables, dict) else tables[int(step)]
+        parts.append(step)
+    return parts
+
+
+# ---- as others may see it --------------------------------------------------------------------------------------------
+
+
+def public(config: Config) -> dict[str, Any]:
+    """Return the settings that differ from the defaults, without secrets."""
+    shown = config.model_dump(by_alias=True, exclude_defaults=True)
+    for stream in shown.get("streams", {}).values():
+        if stream.get("source", "http") not in ("http", "prometheus"):
+            stream["source"] = canonical_name(stream["source"])
+        if "prometheus" in stream:
+            stream["prometheus"]["url"] = canonical_name(stream["prometheus"]["url"])
+    for alert in shown.get("alerts", []):
+        alert.pop("url", None)  # a secret, mostly
+    return shown
+
+
+def _moment(moment: datetime | date) -> float:
+    """Return seconds since 1970; UTC unless the moment has an offset."""
+    if not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

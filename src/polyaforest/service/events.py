@@ -1,0 +1,177 @@
+"""Events: flagged records of a key that are near each other, kept in the history with their reasons."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from hashlib import blake2b
+from math import sqrt
+from typing import Any, NamedTuple
+
+import orjson
+
+from polyaforest.forest.point_store import keys_named
+from polyaforest.io._json import to_json
+from polyaforest.service.database import Database
+from polyaforest.service.history import History
+
+__all__ = ["Change", "EventLog", "event_id"]
+
+
+_LEAST_LIKENESS = 0.5
+
+
+class Change(NamedTuple):
+    """What is new about an event."""
+
+    id: str
+    key: str
+    kind: str  # "anomaly" or "silence"
+    start: float
+    end: float
+    is_open: bool
+    position: int  # of its first record in the stream
+    facts: dict[str, Any]  # merged into what is known of it
+
+
+def event_id(stream: str, kind: str, key: str, number: int) -> str:
+    """Return the name of the event that begins with a record of a key: the same whenever that is judged again."""
+    text = "\0".join((stream, kind, key, str(number))).encode("utf-8", "surrogatepass")
+    return blake2b(text, digest_size=8).hexdigest()
+
+
+class EventLog:
+    """The events of a stream."""
+
+    def __init__(self, stream: str, database: Database, history: History) -> None:
+        self._stream, self._database, self._history = stream, database, history
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, changes: Sequence[Change], file: sqlite3.Connection) -> list[dict[str, Any]]:
+        """Write changes in a transaction; return the events as they are now, the latest change of each."""
+        events: dict[str, dict[str, Any]] = {}
+        for change in changes:
+            before = events.get(change.id) or _found(file, change.id)
+            event = {
+                "id": change.id,
+                "stream": self._stream,
+                "key": change.key,
+                "kind": change.kind,
+                "label": None,
+                **(before or {}),
+                "start": change.start,
+                "end": change.end,
+                "is_open": change.is_open,
+                **change.facts,
+            }
+            self._save(file, event, change.position if before is None else None)
+            events[change.id] = event
+        return list(events.values())
+
+    def is_known(self, file: sqlite3.Connection, id: str) -> bool:
+        """Return whether there is an event of this name."""
+        return file.execute("SELECT 1 FROM events WHERE id = ?", (id,)).fetchone() is not None
+
+    def set_label(self, file: sqlite3.Connection, id: str, label: str | None) -> dict[str, Any]:
+        """Label an event as "incident" or "normal", or take that back; return the event."""
+        event = _found(file, id)
+        if event is None:
+            raise KeyError(id)
+        event["label"] = label
+        self._save(file, event, None)
+        return event
+
+    def forget(self, file: sqlite3.Connection, key: str, name: str) -> None:
+        """Delete what events of a key say about the records of a name."""
+        number = self._history.id_of(key, file)
+        for (body,) in file.execute("SELECT body FROM events WHERE key = ?", (number,)).fetchall():
+            event = orjson.loads(body)
+            others = [one for one in event.get("similar", ()) if not keys_named(name, [one["point"]])]
+            is_about = event.get("record") == name
+            if is_about:
+                event |= dict.fromkeys(("record", "values", "expected", "departure", "region"))
+                event |= {"reasons": [], "blame": {}, "similar": [], "summary": "deleted on request"}
+                file.execute("DELETE FROM outbox WHERE event = ? AND state != 'waiting'", (event["id"],))
+            elif len(others) == len(event.get("similar", ())):
+                continue
+            else:
+                event["similar"] = others
+            self._save(file, event, None)
+
+    def rewind(self, position: int) -> None:
+        """Delete events that began after a position of the stream: they are found again."""
+        with self._database.write() as file:
+            file.execute("DELETE FROM events WHERE position > ?", (position,))
+
+    def expire(self, file: sqlite3.Connection, before: float) -> None:
+        """Delete events that ended before a time."""
+        file.execute("DELETE FROM events WHERE end < ? AND NOT is_open", (before,))
+
+    def _save(self, file: sqlite3.Connection, event: dict[str, Any], position: int | None) -> None:
+        key = self._history.id_of(event["key"], file)
+        facts = (event["start"], event["end"], int(event["is_open"]), event.get("bits"), event["label"], to_json(event))
+        if position is None:
+            query = "UPDATE events SET start = ?, end = ?, is_open = ?, bits = ?, label = ?, body = ? WHERE id = ?"
+            file.execute(query, (*facts, event["id"]))
+        else:
+            start, end, is_open, bits, label, body = facts
+            row = (event["id"], key, event["kind"], start, end, is_open, bits, position, label, body)
+            file.execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def find(
+        self,
+        *,
+        key: str | None = None,
+        start: float = float("-inf"),
+        end: float = float("inf"),
+        is_open: bool | None = None,
+        label: str | None = None,
+        most: int = 100,
+    ) -> list[dict[str, Any]]:
+        """Return events that overlap a span of time, the latest first."""
+        conditions, values = ["end >= ?", "start <= ?"], [start, end]
+        wanted: list[tuple[str, Any]] = [("is_open", is_open), ("label", label)]
+        for name, value in wanted:
+            if value is not None:
+                conditions.append(f"{name} = ?")
+                values.append(value)
+        if key is not None:
+            conditions.append("key = (SELECT id FROM keys WHERE key = ?)")
+            values.append(key)  # type: ignore[arg-type]
+        query = f"SELECT body FROM events WHERE {' AND '.join(conditions)} ORDER BY start DESC, id LIMIT ?"
+        with self._database.read() as file:
+            return [orjson.loads(body) for (body,) in file.execute(query, (*values, most))]
+
+    def similar(self, event: dict[str, Any], most: int = 5) -> list[dict[str, Any]]:
+        """Return other events of the stream whose bits are on the same fields, the most similar first."""
+        others = [one for one in self.find(most=500) if one["id"] != event["id"] and one["kind"] == event["kind"]]
+        ranked = sorted(((_likeness(event, one), one) for one in others), key=lambda pair: -pair[0])
+        return [one for likeness, one in ranked[:most] if likeness > _LEAST_LIKENESS]
+
+    def get(self, id: str) -> dict[str, Any] | None:
+        """Return an event, None if there is none of this name."""
+        with self._database.read() as file:
+            return _found(file, id)
+
+    def n_open(self) -> int:
+        """Return how many events are open."""
+        with self._database.read() as file:
+            return int(file.execute("SELECT count(*) FROM events WHERE is_open").fetchone()[0])
+
+
+def _likeness(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Return the cosine between the bits by field of two events, from 0 to 1."""
+    shares = [
+        {name: max(bits or 0.0, 0.0) for name, bits in (event.get("blame") or {}).items()} for event in (one, other)
+    ]
+    lengths = [sqrt(sum(bits * bits for bits in share.values())) for share in shares]
+    product = sum(bits * shares[1].get(name, 0.0) for name, bits in shares[0].items())
+    return product / (lengths[0] * lengths[1]) if all(lengths) else 0.0
+
+
+def _found(file: sqlite3.Connection, id: str) -> dict[str, Any] | None:
+    found = file.execute("SELECT body FROM events WHERE id = ?", (id,)).fetchone()
+    return None if found is None else orjson.loads(found[0])

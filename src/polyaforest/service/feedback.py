@@ -1,0 +1,274 @@
+"""Feedback on events: an incident is deleted from the model exactly, what was normal is taught; both can be undone.
+
+All of it happens on the thread of the stream, between two batches. Feedback is written down with the model as it was
+before; then the model is changed and saved together with the number of the feedback; then the feedback is marked as
+applied, the event labelled and the audit log extended. A process that is killed in between has either saved the model,
+and then completes the rest when it starts again, or has not, and then the feedback, which nobody was told of, is void.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time as clock
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from polyaforest.core.validation import NamedRows
+from polyaforest.estimators import SeriesMPF, StreamingMPF, loads
+from polyaforest.forest.point_store import keys_named
+from polyaforest.io._json import to_json
+from polyaforest.live import Detector, Entry
+from polyaforest.service.blocks import FLAGGED, NOT_LEARNED, Block
+from polyaforest.service.gates import Known
+from polyaforest.service.replay import replay
+from polyaforest.service.stream import Stream
+from polyaforest.service.worker import Worker
+
+__all__ = ["Conflict", "feedback_on", "forget", "give", "known_normals", "settle", "undo"]
+
+_MOST_COPIES = 64  # of a record that is taught
+_KEPT = 20  # models that are kept so that feedback can be undone
+
+
+class Conflict(Exception):  # noqa: N818 - reads better where it is caught
+    """Raised for feedback that cannot be given or taken back."""
+
+
+def give(stream: Stream, worker: Worker, id: str, verdict: str, *, who: str, note: str = "") -> None:
+    """Say of an event that it was an "incident" or "normal"."""
+    event = stream.events.get(id)
+    if event is None:
+        raise KeyError(id)
+    if event["label"] is not None:
+        raise Conflict(f"this event is labelled as {event['label']} already: undo that first")
+    entry = worker.store[event["key"]]
+    is_about_points = event["kind"] == "anomaly" and entry.detector.is_fitted
+    block = stream.history.records(event["key"], first=event["first"], last=event["last"]) if is_about_points else None
+    before = entry.detector.to_bytes({}) if block is not None else None
+    facts: dict[str, Any] = {"note": note, "key": event["key"], "n_seen": _n_seen(entry.detector)}
+    with stream.database.write() as file:
+        columns = "(event, verdict, at, state, position, facts, before)"
+        row = (id, verdict, clock.time(), worker.position, to_json(facts), before)
+        made = file.execute(f"INSERT INTO feedback {columns} VALUES (?, ?, ?, 'pending', ?, ?, ?)", row)
+        number, n_applied = int(made.lastrowid or 0), stream.applied
+    try:
+        if block is not None:
+            newest = stream.history.records(event["key"], most=1)
+            latest = float(block.times.max() if newest is None else newest.times[-1])
+            facts |= _apply(entry, worker, block, verdict, latest)
+        with stream.database.write() as file:
+            file.execute("UPDATE feedback SET facts = ? WHERE id = ?", (to_json(facts), number))
+        stream.applied = number
+        worker.commit()
+    except BaseException:
+        stream.applied = n_applied
+        if before is not None:
+            entry.detector = _loaded(before)
+        with stream.database.write() as file:
+            file.execute("UPDATE feedback SET state = 'void', before = NULL WHERE id = ?", (number,))
+        raise
+    _complete(stream, number, who)
+    worker.known = known_normals(stream)
+
+
+def settle(stream: Stream, worker: Worker) -> None:
+    """Complete feedback that is part of the saved models; what is not is void."""
+    with stream.database.read() as file:
+        pending = [row[0] for row in file.execute("SELECT id FROM feedback WHERE state = 'pending' ORDER BY id")]
+    for number in pending:
+        if number <= stream.applied:
+            _complete(stream, number, "unknown, completed after a restart")
+        else:
+            with stream.database.write() as file:
+                file.execute("UPDATE feedback SET state = 'void', before = NULL WHERE id = ?", (number,))
+    worker.known = known_normals(stream)
+
+
+def undo(stream: Stream, worker: Worker, id: str, *, who: str) -> None:
+    """Take back the latest feedback on an event: the model is what it would be without it."""
+    event = stream.events.get(id)
+    if event is None:
+        raise KeyError(id)
+    found = _applied(stream, "event = ?", (id,))
+    if not found:
+        raise Conflict("there is no feedback on this event")
+    number, verdict, position, facts, before = found[-1]
+    if before is not None:
+        _restore(stream, worker, event["key"], number, position, facts, before)
+        worker.commit()
+    elif facts.get("n_deleted") or facts.get("n_taught"):
+        raise Conflict("it is too late: the model as it was before is not kept any more")
+    with stream.database.write() as file:
+        file.execute("UPDATE feedback SET state = 'undone', before = NULL WHERE id = ?", (number,))
+        changed = stream.events.set_label(file, id, None)
+        _log(file, who, "undo", {"event": id, "feedback": number, "verdict": verdict})
+    worker.known = known_normals(stream)
+    stream.announce_event(changed)
+
+
+def feedback_on(stream: Stream, id: str) -> list[dict[str, Any]]:
+    """Return the feedback that was given on an event."""
+    query = "SELECT id, verdict, at, state, facts, before IS NOT NULL FROM feedback WHERE event = ? ORDER BY id"
+    with stream.database.read() as file:
+        rows = file.execute(query, (id,)).fetchall()
+    names = ("id", "verdict", "at", "state", "facts", "can_undo")
+    shown = [dict(zip(names, row, strict=True)) for row in rows if row[3] in ("applied", "undone")]
+    for one in shown:
+        facts = one["facts"] = orjson.loads(one["facts"])
+        is_free = not (facts.get("n_deleted") or facts.get("n_taught"))
+        one["can_undo"] = one["state"] == "applied" and (bool(one["can_undo"]) or is_free)
+    return shown
+
+
+def known_normals(stream: Stream) -> list[Known]:
+    """Return what was said to be normal of a series, which cannot be taught single courses."""
+    known = []
+    for event in stream.events.find(label="normal", most=1000):
+        departed = event.get("departure")
+        if departed is not None and event.get("bits") is not None:
+            known.append(Known(event["key"], departed["field"], departed["side"], event["bits"]))
+    return known
+
+
+def forget(stream: Stream, worker: Worker, name: str, key: str | None, *, who: str) -> dict[str, Any]:
+    """Delete all records of a name: from the models, the history, events and whatever else has them."""
+    keys = [key] if key is not None else worker.store.keys
+    n_deleted, changed = 0, []
+    for one in keys:
+        if one not in worker.store.keys:
+            continue
+        detector = worker.store[one].detector
+        held = [point for point in detector.keys_ if isinstance(point, str)] if detector.is_fitted else []
+        points = keys_named(name, held)
+        if points:
+            detector.delete(points)
+        n_history = stream.history.forget_named(one, name)
+        if points or n_history:
+            n_deleted += max(len(points), n_history)
+            changed.append(one)
+    with stream.database.write() as file:
+        for one in changed:
+            stream.events.forget(file, one, name)
+            kept = file.execute("SELECT id, facts FROM feedback WHERE before IS NOT NULL").fetchall()
+            numbers = [(number,) for number, facts in kept if orjson.loads(facts)["key"] == one]
+            file.executemany("UPDATE feedback SET before = NULL WHERE id = ?", numbers)
+        file.execute("DELETE FROM quarantine WHERE instr(record, ?)", (name,))
+        _log(file, who, "forget", {"n_deleted": n_deleted, "n_keys": len(changed)})  # not the name: it is forgotten
+    worker.commit(purge=True)
+    stream.database.purge()
+    return {"deleted": n_deleted, "keys": changed}
+
+
+# ---- inner workings --------------------------------------------------------------------------------------------------
+
+
+def _apply(entry: Entry, worker: Worker, block: Block, verdict: str, latest: float) -> dict[str, Any]:
+    """Delete the records of an event from a model, or teach them; return what was done."""
+    if verdict == "incident":
+        held = [key for key in block.point_keys() if key is not None and entry.detector.holds(key)]
+        if held:
+            entry.detector.delete(held)
+        return {"n_deleted": len(held), "points": held}
+    if isinstance(entry.detector, SeriesMPF):  # a course cannot be repeated: what is like it is not flagged any more
+        return {"n_taught": 0}
+    return {"n_taught": _teach(entry.detector, worker, block.where((block.flags & FLAGGED) > 0), latest)}
+
+
+def _teach(detector: StreamingMPF, worker: Worker, block: Block, latest: float) -> int:
+    """Learn flagged records again, as of now, until they are not flagged; return how many rows were learned."""
+    n_taught = 0
+    names = worker.reader.names
+    for _ in range(_MOST_COPIES):
+        is_odd = detector.detect(NamedRows(block.values, names)).is_anomaly
+        if not is_odd.any():
+            break
+        rows = block.values[is_odd]
+        times = None if worker.reader.time is None else np.full(len(rows), latest)
+        detector.detect_then_learn(NamedRows(rows, names), times=times)
+        n_taught += len(rows)
+    return n_taught
+
+
+def _restore(
+    stream: Stream, worker: Worker, key: str, number: int, position: int, facts: dict[str, Any], before: bytes
+) -> None:
+    """Set a model back to before some feedback, and let it learn what has come since, with later feedback."""
+    entry, n_taught = worker.store[key], facts.get("n_taught", 0)
+    model = _loaded(before)
+    later = [row for row in _applied(stream, "id > ?", (number,)) if row[3]["key"] == key]
+    if any(about.get("n_taught") for _, _, _, about, _ in later):
+        raise Conflict("later feedback taught the same model: undo that first")
+    since = stream.history.since(key, position)
+    n_since = 0 if since is None else int(((since.flags & NOT_LEARNED) == 0).sum())
+    if _n_seen(entry.detector) != _n_seen(model) + n_taught + n_since:
+        raise Conflict("it is too late: records that came since are not in the history any more")
+    rewritten = []
+    for later_number, _, at, about, _ in later:
+        if since is not None:
+            model = _learn(model, worker, since.where(since.positions <= at))
+            since = since.where(since.positions > at)
+        rewritten.append((model.to_bytes({}), later_number))
+        model.delete([point for point in about.get("points", ()) if model.holds(point)])
+    if since is not None:
+        model = _learn(model, worker, since)
+    with stream.database.write() as file:  # those were taken of a model that had this feedback
+        file.executemany("UPDATE feedback SET before = ? WHERE id = ?", rewritten)
+    entry.detector = model
+    entry.notes.pop("outlook", None)
+    if n_taught:
+        stream.history.shift_points(key, position, -n_taught)
+
+
+def _loaded(block: bytes) -> Detector:
+    model = loads(block)
+    assert isinstance(model, (StreamingMPF, SeriesMPF))
+    return model
+
+
+def _learn(model: Detector, worker: Worker, block: Block) -> Detector:
+    """Let a model learn records of the history, as it did when they came; return the model that goes on."""
+    learned = block.where((block.flags & NOT_LEARNED) == 0)
+    is_timed, finds_series = worker.reader.time is not None, worker.finds_series
+    for piece in replay(model, learned, worker.reader.names, is_timed=is_timed, finds_series=finds_series):
+        model = piece.detector
+    return model
+
+
+def _applied(
+    stream: Stream, where: str, values: Sequence[Any]
+) -> list[tuple[int, str, int, dict[str, Any], bytes | None]]:
+    """Return feedback that is in force, in order."""
+    query = f"SELECT id, verdict, position, facts, before FROM feedback WHERE state = 'applied' AND {where} ORDER BY id"
+    with stream.database.read() as file:
+        rows = file.execute(query, tuple(values)).fetchall()
+    return [(number, verdict, at, orjson.loads(facts), before) for number, verdict, at, facts, before in rows]
+
+
+def _complete(stream: Stream, number: int, who: str) -> None:
+    """Mark feedback as applied, label its event and extend the audit log, in one transaction."""
+    with stream.database.write() as file:
+        query = "SELECT event, verdict, facts FROM feedback WHERE id = ?"
+        id, verdict, facts = file.execute(query, (number,)).fetchone()
+        file.execute("UPDATE feedback SET state = 'applied' WHERE id = ?", (number,))
+        old = "SELECT id FROM feedback WHERE before IS NOT NULL ORDER BY id DESC LIMIT -1 OFFSET ?"
+        file.execute(f"UPDATE feedback SET before = NULL WHERE id IN ({old})", (_KEPT,))
+        known = orjson.loads(facts)
+        about = {"event": id, "feedback": number, "note": known.get("note", "")}
+        about |= {name: known[name] for name in ("n_deleted", "n_taught") if name in known}
+        event = stream.events.set_label(file, id, verdict) if stream.events.is_known(file, id) else None
+        _log(file, who, verdict, about)
+    if event is not None:
+        stream.announce_event(event)
+
+
+def _log(file: sqlite3.Connection, who: str, action: str, facts: dict[str, Any]) -> None:
+    """Extend the audit log."""
+    row = (clock.time(), who, action, to_json(facts))
+    file.execute("INSERT INTO audit (at, who, action, facts) VALUES (?, ?, ?, ?)", row)
+
+
+def _n_seen(detector: Detector) -> int:
+    return detector.n_seen_ if detector.is_fitted else 0

@@ -1,0 +1,150 @@
+"""Gates and calendars: which flagged records count, and when records are judged or learned at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, time
+from math import isfinite
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from polyaforest.explain import Explanation
+from polyaforest.service.blocks import Band
+from polyaforest.service.config import CalendarConfig, GateConfig, MuteConfig
+
+__all__ = ["Calendars", "Departure", "Known", "Mode", "departure", "why_muted", "why_outside"]
+
+
+class Departure(NamedTuple):
+    """How far the field with the largest part in the surprise is from what was expected."""
+
+    field: str
+    value: float
+    expected: float  # the nearest value that would have been expected
+    side: str  # "low" or "high"
+
+
+class Known(NamedTuple):
+    """An event of a series that was said to be normal: what departs likewise, and no more, is normal too."""
+
+    key: str
+    field: str
+    side: str
+    bits: float
+
+    def covers(self, key: str, departed: Departure, bits: float) -> bool:
+        """Return whether a flagged record is like the event."""
+        return (key, departed.field, departed.side) == (self.key, self.field, self.side) and bits <= self.bits
+
+
+def departure(
+    explanation: Explanation,
+    blame: Mapping[str, float],
+    fields: Sequence[str],
+    values: Sequence[float],
+    band: Band | None,
+) -> Departure | None:
+    """Return the departure of a flagged record; None if no field is to blame.
+
+    Parameters
+    ----------
+    explanation : Explanation
+        Of the record.
+    blame : mapping of str to float
+        Bits by field, the fields of a series summed over all steps.
+    fields, values
+        Of the record.
+    band : Band or None
+        What was expected of each field, if that is known.
+    """
+    known = {name: bits for name, bits in blame.items() if name in fields}
+    if not known:
+        return None
+    name = max(known, key=lambda field: known[field])
+    place = list(fields).index(name)
+    value = values[place]
+    own = next((one for one in explanation.blamed if one.name == name), None)
+    if own is not None:
+        low, high = own.usual if own.expected is None else own.expected
+        return Departure(name, value, min(max(value, low), high), own.side)
+    if band is None or not isfinite(band.middle[place]):
+        return None
+    expected = min(max(value, band.low[place]), band.high[place])
+    if expected == value:  # the value is usual, its course is not
+        expected = band.middle[place]
+    return Departure(name, value, expected, "high" if value >= band.middle[place] else "low")
+
+
+def why_muted(
+    gates: GateConfig, mutes: Sequence[MuteConfig], key: str, when: float, departed: Departure | None
+) -> str | None:
+    """Return why a flagged record does not count, None if it does."""
+    for mute in mutes:
+        is_field = mute.field is None or (departed is not None and departed.field == mute.field)
+        if (mute.key is None or mute.key == key) and is_field and when < mute.ends:
+            return f"muted{f': {mute.reason}' if mute.reason else ''}"
+    if departed is None:
+        return None
+    if gates.direction not in ("both", departed.side):
+        return f"only {gates.direction} values count"
+    by = abs(departed.value - departed.expected)
+    if gates.smallest_absolute is not None and by < gates.smallest_absolute:
+        return f"{by:.3g} from what was expected, less than {gates.smallest_absolute:g}"
+    if gates.smallest_relative is not None and by < gates.smallest_relative * abs(departed.expected):
+        return f"{by:.3g} from what was expected, less than {gates.smallest_relative:.0%} of it"
+    return None
+
+
+def why_outside(gates: GateConfig, fields: Sequence[str], values: Sequence[float]) -> str | None:
+    """Return which value lies outside its valid range, None if none does."""
+    for name, (low, high) in gates.valid.items():
+        if name in fields:
+            value = values[list(fields).index(name)]
+            if (low is not None and value < low) or (high is not None and value > high):  # which NaN is not
+                return f"{name} is {value:g}, outside its valid range of {low:g} to {high:g}"
+    return None
+
+
+class Mode(NamedTuple):
+    """What happens to a record."""
+
+    is_judged: bool = True
+    is_learned: bool = True
+
+
+class Calendars:
+    """Times at which records are judged but not learned, or learned but not judged; the first that fits decides."""
+
+    def __init__(self, calendars: Sequence[CalendarConfig]) -> None:
+        self._calendars = [(calendar, ZoneInfo(calendar.timezone)) for calendar in calendars]
+
+    def mode(self, when: float | None) -> Mode:
+        """Return what happens to a record of a time."""
+        for calendar, zone in self._calendars:
+            if when is not None and _is_in(calendar, zone, when):
+                return Mode(is_learned=False) if calendar.mode == "judge-only" else Mode(is_judged=False)
+        return Mode()
+
+    def __bool__(self) -> bool:
+        return bool(self._calendars)
+
+
+def _is_in(calendar: CalendarConfig, zone: ZoneInfo, when: float) -> bool:
+    """Return whether a time is one of a calendar."""
+    start, end = calendar.span
+    if not start <= when < end:
+        return False
+    try:
+        moment = datetime.fromtimestamp(when, zone)
+    except (OverflowError, ValueError, OSError):
+        return False
+    is_day = not calendar.days or moment.weekday() in calendar.weekdays
+    is_date = not calendar.dates or moment.date() in calendar.dates
+    return is_day and is_date and _is_between(moment.time(), calendar.from_, calendar.to)
+
+
+def _is_between(now: time, start: time | None, end: time | None) -> bool:
+    """Return whether a time of day lies between two others, also over midnight."""
+    if start is None or end is None:
+        return True
+    return start <= now < end if start <= end else now >= start or now < end

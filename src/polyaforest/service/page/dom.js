@@ -1,0 +1,82 @@
+// Elements, made from text only: names and values come from strangers, so nothing here reads HTML.
+
+/** Return an element with attributes (`on…` are listeners, `style` an object) and children (elements or text). */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.assign(element.style, value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+// Characters that act on the text around them, or cannot be seen; joiners are needed to write some languages.
+const ACTING = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}]/gu;
+const JOINERS = "\u200c\u200d";
+const SHORT = { "\t": "\\t", "\n": "\\n", "\r": "\\r" };
+
+/** Return text of strangers with the characters that have no shape of their own spelled out, as in reports. */
+export function visible(text) {
+  return String(text).replace(ACTING, (found) => (JOINERS.includes(found) ? found : (SHORT[found] ?? spelled(found))));
+}
+
+function spelled(character) {
+  const code = character.codePointAt(0);
+  const [letter, digits] = code < 0x100 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
+  return `\\${letter}${code.toString(16).padStart(digits, "0")}`;
+}
+
+/** Return text of several lines with the same characters written out. */
+export const visibleLines = (text) => String(text).split("\n").map(visible).join("\n");
+
+/** Return a name from the data, which keeps its direction to itself. */
+export function name(text, attributes = {}) {
+  const shown = visible(text);
+  return h("bdi", { class: "name", title: shown.slice(0, 500), ...attributes }, shown === "" ? "(empty)" : shown);
+}
+
+/** Say something to those who cannot see the screen. */
+export function announce(words) {
+  document.getElementById("announcer").textContent = visible(words);
+}
+
+/** Return a function that runs at most once in `milliseconds`, and always after the last call. */
+export function throttled(action, milliseconds) {
+  let timer = null;
+  let last = -Infinity;
+  const later = () => {
+    timer = null;
+    last = performance.now();
+    action();
+  };
+  const ask = () => {
+    timer ??= setTimeout(later, Math.max(0, last + milliseconds - performance.now()));
+  };
+  ask.cancel = () => clearTimeout(timer);
+  return ask;
+}
+
+/** Copy text, and say so on the button. */
+export async function copy(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    copyBySelection(text); // pages that are not served over https may not use the clipboard
+  }
+  const before = button.textContent;
+  button.textContent = "Copied";
+  announce("Copied");
+  setTimeout(() => (button.textContent = before), 1500);
+}
+
+function copyBySelection(text) {
+  const field = h("textarea", { class: "unseen", "aria-hidden": "true" });
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  document.execCommand("copy");
+  field.remove();
+}

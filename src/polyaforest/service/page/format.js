@@ -1,0 +1,138 @@
+// Numbers, times and chances in words.
+
+const DAY = 86400;
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
+
+let isUtc = localStorage.getItem("zone") === "utc";
+let offset = 0; // of the clock of the server from ours, in seconds
+
+/** Whether times are shown in UTC. */
+export const usesUtc = () => isUtc;
+
+/** Show times in UTC, or as this machine has them. */
+export function useUtc(value) {
+  isUtc = value;
+  localStorage.setItem("zone", value ? "utc" : "local");
+}
+
+/** Set the clock by the time of the server. */
+export function setClock(serverNow) {
+  offset = serverNow - Date.now() / 1000;
+}
+
+/** Return the time of the server, in seconds since 1970. */
+export const now = () => Date.now() / 1000 + offset;
+
+/** Return a number with four digits that matter; other values as they are. */
+export function number(value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value !== "number") return String(value);
+  const size = Math.abs(value);
+  if (size !== 0 && (size >= 1e7 || size < 1e-3)) return value.toExponential(2).replace("e+", "e");
+  return size >= 1e4 ? grouped.format(value) : short.format(value);
+}
+
+/** Return a whole number with its thousands apart. */
+export const count = (value) => grouped.format(value);
+
+/** Return a count and its noun, in the plural where that is due. */
+export const plural = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+
+/** Return a range of numbers. */
+export function range(pair) {
+  if (!pair || (pair[0] === null && pair[1] === null)) return "–";
+  if (pair[0] === null) return `up to ${number(pair[1])}`;
+  if (pair[1] === null) return `from ${number(pair[0])}`;
+  return `${number(pair[0])} – ${number(pair[1])}`;
+}
+
+/** Return bits of surprise. */
+export const bits = (value) =>
+  value === null || value === undefined ? "–" : value.toFixed(Math.abs(value) < 10 ? 1 : 0);
+
+/** Return a chance as "1 in 900". */
+export function oneIn(chance) {
+  if (chance === null || chance === undefined) return "unknown";
+  if (chance <= 0) return "less than 1 in a million";
+  const each = 1 / chance;
+  if (each < 1.5) return "nearly all";
+  return `1 in ${count(each < 20 ? Math.round(each) : Number(each.toPrecision(2)))}`;
+}
+
+function parts(time) {
+  const date = new Date(time * 1000);
+  return isUtc
+    ? [
+        date.getUTCFullYear(),
+        date.getUTCMonth(),
+        date.getUTCDate(),
+        date.getUTCHours(),
+        date.getUTCMinutes(),
+        date.getUTCSeconds(),
+      ]
+    : [date.getFullYear(), date.getMonth(), date.getDate(), date.getHours(), date.getMinutes(), date.getSeconds()];
+}
+
+const two = (value) => String(value).padStart(2, "0");
+
+/** Return the time of day. */
+export function clock(time, withSeconds = true) {
+  const [, , , hour, minute, second] = parts(time);
+  return `${two(hour)}:${two(minute)}${withSeconds ? `:${two(second)}` : ""}`;
+}
+
+/** Return a moment: the time, and the day unless it is today. */
+export function moment(time, withSeconds = true) {
+  if (time === null || time === undefined) return "–";
+  const [year, month, day] = parts(time);
+  const [thisYear, thisMonth, today] = parts(now());
+  if (year === thisYear && month === thisMonth && day === today) return clock(time, withSeconds);
+  return `${day} ${MONTHS[month]}${year === thisYear ? "" : ` ${year}`} ${clock(time, withSeconds)}`;
+}
+
+/** Return a moment in full, for labels that must not depend on today. */
+export function fullMoment(time) {
+  const [year, month, day] = parts(time);
+  return `${year}-${two(month + 1)}-${two(day)} ${clock(time)}${isUtc ? " UTC" : ""}`;
+}
+
+/** Return a span from one moment to another, the day only once. */
+export function span(start, end) {
+  if (end === null || end === undefined) return `since ${moment(start)}`;
+  if (end - start < 1) return moment(start);
+  const isOneDay = parts(start).slice(0, 3).join() === parts(end).slice(0, 3).join();
+  return `${moment(start)} – ${isOneDay ? clock(end) : moment(end)}`;
+}
+
+/** Return a duration in its two largest units. */
+export function duration(seconds) {
+  const rounded = Math.round(seconds);
+  if (rounded < 1) return "under 1 s";
+  if (rounded < 60) return `${rounded} s`;
+  const units = [
+    ["d", DAY],
+    ["h", 3600],
+    ["min", 60],
+    ["s", 1],
+  ];
+  const first = units.findIndex(([, size]) => rounded >= size);
+  const [unit, size] = units[first];
+  const [nextUnit, nextSize] = units[first + 1];
+  const rest = Math.floor((rounded % size) / nextSize);
+  return `${Math.floor(rounded / size)} ${unit}${rest && unit !== "min" ? ` ${rest} ${nextUnit}` : ""}`;
+}
+
+/** Return how long ago a moment was. */
+export function ago(time) {
+  const passed = now() - time;
+  return passed < 1.5 ? "just now" : `${duration(passed)} ago`;
+}
+
+/** Return a size in memory. */
+export function bytes(value) {
+  if (!value) return "–";
+  const steps = Math.min(3, Math.floor(Math.log2(value) / 10));
+  return `${short.format(Number((value / 1024 ** steps).toPrecision(3)))} ${["bytes", "kB", "MB", "GB"][steps]}`;
+}

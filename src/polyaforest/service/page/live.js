@@ -1,0 +1,50 @@
+// The live feed: one connection for the screen that is shown, opened again whenever it is lost.
+
+const RETRY = 2000; // milliseconds
+
+/** Follows the feed, and tells `onState` whether it is "live", "connecting" or "lost". */
+export class Live {
+  constructor(onState) {
+    this._onState = onState;
+    this._source = null;
+    this._timer = null;
+    this._following = null;
+  }
+
+  /** Follow the feed of all streams, or of one key: `handlers` by the names of events, and `again` after a gap. */
+  follow(query, handlers) {
+    this._following = { query, handlers, hadGap: false };
+    this._open();
+  }
+
+  /** Follow nothing. */
+  stop() {
+    clearTimeout(this._timer);
+    this._source?.close();
+    this._source = null;
+    this._following = null;
+  }
+
+  _open() {
+    clearTimeout(this._timer);
+    this._source?.close();
+    const following = this._following;
+    const source = new EventSource(`/api/v1/feed?${new URLSearchParams(following.query)}`);
+    this._source = source;
+    source.onopen = () => {
+      this._onState("live");
+      if (following.hadGap) following.handlers.again?.();
+      following.hadGap = false;
+    };
+    source.onerror = () => {
+      following.hadGap = true;
+      this._onState("lost");
+      if (source.readyState === EventSource.CLOSED && this._source === source) {
+        this._timer = setTimeout(() => this._open(), RETRY); // refused: a browser does not try again by itself
+      }
+    };
+    for (const [kind, handle] of Object.entries(following.handlers)) {
+      if (kind !== "again") source.addEventListener(kind, (message) => handle(JSON.parse(message.data)));
+    }
+  }
+}

@@ -1,0 +1,35 @@
+// How surprising several records are together: many have rare ones among them by chance alone.
+
+const RATE = 1e-3; // of flags that ordinary records may have by chance
+const LEAST_BITS = 3; // from which on flags are more than chance: 1 in 8
+
+/** Return the surprise of k flags among n records, in bits: how rarely chance alone flags so many. */
+export function ofFlags(flagged, n) {
+  const mean = n * RATE;
+  if (!flagged || flagged <= mean) return 0;
+  let term = 1;
+  let sum = 1; // of the terms of the tail of a Poisson distribution, in units of its first
+  for (let k = flagged + 1; term > 1e-9; k++) {
+    term *= mean / k;
+    sum += term;
+  }
+  return -(flagged * Math.log(mean) - mean - logFactorial(flagged) + Math.log(sum)) / Math.LN2;
+}
+
+/** Return the surprise of a cell: of its lowest p-value among so many, or of its flags. */
+export function ofCell(lowest, flagged, n) {
+  if (lowest === null) return null;
+  const chance = -Math.expm1(n * Math.log1p(-Math.min(1 - 1e-12, 2 ** -lowest)));
+  const rarest = n < 2 || chance <= 0 ? lowest : -Math.log2(chance);
+  return Math.max(rarest, ofFlags(flagged, n));
+}
+
+/** Whether flags among n records deserve a mark. */
+export const areNotable = (flagged, n) => ofFlags(flagged, n) >= LEAST_BITS;
+
+function logFactorial(n) {
+  if (n > 50) return (n + 0.5) * Math.log(n) - n + 0.5 * Math.log(2 * Math.PI) + 1 / (12 * n);
+  let sum = 0;
+  for (let k = 2; k <= n; k++) sum += Math.log(k);
+  return sum;
+}

@@ -1,0 +1,125 @@
+"""Previews: what other settings would have flagged in the records of the history."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from polyaforest.live.verdicts import attribution
+from polyaforest.service.blocks import FLAGGED, Block
+from polyaforest.service.config import GateConfig, Settings, StreamConfig, Window, to_toml
+from polyaforest.service.gates import departure, why_muted, why_outside
+from polyaforest.service.replay import Replayed, replay
+from polyaforest.service.stream import Stream, detector_of
+from polyaforest.timeseries import EventTracker
+
+__all__ = ["Trial", "preview"]
+
+_MOST_KEYS = 20
+_MERGE = 10  # records between those flagged in one event
+
+
+class Trial(Settings):
+    """Settings to try; those that are absent stay as they are."""
+
+    key: str | None = Field(default=None, max_length=4096)
+    records: int = Field(default=5000, ge=100, le=50_000)
+    false_alarm_rate: float | None = Field(default=None, gt=0, lt=1)
+    window: Window | None = None
+    trees: int | None = Field(default=None, ge=1, le=1000)
+    gates: GateConfig | None = None
+
+    def changes(self) -> dict[str, Any]:
+        """Return the settings that differ."""
+        names = ("false_alarm_rate", "window", "trees", "gates")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+def preview(stream: Stream, trial: Trial) -> dict[str, Any]:
+    """Judge the latest records of the history by other settings, from a new model; compare with what was flagged."""
+    changes = trial.changes()
+    config = stream.config.model_copy(update=changes)
+    keys = [trial.key] if trial.key is not None else stream.history.keys[:_MOST_KEYS]
+    most = max(100, trial.records // max(len(keys), 1))
+    events: list[dict[str, Any]] = []
+    now, then = {"n_flagged": 0, "n_events": 0}, {"n_flagged": 0, "n_events": 0}
+    n_records, gone, new = 0, [], []
+    for key in keys:
+        block = stream.history.records(key, most=most)
+        if block is None:
+            continue
+        n_records += len(block)
+        found, n_flagged = _judge(stream, config, key, block)
+        first, last = float(block.times.min()), float(block.times.max())
+        before = [
+            event
+            for event in stream.events.find(key=key, start=first, end=last, most=1000)
+            if event["kind"] == "anomaly"
+        ]
+        now = {
+            "n_flagged": now["n_flagged"] + int((block.flags & FLAGGED).sum()),
+            "n_events": now["n_events"] + len(before),
+        }
+        then = {"n_flagged": then["n_flagged"] + n_flagged, "n_events": then["n_events"] + len(found)}
+        gone += [event["id"] for event in before if not any(_overlap(event, other) for other in found)]
+        new += [len(events) + i for i, event in enumerate(found) if not any(_overlap(event, one) for one in before)]
+        events += found
+    return {
+        "n_records": n_records,
+        "keys": keys,
+        "is_truncated": trial.key is None and len(stream.history.keys) > _MOST_KEYS,
+        "now": now,
+        "then": then,
+        "events": events,
+        "gone": gone,
+        "new": new,
+        "toml": to_toml({"streams": {stream.name: changes}}),
+    }
+
+
+def _judge(stream: Stream, config: StreamConfig, key: str, block: Block) -> tuple[list[dict[str, Any]], int]:
+    """Return the events in records of a key, and how many are flagged."""
+    is_timed = config.time is not None or stream.is_timed
+    if is_timed and (np.diff(block.times) < 0).any():
+        block = replace(block, times=np.maximum.accumulate(block.times))
+    unnamed = replace(block, names=())
+    pieces = replay(
+        detector_of(config), unnamed, stream.fields, is_timed=is_timed, finds_series=config.finds_series, explain=True
+    )
+    tracker, found, n_flagged, row = EventTracker(config.merge or _MERGE), [], 0, 0
+    for piece in pieces:
+        for i in range(len(piece.block)):
+            verdict = _verdict(stream, config, key, piece, i)
+            n_flagged += verdict.is_flagged
+            score, p_value = float(piece.detected.scores[i]), float(piece.detected.p_values[i])
+            when = float(piece.block.times[i])
+            found.append(
+                tracker.update(row, verdict.is_flagged, score, time=when, p_value=p_value, blame=verdict.blame)
+            )
+            row += 1
+    found.append(tracker.close())
+    return [{"key": key, **event._asdict()} for event in found if event is not None], n_flagged
+
+
+class _Verdict(NamedTuple):
+    is_flagged: bool
+    blame: dict[str, float] | None
+
+
+def _verdict(stream: Stream, config: StreamConfig, key: str, piece: Replayed, i: int) -> _Verdict:
+    """Return whether a record of a piece is flagged once gates have had their say, and by which fields."""
+    values, names, why = piece.block.values[i].tolist(), stream.fields, piece.detected.explanations.get(i)
+    is_outside = why_outside(config.gates, names, values) is not None
+    if why is None:
+        return _Verdict(bool(piece.detected.is_anomaly[i]) or is_outside, None)
+    blame = attribution(piece.judge, why)
+    departed = departure(why, blame, names, values, None)
+    muted = why_muted(config.gates, config.mute, key, float(piece.block.times[i]), departed)
+    return _Verdict(muted is None or is_outside, blame)
+
+
+def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return bool(one["start"] <= other["end"] and other["start"] <= one["end"])

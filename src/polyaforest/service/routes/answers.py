@@ -1,0 +1,100 @@
+"""What the routes have in common: how they answer, and how they find a stream or a span of time."""
+
+from __future__ import annotations
+
+import asyncio
+import time as clock
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException, Query, Request, Response
+
+from polyaforest.io._json import to_json
+from polyaforest.service.feedback import Conflict
+from polyaforest.service.stream import Stream
+from polyaforest.service.worker import Worker
+
+__all__ = [
+    "CONFLICT", "DAY", "ERRORS", "Key", "Moment", "Named", "answer", "as_json", "ask", "brief", "service_of", "span_of",
+    "stream_of", "who_asks",
+]  # fmt: skip
+
+DAY = 86400.0
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The request cannot be understood."},
+    401: {"description": "A token is needed."},
+    403: {"description": "The token, or the page that sends the request, may not do this."},
+    404: {"description": "There is no such stream, key or event."},
+    422: {"description": "A parameter or all records are wrong; `detail` says which."},
+    429: {"description": "Too many requests."},
+    503: {"description": "Too much is waiting, or the stream does not run; try again."},
+}
+CONFLICT: dict[int | str, dict[str, Any]] = {409: {"description": "Not possible now; `detail` says why."}}
+_BRIEF = (
+    "id", "stream", "key", "kind", "label", "start", "end", "peak", "is_open", "bits", "p_value", "score", "n_flagged",
+    "summary", "blame", "what", "field", "first", "last",
+)  # fmt: skip
+
+
+def answer(facts: Any, status: int = 200) -> Response:
+    """Return JSON; numbers that are not finite are null."""
+    return Response(to_json(facts), status, media_type="application/json")
+
+
+def service_of(request: Request) -> Any:
+    return request.app.state.service
+
+
+def stream_of(request: Request, stream: str) -> Stream:
+    found: Stream | None = service_of(request).streams.get(stream)
+    if found is None:
+        raise HTTPException(404, f"there is no stream {stream!r}")
+    return found
+
+
+Named = Annotated[Stream, Depends(stream_of)]
+Key = Annotated[str, Query(description="The key; empty for a stream that is not partitioned.", max_length=4096)]
+Moment = Annotated[float | None, Query(description="Seconds since 1970.", allow_inf_nan=False, ge=-1e12, le=1e12)]
+
+
+def span_of(
+    start: float | None, end: float | None, known: tuple[float, float] | None, default: float
+) -> tuple[float, float]:
+    """Return a span of time: by default the last `default` seconds of what is known."""
+    last = end if end is not None else max(known[1], start or known[1]) if known else clock.time()
+    first = start if start is not None else last - default
+    if first >= last:
+        if end is None:
+            last = first + 1.0
+        else:
+            raise HTTPException(422, "start must be before end")
+    return first, last
+
+
+async def ask(stream: Stream, task: Callable[[Worker], Any]) -> Any:
+    """Have the thread of a stream do something; return what it returns."""
+    try:
+        return await asyncio.wrap_future(stream.call(task))
+    except KeyError as problem:
+        raise HTTPException(404, f"the stream {stream.name!r} has no event {problem.args[0]!r}") from None
+    except Conflict as problem:
+        raise HTTPException(409, str(problem)) from None
+
+
+def who_asks(request: Request) -> str:
+    """Return who asks, for the audit log."""
+    address = request.client.host if request.client is not None else "unknown"
+    return f"{request.scope.get('role')} at {address}"
+
+
+def brief(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: event.get(name) for name in _BRIEF}
+
+
+def as_json(value: Any) -> Any:
+    """Return settings as JSON can hold them."""
+    if isinstance(value, dict):
+        return {name: as_json(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(part) for part in value]
+    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)

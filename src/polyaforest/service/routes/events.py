@@ -1,0 +1,138 @@
+"""Routes about events: what is odd, why, and what operators say of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Body, HTTPException, Query, Request, Response
+from pydantic import BaseModel, Field
+from starlette.responses import StreamingResponse
+
+from polyaforest.service.feed import Reader
+from polyaforest.service.feedback import feedback_on, give, undo
+from polyaforest.service.incidents import find_incidents
+from polyaforest.service.routes.answers import (
+    CONFLICT,
+    Moment,
+    Named,
+    answer,
+    ask,
+    brief,
+    service_of,
+    stream_of,
+    who_asks,
+)
+from polyaforest.service.stream import Stream
+
+__all__ = ["routes"]
+
+routes = APIRouter()
+
+
+@routes.get("/events")
+def events(
+    request: Request,
+    stream: Annotated[str | None, Query(max_length=64)] = None,
+    key: Annotated[str | None, Query(max_length=4096)] = None,
+    start: Moment = None,
+    end: Moment = None,
+    open: Annotated[bool | None, Query(description="Only open, or only closed ones.")] = None,
+    label: Annotated[Literal["incident", "normal"] | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    """Return events that overlap a span of time, the latest first, without their details."""
+    chosen = [stream_of(request, stream)] if stream is not None else list(service_of(request).streams.values())
+    wanted = {"start": -1e300 if start is None else start, "end": 1e300 if end is None else end}
+    found = [
+        event for one in chosen for event in one.events.find(key=key, is_open=open, label=label, most=limit, **wanted)
+    ]
+    found.sort(key=lambda event: -event["start"])
+    return answer({"events": [brief(event) for event in found[:limit]]})
+
+
+@routes.get("/streams/{stream}/events/{id}")
+def event(stream: Named, id: str) -> Response:
+    """Return one event in full: reasons in bits and in words, what was expected, alerts, feedback, similar events."""
+    return answer(_in_full(stream, id))
+
+
+def _in_full(stream: Stream, id: str) -> dict[str, Any]:
+    found = stream.events.get(id)
+    if found is None:
+        raise HTTPException(404, f"the stream {stream.name!r} has no event {id!r}")
+    near = {"start": found["start"] - 86400, "end": found["end"] + 86400}
+    incidents = find_incidents(stream.events.find(most=500, **near))
+    incident = next((one["id"] for one in incidents if any(part["id"] == id for part in one["events"])), None)
+    return {
+        **found,
+        "alerts": stream.outbox.about(id),
+        "feedback": feedback_on(stream, id),
+        "similar_events": [brief(one) for one in stream.events.similar(found)],
+        "incident": incident,
+    }
+
+
+class Judgement(BaseModel):
+    """What an operator says of an event."""
+
+    verdict: Literal["incident", "normal"]
+    note: str = Field(default="", max_length=2000)
+
+
+@routes.post("/streams/{stream}/events/{id}/feedback", responses=CONFLICT)
+async def post_feedback(request: Request, stream: Named, id: str, given: Annotated[Judgement, Body()]) -> Response:
+    """Say of an event that it was an incident, whose records the model forgets exactly, or normal, which it learns."""
+    who = who_asks(request)
+    await ask(stream, lambda worker: give(stream, worker, id, given.verdict, who=who, note=given.note))
+    return answer(await asyncio.to_thread(_in_full, stream, id))
+
+
+@routes.delete("/streams/{stream}/events/{id}/feedback", responses=CONFLICT)
+async def delete_feedback(request: Request, stream: Named, id: str) -> Response:
+    """Take feedback back: the model is what it would be without it."""
+    who = who_asks(request)
+    await ask(stream, lambda worker: undo(stream, worker, id, who=who))
+    return answer(await asyncio.to_thread(_in_full, stream, id))
+
+
+@routes.get("/streams/{stream}/audit")
+def audit(stream: Named, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Response:
+    """Return who gave feedback or deleted records, the latest first."""
+    query = "SELECT id, at, who, action, facts FROM audit ORDER BY id DESC LIMIT ?"
+    with stream.database.read() as file:
+        rows = file.execute(query, (limit,)).fetchall()
+    names = ("id", "at", "who", "action", "facts")
+    return answer({"entries": [{**dict(zip(names, row, strict=True)), "facts": orjson.loads(row[4])} for row in rows]})
+
+
+@routes.get("/incidents")
+def incidents(
+    request: Request,
+    start: Moment = None,
+    end: Moment = None,
+    within: Annotated[float, Query(ge=0, le=86400, description="Seconds between events of one incident.")] = 60.0,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> Response:
+    """Return events that overlap in time on several keys as one, with who was first; the latest first."""
+    wanted = {"start": -1e300 if start is None else start, "end": 1e300 if end is None else end}
+    streams = service_of(request).streams.values()
+    found = [brief(event) for one in streams for event in one.events.find(most=1000, **wanted)]
+    return answer({"incidents": find_incidents(found, within)[:limit]})
+
+
+@routes.get("/feed", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
+async def feed(
+    request: Request,
+    stream: Annotated[str | None, Query(max_length=64)] = None,
+    key: Annotated[str | None, Query(max_length=4096)] = None,
+) -> Response:
+    """Follow what happens, as server-sent events: `event`, `records`, and `tail` if a key is given."""
+    if stream is not None:
+        stream_of(request, stream)
+    live = service_of(request).feed
+    if live.is_full:
+        raise HTTPException(503, "too many listen already")
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(live.listen(Reader(stream, key)), media_type="text/event-stream", headers=headers)

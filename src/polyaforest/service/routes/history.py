@@ -1,0 +1,136 @@
+"""Routes that read judged records, at the resolution of a screen, or judge them by other settings."""
+
+from __future__ import annotations
+
+from math import isfinite, log2
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, HTTPException, Query, Request, Response
+
+from polyaforest.core.arrays import Array
+from polyaforest.service.blocks import Buckets
+from polyaforest.service.preview import Trial, preview
+from polyaforest.service.routes.answers import DAY, Key, Moment, Named, answer, service_of, span_of, stream_of
+
+__all__ = ["routes"]
+
+_MOST_POINTS = 5000
+
+routes = APIRouter()
+
+
+@routes.get("/streams/{stream}/series")
+def series(
+    stream: Named,
+    key: Key = "",
+    start: Moment = None,
+    end: Moment = None,
+    points: Annotated[int, Query(ge=10, le=_MOST_POINTS, description="Most points to return.")] = 1000,
+) -> Response:
+    """Return values, what was expected, scores and flags of a key over time.
+
+    If there are more records than `points`, each point stands for those in an equal span of time, with their least and
+    largest values. By default the last day that has records.
+    """
+    first, last = span_of(start, end, stream.history.span(), DAY)
+    found = stream.history.range(key, first, last, points)
+    about = {
+        "stream": stream.name,
+        "key": key,
+        "start": first,
+        "end": last,
+        "n_records": found.n,
+        "is_raw": found.is_raw,
+    }
+    parts, names = found.parts, stream.fields
+    if parts is None or parts.wide.shape[2] != len(names):
+        nothing: dict[str, Any] = {
+            "time": [],
+            "n": [],
+            "flagged": [],
+            "score": [],
+            "p_value": [],
+            "threshold": [],
+            "fields": {},
+        }
+        return answer({**about, **nothing})
+    shown = ("min", "max", "mean", "low", "middle", "high")
+    return answer(
+        {
+            **about,
+            "time": _numbers(parts.times),
+            "n": parts.counts.tolist(),
+            "flagged": parts.flagged.tolist(),
+            "score": _numbers(parts.scores),
+            "p_value": _numbers(parts.p_values),
+            "threshold": _numbers(parts.thresholds),
+            "fields": {
+                name: {part: _numbers(parts.wide[:, i, k]) for i, part in enumerate(shown)}
+                for k, name in enumerate(names)
+            },
+        }
+    )
+
+
+def _numbers(column: Array) -> list[float | None]:
+    return [number if isfinite(number) else None for number in column.tolist()]
+
+
+@routes.get("/overview")
+def overview(
+    request: Request,
+    start: Moment = None,
+    end: Moment = None,
+    buckets: Annotated[int, Query(ge=10, le=500)] = 120,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    stream: Annotated[str | None, Query(max_length=64)] = None,
+) -> Response:
+    """Return one lane for each key: the surprise in buckets of time, the worst first.
+
+    `surprise` is -log2 of the lowest p-value in the bucket, null where there are no records. By default the last day.
+    """
+    chosen = [stream_of(request, stream)] if stream is not None else list(service_of(request).streams.values())
+    spans = [span for one in chosen if (span := one.history.span()) is not None]
+    known = (min(span[0] for span in spans), max(span[1] for span in spans)) if spans else None
+    first, last = span_of(start, end, known, DAY)
+    lanes: list[dict[str, Any]] = []
+    for one in chosen:
+        open_events: dict[str, list[str]] = {}
+        for event in one.events.find(is_open=True, most=10_000):
+            open_events.setdefault(event["key"], []).append(event["id"])
+        for lane in one.history.lanes(Buckets(first, last, buckets), limit):
+            surprise = [_bits(p) if n else None for p, n in zip(lane.p_values, lane.n, strict=True)]
+            lanes.append(
+                {
+                    "stream": one.name,
+                    "key": lane.key,
+                    "surprise": surprise,
+                    "flagged": lane.flagged,
+                    "n": lane.n,
+                    "n_flagged": sum(lane.flagged),
+                    "worst": max((bits for bits in surprise if bits is not None), default=0.0),
+                    "latest": lane.latest,
+                    "open_events": open_events.get(lane.key, []),
+                }
+            )
+    lanes.sort(key=lambda lane: (-len(lane["open_events"]), -lane["n_flagged"], -lane["worst"]))
+    return answer({"start": first, "end": last, "buckets": buckets, "lanes": lanes[:limit], "total": len(lanes)})
+
+
+def _bits(p_value: float) -> float:
+    """Return the surprise of a p-value."""
+    return round(-log2(p_value), 3) if p_value > 0 else 64.0
+
+
+@routes.post("/streams/{stream}/preview")
+def post_preview(request: Request, stream: Named, trial: Annotated[Trial, Body()]) -> Response:
+    """Judge the latest records by other settings; return what would have been flagged."""
+    turn = service_of(request).previewing
+    if not turn.acquire(blocking=False):
+        raise HTTPException(503, "another preview runs: try again", {"retry-after": "2"})
+    try:
+        return answer(preview(stream, trial))
+    except ValueError as problem:
+        raise HTTPException(422, str(problem)) from None
+    finally:
+        turn.release()

@@ -1,0 +1,135 @@
+"""Routes that take and delete records."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+import orjson
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+
+from polyaforest.service.feedback import forget
+from polyaforest.service.inbox import Accepted
+from polyaforest.service.routes.answers import CONFLICT, Named, answer, ask, who_asks
+from polyaforest.service.worker import Result
+
+__all__ = ["routes"]
+
+_MOST_RECORDS = 100_000  # in a request
+_LONGEST_NAME = 256  # characters of an Idempotency-Key
+_NDJSON = ("application/x-ndjson", "application/jsonl", "application/jsonlines", "text/plain")
+
+routes = APIRouter()
+
+_RECORDS = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/x-ndjson": {
+                "schema": {"type": "string"},
+                "example": '{"time": 1700000000, "cpu": 41.5}\n{"time": 1700000010, "cpu": 97}\n',
+            },
+            "application/json": {
+                "schema": {"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}]},
+                "example": [{"time": 1700000000, "host": "web-1", "cpu": 41.5}],
+            },
+        },
+    }
+}
+
+
+@routes.post(
+    "/streams/{stream}/records",
+    openapi_extra=_RECORDS,
+    responses={413: {"description": "Too large."}, 202: {"description": "On disk, not judged yet."}},
+)
+async def post_records(
+    request: Request,
+    stream: Named,
+    wait: Annotated[bool, Query(description="Whether to wait until the records are judged.")] = True,
+    verdicts: Annotated[Literal["all", "flagged", "none"], Query(description="Which verdicts to return.")] = "all",
+) -> Response:
+    """Judge and learn records: lines of JSON, or a JSON object or array of objects.
+
+    The answer is 200 with verdicts, or with `wait=false` 202 with positions. Either means that the records are on disk
+    and survive a crash. A request repeated with the same header `Idempotency-Key` is not taken twice.
+    """
+    if stream.inbox is None:
+        raise HTTPException(409, f"the stream {stream.name!r} reads from {stream.source_name}, not from here")
+    if not stream.is_ready:
+        raise HTTPException(503, f"the stream {stream.name!r} does not run: {stream.error or 'it is starting'}")
+    name = request.headers.get("idempotency-key")
+    if name is not None and len(name) > _LONGEST_NAME:
+        raise HTTPException(400, f"the Idempotency-Key is longer than {_LONGEST_NAME} characters")
+    lines = _lines(await request.body(), request.headers.get("content-type", ""))
+    accepted = await asyncio.wrap_future(stream.inbox.put(lines, name=name, waits=wait))
+    positions = {"first": accepted.first, "last": accepted.first + accepted.n - 1, "records": accepted.n}
+    if not wait or accepted.is_repeated:
+        return answer({**positions, "repeated": accepted.is_repeated}, 202)
+    return _judged(accepted, positions, verdicts)
+
+
+def _judged(accepted: Accepted, positions: dict[str, int], wanted: str) -> Response:
+    """Return the verdicts on the records of a request."""
+    good = [result for result in accepted.results if isinstance(result, Result)]
+    bad = [result for result in accepted.results if not isinstance(result, Result)]
+    shown = good if wanted == "all" else [one for one in good if one.verdict.is_anomaly] if wanted == "flagged" else []
+    facts = {
+        **positions,
+        "judged": len(good),
+        "flagged": sum(one.verdict.is_anomaly for one in good),
+        "rejected": bad[:100],
+        "n_rejected": len(bad),
+        "verdicts": [one.line() for one in shown],
+    }
+    if bad and not good:
+        return answer({**facts, "detail": f"no record can be used; the first: {bad[0]['error']}"}, 422)
+    return answer(facts)
+
+
+def _lines(body: bytes, kind: str) -> list[bytes]:
+    """Return the records in a body as lines of JSON; raise if there are none."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as problem:
+        raise HTTPException(400, f"byte {problem.start + 1} of the body is not UTF-8") from None
+    if kind.partition(";")[0].strip().lower() in _NDJSON:
+        lines = [line for line in body.split(b"\n") if line and not line.isspace()]
+    else:
+        try:
+            parsed = orjson.loads(body)
+        except orjson.JSONDecodeError as problem:
+            hint = "; for lines of JSON send Content-Type: application/x-ndjson"
+            raise HTTPException(400, f"the body is not JSON: {problem}{hint}") from None
+        records = parsed if isinstance(parsed, list) else [parsed]
+        if not all(isinstance(record, dict) for record in records):
+            raise HTTPException(422, "a record is a JSON object: send one, or an array of them")
+        lines = [orjson.dumps(record) for record in records]
+    if not lines:
+        raise HTTPException(422, "the body has no records")
+    if len(lines) > _MOST_RECORDS:
+        raise HTTPException(413, f"the body has more than {_MOST_RECORDS:,} records: send smaller batches")
+    return lines
+
+
+@routes.get("/streams/{stream}/quarantine")
+def quarantine(stream: Named, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+    """Return the latest records that could not be used, with the reasons."""
+    query = "SELECT position, at, reason, record FROM quarantine ORDER BY rowid DESC LIMIT ?"
+    with stream.database.read() as file:
+        rows = file.execute(query, (limit,)).fetchall()
+    return answer({"records": [dict(zip(("position", "at", "reason", "record"), row, strict=True)) for row in rows]})
+
+
+@routes.delete("/streams/{stream}/records", responses=CONFLICT)
+async def delete_records(
+    request: Request,
+    stream: Named,
+    id: Annotated[str, Query(min_length=1, max_length=4096, description="The records' id.")],
+    key: Annotated[str | None, Query(max_length=4096, description="Only those of this key.")] = None,
+) -> Response:
+    """Delete all records of an id, from saved models, history and events: the right to be forgotten."""
+    if stream.config.id is None:
+        raise HTTPException(409, f"records of the stream {stream.name!r} have no ids: set `id` in its configuration")
+    who = who_asks(request)
+    return answer(await ask(stream, lambda worker: forget(stream, worker, id, key, who=who)))

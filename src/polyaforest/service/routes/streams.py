@@ -1,0 +1,118 @@
+"""Routes about the service as a whole: streams, settings, who is there."""
+
+from __future__ import annotations
+
+import time as clock
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, HTTPException, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from polyaforest import __version__
+from polyaforest.service.config import public, to_toml
+from polyaforest.service.routes.answers import Named, answer, as_json, service_of
+from polyaforest.service.security import COOKIE
+from polyaforest.service.stream import Stream
+
+__all__ = ["routes"]
+
+routes = APIRouter()
+
+
+@routes.get("/status")
+def status(request: Request) -> Response:
+    """Return the state of the service, and what the caller may do."""
+    service = service_of(request)
+    return answer(
+        {
+            "version": __version__,
+            "now": clock.time(),
+            "started": service.started,
+            "role": request.scope.get("role"),
+            "needs_token": service.tokens.are_needed,
+            "is_demo": service.is_demo,
+            "streams": [_about(stream) for stream in service.streams.values()],
+        }
+    )
+
+
+@routes.get("/streams")
+def streams(request: Request) -> Response:
+    """Return all streams."""
+    return answer({"streams": [_about(stream) for stream in service_of(request).streams.values()]})
+
+
+@routes.get("/streams/{stream}")
+def stream(stream: Named) -> Response:
+    """Return one stream with its settings."""
+    shown = stream.config.model_dump(by_alias=True, exclude={"prometheus", "source"})
+    return answer({**_about(stream), "settings": as_json(shown)})
+
+
+@routes.get("/streams/{stream}/keys")
+def keys(
+    stream: Named,
+    search: Annotated[str, Query(max_length=256, description="Part of the key.")] = "",
+    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> Response:
+    """Return the keys of a stream, sorted."""
+    found = [key for key in stream.history.keys if search.casefold() in key.casefold()]
+    return answer({"keys": found[offset : offset + limit], "total": len(found)})
+
+
+def _about(stream: Stream) -> dict[str, Any]:
+    span = stream.history.span()
+    return {
+        "name": stream.name,
+        "source": stream.source_name,
+        "accepts_records": stream.inbox is not None,
+        "is_ready": stream.is_ready,
+        "error": stream.error,
+        "fields": stream.fields,
+        "by": stream.config.by,
+        "is_series": stream.is_series,
+        "n_keys": stream.n_keys,
+        "n_records": stream.n_records,
+        "n_open_events": stream.events.n_open(),
+        "start": None if span is None else span[0],
+        "end": None if span is None else span[1],
+        "lag_seconds": stream.lag,
+        "model_bytes": stream.model_bytes,
+    }
+
+
+@routes.get("/settings")
+def settings(request: Request) -> Response:
+    """Return the settings that differ from the defaults, without secrets, and as TOML."""
+    shown = public(service_of(request).config)
+    return answer({**{"server": {}, "alerts": [], **as_json(shown)}, "toml": to_toml(shown)})
+
+
+class Login(BaseModel):
+    """A token."""
+
+    token: str = Field(max_length=4096)
+
+
+@routes.post("/login")
+def login(request: Request, given: Annotated[Login, Body()]) -> Response:
+    """Exchange a token for a cookie, which a browser sends by itself."""
+    tokens = service_of(request).tokens
+    role = tokens.role(given.token)
+    if role is None:
+        raise HTTPException(401, "this token is not valid")
+    reply = answer({"role": role})
+    cookie = tokens.cookie(given.token)
+    if cookie is not None:
+        is_secure = request.url.scheme == "https"
+        reply.set_cookie(COOKIE, cookie, max_age=30 * 86400, httponly=True, samesite="strict", secure=is_secure)
+    return reply
+
+
+@routes.post("/logout")
+def logout() -> Response:
+    """Take the cookie back."""
+    reply = answer({"role": None})
+    reply.delete_cookie(COOKIE)
+    return reply

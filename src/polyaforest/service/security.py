@@ -1,0 +1,285 @@
+"""Who may do what: tokens, limits, and the headers that every answer has."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import os
+import time as clock
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import SimpleCookie
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+
+from polyaforest.io._json import to_json
+from polyaforest.io.errors import BadInput
+from polyaforest.service.config import LOOPBACK, ServerConfig
+
+__all__ = ["ADMIN", "COOKIE", "READ", "Guard", "Tokens"]
+
+ADMIN, READ = "admin", "read"
+COOKIE = "polyaforest"
+READ_TOKEN, ADMIN_TOKEN = "POLYAFOREST_READ_TOKEN", "POLYAFOREST_ADMIN_TOKEN"  # in the environment
+HEADER_BYTES = 32 * 1024
+_SHORTEST = 16  # characters of a token
+_BODY_SECONDS = 30.0  # for a whole body
+_SEND_SECONDS = 30.0  # for a piece of an answer
+_MOST_CLIENTS = 10_000  # whose rate is known
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_CLOSE = {"connection": "close"}  # so that what is left of a body is not read
+_OPEN = ("/health", "/ready", "/api/v1/login")  # for everyone
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class Tokens:
+    """The tokens of the service, compared in constant time; without any, everyone on this machine is an admin.
+
+    Parameters
+    ----------
+    config : ServerConfig
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._tokens = {
+            ADMIN: _token(config.admin_token_file, ADMIN_TOKEN),
+            READ: _token(config.read_token_file, READ_TOKEN),
+        }
+        if self._tokens[READ] and not self._tokens[ADMIN]:
+            raise BadInput(f"there is a read-only token but none for admins: set {ADMIN_TOKEN} or admin_token_file")
+        if not config.is_loopback and not self.are_needed:
+            raise BadInput(
+                f"server.host is {config.host}, which others can reach: set a token by {ADMIN_TOKEN} or "
+                "server.admin_token_file, or listen on 127.0.0.1"
+            )
+
+    @property
+    def are_needed(self) -> bool:
+        """Whether there are any."""
+        return any(self._tokens.values())
+
+    def role(self, given: str | None) -> str | None:
+        """Return the role of a token or of the cookie made from one; None if it is not valid."""
+        if not self.are_needed:
+            return ADMIN
+        found = None
+        for role, token in self._tokens.items():  # all are compared, so that time tells nothing
+            for secret in () if token is None else (token, _cookie_of(token)):
+                if hmac.compare_digest(secret.encode(), (given or "").encode()):
+                    found = found or role
+        return found
+
+    def cookie(self, given: str) -> str | None:
+        """Return the cookie for a valid token."""
+        return _cookie_of(given) if self.are_needed and self.role(given) else None
+
+
+class Guard:
+    """The outermost layer: refuses what must not be read or answered, and adds headers to every answer.
+
+    Parameters
+    ----------
+    app : ASGI application
+    config : ServerConfig
+    tokens : Tokens
+    observe : callable
+        Takes the method, the route, the status and the seconds of each answer.
+    """
+
+    def __init__(
+        self, app: Any, config: ServerConfig, tokens: Tokens, observe: Callable[[str, str, int, float], None]
+    ) -> None:
+        self._app, self._config, self._tokens, self._observe = app, config, tokens, observe
+        self._max_body = int(config.max_body_mb * 2**20)
+        self._clients: OrderedDict[str, tuple[float, float]] = OrderedDict()  # requests left, and when that was
+        self._hosts = {*LOOPBACK, "[::1]", config.host, *config.allowed_hosts}
+        if config.public_url is not None:
+            self._hosts.add(urlsplit(config.public_url).hostname or "")
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        answer = self._with_headers(self._observed(scope, send), headers.get("origin"))
+        problem = self._problem(scope, headers)
+        if problem is not None:
+            await _refuse(answer, *problem)
+            return
+        is_cross = headers.get("origin") in self._config.cors
+        if scope["method"] == "OPTIONS" and is_cross:
+            await _refuse(answer, 204, "")
+            return
+        scope["role"] = self._role(headers)
+        await self._app(scope, _Body(receive, self._max_body).receive, answer)
+
+    def _excess(self, headers: dict[str, str]) -> tuple[int, str] | None:
+        """Return the status and the reason if a request is too large."""
+        if sum(len(name) + len(value) for name, value in headers.items()) > HEADER_BYTES:
+            return 431, f"the headers are larger than {HEADER_BYTES // 1024} KiB"
+        length = headers.get("content-length", "0")
+        if not length.isdecimal():
+            return 400, "the content length is not a number"
+        return (413, _too_large(self._max_body)) if int(length) > self._max_body else None
+
+    def _problem(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
+        """Return the status and the reason if a request is to be refused before anything of it is read."""
+        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        if self._config.is_loopback and host not in self._hosts:  # a web page may lead its own name to this machine
+            return 421, "this host is not served here: list it in server.allowed_hosts"
+        if self._is_too_fast(scope):
+            return 429, "too many requests: slow down"
+        too_large = self._excess(headers)
+        if too_large is not None:
+            return too_large
+        origin = headers.get("origin")
+        is_foreign = origin is not None and origin not in self._config.cors and not self._is_own(origin, headers)
+        if is_foreign and scope["method"] not in _SAFE:
+            return 403, "requests from pages of another origin are refused: list it in server.cors"
+        return self._authorisation_problem(scope, headers)
+
+    def _authorisation_problem(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
+        path = scope["path"]
+        if not path.startswith(("/api/", "/metrics")) or path in _OPEN or scope["method"] == "OPTIONS":
+            return None  # the page itself has no secrets, and asks for the token
+        role = self._role(headers)
+        if role is None:
+            return 401, "a token is needed: send it as `Authorization: Bearer TOKEN`"
+        if role == READ and scope["method"] not in _SAFE and path != "/api/v1/logout":
+            return 403, "this token may only read"
+        return None
+
+    def _role(self, headers: dict[str, str]) -> str | None:
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self._tokens.role(token.strip())
+        cookies = SimpleCookie()
+        try:
+            cookies.load(headers.get("cookie", ""))
+        except Exception:  # of cookies that are none
+            return self._tokens.role(None)
+        return self._tokens.role(cookies[COOKIE].value if COOKIE in cookies else None)
+
+    @staticmethod
+    def _is_own(origin: str, headers: dict[str, str]) -> bool:
+        """Return whether an origin is this server, as the client calls it."""
+        return urlsplit(origin).netloc == headers.get("host")
+
+    def _is_too_fast(self, scope: Message) -> bool:
+        """Return whether a client has used up its requests: a bucket that fills at a fixed rate."""
+        who, now, rate = (scope.get("client") or ("", 0))[0], clock.monotonic(), self._config.requests_per_second
+        left, at = self._clients.pop(who, (2 * rate, now))
+        left = min(2 * rate, left + (now - at) * rate)
+        is_too_fast = left < 1
+        self._clients[who] = (left if is_too_fast else left - 1, now)
+        while len(self._clients) > _MOST_CLIENTS:
+            self._clients.popitem(last=False)
+        return is_too_fast
+
+    def _observed(self, scope: Message, send: Send) -> Send:
+        """Return `send`, with a note of how long the beginning of the answer took."""
+        start = clock.perf_counter()
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = getattr(scope.get("route"), "path", "none")
+                self._observe(scope["method"], route, message["status"], clock.perf_counter() - start)
+            await send(message)
+
+        return answer
+
+    def _with_headers(self, send: Send, origin: str | None) -> Send:
+        """Return `send` with the headers of every answer, and an end to clients that do not read."""
+        extra = dict(_HEADERS)
+        if origin in self._config.cors:
+            extra |= {
+                "access-control-allow-origin": str(origin),
+                "access-control-allow-headers": "authorization, content-type, idempotency-key",
+                "access-control-allow-methods": "GET, POST, DELETE",
+                "vary": "origin",
+            }
+        added = [(name.encode(), value.encode()) for name, value in extra.items()]
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
+            await asyncio.wait_for(send(message), _SEND_SECONDS)
+
+        return answer
+
+
+class _Body:
+    """The body of a request, refused once it is too large or too slow."""
+
+    def __init__(self, receive: Receive, most: int) -> None:
+        self._receive, self._most, self._n = receive, most, 0
+        self._deadline = clock.monotonic() + _BODY_SECONDS
+        self._is_whole = False
+
+    async def receive(self) -> Message:
+        """Return the next piece."""
+        if self._is_whole:  # what follows tells when the client leaves
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), max(0.0, self._deadline - clock.monotonic()))
+        except TimeoutError:
+            raise HTTPException(408, f"the body did not arrive within {_BODY_SECONDS:g} seconds", _CLOSE) from None
+        self._n += len(message.get("body", b""))
+        if self._n > self._most:
+            raise HTTPException(413, _too_large(self._most), _CLOSE)
+        self._is_whole = not message.get("more_body", False)
+        return message
+
+
+def _too_large(most: int) -> str:
+    return f"the body is larger than {most / 2**20:g} MB: send smaller batches"
+
+
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    """Send an error; the connection is closed, so that what is left of the body is not read."""
+    body = to_json({"detail": reason}) if reason else b""
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status >= 400:
+        headers.append((b"connection", b"close"))
+    if status == 429:
+        headers.append((b"retry-after", b"1"))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _token(path: str | None, variable: str) -> str | None:
+    """Return a token from a file or the environment."""
+    token = os.environ.get(variable, "") if path is None else Path(path).read_text("utf-8")
+    token = token.strip()
+    if not token and path is None:
+        return None
+    if len(token) < _SHORTEST or not token.isascii() or not token.isprintable():
+        where = variable if path is None else path
+        raise BadInput(f"the token in {where} must have at least {_SHORTEST} printable ASCII characters")
+    return token
+
+
+def _cookie_of(token: str) -> str:
+    """Return what stands for a token in a browser, from which it cannot be told."""
+    return hmac.new(token.encode(), b"polyaforest session", hashlib.sha256).hexdigest()

@@ -1,0 +1,118 @@
+"""The process: an HTTP server on a socket, and what it says at its start."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from polyaforest.io.errors import BadInput
+from polyaforest.service.app import Feeder, Service, make_app
+from polyaforest.service.config import Config
+from polyaforest.service.feed import Feed
+from polyaforest.service.security import HEADER_BYTES
+
+__all__ = ["serve"]
+
+_HEADER_SECONDS = 15.0  # for a client to send the headers of its first request
+_MOST_CONNECTIONS = 2000
+_GRACE_SECONDS = 10
+_SWITCH_SECONDS = 0.0005  # threads hand over often: judging a record leaves and retakes the interpreter several times
+
+
+class _Protocol(H11Protocol):
+    """HTTP for clients that have something to say: those that stay silent or dawdle over headers are dropped."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Give a new client some time."""
+        super().connection_made(transport)
+        self.loop.call_later(_HEADER_SECONDS, self._drop_if_silent)
+
+    def _drop_if_silent(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """A server that saves everything when it is told to stop, and then ends regularly."""
+
+    def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
+        super().__init__(config)
+        self._feed = feed
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; the live feeds would never end by themselves."""
+        super().handle_exit(sig, frame)
+        self._feed.close_soon()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop at the first signal, and do not wait for clients at a second."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def serve(config: Config, say: Callable[[str], None], feeder: Feeder | None = None) -> None:
+    """Serve until a signal comes; then save everything.
+
+    Parameters
+    ----------
+    config : Config
+    say : callable
+        Takes what is to be said at the start.
+    feeder : Feeder, optional
+        Feeds streams with generated records.
+    """
+    listener = _listener(config.server.host, config.server.port)
+    port = listener.getsockname()[1]
+    service = Service(config.at(port=port))
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    server = _Server(
+        uvicorn.Config(
+            make_app(service, feeder),
+            http=_Protocol,
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            h11_max_incomplete_event_size=HEADER_BYTES,  # of headers that come in pieces
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        ),
+        service.feed,
+    )
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    host = f"[{config.server.host}]" if ":" in config.server.host else config.server.host
+    access = "a token is needed" if service.tokens.are_needed else "only from this machine"
+    n = len(service.streams)
+    say(f"Serving {n} stream{'' if n == 1 else 's'} at http://{host}:{port} ({access}). Stop with Ctrl-C.")
+    asyncio.run(server.serve([listener]))
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, before anything else is opened."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # or asyncio would not set TCP_NODELAY
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as problem:
+        listener.close()
+        raise BadInput(f"cannot listen on {host}, port {port}: {problem.strerror}") from problem
+    listener.listen(1024)
+    return listener

@@ -1,0 +1,114 @@
+"""Silence: a stream, a key or a field from which nothing has come for too long."""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Iterable, Mapping, Sequence
+from math import isnan
+from typing import Any, NamedTuple
+
+from polyaforest.service.blocks import Sample
+from polyaforest.service.events import Change, event_id
+
+__all__ = ["Silence"]
+
+_CHECKS = 10  # in the time that is too long
+_MOST_KEYS = 1000  # reported at a time
+
+
+class _Quiet(NamedTuple):
+    """What is silent, and since when."""
+
+    key: str
+    field: str | None
+    since: float
+    id: str
+
+
+class Silence:
+    """Watches over when each key and field last had a value, by the clock of this machine.
+
+    Parameters
+    ----------
+    stream : str
+    longest : float
+        Seconds without a value that are normal.
+    keys : iterable of str
+        Those that have come before this process was started; they have until `longest` from now.
+    open_events : sequence of dict
+        Events of silence that were open when the process ended.
+    """
+
+    def __init__(
+        self, stream: str, longest: float, keys: Iterable[str], open_events: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self._stream, self._longest = stream, longest
+        now = clock.time()
+        self._seen: dict[tuple[str, str | None], float] = {(key, None): now for key in keys}
+        self._stream_seen: float | None = now if self._seen else None
+        self._silent: dict[tuple[str, str | None] | None, _Quiet] = {}
+        for event in open_events:
+            key, name = event["key"], event.get("field")
+            place = None if event.get("what") == "stream" else (key, name)
+            self._silent[place] = _Quiet(key, name, event["start"], event["id"])
+        self._checked = now
+
+    def hear(self, samples: Mapping[str, Sequence[Sample]], fields: Sequence[str]) -> list[Change]:
+        """Take note of records; return the events that they end."""
+        if not samples:
+            return []
+        now, changes = clock.time(), self._ended(None)
+        self._stream_seen = now
+        for key, of_key in samples.items():
+            self._seen[key, None] = now
+            changes += self._ended((key, None))
+            newest = of_key[-1].values
+            for name, value in zip(fields, newest, strict=False):
+                if not isnan(value):
+                    self._seen[key, name] = now
+                    changes += self._ended((key, name))
+        return changes
+
+    def check(self, position: int) -> list[Change]:
+        """Return the events that begin now."""
+        now = clock.time()
+        if now - self._checked < self._longest / _CHECKS or self._stream_seen is None:
+            return []
+        self._checked = now
+        if now - self._stream_seen > self._longest:
+            return self._begun(None, self._stream_seen, position)
+        changes: list[Change] = []
+        for place, seen in list(self._seen.items()):
+            key, name = place
+            is_key_silent = name is not None and now - self._seen[key, None] > self._longest
+            if now - seen > self._longest and not is_key_silent:
+                changes += self._begun(place, seen, position)
+            if len(changes) >= _MOST_KEYS:
+                break
+        return changes
+
+    def _begun(self, place: tuple[str, str | None] | None, since: float, position: int) -> list[Change]:
+        if place in self._silent:
+            return []
+        key, name = ("", None) if place is None else place
+        what = "stream" if place is None else "key" if name is None else "field"
+        id = event_id(self._stream, f"silence {what} {name}", key, int(since * 1000))
+        self._silent[place] = _Quiet(key, name, since, id)
+        whose = {"stream": "this stream", "key": f"the key {key!r}", "field": f"the field {name!r}"}[what]
+        span = "a second" if self._longest == 1 else f"{self._longest:g} seconds"
+        words = f"nothing has come from {whose} for more than {span}"
+        facts: dict[str, Any] = {
+            "what": what,
+            "field": name,
+            "summary": words,
+            "peak": since,
+            "bits": None,
+            "reasons": [],
+        }
+        return [Change(id, key, "silence", since, clock.time(), True, position, facts)]
+
+    def _ended(self, place: tuple[str, str | None] | None) -> list[Change]:
+        quiet = self._silent.pop(place, None)
+        if quiet is None:
+            return []
+        return [Change(quiet.id, quiet.key, "silence", quiet.since, clock.time(), False, 0, {})]

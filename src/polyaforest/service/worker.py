@@ -1,0 +1,298 @@
+"""The loop of a stream in the service: records are judged as by `watch`, and the results go to the history."""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Callable, Sequence
+from math import isnan, nan
+from typing import Any, NamedTuple
+
+from polyaforest.core.text import label
+from polyaforest.estimators import SeriesMPF
+from polyaforest.io.records import RecordReader
+from polyaforest.io.sources import Position, Source
+from polyaforest.live import Entry, Store
+from polyaforest.live.judge import Judged, Piece
+from polyaforest.live.loop import Cadence, Loop
+from polyaforest.live.verdicts import Arrival, Tracked, Verdict, attribution, describe_verdict, track
+from polyaforest.service import outlook
+from polyaforest.service.blocks import FLAGGED, MUTED, NOT_JUDGED, NOT_LEARNED, Band, Sample
+from polyaforest.service.config import StreamConfig
+from polyaforest.service.events import Change, event_id
+from polyaforest.service.gates import Calendars, Known, Mode, departure, why_muted, why_outside
+from polyaforest.service.inbox import Inbox
+
+__all__ = ["Batch", "Result", "Worker"]
+
+_SHARE_OF_SAVING = 10  # between two saves passes so many times as long as the last took
+
+
+class Result(NamedTuple):
+    """What is known of a record once it is judged."""
+
+    key: str
+    arrival: Arrival
+    verdict: Verdict  # after gates
+    muted: str | None  # why a flag of the model does not count
+    sample: Sample
+    changes: list[Change]
+
+    def line(self) -> dict[str, Any]:
+        """Return the answer to who posted the record."""
+        facts = describe_verdict(self.arrival, self.verdict)
+        return facts if self.muted is None else {**facts, "muted": self.muted}
+
+
+class Batch(NamedTuple):
+    """The results of a batch, for the history."""
+
+    samples: dict[str, list[Sample]]
+    changes: list[Change]
+    position: int
+
+
+class Worker(Loop[Result]):
+    """Judges the records of a stream and hands the results on.
+
+    Parameters
+    ----------
+    name : str
+        Of the stream.
+    config : StreamConfig
+    source, reader, store, where, notify
+        As of `Loop`.
+    write : callable
+        Takes the results of a batch, with the records that cannot be used.
+    mark : callable
+        Writes the history to disk and returns what to save of it with the models.
+    rewind : callable
+        Takes the history back to what was saved with the models.
+    saved : callable
+        Takes the seconds that saving took.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: StreamConfig,
+        source: Source,
+        reader: RecordReader,
+        store: Store,
+        *,
+        where: str,
+        write: Callable[[Batch, Judged[Result]], None],
+        mark: Callable[[], dict[str, Any]],
+        rewind: Callable[[dict[str, Any]], None],
+        saved: Callable[[float], None],
+        notify: Callable[[str], None],
+    ) -> None:
+        self._usual_cadence = cadence = Cadence(config.save_records, config.save_every)
+        super().__init__(
+            source,
+            reader,
+            store,
+            where=where,
+            settings=config.settings,
+            finds_series=config.finds_series,
+            cadence=cadence,
+            notify=notify,
+        )
+        self._name, self._config = name, config
+        self._calendars = Calendars(config.calendars)
+        self._write_batch, self._mark, self._take_back, self._saved = write, mark, rewind, saved
+        self.known: list[Known] = []  # what was said to be normal, of series
+        self.position = 0  # records so far
+
+    def commit(self, *, is_end: bool = False, place: Position = None, purge: bool = False) -> None:
+        """Save models and history; then what was posted and is part of them need not be kept."""
+        start = clock.monotonic()
+        super().commit(is_end=is_end, place=place, purge=purge)
+        if isinstance(self.source, Inbox):
+            self.source.trim(self.source.position)
+        seconds = clock.monotonic() - start
+        self._saved(seconds)
+        pause = _SHARE_OF_SAVING * seconds
+        is_long = pause > self._config.save_every  # with many models; nothing is lost by saving less often
+        self._cadence = Cadence(2**62, pause) if is_long else self._usual_cadence
+
+    @property
+    def finds_series(self) -> bool:
+        """Whether models find out if records are a time series."""
+        return self._config.finds_series
+
+    # ---- before records are judged -----------------------------------------------------------------------------------
+
+    def _plan(self, entry: Entry, arrivals: Sequence[Arrival]) -> Piece:
+        """Judge together what is learned alike, up to where the outlook is renewed."""
+        n = len(arrivals)
+        if self._config.band:
+            outlook.renew(entry)
+            n = min(n, outlook.n_until_renewed(entry.detector) or n)
+        if not self._calendars and not self._config.gates.valid:
+            return Piece(n)
+        is_learned = self._is_learned(arrivals[0])
+        alike = next((i for i in range(1, n) if self._is_learned(arrivals[i]) != is_learned), n)
+        return Piece(alike, is_learned)
+
+    def _is_learned(self, arrival: Arrival) -> bool:
+        return self._mode(arrival).is_learned and self._why_outside(arrival) is None
+
+    def _mode(self, arrival: Arrival) -> Mode:
+        return self._calendars.mode(self._time_of(arrival))
+
+    def _why_outside(self, arrival: Arrival) -> str | None:
+        return why_outside(self._config.gates, self.reader.names, arrival.row.values)
+
+    def _time_of(self, arrival: Arrival) -> float:
+        """Return the time of a record: its own, or when it came."""
+        if arrival.row.time is not None:
+            return arrival.row.time
+        if isinstance(self.source, Inbox):
+            return self.source.received(int(arrival.record.position))
+        return clock.time()
+
+    # ---- after they are judged ---------------------------------------------------------------------------------------
+
+    def _describe(self, entry: Entry, arrivals: list[Arrival], verdicts: list[Verdict]) -> Sequence[Result]:
+        is_learned = verdicts[0].point is not None
+        n_before = (entry.detector.n_seen_ if entry.detector.is_fitted else 0) - is_learned * len(arrivals)
+        bands: list[Band | None] = [None] * len(arrivals)
+        if self._config.band:
+            bands = outlook.bands(entry, len(self.reader.names), n_before, len(arrivals))
+        parts = zip(arrivals, verdicts, bands, strict=True)
+        return [self._result(entry, arrival, verdict, band) for arrival, verdict, band in parts]
+
+    def _result(self, entry: Entry, arrival: Arrival, verdict: Verdict, band: Band | None) -> Result:
+        """Apply gates and calendars to a verdict, and track events."""
+        key, when = arrival.row.key or "", self._time_of(arrival)
+        muted = None
+        outside = self._why_outside(arrival) if self._config.gates.valid else None
+        mode = self._calendars.mode(when) if self._calendars else Mode()
+        if verdict.is_anomaly and outside is None:
+            muted = self._why_muted(entry, arrival, verdict, band, when) if mode.is_judged else "not judged now"
+        is_flagged = (verdict.is_anomaly and muted is None) or (outside is not None and mode.is_judged)
+        final = verdict if verdict.is_anomaly == is_flagged else verdict._replace(is_anomaly=is_flagged)
+        tracked = track(entry, final, when, self._config.merge)
+        flags = FLAGGED * is_flagged | MUTED * (muted is not None)
+        flags |= NOT_LEARNED * (verdict.point is None) | NOT_JUDGED * (not mode.is_judged)
+        sample = Sample(
+            0,  # known when all are judged
+            tracked.number,
+            when,
+            verdict.score,
+            verdict.p_value,
+            verdict.threshold,
+            flags,
+            verdict.point,
+            arrival.row.values,
+            band,
+        )
+        changes = self._changes(key, tracked)
+        if is_flagged and tracked.event is not None and tracked.event.last == tracked.number:
+            facts = changes[-1].facts
+            facts["n_flagged"] = tracked.event.n_flagged
+            if tracked.event.peak == when:
+                facts |= self._facts(entry, arrival, final, band, outside)
+        return Result(key, arrival, final, muted, sample, changes)
+
+    def _why_muted(
+        self, entry: Entry, arrival: Arrival, verdict: Verdict, band: Band | None, when: float
+    ) -> str | None:
+        gates = self._config.gates
+        if verdict.explanation is None:
+            return None
+        blame = attribution(entry.detector, verdict.explanation)
+        departed = departure(verdict.explanation, blame, self.reader.names, arrival.row.values, band)
+        key, bits = arrival.row.key or "", verdict.explanation.surprise - verdict.explanation.typical
+        is_series = isinstance(entry.detector, SeriesMPF)  # others were taught
+        if is_series and departed is not None and any(known.covers(key, departed, bits) for known in self.known):
+            return "known as normal"
+        return why_muted(gates, self._config.mute, key, when, departed)
+
+    def _changes(self, key: str, tracked: Tracked) -> list[Change]:
+        """Return which events a record ends, begins or goes on."""
+        changes = []
+        for event, is_open in ((tracked.ended, False), (tracked.event, True)):
+            if event is not None and (not is_open or event.last == tracked.number):
+                id = event_id(self._name, "anomaly", key, event.first)
+                facts = {"first": event.first, "last": event.last}
+                changes.append(Change(id, key, "anomaly", event.start, event.end, is_open, 0, facts))
+        return changes
+
+    def _facts(
+        self, entry: Entry, arrival: Arrival, verdict: Verdict, band: Band | None, outside: str | None
+    ) -> dict[str, Any]:
+        """Return all that is to be said of the oddest record of an event."""
+        why, names, values = verdict.explanation, self.reader.names, arrival.row.values
+        line = describe_verdict(arrival, verdict)
+        facts: dict[str, Any] = {
+            "peak": self._time_of(arrival),
+            "record": arrival.row.id,
+            "score": line["score"],
+            "p_value": line["p_value"],
+            "threshold": verdict.threshold,
+            "bits": line.get("bits"),
+            "summary": outside or line.get("summary", ""),
+            "verdict": "Outside its valid range." if why is None else why.verdict,
+            "reasons": line.get("reasons", []),
+            "region": line.get("region", ""),
+            "values": dict(zip(names, values, strict=True)),
+            "expected": _by_field(names, band),
+            "blame": {},
+            "departure": None,
+            "similar": [],
+        }
+        if why is not None:
+            blame = attribution(entry.detector, why)
+            departed = departure(why, blame, names, values, band)
+            facts["blame"] = blame
+            facts["departure"] = None if departed is None else departed._asdict()
+            features = [dict(zip(why.names, point.tolist(), strict=True)) for _, point in why.similar]
+            facts["similar"] = (
+                [{"point": name, "values": point} for (name, _), point in zip(why.similar, features, strict=True)]
+                if len(why.names) <= 32
+                else []
+            )
+            if not facts["summary"]:
+                facts["summary"] = _in_words(facts)
+        return facts
+
+    def _write(self, judged: Judged[Result]) -> None:
+        """Hand the results on, each with its number in the stream."""
+        batch = Batch({}, [], self.position)
+        position = self.position
+        for place in sorted(judged.results):
+            result = judged.results[place]
+            position += 1
+            batch.samples.setdefault(result.key, []).append(Sample(position, *result.sample[1:]))
+            batch.changes.extend(change._replace(position=position) for change in result.changes)
+        self.position = position
+        self._write_batch(batch._replace(position=position), judged)
+
+    def _marks(self) -> dict[str, Any]:
+        return {"history": {**self._mark(), "position": self.position}}
+
+    def _rewind(self, notes: dict[str, Any]) -> None:
+        marks = notes.get("history", {})
+        self.position = int(marks.get("position", 0))
+        self._take_back(marks)
+
+
+def _by_field(names: Sequence[str], band: Band | None) -> dict[str, dict[str, float]] | None:
+    """Return what was expected by field."""
+    if band is None:
+        return None
+    parts = zip(*band, strict=True)
+    return {name: dict(zip(Band._fields, part, strict=True)) for name, part in zip(names, parts, strict=True)}
+
+
+def _in_words(facts: dict[str, Any]) -> str:
+    """Return what is odd about a row, in a sentence."""
+    departed, reasons = facts["departure"], facts["reasons"]
+    if departed is None and not reasons:
+        return "no single field stands out"
+    if departed is None:
+        return f"{label(reasons[0]['feature'])} is unusually {reasons[0]['side']}"
+    expected = nan if departed["expected"] is None else departed["expected"]
+    about = "" if isnan(expected) or expected == departed["value"] else f", expected {expected:.4g}"
+    return f"{label(departed['field'])} is unusually {departed['side']}: {departed['value']:.4g}{about}"
