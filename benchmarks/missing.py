@@ -35,12 +35,13 @@ KEYS = ("task", "data", "setting", "rate", "method", "seed")
 N_SEEDS = 3
 RATES = (10, 30)  # per cent of the values
 SETTINGS = ("scored", "both")  # whether values are hidden in the rows to score alone, or in the fitted rows too
-# Of detectors also: what there is to keep, and how they do when all rows to score lack the same columns
-CONTROLS = (("none", 0), ("columns", 30))
+# Of detectors also: what there is to keep, and how they do when all rows to score lack the same columns, or are not
+# those that were fitted, complete, and might be found again
+CONTROLS = (("none", 0), ("columns", 30), ("new", 30))
 DETECTED = ("wine", "glass", "vertebral", "ecoli", "wbc", "ionosphere", "breastw", "pima", "cardio", "thyroid")
 FILLED = ("wine", "glass", "pima", "ionosphere", "cardio", "vertebral", "ecoli", "wbc")
 QUICK_DATA = ("wine", "glass")
-OURS = ("sMPF", "bMPF", "sMPF, filled by impute", "sMPF, filled by column means")
+OURS = ("sMPF", "bMPF", "sMPF, marginalised", "sMPF, filled by impute", "sMPF, filled by column means")
 
 # What isotree's documentation says may be better for imputing: cuts by gain, the best of ten, in trees of all rows
 GUIDED: dict[str, Any] = {
@@ -69,14 +70,14 @@ class Task(NamedTuple):
 # ---- detectors -------------------------------------------------------------------------------------------------------
 
 
-def by_forest(X: Array, gappy: Array, seed: int, *, detector: type) -> Array:
-    """Scores of one of our forests, which marginalises."""
-    return -detector(missing="marginalise", random_state=seed).fit(X).score_samples(gappy)
+def by_forest(X: Array, gappy: Array, seed: int, *, detector: type, **parameters: Any) -> Array:
+    """Scores of one of our forests."""
+    return -detector(random_state=seed, **parameters).fit(X).score_samples(gappy)
 
 
-def by_imputing_forest(X: Array, gappy: Array, seed: int) -> Array:
-    """Scores of our streaming forest for rows that it has filled in itself."""
-    forest = StreamingMPF(missing="marginalise", random_state=seed).fit(X)
+def by_filling_forest(X: Array, gappy: Array, seed: int) -> Array:
+    """Scores of our streaming forest for rows into which it has filled what it expects."""
+    forest = StreamingMPF(random_state=seed).fit(X)
     return -forest.score_samples(forest.impute(gappy))
 
 
@@ -95,7 +96,8 @@ def by_isotree(X: Array, gappy: Array, seed: int, **parameters: Any) -> Array:
 DETECTORS: dict[str, Method] = {
     "sMPF": partial(by_forest, detector=StreamingMPF),
     "bMPF": partial(by_forest, detector=BatchMPF),
-    "sMPF, filled by impute": by_imputing_forest,
+    "sMPF, marginalised": partial(by_forest, detector=StreamingMPF, missing="marginalise"),
+    "sMPF, filled by impute": by_filling_forest,
     "sMPF, filled by column means": by_filling,
     "isotree, impute": partial(by_isotree, missing_action="impute"),
     "isotree, divide": partial(by_isotree, ndim=1, missing_action="divide"),
@@ -107,7 +109,7 @@ DETECTORS: dict[str, Method] = {
 
 def impute_by_forest(X: Array, gappy: Array, seed: int, *, detector: type) -> Array:
     """Rows filled in by one of our forests."""
-    return detector(missing="marginalise", random_state=seed).fit(X).impute(gappy)
+    return detector(random_state=seed).fit(X).impute(gappy)
 
 
 def impute_by_isotree(X: Array, gappy: Array, seed: int, **parameters: Any) -> Array:
@@ -157,9 +159,15 @@ def hide_columns(X: Array, rate: int, rng: np.random.Generator) -> Array:
 
 
 def detection(X: Array, y: Array, setting: str, rate: int, method: Method, seed: int) -> float:
-    """AUC of the scores of a table with gaps, fitted on itself or on the same rows without gaps."""
+    """AUC of the scores of a table with gaps, fitted on itself or on the same rows without gaps.
+
+    In the setting "new" one half of the rows is fitted, without gaps, and the other is scored.
+    """
     rng = np.random.default_rng(seed)
     gappy = hide_columns(X, rate, rng) if setting == "columns" else mask(X, rate, rng)
+    if setting == "new":
+        order = rng.permutation(len(X))
+        return auc(y[order[1::2]], method(X[order[::2]], gappy[order[1::2]], seed))
     return auc(y, method(gappy if setting == "both" else X, gappy, seed))
 
 
@@ -219,12 +227,13 @@ def picked(rows: Iterable[Mapping[str, str]], **wanted: Any) -> list[float]:
 
 def summary_table(rows: Sequence[Mapping[str, str]]) -> str:
     """Mean AUC over sets and seeds by what was hidden, the best of each column in bold."""
-    columns = [CONTROLS[0], *((setting, rate) for setting in SETTINGS for rate in RATES), CONTROLS[1]]
+    columns = [CONTROLS[0], *((setting, rate) for setting in SETTINGS for rate in RATES), *CONTROLS[1:]]
     heads = {
         "none": "nothing hidden",
         "scored": "% of values to score",
         "both": "% of all values",
         "columns": "% of columns to score",
+        "new": "% of values of new rows",
     }
     header = ["", *(f"{rate} {heads[setting]}" if rate else heads[setting] for setting, rate in columns)]
     found = {

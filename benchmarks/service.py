@@ -1,0 +1,406 @@
+"""The service under load from a second process on loopback: batches, single records, live readers, long histories.
+
+The server runs on one core, the client on another where there is one. Rates are by the clock and by the processor time
+of the server, for what else runs on the machine has no part in the latter. Writes results/service.csv and fills
+docs/benchmarks/service.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+import orjson
+
+from _pages import PAGES, fill, scratch, table
+from _results import RESULTS, Results
+
+Rows = Sequence[Mapping[str, str]]
+
+PAGE = "service"
+KEYS = ("part", "case")
+PARTS = ("batches", "single", "feed", "memory")
+FIELDS, BATCH = 10, 1000
+CONNECTIONS = 64  # of those who post single records
+HEAD = (
+    b"POST /api/v1/streams/load/records HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n"
+)
+ADDRESS = re.compile(r"at (http://[^ ]+)")
+CONFIG = """
+[server]
+requests_per_second = 100000
+
+[streams.load]
+time = "time"
+by = "key"
+{more}
+"""
+
+
+class Size(NamedTuple):
+    """How much to measure."""
+
+    records: tuple[int, ...] = (100_000, 40_000, 20_000)  # of each number of keys
+    keys: tuple[int, ...] = (1, 100, 10_000)
+    singles: int = 4_000
+    rate: float = 200.0  # single records a second
+    readers: int = 200
+    feed_seconds: float = 10.0
+    long: int = 1_000_000
+
+
+QUICK = Size((4_000, 2_000), (1, 20), 200, 200.0, 20, 2.0, 20_000)
+
+
+# ---- the server ------------------------------------------------------------------------------------------------------
+
+
+class Server:
+    """A service in a process of its own."""
+
+    def __init__(self, folder: Path, more: str = "") -> None:
+        (folder / "polyaforest.toml").write_text(CONFIG.format(more=more))
+        command = [sys.executable, "-m", "polyaforest", "serve", "--port", "0"]
+        self._log = (folder / "log").open("w+")
+        cores = sorted(os.sched_getaffinity(0))
+        self.process = subprocess.Popen(command, cwd=folder, stderr=self._log, stdin=subprocess.DEVNULL)
+        os.sched_setaffinity(self.process.pid, {cores[-1]})
+        while not (found := ADDRESS.search((folder / "log").read_text())):
+            if self.process.poll() is not None:
+                raise RuntimeError((folder / "log").read_text())
+            time.sleep(0.05)
+        self.url = found[1]
+        self.client = httpx.Client(base_url=self.url, timeout=600)
+        while self.client.get("/ready").status_code != 200:
+            time.sleep(0.05)
+
+    def post(self, body: bytes) -> dict[str, Any]:
+        """Post records; return the answer."""
+        answer = self.client.post(
+            "/api/v1/streams/load/records?verdicts=flagged",
+            content=body,
+            headers={"content-type": "application/x-ndjson"},
+        )
+        answer.raise_for_status()
+        facts: dict[str, Any] = answer.json()
+        return facts
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Processor time so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def megabytes(self) -> float:
+        """Resident memory now."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1000  # type: ignore[index]
+
+    def close(self) -> None:
+        """Stop the process."""
+        self.client.close()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
+        self._log.close()
+
+
+@contextmanager
+def serving(more: str = "") -> Iterator[Server]:
+    """Yield a server that runs."""
+    with tempfile.TemporaryDirectory() as place:
+        server = Server(Path(place), more)
+        try:
+            yield server
+        finally:
+            server.close()
+
+
+def bodies(n_records: int, n_keys: int, batch: int = BATCH) -> Iterator[bytes]:
+    """Yield batches of records, keys in turn."""
+    rng, number = np.random.default_rng(0), 0
+    while number < n_records:
+        rows = rng.normal(size=(min(batch, n_records - number), FIELDS)).round(5).tolist()
+        lines = []
+        for row in rows:
+            fields = {f"f{i}": value for i, value in enumerate(row)}
+            lines.append(orjson.dumps({"time": 1_700_000_000 + number, "key": f"key-{number % n_keys}", **fields}))
+            number += 1
+        yield b"\n".join(lines) + b"\n"
+
+
+# ---- measuring -------------------------------------------------------------------------------------------------------
+
+
+def measure_batches(results: Results, size: Size) -> None:
+    """Measure sustained rates in batches."""
+    for n_keys, n_records in zip(size.keys, size.records, strict=True):
+        with serving() as server:
+            texts = list(bodies(n_records, n_keys))
+            warm = max(1, len(texts) // 10)
+            for text in texts[:warm]:
+                server.post(text)
+            cpu, start, delays = server.cpu_seconds, time.perf_counter(), []
+            for text in texts[warm:]:
+                began = time.perf_counter()
+                server.post(text)
+                delays.append(time.perf_counter() - began)
+            seconds, n = time.perf_counter() - start, (len(texts) - warm) * BATCH
+            add(results, "batches", f"{n_keys}", {
+                "records": n, "seconds": seconds, "cpu_seconds": server.cpu_seconds - cpu,
+                "p50_ms": percentile(delays, 50), "p99_ms": percentile(delays, 99), "megabytes": server.megabytes,
+            })  # fmt: skip
+
+
+def measure_single(results: Results, size: Size) -> None:
+    """Measure delays of single records at a fixed rate, also while a slow reader holds the feed open."""
+    for case in ("alone", "with readers"):
+        with serving() as server:
+            for text in bodies(2000, 1):
+                server.post(text)
+            with listening(server, size.readers if case == "with readers" else 0):
+                cpu = server.cpu_seconds
+                delays = asyncio.run(_post_at_rate(server.url, size.singles, size.rate))
+                cpu = server.cpu_seconds - cpu
+            add(results, "single", case, {
+                "records": len(delays), "cpu_seconds": cpu, "p50_ms": percentile(delays, 50),
+                "p99_ms": percentile(delays, 99), "megabytes": server.megabytes,
+            })  # fmt: skip
+
+
+async def _post_at_rate(url: str, n: int, rate: float) -> list[float]:
+    """Post single records at fixed times, whether or not earlier ones were answered; return the delays."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+    for _ in range(CONNECTIONS):
+        free.put_nowait(await asyncio.open_connection(host, int(port)))
+    delays: list[float] = []
+
+    async def post(text: bytes, due: float) -> None:
+        reader, writer = await free.get()
+        writer.write(HEAD % len(text) + text)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        if b" 200 " not in head.partition(b"\r\n")[0] or length is None:
+            raise RuntimeError(head.decode())
+        await reader.readexactly(int(length[1]))
+        delays.append(time.perf_counter() - due)
+        free.put_nowait((reader, writer))
+
+    start, tasks = time.perf_counter() + 0.2, []
+    for i, text in enumerate(bodies(n, 1, 1)):
+        due = start + i / rate
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        tasks.append(asyncio.create_task(post(text, due)))
+    await asyncio.gather(*tasks)
+    while not free.empty():
+        free.get_nowait()[1].close()
+    return delays
+
+
+def measure_feed(results: Results, size: Size) -> None:
+    """Count what live readers get while records come, one of whom does not read."""
+    with serving() as server:
+        for text in bodies(2000, 1):
+            server.post(text)
+        with listening(server, size.readers) as heard:
+            cpu, start = server.cpu_seconds, time.perf_counter()
+            for text in bodies(10**9, 100, 100):
+                server.post(text)
+                if time.perf_counter() - start > size.feed_seconds:
+                    break
+                time.sleep(0.05)
+            seconds = time.perf_counter() - start
+            time.sleep(1.0)
+            counts = [len(messages) for messages in heard.values()]
+        add(results, "feed", f"{size.readers}", {
+            "records": sum(counts), "seconds": seconds, "cpu_seconds": server.cpu_seconds - cpu,
+            "least": min(counts), "most": max(counts), "megabytes": server.megabytes,
+        })  # fmt: skip
+
+
+@contextmanager
+def listening(server: Server, n: int) -> Iterator[dict[int, list[float]]]:
+    """Yield what so many readers of the live feed hear, and when; one more never reads."""
+    heard: dict[int, list[float]] = {i: [] for i in range(n)}
+    if not n:
+        yield heard
+        return
+    is_over = threading.Event()
+
+    async def listen(client: httpx.AsyncClient, i: int) -> None:
+        async with client.stream("GET", "/api/v1/feed") as answer:
+            async for line in answer.aiter_lines():
+                if line.startswith("data: "):
+                    heard[i].append(time.perf_counter())
+                if is_over.is_set():
+                    return
+
+    async def run() -> None:
+        limits = httpx.Limits(max_connections=n + 1)
+        async with (
+            httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as client,
+            client.stream("GET", "/api/v1/feed"),  # and does not read
+        ):
+            tasks = [asyncio.create_task(listen(client, i)) for i in range(n)]
+            while not is_over.is_set():
+                await asyncio.sleep(0.1)
+            for task in tasks:
+                task.cancel()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    while server.client.get("/metrics").text.find(f"polyaforest_feed_readers {n + 1:.1f}") < 0:
+        time.sleep(0.1)
+    try:
+        yield heard
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def measure_memory(results: Results, size: Size) -> None:
+    """Watch the memory over many records, and then the time to read all of them at the resolution of a screen."""
+    with serving('[streams.load.retention]\nrecords = 100000000\nage = "40000d"') as server:
+        every = size.long // 10
+        n = 0
+        for text in bodies(size.long, 1):
+            server.post(text)
+            n += BATCH
+            if n % every == 0:
+                add(results, "memory", f"{n}", {"records": n, "megabytes": server.megabytes})
+        delays = []
+        for _ in range(5):
+            began = time.perf_counter()
+            parameters = {"key": "key-0", "start": 1_700_000_000, "end": 1_700_000_000 + n, "points": 1000}
+            answer = server.client.get("/api/v1/streams/load/series", params=parameters)
+            delays.append(time.perf_counter() - began)
+            assert answer.json()["n_records"] == n
+        add(results, "memory", "range", {"records": n, "p50_ms": percentile(delays, 50)})
+
+
+def percentile(delays: Sequence[float], share: float) -> float:
+    """Return a percentile of delays, in milliseconds."""
+    return float(np.percentile(delays, share)) * 1000
+
+
+COLUMNS = ("records", "seconds", "cpu_seconds", "p50_ms", "p99_ms", "least", "most", "megabytes")
+
+
+def add(results: Results, part: str, case: str, numbers: Mapping[str, float]) -> None:
+    """Add a row; what was not measured stays empty."""
+    cells = {name: round(numbers[name], 4) if name in numbers else "" for name in COLUMNS}
+    results.add({"part": part, "case": case, **cells})
+    print(part, case, {name: cell for name, cell in cells.items() if cell != ""}, flush=True)
+
+
+MEASURES = {"batches": measure_batches, "single": measure_single, "feed": measure_feed, "memory": measure_memory}
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def of(rows: Rows, part: str) -> list[Mapping[str, str]]:
+    """Return the rows of a part."""
+    return [row for row in rows if row["part"] == part]
+
+
+def batches_table(rows: Rows) -> str:
+    """Return rates by the number of keys."""
+    lines = []
+    for row in of(rows, "batches"):
+        n = float(row["records"])
+        rates = [n / float(row["seconds"]), n / float(row["cpu_seconds"])]
+        lines.append(
+            [
+                f"{int(row['case']):,}",
+                *(f"{rate:,.0f}" for rate in rates),
+                f"{float(row['p99_ms']):,.0f}",
+                f"{float(row['megabytes']):,.0f}",
+            ]
+        )
+    heads = ["keys", "records a second", "per second of processor time", "p99 of a batch, ms", "memory, MB"]
+    return table(heads, lines)
+
+
+def single_table(rows: Rows) -> str:
+    """Return delays of single records."""
+    lines = []
+    for row in of(rows, "single"):
+        each = 1000 * float(row["cpu_seconds"]) / float(row["records"])
+        lines.append([row["case"], *(f"{number:.1f}" for number in (float(row["p50_ms"]), float(row["p99_ms"]), each))])
+    return table(["single records at 200/s", "median, ms", "p99, ms", "processor time of each, ms"], lines)
+
+
+def feed_table(rows: Rows) -> str:
+    """Return what live readers got."""
+    lines = [
+        [
+            row["case"],
+            f"{float(row['least']):,.0f}",
+            f"{float(row['most']):,.0f}",
+            f"{float(row['cpu_seconds']) / float(row['seconds']):.0%}",
+        ]
+        for row in of(rows, "feed")
+    ]
+    return table(["readers", "fewest messages", "most messages", "share of a core"], lines)
+
+
+def memory_table(rows: Rows) -> str:
+    """Return memory over many records."""
+    found = of(rows, "memory")
+    lines = [[f"{int(row['case']):,}", f"{float(row['megabytes']):,.0f}"] for row in found if row["case"] != "range"]
+    return table(["records", "memory, MB"], lines)
+
+
+def range_words(rows: Rows) -> str:
+    """Return how long a long range takes."""
+    (row,) = [row for row in of(rows, "memory") if row["case"] == "range"]
+    return f"A range of {int(row['records']):,} records in 1,000 points is there in {float(row['p50_ms']):.0f} ms."
+
+
+BLOCKS = {"batches": batches_table, "single": single_table, "feed": feed_table, "memory": memory_table}
+
+
+def render(rows: Rows, directory: Path = PAGES) -> None:
+    """Fill the tables of the page from the rows of the file."""
+    for part, tabulate in BLOCKS.items():
+        if of(rows, part):
+            fill(PAGE, part, tabulate(rows), directory)
+    if of(rows, "memory"):
+        fill(PAGE, "range", range_words(rows), directory)
+
+
+def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory: Path = RESULTS) -> None:
+    """Measure the parts asked for, and fill the page."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="only these; all by default")
+    parser.add_argument("--quick", action="store_true", help="few records; files and pages stay")
+    parser.add_argument("--render", action="store_true", help="only fill the page")
+    options = parser.parse_args(arguments)
+    if options.quick and pages == PAGES:
+        pages = directory = scratch("service")
+    results = Results("service", KEYS, directory)
+    for part in [] if options.render else options.part:
+        results.forget(part=part)
+        MEASURES[part](results, QUICK if options.quick else Size())
+    render(list(results), pages)
+
+
+if __name__ == "__main__":
+    main()
