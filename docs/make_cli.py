@@ -27,7 +27,7 @@ Data go to stdout, messages and progress to stderr. Files are written completely
 | exit code | meaning |
 |---|---|
 | 0 | success, whether or not anomalies were found |
-| 1 | anomalies were found, and `--fail-on-anomaly` was given |
+| 1 | anomalies were found, and `--fail-on-anomaly` was given; or `compare` found a change |
 | 2 | wrong usage: an unknown command or option, or options that contradict each other |
 | 3 | bad input: a missing or damaged file, an unknown column, unreadable rows, not enough memory |
 | 70 | a bug in polyaforest: please report it |

@@ -1,0 +1,62 @@
+"""Take the pictures of the dashboard in docs/images/ from the demo, in a real browser: run it as ``make figures``."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+IMAGES = Path(__file__).parent / "images"
+SIZE = {"width": 1280, "height": 800}
+COLOURS = 256  # enough for flat colours, in a file of a few tens of kilobytes
+
+
+@contextmanager
+def demo() -> Iterator[str]:
+    """Run the demo; yield its address."""
+    command = [sys.executable, "-m", "polyaforest", "serve", "--demo", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        found = next(filter(None, (re.search(r"http://\S+", line) for line in process.stderr)))
+        try:
+            yield found[0]
+        finally:
+            process.terminate()
+
+
+def save(page: Page, name: str) -> None:
+    """Write what is on the screen, with few colours."""
+    picture = Image.open(BytesIO(page.screenshot())).convert("RGB")
+    picture = picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    picture.save(IMAGES / f"{name}.png", optimize=True)
+
+
+def main() -> None:
+    """Take both pictures."""
+    program = shutil.which("chromium")
+    if program is None:
+        raise SystemExit("chromium is not installed: apt-get install chromium")
+    with demo() as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport=SIZE)
+        page.goto(address)
+        page.locator(".attention").wait_for(timeout=120_000)  # the first live incident
+        page.wait_for_timeout(5000)  # until the event has grown, and is not shown as new any more
+        save(page, "dashboard")
+        page.locator(".event-list .incident .event-sentence").first.click()
+        page.locator(".charts canvas").first.wait_for()
+        page.wait_for_timeout(500)
+        save(page, "dashboard-event")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
