@@ -5,13 +5,17 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready-dev
 READY_BENCH := $(VENV)/.ready-bench
 READY_DOCS := $(VENV)/.ready-docs
-LOWEST := joblib==1.3.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotlib==3.8.* pandas==2.1.* polars==1.0.* \
+LOWEST := joblib==1.3.* narwhals==1.20.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotlib==3.8.* pandas==2.1.* polars==1.0.* \
 	scipy==1.13.* river==0.21.* pyod==2.0.* h5py==3.10.* pooch==1.8.* tqdm==4.60.* \
-	click==8.1.* orjson==3.10.* redis==5.0.* confluent-kafka==2.4.*
+	click==8.1.* orjson==3.10.* redis==5.0.* confluent-kafka==2.4.* dask==2025.1.* pyspark==4.1.* \
+	apprise==1.8.* fastapi==0.115.* prometheus-client==0.20.* requests==2.31.* uvicorn==0.30.* \
+	fastexcel==0.12.* sqlalchemy==2.0.* psycopg==3.1.* psycopg-binary==3.1.* backports.zstd==1.0.* xlsxwriter==3.1.*
 
 # Tests of kernels, which also run in plain Python: there a debugger and the coverage see inside.
-PLAIN := $(patsubst %,tests/property/test_%.py,reference online attribution marginal) \
-	$(patsubst %,tests/unit/test_%.py,courses geometry moments rng simd worked_example young_streams) \
+PLAIN := $(patsubst %,tests/property/test_%.py,reference online attribution marginal two_samples) \
+	$(patsubst %,tests/unit/test_%.py,courses cubes geometry moments preorder rng simd worked_example young_streams) \
+	$(patsubst %,tests/unit/test_drift_monitor.py::test_%,evidence_is_that_of_the_formula \
+		windows_that_slide_are_those_that_are_filled run_evidence_is_that_of_windows_of_all_lengths) \
 	$(patsubst %,tests/unit/test_explain.py::test_%,parts_are_those_of_a_plain_reading_of_the_rules \
 		counting_in_trees_is_counting_points) tests/benchmarks/test_pidforest.py
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -22,13 +26,16 @@ unexport PYTHONDONTWRITEBYTECODE
 # Editing a kernel can leave its cached callers stale, so the cache is kept apart for each state of the sources.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/*/*.py | cksum | cut -d' ' -f1)
 
-.PHONY: demo test test-all test-lowest pytest warm fuzz lint format bench bench-full bench-pages docs figures clean help
+.PHONY: demo serve-demo test test-all test-lowest pytest warm fuzz lint format bench bench-full bench-pages docs figures clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
 
 demo: $(READY)  ## find planted anomalies and draw them: demo.png
 	@$(BIN)/python examples/demo.py
+
+serve-demo: $(READY)  ## the live dashboard, with generated streams and planted incidents
+	@$(BIN)/polyaforest serve --demo
 
 test: lint warm  ## what every change must pass, in minutes; kernels also in plain Python
 	@$(MAKE) --no-print-directory pytest
@@ -71,13 +78,23 @@ bench: $(READY_BENCH)  ## a quick part of every benchmark, in minutes; files and
 	$(BIN)/python benchmarks/accuracy.py --quick
 	$(BIN)/python benchmarks/toy.py --quick
 	$(BIN)/python benchmarks/missing.py --quick
+	$(BIN)/python benchmarks/mixed.py --quick
+	$(BIN)/python benchmarks/privacy.py --quick
 	$(BIN)/python benchmarks/density.py --quick
 	$(BIN)/python benchmarks/thresholds.py --quick
+	$(BIN)/python benchmarks/single_features.py --quick
 	$(BIN)/python benchmarks/nab.py --quick
 	$(BIN)/python benchmarks/series.py --quick
 	$(BIN)/python benchmarks/series_views.py --quick
+	$(BIN)/python benchmarks/series_alarms.py --quick
+	$(BIN)/python benchmarks/forecasts.py --quick
 	$(BIN)/python benchmarks/explanations.py --quick
+	$(BIN)/python benchmarks/drift_tables.py --quick
+	$(BIN)/python benchmarks/drift_streams.py --quick
 	$(BIN)/python benchmarks/cli.py --quick
+	$(BIN)/python benchmarks/clusters.py --quick
+	$(BIN)/python benchmarks/service.py --quick
+	$(BIN)/python benchmarks/distributed_streams.py --quick
 
 bench-full: $(READY_BENCH)  ## every table and figure from nothing but the data, for hours; stopped, it goes on where it was
 	$(BIN)/python benchmarks/accuracy.py & $(BIN)/python benchmarks/tuning.py & wait
@@ -85,14 +102,24 @@ bench-full: $(READY_BENCH)  ## every table and figure from nothing but the data,
 	$(BIN)/python benchmarks/ranks.py
 	$(BIN)/python benchmarks/series.py
 	$(BIN)/python benchmarks/series_views.py
+	$(BIN)/python benchmarks/series_alarms.py --all
+	$(BIN)/python benchmarks/forecasts.py
 	$(BIN)/python benchmarks/missing.py
+	$(BIN)/python benchmarks/mixed.py
+	$(BIN)/python benchmarks/privacy.py
 	$(BIN)/python benchmarks/thresholds.py
+	$(BIN)/python benchmarks/single_features.py
 	$(BIN)/python benchmarks/runtime.py
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/streaming.py
 	$(BIN)/python benchmarks/explanations.py
+	$(BIN)/python benchmarks/drift_tables.py
+	$(BIN)/python benchmarks/drift_streams.py
 	$(BIN)/python benchmarks/cli.py
+	$(BIN)/python benchmarks/clusters.py
+	$(BIN)/python benchmarks/service.py
+	$(BIN)/python benchmarks/distributed_streams.py
 
 bench-pages: $(READY_BENCH)  ## fill the pages of docs/benchmarks from benchmarks/results/ alone
 	$(BIN)/python benchmarks/accuracy.py --render
@@ -102,12 +129,21 @@ bench-pages: $(READY_BENCH)  ## fill the pages of docs/benchmarks from benchmark
 	$(BIN)/python benchmarks/nab.py --part render
 	$(BIN)/python benchmarks/series.py --render
 	$(BIN)/python benchmarks/series_views.py --render
+	$(BIN)/python benchmarks/series_alarms.py --render
+	$(BIN)/python benchmarks/forecasts.py --render
 	$(BIN)/python benchmarks/toy.py --render
 	$(BIN)/python benchmarks/missing.py --render
+	$(BIN)/python benchmarks/mixed.py --render
+	$(BIN)/python benchmarks/privacy.py --render
 	$(BIN)/python benchmarks/density.py --render
 	$(BIN)/python benchmarks/thresholds.py --render
+	$(BIN)/python benchmarks/single_features.py --render
 	$(BIN)/python benchmarks/explanations.py --render
+	$(BIN)/python benchmarks/drift_tables.py --render
+	$(BIN)/python benchmarks/drift_streams.py --render
 	$(BIN)/python benchmarks/cli.py --render
+	$(BIN)/python benchmarks/service.py --render
+	$(BIN)/python benchmarks/distributed_streams.py --render
 
 docs: $(READY_DOCS)  ## build the site into site/; a broken link or an undocumented public name fails
 	$(BIN)/python -m pytest -q tests/e2e/test_docs.py -k public_name
@@ -115,6 +151,7 @@ docs: $(READY_DOCS)  ## build the site into site/; a broken link or an undocumen
 
 figures: $(READY)  ## draw the figures of the docs again, and write the page of the command line
 	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/screens.py
 	$(BIN)/python docs/gallery.py
 	$(BIN)/python docs/make_cli.py
 

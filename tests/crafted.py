@@ -7,6 +7,7 @@ import numpy as np
 from forests import made
 
 from polyaforest import BatchMPF, Reservoir, SeriesMPF, StreamingMPF, Tree, Window
+from polyaforest.persistence.codec import unpack
 from polyaforest.persistence.modelfile import read_model
 
 TESTS = Path(__file__).parent
@@ -63,6 +64,12 @@ def good_models(folder):
         make().save(folder / name, notes={"columns": ["a", "b"], "line": -3.0})
     places = [*GOLDEN.items(), *((name, folder / name) for name in MODELS)]
     return Good({name: read_model(path) for name, path in places})
+
+
+def good_blocks():
+    """Headers and arrays of compact states, by name: of every kind of detector that keeps its points."""
+    kept = set(MODELS) - {"batch", "summary", "young summary"}
+    return Good({name: unpack(MODELS[name]().to_bytes({"rows": 3})) for name in sorted(kept)})
 
 
 def with_gaps(times):

@@ -21,6 +21,7 @@ import polyaforest.cli, polyaforest.detection, polyaforest.live.watcher, polyafo
 from importlib import import_module
 for name in polyaforest.cli.COMMANDS:
     import_module(f"polyaforest.cli._{name}")
+import polyaforest.service.server, polyaforest.service.demo, requests
 rows = numpy.random.default_rng(0).normal(size=(150, 2))
 rows[140] = 99  # so that there is something to explain
 polyaforest.StreamingMPF(n_estimators=2, window=50, missing="marginalise").detect_then_learn(rows, explain=True)

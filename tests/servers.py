@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import glob
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from waiting import until
@@ -68,3 +72,103 @@ def redis_server(directory: Path, *options: str) -> Iterator[RedisServer]:
         yield server
     finally:
         server.kill()
+
+
+class PostgresServer:
+    """A PostgreSQL server in a directory, reached by a socket there and by a port of this machine only."""
+
+    PASSWORD = "p@ss/w%rd"
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._programs = _postgres_programs()
+        self._user = _ordinary_user()
+        self.port = free_port()
+        self._data = directory / "data"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def address(self, user: str = "tester", password: str = PASSWORD) -> str:
+        """The address of the database."""
+        return f"postgresql://{user}:{quote(password, safe='')}@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        """Make a cluster, start the server, and wait until it answers."""
+        if self._user:
+            _let_in(self.directory, self._user)
+        password = self.directory / "password"
+        password.write_text(self.PASSWORD)
+        password.chmod(0o644)
+        self._run(
+            "initdb", "-D", self._data, "-U", "tester", "--pwfile", password, "-A", "scram-sha-256", "-N", "-E", "UTF8"
+        )
+        settings = {
+            "port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off",
+            "shared_buffers": "16MB", "max_connections": "10",
+        }  # fmt: skip
+        command = [
+            self._programs / "postgres",
+            "-D",
+            self._data,
+            *(f"--{name}={value}" for name, value in settings.items()),
+        ]
+        with (self.directory / "log").open("wb") as log:
+            self._process = subprocess.Popen(self._as_user(command), stdin=subprocess.DEVNULL, stderr=log, stdout=log)
+        until(lambda: self._process.poll() is not None or self._answers())
+        if self._process.poll() is not None:
+            raise RuntimeError(f"postgres did not start: {(self.directory / 'log').read_text()}")
+
+    def _run(self, program: str, *options: object) -> None:
+        subprocess.run(self._as_user([self._programs / program, *options]), check=True, capture_output=True)
+
+    def _as_user(self, command: list[object]) -> list[str]:
+        """A command as run by an ordinary user: the server refuses to be run by root."""
+        before = ["setpriv", f"--reuid={self._user}", "--regid=65534", "--clear-groups"] if self._user else []
+        return [*before, *map(str, command)]
+
+    def _answers(self) -> bool:
+        ready = [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(ready, check=False).returncode == 0
+
+    def stop(self) -> None:
+        """End the server at once."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait()
+
+
+def _postgres_programs() -> Path:
+    """Where the programs of PostgreSQL are; Debian does not put them on the path."""
+    found = [Path(path).parent for path in glob("/usr/lib/postgresql/*/bin/postgres")]
+    on_path = shutil.which("postgres")
+    found += [Path(on_path).resolve().parent] if on_path else []
+    if not found:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    return found[-1]
+
+
+def _ordinary_user() -> str | None:
+    """The number of a user to run servers as that refuse root; None for whoever runs the tests."""
+    if os.getuid() != 0:
+        return None
+    if shutil.which("setpriv") is None:
+        pytest.skip("PostgreSQL does not run as root, and setpriv is not installed")
+    return "65534"
+
+
+def _let_in(directory: Path, user: str) -> None:
+    """Give a directory to a user, and let it be reached."""
+    os.chown(directory, int(user), 65534)
+    for parent in directory.parents:
+        if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o011)
+
+
+@contextmanager
+def postgres_server(directory: Path) -> Iterator[PostgresServer]:
+    """A PostgreSQL server that runs; skips the test where the programs are missing."""
+    server = PostgresServer(directory)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

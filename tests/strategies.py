@@ -7,6 +7,8 @@ from datetime import timedelta
 import numpy as np
 from hypothesis import strategies as st
 
+from polyaforest.core.arrays import QUESTIONS
+from polyaforest.core.boxes import bounding_box, whole_cube
 from polyaforest.core.validation import LARGEST, SMALLEST
 from polyaforest.forest.spec import Weighting, weighting_of_domain, weighting_of_rows
 from polyaforest.retention import Reservoir, Window
@@ -73,6 +75,25 @@ def matrices(max_rows=10, max_features=4):
 
 
 @st.composite
+def categories(draw, n):
+    """A categorical feature of `n` rows: few codes, some of which differ in a single answer, and maybe one for all."""
+    seed = draw(seeds)
+    pool = np.random.default_rng(seed).integers(0, 2**QUESTIONS, 4)
+    pool = np.array([*pool, pool[0] ^ 1, pool[0] ^ (1 << (QUESTIONS - 1)), 0, 2**QUESTIONS - 1])
+    places = draw(st.lists(st.integers(0, draw(st.integers(0, len(pool) - 1))), min_size=n, max_size=n))
+    return pool[places].astype(np.float64)
+
+
+@st.composite
+def mixed(draw, matrices):
+    """Rows of one of these matrices, with categories behind or in place of all numbers; and how many categories."""
+    rows, n_categories = draw(matrices), draw(st.sampled_from([0, 0, 1, 2, 3]))
+    codes = [draw(categories(len(rows))) for _ in range(n_categories)]
+    numbers = [] if n_categories and draw(st.integers(0, 4)) == 0 else [rows]
+    return np.ascontiguousarray(np.column_stack([*numbers, *codes])), n_categories
+
+
+@st.composite
 def feature_weights(draw, n_features):
     """Caller's weights, some of them zero but not all; None asks for random ones."""
     if draw(st.booleans()):
@@ -84,15 +105,22 @@ def feature_weights(draw, n_features):
 
 
 @st.composite
-def weightings(draw, rows=None, domain=None):
+def weightings(draw, rows=None, domain=None, n_categories=0):
     """How a forest over `rows`, or over `domain`, weighs its features."""
-    measured: Weighting = weighting_of_domain(domain) if rows is None else weighting_of_rows(rows)
+    measured: Weighting = (
+        weighting_of_domain(domain, n_categories) if rows is None else weighting_of_rows(rows, n_categories)
+    )
     return measured._replace(fixed=draw(feature_weights(len(measured.spread))))
 
 
 @st.composite
-def domains(draw, rows):
+def domains(draw, rows, n_categories=0):
     """A box around `rows`, or one that leaves some of them out; constant features may have a length in it or not."""
+    if n_categories:
+        n, chosen = rows.shape[1] - n_categories, rows[: draw(st.integers(1, len(rows)))]
+        numbers = draw(domains(rows[:, :n])) if n else np.empty((2, 0))
+        whole = draw(st.booleans())
+        return np.hstack([numbers, whole_cube(n_categories) if whole else bounding_box(chosen[:, n:], n_categories)])
     low, high = rows.min(axis=0), rows.max(axis=0)
     span = high - low
     margin = draw(st.sampled_from([0.0, 0.25, -0.25]))
@@ -102,8 +130,18 @@ def domains(draw, rows):
     return np.stack([low, np.maximum(low, high)])
 
 
-def probes(rows, seed):
-    """Places to ask about: the rows themselves, mixtures of them, points between them, just outside, and far off."""
+def probes(rows, seed, n_categories=0):
+    """Places to ask about: the rows themselves, mixtures of them, points between them, just outside, and far off.
+
+    Of categories, those of the rows in other combinations, and new ones.
+    """
+    if n_categories:
+        n, rng = rows.shape[1] - n_categories, np.random.default_rng([seed, 1])
+        numbers = probes(rows[:, :n], seed) if n else np.empty((19, 0))
+        codes = rows[rng.integers(len(rows), size=(len(numbers), n_categories)), np.arange(n, rows.shape[1])]
+        is_new = rng.random(codes.shape) < 0.2
+        codes = np.where(is_new, rng.integers(0, 2**QUESTIONS, codes.shape), codes)
+        return np.ascontiguousarray(np.concatenate([rows[:4], np.hstack([numbers, codes])]))
     rng = np.random.default_rng(seed)
     low, high = rows.min(axis=0), rows.max(axis=0)
     span = np.where(high > low, high - low, np.maximum(np.abs(high), 1e-3))
@@ -150,6 +188,12 @@ policies = st.one_of(
 stream_times = st.sampled_from([0.0, 0.5, 1.0, 3.0, -0.5, -2.0])  # how far a point is ahead of the latest, or behind
 
 
-def stream_points(n_features):
-    """Points that often equal each other, or share coordinates; zeros of both signs."""
-    return st.lists(st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0, 1e6]), min_size=n_features, max_size=n_features)
+CODES = [0.0, 1.0, 3.0, 2.0**QUESTIONS - 1, float(0x5A5A5A5A5A5A5), float(0x123456789ABCD)]
+
+
+@st.composite
+def stream_points(draw, n_features, n_categories=0):
+    """Points that often equal each other, or share coordinates; zeros of both signs; the last features categories."""
+    n = n_features - n_categories
+    numbers = draw(st.lists(st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0, 1e6]), min_size=n, max_size=n))
+    return numbers + draw(st.lists(st.sampled_from(CODES), min_size=n_categories, max_size=n_categories))

@@ -1,4 +1,4 @@
-"""Load model files and put them to every use, in a process of its own that may hang or crash without harm.
+"""Load model files and blocks and put them to every use, in a process of its own that may hang or crash without harm.
 
 Reads paths from standard input, a line each, and answers each with a line of JSON, [how it ended, why]. A file
 is either "refused" by a ModelFileError, or "works"; anything else is "broken".
@@ -16,6 +16,8 @@ import numpy as np
 import polyaforest
 from polyaforest import ModelFileError, SeriesMPF
 from polyaforest.core.validation import NamedRows
+from polyaforest.estimators import loads
+from polyaforest.persistence.codec import is_packed
 
 N_ROWS = 12
 
@@ -39,6 +41,7 @@ def use(model, folder):
         willing(model.partial_fit, rows)
     model.save(folder / "again")
     polyaforest.load(folder / "again")
+    loads(model.to_bytes())
 
 
 def is_frozen(model):
@@ -141,7 +144,8 @@ def check_numbers(scores, is_open, may_be_silent=False):
 
 def verdict(path):
     try:
-        model = polyaforest.load(path)
+        block = Path(path).read_bytes()
+        model = loads(block) if is_packed(block) else polyaforest.load(path)
     except ModelFileError as problem:
         return "refused", str(problem)
     with tempfile.TemporaryDirectory() as folder:

@@ -81,7 +81,7 @@ def test_end_to_end(tmp_path, monkeypatch):
     page.write_text("".join(f"<!-- begin {block} -->\n<!-- end {block} -->\n" for block in blocks))
     missing.main(["--quick"], tmp_path, tmp_path)
     rows = read(tmp_path / "missing.csv")
-    assert len(rows) == 6 * 2 + 4 * 2
+    assert len(rows) == 7 * 2 + 4 * 2
     row = next(row for row in rows if row["method"] == "sMPF" and row["setting"] == "none")
     assert float(row["value"]) == pytest.approx(missing.auc(data.y, ours["sMPF"](data.X, data.X, 0)), abs=1e-5)
     errors = {row["method"]: float(row["value"]) for row in rows if (row["task"], row["rate"]) == ("impute", "10")}

@@ -9,9 +9,12 @@ import accuracy
 import density
 import explanations
 import missing
+import mixed
 import nab
+import privacy
 import runtime
 import series
+import single_features
 import thresholds
 import toy
 import tuning
@@ -26,6 +29,9 @@ RENDERERS = {
     "toy": (toy.render, "toy"),
     "density": (density.render, "density"),
     "missing": (missing.render, "missing"),
+    "mixed": (mixed.render, "mixed"),
+    "privacy": (privacy.render, "privacy"),
+    "single-features": (single_features.render, "single-features"),
     "thresholds": (thresholds.render, "thresholds"),
 }
 

@@ -89,6 +89,7 @@ def test_every_command_is_where_the_list_says(cli, name):
         ([__file__], f"polyaforest detect {__file__}"),
         (["info", "--jsn", "x"], "--json"),
         (["info"], "MODEL"),
+        (["watch", "--categories", "zone", "--drift", "report"], "--drift follows numbers only: omit --categories"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_advice(cli, args, advice):
@@ -190,6 +191,7 @@ def test_info_as_json_has_the_numbers(cli, tmp_path, rows):
         "n_trees": 3,
         "n_points": 40,
         "n_seen": 60,
+        "privacy_epsilon": None,
         "threshold": forest.offset_,
         "settings": {"n_estimators": 3, "window": 40, "random_state": 0, "tree__feature_weights": [1.0, 2.0]},
         "notes": {"position": [1, {"a": None}]},

@@ -94,16 +94,20 @@ def test_reasons_on_one_line(explained):
 def test_what_was_read_and_left_out():
     columns = Columns(["cpu", "mem"], {"host": "text", "os": "text", "id": "row counter"}, "when", None, "name")
     rejected = [Rejected(17, "4 cells instead of 7", "..."), Rejected(30, "it is cut off", "...")]
-    table = SimpleNamespace(columns=columns, n_rows=5000, n_rejected=2, rejected=rejected)
-    assert report.input_lines(table, ["/data/metrics.csv"]) == [
+    table = SimpleNamespace(
+        columns=columns, n_rows=5000, n_rejected=2, rejected=rejected, understood=[], sources=["metrics.csv"]
+    )
+    assert report.input_lines(table) == [
         "Read 5,000 rows of metrics.csv, using cpu, mem (2 of 7 columns).",
         "Times from when. Row ids from name. Skipped: host, os (text); id (row counter).",
         "Skipped 2 invalid rows: row 17: 4 cells instead of 7; row 30: it is cut off.",
     ]
-    plain = SimpleNamespace(columns=Columns(["cpu"]), n_rows=1, n_rejected=0, rejected=[])
-    assert report.input_lines(plain, ["-"]) == ["Read 1 row of standard input, using cpu (1 of 1 column)."]
+    plain = SimpleNamespace(
+        columns=Columns(["cpu"]), n_rows=1, n_rejected=0, rejected=[], understood=[], sources=["standard input"]
+    )
+    assert report.input_lines(plain) == ["Read 1 row of standard input, using cpu (1 of 1 column)."]
     table.n_rejected = 9
-    assert report.input_lines(table, ["-"])[-1].endswith("it is cut off; ....")
+    assert report.input_lines(table)[-1].endswith("it is cut off; ....")
     assert report.listed(map(str, range(20))) == "0, 1, 2, 3, 4, 5, 6, 7 and 12 others"
 
 
@@ -129,28 +133,28 @@ def test_the_threshold_finds_many_anomalies_as_well_as_few(n_odd):
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(2000, 3))
     rows[:n_odd] = rng.normal(9.0, 1.0, size=(n_odd, 3))
-    judged = TableDetector(chunk_of(rows), ["a", "b", "c"], Settings()).detect()
+    judged = TableDetector(chunk_of(rows), Columns(["a", "b", "c"]), Settings()).detect()
     assert judged.is_anomaly[:n_odd].all()
     assert judged.is_anomaly[n_odd:].sum() <= 4
 
 
 def test_counts_do_not_make_everything_stand_out():
     rows = np.random.default_rng(2).poisson(0.3, size=(3000, 3))
-    judged = TableDetector(chunk_of(rows), ["a", "b", "c"], Settings()).detect()
+    judged = TableDetector(chunk_of(rows), Columns(["a", "b", "c"]), Settings()).detect()
     assert judged.is_anomaly.mean() < 0.02
 
 
 def test_too_few_rows_are_refused_or_told():
     names, rows = ["a"], np.arange(30.0)[:, None]
     with pytest.raises(BadInput, match="only 1 row; at least 8 are needed to tell what is normal"):
-        TableDetector(chunk_of([[1.0]]), names, Settings()).detect()
+        TableDetector(chunk_of([[1.0]]), Columns(names), Settings()).detect()
     with pytest.raises(BadInput, match=r"at least 100 are needed for a false alarm rate of 0.01"):
-        TableDetector(chunk_of(rows), names, Settings(false_alarm_rate=0.01)).detect()
+        TableDetector(chunk_of(rows), Columns(names), Settings(false_alarm_rate=0.01)).detect()
     with pytest.raises(BadInput, match="none of the 5 partitions has the 8 rows"):
-        TableDetector(chunk_of(rows, keys=[*"abcde"] * 6), names, Settings()).detect()
+        TableDetector(chunk_of(rows, keys=[*"abcde"] * 6), Columns(names), Settings()).detect()
     with pytest.raises(BadInput, match=r"30 different values in 30 rows.*--id"):
-        TableDetector(chunk_of(rows, keys=[str(i) for i in range(30)]), names, Settings()).detect()
-    judge = TableDetector(chunk_of(rows, keys=["a"] * 25 + ["b"] * 5), names, Settings())
+        TableDetector(chunk_of(rows, keys=[str(i) for i in range(30)]), Columns(names), Settings()).detect()
+    judge = TableDetector(chunk_of(rows, keys=["a"] * 25 + ["b"] * 5), Columns(names), Settings())
     assert np.isnan(judge.detect().scores).tolist() == [False] * 25 + [True] * 5
     assert judge.too_small == {"b": 5}
 
@@ -162,7 +166,7 @@ def test_forests_of_many_keys_are_not_kept_and_say_the_same(monkeypatch):
     words = []
     for most in (9, 1):
         monkeypatch.setattr(pipeline, "_MOST_DETECTORS", most)
-        judge = TableDetector(chunk_of(rows, keys=keys), ["x", "y"], Settings())
+        judge = TableDetector(chunk_of(rows, keys=keys), Columns(["x", "y"]), Settings())
         assert np.flatnonzero(judge.detect().is_anomaly).tolist() == [40, 80]
         assert sum(detector is not None for _, detector in judge._fitted) == min(most, 3)
         words.append({place: str(explanation) for place, explanation in judge.explain([40, 80]).items()})

@@ -21,7 +21,7 @@ RECORDS = [json.dumps({"host": f"web-{i % 3}", "a": a, "b": b}).encode() for i, 
 
 
 def make():
-    return StreamingMPF(n_estimators=200, window=10, random_state=0)
+    return StreamingMPF(n_estimators=400, window=10, random_state=0)
 
 
 def watch(folder, records, said=None, **options):

@@ -369,10 +369,14 @@ def test_only_anomalies(tmp_path):
 def test_neighbours_become_events(tmp_path):
     with (
         open_store(None, forest) as store,
-        watching(tmp_path, ListSource(as_lines(ROWS, hosts=1), [7, 151, 3]), store, merge=3) as loop,
+        watching(tmp_path, ListSource(as_lines(ROWS, hosts=1), [7, 151, 3]), store, writes_events=True) as loop,
     ):
         loop.run()
-    events = [line["event"] for line in written(tmp_path)]
+    lines = [line["event"] for line in written(tmp_path)]
+    events = [event for event in lines if event["state"] == "ended"]
+    begun = [event for event in lines if event["state"] == "begun"]
+    assert [event["first"] for event in begun] == [event["first"] for event in events]
+    assert all(event["first"] == event["last"] for event in begun)
     both = [event for event in events if event["first"] <= 150 <= event["last"]]
     assert both[0]["n_flagged"] >= 2
     assert {"cpu", "disk"} == set(both[0]["blame"])
@@ -418,17 +422,17 @@ class DyingSource(ListSource):
     deaths=st.lists(st.integers(0, 6), max_size=4),
     sizes=st.lists(st.integers(1, 60), max_size=8),
     every=st.integers(30, 90),
-    merge=st.sampled_from([None, 5]),
+    writes_events=st.booleans(),
     make=st.sampled_from([forest, series]),
 )
-def test_whenever_it_dies_nothing_is_lost_or_counted_twice(tmp_path_factory, deaths, sizes, every, merge, make):
+def test_whenever_it_dies_nothing_is_lost_or_counted_twice(tmp_path_factory, deaths, sizes, every, writes_events, make):
     records = as_lines(ROWS)
     records.insert(100, b"junk")
 
     def live(folder, source):
         with (
             open_store(folder / "m", make, max_bytes=1) as store,
-            watching(folder, source, store, cadence=Cadence(every, 1e9, 50), merge=merge) as loop,
+            watching(folder, source, store, cadence=Cadence(every, 1e9, 50), writes_events=writes_events) as loop,
         ):
             loop.resume()
             loop.run()
@@ -506,3 +510,105 @@ def test_what_cannot_be_delivered_is_not_saved(tmp_path):
         with pytest.raises(BrokenPipeError):
             loop.run()
     assert read_notes(tmp_path / "m")[0]["position"] == 0
+
+
+# ---- records that turn out to be a time series -----------------------------------------------------------------------
+
+
+def metric(n, hosts=("a",), seed=0):
+    """Records of a daily rhythm for each host, ten minutes apart; "noise" is one without any order."""
+    rng = np.random.default_rng(seed)
+    levels = 20 + 5 * np.sin(np.arange(n) * 2 * np.pi / 144) + rng.normal(scale=0.3, size=n)
+    noise = rng.normal(size=n)
+    return [
+        json.dumps(
+            {"time": f"{np.datetime64('2026-03-02') + np.timedelta64(600 * i, 's')}", "host": host,
+             "cpu": float(noise[i] if host == "noise" else levels[i])}
+        ).encode()
+        for i in range(n)
+        for host in hosts
+    ]  # fmt: skip
+
+
+def roomy():
+    return StreamingMPF(n_estimators=8, window=600, missing="marginalise", random_state=1)
+
+
+def models_of(folder, records, sizes=(), **options):
+    """Watch records; return the models, the lines, and what was said."""
+    said = []
+    with (
+        open_store(folder / "m", roomy) as store,
+        watching(folder, ListSource(records, list(sizes)), store, notify=said.append, **options) as loop,
+    ):
+        loop.resume()
+        loop.run()
+    keys = read_notes(folder / "m")[1]
+    return {key: read_model(folder / "m", key) for key in keys}, written(folder), said
+
+
+def test_a_key_whose_records_are_a_series_is_judged_as_one_from_then_on(tmp_path):
+    models, lines, said = models_of(tmp_path, metric(700, ["a", "noise"]), finds_series=True)
+    assert isinstance(models["a"], SeriesMPF)
+    assert isinstance(models["noise"], StreamingMPF)
+    assert len(said) == 1
+    assert said[0].startswith("from record 513 on")
+    rows = [json.loads(record) for record in metric(700)]
+    values, times = [[row["cpu"]] for row in rows], [np.datetime64(row["time"]) for row in rows]
+    first = roomy()
+    before = first.detect_then_learn(NamedRows(np.array(values[:512]), ["cpu"]), times=times[:512])
+    after = SeriesMPF.from_stream(first).detect_then_learn(
+        NamedRows(np.array(values[512:]), ["cpu"]), times=times[512:]
+    )
+    mine = [line["score"] for line in lines if line["key"] == "a"]
+    assert mine == [*before.scores.tolist(), *after.scores.tolist()]
+    assert not np.isnan(after.scores).any()  # there is no second warm-up
+
+
+def test_it_is_decided_at_the_same_record_whatever_the_batches_and_the_restarts(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir(), parts.mkdir()
+    records = metric(640)
+    _, expected, _ = models_of(whole, records, finds_series=True)
+    for n in (300, 511, 513, 640):
+        models_of(parts, records[:n], [7, 150], finds_series=True)
+    assert [line["score"] for line in written(parts)] == [line["score"] for line in expected]
+
+
+def test_nobody_decides_unless_asked_and_without_times(tmp_path):
+    models, _, said = models_of(tmp_path, metric(600))
+    assert isinstance(models["a"], StreamingMPF)
+    assert not said
+    timeless = [json.dumps({"host": "b", "cpu": json.loads(record)["cpu"]}).encode() for record in metric(600)]
+    other = tmp_path / "other"
+    other.mkdir()
+    models, _, said = models_of(other, timeless, finds_series=True)
+    assert isinstance(models["b"], StreamingMPF)
+    assert not said
+
+
+def test_a_record_that_was_forgotten_is_missing_in_the_series():
+    values, times = np.sin(np.arange(520) / 8)[:, None], 60.0 * np.arange(520)
+    stream = StreamingMPF(n_estimators=8, window=600, random_state=1).partial_fit(
+        values, keys=[f"r{i}" for i in range(520)], times=times
+    )
+    stream.delete(["r100", "r101", "r300"])
+    series = SeriesMPF.from_stream(stream)
+    assert series.n_seen_ == 520
+    assert not series.holds("r100")
+    assert series.holds("r102")
+    values[[100, 101, 300]] = np.nan
+    plain = SeriesMPF(StreamingMPF(n_estimators=8, window=600, random_state=1)).partial_fit(values, times=times)
+    ahead, when = np.sin(np.arange(520, 560) / 8), 60.0 * np.arange(520, 560)
+    assert np.array_equal(series.score_samples(ahead, times=when), plain.score_samples(ahead, times=when))
+
+
+def test_what_a_window_dropped_was_seen_all_the_same():
+    values, times = np.sin(np.arange(1024) / 8)[:, None], 60.0 * np.arange(1024)
+    stream = StreamingMPF(n_estimators=8, window=400, random_state=1).partial_fit(values, times=times)
+    series = SeriesMPF.from_stream(stream)
+    assert series.n_seen_ == 1024
+    assert series.keys_[0] >= 624
+    assert series.delete(700).n_points_ < 400 - 96
+    with pytest.raises(ValueError, match="random sample"):
+        SeriesMPF.from_stream(StreamingMPF(window="auto").fit(np.random.default_rng(0).normal(size=(5000, 1))))

@@ -13,7 +13,7 @@ import pytest
 
 from polyaforest.cli import run
 from polyaforest.detection.pipeline import Settings, TableDetector
-from polyaforest.io.tables import Chunk, gather
+from polyaforest.io.tables import Chunk, Columns, gather
 
 N_CHUNKS, N_ROWS, N_COLUMNS = 20, 5_000, 40
 N_BYTES = 8 * N_CHUNKS * N_ROWS * N_COLUMNS
@@ -64,7 +64,7 @@ def test_a_table_is_judged_without_a_copy_of_it():
 
     def peak(n_rows):
         part = Chunk(whole.rows[:n_rows].copy(), whole.numbers[:n_rows], None, None, None)
-        return peak_of(TableDetector(part, names, Settings(n_jobs=1)).detect)[0]
+        return peak_of(TableDetector(part, Columns(names), Settings(n_jobs=1)).detect)[0]
 
     few, many = 20_000, 60_000
     peak(few)  # kernels are loaded now

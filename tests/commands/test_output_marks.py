@@ -6,8 +6,8 @@ from contextlib import closing
 import pytest
 
 from polyaforest.io.file_identity import read_birth_time
+from polyaforest.live.loop import _MARK
 from polyaforest.live.outputs import FileLines
-from polyaforest.live.watcher import _MARK
 
 
 @pytest.fixture

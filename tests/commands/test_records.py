@@ -148,6 +148,20 @@ def test_a_bad_line_of_csv_has_a_reason(line, reason):
     assert same(after, [3.0, 4.0])
 
 
+def test_decimal_commas_where_semicolons_separate_fields():
+    reader = RecordReader(key="shop", id="number")
+    rows = parse(
+        reader, b"shop;number;price;count", b"1,5;2,5;-3,25;7", b"1,5;x; 12,5 ;1.5", b"1,5;x;1.234,5;7", b"1;x;,5;7"
+    )
+    assert rows[0] is None
+    assert same(rows[1], [-3.25, 7.0], key="1,5", id="2,5")
+    assert same(rows[2], [12.5, 1.5], key="1,5", id="x")
+    assert rows[3:] == ["'price' is text: 1.234,5", "'price' is text: ,5"]
+    reader = RecordReader()
+    assert same(parse(reader, b"a,b", b'"1,5",2')[1], [2.0])
+    assert reader.skipped == {"a": "text"}
+
+
 def test_a_header_that_comes_again_may_have_changed():
     reader = RecordReader(time="t")
     lines = [b"t,a,b", b"1,2,3", b"t,a,b", b"b,t,new,a", b"3,1,x,2", b"t,b", b"1,3", b"t,a,b", b"1,2,3"]

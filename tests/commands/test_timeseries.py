@@ -6,6 +6,8 @@ import pickle
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from datetime import timezone as tz
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -948,3 +950,26 @@ def test_words_name_the_channel_by_its_place_and_not_by_how_its_name_looks():
         odd.loc[50:, second] += 4.0
         said = model.explain(odd, rows=[50, 52])
         assert all(one.summary.startswith((f"{second} ", f"{second}:", f"the shape of {second} ")) for one in said)
+
+
+@pytest.mark.parametrize(
+    ("first", "timezone", "hour"),
+    [
+        (datetime(2024, 1, 1, tzinfo=UTC), "auto", 12),
+        (datetime(2024, 1, 1), "auto", 12),
+        (datetime(2024, 1, 1, 2, tzinfo=tz(timedelta(hours=2))), "auto", 14),
+        (datetime(2024, 1, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")), "auto", 13),
+        (datetime(2024, 1, 1, tzinfo=UTC), "-05:30", 6),
+    ],
+)
+def test_times_in_words_are_those_of_the_time_zone(first, timezone, hour):
+    steps = np.arange(600)
+    load = np.where(steps % 24 >= 12, 10.0, 0.0) + np.random.default_rng(0).normal(0, 0.2, 600)
+    load[588:] = load[580]  # the rise at noon of the last day does not come
+    times = [first + timedelta(hours=int(step)) for step in steps]
+    model = SeriesMPF(StreamingMPF(n_estimators=12, random_state=0), timezone=timezone).fit(
+        load[:560], times=times[:560]
+    )
+    said = model.explain(load[560:], times=times[560:], rows=[36])[0]
+    assert "the usual rise at" in said.summary
+    assert f" {hour:02}:" in said.summary

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import io
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from effort import mostly_slow
+from spark_streams import skip_without_java
 
 ROOT = Path(__file__).parents[2]
 REFERENCE_PAGES = ROOT / "docs" / "reference"
@@ -22,6 +24,10 @@ PUBLIC = [
     ".adapters.pyod",
     ".adapters.river",
     ".datasets",
+    ".distributed.dask",
+    ".distributed.spark.ml",
+    ".distributed.spark.stream",
+    ".drift",
     ".estimators",
     ".explain",
     ".live",
@@ -29,7 +35,9 @@ PUBLIC = [
     ".timeseries",
 ]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-QUICK = [i for i, page in enumerate(PAGES) if page.name not in ("gallery.md", "uncertainty.md")]  # to run
+QUICK = [
+    i for i, page in enumerate(PAGES) if page.name not in ("gallery.md", "spark-streams.md", "uncertainty.md")
+]  # to run
 TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 PYTHON_BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$(?:\n+^```text\n(?P<output>.*?)^```$)?", re.M | re.S)
@@ -169,8 +177,12 @@ def words(thing: Any) -> str:
 @pytest.mark.parametrize("page", mostly_slow(PAGES, *QUICK), ids=short)
 def test_code_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    namespace = {"__name__": "__docs__"}
-    for block in blocks_of(page.read_text("utf-8")):
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    namespace, text = {"__name__": "__docs__"}, page.read_text("utf-8")
+    if "import pyspark" in text or "from pyspark" in text:
+        skip_without_java()
+    for block in blocks_of(text):
         printed = run(block, str(page), namespace)
         if block.output is not None:
             assert printed == block.output, f"{page.name}, line {block.line}"

@@ -46,12 +46,14 @@ def table(tmp_path):
         ["watch", "TABLE", "--start-from", "PIPE"],
         ["watch", "TABLE", "--out", "PIPE"],
         ["detect", "/dev/zero"],
-        ["detect", "FOLDER"],
+        ["detect", "PIPES"],
     ],
     ids=" ".join,
 )
 def test_a_command_says_so_and_ends(programs, args, pipe, table, tmp_path):
-    places = {"PIPE": pipe, "TABLE": table, "FOLDER": tmp_path}
+    (tmp_path / "pipes").mkdir()
+    os.mkfifo(tmp_path / "pipes" / "pipe.csv")
+    places = {"PIPE": pipe, "TABLE": table, "FOLDER": tmp_path, "PIPES": tmp_path / "pipes"}
     done = programs.run(*(places.get(arg, arg) for arg in args), cwd=tmp_path)
     assert done.returncode == 3, done.stderr
     *_, last = done.stderr.splitlines()

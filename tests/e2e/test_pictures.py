@@ -14,12 +14,15 @@ import matplotlib as mpl
 mpl.use("Agg")
 import numpy as np
 import pytest
+from comparisons import compared
 from forests import made
 from matplotlib.figure import Figure
 from matplotlib.testing.compare import compare_images
 from matplotlib.text import Text
 
 from polyaforest import BatchMPF, StreamingMPF, plots
+from polyaforest.explain import Course, Explanation
+from polyaforest.timeseries import Forecast
 
 IMAGES = Path(__file__).parents[1] / "images"
 MOST_DIFFERENT = 10.0  # the root of the mean square over all pixels, of 255: releases of matplotlib differ by up to 7
@@ -35,6 +38,22 @@ def tree() -> StreamingMPF:
 
 def process() -> BatchMPF:
     return made(BatchMPF, **SHALLOW).fit(ROWS)
+
+
+WAVE = np.sin(np.arange(120) / 9.0) - 2.0 * (np.arange(120) // 6 == 11)
+
+
+def band(width: float) -> Forecast:
+    middle = np.sin(np.arange(120) / 9.0)[:, None]
+    return Forecast(middle, middle - width, middle + width, middle)
+
+
+def course(width: float) -> Explanation:
+    parts = [part[:72] for part in band(width)[:3]]
+    bits = np.maximum(np.abs(WAVE[:72, None] - parts[0]) - 0.5, 0.0)
+    nothing = np.zeros(1)
+    seen = Course(["wave"], 60.0 * np.arange(72), WAVE[:72, None], *parts, bits)
+    return Explanation(nothing, ["wave"], 9.0, 1.0, nothing, nothing, True, None, np.arange(1), None, "", seen)
 
 
 def explained(value: float = 9.0):
@@ -66,6 +85,11 @@ PICTURES = {
         lambda ax: plots.trace(SCORES, SCORES**2, threshold=-3.0, windows=[(90, 100)], ax=ax),
         lambda ax: plots.trace(SCORES, SCORES**2, threshold=-9.0, windows=[(90, 100)], ax=ax),
     ),
+    "trace-expected": (
+        lambda ax: plots.trace(SCORES, WAVE, flagged=SCORES < -3.0, expected=band(0.5), ax=ax),
+        lambda ax: plots.trace(SCORES, WAVE, flagged=SCORES < -3.0, expected=band(0.9), ax=ax),
+    ),
+    "course": (lambda ax: plots.course(course(0.5), ax=ax), lambda ax: plots.course(course(0.9), ax=ax)),
     "blame-bars": (
         lambda ax: plots.blame_bars(explained(15.0)[13], ax=ax),
         lambda ax: plots.blame_bars(explained(15.0)[21], ax=ax),
@@ -78,6 +102,10 @@ PICTURES = {
     "credible-bands": (
         lambda ax: plots.credible_bands(tree(), ROWS[:25], ax=ax),
         lambda ax: plots.credible_bands(tree(), ROWS[:25], level=0.5, ax=ax),
+    ),
+    "shares": (
+        lambda ax: plots.shares(compared(), ax=ax),
+        lambda ax: plots.shares(compared(after=0.6), ax=ax),
     ),
     "roc": (lambda ax: plots.roc(LABELS, METHODS, ax=ax), lambda ax: plots.roc(LABELS, {"b": METHODS["b"]}, ax=ax)),
     "precision-recall": (
@@ -126,7 +154,8 @@ def test_the_gallery_shows_every_function():
 
 
 def test_every_picture_kept_is_compared():
-    assert {file.stem for file in IMAGES.glob("*.png")} == set(PICTURES)
+    kept = {file.stem for file in IMAGES.glob("*.png")}
+    assert {name for name in kept if not name.startswith("page-")} == set(PICTURES)  # those are of the service
 
 
 if __name__ == "__main__":

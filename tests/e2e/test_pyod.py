@@ -202,8 +202,8 @@ def test_a_thresholder_may_take_the_place_of_contamination(detector):
 def test_bad_rows_are_refused_by_name_and_leave_the_fit_as_it_was(detector):
     detector.fit(X_TRAIN)
     before = detector.decision_scores_, detector.threshold_
-    with pytest.raises(ValueError, match="row 3, column 2 is missing"):
-        detector.fit(np.where(np.arange(N_TRAIN * 10).reshape(N_TRAIN, 10) == 32, np.nan, X_TRAIN))
+    with pytest.raises(ValueError, match="row 3, column 2 is inf"):
+        detector.fit(np.where(np.arange(N_TRAIN * 10).reshape(N_TRAIN, 10) == 32, np.inf, X_TRAIN))
     with pytest.raises(ValueError, match="expecting 10 features"):
         detector.decision_function(X_TEST[:, :9])
     assert before == (detector.decision_scores_, detector.threshold_)
@@ -250,3 +250,12 @@ def test_scores_can_be_averaged_with_those_of_other_detectors(fitted):
 )
 def test_without_pyod_one_is_told_how_to_get_it(absent, message):
     assert import_without(absent, "polyaforest.adapters.pyod") == f"ModuleNotFoundError {absent} {message}"
+
+
+def test_weights_are_repeated_rows_with_one_score_each(detector):
+    weights = np.arange(len(X_TRAIN)) % 3
+    one = clone(detector).fit(X_TRAIN, sample_weight=weights)
+    other = clone(detector).fit(X_TRAIN.repeat(weights, axis=0))
+    assert one.decision_scores_.shape == (len(X_TRAIN),)
+    np.testing.assert_array_equal(one.decision_function(X_TRAIN), other.decision_function(X_TRAIN))
+    assert one.threshold_ == other.threshold_

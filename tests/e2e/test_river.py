@@ -354,7 +354,6 @@ def test_a_forest_that_was_emptied_goes_on_with_new_features():
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        ({**STREAM[0], "count": "many"}, "feature 'count' is 'many', which is not a number: encode it first"),
         ({**STREAM[0], "new": datetime(2020, 1, 1)}, "feature 'new' is datetime.*, which is not a number"),
         ({**STREAM[0], "new": math.inf}, r"feature 'new' is inf, beyond 1e\+100: cap or rescale it first"),
         ({**STREAM[0], "amount": -1e101}, r"feature 'amount' is -1e\+101, beyond"),
@@ -369,9 +368,68 @@ def test_an_error_names_the_feature_and_changes_nothing(x, message):
         assert pickle.dumps(model) == before
 
 
-def test_an_unreadable_column_is_named():
-    with pytest.raises(ValueError, match="feature 'word' contains a value that is not a number"):
-        build().learn_many(pd.DataFrame({"count": [1.0], "word": ["a"]}))
+def test_text_in_a_feature_of_numbers_is_refused():
+    model = learned(STREAM[:50])
+    before = pickle.dumps(model)
+    for method in (model.learn_one, model.score_then_learn_one, model.score_one):
+        with pytest.raises(ValueError, match="feature 'count' is 'many', which is not a number: encode it first"):
+            method({**STREAM[0], "count": "many"})
+    with pytest.raises(ValueError, match="feature 'count' is 'many'"):
+        model.learn_many(pd.DataFrame([{**STREAM[0], "count": "many"}]))
+    assert pickle.dumps(model) == before
+
+
+# ---- categories ------------------------------------------------------------------------------------------------------
+
+PAYMENTS = [
+    {"country": "DE" if i % 3 else "FR", "amount": 10.0 + i % 7, "merchant": f"shop {i % 4}"} for i in range(400)
+]
+
+
+def test_strings_are_categories():
+    model = build(n_estimators=20)
+    for x in PAYMENTS:
+        model.learn_one(x)
+    assert model.forest.categories_ == {"country": ["DE", "FR"], "merchant": [f"shop {i}" for i in range(4)]}
+    usual = model.score_one(PAYMENTS[-1])
+    assert model.score_one({**PAYMENTS[-1], "country": "XK"}) > usual  # never seen
+    assert model.score_one({**PAYMENTS[-1], "amount": 90.0}) > usual
+    [explanation] = model.forest.explain(pd.DataFrame([{"amount": 12.0, "country": "XK", "merchant": "shop 1"}]))
+    assert explanation.blamed[0].value == "XK"
+
+
+def test_frames_with_text_are_learned_like_their_rows():
+    one, many = build(n_estimators=5), build(n_estimators=5)
+    for x in PAYMENTS:
+        one.learn_one(x)
+    frame = pd.DataFrame(PAYMENTS)
+    many.learn_many(frame[:100])
+    many.learn_many(frame[100:])
+    assert [one.score_one(x) for x in PAYMENTS[:20]] == [many.score_one(x) for x in PAYMENTS[:20]]
+
+
+def test_a_missing_category_is_taken_from_the_nearest_point():
+    model = build(n_estimators=5)
+    for x in PAYMENTS:
+        model.learn_one(x)
+    gone = {"amount": 12.0, "merchant": "shop 1", "country": None}
+    assert 0 < model.score_one(gone) < model.score_one({**gone, "country": "XK"})
+    model.learn_one({"amount": 12.0})
+    assert model.forest.n_points_ == 64
+
+
+def test_a_new_category_feature_joins_a_stream_of_numbers():
+    model = build(n_estimators=5)
+    for x in PAYMENTS[:300]:
+        model.learn_one({"amount": x["amount"]})
+    for x in PAYMENTS[300:]:
+        model.learn_one(x)
+    assert model.features == ["amount", "country", "merchant"]
+    assert model.forest.n_points_ == 64
+    assert model.score_one({**PAYMENTS[-1], "merchant": "no shop"}) > model.score_one(PAYMENTS[-1])
+    model.learn_one({**PAYMENTS[-1], "tax": 0.2})  # a number beside categories
+    assert model.features[-1] == "tax"
+    assert set(model.forest.categories_) == {"country", "merchant"}
 
 
 @pytest.mark.parametrize(
@@ -513,3 +571,64 @@ def test_a_clone_starts_afresh_and_a_copy_goes_on():
 )
 def test_without_river_one_is_told_how_to_get_it(absent, message):
     assert import_without(absent, "polyaforest.adapters.river") == f"ModuleNotFoundError {absent} {message}"
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["learn_one", "score_then_learn_one"])
+def test_a_weight_is_how_often_an_observation_is_learned(method):
+    weighted, repeated = build(), build()
+    for i, x in enumerate(STREAM[:100] + [{**x, "new": 1.0} for x in STREAM[100:110]]):
+        getattr(weighted, method)(x, w=i % 3)
+        for _ in range(i % 3):
+            getattr(repeated, method)(x)
+    assert weighted.forest.to_bytes() == repeated.forest.to_bytes()
+    assert weighted.score_one(STREAM[0]) == repeated.score_one(STREAM[0])
+
+
+def test_a_fraction_of_a_weight_is_a_chance():
+    model = build(window=None, tree=Tree(max_depth=2))
+    for x in STREAM:
+        model.learn_one(x, w=0.5)
+    assert 140 < model.forest.n_seen_ < 260  # 200 by expectation, with a deviation of 10
+    for w in (-1, math.nan, "much"):
+        with pytest.raises(ValueError, match="weight"):
+            model.learn_one(STREAM[0], w=w)
+
+
+# ---- drift -----------------------------------------------------------------------------------------------------------
+
+
+def test_drift_is_detected_once_for_numbers_and_dicts():
+    from river import base
+
+    from polyaforest.adapters.river import DriftMonitor
+
+    values = np.append(np.random.default_rng(0).normal(size=300), np.random.default_rng(1).normal(6.0, size=200))
+    plain, named = (DriftMonitor(reference=128, n_estimators=4, seed=0) for _ in range(2))
+    assert isinstance(plain, base.DriftDetector)
+    told = []
+    for i, value in enumerate(values.tolist()):
+        plain.update(value)
+        named.update({"x": value, "new": None})
+        assert plain.drift_detected == named.drift_detected
+        if plain.drift_detected:
+            told.append(i)
+    assert len(told) <= 2
+    assert 300 < told[0] < 312
+    assert plain.monitor.n_seen_ == 500
+    assert abs(named.monitor.n_seen_ - 500) == 0
+
+
+def test_drift_monitor_of_river_clones_copies_and_refuses_words():
+    from polyaforest.adapters.river import DriftMonitor
+
+    monitor = DriftMonitor(reference=128, n_estimators=4, seed=0)
+    for value in np.random.default_rng(0).normal(size=150).tolist():
+        monitor.update({"a": value, "b": -value})
+    monitor.update({"a": 1.0})  # b is missing
+    assert pickle.loads(pickle.dumps(monitor)).monitor.to_bytes() == monitor.monitor.to_bytes()
+    assert monitor.clone().monitor.n_seen_ == 0
+    with pytest.raises(ValueError, match="is not a number"):
+        monitor.update({"a": "warm", "b": 1.0})

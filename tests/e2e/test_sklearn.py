@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from effort import mostly_slow
 from readers import READERS
+from sklearn import config_context
 from sklearn.base import clone, is_outlier_detector
+from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -23,11 +25,14 @@ ROWS[LABELS] += 6
 
 # With contamination="auto" clean data has no anomalies; checks of scikit-learn want some of it flagged.
 SMALL = {"n_estimators": 3, "contamination": 0.1, "random_state": 0}
+# The check compares weights with repeated rows in another order. A batch of counts does not mind; other trees draw by
+# the numbers of the rows, as IsolationForest does. That weights are repeated rows: tests/property/test_weights.py
+IN_ORDER = {"check_sample_weight_equivalence_on_dense_data": "rows in another order are another draw"}
 CHECKED = {
-    "stream": (StreamingMPF(**SMALL), {}),
+    "stream": (StreamingMPF(**SMALL), IN_ORDER),
     "batch": (BatchMPF(**SMALL), {}),
-    "marginal": (StreamingMPF(**SMALL, missing="marginalise"), {}),
-    "window": (StreamingMPF(**SMALL, window=300, tree=Tree(max_depth=8)), {}),
+    "marginal": (StreamingMPF(**SMALL, missing="marginalise"), IN_ORDER),
+    "window": (StreamingMPF(**SMALL, window=300, tree=Tree(max_depth=8)), IN_ORDER),
     "series": (SeriesMPF(StreamingMPF(**SMALL), shingle=1), {"check_fit1d": "a line of readings is a series"}),
 }
 
@@ -86,6 +91,39 @@ def test_a_pipeline_says_what_the_bare_estimator_says(forest, method):
     scaled = StandardScaler().fit_transform(ROWS)
     after_scaling = make_pipeline(StandardScaler(), clone(forest)).fit(ROWS)
     np.testing.assert_array_equal(getattr(after_scaling, method)(ROWS), getattr(forest.fit(scaled), method)(scaled))
+
+
+# ---- metadata routing ------------------------------------------------------------------------------------------------
+
+WEIGHTS = np.arange(200) % 3
+
+
+def test_pipelines_pass_weights_to_the_step_that_is_named(forest):
+    fitted = make_pipeline(StandardScaler(), forest).fit(
+        ROWS, **{f"{type(forest).__name__.lower()}__sample_weight": WEIGHTS}
+    )
+    scaled = StandardScaler().fit_transform(ROWS)
+    expected = clone(forest).fit(scaled, sample_weight=WEIGHTS)
+    np.testing.assert_array_equal(fitted.score_samples(ROWS), expected.score_samples(scaled))
+
+
+def test_weights_are_routed_to_those_that_ask_for_them(forest):
+    scaled = StandardScaler().fit(ROWS, sample_weight=WEIGHTS).transform(ROWS)
+    expected = clone(forest).fit(scaled, sample_weight=WEIGHTS)
+    with config_context(enable_metadata_routing=True):
+        asking = make_pipeline(
+            StandardScaler().set_fit_request(sample_weight=True), clone(forest).set_fit_request(sample_weight=True)
+        )
+        np.testing.assert_array_equal(asking.fit(ROWS, sample_weight=WEIGHTS).predict(ROWS), expected.predict(scaled))
+        declining = make_pipeline(
+            StandardScaler().set_fit_request(sample_weight=True), clone(forest).set_fit_request(sample_weight=False)
+        )
+        without = declining.fit(ROWS, sample_weight=WEIGHTS).score_samples(ROWS)
+        np.testing.assert_array_equal(without, clone(forest).fit(scaled).score_samples(scaled))
+        assert (without != expected.score_samples(scaled)).any()
+        with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
+            make_pipeline(clone(forest)).fit(ROWS, sample_weight=WEIGHTS)
+        assert clone(forest).set_partial_fit_request(sample_weight=True) is not None
 
 
 # ---- the rest of the company -----------------------------------------------------------------------------------------

@@ -199,10 +199,29 @@ def test_a_metric_as_a_time_series_with_one_flag(tmp_path, factory):
     arguments = ["log", "--shingle", "10", "--trees", "30", "--window", "600", "--events", "--out", "out", "--quiet"]
     factory.start(tmp_path, *arguments)
     assert factory.wait() == 0, (tmp_path / "stderr").read_text()
-    worst = min((item["event"] for item in written(tmp_path / "out")), key=lambda event: event["score"])
+    events = [item["event"] for item in written(tmp_path / "out")]
+    worst = min((event for event in events if event["state"] == "ended"), key=lambda event: event["score"])
     assert 1000 <= worst["peak"] <= 1022
     assert worst["n_flagged"] > 1
     assert set(worst["blame"]) == {"cpu"}
+
+
+def test_a_job_that_did_not_run_is_missed_without_a_single_option(tmp_path, factory):
+    rng, records = np.random.default_rng(3), []
+    for i in range(10 * 288):
+        day, minute = divmod(5 * i, 1440)
+        level = 20 + 10 * np.sin(2 * np.pi * (minute / 1440 - 1 / 3)) + rng.normal(0, 2)
+        runs = 120 <= minute < 210 and day != 8
+        when = np.datetime64("2026-03-02T00:00:00") + np.timedelta64(5 * i, "m")
+        records.append(json.dumps({"time": f"{when}Z", "cpu": round(level + 45 * runs, 2)}) + "\n")
+    (tmp_path / "cpu.jsonl").write_text("".join(records))
+    factory.start(tmp_path, "cpu.jsonl", "--events", "--out", "out")
+    assert factory.wait() == 0
+    assert "judged as a time series" in (tmp_path / "stderr").read_text()
+    events = [item["event"] for item in written(tmp_path / "out")]
+    begun = [event for event in events if event["state"] == "begun" and event["start"] >= "2026-03-04"]
+    assert [event["start"] for event in begun] == ["2026-03-10T02:00:00Z"]
+    assert "the usual rise at 02:00 is missing" in begun[0]["summary"]
 
 
 def test_the_models_of_a_watch_answer_questions(tmp_path, cli):

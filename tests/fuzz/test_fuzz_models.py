@@ -1,4 +1,4 @@
-"""Whatever a sealed model file says, it is refused when it is loaded, or works: no hang, no crash, no odd number."""
+"""Whatever a model file or block with a right checksum says, it is refused, or works: no hang, crash or odd number."""
 
 import random
 import tempfile
@@ -7,12 +7,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from crafted import changed, good_models
+from crafted import changed, good_blocks, good_models
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from use_models import verdict
 
+from polyaforest.persistence.codec import pack
 from polyaforest.persistence.modelfile import write_model
 
 pytestmark = pytest.mark.fuzz
@@ -24,6 +25,11 @@ def good():
         return good_models(Path(folder))
 
 
+@cache
+def compact():
+    return good_blocks()
+
+
 @settings(max_examples=examples(300))
 @given(seed=st.integers(0, 2**64 - 1))
 def test_a_file_with_changes_is_refused_or_works(seed):
@@ -33,4 +39,16 @@ def test_a_file_with_changes_is_refused_or_works(seed):
         warnings.simplefilter("ignore")
         path = Path(folder) / "model.mpf"
         write_model(path, *changed(*good()[name], rng))
+        assert verdict(path)[0] in ("refused", "works")
+
+
+@settings(max_examples=examples(300))
+@given(seed=st.integers(0, 2**64 - 1))
+def test_a_block_with_changes_is_refused_or_works(seed):
+    rng = random.Random(seed)
+    name = rng.choice(sorted(compact()))
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = Path(folder) / "model.block"
+        path.write_bytes(pack(*changed(*compact()[name], rng), is_compact=rng.random() < 0.5))
         assert verdict(path)[0] in ("refused", "works")

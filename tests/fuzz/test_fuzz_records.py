@@ -41,7 +41,7 @@ raw = st.binary(max_size=30) | st.text(max_size=30).map(lambda text: text.encode
 lines = usual.map(json.dumps).map(str.encode) | objects.map(json.dumps).map(str.encode) | raw
 
 
-def watch(folder, records, at_once, shingle, labelled, merge=None):
+def watch(folder, records, at_once, shingle, labelled, writes_events=False):
     """Watch records to their end, or go on where that was done before; return what has been counted."""
 
     def make():
@@ -51,9 +51,8 @@ def watch(folder, records, at_once, shingle, labelled, merge=None):
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
     reader = RecordReader(**({"key": "host", "id": "id"} if labelled else {}))
     with open_store(folder / "models", make) as store:
-        loop = Watcher(
-            ListSource(records, at_once=at_once), reader, store, out, bad, cadence=Cadence(records=5), merge=merge
-        )
+        source, cadence = ListSource(records, at_once=at_once), Cadence(records=5)
+        loop = Watcher(source, reader, store, out, bad, cadence=cadence, writes_events=writes_events)
         loop.resume()
         loop.run()
         loop.close()
@@ -94,6 +93,9 @@ def test_no_record_stops_the_stream(records, at_once, shingle, labelled):
 def test_no_record_stops_the_events(records, at_once, labelled):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        counts = watch(folder, records, at_once, None, labelled, merge=2)
-        assert sum(line["event"]["n_flagged"] for line in written(folder / "out")) == counts.anomalies
-        assert watch(folder, records, at_once, None, labelled, merge=2) == counts
+        counts = watch(folder, records, at_once, None, labelled, writes_events=True)
+        events = [line["event"] for line in written(folder / "out")]
+        ended = [event for event in events if event["state"] == "ended"]
+        assert sum(event["n_flagged"] for event in ended) == counts.anomalies
+        assert len(events) == 2 * len(ended)
+        assert watch(folder, records, at_once, None, labelled, writes_events=True) == counts

@@ -60,9 +60,10 @@ def make():
 
 def watch(folder, records):
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
+    source, reader = ListSource(records, at_once=7), RecordReader(key="host")
     with (
         open_store(folder / "store.db", make) as store,
-        closing(Watcher(ListSource(records, at_once=7), RecordReader(key="host"), store, out, bad, merge=3)) as loop,
+        closing(Watcher(source, reader, store, out, bad, writes_events=True)) as loop,
     ):
         loop.resume()
         loop.run()

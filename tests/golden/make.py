@@ -2,9 +2,10 @@
 
     python tests/golden/make.py
 
-writes <version>-<name>.mpf and <version>-<name>.json, what the model must answer, beside this file; and
-store-<version>-<name>.models and .json, what `watch` must answer to further records. Never make those of an older
-version again: it is the old release's bytes that must stay readable. Stores of version 0 have models as archives.
+writes <version>-<name>.mpf and <version>-<name>.json, what the model must answer, beside this file; block-<version>-
+<name>.block and .json, the same of what `to_bytes` makes; and store-<version>-<name>.models and .json, what `watch`
+must answer to further records. Never make those of an older version again: it is the old release's bytes that must
+stay readable, so files that are there are left alone. Stores of version 0 have models as archives.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ HERE = Path(__file__).parent
 ROWS = (np.arange(120).reshape(40, 3) * 37 % 61) / 7.0  # no generator, whose numbers another release may change
 MORE = (np.arange(60).reshape(20, 3) * 41 % 59) / 6.0
 TIMES = np.arange(40.0)
+WORDS = np.array(["DE", "FR", "", "Pólya", "7"], dtype=object)
 _STEPS = np.arange(600)
 _COURSE = np.stack([np.abs(_STEPS % 12 - 6) + _STEPS * 37 % 61 / 30, _STEPS // 50 % 2], axis=1)
 READINGS, NEXT = _COURSE[:560], _COURSE[560:]  # a rhythm, and a switch
@@ -52,8 +54,25 @@ MODELS = {
         n_estimators=2, random_state=1, window=None, tree=Tree(max_depth=3), score_type="mass"
     ).fit(ROWS),
     "courses": lambda: _judged(SeriesMPF(StreamingMPF(n_estimators=3, random_state=1, window=50)), READINGS),
+    "categories": lambda: StreamingMPF(
+        n_estimators=2, random_state=1, window=12, categorical_features=[0, 2]
+    ).partial_fit(mixed(ROWS)),
+    "counted": lambda: BatchMPF(
+        n_estimators=2, tree=Tree(max_depth=5), random_state=1, categorical_features=[True, False, True]
+    ).fit(mixed(ROWS)),
 }
-SINCE = {"courses": 3}  # the first format version with models of a kind, if not 1
+# The versions of files and of blocks that there are of models of a kind: the first, and the last that these need.
+FILES, BLOCKS = dict.fromkeys(MODELS, (1, 3)), dict.fromkeys(MODELS, (1, 2))
+FILES["courses"] = (3, 3)
+for _name in ("categories", "counted"):
+    FILES[_name], BLOCKS[_name] = (FORMAT_VERSION, FORMAT_VERSION), (VERSION, VERSION)
+STORE_VERSION = 2  # the last of the blocks in stores, which have no categories
+
+
+def mixed(rows: np.ndarray) -> np.ndarray:
+    """Rows whose first and last features are categories."""
+    words = WORDS[np.floor(rows).astype(int) % len(WORDS)]
+    return np.column_stack([words[:, 0], rows[:, 1].astype(object), words[:, 2]])
 
 
 def _judged(series: SeriesMPF, readings: np.ndarray) -> SeriesMPF:
@@ -73,14 +92,15 @@ def answers(model: Any) -> dict[str, Any]:
             **{f"{name} on": getattr(judged, name).tolist() for name in ("scores", "p_values", "thresholds")},
             "n on": model.n_points_,
         }
-    said = {"scores": model.score_samples(MORE).tolist(), "mass": model.mass(MORE).tolist(), "n": model.n_points_}
+    more = MORE if model.is_categorical_ is None else mixed(MORE)
+    said = {"scores": model.score_samples(more).tolist(), "mass": model.mass(more).tolist(), "n": model.n_points_}
     if not isinstance(model, StreamingMPF) or model.is_frozen_:
         return said
     if model.keeps_points_:
         said["keys"] = model.keys_
     return {
         **said,
-        "scores on": model.score_then_learn(MORE, times=np.arange(40.0, 60.0)).tolist(),
+        "scores on": model.score_then_learn(more, times=np.arange(40.0, 60.0)).tolist(),
         "n on": model.n_points_,
     }
 
@@ -111,15 +131,32 @@ def watch(store: Path, name: str, records: list[dict[str, Any]], run: Callable[.
     return [{field: line.get(field) for field in ("key", "id", "score", "p_value")} for line in lines]
 
 
+def make_store(name: str) -> None:
+    """Make a store, unless it is there."""
+    store = HERE / f"store-{STORE_VERSION}-{name}.models"
+    if store.exists():
+        return
+    watch(store, name, RECORDS[:40])
+    store.with_name(f"{store.name}-lock").unlink()
+    with tempfile.TemporaryDirectory() as folder:
+        lines = watch(Path(shutil.copy(store, folder)), name, RECORDS[40:])
+    store.with_suffix(".json").write_text(json.dumps(lines), "utf-8")
+
+
+def make_model(path: Path, model: Any) -> None:
+    """Make a file or a block, unless it is there."""
+    if path.exists():
+        return
+    if path.suffix == ".block":
+        path.write_bytes(model.to_bytes())
+    else:
+        model.save(path)
+    path.with_suffix(".json").write_text(json.dumps(answers(model)), "utf-8")
+
+
 if __name__ == "__main__":
     for name in STORES:
-        store = HERE / f"store-{VERSION}-{name}.models"
-        watch(store, name, RECORDS[:40])
-        store.with_name(f"{store.name}-lock").unlink()
-        with tempfile.TemporaryDirectory() as folder:
-            lines = watch(Path(shutil.copy(store, folder)), name, RECORDS[40:])
-        store.with_suffix(".json").write_text(json.dumps(lines), "utf-8")
+        make_store(name)
     for name, make in MODELS.items():
-        model = make()
-        model.save(HERE / f"{FORMAT_VERSION}-{name}.mpf")
-        (HERE / f"{FORMAT_VERSION}-{name}.json").write_text(json.dumps(answers(model)), "utf-8")
+        make_model(HERE / f"{FILES[name][1]}-{name}.mpf", make())
+        make_model(HERE / f"block-{BLOCKS[name][1]}-{name}.block", make())

@@ -6,10 +6,11 @@ import numba
 import numpy as np
 import pytest
 from effort import examples
+from forests import made
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from strategies import depths, feature_weights, matrices, prior_strengths, probes, seeds
+from strategies import depths, feature_weights, matrices, mixed, prior_strengths, probes, seeds
 
 from polyaforest import BatchMPF, StreamingMPF, Tree
 from polyaforest.forest import attribute
@@ -35,10 +36,13 @@ def assert_adds_up(forest, rows):
     return said
 
 
-@given(st.data(), matrices(), st.sampled_from(SCORES), depths, prior_strengths, seeds)
+@given(st.data(), mixed(matrices()), st.sampled_from(SCORES), depths, prior_strengths, seeds)
 @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
-def test_parts_of_trees_add_up(data, rows, score, max_depth, prior_strength, seed):
-    forest = StreamingMPF(
+def test_parts_of_trees_add_up(data, table, score, max_depth, prior_strength, seed):
+    rows, n_categories = table
+    forest = made(
+        StreamingMPF,
+        n_categories=n_categories,
         n_estimators=TREES,
         score_type=score,
         tree=Tree(
@@ -49,30 +53,40 @@ def test_parts_of_trees_add_up(data, rows, score, max_depth, prior_strength, see
         max_samples=data.draw(st.sampled_from(["auto", None])),
         random_state=seed,
     ).fit(rows)
-    assert_adds_up(forest, probes(rows, seed))
+    assert_adds_up(forest, probes(rows, seed, n_categories))
 
 
-@given(matrices(), st.sampled_from(SCORES), st.sampled_from([0, 1, 4, 7]), prior_strengths, seeds)
+@given(mixed(matrices()), st.sampled_from(SCORES), st.sampled_from([0, 1, 4, 7]), prior_strengths, seeds)
 @settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
-def test_parts_of_processes_add_up_and_are_zero_on_average(rows, score, max_depth, prior_strength, seed):
-    forest = BatchMPF(
+def test_parts_of_processes_add_up_and_are_zero_on_average(table, score, max_depth, prior_strength, seed):
+    rows, n_categories = table
+    forest = made(
+        BatchMPF,
+        n_categories=n_categories,
         n_estimators=TREES,
         score_type=score,
         tree=Tree(max_depth=max_depth, prior_strength=prior_strength),
         random_state=seed,
     ).fit(rows)
-    assert_adds_up(forest, probes(rows, seed))
+    assert_adds_up(forest, probes(rows, seed, n_categories))
     assert_allclose(forest.explain(rows).parts.mean(axis=0), 0, atol=1e-9)
 
 
-@given(matrices(max_features=3), st.sampled_from(SCORES), st.sampled_from([2, 5]), depths, seeds)
+@given(mixed(matrices(max_features=3)), st.sampled_from(SCORES), st.sampled_from([2, 5]), depths, seeds)
 @settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
-def test_parts_of_streams_add_up_while_points_come_and_go(rows, score, window, max_depth, seed):
-    forest = StreamingMPF(
-        n_estimators=TREES, window=window, score_type=score, tree=Tree(max_depth=max_depth), random_state=seed
+def test_parts_of_streams_add_up_while_points_come_and_go(table, score, window, max_depth, seed):
+    rows, n_categories = table
+    forest = made(
+        StreamingMPF,
+        n_categories=n_categories,
+        n_estimators=TREES,
+        window=window,
+        score_type=score,
+        tree=Tree(max_depth=max_depth),
+        random_state=seed,
     )
     forest.partial_fit(rows)
-    questions = probes(rows, seed)
+    questions = probes(rows, seed, n_categories)
     before = assert_adds_up(forest, questions)
     forest.partial_fit(rows[::-1].copy())
     forest.delete(forest.keys_[:1])

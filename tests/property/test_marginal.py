@@ -9,7 +9,7 @@ from gaps import hide, plain_cells, plain_mass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from strategies import depths, narrow_matrices, prior_strengths, probes, seeds
+from strategies import depths, mixed, narrow_matrices, prior_strengths, probes, seeds
 
 from polyaforest import BatchMPF, StreamingMPF, Tree
 
@@ -21,7 +21,7 @@ TIMES = np.array([0.0, 0.5, 2.0, 10.0])
 @st.composite
 def forests(draw):
     """How to build a forest of either kind, rows to fit it on and to ask about, and which values of those to hide."""
-    rows, seed = np.clip(draw(narrow_matrices(max_rows=8, max_features=4)), -1e100, 1e100), draw(seeds)
+    (rows, n_categories), seed = draw(mixed(narrow_matrices(max_rows=8, max_features=4))), draw(seeds)
     kind = draw(st.sampled_from([StreamingMPF, BatchMPF]))
     parameters = {
         "n_estimators": N_TREES,
@@ -30,10 +30,11 @@ def forests(draw):
         "domain": draw(st.sampled_from([None, "data"])),
         "random_state": seed,
         "missing": "marginalise",
+        "n_categories": n_categories,
     }
     if kind is StreamingMPF:
         parameters["window"] = draw(st.sampled_from(["auto", 5]))
-    asked = probes(rows, seed)
+    asked = probes(rows, seed, n_categories)
     hidden = np.random.default_rng(seed).random(asked.shape) < draw(st.sampled_from([0.2, 0.5, 0.9]))
     return kind, parameters, rows, asked, hidden
 

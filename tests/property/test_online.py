@@ -19,13 +19,14 @@ from strategies import (
     histories,
     lifetimes,
     matrices,
+    mixed,
     prior_strengths,
     probes,
     rows_of_a_stream,
     seeds,
     weightings,
 )
-from test_reference import assert_same_tree, generators, sides, slots, weights_of
+from test_reference import assert_same_tree, generators, points, sides, slots, weights_of
 
 from polyaforest import StreamingMPF, Tree
 from polyaforest.core.arrays import (
@@ -44,6 +45,7 @@ from polyaforest.core.arrays import (
     new_points,
     pad,
 )
+from polyaforest.core.boxes import empty_box
 from polyaforest.core.score import Score
 from polyaforest.forest import grow, learn
 from polyaforest.forest.integrity import check_forest
@@ -87,6 +89,15 @@ class World(NamedTuple):
         return np.inf if self.plan.max_depth is None else self.plan.max_depth
 
     @property
+    def domain(self) -> naive.Box | None:
+        """The domain as the reference takes it."""
+        return sides(self.plan.domain, self.plan.n_categories)
+
+    def points(self, rows: Array) -> list[list[float]]:
+        """Rows as the reference takes them."""
+        return points(rows, self.plan.n_categories)
+
+    @property
     def limits(self) -> Limits:
         return Limits(self.plan.lifetime, self.plan.depth_limit)
 
@@ -98,19 +109,19 @@ class World(NamedTuple):
 
 @st.composite
 def worlds(draw, max_depths=depths):
-    rows = draw(rows_of_a_stream())
-    weighting = draw(weightings(rows=rows))
+    rows, n_categories = draw(mixed(rows_of_a_stream()))
+    weighting = draw(weightings(rows=rows, n_categories=n_categories))
     kind = draw(st.sampled_from(["none", "given", "data"]))  # what detectors take for a domain
-    domain = draw(domains(rows)) if kind == "given" else np.repeat(NOWHERE, rows.shape[1], axis=1)
-    seed = np.random.SeedSequence(draw(seeds))
-    plan = Plan(N_TREES, draw(lifetimes) / weighting.unit, draw(max_depths), weighting, domain, seed, None)
+    domain = draw(domains(rows, n_categories)) if kind == "given" else empty_box(rows.shape[1], n_categories)
+    seed, lifetime = np.random.SeedSequence(draw(seeds)), draw(lifetimes) / weighting.unit
+    plan = Plan(N_TREES, lifetime, draw(max_depths), weighting, domain, seed, None, n_categories)
     return World(rows, plan, Prior(draw(prior_strengths), is_open=kind != "data"))
 
 
 def grown(rng: naive.Xoshiro, rows: Array, weights: list[float], world: World) -> naive.Tree:
     """A tree of the reference, sampled from scratch."""
     plan = world.plan
-    return naive.sample_mondrian_tree(rng, rows.tolist(), weights, plan.lifetime, world.depth, sides(plan.domain))
+    return naive.sample_mondrian_tree(rng, world.points(rows), weights, plan.lifetime, world.depth, world.domain)
 
 
 def assert_scores_close(scores: Array, expected: list[float], kind: int) -> None:
@@ -182,7 +193,7 @@ class Twins:
             self.trees = [grown(rng, rows, w, world) for rng, w in zip(self.rngs, weights, strict=True)]
             self.forest = pad(grow.grow_trees(rows, plan), room)
         else:
-            self.trees = [naive.empty_tree(w, sides(plan.domain)) for w in weights]
+            self.trees = [naive.empty_tree(w, world.domain) for w in weights]
             states = np.array([rng.s for rng in self.rngs], np.uint64)
             self.forest = pad(grow.empty_forest(plan, states)._replace(weights=np.array(weights)), room)
         values = np.zeros((n_most + 24, rows.shape[1]))
@@ -218,7 +229,7 @@ class Twins:
                 until[-1] = len(leaving)
                 continue
             i = step[0] if isinstance(step, tuple) else step
-            x = self.world.rows[i].tolist()
+            (x,) = self.world.points(self.world.rows[[i]])
             if scoring.kind != SCORE_NOTHING:
                 expected.append(reference_score(self.trees, x, scoring))
             rows.append(x)
@@ -226,7 +237,7 @@ class Twins:
             until.append(len(leaving))
             if places[-1] != NONE:
                 self._come(places[-1], x)
-        chunk = Chunk(np.array(rows), *(np.array(part, np.int32) for part in (places, until, leaving)))
+        chunk = Chunk(np.array(rows, np.float64), *(np.array(part, np.int32) for part in (places, until, leaving)))
         scores = learn.run_chunk(
             self.forest, self.points, chunk, self.world.limits, scoring, None, every_point(self.forest)
         )
@@ -243,7 +254,7 @@ class Twins:
         if not self.held:
             return None
         slot = self.held.pop(~step % len(self.held))
-        x = self.points.values[slot].tolist()
+        (x,) = self.world.points(self.points.values[[slot]])
         for tree, rng in zip(self.trees, self.rngs, strict=True):
             naive.delete_point(rng, tree, x, self.world.plan.lifetime, self.world.depth)
         return slot
@@ -295,7 +306,7 @@ class StreamTwins:
         policy = None if window is None else Window(window)
         self.sizes = [EVERY] * len(self.rngs) if sizes is None else sizes
         self.stream = Stream(Rules(world.plan, policy, world.prior, GRID, Score(score), np.array(self.sizes, np.int64)))
-        self.trees = [naive.empty_tree([1.0] * world.rows.shape[1], sides(world.plan.domain)) for _ in self.rngs]
+        self.trees = [naive.empty_tree([1.0] * world.rows.shape[1], world.domain) for _ in self.rngs]
         self.scoring = world.scoring(KINDS[score])
         self.held, self.n_seen, self.next_rebuild = [], 0, 1
         self.arrivals = []  # the number of each of the points held
@@ -304,7 +315,7 @@ class StreamTwins:
         self.stream.begin_with(self.world.rows[rows], [None] * len(rows), np.full(len(rows), np.nan), None)
         self.held, self.n_seen, self.next_rebuild = rows[-(self.window or len(rows)) :], len(rows), 0
         self.arrivals = list(range(len(rows) - len(self.held), len(rows)))
-        self._grow_anew(weighting_of_rows(self.world.rows[rows]))
+        self._grow_anew(weighting_of_rows(self.world.rows[rows], self.world.plan.n_categories))
 
     def advance(self, rows: list[int], *, is_scored: bool) -> None:
         X, nothing = self.world.rows[rows], [None] * len(rows)
@@ -320,12 +331,12 @@ class StreamTwins:
         """Count a point out of trees that keep none: they must know that no box changes, or refuse."""
         x = self.world.rows[self.held[place]]
         n = self.stream.subtract(x[None].copy(), None)
-        assert n == all(is_spared(tree, x.tolist()) for tree in self.trees)
+        assert n == all(is_spared(tree, *self.world.points(x[None])) for tree in self.trees)
         if n:
             self._leave(place)
 
     def _come(self, i: int, is_scored: bool) -> float | None:
-        x = self.world.rows[i].tolist()
+        (x,) = self.world.points(self.world.rows[[i]])
         score = reference_score(self.trees, x, self.scoring) if is_scored else None
         before = [self.members(t) for t in range(len(self.trees))]
         self.held.append(i)
@@ -336,7 +347,7 @@ class StreamTwins:
         self.n_seen += 1
         if self.n_seen == self.next_rebuild:
             self.next_rebuild = 2 * self.next_rebuild if self.next_rebuild < WARM_UP else 0
-            self._grow_anew(weighting_of_rows(self.world.rows[self.held]))
+            self._grow_anew(weighting_of_rows(self.world.rows[self.held], self.world.plan.n_categories))
         return score
 
     def _leave(self, place: int) -> None:
@@ -357,7 +368,7 @@ class StreamTwins:
             steps = [(naive.insert_point, set(now) - set(before[t])), (naive.delete_point, set(before[t]) - set(now))]
             for change, arrivals in reversed(steps) if gone else steps:
                 for arrival in arrivals:
-                    change(rng, tree, self.world.rows[row_of[arrival]].tolist(), *limits)
+                    change(rng, tree, *self.world.points(self.world.rows[[row_of[arrival]]]), *limits)
 
     def _grow_anew(self, weighting: Weighting) -> None:
         plan = self.world.plan
@@ -399,7 +410,10 @@ def is_spared(tree: naive.Tree, x: list[float]) -> bool:
     j = tree.root
     while not j.is_leaf:
         j = naive.child_of(j, x)
-    return j.count > 1 and all(s.low < v < s.high if s.is_live else v == s.low for s, v in zip(j.box, x, strict=True))
+    return j.count > 1 and all(
+        isinstance(s, naive.Side) and s.low < v < s.high if s.is_live else v == s.low
+        for s, v in zip(j.box, x, strict=True)
+    )
 
 
 @st.composite

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import naive
-from strategies import depths, domains, lifetimes, matrices, prior_strengths, probes, seeds, weightings
+from strategies import depths, domains, lifetimes, matrices, mixed, prior_strengths, probes, seeds, weightings
 
 from polyaforest.core.arrays import LEAST_LOG, NONE, Array, Forest, Posterior, Prior
+from polyaforest.core.boxes import empty_box
 from polyaforest.forest import grow, learn, posterior, score
 from polyaforest.forest.integrity import check_forest
 from polyaforest.forest.spec import Plan
@@ -36,8 +37,18 @@ class Case(NamedTuple):
     generators: list[naive.Xoshiro]  # as the sampling left them
 
 
-def sides(domain):
-    return None if domain[0, 0] > domain[1, 0] else [naive.side(float(a), float(b)) for a, b in domain.T]
+def sides(domain, n_categories=0):
+    """The box of the reference, none if it is empty."""
+    if domain[0, 0] > domain[1, 0]:
+        return None
+    n = domain.shape[1] - n_categories
+    numbers = [naive.side(float(a), float(b)) for a, b in domain[:, :n].T]
+    return [*numbers, *(naive.Cube(int(a), int(b)) for a, b in domain[:, n:].T)]
+
+
+def points(rows, n_categories=0):
+    """Rows as the reference takes them."""
+    return [naive.point(row, n_categories) for row in rows.tolist()]
 
 
 def generators(seed):
@@ -52,41 +63,41 @@ def weights_of(rng, weighting):
 
 @st.composite
 def mondrian_cases(draw, *, subsets):
-    rows, seed, max_depth = draw(matrices()), draw(seeds), draw(depths)
-    weighting = draw(weightings(rows=rows))
+    (rows, n_categories), seed, max_depth = draw(mixed(matrices())), draw(seeds), draw(depths)
+    weighting = draw(weightings(rows=rows, n_categories=n_categories))
     lifetime = draw(lifetimes) / weighting.unit
     n_rows = draw(st.integers(1, len(rows))) if subsets else len(rows)
-    domain = np.repeat([[np.inf], [-np.inf]], rows.shape[1], axis=1)
+    domain = empty_box(rows.shape[1], n_categories)
     if draw(st.booleans()):
-        domain = draw(domains(rows))
-    plan = Plan(N_TREES, lifetime, max_depth, weighting, domain, np.random.SeedSequence(seed), None)
+        domain = draw(domains(rows, n_categories))
+    plan = Plan(N_TREES, lifetime, max_depth, weighting, domain, np.random.SeedSequence(seed), None, n_categories)
     trees, rngs = [], generators(seed)
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(len(rows)), (N_TREES, 1)), axis=1)
     members = order[:, :n_rows].copy() if subsets else np.tile(np.arange(len(rows)), (N_TREES, 1))
     for rng, chosen in zip(rngs, members, strict=True):
         weights = weights_of(rng, weighting)
-        held = rows[chosen].tolist()
+        held = points(rows[chosen], n_categories)
         depth = np.inf if max_depth is None else max_depth
-        trees.append(naive.sample_mondrian_tree(rng, held, weights, lifetime, depth, sides(domain)))
+        trees.append(naive.sample_mondrian_tree(rng, held, weights, lifetime, depth, sides(domain, n_categories)))
     return Case(rows, grow.grow_trees(rows, plan, members=members if subsets else None), trees, rngs)
 
 
 @st.composite
 def process_cases(draw):
-    rows, seed = draw(matrices()), draw(seeds)
-    domain = draw(domains(rows))
-    weighting = draw(weightings(domain=domain))
+    (rows, n_categories), seed = draw(mixed(matrices())), draw(seeds)
+    domain = draw(domains(rows, n_categories))
+    weighting = draw(weightings(domain=domain, n_categories=n_categories))
     lifetime = draw(lifetimes) / weighting.unit
     max_depth = draw(depths.filter(lambda depth: depth in (0, 1, 2, 3) or (depth is None and lifetime < np.inf)))
-    plan = Plan(N_TREES, lifetime, max_depth, weighting, domain, np.random.SeedSequence(seed), None)
+    plan = Plan(N_TREES, lifetime, max_depth, weighting, domain, np.random.SeedSequence(seed), None, n_categories)
     forest = grow.sample_processes(plan)
     counts, outside = learn.count_rows(forest, rows, None)
     trees, rngs = [], generators(seed)
     for rng in rngs:
         weights = weights_of(rng, weighting)
         depth = np.inf if max_depth is None else max_depth
-        tree = naive.sample_mondrian_process(rng, sides(domain), weights, lifetime, depth)
-        naive.count_rows(tree, rows.tolist())
+        tree = naive.sample_mondrian_process(rng, sides(domain, n_categories), weights, lifetime, depth)
+        naive.count_rows(tree, points(rows, n_categories))
         trees.append(tree)
     return Case(rows, forest._replace(counts=counts, outside=outside), trees, rngs)
 
@@ -190,7 +201,8 @@ def test_leaf_masses_of_a_tree_sum_to_one(case, gamma, is_open):
 @oracle
 @given(case=cases, gamma=prior_strengths, is_open=st.booleans(), seed=seeds)
 def test_leaves_of_probes_equal_the_reference(case, gamma, is_open, seed):
-    known, X = posteriors(case, gamma, is_open), probes(case.rows, seed)
+    n_categories = int(case.forest.n_categories[0])
+    known, X = posteriors(case, gamma, is_open), probes(case.rows, seed, n_categories)
     nodes, kinds = posterior.leaf_kinds(case.forest, known, X, None)
     values = [
         posterior.leaf_values(case.forest, table(known), X, np.transpose, None)
@@ -198,7 +210,7 @@ def test_leaves_of_probes_equal_the_reference(case, gamma, is_open, seed):
     ]
     for t, tree in enumerate(case.trees):
         slot_of = {id(node): j for j, node in slots(case.forest, t, tree.root)}
-        found = [naive.find_leaf(tree, x) for x in X.tolist()]
+        found = [naive.find_leaf(tree, x) for x in points(X, n_categories)]
         assert_array_equal(kinds[:, t], [leaf.kind for leaf in found])
         assert_array_equal(nodes[:, t], [slot_of.get(id(leaf.node), NONE) for leaf in found])
         assert_allclose(values[0][:, t], np.exp([leaf.log_mass for leaf in found]), **TOLERANCE)
@@ -209,16 +221,17 @@ def test_leaves_of_probes_equal_the_reference(case, gamma, is_open, seed):
 @oracle
 @given(case=cases, gamma=prior_strengths, is_open=st.booleans(), seed=seeds)
 def test_masses_at_lifetimes_equal_the_reference(case, gamma, is_open, seed):
-    known, X = posteriors(case, gamma, is_open), probes(case.rows, seed)
+    n_categories = int(case.forest.n_categories[0])
+    known, X = posteriors(case, gamma, is_open), probes(case.rows, seed, n_categories)
     first_cut = case.forest.time[0, case.forest.root[0]]
     unit = first_cut if np.isfinite(first_cut) else 1.0
     times = np.minimum(unit * np.array([0.0, 0.5, 1.0, 1.5, 4.0, 40.0]), case.forest.time.max())
     logs = score.log_cell_masses(case.forest, known, X, times, None)
-    expected = np.array([masses_at(tree, X, times) for tree in case.trees]).clip(LEAST_LOG)
+    expected = np.array([masses_at(tree, points(X, n_categories), times) for tree in case.trees]).clip(LEAST_LOG)
     assert_allclose(logs, score.log_mean_exp(expected), **TOLERANCE)
     means = score.mean_log_cell_masses(case.forest, known, X, times, None)
     assert_allclose(means, expected.mean(axis=(0, 2)), **TOLERANCE)
 
 
-def masses_at(tree: naive.Tree, X: Array, times: Array) -> list[list[float]]:
-    return [[naive.log_cell_mass(tree, x, time) for time in times.tolist()] for x in X.tolist()]
+def masses_at(tree: naive.Tree, X: list[list[float]], times: Array) -> list[list[float]]:
+    return [[naive.log_cell_mass(tree, x, time) for time in times.tolist()] for x in X]

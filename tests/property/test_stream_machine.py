@@ -23,9 +23,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from numpy.testing import assert_allclose, assert_array_equal
-from strategies import policies, seeds, stream_points, stream_times
+from strategies import CODES, policies, seeds, stream_points, stream_times
 
 from polyaforest import StreamingMPF
+from polyaforest.core.arrays import QUESTIONS
+from polyaforest.estimators import loads
 from polyaforest.forest.integrity import check_forest
 from polyaforest.retention import Reservoir, Window
 
@@ -86,21 +88,26 @@ class StreamMachine(RuleBasedStateMachine):
 
     @initialize(
         policy=policies,
-        n_features=st.integers(1, 3),
+        n_numbers=st.integers(0, 3),
+        n_categories=st.integers(0, 2),
         max_depth=st.sampled_from([None, 0, 1, 3]),
         lifetime=st.sampled_from([np.inf, 0.5]),
         score=st.sampled_from(["typicality", "multiscale", "mass", "log_mass"]),
         max_samples=st.sampled_from([None, 1, 2, 3, "auto"]),
         seed=seeds,
     )
-    def begin(self, policy, n_features, max_depth, lifetime, score, max_samples, seed):
+    def begin(self, policy, n_numbers, n_categories, max_depth, lifetime, score, max_samples, seed):
         parameters = {"max_depth": max_depth, "lifetime": lifetime, "score_type": score, "random_state": seed}
         parameters["max_samples"] = max_samples
+        n_numbers = n_numbers if n_categories else max(n_numbers, 1)
+        parameters["n_categories"], self.n_categories = n_categories, n_categories
         self.forest, self.twin = (
             made(StreamingMPF, n_estimators=N_TREES, window=policy, **parameters) for _ in range(2)
         )
-        self.model, self.n_features = Model(policy), n_features
-        self.probes = np.random.default_rng(seed).normal(size=(3, n_features)) * 3
+        self.model, self.n_features = Model(policy), n_numbers + n_categories
+        rng = np.random.default_rng(seed)
+        self.probes = np.hstack([rng.normal(size=(3, n_numbers)) * 3, rng.choice(CODES, (3, n_categories))])
+        self.probes[0, n_numbers:] = rng.integers(0, 2**QUESTIONS, n_categories)  # that nobody has seen
         self.now = 0.0
 
     # ---- points come ------------------------------------------------------------------------------------------------
@@ -249,6 +256,14 @@ class StreamMachine(RuleBasedStateMachine):
             self.forest.save(Path(folder) / "forest")
             self.forest = StreamingMPF.load(Path(folder) / "forest")
 
+    @precondition(lambda self: self.is_fitted)
+    @rule()
+    def to_bytes_and_back(self):
+        """Bytes leave out what can be derived. That is all there is: of what comes back, the bytes are the same."""
+        block = self.forest.to_bytes()
+        self.forest = loads(block)
+        assert self.forest.to_bytes() == block == loads(block).to_bytes()
+
     # ---- what must always be so -------------------------------------------------------------------------------------
 
     @invariant()
@@ -279,6 +294,7 @@ class StreamMachine(RuleBasedStateMachine):
         assert_array_equal(forest.score_samples(self.probes), twin.score_samples(self.probes))
         assert forest.offset_ == twin.offset_
         assert_array_equal(forest.lifetimes_, twin.lifetimes_)
+        assert forest.to_bytes() == twin.to_bytes()
         for part, theirs in zip(forest.forest_, twin.forest_, strict=True):
             room = tuple(map(slice, map(min, part.shape, theirs.shape)))
             assert_array_equal(part[room], theirs[room])
@@ -289,7 +305,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     def draw_points(self, data, n):
         """Rows with keys and times; times move on, but now and then a point comes late."""
-        rows = data.draw(st.lists(stream_points(self.n_features), min_size=n, max_size=n))
+        rows = data.draw(st.lists(stream_points(self.n_features, self.n_categories), min_size=n, max_size=n))
         key = st.none() | st.sampled_from("abcdef") | st.integers(0, 20)
         keys = data.draw(st.lists(key, min_size=n, max_size=n))
         if data.draw(st.booleans()):

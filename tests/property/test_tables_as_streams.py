@@ -205,7 +205,7 @@ def test_rows_keys_and_times_may_come_in_any_form_when_explained():
 
 def test_a_bad_row_in_a_chunk_to_be_explained_leaves_the_forest_as_it_was():
     rows = sudden(2, 60)
-    rows[50, 1] = np.nan
+    rows[50, 1] = np.inf
     forest = StreamingMPF(n_estimators=N_TREES, random_state=0)
     with pytest.raises(ValueError, match="row 50, column 1"):
         forest.detect_then_learn(rows, explain=True)

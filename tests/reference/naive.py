@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import reduce
+from operator import and_, or_
 
 MASK = (1 << 64) - 1
 SLIVER = Fraction(1, 2**54)  # share of a side that rounding left without length
@@ -20,7 +22,20 @@ INF = math.inf
 
 OBSERVED_I, OBSERVED_II, COMPLEMENTARY, OUTSIDE = 1, 2, 3, 4
 
-Point = Sequence[float]
+Point = Sequence[float]  # a number, or a `Category`, for each feature
+
+QUESTIONS = 52  # that categories answer
+APART = 26.0  # questions that two of them answer differently, on average
+
+
+class Category(int):
+    """A category by its code: bit b is the answer to question b, an axis with two places, no and yes."""
+
+
+def point(values: Sequence[float], n_categories: int = 0) -> list[float]:
+    """A row whose last values are the codes of categories."""
+    n = len(values) - n_categories
+    return [*map(float, values[:n]), *(Category(code) for code in values[n:])]
 
 
 # ---- random numbers ------------------------------------------------------------------------------------------------
@@ -88,14 +103,93 @@ class Side:
     def is_live(self) -> bool:
         return self.low < self.high
 
+    restricts = is_live  # whether a region can be larger than the side
+
+    @property
+    def extent(self) -> float:
+        return self.high - self.low
+
     def holds(self, value: float) -> bool:
         return self.low <= value <= self.high
 
     def distance(self, value: float) -> float:
         return max(self.low - value, value - self.high, 0.0)
 
+    def joined(self, other: Side) -> Side:
+        return side(min(self.low, other.low), max(self.high, other.high))
 
-Box = list[Side]
+    def parts(self, xi: float) -> tuple[Side, Side]:
+        """The parts up to a cut and beyond it."""
+        least = SLIVER * self.length
+        below = Side(self.low, xi, max(Fraction(xi) - Fraction(self.low), least))
+        return below, Side(xi, self.high, max(Fraction(self.high) - Fraction(xi), least))
+
+    def lacks(self, world: Side) -> bool:
+        """Whether the side has collapsed where the world has not."""
+        return world.is_live and not self.is_live
+
+
+@dataclass(frozen=True)
+class Cube:
+    """The side of a box along a category: the questions that all categories in it answer with yes, and that any does.
+
+    The axes on which their answers differ are live, and covered whole; the others restrict nothing. A question that a
+    cut asks halves the categories that there can be: the length is the share of them that is left.
+    """
+
+    every: int
+    some: int
+    length: Fraction = Fraction(1)
+
+    restricts = False
+
+    @property
+    def low(self) -> float:
+        return float(self.every)
+
+    @property
+    def high(self) -> float:
+        return float(self.some)
+
+    @property
+    def live(self) -> list[int]:
+        return questions_in(self.every ^ self.some)
+
+    @property
+    def is_live(self) -> bool:
+        return bool(self.live)
+
+    @property
+    def extent(self) -> float:
+        return len(self.live) / APART
+
+    def new(self, code: int) -> list[int]:
+        """The questions that `code` is the first to answer so."""
+        return questions_in((self.every & ~code) | (code & ~self.some))
+
+    def holds(self, code: int) -> bool:
+        return not self.new(code)
+
+    def distance(self, code: int) -> float:
+        return len(self.new(code)) / APART
+
+    def joined(self, other: Cube) -> Cube:
+        return Cube(self.every & other.every, self.some | other.some)
+
+    def parts(self, question: float) -> tuple[Cube, Cube]:
+        bit = 1 << int(question)
+        no = Cube(self.every, self.some & ~bit, self.length / 2)
+        return no, Cube(self.every | bit, self.some, self.length / 2)
+
+    def lacks(self, world: Cube) -> bool:
+        return self.live != world.live
+
+
+def questions_in(word: int) -> list[int]:
+    return [b for b in range(QUESTIONS) if word >> b & 1]
+
+
+Box = list[Side | Cube]
 
 
 def side(low: float, high: float) -> Side:
@@ -103,34 +197,38 @@ def side(low: float, high: float) -> Side:
 
 
 def bounding_box(rows: Sequence[Point]) -> Box:
-    return [side(min(column), max(column)) for column in zip(*rows, strict=True)]
+    return [hull_of(column) for column in zip(*rows, strict=True)]
+
+
+def hull_of(column: Sequence[float]) -> Side | Cube:
+    if isinstance(column[0], Category):
+        return Cube(reduce(and_, column), reduce(or_, column))
+    return side(min(column), max(column))
 
 
 def hull(a: Box, b: Box) -> Box:
-    return [side(min(p.low, q.low), max(p.high, q.high)) for p, q in zip(a, b, strict=True)]
+    return [p.joined(q) for p, q in zip(a, b, strict=True)]
 
 
 def sides_of_cut(box: Box, delta: int, xi: float) -> tuple[Box, Box]:
     """R_0 and R_1: the parts of `box` up to the cut and beyond it."""
-    whole = box[delta]
-    least = SLIVER * whole.length
-    below = Side(whole.low, xi, max(Fraction(xi) - Fraction(whole.low), least))
-    above = Side(xi, whole.high, max(Fraction(whole.high) - Fraction(xi), least))
+    below, above = box[delta].parts(xi)
     return [*box[:delta], below, *box[delta + 1 :]], [*box[:delta], above, *box[delta + 1 :]]
 
 
 def linear_dimension(box: Box, weights: Point) -> float:
-    return ordered_sum(w * (s.high - s.low) for w, s in zip(weights, box, strict=True))
+    return ordered_sum(w * s.extent for w, s in zip(weights, box, strict=True))
 
 
 def extension(box: Box, weights: Point, x: Point) -> float:
     """How much the linear dimension of `box` must grow to hold `x`.
 
-    Rounding decides in which order to add: every fourth term together, then the four sums.
+    Rounding decides in which order to add: of numbers every fourth term together, then the four sums; then categories.
     """
     parts = [w * s.distance(v) for w, s, v in zip(weights, box, x, strict=True)]
-    a, b, c, d = (ordered_sum(iter(parts[lane::4])) for lane in range(4))
-    return (a + c) + (b + d)
+    n = sum(isinstance(s, Side) for s in box)
+    a, b, c, d = (ordered_sum(iter(parts[lane:n:4])) for lane in range(4))
+    return ordered_sum(iter([(a + c) + (b + d), *parts[n:]]))
 
 
 def holds(box: Box, x: Point) -> bool:
@@ -139,7 +237,7 @@ def holds(box: Box, x: Point) -> bool:
 
 def holds_live(box: Box, x: Point) -> bool:
     """Whether `x` lies in `box` along its live dimensions: a collapsed one restricts nothing."""
-    return all(s.holds(v) for s, v in zip(box, x, strict=True) if s.is_live)
+    return all(s.holds(v) for s, v in zip(box, x, strict=True) if s.restricts)
 
 
 def product(factors: Iterator[Fraction]) -> Fraction:
@@ -149,7 +247,7 @@ def product(factors: Iterator[Fraction]) -> Fraction:
 
 def live_share(box: Box, region: Box) -> Fraction:
     """f: the share of `region` that `box` takes, over the dimensions live in the box."""
-    return product(b.length / r.length for b, r in zip(box, region, strict=True) if b.is_live)
+    return product(b.length / r.length for b, r in zip(box, region, strict=True) if b.restricts)
 
 
 def volume(box: Box, world: Box) -> Fraction:
@@ -199,7 +297,7 @@ class Node:
         """What the restriction leaves of the region: the box in its live dimensions, the region in the others."""
         if self.box is None:
             return self.region
-        return [b if b.is_live else r for b, r in zip(self.box, self.region, strict=True)]
+        return [b if b.restricts else r for b, r in zip(self.box, self.region, strict=True)]
 
 
 @dataclass
@@ -282,29 +380,39 @@ def sample_cut(
     tau = parent_time + rng.exponential() / length
     if not tau < lifetime:
         return None
-    delta = sample_dimension(rng, [w * (s.high - s.low) for w, s in zip(weights, box, strict=True)], length)
+    delta, place = sample_dimension(rng, [w * s.extent for w, s in zip(weights, box, strict=True)], length)
+    if isinstance(box[delta], Cube):
+        return tau, delta, question_at(box[delta].live, place / weights[delta])
     low, high = box[delta].low, box[delta].high
     xi = low + rng.uniform() * (high - low)
     return tau, delta, xi if xi < high else low
 
 
-def sample_dimension(rng: Xoshiro, lengths: Sequence[float], length: float) -> int:
-    """A dimension, with probability proportional to its weighted length; all of them sum to `length`."""
+def question_at(questions: list[int], place: float) -> float:
+    """The question at a place along these, each of which has the same length."""
+    return float(questions[min(int(place * APART), len(questions) - 1)])
+
+
+def sample_dimension(rng: Xoshiro, lengths: Sequence[float], length: float) -> tuple[int, float]:
+    """A dimension, with probability proportional to its weighted length, and how far along it the draw has come.
+
+    All of them sum to `length`.
+    """
     candidates = [d for d, part in enumerate(lengths) if part > 0]
     place = rng.uniform() * length
     for d in candidates:
         if place < lengths[d]:
-            return d
+            return d, place
         place -= lengths[d]
-    return candidates[-1]
+    return candidates[-1], place
 
 
 def cut(
     j: Node, rows: Sequence[Point], tau: float, delta: int, xi: float, lifetime: float
 ) -> tuple[list[Point], list[Point]]:
     """Cut: give `j` two children, each restricted to the box of its rows; returns the rows of each."""
-    below = [x for x in rows if x[delta] <= xi]
-    above = [x for x in rows if not x[delta] <= xi]
+    below = [x for x in rows if goes_left(x, delta, xi)]
+    above = [x for x in rows if not goes_left(x, delta, xi)]
     j.time, j.feature, j.cut, j.rows = tau, delta, xi, []
     region_below, region_above = sides_of_cut(j.cell, delta, xi)
     j.left = Node(j.depth + 1, region_below, bounding_box(below), len(below), lifetime, rows=below)
@@ -325,7 +433,10 @@ def sample_process_block(
     if j.depth == max_depth:
         return
     drawn = sample_cut(rng, j.region, weights, parent_time, lifetime)
-    if drawn is None or drawn[2] == j.region[drawn[1]].low:  # no float lies between the sides of so thin a region
+    if drawn is None:
+        return
+    cut_side = j.region[drawn[1]]
+    if isinstance(cut_side, Side) and drawn[2] == cut_side.low:  # no float lies between the sides of so thin a region
         return
     j.time, j.feature, j.cut = drawn
     for_left, for_right = sides_of_cut(j.region, j.feature, j.cut)
@@ -350,7 +461,12 @@ def count_rows(tree: Tree, rows: Sequence[Point]) -> None:
 def child_of(j: Node, x: Point) -> Node | None:
     if j.is_leaf:
         return None
-    return j.left if x[j.feature] <= j.cut else j.right
+    return j.left if goes_left(x, j.feature, j.cut) else j.right
+
+
+def goes_left(x: Point, delta: int, xi: float) -> bool:
+    """Whether a value is up to a cut; of a category, whether it answers the question of a cut with no."""
+    return not x[delta] >> int(xi) & 1 if isinstance(x[delta], Category) else x[delta] <= xi
 
 
 def separation_time(tree: Tree, x: Point, y: Point) -> float:
@@ -425,8 +541,13 @@ def cut_off(
     rng: Xoshiro, j: Node, x: Point, weights: Point, rate: float, tau: float, lifetime: float, max_depth: float
 ) -> Node:
     """The new parent of `j` and of a leaf for `x`: its cut falls uniformly between the box and the point."""
-    delta = sample_dimension(rng, [w * s.distance(v) for w, s, v in zip(weights, j.box, x, strict=True)], rate)
-    xi, is_above = sample_gap(rng, j.box[delta], x[delta])
+    gaps = [w * s.distance(v) for w, s, v in zip(weights, j.box, x, strict=True)]
+    delta, place = sample_dimension(rng, gaps, rate)
+    if isinstance(j.box[delta], Cube):
+        xi = question_at(j.box[delta].new(x[delta]), place / weights[delta])
+        is_above = not goes_left(x, delta, xi)
+    else:
+        xi, is_above = sample_gap(rng, j.box[delta], x[delta])
     box = bounding_box([x])
     leaf = Node(j.depth + 1, [], box, 1, lifetime, rows=[x])
     parent = Node(j.depth, [], hull(j.box, box), j.count + 1, tau, delta, xi)
@@ -610,13 +731,13 @@ def outside_volume(tree: Tree) -> float:
     """Logarithm of the integral of exp(-D * reach(x)) over all x beyond the known world.
 
     Over all of space the integral is a product: along each feature the side of the world plus L / (D * weight) at
-    both ends. A feature without weight or length does not take part.
+    both ends. A feature without weight or length does not take part, nor does a category, which has no beyond.
     """
     n_features, size = len(tree.world), Fraction(linear_dimension(tree.world, tree.weights))
     grown = product(
         1 + 2 * size / (n_features * Fraction(float(w)) * s.length)
         for s, w in zip(tree.world, tree.weights, strict=True)
-        if w * (s.high - s.low) > 0
+        if isinstance(s, Side) and w * s.extent > 0
     )
     return 0.0 if grown == 1 else log(volume(tree.world, tree.world) * (grown - 1))
 
@@ -663,7 +784,7 @@ def observed_kind(tree: Tree, j: Node) -> int:
     """Type I if the box has collapsed where the world has not; a cell of a process counts as full unless empty."""
     if j.count == 0:
         return COMPLEMENTARY
-    if j.box is not None and any(w.is_live and not b.is_live for b, w in zip(j.box, tree.world, strict=True)):
+    if j.box is not None and any(b.lacks(w) for b, w in zip(j.box, tree.world, strict=True)):
         return OBSERVED_I
     return OBSERVED_II
 

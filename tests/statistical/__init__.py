@@ -8,6 +8,7 @@ Several comparisons in one case share it between them.
 import numpy as np
 
 from polyaforest.core.arrays import NONE
+from polyaforest.core.boxes import as_codes, empty_box
 from polyaforest.forest import grow
 from polyaforest.forest.spec import Plan, Weighting
 
@@ -15,13 +16,12 @@ ALARM = 1e-4
 RARE = 1e-6
 
 
-def plan(n_trees, weights, *, seed, domain=None, lifetime=np.inf, max_depth=None):
+def plan(n_trees, weights, *, seed, domain=None, lifetime=np.inf, max_depth=None, n_categories=0):
     """Draw `n_trees` trees with fixed feature weights."""
     weights = np.asarray(weights, np.float64)
-    if domain is None:
-        domain = np.repeat([[np.inf], [-np.inf]], len(weights), axis=1)
+    domain = empty_box(len(weights), n_categories) if domain is None else np.asarray(domain)
     weighting = Weighting(np.ones_like(weights), np.ones_like(weights), weights)
-    return Plan(n_trees, lifetime, max_depth, weighting, np.asarray(domain), np.random.SeedSequence(seed), None)
+    return Plan(n_trees, lifetime, max_depth, weighting, domain, np.random.SeedSequence(seed), None, n_categories)
 
 
 def mondrian_trees(X, weights, n_trees, *, seed, **limits):
@@ -43,6 +43,10 @@ def cells(forest, X, time):
         goes_on = (feature != NONE) & (forest.time[trees, nodes] <= time)
         if not goes_on.any():
             return nodes
-        goes_left = X[rows, feature] <= forest.cut[trees, nodes]
+        values, cut = X[rows, feature], forest.cut[trees, nodes]
+        is_number = feature < X.shape[1] - forest.n_categories[0]
+        question = np.where(is_number, 0.0, np.nan_to_num(cut)).astype(np.int64)
+        answer = as_codes(np.where(is_number, 0.0, values)) >> question & 1
+        goes_left = np.where(is_number, values <= cut, answer == 0)
         children = np.where(goes_left, forest.left[trees, nodes], forest.right[trees, nodes])
         nodes = np.where(goes_on, children, nodes)

@@ -25,7 +25,7 @@ def estimator(request):
 
 def build(estimator, **parameters):
     shallow = {"max_depth": 3} if estimator is BatchMPF else {}
-    return made(estimator, **{"n_estimators": 2, "random_state": 0} | shallow | parameters)
+    return made(estimator, **{"n_estimators": 2, "random_state": 0, "missing": "error"} | shallow | parameters)
 
 
 def methods(estimator):

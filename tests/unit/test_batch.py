@@ -105,6 +105,36 @@ def test_merging_any_split_of_rows_in_any_order_equals_one_fit(places, order):
     assert_same(merged, whole)
 
 
+@pytest.mark.parametrize("is_saved", [False, True])
+@pytest.mark.parametrize("contamination", ["auto", 0.02])
+def test_a_merged_forest_is_calibrated_by_the_rows_of_all_parts(contamination, is_saved, tmp_path):
+    rng = np.random.default_rng(1)
+    rows = np.concatenate([rng.normal(0.5, 0.1, size=(100, 2)), rng.normal(size=(11_900, 2))])  # parts that differ
+    settings = {"n_estimators": 20, "max_depth": 8, "contamination": contamination}
+    parts = [forest(**settings).fit(part) for part in (rows[:100], rows[100:2100], rows[2100:])]
+    if is_saved:
+        for i, part in enumerate(parts):
+            part.save(tmp_path / f"{i}.mpf")
+        parts = [BatchMPF.load(tmp_path / f"{i}.mpf") for i in range(3)]
+    merged, whole = parts[0] + parts[1] + parts[2], forest(**settings).fit(rows)
+    assert_same(merged, whole)
+    flagged, expected = ((one.predict(rows) == -1).sum() for one in (merged, whole))
+    assert 0.7 * expected <= flagged <= 1.4 * expected
+    assert np.abs(merged.p_value(rows) - whole.p_value(rows)).max() < 0.06
+    np.testing.assert_allclose(merged._quantiles[5:-5], whole._quantiles[5:-5], atol=0.3)
+    for level in (0.05, 0.2):
+        assert (merged.p_value(rng.normal(size=(4000, 2))) <= level).mean() < 1.4 * level
+
+
+def test_a_merged_forest_without_rows_of_all_parts_keeps_its_threshold():
+    one, other = forest().fit(ROWS[:50]), forest().fit(ROWS[50:])
+    other.delete_rows(ROWS[50:51])
+    before = one.offset_
+    assert one.merge(other).offset_ == before
+    with pytest.raises(ValueError, match="no calibration scores"):
+        one.p_value(ROWS)
+
+
 def test_merging_leaves_the_other_forest_alone():
     one, other = forest().fit(ROWS[:50]), forest().fit(ROWS[50:])
     before = pickle.dumps(other)

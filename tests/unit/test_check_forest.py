@@ -538,7 +538,7 @@ def test_arrays_of_another_type_or_shape_are_caught(stream, name):
 
 
 def test_lengths_of_zero_are_caught(tree, process):
-    no_trees = Forest(*(array[:0] for array in tree[:-1]), tree.domain)
+    no_trees = Forest(*(array[:0] for array in tree[:-2]), *tree[-2:])
     no_nodes = Forest(*(array[:, :0] for array in tree[:9]), *tree[9:])
     no_features = process._replace(weights=process.weights[:, :0], domain=process.domain[:, :0])
     flat_boxes = tree._replace(lower=tree.lower[..., :1], upper=tree.upper[..., :1])

@@ -24,6 +24,7 @@ ARRAYS = {
     "flags": np.array([True, False]),
     "zeros": np.zeros(300),
 }
+RANGES = [(-128, 127), (-129, 127), (0, 2**31 - 1), (-(2**63), 2**63 - 1)]
 dtypes = st.sampled_from(["?", "i1", "<i2", ">i4", "<i8", "u1", ">u8", "<f2", ">f4", "<f8"]).map(np.dtype)
 arrays = st.dictionaries(
     st.text(max_size=5),
@@ -32,7 +33,7 @@ arrays = st.dictionaries(
 )
 
 
-def block_of(contents, values=b"", *, is_compressed=0, sizes=None, version=1):
+def block_of(contents, values=b"", *, is_compressed=0, sizes=None, version=2):
     """A block with a right checksum, as nobody but an attacker makes it."""
     text = contents if isinstance(contents, bytes) else json.dumps(contents).encode()
     body = text + values
@@ -80,7 +81,8 @@ def test_every_flipped_or_missing_or_added_byte_is_refused(arrays):
     [
         b"",
         b"PMPF",
-        block_of({"header": {}, "arrays": []}, version=2),
+        block_of({"header": {}, "arrays": []}, version=0),
+        block_of({"header": {}, "arrays": []}, version=4),
         block_of({"header": {}, "arrays": []}, b"extra"),
         block_of({"header": {}, "arrays": []}, sizes=(27, 2**63)),
         block_of({"header": {}, "arrays": []}, sizes=(2**32 - 1, 0)),
@@ -95,19 +97,26 @@ def test_every_flipped_or_missing_or_added_byte_is_refused(arrays):
         block_of(b"[" * 100_000),
         block_of(b"\xff"),
         block_of({"header": {}, "arrays": [["a", "<f8"]]}),
-        block_of({"header": {}, "arrays": [[1, "<f8", []]]}, bytes(8)),
-        block_of({"header": {}, "arrays": [["a", "|O8", []]]}, bytes(8)),
-        block_of({"header": {}, "arrays": [["a", "<U4", []]]}, bytes(16)),
-        block_of({"header": {}, "arrays": [["a", ["<f8"], []]]}, bytes(8)),
-        block_of({"header": {}, "arrays": [["a", "<b4", []]]}, bytes(4)),
-        block_of({"header": {}, "arrays": [["a", "<f8", [-1]]]}, bytes(8)),
-        block_of({"header": {}, "arrays": [["a", "<f8", [-1, -1]]]}, bytes(8)),
-        block_of({"header": {}, "arrays": [["a", "<f8", [True]]]}, bytes(8)),
-        block_of({"header": {}, "arrays": [["a", "<f8", 1]]}, bytes(8)),
-        block_of({"header": {}, "arrays": [["a", "<f8", [2**62]]]}, bytes(8)),
-        block_of({"header": {}, "arrays": [["a", "<f8", [0, 2**62]]]}),
-        block_of({"header": {}, "arrays": [["a", "<f8", [1] * 100]]}, bytes(8)),
-        block_of({"header": {}, "arrays": [["a", "<f8", [1]], ["a", "<f8", [1]]]}, bytes(16)),
+        block_of({"header": {}, "arrays": [[1, "<f8", [], "<f8"]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "|O8", [], "|O8"]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<U4", [], "<U4"]]}, bytes(16)),
+        block_of({"header": {}, "arrays": [["a", ["<f8"], [], ["<f8"]]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<b4", [], "<b4"]]}, bytes(4)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [-1], "<f8"]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [-1, -1], "<f8"]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [True], "<f8"]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", 1, "<f8"]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [2**62], "<f8"]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [0, 2**62], "<f8"]]}),
+        block_of({"header": {}, "arrays": [["a", "<f8", [1] * 100, "<f8"]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [1], "<f8"], ["a", "<f8", [1], "<f8"]]}, bytes(16)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [1]]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<f8", [1], "<f8"]]}, bytes(8), version=1),
+        block_of({"header": {}, "arrays": [["a", "<f8", [1], "<f4"]]}, bytes(4)),
+        block_of({"header": {}, "arrays": [["a", "<i8", [1], "|u1"]]}, bytes(1)),
+        block_of({"header": {}, "arrays": [["a", "<i4", [1], "<i8"]]}, bytes(8)),
+        block_of({"header": {}, "arrays": [["a", "<i8", [2**62], "|i1"]]}, bytes(1)),
+        block_of({"header": {}, "arrays": [["a", "<i8", [1], None]]}, bytes(8)),
     ],
 )
 def test_a_block_of_an_attacker_is_refused_in_little_memory(block):
@@ -118,6 +127,20 @@ def test_a_block_of_an_attacker_is_refused_in_little_memory(block):
         assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
     finally:
         tracemalloc.stop()
+
+
+def test_a_block_of_version_1_is_read():
+    block = block_of({"header": {"b": 1}, "arrays": [["a", "<i8", [2]]]}, np.arange(2).tobytes(), version=1)
+    header, arrays = unpack(block)
+    assert header == {"b": 1}
+    np.testing.assert_array_equal(arrays["a"], [0, 1])
+
+
+def test_integers_are_stored_in_as_few_bytes_as_they_need():
+    sizes = [len(pack({}, {"a": np.array([low, high] * 500)}, is_compact=True)) for low, high in RANGES]
+    assert [size - sizes[0] for size in sizes] == [0, 1000, 3000, 7000]
+    for low, high in RANGES:
+        np.testing.assert_array_equal(unpack(pack({}, {"a": np.array([low, high])}))[1]["a"], [low, high])
 
 
 @pytest.mark.parametrize("header", [{"a": float("nan")}, {1: 2}, {"a": (1, 2)}, {"a": "x" * 17 * 2**20}, {"a": {1}}])

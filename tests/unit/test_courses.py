@@ -25,18 +25,21 @@ COURSE = Pattern(None, 3, False, (), "UTC")
 # ---- coordinates ----------------------------------------------------------------------------------------------------
 
 
-def naive_coordinates(line):
+def naive_coordinates(line, most_still):
     """The coordinates of a course by name, from its readings, oldest first; mirrored where there are too few."""
     past = np.asarray(line, float)[::-1]
     while len(past) < LENGTH:
         past = np.concatenate([past, past[::-1]])
     past = past[:LENGTH]
     steps = np.arange(96)[::-1] + 0.5
+    roughness = {n: np.abs(np.diff(past[: n + 1])).mean() for n in (8, 32, LENGTH - 1)}
+    n_still = int(np.cumprod(np.diff(past) == 0)[:most_still].sum())
     return {
         **{f"change of {{}} over {n}": past[:n].mean() - past[n : 2 * n].mean() for n in (1, 2, 4, 8, 16, 32)},
         "{}": past[0],
         **{f"mean of {{}} over {n}": past[:n].mean() for n in (8, 32, 64)},
-        **{f"roughness of {{}} over {n}": np.abs(np.diff(past[: n + 1])).mean() for n in (8, 32, LENGTH - 1)},
+        **{f"roughness of {{}} over {n}": rough for n, rough in roughness.items()},
+        "roughness of {} over 8": roughness[8] - n_still * roughness[LENGTH - 1],
         **{f"wave {k} of {{}}": past[:96] @ np.cos(np.pi * k * steps / 96) / 48 for k in range(1, 13)},
     }
 
@@ -45,7 +48,10 @@ def naive_features(rows):
     """The features of the course that ends with rows, by name."""
     names, found = [f"x{c}" for c in range(rows.shape[1])], dict.fromkeys(PHASE, 0.0)
     for c, name in enumerate(names):
-        found |= {label.format(name): value for label, value in naive_coordinates(rows[:, c]).items()}
+        found |= {
+            label.format(name): value
+            for label, value in naive_coordinates(rows[:, c], 64 if len(names) <= 3 else 0).items()
+        }
         found |= {f"deviation of {name} from its rhythm{over}": 0.0 for over in ("", " over 8", " over 32")}
     return np.array([found[feature] for feature in layout_of(len(names)).names(names)])
 
@@ -60,6 +66,15 @@ def test_coordinates_are_what_numpy_says(n_channels, length):
     rows = 100 + np.random.default_rng(length).normal(size=(300, n_channels))
     found = features_of(rows, [299], [300 - length])[0]
     assert_allclose(found, naive_features(rows[300 - length :]), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("n_channels", [1, 3, 4])
+@pytest.mark.parametrize("n_still", [1, 7, 64, 90, 200])
+def test_standing_still_counts_against_the_roughness(n_channels, n_still):
+    rows = np.random.default_rng(n_still).normal(size=(300, n_channels))
+    rows[300 - n_still :, 0] = rows[299 - n_still, 0]
+    found = features_of(rows, [299], [0])[0]
+    assert_allclose(found, naive_features(rows), rtol=1e-9, atol=1e-10)
 
 
 def test_a_course_is_the_same_bits_alone_or_among_others_and_forgets_what_is_older():

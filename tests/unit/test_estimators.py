@@ -80,7 +80,9 @@ def test_typicality_averages_logarithms_over_trees_and_lifetimes():
     logs = []
     for t in range(N_TREES):  # with one tree, the log of the mean mass is the mean of the log
         parts = forest.forest_._asdict().items()
-        alone.forest_ = type(forest.forest_)(*(part if name == "domain" else part[t : t + 1] for name, part in parts))
+        alone.forest_ = type(forest.forest_)(
+            *(part if name in ("domain", "n_categories") else part[t : t + 1] for name, part in parts)
+        )
         alone._posterior, alone.lifetimes_ = None, forest.lifetimes_
         logs.append(alone.score_samples(NEAR_AND_FAR))
     np.testing.assert_allclose(forest.score_samples(NEAR_AND_FAR), np.mean(logs, axis=0), rtol=1e-12)

@@ -790,11 +790,11 @@ def test_an_unfitted_forest_has_nothing_to_explain(detector):
         detector().explain(table(1))
 
 
-def test_a_row_with_a_gap_is_refused():
+def test_a_row_with_a_gap_is_refused_on_request():
     row = table(1)
     row[0, 1] = np.nan
     with pytest.raises(ValueError, match="row 0"):
-        forest_of("table").explain(row)
+        forest_of("table", missing="error").explain(row)
 
 
 @pytest.mark.parametrize("scale", [1e-98, 1e-9, 1.0, 1e9, 1e90])

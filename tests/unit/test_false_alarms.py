@@ -14,6 +14,7 @@ from polyaforest.cli._info import threshold_of
 from polyaforest.decision.calibration import as_beyond, boxes_without, out_of_bag_weights, some_rows
 from polyaforest.decision.thresholds import conformal_p_values
 from polyaforest.forest.score import left_out_scores
+from polyaforest.forest.survey import Facts
 
 RNG = np.random.default_rng(5)
 ROWS = RNG.normal(size=(60, 2))
@@ -67,11 +68,14 @@ def test_a_row_that_holds_up_the_domain_is_calibrated_as_beyond_it():
 
 def test_the_box_of_all_others_and_what_lies_beyond_it():
     rows = np.array([[0.0, 5.0], [1.0, 5.0], [4.0, 7.0], [9.0, 2.0]])
-    low, high = boxes_without(rows, np.array([0, 3]))
+    facts = Facts.of(rows, np.arange(4))
+    low, high = boxes_without(rows[[0, 3]], facts.lowest, facts.highest)
     assert_array_equal(low, [[1.0, 2.0], [0.0, 5.0]])
     assert_array_equal(high, [[9.0, 7.0], [4.0, 7.0]])
     moved = as_beyond(rows[[0, 3]], np.stack([low, high]), np.array([[0.0, 2.0], [9.0, 7.0]]))
     assert_array_equal(moved, [[-1.0, 5.0], [14.0, -1.0]])
+    alone = Facts.of(np.array([[3.0], [np.nan]]), np.arange(2))  # there is no other value to be beyond
+    assert_array_equal(boxes_without(np.array([[3.0]]), alone.lowest, alone.highest), np.full((2, 1, 1), 3.0))
 
 
 def members(n_points, *samples):
@@ -105,7 +109,10 @@ def test_rows_of_a_table_are_calibrated_by_the_trees_that_did_not_take_them(scor
         out_of_bag = np.flatnonzero(taken != row[0])
         alone = copy.deepcopy(forest)
         alone.forest_ = type(forest.forest_)(
-            *(part if name == "domain" else part[out_of_bag] for name, part in forest.forest_._asdict().items())
+            *(
+                part if name in ("domain", "n_categories") else part[out_of_bag]
+                for name, part in forest.forest_._asdict().items()
+            )
         )
         alone._posterior = None
         assert_allclose(found, alone.score_samples(row[None])[0], rtol=1e-9)
@@ -297,7 +304,10 @@ def test_more_rows_calibrate_a_batch_anew_and_fewer_leave_it_be():
 @pytest.mark.parametrize("change", ["delete_rows", "merge"])
 def test_a_batch_whose_counts_have_changed_waits_for_rows_to_compare_with(change):
     forest = BatchMPF(n_estimators=5, tree=Tree(max_depth=5, domain=[[-9] * 2, [9] * 2]), random_state=0).fit(ROWS)
-    getattr(forest, change)(ROWS[:1] if change == "delete_rows" else copy.deepcopy(forest))
+    other = copy.deepcopy(forest)
+    forest.delete_rows(ROWS[:1])
+    if change == "merge":  # with a forest that knows rows to compare with, while this one does not
+        forest.merge(other)
     with pytest.raises(ValueError, match=r"counts have changed .* partial_fit with 100 rows"):
         forest.p_value(NEW)
     forest.predict(NEW)

@@ -24,7 +24,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.lib import format as npy
 
 from polyaforest.persistence import modelfile
-from polyaforest.persistence.modelfile import FORMAT_VERSION, ModelFileError, read_model, write_model
+from polyaforest.persistence.modelfile import ModelFileError, read_model, version_for, write_model
 
 HEADER = {"kind": "x", "values": [1, 0.1, None, True, "ä\ud800"], "nested": {"": {}}}
 ARRAYS = {"cut": np.array([[0.5, -0.0, np.nan]]), "tree/left": np.array([1, -1], np.int32), "empty": np.zeros((2, 0))}
@@ -144,7 +144,7 @@ def test_numpy_alone_reads_the_file_and_its_header(model):
         assert_same({name: archive[name] for name in ARRAYS}, ARRAYS)
         text = archive["header.json"]
     assert text.dtype == np.uint8
-    assert text.tobytes() == as_text(header_of(ARRAYS, version=FORMAT_VERSION))
+    assert text.tobytes() == as_text(header_of(ARRAYS, version=version_for(HEADER)))
 
 
 def test_the_same_model_makes_the_same_bytes(model, tmp_path):
@@ -337,10 +337,10 @@ def test_the_crafted_file_without_fault_is_read(path):
     ("changes", "reason"),
     [
         ({"format": "other"}, "not a polyaforest model"),
-        ({"version": 4}, "format version 4, and this release reads up to version 3: upgrade polyaforest"),
+        ({"version": 5}, "format version 5, and this release reads up to version 4: upgrade polyaforest"),
         ({"version": 10**30, "arrays": None}, "upgrade polyaforest"),
-        ({"version": 0}, r"format version 0, and this release reads \[1, 2, 3\]"),
-        ({"version": -1}, r"format version -1, and this release reads \[1, 2, 3\]"),
+        ({"version": 0}, r"format version 0, and this release reads \[1, 2, 3, 4\]"),
+        ({"version": -1}, r"format version -1, and this release reads \[1, 2, 3, 4\]"),
         ({"version": True}, "format version must be an integer; got True"),
         ({"version": 1.0}, "must be an integer; got 1.0"),
         ({"version": "1"}, "must be an integer; got '1'"),

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from compiled import all_from_python
+from compiled import all_from_python, from_python
 from reference import naive
 
 from polyaforest.kernels import geometry as helpers
 
-NAMES = "contains contains_live extension linear_dimension log_live_share log_share log_volume"
-geometry = all_from_python(helpers, *NAMES.split())
+NAMES = "contains contains_live extension linear_dimension log_live_share log_volume"
+geometry = SimpleNamespace(log_share=from_python(helpers.log_share))
+for name, function in vars(all_from_python(helpers, *NAMES.split())).items():
+    setattr(geometry, name, partial(lambda call, *args: call(*args, 0), function))  # no categories
 
 BOX = np.array([[0.0, -1.0, 2.0]]), np.array([[1.0, 1.0, 2.0]])  # the third dimension has collapsed
 NO_BOX = np.empty((1, 0)), np.empty((1, 0))

@@ -4,15 +4,17 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
-from golden.make import MODELS, RECORDS, SINCE, STORES, answers, watch
+from golden import make
+from golden.make import RECORDS, STORES, answers, watch
 
 import polyaforest
+from polyaforest.estimators import loads
 from polyaforest.live import read_model, read_notes
-from polyaforest.persistence.codec import VERSION
-from polyaforest.persistence.modelfile import FORMAT_VERSION
 
 KEPT = sorted((Path(__file__).parents[1] / "golden").glob("*.models"))
+BLOCKS = sorted((Path(__file__).parents[1] / "golden").glob("*.block"))
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.mpf"))
 
 
@@ -23,10 +25,35 @@ def test_an_old_file_is_read_and_answers_as_it_did(path):
         assert answer == (expected[name] if name == "keys" else pytest.approx(expected[name], rel=1e-9)), name
 
 
+@pytest.mark.parametrize("path", BLOCKS, ids=lambda path: path.name)
+def test_an_old_block_is_read_and_answers_as_it_did(path):
+    expected = json.loads(path.with_suffix(".json").read_text("utf-8"))
+    for name, answer in answers(loads(path.read_bytes())).items():
+        assert answer == (expected[name] if name == "keys" else pytest.approx(expected[name], rel=1e-9, nan_ok=True)), (
+            name
+        )
+
+
+def test_there_is_a_block_of_every_kind_for_every_version():
+    assert {path.stem for path in BLOCKS} == {
+        f"block-{version}-{name}" for name, (first, last) in make.BLOCKS.items() for version in range(first, last + 1)
+    }
+
+
 def test_there_is_a_file_of_every_kind_for_every_version():
     assert {path.stem for path in FILES} == {
-        f"{version}-{name}" for name in MODELS for version in range(SINCE.get(name, 1), FORMAT_VERSION + 1)
+        f"{version}-{name}" for name, (first, last) in make.FILES.items() for version in range(first, last + 1)
     }
+
+
+@pytest.mark.parametrize("name", make.MODELS)
+def test_a_model_needs_the_version_it_is_kept_in(name, tmp_path):
+    """Older releases read whatever they can."""
+    model = make.MODELS[name]()
+    model.save(tmp_path / "model")
+    header = json.loads(np.load(tmp_path / "model")["header.json"].tobytes())
+    assert header["version"] == make.FILES[name][1]
+    assert int.from_bytes(model.to_bytes()[4:6], "little") == make.BLOCKS[name][1]
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
@@ -44,5 +71,5 @@ def test_an_old_store_is_resumed_and_answers_as_it_did(tmp_path, path, programs)
 
 def test_there_is_a_store_of_every_kind_for_every_version():
     assert {path.stem for path in KEPT} == {
-        f"store-{version}-{name}" for version in range(VERSION + 1) for name in STORES
+        f"store-{version}-{name}" for version in range(make.STORE_VERSION + 1) for name in STORES
     }

@@ -6,6 +6,7 @@ mpl.use("Agg")
 import numpy as np
 import pandas as pd
 import pytest
+from comparisons import compared
 from matplotlib.figure import Figure
 
 from polyaforest import BatchMPF, Tree, plots
@@ -32,6 +33,7 @@ DRAWN = {
     "tree": lambda names, ax: plots.tree(forest(names), ax=ax),
     "blame_bars": lambda names, ax: plots.blame_bars(explained(names)[0], ax=ax),
     "blame_map": lambda names, ax: plots.blame_map(explained(names), ax=ax),
+    "shares": lambda names, ax: plots.shares(compared(names), ax=ax),
 }
 
 
@@ -50,7 +52,8 @@ def test_a_name_is_drawn(kind, name, tmp_path):
 
 @pytest.mark.parametrize("k", range(len(DRAWN)), ids=list(DRAWN))
 def test_two_names_are_drawn(k, tmp_path):
-    draw(list(DRAWN)[k], NAMES[2 * k : 2 * k + 2], tmp_path / "drawn.svg")
+    first = 2 * k % len(NAMES)
+    draw(list(DRAWN)[k], NAMES[first : first + 2], tmp_path / "drawn.svg")
     draw(list(DRAWN)[k], ["$a^$", "other"], tmp_path / "drawn.svg")
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -13,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from comparisons import compared
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgba
@@ -22,11 +24,13 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import auc, average_precision_score, roc_auc_score
 
 from polyaforest import BatchMPF, StreamingMPF, Tree, plots
-from polyaforest.explain import Explanation
+from polyaforest.drift import DriftMonitor
+from polyaforest.explain import Course, Explanation
 from polyaforest.plots._canvas import HIGH, LOW
 from polyaforest.plots._nodes import nodes_of
 from polyaforest.plots._trace import spans_of
 from polyaforest.plots._tree import share_of
+from polyaforest.timeseries import Forecast
 
 RNG = np.random.default_rng(0)
 PLANE = pd.DataFrame(RNG.normal([20.0, 5.0], [4.0, 1.0], size=(40, 2)), columns=["load", "latency"])
@@ -45,6 +49,27 @@ FORESTS = {
     ).fit(rows),
 }
 SCORES = np.r_[np.linspace(-1.0, -2.0, 20), -9.0, -8.0, np.linspace(-2.0, -1.0, 18)]
+BAND = Forecast(PLANE.to_numpy(), PLANE.to_numpy() - 1.0, PLANE.to_numpy() + 1.0, PLANE.to_numpy() + 0.1)
+
+
+def course_of(times, n_channels=2, summary="load is lower than $its$ rhythm"):
+    """The explanation of a course that falls below what was expected at its end."""
+    readings = np.tile(np.r_[np.zeros(20), -5.0 * np.ones(4)][:, None], n_channels)
+    expected = np.where(np.arange(24)[:, None] < 12, np.nan, np.zeros((24, n_channels)))
+    bits = np.where(readings < 0, 3.0, -0.1)
+    seen = Course([f"x{c}" for c in range(n_channels)], times, readings, expected, expected - 1, expected + 1, bits)
+    none = np.zeros(1)
+    return Explanation(none, ["x0"], 9.0, 1.0, none, none, True, None, np.arange(1), None, summary, seen)
+
+
+COURSE = course_of(np.full(24, np.nan))
+
+COMPARED = compared()
+
+
+WATCHING = DriftMonitor(reference=128, windows=[8, 40], n_estimators=3, random_state=0)
+FOLLOWED = WATCHING.follow(np.append(np.random.default_rng(0).normal(size=160), np.full(40, 9.0))[:, None])
+RUNS = [(160, WATCHING.run_lengths()), (199, WATCHING.run_lengths())]
 
 
 @pytest.fixture(scope="module", params=FORESTS)
@@ -83,11 +108,16 @@ def drawers(table, wide, odd):
         "score": partial(plots.density, table, "score", resolution=9),
         "trace": partial(plots.trace, SCORES, PLANE, threshold=-5.0, windows=[(3, 5)]),
         "trace of scores": partial(plots.trace, SCORES),
+        "trace expected": partial(plots.trace, SCORES, PLANE, expected=BAND),
+        "course": partial(plots.course, COURSE),
         "blame_bars": partial(plots.blame_bars, odd),
         "blame_map": partial(plots.blame_map, wide.explain(SPACE[:5])),
         "tree": partial(plots.tree, table),
         "credible_bands": partial(plots.credible_bands, table, PLANE[:5]),
         "credible_bands of many": partial(plots.credible_bands, table, pd.concat([PLANE] * 2)),
+        "shares": partial(plots.shares, COMPARED),
+        "drift": partial(plots.drift, FOLLOWED, np.arange(200.0), windows=[8, 40], run_lengths=RUNS),
+        "drift alone": partial(plots.drift, FOLLOWED),
         "roc": partial(plots.roc, labels, {"a": SCORES, "b": -SCORES}),
         "precision_recall": partial(plots.precision_recall, labels, SCORES),
     }
@@ -206,7 +236,10 @@ def one_tree(forest, tree):
     alone = type(forest)(n_estimators=1)
     vars(alone).update({**vars(forest), "_derived": {}})
     alone.forest_ = type(arrays)(
-        *(part if name == "domain" else part[tree : tree + 1] for name, part in arrays._asdict().items())
+        *(
+            part if name in ("domain", "n_categories") else part[tree : tree + 1]
+            for name, part in arrays._asdict().items()
+        )
     )
     return alone
 
@@ -428,6 +461,53 @@ def test_times_may_be_dates(ax, zone):
 def test_a_trace_that_does_not_fit_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         plots.trace(SCORES, **arguments)
+
+
+def test_what_was_expected_is_a_band_behind_each_channel(ax):
+    drawn = plots.trace(SCORES, PLANE, expected=BAND, ax=ax)
+    assert len(drawn.bands) == 2
+    for c, (band, values) in enumerate(zip(drawn.bands, drawn.values, strict=True)):
+        heights = band.get_paths()[0].vertices[:, 1]
+        assert heights.min() == BAND.low[:, c].min()
+        assert heights.max() == BAND.high[:, c].max()
+        assert band.get_zorder() < values.get_zorder()
+    assert plots.trace(SCORES, PLANE, ax=Figure().subplots()).bands == []
+    with pytest.raises(ValueError, match="expected must be of 40 rows and 1 channels"):
+        plots.trace(SCORES, PLANE["load"], expected=BAND)
+
+
+@pytest.mark.parametrize(
+    ("times", "first"), [(np.full(24, np.nan), -23), (np.arange(24.0), 0.0), (1.7e9 + 60 * np.arange(24.0), None)]
+)
+def test_a_course_is_drawn_beside_what_was_expected(times, first, ax):
+    drawn = plots.course(course_of(times), ax=ax)
+    assert (drawn.ax, len(drawn.panels), len(drawn.values)) == (ax, 1, 2)
+    if first is not None:
+        assert drawn.values[0].get_xdata()[0] == first
+    for line, band, marks in zip(drawn.expected, drawn.bands, drawn.bits, strict=True):
+        assert np.isnan(line.get_ydata()).sum() == 12
+        assert band.get_paths()[0].vertices[:, 1].max() == 1.0
+        ends = [segment[1, 1] for segment in marks.get_segments()]
+        assert sum(end > 0 for end in ends) == 4  # what makes a row less odd has no mark
+    title = drawn.panels[0].get_title("left")
+    assert title == "load is lower than $its$ rhythm"
+    assert len(plots.course(course_of(times), channels=["x1"], ax=Figure().subplots()).values) == 1
+
+
+def test_a_course_that_cannot_be_drawn_is_refused(odd):
+    with pytest.raises(ValueError, match="explanation of a course"):
+        plots.course(odd)
+    with pytest.raises(ValueError, match="choose 1 to 8 channels"):
+        plots.course(course_of(np.arange(24.0), n_channels=9))
+    with pytest.raises(ValueError, match="unknown feature 'y'"):
+        plots.course(COURSE, channels=["y"])
+
+
+def test_four_days_have_dates(ax):
+    days = np.datetime64("2026-03-05") + np.arange(96).astype("timedelta64[h]")
+    drawn = plots.trace(np.zeros(96), times=days, ax=ax)
+    drawn.ax.figure.canvas.draw()  # a warning would be an error
+    assert 3 <= len(drawn.ax.get_xticks()) <= 8
 
 
 def test_scores_must_be_numbers():
@@ -733,3 +813,52 @@ def test_scores_without_end_are_ranked_too(ax):
 def test_curves_that_cannot_be_drawn_are_refused(draw, y, scores, message):
     with pytest.raises(ValueError, match=message):
         draw(y, scores)
+
+
+# ---- shares ----------------------------------------------------------------------------------------------------------
+
+
+def test_shares_are_drawn_where_they_are_with_their_intervals(ax):
+    drawn = plots.shares(COMPARED, ax=ax)
+    np.testing.assert_allclose(drawn.before.get_offsets()[:, 0], [0.01, 0.3])
+    np.testing.assert_allclose(drawn.after.get_offsets()[:, 0], [0.06, 0.2])
+    ends = [(line[0][0], line[1][0]) for line in drawn.intervals.get_segments()]
+    assert ends == [(0.005, 0.02), (0.25, 0.35), (0.05, 0.07), (0.15, 0.25)]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["u > 4", "v is missing"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["monday", "tuesday"]
+    assert len(plots.shares(COMPARED, top=1, ax=ax).before.get_offsets()) == 1
+
+
+def test_no_region_is_said(ax):
+    drawn = plots.shares(replace(COMPARED, regions=[]), ax=ax)
+    assert drawn.before is None
+    assert "no region" in ax.texts[0].get_text()
+
+
+def test_shares_of_something_else_are_refused():
+    with pytest.raises(TypeError, match=r"result of polyaforest\.drift\.compare"):
+        plots.shares([1.0])
+    with pytest.raises(ValueError, match="top must be at least 1"):
+        plots.shares(COMPARED, top=0)
+
+
+# ---- drift -----------------------------------------------------------------------------------------------------------
+
+
+def test_evidence_is_drawn_with_its_bars_and_the_start_of_changes(ax):
+    drawn = plots.drift(FOLLOWED, np.arange(200.0), windows=[8, 40], run_lengths=RUNS, names=["load"], ax=ax)
+    np.testing.assert_array_equal(drawn.evidence[1].get_ydata(), FOLLOWED.evidence[:, 1])
+    np.testing.assert_array_equal(drawn.bars[0].get_ydata(), FOLLOWED.bars[:, 0])
+    assert {mark.get_xdata()[0] for mark in drawn.changes} == {FOLLOWED.changes[0].start}
+    assert len({*drawn.panels, drawn.ax}) == 3
+    assert drawn.panels[0].lines[0].get_ydata().tolist() == list(range(200))
+    assert drawn.posterior.get_array().shape[1] == 2
+
+
+def test_wrong_input_of_drift_is_refused(ax):
+    with pytest.raises(TypeError, match=r"DriftMonitor\.follow"):
+        plots.drift(SCORES, ax=ax)
+    with pytest.raises(ValueError, match="one row for each"):
+        plots.drift(FOLLOWED, SCORES, ax=ax)
+    with pytest.raises(ValueError, match="windows for evidence"):
+        plots.drift(FOLLOWED, windows=[8], ax=ax)

@@ -205,7 +205,8 @@ def test_fit_begins_afresh_and_the_stream_goes_on_from_there(name):
         assert_whole(one)
     assert bits(again) == bits(forest)
     assert forest.n_seen_ == 80
-    assert forest.keys_ == build(window=window).partial_fit(ROWS, **given).keys_
+    if name != "reservoir":  # of a table it is drawn by the numbers of the rows, of a stream one after another
+        assert forest.keys_ == build(window=window).partial_fit(ROWS, **given).keys_
 
 
 def members(forest):
@@ -862,7 +863,7 @@ def test_insert_takes_one_point():
     assert not hasattr(forest, "forest_")
     forest.insert(ROWS[0])
     before = pickle.dumps(forest)
-    for wrong in (ROWS[:2], ROWS[0, :1], [1.0, 2.0, 3.0], [], 1.0, [1.0, np.nan], [1.0, "high"], None):
+    for wrong in (ROWS[:2], ROWS[0, :1], [1.0, 2.0, 3.0], [], 1.0, [1.0, np.inf], [1.0, "high"], None):
         with pytest.raises((ValueError, TypeError)):
             forest.insert(wrong)
         assert pickle.dumps(forest) == before
@@ -874,7 +875,7 @@ def test_insert_takes_one_point():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e101])
 @pytest.mark.parametrize("fitted", [False, True])
 def test_a_bad_value_in_the_middle_of_a_chunk_refuses_the_whole(fitted, value):
-    forest = build()
+    forest = build(missing="error")
     if fitted:
         forest.partial_fit(ROWS[:30])
     before, rows = pickle.dumps(forest), ROWS[30:60].copy()

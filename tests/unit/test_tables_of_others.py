@@ -58,7 +58,7 @@ def test_masked_integers_are_missing_and_others_are_checked():
 
 def test_masked_values_are_refused_where_none_may_be_missing():
     with pytest.raises(ValueError, match="row 7, column 0 is missing"):
-        StreamingMPF(n_estimators=4).fit(masked(ROWS))
+        StreamingMPF(n_estimators=4, missing="error").fit(masked(ROWS))
 
 
 def test_masked_values_of_a_stream():

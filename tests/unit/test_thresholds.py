@@ -284,7 +284,7 @@ def test_bad_scores_change_nothing(values, arrivals, message):
 def test_a_state_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match="3 calibration scores, more than 2"):
         RunningCalibration.of_state(2, np.arange(3), np.zeros(3), is_seeded=False)
-    with pytest.raises(ValueError, match="arrivals must rise"):
+    with pytest.raises(ValueError, match="rising arrivals"):
         RunningCalibration.of_state(3, np.array([2, 1]), np.zeros(2), is_seeded=False)
     with pytest.raises(ValueError, match="at least one score"):
         RunningCalibration(0)

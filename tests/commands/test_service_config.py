@@ -1,0 +1,102 @@
+"""The configuration of the service: every error names its line and key."""
+
+import pytest
+
+from polyaforest.service.config import parse_config, public, to_toml
+
+GOOD = """
+[server]
+port = 0
+[streams.web]
+by = "host"
+time = "time"
+window = "6h"
+silence = "5m"
+[streams.web.gates]
+direction = "high"
+valid = {cpu = [0, 100]}
+[[streams.web.mute]]
+key = "web-1"
+until = 2026-03-01T00:00:00Z
+[[streams.web.calendars]]
+name = "nights"
+mode = "judge-only"
+from = 02:00:00
+to = 04:00:00
+timezone = "Europe/Berlin"
+[streams.prod]
+source = "prometheus"
+[streams.prod.prometheus]
+url = "http://user:geheim@localhost:9090"
+queries = {load = "sum(load)"}
+[[alerts]]
+name = "ops"
+url = "json://user:geheim@localhost/"
+streams = ["web"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "words"),
+    [
+        ("[streams.web]\ntrees = 0\n", 2, "streams.web.trees", "greater than or equal to 1"),
+        ("[streams.web]\n\n# no\nwindwo = 3\n", 4, "streams.web.windwo", "unknown key"),
+        ("[server]\nport = 'x'\n[streams.web]\n", 2, "server.port", "valid integer"),
+        ("[streams.web]\nwindow = '6 hours'\n", 2, "streams.web.window", "duration"),
+        ("[streams.web]\nwindow = true\n", 2, "streams.web.window", "number of records"),
+        ("[streams.web]\n[[streams.web.mute]]\nkey='a'\n[[streams.web.mute]]\n", 4, "streams.web.mute.1", "neither"),
+        ("[streams.web.gates]\ndirection = 'up'\n", 2, "streams.web.gates.direction", "'both', 'high' or 'low'"),
+        ("[streams.web]\ngates.valid = {a = [2, 1]}\n", 2, "streams.web.gates.valid", "empty"),
+        ("[streams.'../x']\n", 1, "streams", "letters, digits"),
+        ("[streams.a]\n[streams.A]\n", 1, "streams", "upper and lower case"),
+        ("[streams.a]\nseries = true\nshingle = 3\n", 1, "streams.a", "omit `shingle`"),
+        ("[streams.a]\nwindow = '6h'\n", 1, "streams.a", "need `time`"),
+        ("[streams.a]\n[[alerts]]\nname = 'x'\n", 2, "alerts.0", "exactly one"),
+        ("[streams.a]\n[[alerts]]\nname='x'\nurl='y'\nstreams=['b']\n", 1, "the file", "unknown stream 'b'"),
+        ("[streams.a.prometheus]\nurl = 'ftp://x'\nqueries = {a = 'b'}\n", 2, "streams.a.prometheus.url", "http://"),
+        ("[[streams.a.calendars]]\nname='c'\nmode='judge-only'\n", 1, "streams.a.calendars.0", "says no time"),
+        ("x = 1\n[streams.a]\n", 1, "x", "unknown key"),
+        ("", 1, "streams", "is missing"),
+    ],
+)
+def test_errors_name_line_and_key(text, line, key, words):
+    with pytest.raises(ValueError, match=r"x\.toml") as problem:
+        parse_config(text, "x.toml")
+    assert f"x.toml, line {line}: {key}: " in str(problem.value)
+    assert words in str(problem.value)
+
+
+def test_all_errors_are_named_at_once():
+    with pytest.raises(ValueError, match="line 2") as problem:
+        parse_config("[streams.a]\ntrees = 0\nseed = -1\nfoo = 1\n")
+    assert str(problem.value).count("line") == 3
+
+
+def test_a_text_that_is_no_toml_names_the_line():
+    with pytest.raises(ValueError, match="line 2"):
+        parse_config("[streams.a]\ntrees = = 3\n")
+
+
+def test_what_is_shown_has_no_secrets_and_means_the_same():
+    config = parse_config(GOOD)
+    shown = to_toml(public(config))
+    assert "geheim" not in shown
+    again = parse_config(shown + '\nurl = "json://localhost/"\n')  # of the alert, which stands last
+    assert again.streams["web"] == config.streams["web"]
+    assert again.server == config.server
+
+
+def test_check_of_the_command(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = cli("serve", "--check")
+    assert code == 3
+    assert "polyaforest.toml does not exist" in err
+    (tmp_path / "polyaforest.toml").write_text("[streams.web]\nby = 3\n")
+    code, _, err = cli("serve", "--check")
+    assert code == 3
+    assert "polyaforest.toml, line 2: streams.web.by" in err
+    (tmp_path / "polyaforest.toml").write_text(GOOD)
+    code, _, err = cli("serve", "--check")
+    assert (code, err) == (0, "polyaforest.toml is valid: web, prod.\n")
+    code, _, err = cli("serve", "--demo", "polyaforest.toml")
+    assert code == 2

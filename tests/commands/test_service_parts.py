@@ -1,0 +1,408 @@
+"""Parts of the service, without HTTP: history, gates, calendars, feedback, silence, alerts."""
+
+import json
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from services import START, WEB, odd, receiver, rows
+from waiting import until
+
+from polyaforest.service import silence
+from polyaforest.service.alerts import Destination, Outbox
+from polyaforest.service.app import Service
+from polyaforest.service.blocks import FLAGGED, Band, Block, Buckets, Sample
+from polyaforest.service.config import AlertConfig, CalendarConfig, GateConfig, MuteConfig, parse_config
+from polyaforest.service.database import Database
+from polyaforest.service.events import Change, EventLog
+from polyaforest.service.feedback import Conflict, give, undo
+from polyaforest.service.gates import Calendars, Departure, Known, why_muted, why_outside
+from polyaforest.service.history import History
+
+
+def sample(position, number, *, value=1.0, flags=0, point=None, p_value=0.5):
+    when = START + 10.0 * number
+    values = [value, -value]
+    band = Band([value - 1] * 2, [value] * 2, [value + 1] * 2) if number % 2 else None
+    return Sample(
+        position, number, when, -1.0 - number, p_value, -9.0, flags, number if point is None else point, values, band
+    )
+
+
+@pytest.fixture
+def database(tmp_path):
+    made = Database(str(tmp_path / "x.history"))
+    yield made
+    made.close()
+
+
+# ---- history ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=6), st.integers(0, 4000), st.integers(10, 400))
+def test_a_range_is_what_all_its_records_are(tmp_path_factory, sizes, cut, points):
+    database = Database(str(tmp_path_factory.mktemp("h") / "x.history"))
+    history, n = History(database, 10**9, 1e12), 0
+    rng = np.random.default_rng(cut)
+    values = rng.normal(size=sum(sizes))
+    for turn, size in enumerate(sizes):
+        new = [sample(n + i + 1, n + i, value=values[n + i], flags=int(i % 50 == 0)) for i in range(size)]
+        n += size
+        history.append({"a": new}, n)
+        if turn % 2 == 0:
+            history.flush()
+    cut = min(cut, n)
+    if cut < n and len(sizes) % 2:
+        history.flush()
+        history.rewind(cut)
+        n = cut
+    found = history.range("a", START, START + 10.0 * max(n - 1, 1), points)
+    if n == 0:
+        assert found.parts is None
+        return
+    assert found.n == n
+    assert found.is_raw == (n <= points)
+    assert found.parts.wide[:, 0, 0].min() == values[:n].min()
+    assert found.parts.wide[:, 1, 0].max() == values[:n].max()
+    assert len(found.parts.times) <= points
+    assert (np.diff(found.parts.times) > 0).all()
+    np.testing.assert_allclose((found.parts.wide[:, 2, 0] * found.parts.counts).sum(), values[:n].sum(), atol=1e-9)
+    whole = history.records("a")
+    assert whole.numbers.tolist() == list(range(n))
+    assert whole.values[:, 0].tolist() == values[:n].tolist()
+    (lane,) = history.lanes(Buckets(START, START + 10.0 * n, 20), 5)
+    assert sum(lane.n) == n
+    assert sum(lane.flagged) == int((whole.flags & FLAGGED).sum())
+    database.close()
+
+
+def test_small_blocks_are_merged_and_history_is_bounded(database):
+    history = History(database, 1000, 1e12)
+    for n in range(3000):
+        history.append({"a": [sample(n + 1, n)]}, n + 1)
+        history.flush()
+    with database.read() as file:
+        n_blocks, n_records = file.execute("SELECT count(*), sum(n) FROM blocks").fetchone()
+    assert n_blocks < 30
+    assert 1000 <= n_records < 1000 + 512 + 20
+    assert history.records("a").numbers[-1] == 2999
+
+
+def test_a_block_survives_its_file_with_names_and_bands():
+    block = Block.of([sample(i + 1, i, point=f"id-{i}" if i % 3 else i) for i in range(7)])
+    again = Block.of_bytes(block.to_bytes())
+    assert again.point_keys() == block.point_keys() == [0, "id-1", "id-2", 3, "id-4", "id-5", 6]
+    np.testing.assert_array_equal(again.bands, block.bands)
+    half = again.where(again.numbers % 2 == 0)
+    assert half.point_keys() == [0, "id-2", "id-4", 6]
+    assert Block.joined([half, again]).point_keys() == [0, "id-2", "id-4", 6, *block.point_keys()]
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    import sqlite3
+
+    path = tmp_path / "other"
+    with sqlite3.connect(path) as file:
+        file.execute("CREATE TABLE t (x)")
+    file.close()
+    with pytest.raises(ValueError, match="not a history"):
+        Database(str(path))
+    path.write_bytes(b"no database at all" * 100)
+    with pytest.raises(ValueError, match="cannot be used"):
+        Database(str(path))
+
+
+# ---- gates and calendars ---------------------------------------------------------------------------------------------
+
+HIGH = Departure("cpu", 60.0, 50.0, "high")
+
+
+@pytest.mark.parametrize(
+    ("gates", "is_muted"),
+    [
+        ({}, False),
+        ({"direction": "high"}, False),
+        ({"direction": "low"}, True),
+        ({"smallest_absolute": 10.0}, False),
+        ({"smallest_absolute": 10.1}, True),
+        ({"smallest_relative": 0.2}, False),
+        ({"smallest_relative": 0.21}, True),
+    ],
+)
+def test_gates(gates, is_muted):
+    assert (why_muted(GateConfig(**gates), [], "web-1", START, HIGH) is not None) == is_muted
+
+
+@pytest.mark.parametrize(
+    ("mute", "is_muted"),
+    [
+        ({"key": "web-1"}, True),
+        ({"key": "web-2"}, False),
+        ({"field": "cpu"}, True),
+        ({"field": "load"}, False),
+        ({"key": "web-1", "field": "load"}, False),
+        ({"key": "web-1", "until": datetime.fromtimestamp(START + 1, UTC)}, True),
+        ({"key": "web-1", "until": datetime.fromtimestamp(START, UTC)}, False),
+    ],
+)
+def test_mute_rules(mute, is_muted):
+    assert (why_muted(GateConfig(), [MuteConfig(**mute)], "web-1", START, HIGH) is not None) == is_muted
+
+
+def test_valid_ranges():
+    gates = GateConfig(valid={"cpu": [0, 100]})
+    assert why_outside(gates, ["load", "cpu"], [500.0, 50.0]) is None
+    assert "cpu is 101" in why_outside(gates, ["load", "cpu"], [500.0, 101.0])
+    assert why_outside(gates, ["load", "cpu"], [500.0, float("nan")]) is None
+
+
+def moment(text):
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("calendar", "inside", "outside"),
+    [
+        ({"days": ["sat", "sun"]}, "2026-03-07T12:00", "2026-03-06T12:00"),
+        ({"dates": ["2026-12-25"]}, "2026-12-25T23:59", "2026-12-26T00:00"),
+        ({"from": "22:00", "to": "02:00"}, "2026-03-07T01:59", "2026-03-07T02:00"),
+        ({"from": "02:00", "to": "04:00"}, "2026-03-07T02:00", "2026-03-07T04:00"),
+        ({"start": "2026-03-07T00:00:00Z", "end": "2026-03-08T00:00:00Z"}, "2026-03-07T00:00", "2026-03-08T00:00"),
+        ({"from": "02:00", "to": "04:00", "timezone": "Europe/Berlin"}, "2026-07-01T00:30", "2026-07-01T02:30"),
+    ],
+)
+def test_calendars(calendar, inside, outside):
+    made = Calendars([CalendarConfig.model_validate({"name": "c", "mode": "judge-only", **calendar}, strict=False)])
+    assert not made.mode(moment(inside)).is_learned
+    assert made.mode(moment(inside)).is_judged
+    assert made.mode(moment(outside)) == (True, True)
+    assert made.mode(1e300) == (True, True)
+
+
+def test_what_is_known_as_normal_covers_what_is_no_odder():
+    known = Known("a", "cpu", "high", 20.0)
+    assert known.covers("a", HIGH, 20.0)
+    assert not known.covers("a", HIGH, 20.1)
+    assert not known.covers("b", HIGH, 1.0)
+    assert not known.covers("a", HIGH._replace(side="low"), 1.0)
+
+
+# ---- silence and alerts ----------------------------------------------------------------------------------------------
+
+
+def test_silence_of_a_field_ends_when_it_comes_again(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(silence.clock, "time", lambda: now[0])
+    watch = silence.Silence("s", 10.0, [], [])
+    whole, half = [sample(1, 0)], [sample(1, 0)._replace(values=[1.0, float("nan")])]
+    assert watch.hear({"a": whole, "b": whole}, ["x", "y"]) == []
+    now[0] += 8
+    assert watch.hear({"a": half, "b": whole}, ["x", "y"]) == []
+    now[0] += 8
+    watch.hear({"a": half, "b": whole}, ["x", "y"])
+    (begun,) = watch.check(5)
+    assert (begun.key, begun.facts["what"], begun.facts["field"], begun.is_open) == ("a", "field", "y", True)
+    (ended,) = watch.hear({"a": whole}, ["x", "y"])
+    assert (ended.id, ended.is_open) == (begun.id, False)
+    now[0] += 30
+    (begun,) = watch.check(5)
+    assert begun.facts["what"] == "stream"
+    again = silence.Silence(
+        "s", 10.0, ["a"], [{"key": "", "field": None, "what": "stream", "start": 1.0, "id": begun.id}]
+    )
+    (ended,) = again.hear({"a": whole}, ["x", "y"])
+    assert ended.id == begun.id
+
+
+def test_alerts_are_due_once_and_again_by_steps(database):
+    destination = Destination(AlertConfig(name="ops", url="http://127.0.0.1:9/x", worse_by=5.0))
+    outbox = Outbox("s", database, [destination], "http://here")
+    log = EventLog("s", database, History(database, 10**9, 1e12))
+
+    def change(bits, is_open=True):
+        one = Change(
+            "e1", "a", "anomaly", START, START + 1, is_open, 1, {"bits": bits, "summary": "x\x1b[31m", "p_value": 0.1}
+        )
+        with database.write() as file:
+            for event in log.write([one], file):
+                outbox.add(file, event)
+        return [(alert["kind"], alert["level"]) for alert in outbox.about("e1")]
+
+    assert change(10.0) == [("open", 0)]
+    assert change(10.0) == [("open", 0)]
+    assert change(14.9) == [("open", 0)]
+    assert change(21.0) == [("open", 0), ("worse", 2)]
+    assert change(15.0) == [("open", 0), ("worse", 2)]
+    assert change(21.0, is_open=False) == [("open", 0), ("worse", 2), ("closing", 0)]
+    assert change(21.0, is_open=False)[3:] == []
+    assert all("\x1b" not in alert["message"]["text"] for alert in outbox.about("e1"))
+    assert outbox.send_due() == {"sent": 0, "retried": 3, "failed": 0}  # nobody listens there
+    assert outbox.send_due() == {"sent": 0, "retried": 0, "failed": 0}  # later
+    assert "127.0.0.1" not in json.dumps([alert["error"] for alert in outbox.about("e1")])
+
+
+def test_an_event_that_is_over_at_once_has_both_messages(database):
+    outbox = Outbox("s", database, [Destination(AlertConfig(name="ops", url="http://127.0.0.1:9/"))], "")
+    log = EventLog("s", database, History(database, 10**9, 1e12))
+    with database.write() as file:
+        (event,) = log.write([Change("e", "", "anomaly", START, START, False, 1, {"bits": None})], file)
+        outbox.add(file, event)
+    assert [alert["kind"] for alert in outbox.about("e")] == ["open", "closing"]
+
+
+def test_apprise_delivers_too():
+    with receiver() as hook:
+        url = hook.url.replace("http://", "json://")
+        destination = Destination(AlertConfig(name="ops", url=url))
+        assert destination.send({"title": "Anomaly: web", "text": "cpu is high"}) is None
+        assert hook.messages[0]["title"] == "Anomaly: web"
+    with pytest.raises(ValueError, match="does not know"):
+        Destination(AlertConfig(name="ops", url="nonsense://x"))
+
+
+def test_the_dashboard_and_the_rules_use_metrics_that_exist(tmp_path):
+    with running(tmp_path) as stream:
+        post(stream, rows(5))
+        text = service_of[stream].metrics.text().decode()
+    known = set(re.findall(r"^# TYPE (polyaforest_\w+)", text, re.M))
+    known |= {f"{name}{end}" for name in known for end in ("_total", "_bucket", "_count", "_sum")}
+    folder = Path(__file__).parents[2] / "examples" / "monitoring"
+    dashboard = (folder / "dashboard.json").read_text("utf-8")
+    rules = (folder / "alerts.yml").read_text("utf-8")
+    assert len(json.loads(dashboard)["panels"]) > 10
+    used = {text: set(re.findall(r"polyaforest_\w+", text)) for text in (dashboard, rules)}
+    for names in used.values():
+        assert len(names) > 5
+        assert names <= known
+    exported = set(re.findall(r"^# TYPE (polyaforest_\w+)", text, re.M))
+    assert {name for name in exported if not any(shown.startswith(name) for shown in used[dashboard])} <= {
+        "polyaforest_stream_errors_total", "polyaforest_stream_up",
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: apt-get install prometheus")
+def test_prometheus_takes_the_rules():
+    rules = Path(__file__).parents[2] / "examples" / "monitoring" / "alerts.yml"
+    checked = subprocess.run(["promtool", "check", "rules", str(rules)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+# ---- feedback is exact -----------------------------------------------------------------------------------------------
+
+
+service_of = {}
+
+
+@contextmanager
+def running(folder, config=WEB):
+    service = Service(parse_config(config).at(data=str(folder)))
+    service.start()
+    try:
+        stream = service.streams["web"]
+        service_of[stream] = service
+        until(lambda: stream.is_ready)
+        yield stream
+    finally:
+        service.stop()
+
+
+def post(stream, records):
+    accepted = stream.inbox.put([json.dumps(record).encode() for record in records]).result(60)
+    return accepted.results
+
+
+def model(stream, key="web-1"):
+    """All that decides how the model goes on."""
+
+    def read(worker):
+        detector = worker.store[key].detector
+        return detector.to_bytes({}), list(detector.keys_)
+
+    return stream.call(read).result(60)
+
+
+@pytest.mark.parametrize("verdict", ["incident", "normal"])
+def test_feedback_undone_is_feedback_never_given(tmp_path, verdict):
+    parts = [rows(300), [odd(300 + i, cpu=90.0 + i) for i in range(4)], rows(40, 304), rows(500, 400)]
+    with running(tmp_path / "plain") as stream:
+        for part in parts:
+            post(stream, part)
+        expected = model(stream)
+    with running(tmp_path / "given") as stream:
+        for part in parts[:3]:
+            post(stream, part)
+        event = next(event for event in stream.events.find(start=START + 60 * 300) if event["first"] >= 300)
+        stream.call(lambda worker: give(stream, worker, event["id"], verdict, who="me")).result(60)
+        changed = model(stream)
+        if verdict == "incident":
+            held = {f"web-1-{event['first'] + i}" for i in range(event["last"] - event["first"] + 1)}
+            assert not held & set(changed[1])
+        post(stream, parts[3])
+        assert model(stream) != expected
+        stream.call(lambda worker: undo(stream, worker, event["id"], who="me")).result(60)
+        assert model(stream)[1] == expected[1]
+        assert model(stream)[0] == expected[0]
+        with pytest.raises(Conflict, match="no feedback"):
+            stream.call(lambda worker: undo(stream, worker, event["id"], who="me")).result(60)
+
+
+def test_an_incident_is_as_if_its_records_had_never_come(tmp_path):
+    """The law of a forest without the points is tested elsewhere; here, that the right ones are gone."""
+    with running(tmp_path) as stream:
+        post(stream, rows(300))
+        post(stream, [odd(300, cpu=500.0)])
+        post(stream, rows(20, 301))
+        (event,) = stream.events.find(start=START + 60 * 300)
+        stream.call(lambda worker: give(stream, worker, event["id"], "incident", who="me")).result(60)
+        assert "web-1-300" not in model(stream)[1]
+        again = post(stream, [odd(321, cpu=500.0)])
+        assert again[0].verdict.is_anomaly  # it did not become normal
+
+
+def test_undoing_the_first_of_two_keeps_the_second(tmp_path):
+    with running(tmp_path) as stream:
+        post(stream, rows(300))
+        for number in (300, 340):
+            post(stream, [odd(number, cpu=100.0 + number)])
+            post(stream, rows(30, number + 1))
+        first, second = sorted(stream.events.find(start=START + 60 * 300), key=lambda event: event["start"])[:2]
+        for event in (first, second):
+            stream.call(lambda worker, id=event["id"]: give(stream, worker, id, "incident", who="me")).result(60)
+        stream.call(lambda worker: undo(stream, worker, first["id"], who="me")).result(60)
+        held = set(model(stream)[1])
+        assert "web-1-300" in held
+        assert "web-1-340" not in held
+        stream.call(lambda worker: undo(stream, worker, second["id"], who="me")).result(60)
+        assert {"web-1-300", "web-1-340"} <= set(model(stream)[1])
+
+
+def test_a_series_has_bands_and_quiets_what_is_known_as_normal(tmp_path):
+    config = WEB.replace('id = "id"\n', "series = true\n")
+    wave = [
+        {"time": START + 60.0 * i, "host": "web-1", "cpu": 50 + 10 * np.sin(i / 8) + 0.1 * ((i * 7919) % 13)}
+        for i in range(900)
+    ]
+    for i in (700, 701, 702, 850, 851, 852):
+        wave[i]["cpu"] = 120.0
+    with running(tmp_path, config) as stream:
+        post(stream, wave[:800])
+        shown = stream.history.range("web-1", START, START + 60.0 * 800, 1000)
+        low, high = shown.parts.wide[640:690, 3, 0], shown.parts.wide[640:690, 5, 0]
+        values = shown.parts.wide[640:690, 2, 0]
+        assert np.mean((low <= values) & (values <= high)) > 0.6
+        found = [event for event in stream.events.find() if event["first"] <= 702 and event["last"] >= 700]
+        assert found
+        stream.call(lambda worker: give(stream, worker, found[0]["id"], "normal", who="me")).result(60)
+        (known,) = stream.call(lambda worker: worker.known).result(60)
+        assert (known.key, known.field, known.side) == ("web-1", "cpu", "high")
+        assert not any(result.verdict.is_anomaly for result in post(stream, wave[800:]))
+        stream.call(lambda worker: worker.known.append(known._replace(bits=1e9))).result(60)
+        odder = [{**wave[-1], "time": START + 60.0 * (900 + i), "cpu": 5000.0} for i in range(3)]
+        assert "known as normal" in [result.muted for result in post(stream, odder)]

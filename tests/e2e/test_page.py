@@ -1,0 +1,459 @@
+"""The page of the service in a real browser, on real processes: what an operator sees and does."""
+
+import json
+import re
+import shlex
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from browsers import Tab, browser
+from matplotlib.testing.compare import compare_images
+from services import START, WEB, Service, odd, receiver, rows
+from waiting import until
+
+IMAGES = Path(__file__).parents[1] / "images"
+MOST_DIFFERENT = 10.0  # the root of the mean square over all pixels, of 255
+HOSTS = ("web-1", "web-2", "web-3")
+N = 300
+ADMIN, READ = "a-token-for-admins-only", "a-token-for-readers-only"
+IMAGE = '<img src=x onerror="document.title=1">'
+HOSTILE_FIELDS = (IMAGE, "\u202egnp.\u2066exe", "__proto__", "long" * 100, "a\nb\x1b[31m", "</script>{{7*7}}")
+HOSTILE_KEYS = (f"{IMAGE}&amp;", "\u202e\u200bweb/../%2e%2e?#", "k" * 500)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def make(programs, tmp_path_factory):
+    """Start services by their configuration, which run until the last test of this file."""
+    made = []
+
+    def begin(config=WEB, *options, **env):
+        made.append(Service(programs, tmp_path_factory.mktemp("service"), config, **env))
+        return made[-1].start(*options)
+
+    yield begin
+    for service in made:
+        service.close()
+
+
+@pytest.fixture(scope="module")
+def service(make):
+    """A service that knows three hosts; on two of them an event is open."""
+    made = make()
+    for k, host in enumerate(HOSTS):
+        records = rows(N, host=host, seed=k)
+        for start in range(0, N, 50):  # what is expected is renewed between batches
+            made.post("web", records[start : start + 50], verdicts="none").raise_for_status()
+    made.post("web", [odd(N, host="web-2"), odd(N + 1, host="web-3")]).raise_for_status()
+    return made
+
+
+@pytest.fixture
+def look(chromium):
+    """Open tabs; none may have complained at the end."""
+    tabs = []
+
+    def begin(service, **options):
+        tabs.append(Tab(chromium, service.url, **options))
+        return tabs[-1]
+
+    yield begin
+    problems = [problem for tab in tabs for problem in tab.problems]
+    for tab in tabs:
+        tab.close()
+    assert not problems
+
+
+@contextmanager
+def without_reload(page):
+    """The page is not loaded again meanwhile."""
+    page.evaluate("window.isSame = true")
+    yield
+    assert page.evaluate("window.isSame")
+
+
+def event_on(service, host):
+    """The open event of a host."""
+    (event,) = service.get("/events", stream="web", key=host, open=True)["events"]
+    return event
+
+
+def headline(page):
+    return page.locator("h1").first
+
+
+# ---- the demo --------------------------------------------------------------------------------------------------------
+
+
+def test_the_demo_is_alive_and_shows_what_happened(make, look):
+    demo = make(WEB, "--demo")
+    page = look(demo).open()
+    page.locator(".lane").nth(7).wait_for()  # four servers and four shops
+    page.get_by_text("Live", exact=True).wait_for()
+    page.locator(".incident, .event-row").first.wait_for()
+    with without_reload(page):
+        judged = re.compile(r"([\d,]+) records judged")
+        before = judged.search(page.locator(".summary").text_content())[1]
+        until(lambda: judged.search(page.locator(".summary").text_content())[1] != before)
+    page.locator(".event-sentence").first.click()
+    page.locator(".reason").first.wait_for()
+    page.locator(".charts canvas").first.wait_for()
+
+
+# ---- an anomaly, from its arrival to its label -----------------------------------------------------------------------
+
+
+def test_an_anomaly_appears_by_itself_and_feedback_on_it_stays(make, look):
+    service = make()
+    service.post("web", rows(N), verdicts="none")
+    page = look(service).open()
+    headline(page).get_by_text("All is usual").wait_for()
+    with without_reload(page):
+        service.post("web", [odd(N)])
+        row = page.locator(".attention .event-row")
+        row.wait_for()
+        headline(page).get_by_text("1 event open on 1 key").wait_for()
+        assert "cpu is unusually high: 99" in row.text_content()
+        page.wait_for_function("document.getElementById('announcer').textContent.includes('cpu')")
+        row.get_by_role("link").click()
+        reasons = page.locator(".reason")
+        reasons.first.wait_for()
+        assert reasons.first.get_attribute("data-feature") == "cpu"
+        assert "too high" in reasons.first.text_content()
+        assert "would have been normal" in reasons.first.text_content()
+        assert headline(page).text_content().startswith("cpu is unusually high: 99")
+        page.get_by_label("Note (optional)").fill("the <b>fan</b> broke")
+        page.get_by_role("button", name="This was an incident").click()
+        page.get_by_role("button", name="Undo").wait_for()
+    event = service.get("/events", stream="web", label="incident")["events"][0]
+    page.reload()
+    page.get_by_text("this was an incident", exact=False).first.wait_for()
+    page.get_by_text("“the <b>fan</b> broke”").first.wait_for()
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("button", name="This was normal").wait_for()
+    assert service.get(f"/streams/web/events/{event['id']}")["label"] is None
+    page.get_by_role("button", name="This was normal").click()
+    page.get_by_role("button", name="Undo").wait_for()
+    assert service.get(f"/streams/web/events/{event['id']}")["label"] == "normal"
+    page.locator(".audit li").nth(2).wait_for()  # incident, undone, normal
+    page.get_by_role("link", name="Overview").first.click()
+    page.locator(".chip", has_text="was normal").first.wait_for()
+
+
+def test_events_on_several_keys_are_one_incident_with_who_was_first(service, look):
+    page = look(service).open()
+    head = page.locator(".attention .incident-head")
+    head.wait_for()
+    assert re.search(r"2 keys at once.*web-2 was first", head.text_content().replace("\xa0", " "))
+    later = page.locator(".attention .event-row").nth(1)
+    assert "web-3" in later.text_content()
+    assert "1 min later" in later.text_content()
+
+
+def test_an_event_shows_what_the_alert_said(make, look):
+    with receiver() as hook:
+        service = make(f'{WEB}\n[[alerts]]\nname = "ops"\nurl = "{hook.url}"\n')
+        service.post("web", rows(N), verdicts="none")
+        service.post("web", [odd(N)])
+        until(lambda: any(message["event"]["key"] == "web-1" and "99" in message["text"] for message in hook.messages))
+        tab = look(service)
+        page = tab.open(f"/event/web/{event_on(service, 'web-1')['id']}")
+        alert = page.locator(".alerts li").first
+        alert.wait_for()
+        assert "ops" in alert.text_content()
+        assert hook.messages[-1]["title"] in alert.text_content()
+        assert re.fullmatch(r"web-1-\d+", page.locator("tbody th").nth(1).text_content())  # a similar point, by its id
+        assert not tab.faults()
+
+
+def test_silence_is_an_event_without_reasons(make, look):
+    service = make(WEB.replace("save_every", 'silence = "1s"\nsave_every'))
+    service.post("web", rows(5))
+    tab = look(service)
+    page = tab.open()
+    page.locator(".attention .event-row", has_text="silence").first.get_by_role("link").click()
+    page.get_by_text("Nothing came for longer than the stream allows.").wait_for()
+    assert page.locator("h1").text_content().startswith("Nothing has come")
+    assert page.get_by_role("button", name="This was normal").count() == 0
+    assert not tab.faults()
+    assert tab.overflow() == 0
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_zoomed_moved_and_followed(make, look):
+    service = make()
+    service.post("web", [*rows(N), odd(N), *rows(20, N + 1)], verdicts="none")
+    page = look(service).open("/stream/web/web-1?last=6h")
+    page.locator(".chart").nth(3).wait_for()  # three fields and the surprise
+    assert page.locator(".chart h3").first.text_content() == "cpu"  # the one to blame comes first
+    box = page.locator(".u-over").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 30, steps=4)
+    with page.expect_request(re.compile("/series.*start=.*end=")):  # the server has more to show of less
+        page.mouse.up()
+    page.wait_for_url(re.compile("from="))
+    shown = page.url
+    page.locator(".charts").focus()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function("before => location.href !== before", arg=shown)
+    page.reload()  # the range is in the address
+    page.get_by_role("button", name="Back to live").click()
+    page.wait_for_url(re.compile("last="))
+    readout = page.locator(".chart", has_text="cpu").locator(".readout")
+    with without_reload(page):
+        service.post("web", [{**odd(N + 30), "cpu": 51.25}])
+        until(lambda: "51.25" in readout.text_content())
+    page.get_by_role("button", name="7d").click()
+    page.wait_for_url(re.compile("last=7d"))
+
+
+def test_the_lanes_are_walked_by_keyboard(service, look):
+    page = look(service).open("/?last=6h")
+    page.locator(".lane").nth(2).wait_for()
+    names = page.locator(".lane .name").all_text_contents()
+    assert set(names[:2]) == {"web-2", "web-3"}  # the worst first
+    page.locator(".strip").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    page.keyboard.press("End")
+    page.wait_for_function("document.getElementById('announcer').textContent.includes('rarest')")
+    page.keyboard.press("Escape")
+    page.locator(".tip").wait_for(state="hidden")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(rf"#/stream/web/{names[1]}\?from="))
+    headline(page).get_by_text(names[1]).wait_for()
+
+
+# ---- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_copied_and_others_tried_on_history(service, look):
+    page = look(service).open("/settings")
+    page.get_by_role("button", name="Copy as TOML").first.click()
+    page.get_by_role("button", name="Copied").wait_for()
+    toml = page.evaluate("navigator.clipboard.readText()")
+    assert "[streams.web]" in toml
+    assert "trees = 20" in toml
+    page.get_by_label("False-alarm rate").fill("0.05")
+    page.get_by_label("Window").fill("256")
+    page.get_by_role("button", name="Try on history").click()
+    page.locator(".compare").wait_for()
+    rate = page.locator(".try-result pre").text_content()
+    assert "false_alarm_rate = 0.05" in rate
+    assert "window = 256" in rate
+    page.locator(".try-result .event-row").first.wait_for()  # so high a rate finds more
+    page.get_by_label("False-alarm rate").fill("two")
+    page.get_by_role("button", name="Try on history").click()
+    page.locator(".try-result .problem").wait_for()
+
+
+# ---- who may look ----------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_asked_for_and_readers_have_no_buttons(make, look):
+    service = make(WEB, POLYAFOREST_ADMIN_TOKEN=ADMIN, POLYAFOREST_READ_TOKEN=READ)
+    service.client.headers["authorization"] = f"Bearer {ADMIN}"
+    service.post("web", [*rows(N), odd(N)], verdicts="none")
+    event = event_on(service, "web-1")
+    for token, is_admin in ((READ, False), (ADMIN, True)):
+        tab = look(service)
+        page = tab.open(f"/event/web/{event['id']}")
+        page.get_by_label("Token").fill("wrong-token-wrong-token")
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_text("not valid").wait_for()
+        page.get_by_label("Token").fill(token)
+        page.keyboard.press("Enter")
+        page.locator(".reason").first.wait_for()
+        assert page.get_by_role("button", name="This was normal").is_visible() == is_admin
+        assert token not in page.content()
+        tab.open("/settings")
+        page.get_by_text("polyaforest.toml", exact=True).first.wait_for()
+        assert page.get_by_role("button", name="Try on history").is_visible() == is_admin
+        assert ADMIN not in page.content()
+        page.get_by_role("button", name="Log out").click()
+        page.get_by_label("Token").wait_for()
+        tab.problems[:] = [problem for problem in tab.problems if "401" not in problem]  # the console tells of these
+
+
+# ---- nothing, and nobody ---------------------------------------------------------------------------------------------
+
+
+def test_an_empty_stream_says_how_to_send_the_first_record(make, look):
+    service = make()
+    page = look(service).open()
+    headline(page).get_by_text("Waiting for the first record").wait_for()
+    words = shlex.split(page.locator("pre").text_content().replace("\\\n", " "))
+    assert words[0] == "curl"
+    body = words[words.index("-d") + 1]
+    assert set(json.loads(body)) >= {"time", "host", "id"}
+    with without_reload(page):
+        answer = httpx.post(words[1], content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 200, answer.text
+        headline(page).get_by_text("All is usual").wait_for()
+        page.locator(".lane").wait_for()
+
+
+def test_a_lost_connection_is_told_and_found_again(make, look):
+    service = make()
+    service.post("web", rows(N), verdicts="none")
+    tab = look(service)
+    page = tab.open()
+    page.get_by_text("Live", exact=True).wait_for()
+    with without_reload(page):
+        service.stop()
+        page.get_by_text("The connection is lost").wait_for()
+        service.start("--port", service.url.rpartition(":")[2])
+        service.post("web", [odd(N)])
+        page.locator(".attention .event-row").wait_for()
+        page.get_by_text("Live", exact=True).wait_for()
+        page.locator("#banner").wait_for(state="hidden")
+    tab.problems[:] = [problem for problem in tab.problems if "ERR_" not in problem]  # requests that nobody answered
+
+
+@pytest.mark.parametrize("route", ["/event/web/none", "/stream/none/x", "/nowhere", "/stream/%E0%A4%A/%", "/event/web"])
+def test_an_address_of_nothing_is_explained(service, look, route):
+    tab = look(service)
+    page = tab.open(route)
+    page.get_by_role("link", name="Back to the overview").click()
+    page.locator(".lane").first.wait_for()
+    tab.problems[:] = [problem for problem in tab.problems if "404" not in problem]
+
+
+# ---- strangers -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hostile(make):
+    """A service of fields and keys that somebody else has named."""
+    service = make(WEB.replace('id = "id"\n', ""))
+    for k, key in enumerate(HOSTILE_KEYS):
+        records = []
+        for i, row in enumerate([*rows(N, seed=k), odd(N)]):
+            values = row["cpu"], row["load"], row["requests"], i % 7, i % 5, i % 3
+            records.append({"time": row["time"], "host": key, **dict(zip(HOSTILE_FIELDS, values, strict=True))})
+        answer = service.post("web", records, verdicts="none")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["judged"] == N + 1, answer.text
+    return service
+
+
+@pytest.mark.parametrize("size", ["desktop", "narrow"])
+def test_hostile_names_are_text_and_break_nothing(hostile, look, size):
+    tab = look(hostile, size=size)
+    page = tab.open()
+    page.locator(".lane").nth(2).wait_for()
+    said = page.locator("main").text_content()
+    assert IMAGE in said
+    assert "\\u202e\\u200bweb/../%2e%2e?#" in said
+    assert not set("\u202e\u200b\u2066\x1b") & set(said)
+    assert tab.overflow() == 0
+    for event in hostile.get("/events", open=True)["events"]:
+        tab.open(f"/event/web/{event['id']}")
+        page.locator(".reason").first.wait_for()
+        page.locator(".charts canvas").first.wait_for()
+        assert not set("\u202e\u200b\u2066\x1b") & set(page.locator("main").text_content())
+        assert tab.overflow() == 0
+        page.locator(".crumbs a").nth(1).click()
+        page.locator(".chart").nth(len(HOSTILE_FIELDS)).wait_for()
+        assert page.locator("main img, main script, main b").count() == 0
+        assert tab.overflow() == 0
+    tab.open("/settings")
+    page.locator(".tag").nth(len(HOSTILE_FIELDS) - 1).wait_for()
+    assert tab.overflow() == 0
+    assert page.title().endswith("polyaforest")  # no handler of an image has run
+
+
+# ---- for everyone ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("theme", "size"), [("light", "desktop"), ("dark", "phone"), ("dark", "desktop")])
+def test_every_screen_can_be_used_by_everyone(service, hostile, look, theme, size):
+    tab = look(service, theme=theme, size=size)
+    faults = {}
+
+    def check(screen, route, ready):
+        tab.open(route)
+        tab.page.locator(ready).first.wait_for()
+        tab.page.wait_for_load_state("load")
+        assert tab.page.evaluate("document.documentElement.dataset.theme") == theme
+        assert tab.overflow() == 0, screen
+        if found := tab.faults():
+            faults[screen] = found
+
+    check("overview", "/", ".attention")
+    check("stream", "/stream/web/web-2?last=6h", ".chart")
+    check("event", f"/event/web/{event_on(service, 'web-2')['id']}", ".charts canvas")
+    check("settings", "/settings", "pre")
+    tab.page.get_by_label("False-alarm rate").fill("0.05")
+    tab.page.get_by_role("button", name="Try on history").click()
+    check("preview", "/settings", ".compare")
+    tab.url = hostile.url
+    check("hostile overview", "/", ".attention")
+    check("hostile event", f"/event/web/{hostile.get('/events')['events'][0]['id']}", ".charts canvas")
+    assert not faults
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_lanes_and_charts_look_as_they_did(service, look, theme, tmp_path):
+    """Without words, which differ between fonts; a picture that is missing is taken, to be looked at and committed."""
+    page = look(service, theme=theme).open(f"/?from={START}&to={START + 60 * (N + 20)}")
+    page.locator(".lane").nth(2).wait_for()
+    page.mouse.move(0, 0)
+    shots = {"lane": page.locator(".strip").first.screenshot()}
+    page.goto(f"{service.url}/#/stream/web/web-2?from={START + 60 * (N - 60)}&to={START + 60 * (N + 5)}")
+    page.locator(".chart").nth(3).wait_for()
+    page.mouse.move(0, 0)
+    shots["chart"] = page.locator(".u-over").first.screenshot()
+    stored = {name: IMAGES / f"page-{name}-{theme}.png" for name in shots}
+    missing = [path for path in stored.values() if not path.exists()]
+    for name, shot in shots.items():
+        (tmp_path / f"{name}.png").write_bytes(shot)
+        if stored[name] in missing:
+            stored[name].write_bytes(shot)
+    assert not missing
+    for name, path in stored.items():
+        taken, other = tmp_path / f"{name}.png", IMAGES / f"page-{name}-{'light' if theme == 'dark' else 'dark'}.png"
+        assert compare_images(path, taken, tol=MOST_DIFFERENT) is None
+        assert compare_images(other, taken, tol=MOST_DIFFERENT) is not None
+
+
+def test_a_fault_is_found_by_axe(service, look):
+    tab = look(service)
+    tab.open().locator(".lane").first.wait_for()
+    tab.page.evaluate("document.getElementById('theme').replaceChildren()")
+    tab.page.evaluate("document.getElementById('theme').removeAttribute('aria-label')")
+    assert any("button-name" in fault for fault in tab.faults())
+
+
+def test_light_and_dark_are_chosen_and_kept(service, look):
+    page = look(service, theme="dark").open()
+    page.locator(".lane").first.wait_for()
+    page.get_by_role("button", name="Switch between light and dark").click()
+    page.reload()
+    page.locator(".lane").first.wait_for()
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    page.get_by_role("button", name="Local").click()
+    page.get_by_role("button", name="UTC").wait_for()
+
+
+def test_all_comes_from_the_service_itself(service, look):
+    tab = look(service)
+    page = tab.open()
+    page.locator(".lane").first.wait_for()
+    assert all(url.startswith(service.url) for url in tab.requests)
+    answer = service.client.get("/")
+    assert "unsafe" not in answer.headers["content-security-policy"]

@@ -1,0 +1,216 @@
+"""Spark ML on a real cluster: a master and two workers, one executor of which dies."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+from extras import import_without
+from numpy.testing import assert_array_equal
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: pip install polyaforest[spark]")
+pa = pytest.importorskip("pyarrow")
+pd = pytest.importorskip("pandas")
+
+from pyspark.ml import Pipeline, PipelineModel  # noqa: E402 -- only where it is installed
+from pyspark.sql import DataFrame  # noqa: E402
+from pyspark.sql import functions as f  # noqa: E402
+from spark_cluster import spark_session  # noqa: E402
+
+from polyaforest.distributed.spark.ml import MPFEstimator, MPFModel  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings(  # of PySpark itself, which is older than this pandas
+    "ignore:PySpark does not yet fully support pandas:FutureWarning",
+    "ignore:The copy keyword is deprecated",
+    "ignore::ResourceWarning",
+)
+
+N = 3000
+COLUMNS = ["cpu", "memory.used", "errors"]
+OPTIONS = {"inputCols": COLUMNS, "numTrees": 8, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(N, 3)), columns=COLUMNS)
+    table["errors"] = rng.poisson(3, N)  # whole numbers
+    table.loc[17, "cpu"] = 30.0
+    table.insert(0, "row", np.arange(N))
+    return table.assign(host=[f"host {i % 7}" for i in range(N)])
+
+
+@pytest.fixture(scope="module")
+def frame(spark, rows):
+    return spark.createDataFrame(rows)
+
+
+@pytest.mark.parametrize("detector", ["streaming", "batch"])
+def test_what_the_cluster_fits_is_the_local_forest(detector, frame, rows):
+    estimator = MPFEstimator(**OPTIONS, idCol="row", detector=detector, falseAlarmRate=0.01, reasonsCol="reasons")
+    local = estimator.local_detector().fit(rows[COLUMNS])
+    models = [estimator.fit(frame.repartition(n)) for n in (1, 7)]
+    for model in models:
+        assert model.forest.to_bytes() == local.to_bytes()
+    found = models[0].transform(frame).toPandas().sort_values("row")
+    assert list(found.columns) == [*rows.columns, "score", "pValue", "prediction", "reasons"]
+    assert_array_equal(found[rows.columns], rows)
+    assert_array_equal(found["score"], local.score_samples(rows[COLUMNS]))
+    assert_array_equal(found["pValue"], local.p_value(rows[COLUMNS]))
+    assert_array_equal(found["prediction"], local.predict(rows[COLUMNS]))
+    assert found["reasons"][17][0]["feature"] == "cpu"
+    assert found["reasons"][17][0]["value"] == 30.0
+    (why,) = local.explain(rows.loc[[17], COLUMNS])
+    assert found["reasons"][17][0]["bits"] == pytest.approx(why.blamed[0].bits)
+    assert found["reasons"][found["prediction"] == 1].isna().all()
+
+
+@pytest.mark.parametrize("detector", ["streaming", "batch"])
+def test_weights_on_a_cluster_are_those_of_a_local_fit(detector, spark, rows):
+    weighted = rows.assign(n=np.random.default_rng(2).choice([0.0, 0.5, 1.0, 3.0], N))
+    estimator = MPFEstimator(**OPTIONS, weightCol="n", detector=detector)
+    local = estimator.local_detector().fit(rows[COLUMNS], sample_weight=weighted["n"])
+    table = spark.createDataFrame(weighted)
+    assert table.rdd.getNumPartitions() > 1
+    assert estimator.fit(table).forest.to_bytes() == local.to_bytes()
+    with pytest.raises(ValueError, match="omit idCol"):
+        MPFEstimator(**OPTIONS, weightCol="n", idCol="row").fit(table)
+
+
+def test_rows_without_ids_are_numbered_and_nulls_are_missing(spark, rows):
+    gaps = rows[COLUMNS].astype(float).mask(np.random.default_rng(1).random((N, 3)) < 0.1)
+    frame = spark.createDataFrame(
+        gaps.astype(object).where(gaps.notna(), None), "cpu double, `memory.used` double, errors double"
+    )
+    estimator = MPFEstimator(**OPTIONS, detector="batch", pValueCol="", scoreCol="s")
+    model = estimator.fit(frame)
+    assert frame.filter(f.col("cpu").isNull()).count() > 200
+    assert model.forest.to_bytes() == estimator.local_detector().fit(frame.toPandas()).to_bytes()
+    found = model.transform(frame)
+    assert found.columns == [*COLUMNS, "s", "prediction"]
+    assert_array_equal(found.toPandas()["s"], model.forest.score_samples(gaps))
+    place = r"partition 0, counted from its row 0: Input X contains NaN: row \d+, column '(cpu|mem|err)"
+    with pytest.raises(Exception, match=place):
+        MPFEstimator(**OPTIONS, missing="error").fit(frame.coalesce(1))
+
+
+def test_pipelines_and_models_are_saved_and_loaded(frame, rows, tmp_path):
+    estimator = MPFEstimator(**OPTIONS, idCol="row", contamination=0.02)
+    estimator.save(str(tmp_path / "estimator"))
+    again = MPFEstimator.load(str(tmp_path / "estimator"))
+    given, read = ({param.name: value for param, value in e.extractParamMap().items()} for e in (estimator, again))
+    assert read == given
+    pipeline = Pipeline(stages=[again]).fit(frame)
+    assert 50 <= pipeline.transform(frame).filter("prediction = -1").count() <= 70
+    pipeline.save(str(tmp_path / "pipeline"))
+    loaded = PipelineModel.load(str(tmp_path / "pipeline")).stages[0]
+    assert isinstance(loaded, MPFModel)
+    assert loaded.forest.to_bytes() == pipeline.stages[0].forest.to_bytes()
+    assert loaded.getInputCols() == COLUMNS
+    assert "errors" in str(loaded.forest.explain(rows.loc[[17], COLUMNS])[0])
+
+
+def test_strings_are_categories(spark, frame, rows):
+    model = MPFEstimator(**{**OPTIONS, "inputCols": ["cpu", "host"]}, idCol="row", reasonsCol="reasons").fit(frame)
+    assert list(model.forest.categories_) == ["host"]
+    found = model.transform(frame).orderBy("row").toPandas()
+    assert found["score"].to_numpy() == pytest.approx(model.forest.score_samples(rows[["cpu", "host"]]))
+
+
+def test_bad_columns_are_refused_before_anything_is_read(spark, frame):
+    def fit(**given):
+        return MPFEstimator(**{**OPTIONS, **given}).fit(frame)
+
+    dated = frame.selectExpr("*", "current_date() AS day")
+    with pytest.raises(TypeError, match="column 'day' is of type date: inputCols must be numbers or strings"):
+        MPFEstimator(**{**OPTIONS, "inputCols": ["cpu", "day"]}).fit(dated)
+    with pytest.raises(ValueError, match="column 'gpu' is not among the columns"):
+        fit(inputCols=["cpu", "gpu"])
+    with pytest.raises(ValueError, match="inputCols is not set"):
+        MPFEstimator().fit(frame)
+    with pytest.raises(TypeError, match="idCol 'cpu' is of type double: ids must be whole numbers"):
+        fit(idCol="cpu")
+    with pytest.raises(ValueError, match="detector must be one of"):
+        fit(detector="other")
+    with pytest.raises(ValueError, match="occurs more than once"):
+        fit(idCol="errors")
+    with pytest.raises(ValueError, match="no rows"):
+        MPFEstimator(**OPTIONS).fit(frame.limit(0))
+    model = fit()
+    with pytest.raises(ValueError, match="exist already"):
+        model.transform(frame.withColumn("score", f.lit(1.0)))
+    connected = object.__new__(type("DataFrame", (DataFrame,), {}))
+    with pytest.raises(NotImplementedError, match="Spark Connect"):
+        model.transform(connected)
+    with pytest.raises(NotImplementedError, match="classic Spark session"):
+        MPFEstimator(**OPTIONS).fit(connected)
+
+
+def dying(folder: str):
+    """A stage that passes rows on, notes every attempt, and kills its executor half-way through a second pass, once."""
+
+    def passing(batches):
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        place, n_before = context.partitionId(), len(list(Path(folder).glob(f"{context.partitionId()}-*")))
+        Path(folder, f"{place}-{uuid.uuid4()}").touch()
+        for i, batch in enumerate(batches):
+            if i == 2 and place == 1 and n_before == 1 and not Path(folder, "killed").exists():
+                Path(folder, "killed").touch()
+                daemon = os.getppid()  # of the processes that run Python; its own parent is the executor
+                executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+                os.kill(executor, signal.SIGKILL)
+                signal.pause()
+            yield batch
+
+    return passing
+
+
+def test_an_executor_that_is_killed_while_it_counts_changes_nothing(spark, rows, tmp_path):
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
+    frame = spark.createDataFrame(rows[["row", *COLUMNS]]).toDF("row", "a", "b", "c").repartition(4)
+    mortal = frame.mapInArrow(dying(str(tmp_path)), frame.schema)
+    estimator = MPFEstimator(inputCols=["a", "b", "c"], idCol="row", numTrees=20, seed=0, detector="batch")
+    model = estimator.fit(mortal)
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert (tmp_path / "killed").exists()
+    # Spark repeats the task or, if its shuffled input is lost, the stage: two passes read the part, and one once more.
+    assert len(list(tmp_path.glob("1-*"))) >= 3
+    local = estimator.local_detector().fit(rows[COLUMNS].set_axis(["a", "b", "c"], axis=1))
+    assert_array_equal(model.forest.forest_.counts, local.forest_.counts)
+    assert model.forest.to_bytes() == local.to_bytes()
+
+
+@pytest.mark.parametrize("absent", ["pyspark", "datasketches"])
+def test_what_is_missing_is_named(absent):
+    message = f'polyaforest.distributed.spark.ml needs {absent}: pip install "polyaforest[spark]"'
+    assert import_without(absent, "polyaforest.distributed.spark.ml") == f"ModuleNotFoundError {absent} {message}"
+
+
+def test_the_page_runs_as_printed(spark, tmp_path, monkeypatch, capsys):
+    """Fit on the cluster, open the model on the laptop, and ask it why row 17 is odd."""
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "clusters.md").read_text("utf-8")
+    fit, ask = re.findall(r"^```py\n(.*?)^```$", page, re.M | re.S)[:2]
+    namespace, saved = {}, str(tmp_path / "servers")
+    assert '.save("servers")' in fit  # relative to where Java was started
+    exec(fit.replace('.save("servers")', f".save({saved!r})"), namespace)
+    assert namespace["spark"] is spark
+    assert "|17 " in capsys.readouterr().out.splitlines()[3]
+    exec(ask, {})
+    said = capsys.readouterr().out
+    assert "Anomalous" in said
+    assert "latency > " in said
+    assert MPFModel.load(saved).forest.n_seen_ == 100_000

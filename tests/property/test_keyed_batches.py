@@ -1,0 +1,156 @@
+"""Streams by key in batches: however rows are cut into batches, the results are those of one process."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+from effort import examples
+from forests import made
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Window
+from polyaforest.core.validation import NamedRows
+from polyaforest.distributed.keyed import Arrival, KeyedJudge, State, Status, default_detector
+from polyaforest.estimators import loads
+from polyaforest.estimators.sifting import refuse_unusable
+
+NEW = State(None, None)
+SMALL = {"n_estimators": 3, "window": 12, "random_state": 0, "missing": "marginalise"}
+TEMPLATES = {
+    "rows": lambda: made(StreamingMPF, **SMALL),
+    "shingles": lambda: SeriesMPF(made(StreamingMPF, **SMALL), shingle=2),
+    "courses": lambda: SeriesMPF(made(StreamingMPF, **SMALL)),
+}
+values = st.floats(-5, 5) | st.just(np.nan) | st.sampled_from([1e200, np.inf, -1e101])
+rows = st.lists(st.tuples(values, values), min_size=1, max_size=40)
+
+
+def run(judge, arrivals, cuts):
+    """The state and all results after batches that end at `cuts`."""
+    state, results = NEW, []
+    for start, stop in zip([0, *cuts], [*cuts, len(arrivals)], strict=True):
+        state, found = judge.judge(state, arrivals[start:stop][::-1])
+        results += found
+    return state, results
+
+
+@settings(max_examples=examples(150))
+@given(rows=rows, data=st.data(), kind=st.sampled_from(sorted(TEMPLATES)))
+def test_batches_say_what_one_process_says(rows, data, kind):
+    arrivals = [Arrival(3 * i, row, 10.0 * i) for i, row in enumerate(rows)]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
+    judge = KeyedJudge(["a", "b"], TEMPLATES[kind](), has_times=True)
+    state, results = run(judge, arrivals, cuts)
+    assert [result.order for result in results] == [arrival.order for arrival in arrivals]
+    local = TEMPLATES[kind]()
+    for arrival, result in zip(arrivals, results, strict=True):
+        if result.status is Status.BAD:
+            assert result.error
+            assert result[2:6] == (None,) * 4
+            continue
+        assert result.status is Status.JUDGED
+        given = NamedRows(np.array([arrival.values]), ["a", "b"])
+        found = local.detect_then_learn(given, times=np.array([arrival.time]), explain=True)
+        mine = [np.nan if part is None else part for part in result[2:5]]
+        np.testing.assert_array_equal(mine, [part[0] for part in found[:3]])
+        assert (result.reasons is not None) == bool(found.is_anomaly[0])
+        if result.reasons is not None:
+            assert result.reasons == found.explanations[0].to_json()
+    usable = [all(np.isnan(row)) or np.nanmax(np.abs(row)) > 1e100 for row in rows]
+    if kind != "rows":  # which refuses gaps before there is a row to fill them from
+        assert [result.status is Status.BAD for result in results] == usable
+    assert (state.model is None) == (not local.is_fitted)
+    if state.model is not None:
+        assert state.model == local.to_bytes()
+    assert state.latest == arrivals[-1].order
+
+
+def test_rows_that_are_not_after_the_last_are_late_and_not_learned():
+    judge = KeyedJudge(["a"], made(StreamingMPF, **SMALL))
+    state, _ = judge.judge(NEW, [Arrival(5, (1.0,)), Arrival(7, (2.0,))])
+    after, results = judge.judge(
+        state, [Arrival(8, (3.0,)), Arrival(6, (9.0,)), Arrival(7, (9.0,)), Arrival(8, (9.0,))]
+    )
+    assert [(result.order, result.status) for result in results] == [
+        (6, "late"),
+        (7, "late"),
+        (8, "late"),
+        (8, "judged"),
+    ]
+    assert "not after 7" in results[0].error
+    assert loads(after.model).n_seen_ == 3
+    assert judge.judge(state, [Arrival(8, (3.0,))])[0] == after  # a task that is repeated
+
+
+def test_rows_without_order_or_time_are_bad():
+    judge = KeyedJudge(["a"], made(StreamingMPF, **SMALL), has_times=True)
+    state, results = judge.judge(NEW, [Arrival(None, (1.0,), 0.0), Arrival(1, (1.0,), np.nan)])
+    assert [(result.status, result.error) for result in results] == [
+        ("bad", "its order is missing"),
+        ("bad", "its time is missing"),
+    ]
+    assert state == NEW
+
+
+class Faulty(StreamingMPF):
+    """Fails halfway on rows above 100."""
+
+    def detect_then_learn(self, X, **options):
+        detected = super().detect_then_learn(X, **options)
+        if (X.values > 100).any():
+            raise RuntimeError("out of order")
+        return detected
+
+
+def test_a_detector_that_fails_halfway_costs_the_row_only(monkeypatch):
+    saved = {}
+
+    def to_bytes(self):
+        block = str(self.n_seen_).encode()
+        saved[block] = self
+        return block
+
+    monkeypatch.setattr("polyaforest.distributed.keyed.loads", lambda block: deepcopy(saved[block]))
+    monkeypatch.setattr(Faulty, "to_bytes", to_bytes)
+    judge = KeyedJudge(["a"], Faulty(n_estimators=3, window=12, random_state=0))
+    state, _ = judge.judge(NEW, [Arrival(i, (float(i),)) for i in range(3)])
+    state, results = judge.judge(state, [Arrival(3, (3.0,)), Arrival(4, (101.0,)), Arrival(5, (4.0,))])
+    assert [result.status for result in results] == ["judged", "bad", "judged"]
+    assert results[1].error == "RuntimeError: out of order"
+    wanted = StreamingMPF(n_estimators=3, window=12, random_state=0)
+    given = NamedRows(np.array([[0.0], [1], [2], [3], [4]]), ["a"])
+    assert wanted.detect_then_learn(given).scores[-1] == results[2].score
+    assert saved[state.model].n_seen_ == 5
+
+
+def test_the_default_is_that_of_watch():
+    from polyaforest.cli._watch import command
+
+    defaults = {option.name: option.default for option in command.params}
+    model = default_detector()
+    assert (model.n_estimators, model.window, model.random_state) == (
+        defaults["trees"],
+        int(defaults["window"]),
+        defaults["seed"],
+    )
+    assert model.missing == "impute"
+
+
+@pytest.mark.parametrize(
+    ("detector", "words"),
+    [
+        (StreamingMPF(), "set random_state, as in StreamingMPF"),
+        (SeriesMPF(), r"as in SeriesMPF\(StreamingMPF\(random_state=0\)\)"),
+        (StreamingMPF(window=Window(duration=3.0), random_state=0), "name the column with the times"),
+        (StreamingMPF(n_estimators=0, random_state=0), "n_estimators"),
+    ],
+)
+def test_a_detector_that_cannot_follow_streams_by_key_is_refused(detector, words):
+    with pytest.raises(ValueError, match=words):
+        refuse_unusable(detector, has_times=False)
+
+
+def test_only_detectors_of_streams_are_taken():
+    with pytest.raises(TypeError, match="BatchMPF"):
+        refuse_unusable(BatchMPF(), has_times=True)

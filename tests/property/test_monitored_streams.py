@@ -1,0 +1,79 @@
+"""Monitors of streams: chunks do not matter, and what was deleted has never been there."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyaforest.drift import DriftMonitor
+
+_REFERENCE = 128
+_LENGTHS = [8, 40, 100]
+
+
+def _rows(seed: int, shift: float) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    rows = np.round(rng.normal(size=(420, 2)), 1)  # with ties
+    rows[rng.random(rows.shape) < 0.02] = np.nan
+    rows[300:, 0] += shift
+    return rows
+
+
+def _monitor() -> DriftMonitor:
+    return DriftMonitor(reference=_REFERENCE, windows=_LENGTHS, n_estimators=3, random_state=0)
+
+
+@settings(max_examples=examples(40))
+@given(seed=st.integers(0, 50), shift=st.sampled_from([0.0, 1.0, 5.0]), cuts=st.lists(st.integers(0, 420), max_size=8))
+def test_chunks_do_not_matter(seed: int, shift: float, cuts: list[int]) -> None:
+    rows = _rows(seed, shift)
+    whole, parts = _monitor(), _monitor()
+    trace = whole.follow(rows)
+    ends = [0, *sorted(cuts), len(rows)]
+    pieces = [parts.follow(rows[start:stop]) for start, stop in pairwise(ends) if stop > start]
+    assert np.concatenate([piece.status for piece in pieces]).tolist() == trace.status.tolist()
+    assert [change for piece in pieces for change in piece.changes] == trace.changes
+    assert parts.to_bytes() == whole.to_bytes()
+
+
+@settings(max_examples=examples(60))
+@given(
+    seed=st.integers(0, 50),
+    gone=st.sets(st.integers(_REFERENCE, 290), min_size=1, max_size=30),
+    late=st.booleans(),
+)
+def test_deleted_points_have_never_come(seed: int, gone: set[int], late: bool) -> None:
+    rows, unwanted = _rows(seed, 0.0)[:291], sorted(gone)
+    first, second = _monitor(), _monitor()
+    if late:
+        first.update(rows)
+        first.delete(unwanted)
+    else:  # each as soon as it has come
+        for i, row in enumerate(rows):
+            first.update(row[None])
+            if i in gone:
+                first.delete(i)
+    kept = [i for i in range(len(rows)) if i not in gone]
+    second.update(rows[kept], keys=kept)
+    assert (first.evidence_ == second.evidence_).all()
+    if first.change_ is None and second.change_ is None:
+        assert (first.run_lengths().probabilities == second.run_lengths().probabilities).all()
+    more = _rows(seed + 1, 0.0)[:60]
+    assert (first.follow(more).evidence == second.follow(more).evidence).all()
+
+
+@settings(max_examples=examples(32))
+@given(seed=st.integers(0, 50), gone=st.sets(st.integers(0, _REFERENCE + 19), min_size=1, max_size=20))
+def test_reference_without_deleted_points_is_that_of_a_fit_without_them(seed: int, gone: set[int]) -> None:
+    n = _REFERENCE + 20
+    rows, kept = _rows(seed, 0.0)[:n], [i for i in range(n) if i not in gone]
+    first = _monitor().fit(rows).delete(sorted(gone))
+    assert first.windows_.tolist() == _LENGTHS
+    shared = first._follower.shared
+    assert shared is not None
+    assert (shared.counts == shared.count(shared.find(rows[kept]))).all()
+    assert shared.counts[np.arange(3), shared.cuts.root].tolist() == [len(kept)] * 3

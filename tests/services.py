@@ -1,0 +1,167 @@
+"""The service in real processes, and receivers of its alerts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import numpy as np
+from waiting import until
+
+_ADDRESS = re.compile(r"at (http://[^ ]+)")
+
+
+START = 1_700_000_000.0
+
+
+def rows(n, start=0, *, host="web-1", seed=0, step=60.0):
+    """Normal records of a host."""
+    rng = np.random.default_rng([seed, start])
+    values = rng.normal(size=(n, 3)) * (2.0, 1.0, 5.0) + (50.0, 10.0, 200.0)
+    return [
+        {
+            "time": START + step * (start + i),
+            "host": host,
+            "id": f"{host}-{start + i}",
+            "cpu": a,
+            "load": b,
+            "requests": c,
+        }
+        for i, (a, b, c) in enumerate(values.tolist())
+    ]
+
+
+def odd(number, *, host="web-1", cpu=99.0, step=60.0):
+    """A record that is plainly an anomaly."""
+    return {
+        "time": START + step * number,
+        "host": host,
+        "id": f"{host}-{number}",
+        "cpu": cpu,
+        "load": 10,
+        "requests": 200,
+    }
+
+
+WEB = """
+[streams.web]
+time = "time"
+by = "host"
+id = "id"
+trees = 20
+save_every = "1s"
+"""
+
+
+class Service:
+    """`polyaforest serve` in a folder, started again and again on a port that the system chose."""
+
+    def __init__(self, programs, folder, config, **env):
+        self._programs, self.folder, self._env = programs, folder, env
+        (folder / "polyaforest.toml").write_text(config)
+        self.process = None
+        self.client = None
+        self._starts = 0
+
+    def start(self, *options, wait=True):
+        """Start a process; return once it is ready."""
+        self._starts += 1
+        log = self.folder / f"stderr-{self._starts}"
+        files = (os.devnull, "stdout", log.name)
+        self.process = self._programs.start(
+            "serve", "--port", "0", *options, cwd=self.folder, files=files, env=self._env
+        )
+        until(lambda: log.exists() and (_ADDRESS.search(log.read_text()) or "Error" in log.read_text()))
+        found = _ADDRESS.search(log.read_text())
+        assert found, log.read_text()
+        self.url = found[1]
+        self.client = httpx.Client(base_url=self.url, timeout=30)
+        if wait:
+            until(lambda: self.is_ready)
+        return self
+
+    @property
+    def is_ready(self):
+        try:
+            return self.client.get("/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    @property
+    def log(self):
+        """What all processes said."""
+        return "".join(path.read_text() for path in sorted(self.folder.glob("stderr-*")))
+
+    def stop(self, how=signal.SIGTERM):
+        """End the process; return its exit code."""
+        process, self.process = self.process, None
+        os.kill(process, how)
+        self.client.close()
+        return self._programs.wait(process)
+
+    def close(self):
+        """Kill what a test that has failed left behind."""
+        if self.process is not None:
+            self.stop(signal.SIGKILL)
+
+    # ---- what tests ask ----------------------------------------------------------------------------------------------
+
+    def get(self, path, **parameters):
+        """Return the JSON of an answer, which must be 200."""
+        answer = self.client.get(f"/api/v1{path}", params={k: v for k, v in parameters.items() if v is not None})
+        assert answer.status_code == 200, (path, answer.status_code, answer.text)
+        return answer.json()
+
+    def post(self, stream, records, **parameters):
+        """Post records as lines of JSON; return the answer."""
+        body = "".join(json.dumps(record) + "\n" for record in records)
+        headers = {"content-type": "application/x-ndjson"}
+        name = parameters.pop("name", None)
+        if name is not None:
+            headers["idempotency-key"] = name
+        return self.client.post(f"/api/v1/streams/{stream}/records", content=body, headers=headers, params=parameters)
+
+
+class Receiver:
+    """A webhook that remembers what it was sent; it refuses the first so many messages."""
+
+    def __init__(self, n_refused=0):
+        self.messages, self.n_refused, receiver = [], n_refused, self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                is_refused = receiver.n_refused > 0
+                receiver.n_refused -= is_refused
+                if not is_refused:
+                    receiver.messages.append(message)
+                self.send_response(503 if is_refused else 200)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self):
+        """Stop to listen."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def receiver(**options):
+    """A webhook that runs."""
+    made = Receiver(**options)
+    try:
+        yield made
+    finally:
+        made.close()

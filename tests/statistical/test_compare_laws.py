@@ -1,0 +1,158 @@
+"""Comparisons keep their word: false alarms as stated, evidence for one distribution that grows, honest intervals.
+
+Each case may fail by chance about once in a million runs.
+"""
+
+import numpy as np
+import pytest
+from effort import mostly_slow
+from scipy.integrate import trapezoid
+from scipy.signal import lfilter
+from scipy.stats import binom, norm
+
+from polyaforest.drift import compare
+
+CHANCE = 1e-6
+QUICK = {"n_estimators": 8, "n_permutations": 19, "max_depth": 6, "max_regions": 0}
+
+
+def smooth(rng, n, d):
+    return rng.standard_normal((n, d))
+
+
+def tied(rng, n, d):
+    return rng.integers(0, 3, (n, d)).astype(float)
+
+
+def gappy(rng, n, d):
+    rows = np.exp(3 * rng.standard_normal((n, d)))
+    rows[rng.random((n, d)) < 0.1] = np.nan
+    return rows
+
+
+def series(rng, n, d, memory=10):
+    """Rows that resemble their neighbours."""
+    start = lfilter([1.0], [1.0, -np.exp(-1 / memory)], rng.standard_normal((n + 20 * memory, d)), axis=0)
+    return start[20 * memory :]
+
+
+def p_values(draw, n, d, trials, seed, **options):
+    found = []
+    for trial in range(trials):
+        rng = np.random.default_rng([seed, trial])
+        found.append(compare(draw(rng, n, d), draw(rng, n, d), random_state=trial, **QUICK, **options).p_value)
+    return np.array(found)
+
+
+def refute_too_many(p_values, level):
+    """Fail if more p-values are at most `level` than such a level gives, but for chance."""
+    most = binom.ppf(1 - CHANCE, len(p_values), level)
+    assert (p_values <= level).sum() <= most
+
+
+@pytest.mark.parametrize(
+    ("draw", "n", "d"),
+    mostly_slow(
+        [(smooth, 50, 1), (tied, 60, 2), (gappy, 80, 3), (smooth, 100, 50), (smooth, 1000, 5), (gappy, 5000, 10)],
+        0,
+        1,
+        2,
+    ),
+)
+def test_p_values_are_uniform_under_one_distribution(draw, n, d, any_seed):
+    found = p_values(draw, n, d, 120, any_seed)
+    for level in (0.05, 0.1, 0.25, 0.5):
+        refute_too_many(found, level)
+    if draw is not tied:  # where deals never tie, p-values are no larger than uniform ones either
+        refute_too_many(1 - found, 0.5 - 1e-9)
+
+
+@pytest.mark.slow
+def test_p_values_are_uniform_for_many_rows(any_seed):
+    found = p_values(smooth, 50_000, 3, 30, any_seed)
+    refute_too_many(found, 0.1)
+    refute_too_many(1 - found, 0.5 - 1e-9)
+
+
+def test_neighbours_alike_are_no_change_in_blocks(any_seed):
+    in_blocks = p_values(series, 1000, 1, 60, any_seed, block_size=100)
+    refute_too_many(in_blocks, 0.1)
+    alone = p_values(series, 1000, 1, 20, any_seed)
+    assert (alone <= 0.1).mean() > 0.3  # the blocks are needed
+
+
+@pytest.mark.parametrize("d", mostly_slow([2, 1, 20]))
+def test_the_bayes_factor_favours_one_distribution_and_grows_with_the_rows(d, any_seed):
+    means = []
+    for n in (50, 500, 5000):
+        logs = []
+        for trial in range(20):
+            rng = np.random.default_rng([any_seed, n, trial])
+            options = {**QUICK, "n_permutations": 1}
+            found = compare(smooth(rng, n, d), smooth(rng, n, d), random_state=trial, **options)
+            logs.append(found.log_bayes_factor)
+        means.append(np.mean(logs))
+        assert binom.sf((np.array(logs) >= np.log(10)).sum() - 1, 20, 0.1) > CHANCE  # above 10 once in 10 at the most
+    assert 0 > means[0] > means[1] > means[2]
+
+
+def test_evidence_for_two_grows_with_the_rows(any_seed):
+    logs = []
+    for n in (200, 2000):
+        rng = np.random.default_rng([any_seed, n])
+        logs.append(compare(smooth(rng, n, 2), smooth(rng, n, 2) + 0.7, random_state=0, **QUICK).log_bayes_factor)
+    assert logs[1] > 5 * logs[0] > 0
+
+
+@pytest.mark.parametrize("shift", mostly_slow([0.5, 0.0, 0.1, 2.0]))
+def test_bounds_of_the_distance_are_honest(shift, any_seed):
+    truth, trials = 2 * norm.cdf(shift / 2) - 1, 60
+    found = []
+    for trial in range(trials):
+        rng = np.random.default_rng([any_seed, trial])
+        a, b = smooth(rng, 400, 2), smooth(rng, 400, 2) + np.array([shift, 0])
+        found.append(compare(a, b, random_state=trial, **QUICK))
+    n_above = sum(one.total_variation.low > truth for one in found)
+    assert binom.sf(n_above - 1, trials, 0.05) > CHANCE
+    divergence = jensen_shannon_of(shift)
+    n_above = sum(one.jensen_shannon.low > divergence for one in found)
+    assert binom.sf(n_above - 1, trials, 0.05) > CHANCE
+    if shift >= 0.5:  # and near: most of the distance is found
+        assert np.mean([one.total_variation.value for one in found]) > 0.6 * truth
+
+
+def jensen_shannon_of(shift):
+    x = np.linspace(-10, 10 + shift, 20_001)
+    p, q = norm.pdf(x), norm.pdf(x - shift)
+    middle = (p + q) / 2
+    terms = [np.where(one > 0, one * np.log2(np.maximum(one, 1e-300) / middle), 0) for one in (p, q)]
+    return trapezoid(sum(terms) / 2, x)
+
+
+def test_intervals_of_regions_hold_their_shares(any_seed):
+    n_right = n_all = 0
+    far = [np.random.default_rng([any_seed, 0, sample]).standard_normal((100_000, 2)) for sample in range(2)]
+    far[1][:, 0] += 0.8
+    for trial in range(25):
+        rng = np.random.default_rng([any_seed, 1, trial])
+        a, b = smooth(rng, 300, 2), smooth(rng, 300, 2) + np.array([0.8, 0])
+        for region in compare(a, b, random_state=trial, **{**QUICK, "max_regions": 3}, alpha=0.1).regions:
+            for share, rows in zip((region.before, region.after), far, strict=True):
+                n_right += share.low <= region.holds(rows).mean() <= share.high
+                n_all += 1
+    assert n_all > 20
+    assert binom.sf(n_all - n_right - 1, n_all, 0.08) > CHANCE  # Jeffreys' intervals of 95 % may miss a little more
+
+
+def test_a_corner_of_two_per_cent_is_found_and_located():
+    n_found = 0
+    for trial in range(10):
+        rng = np.random.default_rng(trial)
+        a, b = smooth(rng, 4000, 5), smooth(rng, 4000, 5)
+        moved = rng.random(4000) < 0.02
+        b[moved, 1] = 2.5 + 0.3 * rng.standard_normal(moved.sum())
+        b[moved, 3] = -2.5 + 0.3 * rng.standard_normal(moved.sum())
+        found = compare(a, b, random_state=trial, n_estimators=60, n_permutations=99)
+        regions = [{one.name for one in region.conditions} for region in found.regions]
+        n_found += found.is_changed and {"x1", "x3"} in regions[:1]
+    assert n_found >= 7

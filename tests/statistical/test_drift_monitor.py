@@ -1,0 +1,110 @@
+"""The time between false alarms is what was asked for: never below half of it, on streams that do not change.
+
+The alarms of many streams are counted while each is normal. If they came twice as often as asked for, their number
+would be Poisson; the tests fail if it is beyond what that gives once in ten thousand runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.stats import poisson
+
+from polyaforest.drift import DriftMonitor
+
+_CHANCE = 1e-4
+_REFERENCE = 512
+
+
+def independent(n: int, rng: np.random.Generator) -> np.ndarray:
+    return rng.standard_t(3, size=(n, 3))
+
+
+def ties(n: int, rng: np.random.Generator) -> np.ndarray:
+    return np.column_stack([rng.integers(0, 3, n), rng.poisson(0.3, n), rng.random(n) < 0.02]).astype(np.float64)
+
+
+def autocorrelated(n: int, rng: np.random.Generator) -> np.ndarray:
+    steps = rng.normal(size=(n + 100, 2))
+    for i in range(1, len(steps)):
+        steps[i] += 0.7 * steps[i - 1]
+    return steps[100:]
+
+
+def seasonal(n: int, rng: np.random.Generator) -> np.ndarray:
+    phase = 2 * np.pi * np.arange(n) / 48
+    return np.column_stack([np.sin(phase) + 0.3 * rng.normal(size=n), rng.normal(size=n) * (1.5 + np.cos(phase))])
+
+
+STREAMS = [independent, ties, autocorrelated, seasonal]
+
+
+def alarms(make: Callable[[int, np.random.Generator], np.ndarray], every: int, n: int, seed: int) -> tuple[int, int]:
+    """Return the number of alarms on a stream without change, and the points for which it was normal."""
+    rows = make(_REFERENCE + n, np.random.default_rng(seed))
+    watching = DriftMonitor(reference=_REFERENCE, false_alarms_every=every, n_estimators=16, random_state=seed)
+    watching.update(rows[:_REFERENCE])
+    status = watching.follow(rows[_REFERENCE:]).status
+    is_normal = np.isin(status, ["normal", "outlier"])
+    return int((is_normal[:-1] & ~is_normal[1:]).sum()), int(is_normal.sum())
+
+
+def refuse_too_many(make: Callable[..., np.ndarray], every: int, n: int, seeds: range) -> None:
+    counted = [alarms(make, every, n, seed) for seed in seeds]
+    n_alarms, n_points = np.sum(counted, axis=0)
+    most = poisson.isf(_CHANCE, 2 * n_points / every)
+    assert n_alarms <= most, f"{n_alarms} alarms in {n_points} points, one in {n_points / n_alarms:.0f} of {every}"
+
+
+@pytest.mark.parametrize("make", STREAMS, ids=lambda make: make.__name__)
+def test_false_alarms_are_as_far_apart_as_asked(make: Callable[..., np.ndarray]) -> None:
+    refuse_too_many(make, 500, 3000, range(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [500, 5000])
+@pytest.mark.parametrize("make", STREAMS, ids=lambda make: make.__name__)
+def test_false_alarms_are_as_far_apart_as_asked_for_long(make: Callable[..., np.ndarray], every: int) -> None:
+    refuse_too_many(make, every, 10_000, range(20))
+
+
+def test_evidence_that_counts_points_as_independent_would_fail() -> None:
+    """The test above notices what it is for: without dispersion, seasons are one alarm after another."""
+    from polyaforest.drift._shared import Shared, Windows
+
+    rows = seasonal(3000, np.random.default_rng(0))
+    shared = Shared(rows[:_REFERENCE], np.arange(_REFERENCE), np.random.SeedSequence(0), 16)
+    mixed = np.random.default_rng(1).permutation(rows[_REFERENCE:])
+    heights = []
+    for stream in (mixed, rows[_REFERENCE:]):
+        windows = Windows(shared, [24], [1.0])
+        heights.append(windows.slide(shared.find(stream), 0, 0, np.array([np.inf]))[1][24:, 0])
+    assert (heights[1] > heights[0].max()).mean() > 0.1
+
+
+def words_of_corner(seed: int) -> list[str]:
+    """What is told of a change confined to 2 % of the mass, in a corner that held 0.1 % of it."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(5000, 3))
+    is_moved = rng.random(len(rows)) < 0.02
+    is_moved[:2000] = False
+    rows[is_moved, :2] = [2.6, 2.6] + 0.2 * rng.normal(size=(is_moved.sum(), 2))
+    changes = DriftMonitor(false_alarms_every=20_000, random_state=0).update(rows)
+    return [words for change in changes for words in change.regions]
+
+
+def is_of_corner(words: str) -> bool:
+    return "risen" in words and ("x0 >" in words or "x1 >" in words)
+
+
+def test_small_corner_is_found_and_located() -> None:
+    assert any(map(is_of_corner, words_of_corner(0)))
+
+
+@pytest.mark.slow
+def test_small_corners_are_mostly_found_and_located() -> None:
+    told = [words_of_corner(seed) for seed in range(6)]
+    assert sum(map(bool, told)) >= 5
+    assert sum(any(map(is_of_corner, words)) for words in told) >= 4

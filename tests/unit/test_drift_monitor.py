@@ -1,0 +1,448 @@
+"""DriftMonitor: alarms, dates, kinds, deletion, files and bad input."""
+
+from __future__ import annotations
+
+import copy
+import io
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+
+from polyaforest import ModelFileError
+from polyaforest.drift import Change, DriftMonitor, RunLengths
+from polyaforest.drift._bars import measure_dispersions
+from polyaforest.drift._change import is_scale_change
+from polyaforest.drift._monitor import read_duration
+from polyaforest.drift._shared import Shared, Windows
+
+N = 256  # points of the references here
+
+
+def normal(n: int, n_features: int = 2, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, n_features))
+
+
+def monitor(**given: object) -> DriftMonitor:
+    return DriftMonitor(**{"reference": N, "random_state": 0, "n_estimators": 8, **given})
+
+
+# ---- evidence from counts --------------------------------------------------------------------------------------------
+
+
+def test_evidence_is_that_of_the_formula() -> None:
+    """One cut at a time, with the Beta integrals written out."""
+    from scipy.special import betaln
+
+    rows = normal(N)
+    shared = Shared(rows, np.arange(N), np.random.SeedSequence(0), 4)
+    recent = shared.find(normal(40, seed=1) + 1.0)
+    windows = Windows(shared, [40], [1.0])
+    windows.fill(recent)
+    cuts, counts = shared.cuts, shared.count(recent)
+    logs = np.zeros(4)
+    for t in range(4):
+        for j in range(cuts.size[t]):
+            if cuts.left[t, j] < 0:
+                continue
+            sides = [cuts.left[t, j], cuts.right[t, j]]
+            a, b = shared.counts[t, sides], counts[t, sides]
+            factor = betaln(*(a + 0.5)) + betaln(*(b + 0.5)) - betaln(*(a + b + 0.5)) - betaln(0.5, 0.5)
+            logs[t] += np.log(0.99 + 0.01 * np.exp(factor))
+    assert windows.evidence[0] == pytest.approx(4 * np.log(np.exp(logs / 4).mean()), abs=1e-9)
+    assert shared.evidence(shared.leaves, recent, 1.0) == pytest.approx(logs, abs=1e-9)
+
+
+def test_windows_that_slide_are_those_that_are_filled() -> None:
+    shared = Shared(normal(N), np.arange(N), np.random.SeedSequence(0), 8)
+    leaves, lengths = shared.find(normal(300, seed=1)), [8, 32, 128]
+    sliding, filled = (Windows(shared, lengths, [1.0, 1.5, 2.0]) for _ in range(2))
+    _, evidence = sliding.slide(leaves, 0, 0, np.full(3, np.inf))
+    for n in (5, 31, 200, 300):
+        filled.fill(leaves[:n])
+        assert (evidence[n - 1] == filled.evidence).all()  # to the last bit: sums depend on counts alone
+    assert (sliding.counts == filled.counts).all()
+
+
+def test_run_evidence_is_that_of_windows_of_all_lengths() -> None:
+    shared = Shared(normal(N), np.arange(N), np.random.SeedSequence(0), 8)
+    leaves = shared.find(normal(60, seed=1) * 2)
+    of_runs = Windows(shared, [60], [1.0], 60).of_runs(leaves)
+    for length in (1, 7, 60):
+        window = Windows(shared, [length], [1.0])
+        window.fill(leaves)
+        assert of_runs[length - 1] == window.evidence[0]
+
+
+def test_dispersion_is_one_for_independent_points_and_larger_for_others() -> None:
+    steps = normal(2048, 1)
+    walk = np.empty_like(steps)
+    walk[0] = steps[0]
+    for i in range(1, len(steps)):
+        walk[i] = 0.9 * walk[i - 1] + steps[i]
+    independent, dependent = (
+        measure_dispersions(Shared(rows, np.arange(2048), np.random.SeedSequence(0), 8), [16, 64, 256, 2048])
+        for rows in (steps, walk)
+    )
+    assert (independent == 1.0).all()
+    assert (np.diff(dependent) >= 0).all()
+    assert dependent[0] > 2.5
+    assert dependent[-1] > 5.0
+
+
+# ---- what becomes of a stream ----------------------------------------------------------------------------------------
+
+
+def test_learns_first_then_is_normal() -> None:
+    watching = monitor()
+    trace = watching.follow(normal(N + 100))
+    assert (trace.status[:N] == "learning").all()
+    assert set(trace.status[N:]) <= {"normal", "outlier"}
+    assert np.isnan(trace.evidence[:N]).all()
+    assert np.isfinite(trace.evidence[N:]).all()
+    assert trace.changes == []
+    assert watching.n_seen_ == N + 100
+    assert not watching.drift_detected
+    assert watching.change_ is None
+
+
+def test_lasting_change_is_a_drift_dated_and_located() -> None:
+    rows = normal(3 * N)
+    rows[600:, 0] += 3.0
+    watching = monitor()
+    changes = watching.update(rows)
+    drift = next(change for change in changes if change.kind == "drift")
+    assert abs(drift.start - 600) <= 3
+    assert drift.earliest <= drift.start <= drift.latest
+    assert drift.noticed < 680
+    assert drift.log_odds > np.log(1e6)
+    assert "x0 >" in drift.regions[0]
+    assert "has risen from" in str(drift)
+    assert "not a burst" in str(drift)
+    assert watching.status_ == "drift"
+
+
+def test_alarm_is_told_with_its_point() -> None:
+    rows = normal(3 * N)
+    rows[600:, 0] += 3.0
+    watching = monitor()
+    told = []
+    for i in range(len(rows)):
+        watching.update(rows[i : i + 1])
+        if watching.drift_detected:
+            told.append(i)
+    assert told
+    assert 600 < told[0] < 620
+
+
+def test_short_change_is_a_burst_that_ends() -> None:
+    rows = normal(4 * N)
+    rows[600:612] += 5.0
+    changes = monitor().update(rows)
+    assert [(change.kind, change.state) for change in changes] == [("burst", "begun"), ("burst", "ended")]
+    assert abs(changes[0].start - 600) <= 1
+    assert "over by now" in str(changes[1])
+
+
+def test_return_to_normal_is_dated() -> None:
+    rows = normal(4 * N)
+    rows[500:650, 0] += 4.0
+    changes = monitor().update(rows)
+    assert [change.kind for change in changes][-2:] == ["drift", "return to normal"]
+    assert abs(changes[-1].start - 650) <= 3
+
+
+def test_spread_is_a_change_of_scale() -> None:
+    rows = normal(4 * N)
+    rows[500:] *= 3.0
+    assert "scale change" in [change.kind for change in monitor().update(rows)]
+
+
+def test_slow_change_is_gradual() -> None:
+    rows = normal(6 * N)
+    rows[500:, 0] += np.arange(len(rows) - 500) / 60
+    assert "gradual drift" in [change.kind for change in monitor().update(rows)]
+
+
+def test_single_point_is_an_outlier_and_no_alarm() -> None:
+    rows = normal(2 * N)
+    rows[400] = 12.0
+    trace = monitor().follow(rows)
+    assert trace.status[400] == "outlier"
+    assert trace.changes == []
+
+
+def test_what_lasts_becomes_the_reference() -> None:
+    rows = normal(6 * N)
+    rows[500:, 0] += 4.0
+    watching = monitor()
+    changes = watching.update(rows)
+    assert changes[-1].state == "settled"
+    assert watching.status_ in ("normal", "outlier")
+    rows = normal(N, seed=5)  # the old normal is a change now
+    assert watching.update(rows)
+
+
+def test_reference_is_kept_if_asked() -> None:
+    rows = normal(8 * N)
+    rows[500:1800, 0] += 4.0
+    watching = monitor(on_drift="keep")
+    changes = watching.update(rows)
+    assert "settled" not in [change.state for change in changes]
+    assert changes[-1].kind == "return to normal"
+
+
+def test_reference_may_be_given() -> None:
+    watching = monitor().fit(normal(400))
+    assert watching.n_seen_ == 400
+    assert watching.windows_.tolist() == [8, 25, 100, 400]
+    assert watching.update(normal(100, seed=1) + 3.0)
+
+
+def test_correlation_and_missing_values_are_seen() -> None:
+    rows = normal(4 * N)
+    rows[600:, 1] = 0.95 * rows[600:, 0] + 0.3 * rows[600:, 1]
+    assert monitor().update(rows)
+    gappy = normal(4 * N)
+    gappy[600::3, 1] = np.nan
+    changes = monitor().update(gappy)
+    assert changes
+    assert any("missing" in words for change in changes for words in change.regions)
+
+
+def test_duration_needs_times_and_uses_their_rate() -> None:
+    times = np.arange(2 * N) * 60.0
+    watching = monitor(false_alarms_every="7 days")
+    watching.update(normal(2 * N), times=times)
+    same = monitor(false_alarms_every=7 * 24 * 60)
+    same.update(normal(2 * N))
+    assert watching.bars_ == pytest.approx(same.bars_)
+    with pytest.raises(ValueError, match="is a duration: pass times"):
+        monitor(false_alarms_every=timedelta(days=7)).update(normal(10))
+
+
+def test_dates_are_told_in_words() -> None:
+    began = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+    times = [began + timedelta(minutes=i) for i in range(3 * N)]
+    rows = normal(3 * N)
+    rows[600:, 0] += 4.0
+    changes = monitor().update(rows, times=times)
+    assert changes[-1].start_time == (began + timedelta(minutes=600)).timestamp()
+    assert changes[-1].since == "22:00"
+
+
+def test_more_false_alarms_lower_the_bars() -> None:
+    often, seldom = (monitor(false_alarms_every=every).fit(normal(N)) for every in (2_000, 2_000_000))
+    assert (often.bars_ < seldom.bars_).all()
+
+
+# ---- deletion, copies, files -----------------------------------------------------------------------------------------
+
+
+def test_deleted_points_leave_the_windows() -> None:
+    rows, gone = normal(3 * N), [N + 3, 400, 700, 3 * N - 1]
+    with_all = monitor()
+    with_all.update(rows)
+    with_all.delete(gone)
+    without = monitor()
+    without.update(np.delete(rows, gone, axis=0))
+    assert (with_all.evidence_ == without.evidence_).all()
+    assert not with_all.holds(700)
+    more = normal(50, seed=9)
+    assert (with_all.follow(more).evidence == without.follow(more).evidence).all()
+
+
+def test_deleted_points_leave_the_reference() -> None:
+    rows, keys = normal(N), np.arange(N)
+    with_all = monitor().fit(rows).delete([5, 77])
+    without = monitor().fit(np.delete(rows, [5, 77], axis=0), keys=np.delete(keys, [5, 77]).tolist())
+    more = normal(50, seed=9)
+    found = [one.follow(more).evidence[:, 0] for one in (with_all, without)]
+    assert len(with_all.windows_) == len(without.windows_)
+    assert np.isfinite(found).all()
+
+
+def test_unknown_key_is_refused_and_nothing_deleted() -> None:
+    watching = monitor().fit(normal(N))
+    before = watching.to_bytes()
+    with pytest.raises(KeyError, match="no point with key 'who'"):
+        watching.delete([3, "who"])
+    assert watching.to_bytes() == before
+    watching.forget([3, "who"])
+    assert not watching.holds(3)
+
+
+def test_too_small_a_reference_is_learned_again() -> None:
+    watching = monitor().fit(normal(N))
+    watching.delete(list(range(N - 50)))
+    assert watching.status_ == "learning"
+    watching.update(normal(N, seed=1))
+    assert watching.status_ != "learning"
+
+
+@pytest.mark.parametrize("n", [100, 400, 610, 700])
+def test_goes_on_bit_for_bit_after_saving(n: int) -> None:
+    rows, times = normal(4 * N), np.arange(4 * N) * 1.0
+    rows[600:, 0] += 3.0
+    whole, first = (monitor(windows=[16, 64, 256]) for _ in range(2))
+    keys = [f"k{i}" for i in range(len(rows))]
+    expected = whole.follow(rows, keys=keys, times=times)
+    before = first.follow(rows[:n], keys=keys[:n], times=times[:n])
+    file = io.BytesIO()
+    first.save(file)
+    file.seek(0)
+    for second in (DriftMonitor.load(file), DriftMonitor.of_bytes(first.to_bytes()), copy.deepcopy(first)):
+        after = second.follow(rows[n:], keys=keys[n:], times=times[n:])
+        assert (after.status == expected.status[n:]).all()
+        assert before.changes + after.changes == expected.changes
+        assert np.array_equal(second.evidence_, whole.evidence_)
+        assert second.get_params() == first.get_params()
+
+
+def test_damaged_states_are_refused() -> None:
+    watching = monitor()
+    watching.update(normal(2 * N))
+    header, arrays = watching._follower.state()
+    from polyaforest.drift._follower import Follower
+
+    wrong = [
+        ({**header, "n_seen": -1}, arrays),
+        ({**header, "n_seen": 3}, arrays),
+        ({**header, "more": 1}, arrays),
+        (header, {**arrays, "bars/bars": np.array([np.nan] * 4)}),
+        (header, {**arrays, "bars/dispersions": np.zeros(4)}),
+        (header, {**arrays, "reference/values": arrays["reference/values"][:, :1]}),
+        (header, {**arrays, "points/numbers": arrays["points/numbers"][::-1].copy()}),
+        (header, {name: part for name, part in arrays.items() if name != "points/times"}),
+        ({**header, "open": {"change": {}, "learned": 0, "balance": 0.0, "turned": 0}}, arrays),
+    ]
+    for about, parts in wrong:
+        with pytest.raises((ValueError, KeyError)):
+            Follower.of_state(about, parts, 2, ["a", "b"])
+    with pytest.raises(ModelFileError):
+        DriftMonitor.of_bytes(watching.to_bytes()[:-1] + b"0")
+
+
+def test_other_models_are_refused() -> None:
+    from polyaforest import StreamingMPF
+
+    file = io.BytesIO()
+    StreamingMPF(n_estimators=2, random_state=0).fit(normal(50)).save(file)
+    file.seek(0)
+    with pytest.raises(ModelFileError):
+        DriftMonitor.load(file)
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"reference": 10}, "reference"),
+        ({"windows": [8, 8]}, "different numbers"),
+        ({"windows": [8, 5000]}, "longer than the reference"),
+        ({"windows": [0.5]}, "at least 2"),
+        ({"false_alarms_every": "soon"}, "is not a duration"),
+        ({"false_alarms_every": timedelta(0)}, "longer than nothing"),
+        ({"on_drift": "panic"}, "on_drift"),
+    ],
+)
+def test_bad_parameters_are_refused(given: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        monitor(**given).update(normal(10))
+
+
+def test_bad_rows_are_refused_before_anything_changes() -> None:
+    watching = monitor()
+    watching.update(normal(50))
+    for rows in (normal(3, 5), [["a", "b"]], [[np.inf, 0.0]]):
+        with pytest.raises((ValueError, TypeError)):
+            watching.update(rows)
+    with pytest.raises(ValueError, match="keys for 2 rows"):
+        watching.update(normal(2), keys=["one"])
+    assert watching.n_seen_ == 50
+
+
+def test_results_before_there_are_any() -> None:
+    watching = monitor()
+    assert watching.status_ == "learning"
+    with pytest.raises(NotFittedError, match="has not followed"):
+        watching.run_lengths()
+    watching.update(normal(10))
+    with pytest.raises(NotFittedError, match="10 of 256"):
+        _ = watching.bars_
+
+
+def test_durations() -> None:
+    assert [read_duration(text) for text in ("1 week", "2 Days", "3h", "45 min", "1.5 s")] == [
+        604800.0,
+        172800.0,
+        10800.0,
+        2700.0,
+        1.5,
+    ]
+    for text in ("days", "-3 days", "3 parsecs", ""):
+        with pytest.raises(ValueError, match="is not a duration"):
+            read_duration(text)
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
+
+
+def test_run_lengths_peak_at_the_change() -> None:
+    rows = normal(N + 60)
+    rows[-20:] += 3.0
+    watching = monitor(windows=[256])  # too long to notice yet
+    watching.update(rows)
+    runs = watching.run_lengths()
+    assert isinstance(runs, RunLengths)
+    assert runs.none + runs.probabilities.sum() == pytest.approx(1.0)
+    assert abs(runs.mode - 20) <= 2
+    assert runs.range[0] <= runs.mode <= runs.range[1]
+
+
+def test_scale_is_told_from_location() -> None:
+    before, after = normal(500), normal(200, seed=1)
+    assert is_scale_change(before, after * 3)
+    assert is_scale_change(before, after / 4)
+    assert not is_scale_change(before, after + 1.0)
+    assert not is_scale_change(before, after)
+
+
+def test_hostile_names_do_not_reach_the_terminal() -> None:
+    from polyaforest.core.validation import NamedRows
+
+    rows = normal(3 * N)
+    rows[600:, 0] += 4.0
+    changes = monitor().update(NamedRows(rows, ["\x1b[2Jevil\n", "b"]))
+    assert changes[-1].regions
+    assert "\x1b" not in str(changes[-1])
+    assert "\n" not in str(changes[-1])
+
+
+def test_words_of_every_kind() -> None:
+    plain = Change("drift", "begun", 7, 6, 9, 80, None, None, 16, 25.0, ("the share of a has risen",), "it relearns")
+    assert (
+        str(plain)
+        == "Since point 7 the share of a has risen; this is a change (odds 10^10 : 1), not a burst; it relearns."
+    )
+    assert "gradual" in str(plain._replace(kind="gradual drift"))
+    assert "scale" in str(plain._replace(kind="scale change"))
+    assert "back to normal" in str(plain._replace(kind="return to normal"))
+    assert "new normal" in str(plain._replace(state="settled"))
+    assert "burst so far" in str(plain._replace(kind="burst", log_odds=1.0))
+    assert Change.of_state(plain.state_dict()) == plain
+
+
+def test_traces_can_be_joined() -> None:
+    from polyaforest.drift import Trace
+
+    rows = normal(N + 60)
+    whole = monitor().fit(rows[:N]).follow(rows[N:])
+    parts = monitor().fit(rows[:N])
+    joined = Trace.joined([parts.follow(rows[start : start + 20]) for start in range(N, N + 60, 20)])
+    assert (joined.evidence == whole.evidence).all()
+    assert joined.status.tolist() == whole.status.tolist()
+    assert (joined.first, joined.changes) == (whole.first, whole.changes) == (N, [])

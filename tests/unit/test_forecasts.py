@@ -1,0 +1,240 @@
+"""What is expected of a series: bands that hold, nothing seen that must not be, and bits folded onto steps."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from polyaforest import SeriesMPF, StreamingMPF
+from polyaforest.timeseries import Forecast
+from polyaforest.timeseries._courses import LENGTH, layout_of, mean_deviations, season_features
+from polyaforest.timeseries._forecasts import Samples, foresee, usual_by_rhythm
+from polyaforest.timeseries._steps import fold_on_steps
+
+
+def daily(n, period=24, noise=0.1, seed=0, n_channels=1):
+    rng = np.random.default_rng(seed)
+    wave = np.sin(2 * np.pi * (np.arange(n)[:, None] / period + np.arange(n_channels) / 7))
+    return wave + noise * rng.normal(size=(n, n_channels))
+
+
+def taught(rows, **parameters):
+    return SeriesMPF(StreamingMPF(n_estimators=20, random_state=0), **parameters).fit(rows)
+
+
+# ---- forecasts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "ahead", "expected"), [(30, 1, [20, 10, 0]), (35, 12, [15, 5]), (8, 1, []), (12, 1, [2])]
+)
+def test_what_is_usual_by_the_rhythm_is_the_median_of_the_periods_before(step, ahead, expected):
+    values = np.random.default_rng(0).normal(size=(40, 2))
+    found = usual_by_rhythm(values, np.array([step]), 10, ahead)[0]
+    assert_allclose(found, np.median(values[expected], axis=0) if expected else [np.nan] * 2)
+    values[20] = np.nan  # missing
+    assert_allclose(usual_by_rhythm(values, np.array([30]), 10)[0], values[[0, 10]].mean(axis=0))
+
+
+def test_means_of_deviations_are_laid_out_as_the_season_is():
+    values = np.random.default_rng(1).normal(size=(400, 3))
+    values[:300] = values[:100].repeat(3, axis=0)[np.arange(300) % 100]  # the same thrice: deviations are plain
+    period, steps = 100, np.arange(400)
+    season = season_features(values, steps, period)
+    single = season.reshape(400, 3, -1)[:, :, 0]
+    assert_allclose(mean_deviations(single)[32:], season[32:], atol=1e-12)
+
+
+def test_a_sample_of_one_kind_is_its_own_forecast_and_none_is_none():
+    samples = Samples(np.zeros((9, 1)), np.arange(9.0)[:, None], np.arange(9))
+    found = foresee(samples, np.zeros((2, 1)), 1.0, 1)
+    assert_allclose(found.mean, 4.0)
+    assert_allclose(found.median, 4.0)
+    assert_array_equal(found.low, [[0.0]] * 2)  # nine samples say nothing of one in twenty
+    assert_array_equal(found.high, [[8.0]] * 2)
+    nothing = foresee(Samples(np.empty((0, 1)), np.empty((0, 1)), np.empty(0, np.int64)), np.zeros((2, 1)), 1.0, 1)
+    assert np.isnan(nothing.mean).all()
+    apart = foresee(samples, np.zeros((1, 1)), 1.0, 1, np.array([4]))  # all of them share readings with it
+    assert all(np.isnan(part).all() for part in apart)
+
+
+def test_near_courses_count_more_and_enough_of_them():
+    rng = np.random.default_rng(0)
+    states = rng.uniform(-1, 1, (2000, 1))
+    samples = Samples(states, states + 0.01 * rng.normal(size=(2000, 1)), np.arange(2000))
+    found = foresee(samples, np.array([[0.5], [-0.5]]), 1e9, 1)  # at so fine a time, one course would decide
+    assert_allclose(found.mean[:, 0], [0.5, -0.5], atol=0.02)
+    assert (found.high - found.low > 0.01).all()
+
+
+@pytest.mark.parametrize("kind", ["noise", "wave", "walk"])
+def test_nine_readings_in_ten_lie_in_the_band(kind):
+    rng = np.random.default_rng(5)
+    rows = {"noise": rng.normal(size=(1600, 1)), "wave": daily(1600, noise=0.3), "walk": daily(1600)}[kind]
+    if kind == "walk":
+        for i in range(1, 1600):
+            rows[i] = 0.9 * rows[i - 1] + rng.normal()
+    expected = taught(rows[:1000]).expect(rows[1000:])
+    share = np.mean((expected.low <= rows[1000:]) & (rows[1000:] <= expected.high))
+    assert 0.84 <= share <= 0.97  # 600 readings: three standard errors are 0.04, and courses overlap
+
+
+def test_a_rhythm_is_forecast_far_ahead():
+    rows = daily(1200)
+    expected = taught(rows).forecast(100)
+    truth = daily(1300, noise=0.0)[1200:]
+    assert np.abs(expected.mean - truth).mean() < 0.15
+    assert np.mean(expected.high - expected.low) < 1.0  # while readings move by two
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_is_expected_of_a_row_does_not_depend_on_it(anew):
+    rows = daily(900, n_channels=2)
+    model = taught(rows)
+    asked = rows if anew else daily(80, seed=3, n_channels=2)
+    before = model.expect(asked, anew=anew)
+    place = 450 if anew else 40
+    touched = asked.copy()
+    touched[place] += 9.0
+    after = model.expect(touched, anew=anew)
+    for one, other in zip(before, after, strict=True):
+        assert_array_equal(
+            one[: place + 1] if not anew else one[place], other[: place + 1] if not anew else other[place]
+        )
+    assert (before.mean[place + 1] != after.mean[place + 1]).all()  # the next one does
+
+
+def test_across_unseen_rows_the_rhythm_goes_on_whatever_came():
+    rows = daily(900)
+    model, hidden = taught(rows), np.zeros(900, bool)
+    hidden[600:640] = True
+    flat = rows.copy()
+    flat[600:640] = 0.0
+    expected = model.expect(flat, anew=True, unseen=hidden)
+    truth = daily(900, noise=0.0)
+    assert np.abs(expected.mean[600:640] - truth[600:640]).max() < 0.35
+    other = rows.copy()
+    other[600:640] = 7.0
+    assert_array_equal(model.expect(other, anew=True, unseen=hidden).mean[600:641], expected.mean[600:641])
+
+
+def test_nothing_is_expected_before_a_course_or_of_shingles():
+    model = taught(daily(700))
+    start = model.expect(daily(120), anew=True)
+    assert np.isnan(start.mean[:96]).all()
+    assert not np.isnan(start.mean[96:]).any()
+    with pytest.raises(ValueError, match="only a series of courses"):
+        SeriesMPF(StreamingMPF(n_estimators=4, random_state=0), shingle=3).fit(daily(60)).expect(daily(9))
+    for wrong in (np.zeros(5, bool), np.zeros(120)):
+        with pytest.raises(ValueError, match="unseen must be True or False for each of the 120 rows"):
+            model.expect(daily(120), anew=True, unseen=wrong)
+
+
+# ---- bits by step ----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(1, LENGTH), st.integers(0, 3))
+def test_bits_of_all_features_are_shared_out(seed, n_channels, n_steps, view):
+    rng = np.random.default_rng(seed)
+    widths = layout_of(n_channels).widths
+    widths[-1] += 2  # a calendar
+    own = slice(sum(widths[:view]), sum(widths[: view + 1]))
+    low, high = rng.normal(size=(2, widths[view]))
+    course, usual, deviations = rng.normal(size=(3, n_steps, n_channels)).round(rng.integers(0, 2))
+    folded = fold_on_steps(low, high, own, course, usual, deviations)
+    assert folded.shape == (n_steps, n_channels)
+    assert_allclose(folded.sum(), low.sum() + high.sum(), atol=1e-9)
+
+
+def test_bits_go_to_the_steps_that_make_a_feature_odd():
+    layout = layout_of(1)
+    names, course, usual = layout.names(["{}"]), np.zeros((LENGTH, 1)), np.zeros((LENGTH, 1))
+    course[-3] = 5.0
+    k = names.index("mean of {} over 8")
+    for sign, low, high in ((1, 0.0, 4.0), (-1, 4.0, 0.0)):
+        folded = fold_on_steps(np.array([low]), np.array([high]), slice(k, k + 1), sign * course, usual, usual)
+        assert folded[-3, 0] == 4.0
+    k = names.index("change of {} over 4")  # the mean over four minus that over four before: -3 raises it, -6 lowers it
+    course[-6] = 5.0
+    folded = fold_on_steps(np.array([1.0]), np.array([2.0]), slice(k, k + 1), course, usual, usual)
+    assert (folded[-3, 0], folded[-6, 0]) == (2.0, 1.0)
+
+
+def explained(rows, at):
+    model = taught(rows[: at - 100])
+    return model.explain(rows[at - 100 : at + 1], rows=[100])[0]
+
+
+def test_bits_of_a_spike_land_on_it():
+    rows = daily(900)
+    rows[850] += 4.0
+    for later in (0, 3):
+        said = explained(rows, 850 + later)
+        bits = said.by_step()[:, 0]
+        assert_allclose(bits.sum(), said.surprise - said.typical)
+        assert bits.argmax() == len(bits) - 1 - later
+        assert bits.max() > 0.5 * bits.sum()
+
+
+def test_bits_of_a_rise_that_does_not_come_land_on_its_steps():
+    rows = daily(900, noise=0.05)
+    rows[834:848] = -1.0  # the trough of the wave is at 834; from there on it should rise
+    said = explained(rows, 846)
+    bits = said.by_step()[:, 0]
+    assert bits[-13:].sum() > 0.8 * bits.sum() > 0
+    assert "rise" in said.summary
+    assert (said.course.readings[-4:, 0] < said.course.low[-4:, 0]).all()
+
+
+def test_the_course_of_an_explanation_is_what_came_beside_what_was_expected():
+    rows = daily(900, n_channels=2)
+    rows[850, 1] += 4.0
+    said = explained(rows, 850)
+    course = said.course
+    assert course.channels == ["x0", "x1"]
+    assert_array_equal(course.readings, rows[850 + 1 - LENGTH : 851])
+    assert np.isnan(course.times).all()
+    assert np.isnan(course.mean[:-32]).all()
+    assert not np.isnan(course.mean[-32:]).any()
+    assert course.high[-1, 1] < rows[850, 1]
+    assert said.by_step() is course.bits
+    assert said.to_dict()["course"]["readings"][-1] == rows[850].tolist()
+    assert said.to_dict()["course"]["mean"][0] == [None, None]
+    shingles = SeriesMPF(StreamingMPF(n_estimators=4, random_state=0), shingle=3).fit(rows)
+    with pytest.raises(ValueError, match="see `fold`"):
+        shingles.explain(rows[:4], rows=[3])[0].by_step()
+
+
+def test_streams_explain_courses_as_well():
+    rows = daily(1000)
+    rows[900] += 4.0
+    found = SeriesMPF(StreamingMPF(n_estimators=20, random_state=0)).detect_then_learn(rows, explain=True)
+    said = found.explanations[900]
+    assert_array_equal(said.course.readings, rows[901 - LENGTH : 901])
+    assert said.by_step()[-1, 0] > 0.5 * said.by_step().sum()
+    assert said.course.high[-1, 0] < rows[900, 0]
+
+
+# ---- a sensor that hangs ---------------------------------------------------------------------------------------------
+
+
+def test_a_sensor_that_hangs_in_noise_is_found_and_said_so():
+    n_found = 0
+    for seed in range(3):
+        rows = np.random.default_rng(seed).normal(size=1400)
+        rows[1300:1330] = rows[1299]
+        found = SeriesMPF(StreamingMPF(random_state=0)).detect_then_learn(rows, explain=True)
+        flagged = np.flatnonzero(found.is_anomaly[1300:1330]) + 1300
+        if len(flagged):
+            n_found += 1
+            said = found.explanations[int(flagged[-1])]
+            assert "has not changed for" in said.summary
+            n_still = int(flagged[-1]) - 1299
+            assert said.by_step()[-n_still:].sum() > 0.8 * said.by_step().sum()
+    assert n_found >= 2
+
+
+def test_forecasts_of_one_channel():
+    parts = [np.arange(6.0).reshape(3, 2) + k for k in range(4)]
+    assert_array_equal(Forecast(*parts).of_channel(1).high, [[3.0], [5.0], [7.0]])

@@ -1,0 +1,276 @@
+"""Margins of single features: their law, what they cost, and rows that are odd in one feature alone."""
+
+import numpy as np
+import pytest
+from forests import made
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+from sklearn.utils._param_validation import InvalidParameterError
+from streams import bits
+
+import polyaforest
+from polyaforest import BatchMPF, Reservoir, SeriesMPF, StreamingMPF
+from polyaforest.core.score import Score
+from polyaforest.estimators import loads
+from polyaforest.forest import margins, stream
+from polyaforest.forest.margins import Margins, Tails
+from polyaforest.persistence.modelfile import ModelFileError, read_model, write_model
+
+ROWS = np.random.default_rng(0).normal(size=(600, 4))
+FAR = np.where(np.arange(4) == 2, 12.0, ROWS[:1])
+
+
+def build(**parameters):
+    return made(StreamingMPF, **{"n_estimators": 6, "random_state": 0} | parameters)
+
+
+def with_constant(value, n=2000, seed=0):
+    return np.column_stack([np.random.default_rng(seed).normal(size=(n, 5)), np.full(n, value)])
+
+
+# ---- the law ---------------------------------------------------------------------------------------------------------
+
+
+def test_tails_of_a_gaussian_are_those_of_the_law():
+    """The surprise at 2.5 to 5 deviations, to a sixth of the bits on average over forty features."""
+    rows = np.random.default_rng(0).normal(size=(2048, 40))
+    found = Tails.of(rows)
+    for deviations in (2.5, 3.5, 5.0):
+        bits_of = found.surprise(np.full((1, 40), deviations))[0, 1]
+        assert bits_of.mean() == pytest.approx(-np.log2(stats.norm.sf(deviations)), rel=1 / 6)
+
+
+def test_what_was_counted_is_exact():
+    rows = np.arange(1024.0)[:, None]
+    found = Tails.of(rows)
+    assert found.edge[1, 0] == 1024 - 32
+    assert found.bits[1, 0] == 5.0
+    assert found.edge[0, 0] == -31
+    assert_array_equal(found.surprise(np.array([[992.0], [500.0], [31.0]])), 0.0)
+    assert found.surprise(np.array([[992.5]]))[0, 1, 0] > 5.0
+
+
+def test_an_exponential_tail_goes_on_as_a_line_and_heavier_ones_do_not_bend_down():
+    quantiles = -np.log2(1 - (np.arange(2048) + 0.5) / 2048)[:, None]
+    found = Tails.of(quantiles)
+    assert found.surprise(np.array([[20.0]]))[0, 1, 0] == pytest.approx(20.0, abs=0.5)
+    heavy = Tails.of(1.1**quantiles * quantiles**2)
+    assert heavy.curve[1, 0] == 0.0
+    assert heavy.slope[1, 0] > 0
+
+
+def test_sides_are_apart_and_scale_does_not_matter():
+    rows = np.exp(ROWS)
+    found, negated, scaled = Margins.of(rows), Margins.of(-rows), Margins.of(2.0**20 * rows)
+    asked = rows[:50] * 20
+    assert_allclose(found.charges(asked), negated.charges(-asked)[:, ::-1], rtol=1e-9)
+    assert_allclose(found.charges(asked), scaled.charges(2.0**20 * asked), rtol=1e-9)
+    assert found.charges(asked).any()
+
+
+def test_costs_are_the_charges_added_up():
+    found = Margins.of(ROWS)
+    rows = np.vstack([ROWS[:3], FAR, -FAR, np.full((1, 4), 9.0), np.full((1, 4), np.nan)])
+    assert found.costs(ROWS[:1]) is None
+    assert_allclose(found.costs(rows), found.charges(rows).sum(axis=(1, 2)))
+    assert (found.costs(rows) > 0).tolist() == [False, False, False, True, True, True, False]
+    assert_array_equal(found.charges(np.full((1, 4), 1e100))[0, 1], found.bits)
+
+
+@pytest.mark.parametrize("n_features", [1, 3, 20])
+@pytest.mark.parametrize("kind", ["normal", "laplace", "student", "lognormal", "counts", "flags", "rounded"])
+def test_no_more_rows_are_charged_than_stated(kind, n_features):
+    """One row in 2,048 is; here, over six draws with 4,000 new rows each, at most one in 400 (seeds are fixed)."""
+    draw = {
+        "normal": lambda rng, n: rng.normal(size=(n, n_features)),
+        "laplace": lambda rng, n: rng.laplace(size=(n, n_features)),
+        "student": lambda rng, n: rng.standard_t(4, size=(n, n_features)),
+        "lognormal": lambda rng, n: np.exp(rng.normal(size=(n, n_features))),
+        "counts": lambda rng, n: rng.poisson(0.1, size=(n, n_features)).astype(float),
+        "flags": lambda rng, n: (rng.random((n, n_features)) < 0.005).astype(float),
+        "rounded": lambda rng, n: rng.normal(size=(n, n_features)).round(),
+    }[kind]
+    shares = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        found = Margins.of(draw(rng, 2048))
+        costs = found.costs(draw(rng, 4000))
+        shares.append(0.0 if costs is None else (costs > 0).mean())
+    assert np.mean(shares) < 1 / 400
+
+
+def test_many_rare_flags_make_wide_margins_and_one_that_never_rose_is_noticed():
+    rng = np.random.default_rng(0)
+    rare = (rng.random((2048, 200)) < 0.0005).astype(float)
+    assert Margins.of(rare).costs((rng.random((2048, 200)) < 0.0005).astype(float)) is None
+    quiet = np.column_stack([rng.normal(size=(2048, 3)), np.zeros(2048)])
+    assert Margins.of(quiet).costs(np.array([[0.0, 0.0, 0.0, 1.0]])) > 10
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "is_odd"),
+    [(7, 7.1, True), (0, 0.01, True), (1e6, 1e6 + 1, True), (3, 4, True), (-2, -2.5, True), (7, 7 + 1e-12, False)],
+)
+def test_a_departure_of_what_never_varied_costs_whatever_its_size_but_for_rounding(value, other, is_odd):
+    rows = with_constant(float(value))
+    found = Margins.of(rows)
+    asked = rows[:1].copy()
+    asked[0, 5] = other
+    charges = found.charges(asked)
+    assert (charges[0, int(other > value), 5] > 10) == is_odd
+    assert_array_equal(charges[0, int(other <= value)], 0.0)
+    rows[17, 5] = other  # among those that were learned too, but not if there are several
+    assert (Margins.of(rows).charges(rows[17:18]).any()) == is_odd
+    rows[18:20, 5] = other
+    assert not Margins.of(rows).charges(rows[17:18]).any()
+
+
+def test_a_limit_is_where_the_surprise_exceeds_the_threshold():
+    tails = Tails.of(ROWS)
+    for threshold in (12.0, 20.0):
+        limit = tails.limit(threshold)
+        above, below = (tails.surprise(np.stack([-limit[0], limit[1]]) * share) for share in (1 + 1e-9, 1 - 1e-9))
+        for side in (0, 1):
+            assert (above[side, side] >= threshold).all()
+            assert (below[side, side] <= threshold).all()
+    assert np.isinf(tails.limit(64.0)).all()
+
+
+def test_few_points_have_no_margins():
+    assert Margins.of(ROWS[:255]) is None
+    assert Margins.of(ROWS[:256]) is not None
+    assert Margins.of(np.empty((300, 0))) is None
+
+
+# ---- forests ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", ["auto", 400, Reservoir(300)])
+def test_the_score_is_typicality_less_the_costs(window):
+    forest, plain = (build(window=window, score_type=kind).fit(ROWS) for kind in ("margins", "typicality"))
+    rows = np.vstack([ROWS[:20], FAR, -FAR])
+    costs = forest._stream.margins.costs(rows)
+    assert (costs[20:] > 0).all()
+    assert_allclose(forest.score_samples(rows), plain.score_samples(rows) - np.log(2) * costs, rtol=1e-12)
+    assert_array_equal(forest.score_samples(rows[:20]), plain.score_samples(rows[:20]))
+    assert plain._stream.margins is None
+    assert_array_equal(forest.mass(rows), plain.mass(rows))
+
+
+def test_it_is_the_default_of_streams_and_none_of_others():
+    assert StreamingMPF().score_type == "margins"
+    with pytest.raises(InvalidParameterError, match="score_type"):
+        BatchMPF(score_type="margins").fit(ROWS)
+    series = SeriesMPF(StreamingMPF(n_estimators=4, random_state=0), shingle=4).fit(np.sin(np.arange(600) / 5))
+    assert series.estimator_._score is Score.TYPICALITY
+    summary = build(window=None, max_depth=5).partial_fit(ROWS)
+    assert summary._stream.margins is None
+    assert np.isfinite(summary.score_samples(FAR)).all()
+
+
+@pytest.mark.parametrize("n_features", [3, 10])
+def test_five_deviations_in_one_feature_are_flagged(n_features):
+    rng = np.random.default_rng(3)
+    forest = StreamingMPF(n_estimators=60, random_state=0).fit(rng.normal(size=(2000, n_features)))
+    odd = rng.normal(size=(200, n_features))
+    odd[np.arange(200), rng.integers(0, n_features, 200)] = 5.0 * rng.choice([-1, 1], 200)
+    assert (forest.predict(odd) == -1).mean() > 0.9
+    assert (forest.predict(rng.normal(size=(2000, n_features))) == -1).mean() < 0.003
+
+
+def test_a_departure_of_a_constant_column_is_flagged_and_blamed_in_bits_that_add_up():
+    rows = with_constant(7.0)
+    forest = StreamingMPF(n_estimators=40, random_state=0).fit(rows)
+    odd = rows[:1].copy()
+    odd[0, 5] = 7.1
+    assert forest.predict(odd) == -1
+    explained = forest.explain(odd)
+    assert explained.surprise[0] * -np.log(2) == pytest.approx(forest.score_samples(odd)[0], rel=1e-10)
+    assert explained.parts[0].sum() == pytest.approx(explained.surprise[0] - explained.typical, abs=1e-9)
+    (blame,) = explained[0].blamed
+    assert (blame.feature, blame.side) == (5, "high")
+    assert blame.expected == pytest.approx((7.0, 7.0))
+    gappy = odd.copy()
+    gappy[0, 2] = np.nan
+    assert forest.predict(gappy) == -1
+    assert forest.explain(gappy).surprise[0] * -np.log(2) == pytest.approx(forest.score_samples(gappy)[0], rel=1e-10)
+
+
+def test_a_departure_within_a_table_is_flagged():
+    rows = with_constant(7.0)
+    rows[100, 5] = 7.1
+    assert StreamingMPF(n_estimators=40, random_state=0).fit_predict(rows)[100] == -1
+
+
+# ---- streams ---------------------------------------------------------------------------------------------------------
+
+
+def far_now_and_then(n, seed=1):
+    rows = np.random.default_rng(seed).normal(size=(n, 4))
+    rows[[550, 850], 1] = 30.0
+    return rows
+
+
+def test_a_stream_is_the_same_row_by_row_and_in_chunks(monkeypatch):
+    monkeypatch.setattr(stream, "_ARRIVALS_PER_MARGINS", 256)
+    rows = far_now_and_then(900)
+    whole = build(window=600)
+    detected = whole.detect_then_learn(rows)
+    for size in (1, 97):
+        parts = build(window=600)
+        found = [parts.detect_then_learn(rows[start : start + size]) for start in range(0, 900, size)]
+        assert_array_equal(np.concatenate([part.scores for part in found]), detected.scores)
+        assert bits(parts) == bits(whole)
+    assert detected.is_anomaly[[550, 850]].all()
+    plain = build(window=600, score_type="typicality").score_then_learn(rows)
+    is_other = plain != detected.scores
+    assert is_other[[550, 850]].all()
+    assert is_other.sum() <= 8  # but for rows that are far out, scores are those of typicality
+
+
+def test_a_loaded_stream_goes_on_bit_for_bit(tmp_path):
+    rows = far_now_and_then(1500)
+    forest = build(window=300).partial_fit(rows[:700])
+    forest.save(tmp_path / "model.mpf")
+    others = [polyaforest.load(tmp_path / "model.mpf"), loads(forest.to_bytes())]
+    scores = forest.score_then_learn(rows[700:])
+    for other in others:
+        assert_array_equal(other.score_then_learn(rows[700:]), scores)
+        assert bits(other) == bits(forest)
+
+
+def test_margins_follow_deletions():
+    rows = ROWS.copy()
+    rows[5, 2] = 1e6  # a secret
+    forest = build(window=600).partial_fit(rows)
+    forest.delete(5)
+    never = Margins.of(np.delete(rows, 5, axis=0))
+    assert_array_equal(forest._stream.margins.limit, never.limit)
+    assert forest._stream.margins.bits == never.bits
+    forest.delete(list(range(6, 400)))
+    assert forest._stream.margins is None
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    build(window=300).fit(ROWS).save(tmp_path / "model.mpf")
+    header, arrays = read_model(tmp_path / "model.mpf")
+    for damage in (lambda part: part * np.nan, lambda part: part[:1], lambda part: part[:, :3]):
+        broken = {**arrays, "stream/margins": np.ascontiguousarray(damage(arrays["stream/margins"]))}
+        write_model(tmp_path / "broken.mpf", header, broken)
+        with pytest.raises(ModelFileError, match="margins"):
+            polyaforest.load(tmp_path / "broken.mpf")
+    write_model(tmp_path / "old.mpf", header, {n: a for n, a in arrays.items() if n != "stream/bits_beyond"})
+    with pytest.raises(ModelFileError, match="bits_beyond"):
+        polyaforest.load(tmp_path / "old.mpf")
+
+
+def test_models_saved_with_typicality_keep_it(tmp_path):
+    forest = build(score_type="typicality").fit(ROWS)
+    forest.save(tmp_path / "model.mpf")
+    again = polyaforest.load(tmp_path / "model.mpf")
+    assert again.score_type == "typicality"
+    assert_array_equal(again.score_samples(FAR), forest.score_samples(FAR))
+
+
+def test_rates_of_the_module_are_those_of_the_docs():
+    assert 1 / margins.RATE == 2048
