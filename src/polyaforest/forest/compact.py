@@ -15,7 +15,7 @@ import numpy as np
 from polyaforest.core.arrays import EVERY, NONE, Array, Forest, Points, new_points
 from polyaforest.core.validation import LARGEST
 from polyaforest.forest.grow import SPARE_NODES, allocate, memory_limit, memory_needed
-from polyaforest.forest.integrity import CorruptForestError, Layout, check_layout, check_unread
+from polyaforest.forest.integrity import CorruptForestError, Layout, check_layout, check_sample_sizes, check_unread
 from polyaforest.forest.point_store import Key, PointStore
 from polyaforest.forest.spec import Plan
 from polyaforest.kernels import preorder
@@ -127,8 +127,7 @@ def expanded(arrays: Arrays, plan: Plan, policy: Policy, n_seen: int) -> Held:
     known = check_layout(part, _LAYOUT, {"T": plan.n_trees, "D": plan.domain.shape[1]})
     n_held, arrivals = known["H"], n_seen - part["ages"]
     sizes = np.where(part["samples"] == 0, EVERY, part["samples"])
-    if (sizes < 1).any():
-        raise CorruptForestError("array samples: trees must take at least one point")
+    check_sample_sizes(sizes)
     n_slots, room = _room(part, plan, policy, sizes, n_held)
     forest = allocate(plan, room, part["weights"], part["rng"], boxed=True)
     points = new_points(plan.n_trees, room, n_slots, known["D"])

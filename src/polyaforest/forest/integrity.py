@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from polyaforest.core.arrays import ALL_YES, NONE, QUESTIONS, Array, Forest, Points
+from polyaforest.core.arrays import ALL_YES, EVERY, NONE, QUESTIONS, Array, Forest, Points
 from polyaforest.core.boxes import are_within, as_codes, is_code
 from polyaforest.core.schema import MOST_COUNTED
 
@@ -184,6 +184,12 @@ class _Nodes(NamedTuple):
         if bad.any():
             i = _first(bad)
             _refuse_node(*divmod(int(where[i]), self.capacity), explain(i))
+
+
+def check_sample_sizes(sizes: Array) -> None:
+    """Raise unless every tree takes at least one point, and at most every point."""
+    if ((sizes < 1) | (sizes > EVERY)).any():
+        raise CorruptForestError("array sizes: trees must take at least one point")
 
 
 def _refuse_node(t: int, j: int, what: str) -> NoReturn:

@@ -33,7 +33,7 @@ from polyaforest.core.validation import LARGEST, all_or_nothing, read_weights
 from polyaforest.decision.calibration import LEAST_ROWS, RunningCalibration
 from polyaforest.decision.thresholds import Detections, ThresholdPolicy
 from polyaforest.forest import compact, draws, grow, learn
-from polyaforest.forest.integrity import POINTS_LAYOUT, Layout, check_forest, check_layout
+from polyaforest.forest.integrity import POINTS_LAYOUT, Layout, check_forest, check_layout, check_sample_sizes
 from polyaforest.forest.margins import MOST_POINTS, Margins
 from polyaforest.forest.point_store import Key, Labels, PointStore, Schedule
 from polyaforest.forest.spec import Plan, Weighting, unmeasured, weighting_of_rows
@@ -294,6 +294,9 @@ class Stream:
         rules = self.rules
         if rules.policy is None and rules.plan.max_depth is None:
             raise ValueError("it keeps no points and has no max_depth, so nothing bounds its trees")
+        check_sample_sizes(rules.sizes)
+        if rules.policy is None and self.is_sampled:
+            raise ValueError("array sizes: the trees of a summary take every point")
         if not rules.plan.lifetime > 0:
             raise ValueError(f"its lifetime is {rules.plan.lifetime}")
         if not self.rng.any():
@@ -311,14 +314,7 @@ class Stream:
 
     def _check_samples(self) -> None:
         """Raise unless every tree holds the points of lowest priority."""
-        sizes = self.rules.sizes
-        if (sizes < 1).any() or (sizes > EVERY).any():
-            raise ValueError("array sizes: trees must take at least one point")
-        if not self.is_sampled:
-            return
-        if self.rules.policy is None:
-            raise ValueError("array sizes: the trees of a summary take every point")
-        if not np.array_equal(self.is_member(self.store.held), self._is_drawn()):
+        if self.is_sampled and not np.array_equal(self.is_member(self.store.held), self._is_drawn()):
             raise ValueError("its trees do not hold the points that were drawn for them")
 
     # ---- learning ---------------------------------------------------------------------------------------------------
