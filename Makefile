@@ -26,10 +26,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # Editing a kernel can leave its cached callers stale, so the cache is kept apart for each state of the sources.
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/*/*.py | cksum | cut -d' ' -f1)
 
-.PHONY: demo serve-demo test test-all test-lowest pytest warm fuzz lint format bench bench-full bench-pages docs figures clean help
+.PHONY: setup demo serve-demo test test-all test-lowest pytest warm fuzz lint format bench bench-full bench-pages docs figures clean help
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/' | column -t -s:
+
+setup: $(READY)  ## the virtual environment, with everything that tests need
 
 demo: $(READY)  ## find planted anomalies and draw them: demo.png
 	@$(BIN)/python examples/demo.py
@@ -37,11 +39,13 @@ demo: $(READY)  ## find planted anomalies and draw them: demo.png
 serve-demo: $(READY)  ## the live dashboard, with generated streams and planted incidents
 	@$(BIN)/polyaforest serve --demo
 
-test: lint warm  ## what every change must pass, in minutes; kernels also in plain Python
+test: export TEST_SEED ?= 2020
+test: $(READY)  ## what every change must pass, in minutes; kernels also in plain Python
+	@$(MAKE) --no-print-directory --jobs=2 lint warm
 	@$(MAKE) --no-print-directory pytest
 
 test-all: export HYPOTHESIS_PROFILE := full
-test-all: lint warm docs  ## everything, for the night: with the slow tests, more examples and the site
+test-all: lint warm docs  ## everything, for the night: with the slow tests, a new seed, more examples and the site
 	@$(MAKE) --no-print-directory pytest WHICH=
 
 WHICH := -m "not slow"
