@@ -221,3 +221,21 @@ def test_crafted_blocks_are_refused_or_whole(blocks, any_seed):
         for view in views(model):
             if view.is_fitted:
                 view._stream.check()
+
+
+@pytest.mark.parametrize("lie", [[np.inf, np.inf], [1.0, np.nan], [2.0, 1.0]])
+def test_times_of_a_score_that_do_not_ascend_are_refused(full, lie):
+    """Without a warning: differences of infinite numbers would give one."""
+    header, arrays = unpack(full.to_bytes())
+    grid = arrays["stream/grid"].copy()
+    grid[:2] = lie
+    with pytest.raises(ModelFileError, match="grid"):
+        loads(pack(header, {**arrays, "stream/grid": grid}))
+
+
+def test_trees_that_take_more_than_every_point_are_refused(full):
+    header, arrays = unpack(full.to_bytes())
+    sizes = arrays["compact/samples"].copy()
+    sizes[-1] = 2**62 + 1
+    with pytest.raises(ModelFileError, match="at least one point"):
+        loads(pack(header, {**arrays, "compact/samples": sizes}))

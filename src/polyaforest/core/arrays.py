@@ -128,6 +128,15 @@ _NODE_FIELDS = {
 _SLOTS = (*_NODE_FIELDS, "lower", "upper")
 
 
+def is_ascending(values: Array, *, strictly: bool = True) -> bool:
+    """Return whether each value is above the one before it, or at least not below it; NaN is neither.
+
+    Differences would overflow, or not be numbers, for the values that a damaged file may hold.
+    """
+    before, after = values[:-1], values[1:]
+    return bool(((after > before) if strictly else (after >= before)).all())
+
+
 def new_forest(
     capacity: int, weights: Array, rng: Array, domain: Array, *, boxed: bool, n_categories: int = 0
 ) -> Forest:

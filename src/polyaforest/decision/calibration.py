@@ -16,7 +16,7 @@ from typing import Self
 
 import numpy as np
 
-from polyaforest.core.arrays import ALL_YES, QUESTIONS, Array
+from polyaforest.core.arrays import ALL_YES, QUESTIONS, Array, is_ascending
 from polyaforest.core.boxes import as_codes, count_bits
 from polyaforest.decision.thresholds import Detections, ThresholdPolicy, check_scores, conformal_p_values, raised
 
@@ -141,7 +141,7 @@ class RunningCalibration:
         if len(scores) > n:
             raise ValueError(f"there are {len(scores)} calibration scores, more than {n}")
         check_scores("judging", scores)
-        if arrivals.shape != scores.shape or (np.diff(arrivals) <= 0).any():
+        if arrivals.shape != scores.shape or not is_ascending(arrivals):
             raise ValueError("calibration scores must have rising arrivals, one each")
         calibration.is_seeded = is_seeded
         calibration._take(arrivals.tolist(), scores.tolist())

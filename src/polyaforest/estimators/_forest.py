@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyaforest import forest as forests
 from polyaforest.core import schema
-from polyaforest.core.arrays import Array, Forest, LeafTable, Posterior, Prior
+from polyaforest.core.arrays import Array, Forest, LeafTable, Posterior, Prior, is_ascending
 from polyaforest.core.boxes import whole_cube
 from polyaforest.core.categories import Categories, Codes, Texts
 from polyaforest.core.derived import Derived, lasting
@@ -583,7 +583,7 @@ class BaseForest(Detector):
         if self._offset is not None:
             check_scores("offset", np.array([self._offset.value]))
         times = self.lifetimes_
-        if not times.size or not (np.isfinite(times) & (times > 0) & (np.diff(times, prepend=0) > 0)).all():
+        if not times.size or not (np.isfinite(times) & (times > 0)).all() or not is_ascending(times):
             raise ValueError("the lifetimes of its score are not positive, finite and ascending")
 
     def _check_trees(self) -> None:

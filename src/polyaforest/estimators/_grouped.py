@@ -11,7 +11,7 @@ from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import Interval
 
 from polyaforest.core import schema
-from polyaforest.core.arrays import Array
+from polyaforest.core.arrays import Array, is_ascending
 from polyaforest.core.score import EpsilonPhi
 from polyaforest.core.validation import read_rows
 from polyaforest.decision.calibration import n_to_calibrate, some_rows
@@ -335,8 +335,8 @@ def _check_groups(labels: list[Any], lengths: Array, scores: Array, rest: Array)
     if lengths.sum() != len(scores):
         raise ValueError("array groups/scores: is not as long as its groups")
     ends = np.cumsum(lengths)
-    is_falling = np.diff(scores) < 0
-    if np.delete(is_falling, ends[:-1] - 1).any() or (np.diff(rest) < 0).any():
+    groups = [*np.split(scores, ends[:-1]), rest]
+    if not all(is_ascending(group, strictly=False) for group in groups):
         raise ValueError("calibration scores of groups must ascend")
     check_scores("groups", np.exp(np.minimum(np.append(scores, rest), 0.0)))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from polyaforest import forest as forests
-from polyaforest.core.arrays import Array
+from polyaforest.core.arrays import Array, is_ascending
 from polyaforest.core.boxes import is_code
 from polyaforest.core.validation import LARGEST
 from polyaforest.decision.calibration import as_beyond, boxes_without
@@ -101,7 +101,7 @@ class Sample(NamedTuple):
             raise ValueError("its sample lacks arrays")
         check_layout(arrays, _LAYOUT, {"W": 2 * n_features, "D": n_features})
         rows, own, most = arrays["rows"], arrays["priorities"], int(arrays["most"])
-        if not 2 <= len(rows) <= most or (np.diff(own.astype(np.float64)) < 0).any() or (own > arrays["bar"]).any():
+        if not 2 <= len(rows) <= most or not is_ascending(own, strictly=False) or (own > arrays["bar"]).any():
             raise ValueError("its sample is not that of lowest priority")
         edges = (arrays["lowest"], arrays["highest"]) if "lowest" in arrays else None
         is_known = (np.abs(rows) <= LARGEST) | (np.isnan(rows) & (np.arange(2 * n_features) < n_features))

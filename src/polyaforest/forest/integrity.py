@@ -189,7 +189,7 @@ class _Nodes(NamedTuple):
 def check_sample_sizes(sizes: Array) -> None:
     """Raise unless every tree takes at least one point, and at most every point."""
     if ((sizes < 1) | (sizes > EVERY)).any():
-        raise CorruptForestError("array sizes: trees must take at least one point")
+        raise CorruptForestError("array sizes: a tree must take at least one point, at most every point")
 
 
 def _refuse_node(t: int, j: int, what: str) -> NoReturn:

@@ -22,6 +22,7 @@ from polyaforest.core.arrays import (
     Forest,
     Points,
     Prior,
+    is_ascending,
     new_points,
     pad,
     pad_points,
@@ -301,7 +302,7 @@ class Stream:
             raise ValueError(f"its lifetime is {rules.plan.lifetime}")
         if not self.rng.any():
             raise ValueError("the state of its generator is all zeros")
-        if not ((rules.grid > 1e-6) & (rules.grid < 1e6) & (np.diff(rules.grid, prepend=0) > 0)).all():
+        if not ((rules.grid > 1e-6) & (rules.grid < 1e6)).all() or not is_ascending(rules.grid):
             raise ValueError("array grid: the times of a score must ascend from 1e-6 to 1e6 at most")
         n_seen, due, arrivals = self.store.n_seen, self.next_rebuild, self.calibration.arrivals
         is_due = due & (due - 1) == 0 and due // 2 <= n_seen < due  # after 1, 2, 4, ... arrivals

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from polyaforest.core import schema
-from polyaforest.core.arrays import NONE, Array
+from polyaforest.core.arrays import NONE, Array, is_ascending
 from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
@@ -162,7 +162,7 @@ class History:
     def _check_times(self, times: Array) -> None:
         if np.isinf(times).any() or (np.isnan(times) == bool(self.is_timed)).any():
             raise ValueError(f"is_timed is {self.is_timed}, but its last readings say otherwise")
-        if (np.diff(times) < 0).any():
+        if self.is_timed and not is_ascending(times, strictly=False):
             raise ValueError("the times of its last readings decrease")
         if self.track.every < 0 or self.track.every == inf:
             raise ValueError(f"its readings are {self.track.every} apart")
