@@ -18,7 +18,8 @@ PLAIN := $(patsubst %,tests/property/test_%.py,reference online attribution marg
 		windows_that_slide_are_those_that_are_filled run_evidence_is_that_of_windows_of_all_lengths) \
 	$(patsubst %,tests/unit/test_explain.py::test_%,parts_are_those_of_a_plain_reading_of_the_rules \
 		counting_in_trees_is_counting_points) tests/benchmarks/test_pidforest.py
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# The tests of a file run in one process, so that what they share, such as a cluster of Spark, is set up once.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Processes that tests start would otherwise read every source anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -55,13 +55,12 @@ def rows(pytestconfig):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, rows, pytestconfig):
-    """Where all queries have run, the driver of the first of which was killed twice."""
+    """Where all queries have run, the driver of the first of which was killed."""
     folder, rng = tmp_path_factory.mktemp("spark"), random.Random(pytestconfig.option.hypothesis_seed)
     for name in QUERIES:
         n_files = {"rows": 6, "silent": 1}.get(name, 2)
         write_stream(folder / name, rows if name != "silent" else rows[:50], n_files)
-    for _ in range(2):
-        kill_in_the_middle(folder, "rows", 6, rng)
+    kill_in_the_middle(folder, "rows", 6, rng)
     with running(folder, "refusals", *QUERIES) as process:
         until(lambda: process.poll() is not None or has_forgotten(folder / "silent"), seconds=PATIENCE)
         (folder / "silent" / "stop").touch()
