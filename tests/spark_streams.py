@@ -124,6 +124,7 @@ def main(folder: Path, master: str, names: list[str]) -> None:
     for name in names:
         if name == "refusals":
             (folder / name).write_text(json.dumps(refusals(spark)), "utf-8")
+            (folder / "categories").write_text(json.dumps(of_categories(spark)), "utf-8")
             continue
         run(spark, folder / name, QUERIES[name], name)
         print(name, "done", flush=True)
@@ -174,6 +175,7 @@ def refusals(spark: Any) -> list[list[str]]:
     from polyaforest.distributed.spark.stream import watch
 
     schema = "a double, b int, host string, offset long, at timestamp, score double, `odd.name` double, t decimal(9, 2)"
+    schema += ", zone string"
     rows = spark.createDataFrame([], schema)
     said = []
     for given in [
@@ -182,6 +184,9 @@ def refusals(spark: Any) -> list[list[str]]:
         {"order": "a"},
         {"key": "score"},
         {"columns": ["a", "host"]},
+        {"columns": ["a", "at"]},
+        {"columns": ["a", "zone"], "detector": SeriesMPF(started())},
+        {"columns": ["a", "b"], "start_from": mixed()},
         {"columns": ["nothing"]},
         {"columns": []},
         {"time": "host"},
@@ -201,12 +206,43 @@ def refusals(spark: Any) -> list[list[str]]:
             said.append([str(sorted(given)), str(problem)])
     static = rows.drop("score").union(
         spark.range(3).select(
-            F.col("id") * 1.0, F.lit(1), F.lit("x"), "id", F.timestamp_seconds("id"), F.lit(2.0), F.lit(3.0)
+            F.col("id") * 1.0,
+            F.lit(1),
+            F.lit("x"),
+            "id",
+            F.timestamp_seconds("id"),
+            F.lit(2.0),
+            F.lit(3.0),
+            F.lit("eu"),
         )
     )
     found = watch(static, key="host", order="at", time="t").orderBy("at").collect()
     said.append(["static", str([(row.host, row.at.second, row.status) for row in found])])
     return said
+
+
+def zoned(n: int) -> pl.DataFrame:
+    """Rows of one key with categories, some of them missing; the last row is odd, and so is its category."""
+    zones = ["eu", "us", None, "\u2028<b>"]
+    zone = pl.Series([zones[i % 7 % 4] for i in range(n - 1)] + ["mars"])
+    a = pl.when(pl.col("offset") == n - 1).then(40.0).otherwise(pl.col("a").fill_null(0.0))
+    return table(n, 7).with_columns(zone=zone, host=pl.lit("x"), a=a)
+
+
+def mixed() -> StreamingMPF:
+    """A model with categories to start from."""
+    return started().partial_fit(zoned(40).select("a", b=pl.col("zone").cast(pl.Categorical)))
+
+
+def of_categories(spark: Any) -> list[list[Any]]:
+    """What `watch` says of rows with categories."""
+    from polyaforest.distributed.spark.stream import watch
+
+    rows = spark.createDataFrame(
+        zoned(300).rows(), "a double, b double, host string, offset long, at double, zone string"
+    )
+    found = watch(rows, key="host", order="offset", columns=["a", "zone", "b"], detector=started())
+    return [list(row) for row in found.orderBy("offset").drop("host", "error", "status").collect()]
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from spark_streams import (
     table,
     timed,
     write,
+    zoned,
 )
 from waiting import until
 
@@ -188,6 +189,21 @@ def test_a_key_that_stays_away_is_reported_once_and_then_forgotten(folder, rows)
         assert told["offset"].to_list() == latest["offset"].to_list()
 
 
+def test_strings_are_categories(folder):
+    """Scores and reasons are those of one process, also of a category that was never seen."""
+    rows = zoned(300)
+    found = json.loads((folder / "categories").read_text("utf-8"))
+    local = started().detect_then_learn(rows.select("a", pl.col("zone").cast(pl.Categorical), "b"), explain=True)
+    assert [row[0] for row in found] == rows["offset"].to_list()
+    for k, part in enumerate(local[:3], start=1):
+        assert_array_equal([nan if row[k] is None else row[k] for row in found], part)
+    assert {i: row[4] for i, row in enumerate(found) if row[4]} == {
+        i: why.to_json() for i, why in local.explanations.items()
+    }
+    assert local.is_anomaly[-1]
+    assert "mars" in found[-1][4]
+
+
 def test_what_cannot_be_done_is_refused_before_the_query_starts(folder):
     said = json.loads((folder / "refusals").read_text("utf-8"))
     for (_, words), wanted in zip(
@@ -197,7 +213,10 @@ def test_what_cannot_be_done_is_refused_before_the_query_starts(folder):
             "order: column 'host' must hold whole numbers or timestamps, not string",
             "order: column 'a' must",
             "has the name of a result",
-            "columns: 'host' must hold numbers, not string",
+            "columns: 'host' is the key, which all rows of a detector share",
+            "columns: 'at' must hold numbers or strings, not timestamp",
+            "columns: 'zone' must hold numbers, as a time series has no others, not string",
+            "columns: 'b' has categories in the model to start from, but is int here: cast it to string",
             "there is no column 'nothing'",
             "no numeric column",
             "time: column 'host' must hold timestamps or numbers",

@@ -3,6 +3,7 @@
 from copy import deepcopy
 
 import numpy as np
+import polars as pl
 import pytest
 from effort import examples
 from forests import made
@@ -64,6 +65,30 @@ def test_batches_say_what_one_process_says(rows, data, kind):
     if state.model is not None:
         assert state.model == local.to_bytes()
     assert state.latest == arrivals[-1].order
+
+
+@settings(max_examples=examples(50))
+@given(
+    rows=st.lists(st.tuples(st.floats(-5, 5), st.sampled_from(["eu", "us", "", None])), min_size=1, max_size=30),
+    data=st.data(),
+)
+def test_batches_with_categories_say_what_one_process_says(rows, data):
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
+    judge = KeyedJudge(["zone", "a"], TEMPLATES["rows"](), categories=["zone"])
+    arrivals = [judge.arrival(i, [number], [text], 0.0) for i, (number, text) in enumerate(rows)]
+    state, results = run(judge, arrivals, cuts)
+    local = TEMPLATES["rows"]()
+    for result, (number, text) in zip(results, rows, strict=True):
+        if result.status is Status.BAD:  # a gap, with nothing to fill it from
+            assert not local.is_fitted
+            continue
+        given = pl.DataFrame({"zone": pl.Series([text], dtype=pl.Categorical), "a": [number]})
+        found = local.detect_then_learn(given, explain=True)
+        np.testing.assert_array_equal(
+            [np.nan if part is None else part for part in result[2:5]], [p[0] for p in found[:3]]
+        )
+        assert result.reasons == (found.explanations[0].to_json() if found.is_anomaly[0] else None)
+    assert state.model == (local.to_bytes() if local.is_fitted else None)
 
 
 def test_rows_that_are_not_after_the_last_are_late_and_not_learned():

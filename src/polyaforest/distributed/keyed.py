@@ -6,14 +6,16 @@ order: the results do not depend on how rows were cut into batches, and a task t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from enum import StrEnum
-from math import isnan
+from math import isnan, nan
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from polyaforest.core.categories import Categories, code_of
 from polyaforest.core.validation import NamedRows
 from polyaforest.estimators import SeriesMPF, StreamingMPF, loads
 from polyaforest.estimators.sifting import progress, sift, why_unusable, words_of
@@ -37,8 +39,9 @@ class Arrival(NamedTuple):
     """A row of a key."""
 
     order: int | None
-    values: tuple[float, ...]  # NaN where one is missing
+    values: tuple[float, ...]  # NaN where one is missing; of categories, their codes
     time: float | None = None  # NaN where it is missing; None if rows have no times
+    texts: Mapping[float, str] = MappingProxyType({})  # of its categories, by code
 
 
 class Result(NamedTuple):
@@ -78,18 +81,47 @@ class KeyedJudge:
         Whether rows have times.
     explain : bool, default=True
         Whether to explain flagged rows.
+    categories : sequence of str, default=()
+        Those of the columns that are categories.
     """
 
     def __init__(
-        self, columns: Sequence[str], template: Detector, *, has_times: bool = False, explain: bool = True
+        self,
+        columns: Sequence[str],
+        template: Detector,
+        *,
+        has_times: bool = False,
+        explain: bool = True,
+        categories: Sequence[str] = (),
     ) -> None:
         self.columns, self.has_times, self.explain = list(columns), has_times, explain
+        self._coded = tuple(k for k, name in enumerate(self.columns) if name in categories)
         self._template = template.to_bytes() if template.is_fitted else template  # the smaller, as it goes to all tasks
 
     def restored(self, state: State) -> Detector:
         """Return the detector of a key in this state."""
         model = self._template if state.model is None else state.model
         return loads(model) if isinstance(model, bytes) else deepcopy(model)
+
+    def arrival(
+        self, order: int | None, numbers: Iterable[float | None], texts: Iterable[str | None], time: float | None
+    ) -> Arrival:
+        """Return a row, given its numbers and its categories, each in the order of their columns."""
+        values = [nan if number is None else number for number in numbers]
+        known: dict[float, str] = {}
+        for k, text in zip(self._coded, texts, strict=True):
+            values.insert(k, nan if text is None else code_of(text))
+            if text is not None:
+                known[values[k]] = text
+        return Arrival(order, tuple(values), time if self.has_times else None, known)
+
+    def rows(self, arrivals: Sequence[Arrival]) -> NamedRows:
+        """Return rows as detectors take them."""
+        values = np.array([arrival.values for arrival in arrivals], np.float64)
+        if not self._coded:
+            return NamedRows(values, self.columns)
+        texts = {code: text for arrival in arrivals for code, text in arrival.texts.items()}
+        return NamedRows(values, self.columns, Categories(self._coded, len(self.columns), texts))
 
     def judge(self, state: State, arrivals: Iterable[Arrival]) -> tuple[State, list[Result]]:
         """Judge the rows of a batch by order; return the state after them, and a result for each."""
@@ -150,7 +182,7 @@ class _Batch:
         return None
 
     def _judge_together(self, arrivals: list[Arrival]) -> None:
-        rows = NamedRows(np.array([arrival.values for arrival in arrivals], np.float64), self._judge.columns)
+        rows = self._judge.rows(arrivals)
         times = np.array([arrival.time for arrival in arrivals], np.float64) if self._judge.has_times else None
         is_first, explain = self._is_first, self._judge.explain
         detected = self._detector.detect_then_learn(rows, times=times, explain=explain and not is_first)

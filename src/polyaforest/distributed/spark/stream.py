@@ -9,6 +9,7 @@ from math import nan
 from typing import Any, NamedTuple
 
 from polyaforest.distributed.keyed import Arrival, Detector, KeyedJudge, Result, State, Status, default_detector
+from polyaforest.estimators import SeriesMPF
 from polyaforest.estimators.sifting import refuse_unusable
 
 try:
@@ -72,8 +73,8 @@ def watch(
         are judged by it. A row that is not after all rows of its key in earlier micro-batches is *late*: it is reported
         and not learned, and so is a second row of the same order.
     columns : sequence of str, optional
-        Columns of numbers to judge by; by default those of the model to start from, or else all other numeric ones. A
-        null is a missing value.
+        Columns to judge by: numbers, and strings, which are categories. By default those of the model to start from, or
+        else all other numeric ones. A null is a missing value.
     time : str, optional
         The column that says when a row happened, a timestamp or a number; windows in time and calendars need it.
     detector : StreamingMPF or SeriesMPF, optional
@@ -106,14 +107,18 @@ def watch(
     names = _read_columns(df, key, order, time, columns, template, models)
     for model in (template, *models.values()):
         refuse_unusable(model, has_times=time is not None)
-    judge = KeyedJudge(names, template, has_times=time is not None, explain=explain)
+    texts = [name for name in names if isinstance(df.schema[name].dataType, T.StringType)]
+    judge = KeyedJudge(names, template, has_times=time is not None, explain=explain, categories=texts)
     timers = Timers(
         *(_milliseconds(name, span) for name, span in (("silence", silence), ("forget_after", forget_after)))
     )
     rows = df.select(
         F.col(_quoted(key)).alias("key"),
         _as_order(df, order).alias("order"),
-        F.array(*(F.col(_quoted(name)).cast("double") for name in names)).alias("values"),
+        F.array(*(F.col(_quoted(name)).cast("double") for name in names if name not in texts))
+        .cast("array<double>")
+        .alias("numbers"),
+        F.array(*(F.col(_quoted(name)) for name in texts)).cast("array<string>").alias("texts"),
         (F.lit(0.0) if time is None else _as_time(df, time)).alias("time"),
     )
     _refuse_too_large(df, judge)
@@ -204,9 +209,7 @@ class _Processor(StatefulProcessor):
         self._handle.registerTimer(due)
 
     def _arrival(self, row: Any) -> Arrival:
-        values = tuple(nan if value is None else value for value in row.values)
-        time = (nan if row.time is None else row.time) if self._judge.has_times else None
-        return Arrival(row.order, values, time)
+        return self._judge.arrival(row.order, row.numbers, row.texts, nan if row.time is None else row.time)
 
     def close(self) -> None:
         """Do nothing: Spark closes the states."""
@@ -267,14 +270,29 @@ def _read_columns(
         raise ValueError("columns: there is no numeric column to judge by")
     for name in names:
         _refuse_absent(df, name, "columns")
-        if not _is_number(df.schema[name].dataType):
-            raise ValueError(f"columns: {name!r} must hold numbers, not {_type_of(df, name)}")
-    for other in known:
+        if name == key:
+            raise ValueError(f"columns: {name!r} is the key, which all rows of a detector share: leave it out")
+        _refuse_type(df, name, template)
+    for model, other in zip(_named(template, models), known, strict=True):
         if other != names:
             raise ValueError(
                 f"columns: the model to start from was made with {', '.join(other)}; got {', '.join(names)}"
             )
+        _refuse_other_categories(df, names, model)
     return names
+
+
+def _refuse_other_categories(df: DataFrame, names: Sequence[str], model: Detector) -> None:
+    """Raise unless the columns that hold strings are those that are categories of a model."""
+    encoding = getattr(model, "encoding_", None)
+    for k, name in enumerate(names):
+        is_category = encoding is not None and k in encoding.columns
+        if is_category != isinstance(df.schema[name].dataType, T.StringType):
+            holds, remedy = ("categories", "string") if is_category else ("numbers", "double")
+            raise ValueError(
+                f"columns: {name!r} has {holds} in the model to start from, but is {_type_of(df, name)} here: cast it "
+                f"to {remedy}"
+            )
 
 
 def _named(template: Detector, models: Mapping[Any, Detector]) -> list[Detector]:
@@ -285,6 +303,15 @@ def _named(template: Detector, models: Mapping[Any, Detector]) -> list[Detector]
 def _refuse_absent(df: DataFrame, name: str, role: str) -> None:
     if name not in df.columns:
         raise ValueError(f"{role}: there is no column {name!r} among {', '.join(df.columns)}")
+
+
+def _refuse_type(df: DataFrame, name: str, template: Detector) -> None:
+    """Raise unless a column holds what the detector can judge: numbers, or the text of categories."""
+    kind, is_series = df.schema[name].dataType, isinstance(template, SeriesMPF)
+    if _is_number(kind) or (isinstance(kind, T.StringType) and not is_series):
+        return
+    wanted = "numbers, as a time series has no others" if is_series else "numbers or strings"
+    raise ValueError(f"columns: {name!r} must hold {wanted}, not {_type_of(df, name)}")
 
 
 def _type_of(df: DataFrame, name: str) -> str:
