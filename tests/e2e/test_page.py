@@ -173,6 +173,19 @@ def test_an_event_shows_what_the_alert_said(make, look):
         assert not tab.faults()
 
 
+def test_what_happens_before_the_feed_is_open_is_shown(make, look):
+    service = make()
+    service.post("web", rows(N), verdicts="none")
+    tab = look(service)
+
+    def post_and_go_on(route):
+        service.post("web", [odd(N)])  # the screen has asked for events by now
+        route.continue_()
+
+    tab.page.route("**/api/v1/feed**", post_and_go_on, times=1)
+    tab.open().locator(".attention .event-row").wait_for()
+
+
 def test_silence_is_an_event_without_reasons(make, look):
     service = make(WEB.replace("save_every", 'silence = "1s"\nsave_every'))
     service.post("web", rows(5))

@@ -66,8 +66,11 @@ export class EventScreen {
 
   async _reload() {
     if (this._isBusy) return;
+    const known = () => JSON.stringify([this._event, this._audit, this._incident]);
+    const before = known();
     this._event = await get(ofStream(this._stream, "events", this._id), {}, this._page.signal);
     [this._audit, this._incident] = await Promise.all([this._loadAudit(), this._loadIncident()]);
+    if (known() === before) return;
     this._show();
     await this._showCharts();
   }

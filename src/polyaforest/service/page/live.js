@@ -11,9 +11,12 @@ export class Live {
     this._following = null;
   }
 
-  /** Follow the feed of all streams, or of one key: `handlers` by the names of events, and `again` after a gap. */
+  /**
+   * Follow the feed of all streams, or of one key: `handlers` by the names of events, and `again` once it is open, at
+   * first or after a gap. What happened between a screen's requests and the opening of its feed is in neither.
+   */
   follow(query, handlers) {
-    this._following = { query, handlers, hadGap: false };
+    this._following = { query, handlers, hadGap: true };
     this._open();
   }
 
