@@ -135,6 +135,11 @@ def _read_numeric(estimator: BaseEstimator, X: Any, reset: bool, at_least: int) 
 # ---- categories ------------------------------------------------------------------------------------------------------
 
 
+def categorical_columns(estimator: BaseEstimator, X: Any) -> tuple[int, ...]:
+    """Return which columns of a table are categories, by the estimator's parameter `categorical_features`."""
+    return _categorical_columns(estimator, X if isinstance(X, NamedRows) else _as_known_table(X))
+
+
 def _categorical_columns(estimator: BaseEstimator, X: Any) -> tuple[int, ...]:
     """Return which columns of a table to fit are categories, by the parameter `categorical_features`."""
     given = getattr(estimator, "categorical_features", None)
