@@ -29,7 +29,6 @@ _MOST_FOUND_ON = 40_000  # rows that regions are found on
 _ROUNDING = 2.0  # what rounding a bound may cost of the gain of a region
 _WIDE = (0.02, 0.005)  # of all rows: how far rounding may move a bound
 _ALIKE = 1.0  # gains that differ by less are about the same
-_EQUAL = 1e-9  # by which gains differ that are the same
 _MOST_NAMED = 64  # categories in a condition
 
 
@@ -105,11 +104,14 @@ class _Search:
         return box.gain - sum(map(self._price, _sides(box.ranges, self.axes)))
 
     def _price(self, side: _Side) -> float:
-        """Return what noise gains by the choice of a condition; each category named is a choice among all."""
+        """Return what noise gains by the choice of a condition; each category named is a choice among all.
+
+        All but some categories costs more, for it says less.
+        """
         k, part = side
         if not isinstance(part, _Choice):
             return self.price
-        return self.price + len(part.named) * math.log(self.axes[k].n_levels)
+        return self.price * (1 + part.others) + len(part.named) * math.log(self.axes[k].n_levels)
 
     def _smaller(self, box: _Box) -> _Box:
         """Return a box of a single bound, or what lies beyond the bound if fewer rows do: either tells as much."""
@@ -222,8 +224,8 @@ class _Search:
     def _best_choice(self, k: int, axis: Corners, is_in: Array) -> tuple[_Choice, float]:
         """Return the categories that tell the samples apart best among rows, with their gain beyond the price of names.
 
-        Those whose share rose are tried together, and those whose share fell, the clearest first; and what is left
-        without them. A category whose text is not known cannot be named.
+        Those whose share rose are tried together, and those whose share fell, the clearest first; and all others. A
+        category whose text is not known cannot be named.
         """
         level, labels, totals = self.levels[is_in, k], self.labels[is_in], self._totals()
         of_a, of_b = (np.bincount(level[labels == own], minlength=axis.n_levels) for own in (1, 0))
@@ -239,9 +241,9 @@ class _Search:
             sums = [np.cumsum(counts[named]) for counts in (of_a, of_b)]
             rests = [counts.sum() - part for counts, part in zip((of_a, of_b), sums, strict=True)]
             for others, (n_a, n_b) in ((False, sums), (True, rests)):
-                worths = gain(n_a, n_b, totals) - prices
+                worths = gain(n_a, n_b, totals) - prices - self.price * others
                 at = int(np.argmax(worths))
-                if worths[at] > most + _EQUAL:  # the same set and what is left of all rows tell as much
+                if worths[at] > most:
                     best, most = _Choice(tuple(named[: at + 1].tolist()), others), float(worths[at])
         return best, most
 
