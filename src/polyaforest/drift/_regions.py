@@ -81,8 +81,9 @@ class _Search:
         self.trees = [one._replace(leaves=one.leaves[chosen]) for one in partitions]
         self.axes, self.levels = grid.axes, grid.levels[chosen]
         self.rows, self.labels, self.names = rows[chosen], labels[chosen], names
-        # what noise gains by the choice of a feature, a side and a bound
-        self.price = math.log(2 * len(grid.axes)) + 2.0
+        # what noise gains by the choice of a feature and a side, and of a bound
+        self.choice = math.log(2 * len(grid.axes))
+        self.price = self.choice + 2.0
 
     def next(self) -> tuple[Condition, ...] | None:
         """Return the best region among the rows that are left, and leave its rows out from now on."""
@@ -111,7 +112,7 @@ class _Search:
         k, part = side
         if not isinstance(part, _Choice):
             return self.price
-        return self.price * (1 + part.others) + len(part.named) * math.log(self.axes[k].n_levels)
+        return self.choice + self.price * part.others + len(part.named) * math.log(self.axes[k].n_levels)
 
     def _smaller(self, box: _Box) -> _Box:
         """Return a box of a single bound, or what lies beyond the bound if fewer rows do: either tells as much."""
