@@ -80,8 +80,8 @@ def test_machines_get_the_categories(changed):
 
 
 def test_a_category_and_a_number_together_are_found():
-    before, after = requests(4000, seed=1), requests(4000, seed=2)
-    slow = (after["merchant"] == "m07") & (np.random.default_rng(3).random(4000) < 0.8)
+    before, after = requests(6000, seed=1), requests(6000, seed=2)
+    slow = (after["merchant"] == "m07") & (np.random.default_rng(3).random(6000) < 0.8)
     after.loc[slow, "latency"] = np.random.default_rng(4).uniform(40, 50, slow.sum())  # which is not rare as such
     found = compare(before, after, categorical_features=["country", "merchant"], **QUICK)
     assert found.is_changed

@@ -29,6 +29,7 @@ _MOST_FOUND_ON = 40_000  # rows that regions are found on
 _ROUNDING = 2.0  # what rounding a bound may cost of the gain of a region
 _WIDE = (0.02, 0.005)  # of all rows: how far rounding may move a bound
 _ALIKE = 1.0  # gains that differ by less are about the same
+_ONE_MORE = 1.0  # what each category named after the first costs, beyond the choice among all
 _MOST_NAMED = 64  # categories in a condition
 
 
@@ -112,7 +113,7 @@ class _Search:
         k, part = side
         if not isinstance(part, _Choice):
             return self.price
-        return self.choice + self.price * part.others + len(part.named) * math.log(self.axes[k].n_levels)
+        return self.choice + self.price * part.others + float(_prices_of_names(len(part.named), self.axes[k]))
 
     def _smaller(self, box: _Box) -> _Box:
         """Return a box of a single bound, or what lies beyond the bound if fewer rows do: either tells as much."""
@@ -238,7 +239,7 @@ class _Search:
             named = named[np.argsort(-own_gains[named], kind="stable")][:_MOST_NAMED]
             if not len(named):
                 continue
-            prices = math.log(axis.n_levels) * np.arange(1, len(named) + 1)
+            prices = _prices_of_names(np.arange(1, len(named) + 1), axis)
             sums = [np.cumsum(counts[named]) for counts in (of_a, of_b)]
             rests = [counts.sum() - part for counts, part in zip((of_a, of_b), sums, strict=True)]
             for others, (n_a, n_b) in ((False, sums), (True, rests)):
@@ -308,6 +309,11 @@ class _Search:
             if self._gain(others & tried.holds_coded(column)) >= before - _ROUNDING:
                 return tried
         return one
+
+
+def _prices_of_names(n: Any, axis: Levels) -> Array:
+    """Return what noise gains by the choice of `n` categories."""
+    return np.asarray(n * math.log(axis.n_levels) + (n - 1) * _ONE_MORE)
 
 
 def _about_best(gains: Array) -> Array:
