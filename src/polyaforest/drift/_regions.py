@@ -226,8 +226,9 @@ class _Search:
     def _best_choice(self, k: int, axis: Corners, is_in: Array) -> tuple[_Choice, float]:
         """Return the categories that tell the samples apart best among rows, with their gain beyond the price of names.
 
-        Those whose share rose are tried together, and those whose share fell, the clearest first; and all others. A
-        category whose text is not known cannot be named.
+        Those whose share rose are tried together, and those whose share fell, the clearest first; and all others. Only
+        a single category may leave more than half of all rows: what several have in common would be what they are not.
+        A category whose text is not known cannot be named.
         """
         level, labels, totals = self.levels[is_in, k], self.labels[is_in], self._totals()
         of_a, of_b = (np.bincount(level[labels == own], minlength=axis.n_levels) for own in (1, 0))
@@ -243,7 +244,8 @@ class _Search:
             sums = [np.cumsum(counts[named]) for counts in (of_a, of_b)]
             rests = [counts.sum() - part for counts, part in zip((of_a, of_b), sums, strict=True)]
             for others, (n_a, n_b) in ((False, sums), (True, rests)):
-                worths = gain(n_a, n_b, totals) - prices - self.price * others
+                says_little = (2 * (n_a + n_b) > len(self.labels)) & (others | (np.arange(len(named)) > 0))
+                worths = np.where(says_little, -math.inf, gain(n_a, n_b, totals) - prices - self.price * others)
                 at = int(np.argmax(worths))
                 if worths[at] > most:
                     best, most = _Choice(tuple(named[: at + 1].tolist()), others), float(worths[at])
