@@ -1,8 +1,6 @@
 """`compare` from end to end: two files go in, a verdict, an exit code and a report come out."""
 
 import base64
-import contextlib
-import io
 import json
 import re
 import struct
@@ -122,14 +120,94 @@ def test_gaps_count(cli, tmp_path):
     assert "w is missing: from 0 % to 1" in out
 
 
-def test_times_and_text_are_left_out_and_said(cli, tmp_path):
+def test_times_ids_and_free_text_are_left_out_and_said(cli, tmp_path):
     times = [f"2026-01-{1 + i // 24:02}T{i % 24:02}:00:00Z" for i in range(400)]
     later = [time.replace("2026", "2027") for time in times]
-    write(tmp_path / "a.csv", timestamp=times, host=["web"] * 400)
-    write(tmp_path / "b.csv", seed=1, timestamp=later, host=["db"] * 400)
+    for name, seed, when in (("a", 1, times), ("b", 2, later)):
+        ids = [f"{name}{i}" for i in range(400)]
+        notes = [f"what somebody wrote about what they saw on that day, at some length, {i % 50}" for i in range(400)]
+        write(tmp_path / f"{name}.csv", seed=seed, timestamp=when, id=ids, note=notes, host=["web"] * 400)
     code, _, err = cli("compare", tmp_path / "a.csv", tmp_path / "b.csv")
     assert code == 0
-    assert err.count("Times from timestamp. Skipped: host (text") == 2
+    left_out = "Times from timestamp. Skipped: id (text, all different); note (free text); host (constant 'web')."
+    assert err.count(left_out) == 2
+
+
+def of_countries(xk, seed=0, n=600):
+    return np.random.default_rng(seed).choice(["DE", "FR", "XK"], n, p=[0.6, 0.4 - xk, xk])
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """Files in which the share of a country differs, and a column that is constant in one of them."""
+    place = tmp_path_factory.mktemp("mixed")
+    write(place / "a.csv", n=600, seed=1, country=of_countries(0.005, 1), plan=["free"] * 600)
+    write(place / "b.csv", n=600, seed=2, country=of_countries(0.08, 2), plan=["free", "free", "paid"] * 200)
+    return place
+
+
+def test_text_of_few_different_values_is_compared_as_categories(cli, mixed):
+    code, out, err = cli("compare", mixed / "a.csv", mixed / "b.csv")
+    assert code == 1
+    assert err.count("using u, v, country, plan (4 of 4 columns).") == 2
+    assert err.count("Understood: country, plan: categories. To overrule: --categories, --numbers-only.") == 2
+    assert re.search(r"^  country = XK: from 0[.\d]* % to \d", out, re.M)
+    assert re.search(r"^  plan = paid: from 0 % to 3\d %", out, re.M)
+    assert re.search(r"^  country +\+\d", out, re.M)
+
+
+def test_categories_can_be_chosen_and_left_out(cli, mixed, tmp_path):
+    files = (mixed / "a.csv", mixed / "b.csv")
+    code, out, err = cli("compare", *files, "--numbers-only")
+    assert (code, out[:15]) == (0, "No change found")
+    assert err.count("Skipped: country, plan (text).") == 2
+    code, out, _ = cli("compare", *files, "--categories", "country,v", "--json", "-q")
+    facts = json.loads(out)
+    assert code == 1
+    assert [one["name"] for one in facts["features"]] == ["u", "v", "country"]
+    assert facts["regions"][0]["conditions"][0]["categories"] == ["XK"]
+    code, out, _ = cli("compare", *files, "--columns", "country", "-q")
+    assert (code, "country = XK: from " in out) == (1, True)
+    code, _, err = cli("compare", *files, "--numbers-only", "--categories", "plan")
+    assert (code, "mutually exclusive" in err) == (2, True)
+    code, _, err = cli("compare", *files, "--categories", "contry")
+    assert (code, "contry" in err) == (3, True)
+
+
+def test_a_constant_that_is_another_one_has_changed(cli, tmp_path):
+    write(tmp_path / "a.csv", host=["web"] * 400, w=[5] * 400)
+    write(tmp_path / "b.csv", seed=1, host=["db"] * 400, w=[5] * 400)
+    code, out, err = cli("compare", tmp_path / "a.csv", tmp_path / "b.csv")
+    assert code == 1
+    assert err.count("Skipped: w (constant 5).") == 2
+    assert re.search(r"^  host = (db: from 0 % to 100 %|web: from 100 % to 0 %)", out, re.M)
+
+
+def test_text_against_numbers_is_refused_with_a_remedy(cli, tmp_path):
+    write(tmp_path / "a.csv", status=[200, 404] * 200)
+    write(tmp_path / "b.csv", seed=1, status=["fine", "lost"] * 200)
+    code, _, err = cli("compare", tmp_path / "a.csv", tmp_path / "b.csv")
+    assert code == 3
+    assert "Column 'status' holds text in b.csv, and numbers in a.csv." in err.replace(f"{tmp_path}/", "")
+    code, out, _ = cli("compare", tmp_path / "a.csv", tmp_path / "b.csv", "--categories", "status", "-q")
+    assert code == 1
+    assert "status" in out
+
+
+def test_hostile_categories_are_shown_as_text(cli, tmp_path):
+    for name, share in (("a", 0.0), ("b", 0.3)):
+        values = np.where(np.random.default_rng(1).random(400) < share, HOSTILE, "fine")
+        values[0] = "other"
+        write(tmp_path / f"{name}.csv", c=values)
+    code, out, _ = cli("compare", tmp_path / "a.csv", tmp_path / "b.csv", "--html", tmp_path / "report.html")
+    assert code == 1
+    assert "\\u202e" in out
+    assert "\x1b[31m" not in out.replace("\x1b[1m", "")
+    text = (tmp_path / "report.html").read_text("utf-8")
+    page = Page(text)
+    assert page.handlers == []
+    assert page.tags.count("img") == 1  # the picture
+    assert "\u202e" not in text
 
 
 @pytest.mark.parametrize(
@@ -137,7 +215,7 @@ def test_times_and_text_are_left_out_and_said(cli, tmp_path):
     [
         (["before.csv", "missing.csv"], 3, "missing.csv"),
         (["before.csv", "other.csv"], 3, "has no column 'v'"),
-        (["before.csv", "words.csv", "--columns", "u,v"], 3, "not numbers"),
+        (["before.csv", "words.csv", "--columns", "u,v"], 3, "holds text in words.csv, and numbers in before.csv"),
         (["before.csv", "few.csv"], 3, "has 5 rows: at least 10"),
         (["-", "-"], 2, "Only one of the files can be standard input"),
         (["before.csv", "after.csv", "--alpha", "0.001"], 2, "needs at least --permutations 999"),
@@ -160,8 +238,10 @@ def test_what_cannot_be_compared(cli, folder, monkeypatch, options, code, messag
 def test_the_page_shows_what_is_printed(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = PAGE.read_text("utf-8")
-    with contextlib.redirect_stdout(io.StringIO()):
-        exec(PYTHON.search(page)["code"], {})
+    names = {}
+    for block in PYTHON.finditer(page):
+        if "write_csv" in block["code"]:
+            exec(block["code"], names)
     blocks = list(CONSOLE.finditer(page))
     assert len(blocks) == page.count("```console") >= 1
     for block in blocks:

@@ -66,6 +66,28 @@ def test_an_engineer_reads_what_has_changed(tmp_path, cli, lines, monkeypatch):
     assert min(model.keys_) >= drift["start"]  # the window was cut at the change
 
 
+def test_categories_are_followed_and_named(tmp_path, cli, lines, monkeypatch):
+    """The same requests from countries; from 14:02 on, what is slow is of one that was rare, and nothing else is."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(4)
+    records = [json.loads(line) for line in lines]
+    for i, record in enumerate(records):
+        is_new = i >= CHANGE and rng.random() < 0.15
+        record["country"] = "XK" if is_new else ["DE", "FR", "US", "IT"][rng.choice(4, p=[0.5, 0.3, 0.15, 0.05])]
+    Path("requests.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    settings = ["--categories", "country", *SETTINGS[:2], "--columns", "latency", *SETTINGS[4:]]
+    code, _, err = cli("watch", "requests.jsonl", *settings, *DRIFT, "--only-anomalies", "--out", "out", "--model", "m")
+    assert code == 0, err
+    told = [line["drift"] for line in written("out") if "drift" in line]
+    drift = next(one for one in told if one["kind"] == "drift")
+    assert abs(drift["start"] - CHANGE) < 60
+    assert "the share of records with country = XK has risen from 0 % to " in drift["summary"]
+    assert drift["summary"].endswith("the model has started to relearn.")
+    model = read_model("m", "")
+    assert model.companion.encoding_.columns == model.encoding_.columns == (1,)
+    assert "XK" in model.categories_["country"]
+
+
 def test_killed_process_goes_on_with_its_monitor(tmp_path, factory, lines):
     calm, command = tmp_path / "calm", ["requests.jsonl", "--follow", *SETTINGS, *DRIFT, "--out", "out", "--model", "m"]
     calm.mkdir()

@@ -40,6 +40,31 @@ def test_chunks_do_not_matter(seed: int, shift: float, cuts: list[int]) -> None:
     assert parts.to_bytes() == whole.to_bytes()
 
 
+def _mixed(seed: int) -> np.ndarray:
+    """Rows whose last column is a category, some of them missing, and one in ten new."""
+    rng, rows = np.random.default_rng(seed), _rows(seed, 0.0)[:291].astype(object)
+    rows[:, 1] = [None if u < 0.05 else f"new{i}" if u > 0.9 else "abc"[i % 3] for i, u in enumerate(rng.random(291))]
+    return rows
+
+
+@settings(max_examples=examples(40))
+@given(
+    seed=st.integers(0, 50),
+    gone=st.sets(st.integers(_REFERENCE, 290), min_size=1, max_size=30),
+    cuts=st.lists(st.integers(0, 291), max_size=5),
+)
+def test_categories_come_in_chunks_and_go_without_a_trace(seed: int, gone: set[int], cuts: list[int]) -> None:
+    rows, kept = _mixed(seed), [i for i in range(291) if i not in gone]
+    first, second = (_monitor().set_params(categorical_features=[1]) for _ in range(2))
+    for start, stop in pairwise([0, *sorted(cuts), len(rows)]):
+        if stop > start:
+            first.update(rows[start:stop])
+    first.delete(sorted(gone))
+    second.update(rows[kept], keys=kept)
+    assert (first.evidence_ == second.evidence_).all()
+    assert DriftMonitor.of_bytes(first.to_bytes()).evidence_.tolist() == first.evidence_.tolist()
+
+
 @settings(max_examples=examples(60))
 @given(
     seed=st.integers(0, 50),

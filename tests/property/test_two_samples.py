@@ -35,7 +35,8 @@ def partitions(draw, most_rows=7):
     rows = draw(st.lists(st.sampled_from(leaves), min_size=3, max_size=most_rows))
     feature = [NONE if child == NONE else draw(st.integers(0, 2)) for child in left]
     whole = [np.array(part, np.int32) for part in (left, parent, feature)]
-    return Partition(*whole, np.zeros(len(left)), np.array(depth, np.int64), np.array(rows, np.int32))
+    deep = np.array(depth, np.int64)
+    return Partition(*whole, np.zeros(len(left)), deep, deep, np.array(rows, np.int32))
 
 
 def evidence_of(partition, labels, prior):

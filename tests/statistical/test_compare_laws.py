@@ -4,6 +4,7 @@ Each case may fail by chance about once in a million runs.
 """
 
 import numpy as np
+import pandas as pd
 import pytest
 from effort import mostly_slow
 from scipy.integrate import trapezoid
@@ -30,6 +31,18 @@ def gappy(rng, n, d):
     return rows
 
 
+def mixed(rng, n, d):
+    """Numbers and categories, few and many, common and rare, some missing."""
+    columns = {"u": rng.standard_normal(n)}
+    for k in range(d - 1):
+        n_different = (2, 12, max(n // 3, 3))[k % 3]
+        shares = 1 / np.arange(1, n_different + 1)
+        codes = rng.choice(n_different, n, p=shares / shares.sum())
+        gaps = rng.random(n) < 0.05
+        columns[f"c{k}"] = pd.Categorical(np.where(gaps, None, np.char.add("c", codes.astype(str)).astype(object)))
+    return pd.DataFrame(columns)
+
+
 def series(rng, n, d, memory=10):
     """Rows that resemble their neighbours."""
     start = lfilter([1.0], [1.0, -np.exp(-1 / memory)], rng.standard_normal((n + 20 * memory, d)), axis=0)
@@ -53,10 +66,22 @@ def refute_too_many(p_values, level):
 @pytest.mark.parametrize(
     ("draw", "n", "d"),
     mostly_slow(
-        [(smooth, 50, 1), (tied, 60, 2), (gappy, 80, 3), (smooth, 100, 50), (smooth, 1000, 5), (gappy, 5000, 10)],
+        [
+            (smooth, 50, 1),
+            (tied, 60, 2),
+            (gappy, 80, 3),
+            (mixed, 80, 4),
+            (smooth, 100, 50),
+            (smooth, 1000, 5),
+            (gappy, 5000, 10),
+            (mixed, 50, 2),
+            (mixed, 200, 25),
+            (mixed, 5000, 7),
+        ],
         0,
         1,
         2,
+        3,
     ),
 )
 def test_p_values_are_uniform_under_one_distribution(draw, n, d, any_seed):
@@ -81,15 +106,17 @@ def test_neighbours_alike_are_no_change_in_blocks(any_seed):
     assert (alone <= 0.1).mean() > 0.3  # the blocks are needed
 
 
-@pytest.mark.parametrize("d", mostly_slow([2, 1, 20]))
-def test_the_bayes_factor_favours_one_distribution_and_grows_with_the_rows(d, any_seed):
+@pytest.mark.parametrize(
+    ("draw", "d"), mostly_slow([(smooth, 2), (mixed, 3), (smooth, 1), (smooth, 20), (mixed, 10)], 0, 1)
+)
+def test_the_bayes_factor_favours_one_distribution_and_grows_with_the_rows(draw, d, any_seed):
     means = []
     for n in (50, 500, 5000):
         logs = []
         for trial in range(20):
             rng = np.random.default_rng([any_seed, n, trial])
             options = {**QUICK, "n_permutations": 1}
-            found = compare(smooth(rng, n, d), smooth(rng, n, d), random_state=trial, **options)
+            found = compare(draw(rng, n, d), draw(rng, n, d), random_state=trial, **options)
             logs.append(found.log_bayes_factor)
         means.append(np.mean(logs))
         assert binom.sf((np.array(logs) >= np.log(10)).sum() - 1, 20, 0.1) > CHANCE  # above 10 once in 10 at the most
@@ -156,3 +183,50 @@ def test_a_corner_of_two_per_cent_is_found_and_located():
         regions = [{one.name for one in region.conditions} for region in found.regions]
         n_found += found.is_changed and {"x1", "x3"} in regions[:1]
     assert n_found >= 7
+
+
+def requests(rng, n):
+    """Three features, of which two are categories: five countries, and forty merchants."""
+    countries = rng.choice(["DE", "FR", "US", "IT", "XK"], n, p=[0.5, 0.298, 0.1, 0.1, 0.002])
+    merchants = np.char.add("m", rng.integers(0, 40, n).astype(str))
+    return pd.DataFrame({"country": countries, "latency": rng.gamma(8.0, 4.0, n), "merchant": merchants})
+
+
+COMPARED = {"n_estimators": 60, "n_permutations": 99, "categorical_features": ["country", "merchant"]}
+
+
+def test_a_category_that_became_more_common_is_found_and_named():
+    n_found = 0
+    for trial in range(10):
+        rng = np.random.default_rng(trial)
+        before, after = requests(rng, 1500), requests(rng, 1500)
+        after.loc[rng.random(1500) < 0.03, "country"] = "XK"
+        found = compare(before, after, random_state=trial, **COMPARED)
+        places = [region.place for region in found.regions]
+        n_found += found.is_changed and places[:1] == ["country = XK"]
+    assert n_found >= 9
+
+
+def test_one_of_many_categories_is_found_and_named():
+    n_found = 0
+    for trial in range(10):
+        rng = np.random.default_rng(trial)
+        before, after = requests(rng, 2000), requests(rng, 2000)
+        after.loc[rng.random(2000) < 0.05, "merchant"] = "m7"
+        found = compare(before, after, random_state=trial, **COMPARED)
+        places = [region.place for region in found.regions]
+        n_found += found.is_changed and places[:1] == ["merchant = m7"]
+    assert n_found >= 8
+
+
+def test_a_number_that_changed_for_one_category_is_found_and_located():
+    n_found = 0
+    for trial in range(10):
+        rng = np.random.default_rng(trial)
+        before, after = requests(rng, 3000), requests(rng, 3000)
+        slower = (after["country"] == "US").to_numpy()
+        after.loc[slower, "latency"] += 15.0
+        found = compare(before, after, random_state=trial, **COMPARED)
+        regions = [{one.name: one.categories for one in region.conditions} for region in found.regions]
+        n_found += found.is_changed and regions[:1] == [{"country": ("US",), "latency": None}]
+    assert n_found >= 8

@@ -7,8 +7,10 @@ would be Poisson; the tests fail if it is beyond what that gives once in ten tho
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import poisson
 
@@ -38,10 +40,19 @@ def seasonal(n: int, rng: np.random.Generator) -> np.ndarray:
     return np.column_stack([np.sin(phase) + 0.3 * rng.normal(size=n), rng.normal(size=n) * (1.5 + np.cos(phase))])
 
 
-STREAMS = [independent, ties, autocorrelated, seasonal]
+def categories(n: int, rng: np.random.Generator) -> pd.DataFrame:
+    """A number, and categories: common and rare ones, some missing, and a column in which new ones keep coming."""
+    shares = 1 / np.arange(1, 31)
+    common = np.char.add("c", rng.choice(30, n, p=shares / shares.sum()).astype(str)).astype(object)
+    common[rng.random(n) < 0.03] = None
+    fresh = np.where(rng.random(n) < 0.1, np.char.add("id", np.arange(n).astype(str)), rng.choice(["a", "b"], n))
+    return pd.DataFrame({"u": rng.normal(size=n), "c": pd.Categorical(common), "d": pd.Categorical(fresh)})
 
 
-def alarms(make: Callable[[int, np.random.Generator], np.ndarray], every: int, n: int, seed: int) -> tuple[int, int]:
+STREAMS = [independent, ties, autocorrelated, seasonal, categories]
+
+
+def alarms(make: Callable[[int, np.random.Generator], Any], every: int, n: int, seed: int) -> tuple[int, int]:
     """Return the number of alarms on a stream without change, and the points for which it was normal."""
     rows = make(_REFERENCE + n, np.random.default_rng(seed))
     watching = DriftMonitor(reference=_REFERENCE, false_alarms_every=every, n_estimators=16, random_state=seed)
@@ -51,7 +62,7 @@ def alarms(make: Callable[[int, np.random.Generator], np.ndarray], every: int, n
     return int((is_normal[:-1] & ~is_normal[1:]).sum()), int(is_normal.sum())
 
 
-def refuse_too_many(make: Callable[..., np.ndarray], every: int, n: int, seeds: range) -> None:
+def refuse_too_many(make: Callable[..., Any], every: int, n: int, seeds: range) -> None:
     counted = [alarms(make, every, n, seed) for seed in seeds]
     n_alarms, n_points = np.sum(counted, axis=0)
     most = poisson.isf(_CHANCE, 2 * n_points / every)
@@ -59,14 +70,14 @@ def refuse_too_many(make: Callable[..., np.ndarray], every: int, n: int, seeds: 
 
 
 @pytest.mark.parametrize("make", STREAMS, ids=lambda make: make.__name__)
-def test_false_alarms_are_as_far_apart_as_asked(make: Callable[..., np.ndarray]) -> None:
+def test_false_alarms_are_as_far_apart_as_asked(make: Callable[..., Any]) -> None:
     refuse_too_many(make, 500, 3000, range(2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [500, 5000])
 @pytest.mark.parametrize("make", STREAMS, ids=lambda make: make.__name__)
-def test_false_alarms_are_as_far_apart_as_asked_for_long(make: Callable[..., np.ndarray], every: int) -> None:
+def test_false_alarms_are_as_far_apart_as_asked_for_long(make: Callable[..., Any], every: int) -> None:
     refuse_too_many(make, every, 10_000, range(20))
 
 

@@ -34,13 +34,6 @@ def beside(detector: StreamingMPF | SeriesMPF, on_drift: str = "report") -> Drif
     )
 
 
-def test_a_detector_with_categories_is_refused() -> None:
-    pd = pytest.importorskip("pandas")
-    table = pd.DataFrame({"load": np.arange(20.0), "zone": pd.Categorical(["a", "b"] * 10)})
-    with pytest.raises(ValueError, match="a monitor follows numbers only"):
-        beside(forest().fit(table))
-
-
 def test_report_leaves_the_detector_alone() -> None:
     rows, plain, watched = rows_with_change(), forest(), forest()
     expected = plain.detect_then_learn(rows)

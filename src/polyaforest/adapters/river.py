@@ -282,18 +282,8 @@ class StreamingMPF(Guarded, AnomalyDetector):
         return row if np.abs(row).max() <= LARGEST else None
 
     def _numbers(self, x: Observation) -> _Given:
-        """Return the features that are not missing, as numbers; categories as codes, and their texts."""
-        given = _Given({}, {}, set())
-        for name, value in x.items():
-            if name in self._coded or (isinstance(value, str) and name not in self._columns):
-                text = canonical(value)
-                if text is not None:
-                    code = given.values[name] = code_of(text)
-                    given.texts[code] = text
-                    given.coded.add(name)
-            elif value is not None and not math.isnan(number := _number(name, value)):
-                given.values[name] = number
-        return given
+        """Return the features that are not missing."""
+        return _given(x, self._coded, self._columns)
 
     def _rows(self, rows: Array, texts: Mapping[float, str]) -> Any:
         """Return rows as the forest takes them."""
@@ -432,6 +422,24 @@ class StreamingMPF(Guarded, AnomalyDetector):
         return 1.0 + surprise if is_mass else 1.0 - 1.0 / (1.0 + max(surprise, 0.0))
 
 
+def _given(x: Observation, coded: Collection[Hashable], known: Collection[Hashable]) -> _Given:
+    """Return the features that are not missing, as numbers; categories as codes, and their texts.
+
+    Those are categories that are `coded`, and those that are not `known` yet and have a string.
+    """
+    given = _Given({}, {}, set())
+    for name, value in x.items():
+        if name in coded or (isinstance(value, str) and name not in known):
+            text = canonical(value)
+            if text is not None:
+                code = given.values[name] = code_of(text)
+                given.texts[code] = text
+                given.coded.add(name)
+        elif value is not None and not math.isnan(number := _number(name, value)):
+            given.values[name] = number
+    return given
+
+
 def _number(name: Hashable, value: Any) -> float:
     """Return a value as a number, which may be NaN."""
     try:
@@ -480,8 +488,9 @@ def _features(x: float | Observation) -> Observation:
 class DriftMonitor(Guarded, base.DriftDetector):
     """Monitor of a stream, for river: whether its distribution has changed.
 
-    `update` takes a number, as river's drift detectors do, or a dict of numbers, as its models do. The features are
-    those of the first observation: None, NaN and a feature that is absent count as missing, new features are ignored.
+    `update` takes a number, as river's drift detectors do, or a dict of numbers and strings, as its models do. The
+    features are those of the first observation, and those of them that are strings are categories: None, NaN and a
+    feature that is absent count as missing, new features are ignored.
     After an alarm, `drift_detected` is False again until the monitor has learned the new distribution, or the stream
     has returned to the old one.
 
@@ -519,6 +528,7 @@ class DriftMonitor(Guarded, base.DriftDetector):
         self.n_estimators = n_estimators
         self.seed = seed
         self._names: list[Hashable] | None = None
+        self._coded: set[Hashable] = set()  # features that are categories
         self._monitor = drift.DriftMonitor(
             reference=reference,
             windows=windows,
@@ -542,16 +552,16 @@ class DriftMonitor(Guarded, base.DriftDetector):
 
         Parameters
         ----------
-        x : float or dict of numbers
+        x : float or dict of numbers and strings
         """
-        numbers = {name: _number(name, value) for name, value in _features(x).items() if value is not None}
-        given = {name: number for name, number in numbers.items() if not math.isnan(number)}
         with self._changing():
+            given = _given(_features(x), self._coded, self._names or ())
             if self._names is None:
-                if not given:
+                if not given.values:
                     return
-                self._names = _in_order(given)
+                self._names, self._coded = _in_order(given.values), given.coded
             was_normal = self._monitor.change_ is None
-            row = np.array([[given.get(name, math.nan) for name in self._names]])
-            self._monitor.update(row)
+            row = np.array([[given.values.get(name, math.nan) for name in self._names]])
+            columns = {name: k for k, name in enumerate(self._names)}
+            self._monitor.update(_named(row, columns, self._coded, given.texts) if self._coded else row)
             self._drift_detected = was_normal and self._monitor.change_ is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ class CompareOptions:
     before: str
     after: str
     columns: list[str] | None
+    categories: Sequence[str] | None
     time: str | None
     format: str | None
     reading: Reading
@@ -48,20 +50,32 @@ class CompareOptions:
             least = round(1 / self.alpha) - 1
             raise click.UsageError(f"--alpha {self.alpha:g} needs at least --permutations {least}.")
 
-    def open_table(self, path: str, columns: list[str] | None) -> Table:
+    @property
+    def paths(self) -> tuple[str, str]:
+        """Both files."""
+        return self.before, self.after
+
+    def open_table(self, path: str, columns: Sequence[str] | None, categories: Sequence[str] | None) -> Table:
         """Open one of the files."""
         from polyaforest.io.tables import open_table
 
         return open_table(
-            [path], format=self.format, columns=columns, time=self.time, strict=self.strict, reading=self.reading
+            [path],
+            format=self.format,
+            columns=columns,
+            categories=categories,
+            time=self.time,
+            strict=self.strict,
+            reading=self.reading,
         )
 
 
 _HELP = """Tell whether the rows of AFTER have the same distribution as those of BEFORE: how far apart they are, where,
 and which columns carry it.
 
-Files are read as by `detect`. Columns are matched by name; those that are numeric in both are compared, and a missing
-value counts as a value of its own. Times are left out, and so is text, which is said.
+Files are read as by `detect`. Columns are matched by name; those of numbers are compared, and so are those of text that
+repeat few different values, as categories. A missing value counts as a value of its own. Times, ids and free text are
+left out, which is said.
 
 Exits with 1 if the rows have changed, as diff does: by more than chance (--alpha) and not surely by less than matters
 (--least-effect). With many rows everything differs a little: then the size decides.
@@ -79,6 +93,7 @@ Examples:
 @click.argument("before", metavar="BEFORE", type=click.Path())
 @click.argument("after", metavar="AFTER", type=click.Path())
 @options.columns
+@options.categories
 @options.time
 @options.format_
 @options.reading
@@ -169,31 +184,29 @@ def compare_files(chosen: CompareOptions) -> Comparison:
 
 
 def _open_both(chosen: CompareOptions) -> list[Table]:
-    """Open both files with the same columns: those that either has numbers in, if both have them at all.
+    """Open both files with the same columns: those that either has values to compare in, if both have them at all.
 
-    A column that is constant in one file alone would otherwise be left out, though it has changed.
+    A column that is constant in one file, or another constant in each, would otherwise be left out, though it has
+    changed.
     """
     from polyaforest.io.errors import BadInput
 
-    paths = (chosen.before, chosen.after)
-    tables = [chosen.open_table(path, chosen.columns) for path in paths]
+    tables = [chosen.open_table(path, chosen.columns, chosen.categories) for path in chosen.paths]
     try:
-        known = [{*table.columns.used, *table.columns.skipped, *filter(None, [table.columns.time])} for table in tables]
-        for one, other in ((0, 1), (1, 0)):
-            lacking = [name for name in tables[one].columns.used if name not in known[other]]
-            if lacking:
-                raise BadInput(
-                    f"{tables[other].sources[0]} has no column '{lacking[0]}', which {tables[one].sources[0]} has. "
-                    "Select the columns to compare with --columns."
-                )
+        _refuse_unlike(tables)
         times = {table.columns.time for table in tables}
-        wanted = dict.fromkeys(name for table in tables for name in table.columns.used if name not in times)
+        constant = _changed_constants(tables)
+        used = dict.fromkeys(name for table in tables for name in (*table.columns.used, *constant))
+        wanted = [name for name in used if name not in times]
+        of_text = {name for table in tables for name in table.columns.categories}
+        of_text |= {name for name, is_text in constant.items() if is_text}
         for at, table in enumerate(tables):
             if set(table.columns.used) != set(wanted):
-                if paths[at] == "-":
+                if chosen.paths[at] == "-":
                     raise BadInput("Standard input can be read only once: select the columns with --columns.")
                 table.close()
-                tables[at] = chosen.open_table(paths[at], list(wanted))
+                again = chosen.open_table(chosen.paths[at], wanted, [name for name in wanted if name in of_text])
+                tables[at] = _as_first_understood(again, table)
     except BaseException:
         for table in tables:
             table.close()
@@ -201,14 +214,53 @@ def _open_both(chosen: CompareOptions) -> list[Table]:
     return tables
 
 
+def _refuse_unlike(tables: Sequence[Table]) -> None:
+    """Raise if a column of one file is not in the other, or holds text in one and numbers in the other."""
+    from polyaforest.io.errors import BadInput
+
+    for one, other in (tables, tables[::-1]):
+        known = {*other.columns.used, *other.columns.skipped, *filter(None, [other.columns.time])}
+        lacking = [name for name in one.columns.used if name not in known]
+        if lacking:
+            raise BadInput(
+                f"{other.sources[0]} has no column '{lacking[0]}', which {one.sources[0]} has. "
+                "Select the columns to compare with --columns."
+            )
+        mixed = [name for name in one.columns.categories if name in other.columns.numeric]
+        if mixed:
+            raise BadInput(
+                f"Column '{mixed[0]}' holds text in {one.sources[0]}, and numbers in {other.sources[0]}. "
+                f"Compare it as categories with --categories {mixed[0]}, or leave it out with --columns."
+            )
+
+
+def _changed_constants(tables: Sequence[Table]) -> dict[str, bool]:
+    """Return columns that are left out as constant in both files, though not the same, and whether they are text."""
+    before, after = (table.columns.skipped for table in tables)
+    both = [name for name, reason in before.items() if reason.startswith("constant ") and name in after]
+    changed = [name for name in both if after[name].startswith("constant ") and after[name] != before[name]]
+    return {name: any(reasons[name].startswith("constant '") for reasons in (before, after)) for name in changed}
+
+
+def _as_first_understood(again: Table, first: Table) -> Table:
+    """Return a table that was opened again with columns chosen, with what was said of its columns at first."""
+    from polyaforest.io.reading import Understood
+
+    skipped = {name: first.columns.skipped.get(name, reason) for name, reason in again.columns.skipped.items()}
+    again.columns = replace(again.columns, skipped=skipped)
+    if again.columns.categories:
+        known = Understood(": categories", ("--categories", "--numbers-only"), tuple(again.columns.categories))
+        again.understood = [known, *again.understood]
+    return again
+
+
 def _read(table: Table, quiet: bool) -> NamedRows:
     """Return the rows of a file, and say what was read."""
-    from polyaforest.core.validation import NamedRows
     from polyaforest.io.tables import gather
 
-    rows = gather(options.counting(table, quiet)).rows
+    rows = gather(options.counting(table, quiet)).named(table.columns)
     options.say_input(table, quiet)
-    return NamedRows(rows, table.columns.used)
+    return rows
 
 
 def _print(chosen: CompareOptions, result: Comparison) -> None:

@@ -235,8 +235,6 @@ def _refuse_contradictions(ctx: click.Context, given: dict[str, Any]) -> None:
         raise click.UsageError("--follow needs a FILE to follow; other sources never end.")
     if given["categories"] and (given["is_series"] or given["shingle"] or given["difference"] or given["calendar"]):
         raise click.UsageError("--categories is for independent records: a time series has numbers only.")
-    if given["categories"] and given["drift"] is not None:
-        raise click.UsageError("--drift follows numbers only: omit --categories.")
     if given["calendar"] and given["time"] is None:
         raise click.UsageError("--calendar needs --time, the column with the timestamps.")
     if isinstance(given["window"], timedelta) and given["time"] is None:

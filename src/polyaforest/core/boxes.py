@@ -78,6 +78,12 @@ def answers(low: Array, high: Array, question: Array) -> tuple[Array, Array]:
     return as_codes(high) & ~asked, as_codes(low) | asked
 
 
+def answer(codes: Array, question: float) -> Array:
+    """Return which codes answer a question with yes."""
+    is_yes: Array = (as_codes(codes) >> int(question)) & 1 == 1
+    return is_yes
+
+
 def are_within(rows: Array, box: Array, n_categories: int = 0) -> Array:
     """Return which rows lie in the closed box; a missing value does nowhere."""
     n = rows.shape[1] - n_categories

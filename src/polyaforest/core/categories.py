@@ -42,8 +42,14 @@ def code_of(text: str) -> float:
     >>> code_of("DE") == code_of("DE"), code_of("DE") == code_of("de"), code_of("DE") < 2**52
     (True, False, True)
     """
-    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return float(int.from_bytes(digest, "big") >> (64 - QUESTIONS))
+    return _code_of(text.encode("utf-8", "surrogatepass"))
+
+
+def _code_of(data: bytes) -> float:
+    return float(int.from_bytes(blake2b(data, digest_size=8).digest(), "big") >> (64 - QUESTIONS))
+
+
+ABSENT = _code_of(b"\xff")  # of no text: where a missing category counts as one more category
 
 
 def canonical(value: Any) -> str | None:

@@ -135,6 +135,11 @@ def _read_numeric(estimator: BaseEstimator, X: Any, reset: bool, at_least: int) 
 # ---- categories ------------------------------------------------------------------------------------------------------
 
 
+def categorical_columns(estimator: BaseEstimator, X: Any) -> tuple[int, ...]:
+    """Return which columns of a table are categories, by the estimator's parameter `categorical_features`."""
+    return _categorical_columns(estimator, X if isinstance(X, NamedRows) else _as_known_table(X))
+
+
 def _categorical_columns(estimator: BaseEstimator, X: Any) -> tuple[int, ...]:
     """Return which columns of a table to fit are categories, by the parameter `categorical_features`."""
     given = getattr(estimator, "categorical_features", None)
@@ -257,7 +262,8 @@ def _no_number(estimator: BaseEstimator, what: str) -> str:
     """Return what is wrong with a column that is not numeric, and what to do."""
     if not hasattr(estimator, "categorical_features"):
         return f"{what}, and this detector takes numbers only: leave the column out"
-    return f"{what}: to use the column as categories, name it in categorical_features and fit; or leave it out"
+    fitting = " and fit" if hasattr(estimator, "fit") else ""
+    return f"{what}: to use the column as categories, name it in categorical_features{fitting}; or leave it out"
 
 
 def _is_plain(estimator: BaseEstimator, X: Any) -> bool:

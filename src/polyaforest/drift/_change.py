@@ -138,7 +138,7 @@ def where(before: NamedRows, after: NamedRows, seed: int) -> tuple[str, ...]:
     found = compare(
         before, after, n_estimators=_TREES, n_permutations=1, alpha=0.99, max_regions=_REGIONS, random_state=seed
     )
-    shares = [[float(one.holds(rows.values).mean()) for rows in (before, after)] for one in found.regions]
+    shares = [[float(one.holds(rows).mean()) for rows in (before, after)] for one in found.regions]
     return tuple(
         f"the share of records with {words.place(one)} has {'risen' if new > old else 'fallen'} from "
         f"{words.percent(old)} to {words.percent(new)}"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils._param_validation import Interval, validate_params
+from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 
 from polyaforest.core.arrays import Array
+from polyaforest.core.categories import Texts
 from polyaforest.core.text import label
-from polyaforest.core.validation import feature_names, read_rows, read_seed
+from polyaforest.core.validation import categorical_columns, feature_names, read_coded, read_seed
 from polyaforest.drift._comparison import Comparison
 
 FEWEST = 10  # rows of a sample
@@ -29,6 +32,7 @@ _MOST_GROWN = 20_000  # rows that trees are grown on
         "alpha": [Interval(Real, 0, 1, closed="neither")],
         "least_effect": [Interval(Real, 0, 1, closed="both")],
         "max_regions": [Interval(Integral, 0, None, closed="left")],
+        "categorical_features": ["array-like", StrOptions({"from_dtype"}), None],
         "random_state": ["random_state"],
         "n_jobs": [Integral, None],
     },
@@ -46,6 +50,7 @@ def compare(
     alpha: float = 0.01,
     least_effect: float = 0.01,
     max_regions: int = 5,
+    categorical_features: Any = "from_dtype",
     random_state: Any = None,
     n_jobs: int | None = None,
 ) -> Comparison:
@@ -53,14 +58,15 @@ def compare(
 
     Trees cut the rows of both samples without a look at which sample a row is from. Counts of both samples below every
     node then give the evidence, as a Bayes factor, which the labels dealt anew to the same rows calibrate. Features may
-    have any scale: only the order of their values counts. A missing value has a place of its own, so a change in how
-    many are missing is a change too.
+    have any scale: only the order of their values counts. Categories have no order, and one that only one of the
+    samples has is a category like any other. A missing value has a place of its own, so a change in how many are
+    missing is a change too.
 
     Parameters
     ----------
     A, B : array-like of shape (n_rows, n_features)
         The samples, NaN where a value is missing. Frames are matched by the names of their columns, which must be the
-        same; columns of text are refused.
+        same.
     n_estimators : int, default=100
         Trees.
     max_depth : int, default=8
@@ -79,6 +85,9 @@ def compare(
         The share of rows below which a difference does not matter.
     max_regions : int, default=5
         The most regions to look for, if the samples differ by more than chance.
+    categorical_features : "from_dtype", array-like of str, int or bool, or None, default="from_dtype"
+        Which columns are categories: those of a categorical type in either sample (not text), those of these names or
+        places in A, or, as a mask, those that are True; None for none.
     random_state : int, RandomState or None, default=None
         Random seed.
     n_jobs : int or None, default=None
@@ -99,13 +108,13 @@ def compare(
     (True, 0.005)
     """
     from polyaforest.drift import _effects, _evidence, _regions
-    from polyaforest.drift._axes import Grid
+    from polyaforest.drift._axes import Coded, Grid
 
-    rows, labels, names = _read(A, B, block_size)
-    axes_seed, tree_seed, chance = read_seed(random_state).spawn(3)
+    rows, labels, names, columns, texts = _read(A, B, block_size, categorical_features)
+    axes_seed, tree_seed, chance, corners = read_seed(random_state).spawn(4)
     rng = np.random.default_rng(chance)
     laid_out = _drawn(len(rows), _MOST_LAID_OUT, axes_seed)
-    grid = Grid.of(rows, rows[laid_out])
+    grid = Grid.of(rows, rows[laid_out], Coded(columns, texts, np.random.default_rng(corners)))
     grown = _drawn(len(rows), _MOST_GROWN, axes_seed)
     partitions = _evidence.grow_partitions(grid, grown, n_estimators, max_depth, tree_seed, n_jobs)
     prior = _evidence.Prior(float(prior_strength))
@@ -136,25 +145,70 @@ class _Sample(BaseEstimator):
 
     missing = "marginalise"
 
+    def __init__(self, categorical_features: Any = None) -> None:
+        self.categorical_features = categorical_features
 
-def _read(A: Any, B: Any, block_size: int | None) -> tuple[Array, Array, list[str]]:
-    """Return the rows of both samples, their labels, 1 for A, and the names of the columns."""
-    both, rows = [_Sample(), _Sample()], []
-    for name, sample, X in zip("AB", both, (A, B), strict=True):
-        try:
-            rows.append(read_rows(sample, X, reset=True, allow_missing=True))
-        except (TypeError, ValueError) as problem:
-            raise type(problem)(f"sample {name}: {problem}") from problem
-        if len(rows[-1]) < FEWEST:
-            raise ValueError(f"sample {name} has {len(rows[-1])} rows: at least {FEWEST} are needed to compare")
-        if block_size is not None and len(rows[-1]) < 4 * block_size:
+
+class _Both(NamedTuple):
+    """The rows of both samples."""
+
+    rows: Array  # float64 (n, D), A's columns, categories as codes
+    labels: Array  # uint8 (n,): 1 for A
+    names: list[str]
+    columns: tuple[int, ...]  # of categories
+    texts: Texts
+
+
+def _read(A: Any, B: Any, block_size: int | None, categorical: Any) -> _Both:
+    """Read both samples."""
+    both, parts = [_Sample(categorical), _Sample(categorical)], []
+    chosen = _categories_of_both(both, (A, B))
+    texts: dict[float, str] = {}
+    for name, sample, X, columns in zip("AB", both, (A, B), chosen, strict=True):
+        sample.categorical_features = columns
+        with _about(name):
+            rows, own = read_coded(sample, X, reset=True, allow_missing=True)
+        if len(rows) < FEWEST:
+            raise ValueError(f"sample {name} has {len(rows)} rows: at least {FEWEST} are needed to compare")
+        if block_size is not None and len(rows) < 4 * block_size:
             raise ValueError(
-                f"sample {name} has {len(rows[-1])} rows, fewer than four blocks of {block_size}: "
-                "set a smaller block_size"
+                f"sample {name} has {len(rows)} rows, fewer than four blocks of {block_size}: set a smaller block_size"
             )
+        encoding = getattr(sample, "encoding_", None)
+        parts.append(rows if encoding is None else rows[:, encoding.places])
+        texts |= own
     order = _matched(*both)
-    labels = np.repeat(np.array([1, 0], np.uint8), [len(part) for part in rows])
-    return np.concatenate([rows[0], rows[1][:, order]]), labels, feature_names(both[0])
+    labels = np.repeat(np.array([1, 0], np.uint8), [len(part) for part in parts])
+    rows = np.concatenate([parts[0], parts[1][:, order]])
+    return _Both(rows, labels, feature_names(both[0]), tuple(chosen[0]), texts)
+
+
+@contextmanager
+def _about(name: str) -> Iterator[None]:
+    """Say of which sample an error is."""
+    try:
+        yield
+    except (TypeError, ValueError) as problem:
+        raise type(problem)(f"sample {name}: {problem}") from problem
+
+
+def _categories_of_both(both: Sequence[_Sample], tables: Sequence[Any]) -> list[list[int]]:
+    """Return which columns of each sample are categories: the same, though frames may have them in another order.
+
+    By type, those are that have a categorical type in either sample; otherwise those that are named for A.
+    """
+    is_by_name = all(hasattr(table, "columns") for table in tables)
+    is_by_type = isinstance(both[0].categorical_features, str)
+    found: list[list[int]] = []
+    for name, sample, X in zip("AB", both, tables, strict=True):
+        if not found or is_by_type or not is_by_name:
+            with _about(name):
+                found.append(list(categorical_columns(sample, X)))
+    if not is_by_name:
+        return found
+    names = [[str(name) for name in table.columns] for table in tables]
+    wanted = {own[k] for own, columns in zip(names, found, strict=False) for k in columns}
+    return [[k for k, name in enumerate(own) if name in wanted] for own in names]
 
 
 def _matched(a: _Sample, b: _Sample) -> list[int]:

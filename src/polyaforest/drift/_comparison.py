@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import Array
+from polyaforest.core.categories import code_of, encode
 from polyaforest.core.text import json_shown, label
+from polyaforest.core.validation import NamedRows
 from polyaforest.drift import _words as words
 
 _MOST_FEATURES = 6  # shown in reports
@@ -36,7 +38,7 @@ class Share(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """A condition on one feature: ``low < value <= high``, or missing."""
+    """A condition on one feature: ``low < value <= high``, or missing; of categories, one of some, or none of them."""
 
     feature: int  # its column
     name: str
@@ -44,13 +46,25 @@ class Condition(NamedTuple):
     high: float
     values: bool  # whether any value fulfils it
     missing: bool  # whether a missing value does
+    categories: tuple[str, ...] | None = None  # those that are named, the clearest first; None for numbers
+    others: bool = False  # whether it is the categories not named that fulfil it
 
-    def holds(self, column: Array) -> Array:
+    def holds(self, column: Any) -> Array:
         """Return which values of the feature fulfil the condition."""
-        is_in: Array = np.isnan(column) if self.missing else np.zeros(len(column), np.bool_)
-        if self.values:
-            is_in = is_in | ((column > self.low) & (column <= self.high))  # which NaN is not
-        return is_in
+        if self.categories is None:
+            return self.holds_coded(np.asarray(column, np.float64))
+        return self.holds_coded(encode(column)[0])
+
+    def holds_coded(self, column: Array) -> Array:
+        """Return which values fulfil the condition, given categories by their codes."""
+        is_missing: Array = np.isnan(column)
+        is_in = is_missing if self.missing else np.zeros(len(column), np.bool_)
+        if not self.values:
+            return is_in
+        if self.categories is None:
+            return is_in | ((column > self.low) & (column <= self.high))  # which NaN is not
+        is_named = np.isin(column, [code_of(text) for text in self.categories])
+        return np.asarray(is_in | (~is_missing & (is_named != self.others)))
 
     def __str__(self) -> str:
         return words.condition(self)
@@ -66,23 +80,47 @@ class Region(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The conditions in words: "errors > 4 and latency > 90"."""
+        """The conditions in words: "country = XK and latency > 90"."""
         return words.place(self)
 
-    def holds(self, rows: Array) -> Array:
-        """Return which rows lie in the region, given as a matrix with the columns compared."""
-        return holds(self.conditions, rows)
+    def holds(self, rows: Any) -> Array:
+        """Return which rows lie in the region.
+
+        Parameters
+        ----------
+        rows : array-like or frame of shape (n_rows, n_features)
+            A table with the columns compared; frames are matched by name.
+        """
+        table = rows if hasattr(rows, "columns") or isinstance(rows, np.ndarray) else np.array(rows, dtype=object)
+        is_in: Array = np.ones(len(table), np.bool_)
+        for one in self.conditions:
+            is_in = is_in & _holds(one, table)
+        return is_in
 
     def __str__(self) -> str:
         return words.region(self)
 
 
 def holds(conditions: Sequence[Condition], rows: Array) -> Array:
-    """Return which rows fulfil all conditions."""
+    """Return which rows fulfil all conditions, given categories by their codes."""
     is_in: Array = np.ones(len(rows), np.bool_)
     for one in conditions:
-        is_in = is_in & one.holds(rows[:, one.feature])
+        is_in = is_in & one.holds_coded(rows[:, one.feature])
     return is_in
+
+
+def _holds(one: Condition, table: Any) -> Array:
+    """Return which rows of a table fulfil a condition; those of a frame by the name of the column."""
+    if not hasattr(table, "columns"):
+        return one.holds(table[:, one.feature])
+    names = [str(name) for name in table.columns]
+    if one.name not in names:
+        raise ValueError(f"the rows have no column {label(one.name)!r}, on which the region has a condition")
+    k = names.index(one.name)
+    if isinstance(table, NamedRows):
+        is_coded = table.categories is not None and k in table.categories.columns
+        return one.holds_coded(table.values[:, k]) if is_coded else one.holds(table.values[:, k])
+    return one.holds(table.iloc[:, k] if hasattr(table, "iloc") else table[:, k])
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +274,7 @@ def _region_to_dict(region: Region) -> dict[str, Any]:
             "high": one.high if math.isfinite(one.high) else None,
             "values": one.values,
             "missing": one.missing,
+            **({} if one.categories is None else {"categories": list(one.categories), "others": one.others}),
         }
         for one in region.conditions
     ]

@@ -69,7 +69,7 @@ def _path_sums(partition: Partition, of_a: Array, of_b: Array, prior: Prior) -> 
     for depth in range(1, int(partition.depth.max()) + 1):
         nodes = np.flatnonzero(partition.depth == depth)
         above = partition.parent[nodes]
-        strength = prior.at(depth - 1)
+        strength = prior.at(partition.fineness[above])[:, None]
         share = (both[nodes] + 0.5) / (both[above] + 1)  # of a side that the fold leaves empty too
         means = [(strength * share + of[nodes]) / (strength + of[above]) for of in (of_a, of_b)]
         logs[nodes] = logs[above] + differs[above] * np.log(means[0] / means[1])

@@ -37,8 +37,9 @@ class Partition(NamedTuple):
     left: Array  # int32 (C,): NONE at leaves
     parent: Array  # int32 (C,): NONE at the root, which comes first
     feature: Array  # int32 (C,)
-    cut: Array  # float64 (C,): in positions on the axis of the feature
+    cut: Array  # float64 (C,): in positions on the axis of the feature; the number of a question to categories
     depth: Array  # int64 (C,)
+    fineness: Array  # int64 (C,): the cuts of numbers above a cut of a number; 0 at a cut of a category
     leaves: Array  # uint16 or int32 (n,)
 
     def counts_of(self, marks: Array) -> Array:
@@ -54,17 +55,19 @@ class Prior(NamedTuple):
     strength: float  # gamma of the Beta of the first cut
     sparsity: float = SPARSITY
 
-    def at(self, depth: int) -> float:
-        """Return the strength of the Beta of a cut at `depth`, as everywhere in trees."""
-        return self.strength * (2 * depth + 1) ** 2
+    def at(self, fineness: Array) -> Array:
+        """Return the strength of the Beta of cuts, as everywhere in trees."""
+        strength: Array = self.strength * (2.0 * fineness + 1.0) ** 2
+        return strength
 
     def evidence(self, partition: Partition, counts: Array, marked: Array) -> Array:
         """Return what each node adds to the log Bayes factor, (C, P), given all rows and those of A below it."""
         log_factorials = gammaln(np.arange(float(counts[0].max()) + 1) + 1)
         out = np.empty((len(partition.left), marked.shape[1]))
         two_samples.node_evidence(
-            partition.left, partition.depth, counts, marked, self.strength, self.sparsity, log_factorials, out
-        )
+            partition.left, partition.depth, partition.fineness, counts, marked, self.strength, self.sparsity,
+            log_factorials, out,
+        )  # fmt: skip
         return out
 
 
@@ -72,24 +75,26 @@ def grow_partitions(
     grid: Grid, sample: Array, n_trees: int, max_depth: int, seed: np.random.SeedSequence, n_jobs: int | None
 ) -> list[Partition]:
     """Grow trees on the rows whose numbers, ascending, are in `sample`, and find the leaves of all rows."""
-    rows = grid.positions(sample)
-    measured, states = weighting_of_rows(rows), seed_states(seed, n_trees)
-    weights = draw_weights(measured.spread, n_trees, np.random.default_rng(seed))
-    plan = Plan(1, np.inf, max_depth, measured, empty_box(rows.shape[1]), seed, 1)
+    rows, n_categories, order = grid.positions(sample), grid.n_categories, grid.order
+    measured, states = weighting_of_rows(rows, n_categories), seed_states(seed, n_trees)
+    weights = draw_weights(measured.spread, n_trees, np.random.default_rng(seed), n_categories)
+    box = empty_box(rows.shape[1], n_categories)
+    plan = Plan(1, np.inf, max_depth, measured, box, seed, 1, n_categories)
     every = rows if len(sample) == len(grid.levels) else grid.positions(slice(None))
 
     def grow(t: int) -> Partition:
         own = plan._replace(weighting=measured._replace(fixed=weights[t]))
-        return _partition(grow_trees(rows, own, states[t : t + 1]), 0, every)
+        return _partition(grow_trees(rows, own, states[t : t + 1]), 0, every, order)
 
     return run(grow, range(n_trees), n_jobs)
 
 
-def draw_weights(spread: Array, n_trees: int, rng: np.random.Generator) -> Array:
+def draw_weights(spread: Array, n_trees: int, rng: np.random.Generator, n_categories: int = 0) -> Array:
     """Draw the feature weights of all trees, (T, D): every other tree looks at two features alone.
 
     Those take turns, as cards from a shuffled deck. What only a few of many features show would otherwise be cut up by
-    the others.
+    the others. Of the other trees, every other one looks at a single feature of categories, if there are any, which are
+    the last: it takes many cuts to part one of many categories from the rest.
     """
     weights = rng.exponential(size=(n_trees, len(spread))) / spread
     deck: list[int] = []
@@ -98,19 +103,27 @@ def draw_weights(spread: Array, n_trees: int, rng: np.random.Generator) -> Array
             deck += [k for k in rng.permutation(len(spread)).tolist() if k not in deck]
         others = np.delete(np.arange(len(spread)), [deck.pop(0), deck.pop(0)])
         weights[t, others] = 0.0
+    if n_categories:
+        turns = len(spread) - 1 - rng.permutation(n_categories)
+        for turn, t in enumerate(range(1, n_trees, 4)):
+            weights[t, np.arange(len(spread)) != turns[turn % n_categories]] = 0.0
     return weights
 
 
-def _partition(forest: Forest, t: int, rows: Array) -> Partition:
-    """Return a tree without boxes, with the leaves of `rows`."""
+def _partition(forest: Forest, t: int, rows: Array, order: Array) -> Partition:
+    """Return a tree without boxes, with the leaves of `rows`; `order` says which column each of its features is."""
     leaves, size = np.empty(len(rows), np.int32), int(forest.size[t])
     two_samples.find_leaves(forest, t, rows, leaves)
     left, parent = forest.left[t, :size].copy(), forest.parent[t, :size].copy()
-    depth = np.zeros(size, np.int64)
-    for j in range(1, size):
-        depth[j] = depth[parent[j]] + 1
     feature, cut = forest.feature[t, :size].copy(), forest.cut[t, :size].copy()
-    return Partition(left, parent, feature, cut, depth, leaves.astype(np.uint16) if size < 2**16 else leaves)
+    is_cut, (depth, finer) = left >= 0, np.zeros((2, size), np.int64)
+    asks = is_cut & (feature >= len(order) - int(forest.n_categories[0]))
+    feature[is_cut] = order[feature[is_cut]]
+    for j in range(1, size):
+        above = parent[j]
+        depth[j], finer[j] = depth[above] + 1, finer[above] + (not asks[above])
+    short = leaves.astype(np.uint16) if size < 2**16 else leaves
+    return Partition(left, parent, feature, cut, depth, np.where(asks, 0, finer), short)
 
 
 # ---- labels dealt anew -----------------------------------------------------------------------------------------------

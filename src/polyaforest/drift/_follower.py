@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 
 from polyaforest.core import schema
 from polyaforest.core.arrays import Array
+from polyaforest.core.categories import Categories, Codes
 from polyaforest.core.validation import NamedRows
 from polyaforest.drift._bars import Bars, find_bars
 from polyaforest.drift._change import GRADUAL, LEAST, Change, is_scale_change, where
@@ -71,10 +72,14 @@ class Follower:
     n_features : int
     names : list of str
         The features.
+    encoding : Categories, optional
+        Which of them are categories: the last columns of points.
     """
 
-    def __init__(self, settings: Settings, n_features: int, names: Sequence[str]) -> None:
-        self.settings, self.n_features, self.names = settings, n_features, list(names)
+    def __init__(
+        self, settings: Settings, n_features: int, names: Sequence[str], encoding: Categories | None = None
+    ) -> None:
+        self.settings, self.n_features, self.names, self.encoding = settings, n_features, list(names), encoding
         self.generation = 0  # references learned so far
         self.reference = Points(settings.n_reference, n_features, 0)
         self.points = Points(1, n_features, 0)
@@ -138,7 +143,7 @@ class Follower:
         """Grow trees on the reference, and find the bars unless they are known."""
         held, settings = self.reference, self.settings
         of_trees, of_bars = np.random.SeedSequence(settings.entropy, spawn_key=(self.generation,)).spawn(2)
-        self.shared = Shared(held.values, held.numbers, of_trees, settings.n_trees)
+        self.shared = Shared(held.values, held.numbers, of_trees, settings.n_trees, self.n_categories)
         lengths = settings.lengths_for(len(held))
         self.every = self._points_between_alarms()
         self.bars = find_bars(self.shared, lengths, self.every, of_bars) if known is None else known
@@ -151,6 +156,16 @@ class Follower:
             values, keys = before.values[kept], before.keys[kept]
             self.points.append(values, self.shared.find(values), before.numbers[kept], before.times[kept], keys)
             self._fill_windows()
+
+    @property
+    def n_categories(self) -> int:
+        """How many features, the last ones, are categories."""
+        return 0 if self.encoding is None else len(self.encoding.columns)
+
+    @property
+    def rows(self) -> Array:
+        """All points that are held, (n, D)."""
+        return np.concatenate([self.reference.values, self.points.values[-self.points.most :]])
 
     @property
     def _most_held(self) -> int:
@@ -194,7 +209,8 @@ class Follower:
         """Return which rows a forest of the reference flags, bool (n,)."""
         assert self.shared is not None
         if self._forest is None:
-            forest = StreamingMPF(n_estimators=self.settings.n_trees, random_state=self.settings.entropy % 2**32)
+            seed, codes = self.settings.entropy % 2**32, Codes(self.n_categories) if self.n_categories else None
+            forest = StreamingMPF(n_estimators=self.settings.n_trees, categorical_features=codes, random_state=seed)
             self._forest = forest.fit(self.shared.fill(self.reference.values))
         return self._forest.detect(self.shared.fill(rows)).is_anomaly
 
@@ -224,8 +240,12 @@ class Follower:
 
     def _where(self, place: int) -> tuple[str, ...]:
         """Return where the shares of the points from a place on differ from those of the reference, in words."""
-        before, after = (NamedRows(rows, self.names) for rows in (self.reference.values, self.points.values[place:]))
+        before, after = map(self._named, (self.reference.values, self.points.values[place:]))
         return where(before, after, self.settings.entropy % 2**32)
+
+    def _named(self, rows: Array) -> NamedRows:
+        """Return points as a table has them."""
+        return NamedRows(rows if self.encoding is None else rows[:, self.encoding.places], self.names, self.encoding)
 
     def _log_odds(self, place: int) -> float:
         """Return the log odds that points from a place on differ from the reference: the trees' mean Bayes factor."""
@@ -240,7 +260,8 @@ class Follower:
         first, second = np.array_split(leaves, 2)
         if self.shared.evidence(first, second, self.bars.dispersions[-1]).mean() > GRADUAL:
             return "gradual drift"
-        return "scale change" if is_scale_change(self.reference.values, rows) else "drift"
+        n = self.n_features - self.n_categories
+        return "scale change" if is_scale_change(self.reference.values[:, :n], rows[:, :n]) else "drift"
 
     def _go_on(self, known: Open, leaves: Array) -> Change | None:
         """Look at a change that goes on after one more point; return it if there is news."""
@@ -381,14 +402,22 @@ class Follower:
         return header, arrays
 
     @classmethod
-    def of_state(cls, header: Header, arrays: Arrays, n_features: int, names: Sequence[str]) -> Follower:
+    def of_state(
+        cls,
+        header: Header,
+        arrays: Arrays,
+        n_features: int,
+        names: Sequence[str],
+        encoding: Categories | None = None,
+    ) -> Follower:
         """Return the follower with a state; raise ValueError if it is not one."""
         _STATE(header, "monitor")
         given = header["settings"]
-        follower = cls(Settings(**{**given, "lengths": tuple(given["lengths"]) or None}), n_features, names)
+        settings = Settings(**{**given, "lengths": tuple(given["lengths"]) or None})
+        follower = cls(settings, n_features, names, encoding)
         for name in ("generation", "n_seen", "since"):
             setattr(follower, name, header[name])
-        follower.reference.restore(arrays, "reference", follower.n_seen)
+        follower.reference.restore(arrays, "reference", follower.n_seen, follower.n_categories)
         is_complete = not header["is_learning"]
         wanted = {f"reference/{name}" for name in Points.FIELDS}
         if is_complete:
@@ -412,7 +441,7 @@ class Follower:
         if (bars.dispersions < 1).any():
             raise ValueError("bars/dispersions must be at least 1")
         self.points = Points(self._most_held, self.n_features, 0)
-        self.points.restore(arrays, "points", self.n_seen)
+        self.points.restore(arrays, "points", self.n_seen, self.n_categories)
         self._compare_with_reference(bars)
 
     def _reopen(self, state: Header) -> None:

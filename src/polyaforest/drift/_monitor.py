@@ -18,13 +18,14 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyaforest.core import schema
 from polyaforest.core.arrays import Array
+from polyaforest.core.categories import Categories, Codes, Texts
 from polyaforest.core.locks import Guarded
 from polyaforest.core.validation import (
     NamedRows,
     feature_names,
+    read_coded,
     read_keys,
     read_one_or_more_keys,
-    read_rows,
     read_stamps,
     refuse_uncountable,
 )
@@ -34,7 +35,7 @@ from polyaforest.drift._runs import RunLengths
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.codec import pack, unpack
 from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model, write_model
-from polyaforest.persistence.state import decode, encode, refusing
+from polyaforest.persistence.state import decode, encode, encode_columns, refusing
 
 if TYPE_CHECKING:
     from polyaforest.drift._follower import Follower, Step
@@ -89,6 +90,9 @@ class DriftMonitor(Guarded, BaseEstimator):
         change for its new reference once that is as long, unless it is to "keep" the old one.
     n_estimators : int, default=32
         Number of trees.
+    categorical_features : "from_dtype", array-like of str, int or bool, or None, default="from_dtype"
+        Which columns are categories, as for `StreamingMPF`: those of a categorical type, those of these names or
+        places, or, as a mask, those that are True; None for none. Beside a detector, those of the detector.
     random_state : int or None, default=None
 
     Attributes
@@ -109,6 +113,8 @@ class DriftMonitor(Guarded, BaseEstimator):
         By which factor counts in windows vary more than those of independent points; 1 if they do not.
     n_seen_ : int
         Points followed so far.
+    encoding_ : Categories or None
+        Which columns are categories, and the texts of those that are held.
 
     Notes
     -----
@@ -139,10 +145,12 @@ class DriftMonitor(Guarded, BaseEstimator):
         "false_alarms_every": [Interval(Real, 1, None, closed="left"), timedelta, str],
         "on_drift": [StrOptions({"report", "relearn", "keep"})],
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
+        "categorical_features": ["array-like", StrOptions({"from_dtype"}), Codes, None],
         "random_state": [Interval(Integral, 0, None, closed="left"), None],
     }
     _follower: Follower
     _detector: StreamingMPF | SeriesMPF | None = None
+    encoding_: Categories | None = None
     _is_acting = False  # whether points are being deleted from the detector because of a change
     missing = "marginalise"  # for messages about rows
 
@@ -154,6 +162,7 @@ class DriftMonitor(Guarded, BaseEstimator):
         false_alarms_every: float | timedelta | str = 100_000,
         on_drift: str = "report",
         n_estimators: int = 32,
+        categorical_features: Any = "from_dtype",
         random_state: int | None = None,
     ) -> None:
         self.reference = reference
@@ -161,6 +170,7 @@ class DriftMonitor(Guarded, BaseEstimator):
         self.false_alarms_every = false_alarms_every
         self.on_drift = on_drift
         self.n_estimators = n_estimators
+        self.categorical_features = categorical_features
         self.random_state = random_state
 
     # ---- following a stream ------------------------------------------------------------------------------------------
@@ -189,7 +199,8 @@ class DriftMonitor(Guarded, BaseEstimator):
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
-            NaN where values are missing: a missing value counts as one below all others.
+            NaN where values are missing: a missing value counts as one below all others, a missing category as one
+            more category.
         keys : sequence of int or str, optional
             Names by which to `delete` the rows later; a row without one gets the number of its arrival, from 0.
         times : array-like of float or datetime, optional
@@ -264,14 +275,12 @@ class DriftMonitor(Guarded, BaseEstimator):
         ----------
         detector : StreamingMPF or SeriesMPF
         **parameters
-            Those of a new monitor.
+            Those of a new monitor. Its columns of categories are those of the detector.
         """
-        if getattr(detector, "encoding_", None) is not None:
-            raise ValueError("a monitor follows numbers only, and this detector has columns of categories")
         known = detector.companion
         monitor = cls.of_bytes(known) if isinstance(known, bytes) else known
         if monitor is None:
-            monitor = cls(**parameters)
+            monitor = cls(**{**parameters, "categorical_features": _columns_of(detector)})
         if not isinstance(monitor, cls):
             raise TypeError(f"the detector has a {type(monitor).__name__} beside it already")
         monitor._detector = detector
@@ -306,7 +315,6 @@ class DriftMonitor(Guarded, BaseEstimator):
         rows, stamps, names = (self._begin if is_new else self._read)(X, keys, times)
         if is_new:
             self._follower = self._new_follower(int(self.reference))
-        named = getattr(self, "feature_names_in_", None)
         answers, changes, start = [], list[Change](), 0
         while start < len(rows):
             mark, is_learned = self._follower.mark(), self._is_learning_allowed
@@ -314,7 +322,7 @@ class DriftMonitor(Guarded, BaseEstimator):
             with self._changing():
                 step = self._follower.advance(rows[start:], stamps[start:], known)
             part = slice(start, start + len(step.status))
-            some = rows[part] if named is None else NamedRows(rows[part], named)
+            some = self._as_table(rows[part])
             when = None if times is None else stamps[part]
             try:
                 if is_learned:
@@ -332,6 +340,16 @@ class DriftMonitor(Guarded, BaseEstimator):
                 changes.append(self._act(detector, step.change))
             start = part.stop
         return Detections.joined(answers), changes
+
+    def _as_table(self, rows: Array) -> Any:
+        """Return rows as the detector takes them."""
+        names, encoding = getattr(self, "feature_names_in_", None), self.encoding_
+        ordered = rows if encoding is None else rows[:, encoding.places]
+        if names is not None:
+            return NamedRows(ordered, names, encoding)
+        if encoding is None or isinstance(self.categorical_features, Codes):
+            return ordered
+        return encoding.decoded(ordered)
 
     def _keys_beside(
         self, detector: StreamingMPF | SeriesMPF, names: list[Key | None], is_learned: bool
@@ -470,16 +488,24 @@ class DriftMonitor(Guarded, BaseEstimator):
         with self._frozen():
             about, arrays = self._follower.state()
             names = getattr(self, "feature_names_in_", None)
-            yield (
-                {
-                    "detector": type(self).__name__,
-                    "parameters": {name: encode(value) for name, value in self.get_params(deep=False).items()},
-                    "n_features": self.n_features_in_,
-                    "feature_names": None if names is None else [str(name) for name in names],
-                    "monitor": about,
-                },
-                arrays,
-            )
+            header = {
+                "detector": type(self).__name__,
+                "parameters": self._parameters(),
+                "n_features": self.n_features_in_,
+                "feature_names": None if names is None else [str(name) for name in names],
+                "monitor": about,
+            }
+            if self.encoding_ is not None:
+                header["categories"] = list(self.encoding_.columns)
+                arrays["texts"] = self.encoding_.kept(self._follower.rows).pack_texts()
+            yield header, arrays
+
+    def _parameters(self) -> dict[str, Any]:
+        """Return the parameters as JSON can hold them; those of categories only where they are not the default."""
+        given = self.get_params(deep=False)
+        columns = encode_columns(given.pop("categorical_features"))
+        stored = {name: encode(value) for name, value in given.items()}
+        return stored if columns == "from_dtype" else {**stored, "categorical_features": columns}
 
     @classmethod
     def _of_state(cls, header: Header, arrays: Arrays) -> Self:
@@ -504,19 +530,36 @@ class DriftMonitor(Guarded, BaseEstimator):
             if len(names) != self.n_features_in_:
                 raise ValueError("the number of its feature names is not that of its features")
             self.feature_names_in_ = np.array(names, dtype=object)
-        self._follower = Follower.of_state(header["monitor"], arrays, self.n_features_in_, feature_names(self))
+        if ("texts" in arrays) != ("categories" in header):
+            raise ValueError("it has texts of categories, but no columns of them, or the other way round")
+        own = {name: part for name, part in arrays.items() if name != "texts"}
+        if "categories" in header:
+            self.encoding_ = Categories.of_state(header["categories"], self.n_features_in_, arrays["texts"])
+        known = header["monitor"], own, self.n_features_in_, feature_names(self), self.encoding_
+        self._follower = Follower.of_state(*known)
 
     # ---- step by step ------------------------------------------------------------------------------------------------
 
     def _begin(self, X: Any, keys: Any, times: Any) -> tuple[Array, Array, list[Key | None]]:
         self._validate_params()
-        rows = read_rows(self, X, reset=True, allow_missing=True)
+        rows = read_coded(self, X, reset=True, allow_missing=True).rows
         return rows, *self._read_labels(len(rows), keys, times)
 
     def _read(self, X: Any, keys: Any, times: Any) -> tuple[Array, Array, list[Key | None]]:
-        rows = read_rows(self, X, reset=False, at_least=0, allow_missing=True)
+        rows, texts = read_coded(self, X, reset=False, at_least=0, allow_missing=True)
         refuse_uncountable(self._follower.n_seen, len(rows))
-        return rows, *self._read_labels(len(rows), keys, times)
+        labels = self._read_labels(len(rows), keys, times)
+        self._note(texts)
+        return rows, *labels
+
+    def _note(self, texts: Texts) -> None:
+        """Keep the texts of rows that are followed."""
+        if self.encoding_ is None or not texts:
+            return
+        noted = self.encoding_.with_texts(texts)
+        if noted.is_crowded:
+            noted = noted.kept(self._follower.rows).with_texts(texts)
+        self.encoding_ = self._follower.encoding = noted
 
     def _read_labels(self, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
         is_timed = self._every()[1]
@@ -536,7 +579,7 @@ class DriftMonitor(Guarded, BaseEstimator):
         settings = Settings(
             n_reference, lengths, every, is_duration, self.on_drift == "keep", int(self.n_estimators), entropy
         )
-        return Follower(settings, self.n_features_in_, feature_names(self))
+        return Follower(settings, self.n_features_in_, feature_names(self), self.encoding_)
 
     def _take_in(self, X: Any, keys: Any, times: Any, *, tells_outliers: bool = False) -> list[tuple[Step, Array]]:
         """Follow the stream over rows; return its steps, each with the bars that were in force."""
@@ -603,8 +646,19 @@ _STATE = schema.record(
         "n_features": schema.n_features,
         "feature_names": schema.either(schema.nothing, schema.names),
         "monitor": schema.mapping,
-    }
+        "categories": schema.many(schema.whole(0, 2**31 - 1)),  # columns of categories; absent where there are none
+    },
+    optional=["categories"],
 )
+
+
+def _columns_of(detector: StreamingMPF | SeriesMPF) -> Any:
+    """Return the parameter `categorical_features` by which a monitor has the categories of a detector."""
+    given = getattr(detector, "categorical_features", None)  # a series has numbers only
+    if not detector.is_fitted or isinstance(given, Codes):
+        return given
+    encoding = getattr(detector, "encoding_", None)
+    return None if encoding is None else list(encoding.columns)
 
 
 def read_duration(text: str) -> float:

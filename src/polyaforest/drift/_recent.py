@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from polyaforest.core.arrays import Array
+from polyaforest.core.boxes import is_code
 from polyaforest.core.validation import LARGEST
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays
@@ -107,7 +108,7 @@ class Points:
             "keys": pack_keys(self.keys[kept]),
         }
 
-    def restore(self, arrays: Arrays, group: str, n_seen: int) -> None:
+    def restore(self, arrays: Arrays, group: str, n_seen: int, n_categories: int) -> None:
         """Take in the points of a state, checked; their leaves are still to be found."""
         values, numbers, times, keys = (arrays[f"{group}/{name}"] for name in self.FIELDS)
         n, n_features = len(values), self._values.shape[1]
@@ -115,6 +116,9 @@ class Points:
             raise ValueError(f"{group}/values must be at most {self.most} rows of {n_features} numbers")
         if (np.abs(values) > LARGEST).any():  # which NaN, a missing value, is not
             raise ValueError(f"{group}/values must not exceed {LARGEST:g}")
+        codes = values[:, n_features - n_categories :]
+        if not (is_code(codes) | np.isnan(codes)).all():
+            raise ValueError(f"{group}/values must be codes in columns of categories")
         if numbers.dtype != np.int64 or numbers.shape != (n,) or (np.diff(numbers, prepend=-1) <= 0).any():
             raise ValueError(f"{group}/numbers must be ascending integers, one for each row")
         if n and numbers[-1] >= n_seen:

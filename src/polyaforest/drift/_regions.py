@@ -3,20 +3,21 @@
 Boxes are found on one half of the rows and measured on the other, so that the choice among many does not flatter them.
 The candidates are the cells of all trees; the best are stripped of the conditions that they can do without, their
 bounds are moved to where they tell the samples apart best, conditions that tell more are added, and bounds are rounded
-as far as that costs little.
+as far as that costs little. Categories are chosen one by one, each for what it tells by itself: the cuts of trees,
+which part them at random, only say that the feature matters.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.special import betaincinv, xlogy
 
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.drift._axes import MISSING, Axis, Grid
+from polyaforest.drift._axes import MISSING, Axis, Corners, Grid, Levels
 from polyaforest.drift._comparison import Condition, Region, Share, holds
 from polyaforest.drift._effects import LEVEL, Mean, Split, mean_of
 from polyaforest.drift._evidence import Partition
@@ -28,12 +29,25 @@ _MOST_FOUND_ON = 40_000  # rows that regions are found on
 _ROUNDING = 2.0  # what rounding a bound may cost of the gain of a region
 _WIDE = (0.02, 0.005)  # of all rows: how far rounding may move a bound
 _ALIKE = 1.0  # gains that differ by less are about the same
+_ONE_MORE = 1.0  # what each category named after the first costs, beyond the choice among all
+_MOST_NAMED = 64  # categories in a condition
+
+
+class _Choice(NamedTuple):
+    """Levels of a feature of categories: those named, or all others."""
+
+    named: tuple[int, ...]
+    others: bool = False
+
+
+_Range: TypeAlias = tuple[int, int] | _Choice  # levels of a feature of numbers, both ends included, or of categories
+_Side: TypeAlias = tuple[int, _Range]  # a feature, and what a single condition leaves of it
 
 
 class _Box(NamedTuple):
-    """A box of levels, both ends included: a range for each feature that has a condition."""
+    """A box of levels: a range for each feature that has a condition."""
 
-    ranges: dict[int, tuple[int, int]]
+    ranges: dict[int, _Range]
     gain: float
 
 
@@ -68,8 +82,9 @@ class _Search:
         self.trees = [one._replace(leaves=one.leaves[chosen]) for one in partitions]
         self.axes, self.levels = grid.axes, grid.levels[chosen]
         self.rows, self.labels, self.names = rows[chosen], labels[chosen], names
-        # what noise gains by the choice of a feature, a side and a bound
-        self.price = math.log(2 * len(grid.axes)) + 2.0
+        # what noise gains by the choice of a feature and a side, and of a bound
+        self.choice = math.log(2 * len(grid.axes))
+        self.price = self.choice + 2.0
 
     def next(self) -> tuple[Condition, ...] | None:
         """Return the best region among the rows that are left, and leave its rows out from now on."""
@@ -88,15 +103,28 @@ class _Search:
         return conditions
 
     def _worth(self, box: _Box) -> float:
-        return box.gain - self.price * len(_sides(box.ranges, self.axes))
+        return box.gain - sum(map(self._price, _sides(box.ranges, self.axes)))
+
+    def _price(self, side: _Side) -> float:
+        """Return what noise gains by the choice of a condition; each category named is a choice among all.
+
+        All but some categories costs more, for it says less.
+        """
+        k, part = side
+        if not isinstance(part, _Choice):
+            return self.price
+        return self.choice + self.price * part.others + float(_prices_of_names(len(part.named), self.axes[k]))
 
     def _smaller(self, box: _Box) -> _Box:
         """Return a box of a single bound, or what lies beyond the bound if fewer rows do: either tells as much."""
         sides = _sides(box.ranges, self.axes)
         if len(sides) != 1 or 2 * self._inside(box.ranges).sum() <= len(self.levels):
             return box
-        ((k, low, high),) = sides
+        ((k, part),) = sides
         axis = self.axes[k]
+        if isinstance(part, _Choice):  # a category that is named says more than all others
+            return box
+        low, high = part
         return box._replace(ranges={k: (high + 1, axis.highest) if low == axis.lowest else (axis.lowest, low - 1)})
 
     def _candidates(self) -> list[_Box]:
@@ -125,12 +153,13 @@ class _Search:
         sides = _sides(box.ranges, self.axes)
         if not sides:
             return _Box({}, 0.0)
-        fails = np.stack([~_within(self.levels[:, k], low, high) for k, low, high in sides], axis=1)
+        fails = np.stack([~self._within(side) for side in sides], axis=1)
         while len(sides) > 1:
             n_failed = fails.sum(axis=1)
-            gains = [self._gain(np.equal(n_failed, fails[:, c])) for c in range(len(sides))]
-            best, is_too_many = int(np.argmax(gains)), len({k for k, _, _ in sides}) > _MOST_CONDITIONS
-            if not is_too_many and gains[best] < self._gain(n_failed == 0) - self.price:
+            prices = np.array([self._price(side) for side in sides])
+            gains = prices + [self._gain(np.equal(n_failed, fails[:, c])) for c in range(len(sides))]
+            best, is_too_many = int(np.argmax(gains)), len({k for k, _ in sides}) > _MOST_CONDITIONS
+            if not is_too_many and gains[best] < self._gain(n_failed == 0):
                 break
             sides.pop(best)
             fails = np.delete(fails, best, axis=1)
@@ -142,17 +171,20 @@ class _Search:
         while len(box.ranges) < _MOST_CONDITIONS:
             is_in = self._inside(box.ranges)
             sides = [self._best_side(k, is_in) for k in range(len(self.axes)) if k not in box.ranges]
-            k, ends, most = max(sides, key=lambda side: side[2], default=(0, (0, 0), -math.inf))
-            grown = self._stripped(self._moved(self._moved(_Box({**box.ranges, k: ends}, most))))
+            k, part, most = max(sides, key=lambda side: side[2], default=(0, (0, 0), -math.inf))
+            grown = self._stripped(self._moved(self._moved(_Box({**box.ranges, k: part}, most))))
             if self._worth(grown) <= self._worth(box):
                 break
             box = grown
         return box
 
-    def _best_side(self, k: int, is_in: Array) -> tuple[int, tuple[int, int], float]:
-        """Return the single bound on a feature that tells the samples apart best among rows, with its gain."""
-        below, totals = self._counts_below(k, is_in), self._totals()
-        low, high = self.axes[k].lowest, self.axes[k].highest
+    def _best_side(self, k: int, is_in: Array) -> tuple[int, _Range, float]:
+        """Return the single condition on a feature that tells the samples apart best among rows, with its gain."""
+        axis = self.axes[k]
+        if isinstance(axis, Corners):
+            return k, *self._best_choice(k, axis, is_in)
+        below, totals = self._counts_below(k, axis, is_in), self._totals()
+        low, high = axis.lowest, axis.highest
         up_to = [counts[low + 1 : high + 1] for counts in below]  # each level but the highest
         at_most = gain(up_to[0], up_to[1], totals)
         at_least = gain(below[0][-1] - up_to[0], below[1][-1] - up_to[1], totals)  # from the next one on
@@ -166,24 +198,65 @@ class _Search:
     def _moved(self, box: _Box) -> _Box:
         """Move each bound in turn to where the samples are told apart best."""
         ranges = dict(box.ranges)
-        for k in list(ranges):
-            others = {j: ends for j, ends in ranges.items() if j != k}
-            ranges[k] = self._best_range(k, ranges[k], self._inside(others))
+        for k, part in box.ranges.items():
+            is_in, axis = self._inside({j: other for j, other in ranges.items() if j != k}), self.axes[k]
+            if isinstance(axis, Corners):
+                ranges[k] = self._best_choice(k, axis, is_in)[0]
+            elif not isinstance(part, _Choice):
+                ranges[k] = self._best_range(k, axis, part, is_in)
         return _Box(ranges, self._gain(self._inside(ranges)))
 
-    def _inside(self, ranges: dict[int, tuple[int, int]]) -> Array:
+    def _inside(self, ranges: dict[int, _Range]) -> Array:
         """Return which rows lie in a box."""
         is_in: Array = np.ones(len(self.levels), np.bool_)
-        for k, ends in ranges.items():
-            is_in = is_in & _within(self.levels[:, k], *ends)
+        for side in ranges.items():
+            is_in = is_in & self._within(side)
         return is_in
 
-    def _best_range(self, k: int, ends: tuple[int, int], is_in: Array) -> tuple[int, int]:
+    def _within(self, side: _Side) -> Array:
+        """Return which rows have a level in a range."""
+        k, part = side
+        levels = self.levels[:, k]
+        if isinstance(part, _Choice):
+            is_chosen = np.full(self.axes[k].n_levels, part.others)
+            is_chosen[list(part.named)] = not part.others
+            return np.asarray(is_chosen[levels])
+        return np.asarray((levels >= part[0]) & (levels <= part[1]))
+
+    def _best_choice(self, k: int, axis: Corners, is_in: Array) -> tuple[_Choice, float]:
+        """Return the categories that tell the samples apart best among rows, with their gain beyond the price of names.
+
+        Those whose share rose are tried together, and those whose share fell, the clearest first; and all others. Only
+        a single category may leave more than half of all rows: what several have in common would be what they are not.
+        A category whose text is not known cannot be named.
+        """
+        level, labels, totals = self.levels[is_in, k], self.labels[is_in], self._totals()
+        of_a, of_b = (np.bincount(level[labels == own], minlength=axis.n_levels) for own in (1, 0))
+        can_be_named = np.array([axis.has_gaps, *(text is not None for text in axis.texts)])
+        is_risen, own_gains = of_b * totals[0] > of_a * totals[1], gain(of_a, of_b, totals)
+        best, most = _Choice(()), -math.inf
+        for is_wanted in (is_risen, ~is_risen):
+            named = np.flatnonzero(can_be_named & is_wanted & (of_a + of_b > 0))
+            named = named[np.argsort(-own_gains[named], kind="stable")][:_MOST_NAMED]
+            if not len(named):
+                continue
+            prices = _prices_of_names(np.arange(1, len(named) + 1), axis)
+            sums = [np.cumsum(counts[named]) for counts in (of_a, of_b)]
+            rests = [counts.sum() - part for counts, part in zip((of_a, of_b), sums, strict=True)]
+            for others, (n_a, n_b) in ((False, sums), (True, rests)):
+                says_little = (2 * (n_a + n_b) > len(self.labels)) & (others | (np.arange(len(named)) > 0))
+                worths = np.where(says_little, -math.inf, gain(n_a, n_b, totals) - prices - self.price * others)
+                at = int(np.argmax(worths))
+                if worths[at] > most:
+                    best, most = _Choice(tuple(named[: at + 1].tolist()), others), float(worths[at])
+        return best, most
+
+    def _best_range(self, k: int, axis: Levels, ends: tuple[int, int], is_in: Array) -> tuple[int, int]:
         """Return the range of levels of a feature that tells the samples apart best, one bound after the other.
 
         Of bounds that do so about equally well it has the tightest.
         """
-        axis, below, totals = self.axes[k], self._counts_below(k, is_in), self._totals()
+        below, totals = self._counts_below(k, axis, is_in), self._totals()
         low, high = ends
         if high < axis.highest:
             of_a, of_b = (counts[low + 1 :] - counts[low] for counts in below)  # up to each level from `low` on
@@ -201,9 +274,9 @@ class _Search:
             return plain if gains[0] >= gains[1] - _ROUNDING else (low, high)
         return low, high
 
-    def _counts_below(self, k: int, is_in: Array) -> list[Array]:
+    def _counts_below(self, k: int, axis: Levels, is_in: Array) -> list[Array]:
         """Return for both samples how many of some rows lie below each level of a feature, and below the end."""
-        level, labels, n_levels = self.levels[is_in, k], self.labels[is_in], self.axes[k].highest + 1
+        level, labels, n_levels = self.levels[is_in, k], self.labels[is_in], axis.n_levels
         return [np.append(0, np.cumsum(np.bincount(level[labels == own], minlength=n_levels))) for own in (1, 0)]
 
     def _totals(self) -> tuple[int, int]:
@@ -218,8 +291,10 @@ class _Search:
 
     def _rounded(self, box: _Box) -> tuple[Condition, ...]:
         """Return a box as conditions on values, with bounds in as few digits as will do."""
-        conditions = [_condition(k, self.names[k], self.axes[k], *ends) for k, ends in sorted(box.ranges.items())]
+        conditions = [_condition(k, self.names[k], self.axes[k], part) for k, part in sorted(box.ranges.items())]
         for at, one in enumerate(conditions):
+            if one.categories is not None:
+                continue
             others = holds((*conditions[:at], *conditions[at + 1 :]), self.rows)
             conditions[at] = self._rounded_bound(self._rounded_bound(one, others, "low"), others, "high")
         return tuple(conditions)
@@ -229,13 +304,18 @@ class _Search:
         bound, column = float(getattr(one, side)), self.rows[:, one.feature]
         if not math.isfinite(bound):
             return one
-        before = self._gain(others & one.holds(column))
+        before = self._gain(others & one.holds_coded(column))
         for window in _windows(column, bound):
             short = shortest(bound, *window)
             tried = one._replace(low=short) if side == "low" else one._replace(high=short)
-            if self._gain(others & tried.holds(column)) >= before - _ROUNDING:
+            if self._gain(others & tried.holds_coded(column)) >= before - _ROUNDING:
                 return tried
         return one
+
+
+def _prices_of_names(n: Any, axis: Levels) -> Array:
+    """Return what noise gains by the choice of `n` categories."""
+    return np.asarray(n * math.log(axis.n_levels) + (n - 1) * _ONE_MORE)
 
 
 def _about_best(gains: Array) -> Array:
@@ -256,49 +336,71 @@ def gain(n_a: Any, n_b: Any, totals: Sequence[int]) -> Array:
 # ---- boxes -----------------------------------------------------------------------------------------------------------
 
 
-def _ranges(tree: Partition, node: int, axes: Sequence[Axis]) -> dict[int, tuple[int, int]]:
+def _ranges(tree: Partition, node: int, axes: Sequence[Axis | Corners]) -> dict[int, _Range]:
     """Return the ranges of levels that the cuts above a node leave to it."""
     ranges: dict[int, tuple[int, int]] = {}
+    chosen: dict[int, Array] = {}
     while tree.parent[node] != NONE:
         above = int(tree.parent[node])
-        k = int(tree.feature[above])
-        low, high = ranges.get(k, (axes[k].lowest, axes[k].highest))
-        last = axes[k].last_below(float(tree.cut[above]))
-        ranges[k] = (low, min(high, last)) if tree.left[above] == node else (max(low, last + 1), high)
+        k, cut, is_left = int(tree.feature[above]), float(tree.cut[above]), tree.left[above] == node
+        axis = axes[k]
+        if isinstance(axis, Corners):
+            chosen[k] = chosen.get(k, True) & (axis.says_yes(cut) != is_left)
+        else:
+            low, high = ranges.get(k, (axis.lowest, axis.highest))
+            last = axis.last_below(cut)
+            ranges[k] = (low, min(high, last)) if is_left else (max(low, last + 1), high)
         node = above
-    return ranges
+    return {**ranges, **{k: _Choice(tuple(np.flatnonzero(levels).tolist())) for k, levels in chosen.items()}}
 
 
-def _sides(ranges: dict[int, tuple[int, int]], axes: Sequence[Axis]) -> list[tuple[int, int, int]]:
-    """Return the bounds of a box one by one: a feature and the range that the bound alone leaves."""
-    sides = []
-    for k, (low, high) in ranges.items():
-        if low > axes[k].lowest:
-            sides.append((k, low, axes[k].highest))
-        if high < axes[k].highest:
-            sides.append((k, axes[k].lowest, high))
+def _sides(ranges: dict[int, _Range], axes: Sequence[Axis | Corners]) -> list[_Side]:
+    """Return the conditions of a box one by one: a feature and the range that the condition alone leaves."""
+    sides: list[_Side] = []
+    for k, part in ranges.items():
+        if isinstance(part, _Choice):
+            sides.append((k, part))
+            continue
+        axis, (low, high) = axes[k], part
+        if low > axis.lowest:
+            sides.append((k, (low, axis.highest)))
+        if high < axis.highest:
+            sides.append((k, (axis.lowest, high)))
     return sides
 
 
-def _joined(sides: Sequence[tuple[int, int, int]], axes: Sequence[Axis]) -> dict[int, tuple[int, int]]:
-    """Return the box that has these bounds."""
-    ranges: dict[int, tuple[int, int]] = {}
-    for k, low, high in sides:
+def _joined(sides: Sequence[_Side], axes: Sequence[Axis | Corners]) -> dict[int, _Range]:
+    """Return the box that has these conditions."""
+    ranges: dict[int, _Range] = {}
+    for k, part in sides:
         before = ranges.get(k, (axes[k].lowest, axes[k].highest))
-        ranges[k] = (max(before[0], low), min(before[1], high))
+        if isinstance(part, _Choice) or isinstance(before, _Choice):
+            ranges[k] = part
+        else:
+            ranges[k] = (max(before[0], part[0]), min(before[1], part[1]))
     return ranges
 
 
-def _within(levels: Array, low: int, high: int) -> Array:
-    is_in: Array = (levels >= low) & (levels <= high)
-    return is_in
-
-
-def _condition(k: int, name: str, axis: Axis, low: int, high: int) -> Condition:
+def _condition(k: int, name: str, axis: Axis | Corners, part: _Range) -> Condition:
     """Return a range of levels as a condition on values."""
+    if isinstance(axis, Corners):
+        assert isinstance(part, _Choice)
+        return _condition_on_categories(k, name, axis, part)
+    assert not isinstance(part, _Choice)
+    low, high = part
     least = -np.inf if low <= MISSING + 1 else float(axis.edges[low - 2])
     most = np.inf if high >= axis.highest else float(axis.edges[high - 1]) if high > MISSING else -np.inf
     return Condition(k, name, least, most, values=high > MISSING, missing=axis.has_gaps and low == MISSING)
+
+
+def _condition_on_categories(k: int, name: str, axis: Corners, choice: _Choice) -> Condition:
+    """Return a choice of categories as a condition on their texts."""
+    texts = [axis.texts[level - 1] for level in choice.named if level != MISSING]
+    named = tuple(text for text in texts if text is not None)
+    is_missing_in = axis.has_gaps and (MISSING in choice.named) != choice.others
+    return Condition(
+        k, name, -np.inf, np.inf, bool(named) or choice.others, is_missing_in, categories=named, others=choice.others
+    )
 
 
 # ---- bounds in few digits --------------------------------------------------------------------------------------------

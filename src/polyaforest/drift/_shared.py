@@ -8,8 +8,9 @@ from functools import cached_property
 import numpy as np
 from scipy.special import gammaln
 
-from polyaforest.core.arrays import Array
+from polyaforest.core.arrays import QUESTIONS, Array
 from polyaforest.core.boxes import bounding_box, empty_box
+from polyaforest.core.categories import ABSENT
 from polyaforest.forest.draws import priorities
 from polyaforest.forest.grow import grow_trees
 from polyaforest.forest.spec import Plan, weighting_of_rows
@@ -19,6 +20,7 @@ from polyaforest.kernels.change import Cuts, Tally
 MOST_MEMBERS = 64  # points of the reference that each tree is grown on: as many leaves
 _MEMBERS = 8  # of so many points of the reference, at most one is among those of a tree
 _REACH = 0.5  # of the range of a feature: how far beyond it strangers lie
+_NEW = 0.5  # the share of strangers of a category that no point has
 _MAX_DEPTH = 12
 _SPARSITY = 0.01  # the share of cuts expected to send another share of points to the left after a change
 
@@ -29,7 +31,7 @@ class Shared:
     Each is grown on some of the older half of the points, and on as many strangers from all of space around, so that
     space is cut, too, where no points are yet. That half alone, so that points of the other lie as often where the
     trees have not seen any as points to come do. Trees follow from the points, the numbers of their arrivals and the
-    seed. A missing value counts as one below all others.
+    seed. A missing value counts as one below all others, a missing category as one more category.
 
     Parameters
     ----------
@@ -39,22 +41,27 @@ class Shared:
         Their arrivals: each tree is grown on the points of lowest priority, which depends on the number alone.
     seed : SeedSequence
     n_trees : int
+    n_categories : int
+        How many of the features, the last ones, hold codes of categories.
     """
 
-    def __init__(self, rows: Array, numbers: Array, seed: np.random.SeedSequence, n_trees: int) -> None:
+    def __init__(
+        self, rows: Array, numbers: Array, seed: np.random.SeedSequence, n_trees: int, n_categories: int = 0
+    ) -> None:
         self.absent = _below_all(rows)
+        self.absent[rows.shape[1] - n_categories :] = ABSENT
         older = self.fill(rows[: -(-len(rows) // 2)])
         of_trees, of_members, of_strangers = np.random.SeedSequence(seed.entropy, spawn_key=seed.spawn_key).spawn(3)
-        weighting, box = weighting_of_rows(older), empty_box(rows.shape[1])
-        plan = Plan(n_trees, np.inf, _MAX_DEPTH, weighting, box, of_trees, n_jobs=1)
+        weighting, box = weighting_of_rows(older, n_categories), empty_box(rows.shape[1], n_categories)
+        plan = Plan(n_trees, np.inf, _MAX_DEPTH, weighting, box, of_trees, n_jobs=1, n_categories=n_categories)
         drawn = priorities(of_members.generate_state(n_trees, np.uint64), numbers[: len(older)])
         n_members = min(MOST_MEMBERS, max(len(rows) // _MEMBERS, 2))
         members = np.argsort(drawn, axis=1, kind="stable")[:, :n_members]
-        strangers = _strangers(older, n_trees * n_members, of_strangers)
+        strangers = _strangers(older, n_trees * n_members, of_strangers, n_categories)
         numbered = len(older) + np.arange(len(strangers)).reshape(n_trees, -1)
         grown_on = np.concatenate([members, numbered], axis=1)
         forest = grow_trees(np.concatenate([older, strangers]), plan, members=grown_on)
-        self.cuts = Cuts(forest.left, forest.right, forest.parent, forest.feature, forest.cut, forest.root, forest.size)
+        self.cuts = Cuts(*(getattr(forest, name) for name in Cuts._fields))
         self.leaves = self.find(rows)
 
     @property
@@ -180,11 +187,21 @@ class Windows:
         return evidence
 
 
-def _strangers(rows: Array, n: int, seed: np.random.SeedSequence) -> Array:
-    """Return `n` points from the box of rows, stretched on all sides: where new points may come that no old one is."""
-    low, high = bounding_box(rows)
+def _strangers(rows: Array, n: int, seed: np.random.SeedSequence, n_categories: int = 0) -> Array:
+    """Return `n` points from the box of rows, stretched on all sides: where new points may come that no old one is.
+
+    Of categories they have such as rows have, each drawn by itself, and new ones.
+    """
+    rng, numbers = np.random.default_rng(seed), rows[:, : rows.shape[1] - n_categories]
+    low, high = bounding_box(numbers)
     reach = _REACH * (high - low)
-    return np.random.default_rng(seed).uniform(low - reach, high + reach, size=(n, rows.shape[1]))
+    strangers = rng.uniform(low - reach, high + reach, size=(n, numbers.shape[1]))
+    if not n_categories:
+        return strangers
+    shape = (n, n_categories)
+    known = rows[rng.integers(len(rows), size=shape), np.arange(numbers.shape[1], rows.shape[1])]
+    new = rng.integers(2**QUESTIONS, size=shape).astype(np.float64)
+    return np.hstack([strangers, np.where(rng.random(shape) < _NEW, new, known)])
 
 
 def _below_all(rows: Array) -> Array:

@@ -1,4 +1,7 @@
-"""The words of a comparison: shares, odds, conditions and regions. Names are whatever somebody wrote: see `label`."""
+"""The words of a comparison: shares, odds, conditions and regions.
+
+Names of columns and categories are whatever somebody wrote: see `label`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from polyaforest.core.text import label, width
 if TYPE_CHECKING:
     from polyaforest.drift._comparison import Bound, Condition, Region, Share
 
+_MOST_NAMED = 5  # categories in a condition
+_LONGEST = 40  # characters of a category
 _EVEN = 3.0  # odds up to which the evidence is for neither side
 _PLAIN_ODDS = 1e4  # above which only the power of ten is told
 
@@ -47,10 +52,12 @@ def number(value: float) -> str:
 
 
 def condition(one: Condition) -> str:
-    """Return a condition: "errors > 4", "2 < cpu ≤ 7", "latency is missing"."""
+    """Return a condition: "errors > 4", "2 < cpu ≤ 7", "latency is missing", "country = XK"."""
     name = label(one.name)
     if not one.values:
         return f"{name} is missing"
+    if one.categories is not None:
+        return _choice(name, one)
     bounds = [math.isfinite(end) for end in (one.low, one.high)]
     if not any(bounds):
         return f"{name} is not missing"
@@ -58,6 +65,33 @@ def condition(one: Condition) -> str:
     if all(bounds):
         words = f"{number(one.low)} < {name} ≤ {number(one.high)}"
     return f"({words} or missing)" if one.missing else words
+
+
+def _choice(name: str, one: Condition) -> str:
+    """Return a condition on categories: "country = XK", "country is one of DE, FR", "country is not DE"."""
+    assert one.categories is not None
+    known = [category(text) for text in one.categories[:_MOST_NAMED]]
+    n_more = len(one.categories) - len(known)
+    named = f"{', '.join(known)}{f' and {n_more} more' if n_more else ''}"
+    if not known:
+        return f"{name} is not missing"
+    if one.others:
+        words = f"{name} is not {named}" if len(known) == 1 else f"{name} is none of {named}"
+    else:
+        words = f"{name} = {named}" if len(known) == 1 else f"{name} is one of {named}"
+    return f"({words} or missing)" if one.missing else words
+
+
+def category(text: str) -> str:
+    """Return a category for reports, in quotes where it would not be seen where it begins and ends.
+
+    Examples
+    --------
+    >>> category("XK"), category(""), category("New York, NY"), category(" a ")
+    ('XK', "''", "'New York, NY'", "' a '")
+    """
+    is_clear = text and text == text.strip() and not any(mark in text for mark in ",;:'\"=")
+    return label(text, _LONGEST) if is_clear else f"'{label(text, _LONGEST)}'"
 
 
 def place(region: Region) -> str:

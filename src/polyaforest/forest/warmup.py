@@ -130,7 +130,7 @@ def _tell_apart() -> None:
     counts, parent, left = np.empty((1, 1), np.int32), forest.parent[0, :1].copy(), forest.left[0, :1].copy()
     for kind in (np.uint16, np.int32):  # small trees number their leaves in 16 bits
         two_samples.count_marked(parent, leaves.astype(kind), marks, counts)
-    two_samples.node_evidence(left, depth, counts, counts.copy(), 1.0, 0.5, np.zeros(3), np.empty((1, 1)))
+    two_samples.node_evidence(left, depth, depth, counts, counts.copy(), 1.0, 0.5, np.zeros(3), np.empty((1, 1)))
 
 
 def _learn() -> None:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from polyaforest.core.arrays import NONE, Array
 from polyaforest.core.jit import jit, jit_inline
+from polyaforest.kernels.geometry import goes_left
 
 _SOFTNESS = 0.25  # the power of Bayes factors that is averaged over trees
 _LARGEST = 700.0  # of a logarithm whose exponential is finite
@@ -36,6 +37,7 @@ class Cuts(NamedTuple):
     cut: Array  # float64 (T, C)
     root: Array  # int32 (T,)
     size: Array  # int32 (T,): nodes in use; children come after their parents
+    n_categories: Array  # int64 (1,): how many of the features, the last ones, are categories
 
 
 class Tally(NamedTuple):
@@ -52,12 +54,13 @@ class Tally(NamedTuple):
 @jit
 def find_leaves(cuts, X, leaves):
     """Write the leaf of every row in every tree to `leaves`, (n, T)."""
+    n_categories = cuts.n_categories[0]
     for t in range(cuts.left.shape[0]):
         left, right, feature, cut = cuts.left[t], cuts.right[t], cuts.feature[t], cuts.cut[t]
         for i in range(X.shape[0]):
             j = cuts.root[t]
             while feature[j] != NONE:
-                j = left[j] if X[i, feature[j]] <= cut[j] else right[j]
+                j = left[j] if goes_left(X, i, feature[j], cut[j], n_categories) else right[j]
             leaves[i, t] = j
 
 

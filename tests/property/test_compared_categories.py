@@ -1,0 +1,78 @@
+"""What does not matter when categories are compared: their names, the order of rows, which sample comes first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import logsumexp
+
+from polyaforest.core.categories import encode
+from polyaforest.drift import compare
+from polyaforest.drift._axes import Coded, Grid
+from polyaforest.drift._evidence import Prior, grow_partitions
+
+QUICK = {"n_estimators": 6, "n_permutations": 3, "max_depth": 5, "max_regions": 0, "categorical_features": ["c"]}
+texts = st.lists(st.text(max_size=5), min_size=4, max_size=4, unique=True)
+
+
+def samples(seed, names=("a", "b", "c", "d")):
+    """Two samples in which no two categories are as common, some of them missing."""
+    rng = np.random.default_rng(seed)
+    values = np.repeat([*names, None], [21, 13, 8, 5, 3])
+    frame = pd.DataFrame({"u": rng.random(50), "c": pd.Series(rng.permutation(values), dtype=object)})
+    return frame[:24], frame[24:]
+
+
+@settings(max_examples=examples(40))
+@given(seed=st.integers(0, 99), names=texts)
+def test_what_categories_are_called_does_not_matter(seed, names):
+    plain = compare(*samples(seed), random_state=seed, **QUICK)
+    renamed = compare(*samples(seed, names), random_state=seed, **QUICK)
+    assert renamed.log_bayes_factor == plain.log_bayes_factor
+    assert renamed.p_value == plain.p_value
+    assert renamed.feature_bits.tolist() == plain.feature_bits.tolist()
+
+
+@settings(max_examples=examples(40))
+@given(seed=st.integers(0, 99), order=st.permutations(range(24)))
+def test_the_order_of_rows_does_not_matter_for_the_odds(seed, order):
+    before, after = samples(seed)
+    plain = compare(before, after, random_state=seed, **QUICK)
+    shuffled = compare(before.iloc[order], after, random_state=seed, **QUICK)
+    assert shuffled.log_bayes_factor == pytest.approx(plain.log_bayes_factor, abs=1e-9)
+    np.testing.assert_allclose(shuffled.feature_bits, plain.feature_bits, atol=1e-9)
+
+
+@settings(max_examples=examples(40))
+@given(seed=st.integers(0, 99))
+def test_which_sample_comes_first_does_not_matter_for_the_odds(seed):
+    before, after = samples(seed)
+    there, back = (compare(*both, random_state=seed, **QUICK) for both in ((before, after), (after, before)))
+    assert back.log_bayes_factor == pytest.approx(there.log_bayes_factor, abs=1e-9)
+
+
+@settings(max_examples=examples(15))
+@given(
+    seed=st.integers(0, 99), n_a=st.integers(2, 6), categories=st.lists(st.sampled_from("abc"), min_size=8, max_size=8)
+)
+def test_chance_gives_odds_of_at_most_one_on_average_over_all_deals(seed, n_a, categories):
+    """Trees cut categories without the labels: the bound of the odds holds for every table, whatever it is."""
+    from itertools import combinations
+
+    rng = np.random.default_rng(seed)
+    rows = np.column_stack([rng.random(8).round(1), encode(categories)[0]])
+    grid = Grid.of(rows, rows, Coded((1,), {}, rng))
+    trees = grow_partitions(grid, np.arange(8), 4, 4, np.random.SeedSequence(seed), 1)
+    prior, factors = Prior(10.0), []
+    for chosen in combinations(range(8), n_a):
+        labels = np.isin(np.arange(8), chosen).astype(np.uint8)[:, None]
+        logs = [
+            prior.evidence(tree, tree.counts_of(np.ones((8, 1), np.uint8)), tree.counts_of(labels)).sum()
+            for tree in trees
+        ]
+        factors.append(np.exp(logsumexp(logs)) / len(trees))
+    assert np.mean(factors) <= 1 + 1e-9
