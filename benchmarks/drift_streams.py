@@ -323,9 +323,11 @@ def run_changes(results: Results, nulls: Sequence[Mapping[str, str]], names: Ite
         after = N_REFERENCE + N_BEFORE
         rows[after:] = apply(rows[after:], rng)
         detect, settings = METHODS[name]
-        alarm = detect(rows[:N_REFERENCE], rows[N_REFERENCE:], [settings[number]], trial)[0]
-        told = told_of(rows, settings[number], trial, features) if name == OURS else {}
-        results.add({**_fact(change, name, trial, alarm), **told})
+        if name == OURS:
+            told = told_of(rows, settings[number], trial, features)
+        else:
+            told = {"alarm": detect(rows[:N_REFERENCE], rows[N_REFERENCE:], [settings[number]], trial)[0]}
+        results.add({**_fact(change, name, trial, ""), **told})
 
 
 def _fact(change: str, name: str, trial: int, alarm: Any) -> dict[str, Any]:
@@ -334,23 +336,22 @@ def _fact(change: str, name: str, trial: int, alarm: Any) -> dict[str, Any]:
 
 
 def told_of(rows: Array, every: float, seed: int, features: set[str]) -> dict[str, Any]:
-    """Return what ours tells in the end of the change: by how many points it misses the start, features, odds.
+    """Return the first alarm of ours, and what it tells of the change in the end, if it takes it for one that lasts.
 
-    Features are those that the clearest region names: how many, and how many of them changed.
+    By how many points it misses the start; features that the clearest region names, and how many of them changed; odds.
     """
     watching = DriftMonitor(false_alarms_every=every, random_state=seed).fit(rows[:N_REFERENCE])
-    lasting = [
-        one
-        for one in watching.update(rows[N_REFERENCE:])
-        if one.kind not in ("burst", "return to normal") and one.noticed >= N_REFERENCE + N_BEFORE
-    ]
+    changes = watching.update(rows[N_REFERENCE:])
+    alarm = {"alarm": changes[0].noticed - N_REFERENCE if changes else len(rows) - N_REFERENCE}
+    is_told = [one.kind not in ("burst", "return to normal") and one.state == "begun" for one in changes]
+    lasting = [one for one, is_one in zip(changes, is_told, strict=True) if is_one and one.noticed >= N_REFERENCE + N_BEFORE]
     if not lasting:
-        return {}
+        return alarm
     last = lasting[-1]
     named = {name for name in (f"x{k}" for k in range(rows.shape[1])) if last.regions and name in last.regions[0]}
-    error = last.start - N_REFERENCE - N_BEFORE
     odds = f"{last.log_odds / np.log(10):.1f}"
-    return {"error": error, "named": len(named), "right": len(named & features), "log10_odds": odds}
+    counts = {"named": len(named), "right": len(named & features)}
+    return {**alarm, "error": last.start - N_REFERENCE - N_BEFORE, **counts, "log10_odds": odds}
 
 
 def run_skab(results: Results, names: Iterable[str]) -> None:

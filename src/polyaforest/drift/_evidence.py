@@ -86,19 +86,25 @@ def grow_partitions(
 
 
 def draw_weights(spread: Array, n_trees: int, rng: np.random.Generator) -> Array:
-    """Draw the feature weights of all trees, (T, D): every other tree looks at two features alone.
+    """Draw the feature weights of all trees, (T, D): every other tree looks at one feature alone, or at two, in turn.
 
-    Those take turns, as cards from a shuffled deck. What only a few of many features show would otherwise be cut up by
-    the others.
+    Those are dealt as cards from a shuffled deck, one deck for either number. What only a few of many features show
+    would otherwise be cut up by the others.
     """
     weights = rng.exponential(size=(n_trees, len(spread))) / spread
-    deck: list[int] = []
-    for t in range(0, n_trees if len(spread) > 2 else 0, 2):
-        if len(deck) < 2:
-            deck += [k for k in rng.permutation(len(spread)).tolist() if k not in deck]
-        others = np.delete(np.arange(len(spread)), [deck.pop(0), deck.pop(0)])
-        weights[t, others] = 0.0
+    decks: dict[int, list[int]] = {1: [], 2: []}
+    for t in range(0, n_trees, 2):
+        size = 1 + t // 2 % 2
+        if size < len(spread):
+            weights[t, np.delete(np.arange(len(spread)), deal_features(decks[size], size, len(spread), rng))] = 0.0
     return weights
+
+
+def deal_features(deck: list[int], size: int, n_features: int, rng: np.random.Generator) -> list[int]:
+    """Return the next so many features of a deck, which is shuffled anew when it runs out."""
+    if len(deck) < size:
+        deck += [k for k in rng.permutation(n_features).tolist() if k not in deck]
+    return [deck.pop(0) for _ in range(size)]
 
 
 def _partition(forest: Forest, t: int, rows: Array) -> Partition:

@@ -22,9 +22,9 @@ from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
 
 _PIECE = 256  # points that are followed together
-_SHARES = (64, 16, 4, 1)  # of the reference: the lengths of windows
-_SHORTEST = 8  # points of a window
-_LASTING = 64  # points that no burst has
+_SHORTEST = 8  # points of a window; longer ones have twice as many each, up to those of the reference
+_LASTING, _LASTING_SHARE = 64, 16  # points that no burst has, at least, and how many times more the reference has
+_VERSION = 2  # of what evidence means: bars of another version are found anew
 
 
 class Settings(NamedTuple):
@@ -42,7 +42,7 @@ class Settings(NamedTuple):
         """Return the lengths of windows beside a reference of `n` points, ascending."""
         if self.lengths is not None:
             return list(self.lengths)
-        return sorted({max(n // share, _SHORTEST) for share in _SHARES})
+        return sorted({max(n >> i, _SHORTEST) for i in range(n.bit_length())})
 
 
 class Step(NamedTuple):
@@ -101,7 +101,7 @@ class Follower:
     @property
     def lasting(self) -> int:
         """The points from which on a change is no burst."""
-        return max(int(self.windows.lengths[min(1, len(self.windows.lengths) - 1)]), _LASTING)
+        return max(len(self.reference) // _LASTING_SHARE, _LASTING)
 
     def run_lengths(self) -> RunLengths:
         """Return how many of the last points may have come since a change."""
@@ -179,7 +179,7 @@ class Follower:
         leaves, numbers = self.shared.find(values[:n]), np.arange(self.n_seen, self.n_seen + n)
         self.points.append(values[:n], leaves, numbers, times[:n], keys[:n])
         before = len(self.points) - n
-        bars = self.bars.bars if self.open is None else np.full(len(self.bars.bars), np.inf)
+        bars = self.bars.bars if self.open is None else None
         taken, evidence = self.windows.slide(self.points.leaves, self.points.place(self.since), before, bars)
         self.points.cut(before + taken)
         self.n_seen += taken
@@ -367,6 +367,7 @@ class Follower:
         """Return all that cannot be derived."""
         known = self.open
         header = {
+            "version": _VERSION,
             "settings": {**self.settings._asdict(), "lengths": list(self.settings.lengths or ())},
             "generation": self.generation,
             "n_seen": self.n_seen,
@@ -396,24 +397,25 @@ class Follower:
         if arrays.keys() != wanted:
             raise ValueError(f"array {sorted(arrays.keys() ^ wanted)[0]}: is missing, or is not part of this format")
         if is_complete:
-            follower._restore(arrays)
+            follower._restore(arrays, is_known=header.get("version", 1) == _VERSION)
         if header["open"] is not None:
             follower._reopen(header["open"])
         return follower
 
-    def _restore(self, arrays: Arrays) -> None:
+    def _restore(self, arrays: Arrays, *, is_known: bool) -> None:
+        """Take in points and bars; the latter are found anew unless it `is_known` what they mean."""
         if not LEAST // 2 <= len(self.reference) <= self.settings.n_reference:
             raise ValueError(f"its reference has {len(self.reference)} points, of {self.settings.n_reference}")
         n_windows = len(self.settings.lengths_for(len(self.reference)))
         bars = Bars(*(arrays[f"bars/{name}"] for name in Bars._fields))
-        for name, part in bars._asdict().items():
+        for name, part in bars._asdict().items() if is_known else ():
             if part.dtype != np.float64 or part.shape != (n_windows,) or not np.isfinite(part).all():
                 raise ValueError(f"bars/{name} must be a finite number for each of {n_windows} windows")
-        if (bars.dispersions < 1).any():
+        if is_known and (bars.dispersions < 1).any():
             raise ValueError("bars/dispersions must be at least 1")
         self.points = Points(self._most_held, self.n_features, 0)
         self.points.restore(arrays, "points", self.n_seen)
-        self._compare_with_reference(bars)
+        self._compare_with_reference(bars if is_known else None)
 
     def _reopen(self, state: Header) -> None:
         known = Open(**{**state, "change": Change.of_state(state["change"])})
@@ -424,6 +426,7 @@ class Follower:
 
 _STATE = schema.record(
     {
+        "version": schema.whole(1, _VERSION),
         "settings": schema.record(
             {
                 "n_reference": schema.whole(LEAST),
@@ -448,5 +451,6 @@ _STATE = schema.record(
                 }
             ),
         ),
-    }
+    },
+    optional=["version"],
 )

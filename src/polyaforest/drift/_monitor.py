@@ -558,7 +558,7 @@ class DriftMonitor(Guarded, BaseEstimator):
             step = follower.advance(rows[start:], stamps[start:], names[start:])
             part = slice(start, start + len(step.status))
             is_followed = step.evidence.shape[1] > 0
-            if is_followed and tells_outliers and not follower.is_learning:
+            if is_followed and tells_outliers and "normal" in step.status and not follower.is_learning:
                 is_outlier = follower.is_outlier(rows[part])
                 status = [
                     "outlier" if one == "normal" and is_odd else one
