@@ -45,6 +45,11 @@ class Condition(NamedTuple):
     values: bool  # whether any value fulfils it
     missing: bool  # whether a missing value does
 
+    @property
+    def is_one_value(self) -> bool:
+        """Whether it holds for a single value, `high`: no number lies between the bounds."""
+        return self.values and math.isfinite(self.high) and math.nextafter(self.low, math.inf) == self.high
+
     def holds(self, column: Array) -> Array:
         """Return which values of the feature fulfil the condition."""
         is_in: Array = np.isnan(column) if self.missing else np.zeros(len(column), np.bool_)

@@ -13,7 +13,7 @@ from polyaforest.core import schema
 from polyaforest.core.arrays import Array
 from polyaforest.core.validation import NamedRows
 from polyaforest.drift._bars import Bars, find_bars
-from polyaforest.drift._change import GRADUAL, LEAST, Change, is_scale_change, where
+from polyaforest.drift._change import GRADUAL, LEAST, SURE, Change, is_scale_change, where
 from polyaforest.drift._recent import Points
 from polyaforest.drift._runs import RunLengths
 from polyaforest.drift._shared import Shared, Windows
@@ -269,7 +269,7 @@ class Follower:
         return self._contrast[1]
 
     def _look_again(self, known: Open) -> Change | None:
-        """Date a change anew and tell its kind by more points; return it if it has become another."""
+        """Date a change anew and tell its kind, place and odds by more points; return it if that is news."""
         now = self._dated(known.change.window)
         if known.change.kind != "burst":  # the date was found when it had just begun: that is when it is known best
             dated = known.change
@@ -277,9 +277,10 @@ class Follower:
             now = dated._replace(noticed=now.noticed, noticed_time=now.noticed_time, log_odds=self._log_odds(place))
             now = now._replace(kind=self._kind(place), regions=self._where(place))
         now = now._replace(action=known.change.action)
-        is_news = now.kind != known.change.kind or bool(now.regions and not known.change.regions)
-        self.open = known._replace(change=now if is_news else known.change, learned=self.n_seen - 1)
-        return now if is_news else None
+        is_sure = now.log_odds > SURE >= known.change.log_odds
+        is_located = bool(now.regions and not known.change.regions)
+        self.open = known._replace(change=now, learned=self.n_seen - 1)
+        return now if now.kind != known.change.kind or is_located or is_sure else None
 
     def _end(self, known: Open) -> Change:
         """Close a change that is over; windows begin anew after it."""
