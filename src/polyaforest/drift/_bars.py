@@ -39,6 +39,7 @@ class Bars(NamedTuple):
     dispersions: Array  # by which factor counts vary more than those of independent points
     usual: Array  # the mean of the evidence
     bars: Array  # the evidence from which on there is an alarm
+    slopes: Array  # by how much bars rise if false alarms are to be e times as seldom
 
 
 def find_bars(shared: Shared, lengths: Sequence[int], every: float, seed: np.random.SeedSequence) -> Bars:
@@ -56,13 +57,13 @@ def find_bars(shared: Shared, lengths: Sequence[int], every: float, seed: np.ran
     if stretch > 1:
         scale = np.maximum(scale, _DEPENDENT_SCALE)
     highest = ((maxima - middle) / scale).max(axis=1)
-    n_stretches = every / _STEPS  # until a bar may be exceeded
+    median, slope = _tail_of(highest)
+    n_stretches, slope = every / _STEPS, _CAUTION * slope  # until a bar may be exceeded
     if n_stretches > 2:
-        median, of_all = _tail_of(highest)
-        height = median + _CAUTION * of_all * np.log(n_stretches / 2)
+        height = median + slope * np.log(n_stretches / 2)
     else:
         height = np.quantile(highest, max(1.0 - 1.0 / max(n_stretches, 1.0), 0.0))
-    return Bars(dispersions, usual, middle + scale * height)
+    return Bars(dispersions, usual, middle + scale * height, scale * slope)
 
 
 def _tail_of(maxima: Array) -> tuple[Array, Array]:

@@ -391,14 +391,15 @@ class Follower:
         for name in ("generation", "n_seen", "since"):
             setattr(follower, name, header[name])
         follower.reference.restore(arrays, "reference", follower.n_seen)
-        is_complete = not header["is_learning"]
+        is_complete, is_known = not header["is_learning"], header.get("version", 1) == _VERSION
         wanted = {f"reference/{name}" for name in Points.FIELDS}
         if is_complete:
-            wanted |= {f"points/{name}" for name in Points.FIELDS} | {f"bars/{name}" for name in Bars._fields}
+            of_bars = Bars._fields[: 4 if is_known else 3]
+            wanted |= {f"points/{name}" for name in Points.FIELDS} | {f"bars/{name}" for name in of_bars}
         if arrays.keys() != wanted:
             raise ValueError(f"array {sorted(arrays.keys() ^ wanted)[0]}: is missing, or is not part of this format")
         if is_complete:
-            follower._restore(arrays, is_known=header.get("version", 1) == _VERSION)
+            follower._restore(arrays, is_known=is_known)
         if header["open"] is not None:
             follower._reopen(header["open"])
         return follower
@@ -407,16 +408,20 @@ class Follower:
         """Take in points and bars; the latter are found anew unless it `is_known` what they mean."""
         if not LEAST // 2 <= len(self.reference) <= self.settings.n_reference:
             raise ValueError(f"its reference has {len(self.reference)} points, of {self.settings.n_reference}")
-        n_windows = len(self.settings.lengths_for(len(self.reference)))
-        bars = Bars(*(arrays[f"bars/{name}"] for name in Bars._fields))
-        for name, part in bars._asdict().items() if is_known else ():
-            if part.dtype != np.float64 or part.shape != (n_windows,) or not np.isfinite(part).all():
-                raise ValueError(f"bars/{name} must be a finite number for each of {n_windows} windows")
-        if is_known and (bars.dispersions < 1).any():
-            raise ValueError("bars/dispersions must be at least 1")
+        bars = self._read_bars(arrays) if is_known else None
         self.points = Points(self._most_held, self.n_features, 0)
         self.points.restore(arrays, "points", self.n_seen)
-        self._compare_with_reference(bars if is_known else None)
+        self._compare_with_reference(bars)
+
+    def _read_bars(self, arrays: Arrays) -> Bars:
+        n_windows = len(self.settings.lengths_for(len(self.reference)))
+        bars = Bars(*(arrays[f"bars/{name}"] for name in Bars._fields))
+        for name, part in bars._asdict().items():
+            if part.dtype != np.float64 or part.shape != (n_windows,) or not np.isfinite(part).all():
+                raise ValueError(f"bars/{name} must be a finite number for each of {n_windows} windows")
+        if (bars.dispersions < 1).any():
+            raise ValueError("bars/dispersions must be at least 1")
+        return bars
 
     def _reopen(self, state: Header) -> None:
         known = Open(**{**state, "change": Change.of_state(state["change"])})
