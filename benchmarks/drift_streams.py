@@ -207,7 +207,7 @@ def kswin(reference: Array, rows: Array, settings: Sequence[float], seed: int) -
 
 
 def _ks_2samp(a: list[float], b: list[float], method: str) -> tuple[float, float]:
-    """Return what scipy's function does for samples of one size, in a hundredth of the time: p-values are remembered."""
+    """Return what scipy's function does for samples of one size; p-values are remembered, which takes less time."""
     both = np.sort(np.concatenate([a, b]))
     most = np.abs(
         np.searchsorted(np.sort(a), both, side="right") - np.searchsorted(np.sort(b), both, side="right")
@@ -403,7 +403,7 @@ def _run_series(
             continue
         detect, settings = METHODS[name]
         setting = float(TARGET) if name == OURS else quietest(detect, settings, rows[: n // 2], rows[n // 2 : n])
-        alarm = detect(rows[:n], rows[n:], [setting], 0)[0] + n
+        alarm = detect(rows[:n], rows[n : event[1]], [setting], 0)[0] + n  # what comes after the event is too late
         facts = {"series": series, "method": name, "setting": setting, "alarm": alarm}
         results.add({**facts, "start": event[0], "end": event[1], "rows": len(rows)})
 

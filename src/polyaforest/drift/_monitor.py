@@ -114,10 +114,11 @@ class DriftMonitor(Guarded, BaseEstimator):
     -----
     Kinds of changes are told apart by rules. A point is an *outlier* if a forest of the reference flags it while there
     is no alarm. An alarm is a *burst* until what has changed has lasted for a sixteenth as many points as the reference
-    has, at least 64, and stays one if it is over by then. From then on it is a *scale change* if both tails of the feature
-    that changed most became heavier, or both lighter; a *gradual drift* if the two halves of what came since the change
-    differ from each other; else a *drift*. There is a *return to normal* when the last points are likelier under the
-    reference than under what came since the change, by a factor of as many as there are points between false alarms.
+    has, at least 64, and stays one if it is over by then. From then on it is a *scale change* if both tails of the
+    feature that changed most became heavier, or both lighter; a *gradual drift* if the two halves of what came since
+    the change differ from each other; else a *drift*. There is a *return to normal* when the last points are
+    likelier under the reference than under what came since the change, by a factor of as many as there are points
+    between false alarms.
 
     Examples
     --------

@@ -38,8 +38,8 @@ class Shared:
     seed. A missing value counts as one below all others.
 
     Trees are of two kinds, in turn. Those on values have small cells far out, and expect a change of few shares to
-    anything (an outlying corner); those on ranks have cells of even mass, and expect a change of many shares by a little
-    (a shift). Some of either kind look at one or two features alone, which take turns.
+    anything (an outlying corner); those on ranks have cells of even mass, and expect a change of many shares by a
+    little (a shift). Some of either kind look at one or two features alone, which take turns.
 
     Parameters
     ----------
@@ -168,8 +168,8 @@ class Windows:
         change.slide(self.shared.cuts, self._tally, leaves, first, start, self.lengths, evidence)
         if bars is None:
             return len(evidence), evidence
-        is_full = np.arange(start, len(leaves))[:, None] - self.lengths >= first - 1
-        is_alarm = ((evidence > bars) & is_full).any(axis=1)
+        room = np.arange(start, len(leaves))[:, None] - self.lengths  # points before the first of each window
+        is_alarm: Array = np.any((evidence > bars) & (room >= first - 1), axis=1)
         if not is_alarm[:-1].any():
             return len(evidence), evidence
         n = int(np.argmax(is_alarm)) + 1

@@ -165,7 +165,7 @@ def _exchange(left, right, parent, reference, prior, chance, recent, sums, units
 
 @jit
 def _slide_tree(cuts, tally, k, t, leaves, first, start, length, out):
-    """Move window k over points from `start` on, in one tree; write its log Bayes factor after each to `out`, (n, T)."""
+    """Move window k over points from `start` on, in one tree; write its log Bayes factors to `out`, (n, T)."""
     left, right, parent, root = cuts.left[t], cuts.right[t], cuts.parent[t], cuts.root[t]
     reference, prior, chance = tally.reference[t], tally.prior[t], tally.chance[t]
     recent, sums, units, log_gammas = tally.recent[k, t], tally.sums[k, t], tally.units[k], tally.log_gammas
