@@ -266,10 +266,10 @@ def first_of(reference: Array, rows: Array, make: Callable[[], Any]) -> int:
 Detect = Callable[[Array, Array, Sequence[float], int], list[int]]
 METHODS: dict[str, tuple[Detect, list[float]]] = {  # with settings, the most sensitive first
     OURS: (ours, [150, 250, 500, 1000, 1500, 2000, 3000, 4000, 8000, 20000]),
-    "ADWIN": (adwin, [0.9, 0.6, 0.3, 0.1, 0.03, 0.01, 2e-3, 2e-4, 1e-6, 1e-10, 1e-20, 1e-40]),
+    "ADWIN": (adwin, [0.99 * 10 ** (-((n / 6) ** 2)) for n in range(36)]),
     "KSWIN": (kswin, [1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6, 1e-8, 1e-12, 1e-20]),
-    "Page–Hinkley": (page_hinkley, [10, 15, 20, 25, 30, 40, 50, 70, 100, 150, 250, 500]),
-    "CUSUM": (cusum, [3, 4, 4.5, 5, 5.5, 6, 7, 8, 10, 14, 20, 40, 80, 150, 300]),
+    "Page–Hinkley": (page_hinkley, [10 * 1.15**n for n in range(32)]),
+    "CUSUM": (cusum, [3 * 1.08**n for n in range(64)]),
     "never": (never, [0]),
     "always": (always, [0]),
 }
