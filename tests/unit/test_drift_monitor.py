@@ -74,6 +74,10 @@ def test_some_trees_look_at_one_or_two_features_alone() -> None:
     seen = [len(set(own[:n].tolist()) - {-1}) for own, n in zip(shared.cuts.feature, shared.cuts.size, strict=True)]
     for kind in (seen[0::2], seen[1::2]):
         assert (kind.count(1), kind.count(2)) == (4, 8)
+    pairs = [frozenset(own[:n].tolist()) - {-1} for own, n in zip(shared.cuts.feature, shared.cuts.size, strict=True)]
+    for kind in (pairs[0::2], pairs[1::2]):
+        of_two = [pair for pair in kind if len(pair) == 2]
+        assert len(set(of_two)) >= len(of_two) - 1  # hardly any pair twice, so that most of the ten are looked at
 
 
 def test_windows_that_slide_are_those_that_are_filled() -> None:

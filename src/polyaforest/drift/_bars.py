@@ -29,8 +29,8 @@ _FREEDOM = 20.0  # independent cells of a partition, about
 _LEAST_EXPECTED = 1.0  # points in a cell by which dispersion is measured
 _CAUTION = 1.0 + (2.0 / _TRIALS) ** 0.5  # the scale of a tail, and its standard error
 _LEAST_SCALE = 1e-3  # of a tail, in nats
-_DEPENDENT_SCALE = 0.75  # the same, of points that depend on each other: the reference is worth few of them
-_STRETCH = 8.0  # lengths of stretches over dispersions
+_DEPENDENT_SCALE = 1.0  # the same, of points that depend on each other: the reference is worth few of them
+_STRETCH = 16.0  # lengths of stretches over dispersions
 
 
 class Bars(NamedTuple):

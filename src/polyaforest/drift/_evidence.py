@@ -8,7 +8,7 @@ x comparisons, whatever the data are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -100,11 +100,20 @@ def draw_weights(spread: Array, n_trees: int, rng: np.random.Generator) -> Array
     return weights
 
 
-def deal_features(deck: list[int], size: int, n_features: int, rng: np.random.Generator) -> list[int]:
-    """Return the next so many features of a deck, which is shuffled anew when it runs out."""
+def deal_features(
+    deck: list[int], size: int, n_features: int, rng: np.random.Generator, dealt: Collection[set[int]] = ()
+) -> list[int]:
+    """Return the next features of a deck, one or two; it is shuffled anew when it runs out.
+
+    Two are a pair that has not been `dealt` yet, if the deck has one.
+    """
     if len(deck) < size:
         deck += [k for k in rng.permutation(n_features).tolist() if k not in deck]
-    return [deck.pop(0) for _ in range(size)]
+    first = deck.pop(0)
+    if size == 1:
+        return [first]
+    place = next((i for i, second in enumerate(deck) if {first, second} not in dealt), 0)
+    return [first, deck.pop(place)]
 
 
 def _partition(forest: Forest, t: int, rows: Array) -> Partition:

@@ -238,11 +238,14 @@ def _views(n_trees: int, n_features: int, rng: np.random.Generator) -> Array:
     """
     views = np.ones((n_trees, n_features), np.bool_)
     decks: dict[tuple[int, int], list[int]] = {}
+    dealt: list[list[set[int]]] = [[], []]
     for t in range(n_trees):
-        size = _SIZES[t // 2 % len(_SIZES)]
+        size, kind = _SIZES[t // 2 % len(_SIZES)], t % 2
         if size < n_features:
+            own = deal_features(decks.setdefault((size, kind), []), size, n_features, rng, dealt[kind])
+            dealt[kind].append(set(own))
             views[t] = False
-            views[t, deal_features(decks.setdefault((size, t % 2), []), size, n_features, rng)] = True
+            views[t, own] = True
     return views
 
 
