@@ -2,21 +2,25 @@
 
 Every detector has one parameter that trades delay for false alarms. It is set, on streams that do not change, so that a
 false alarm comes once in TARGET points or more seldom; then delays are measured. Writes results/drift-rates.csv (first
-alarms on streams without change), results/drift-streams.csv (on streams with one) and results/drift-skab.csv; fills
-docs/benchmarks/drift-streams.md. A run can be stopped and taken up again.
+alarms on streams without change), results/drift-streams.csv (on streams with one), results/drift-skab.csv and
+results/drift-nab.csv; fills docs/benchmarks/drift-streams.md. A run can be stopped and taken up again.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from river import drift
+from scipy import stats
+from scipy.signal import lfilter
 from tqdm import tqdm
 
 from _pages import PAGES, fill, scratch, table
@@ -24,13 +28,17 @@ from _results import RESULTS, Results
 from polyaforest.drift import DriftMonitor
 
 Array = np.ndarray
+_SCIPY_TEST = stats.ks_2samp
 PAGE = "drift-streams"
 OURS = "DriftMonitor"
+DUMMIES = ("never", "always")
 TARGET = 2000  # points between false alarms
-N_REFERENCE, N_BEFORE, N_AFTER, N_NULL = 1024, 500, 1500, 4000
-WITHIN = 1000  # points in which a change has to be noticed
-N_TRIALS, N_NULLS = 6, 5
+N_REFERENCE, N_BEFORE, N_AFTER, N_NULL = 1024, 300, 1000, 4000
+WITHIN = N_AFTER  # points in which a change has to be noticed
+N_TRIALS, N_NULLS = 12, 12
 N_SKAB = 400  # first rows of a SKAB series, which are normal
+NAB_SHARE, NAB_LEAST, NAB_MOST = 0.15, 256, N_REFERENCE  # rows of a reference: NAB's probation, within limits
+NAB_SHIFT = 1.5  # standard deviations by which the median changes across a labelled window, if it is a level shift
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
 
@@ -40,6 +48,11 @@ def plain(n: int, rng: np.random.Generator, d: int) -> Array:
     return rng.standard_normal((n, d))
 
 
+def rounded(n: int, rng: np.random.Generator, d: int) -> Array:
+    """Return rows of few different values."""
+    return np.round(rng.standard_normal((n, d)))
+
+
 def seasonal(n: int, rng: np.random.Generator, d: int) -> Array:
     """Return rows whose first feature has a season of 100 points."""
     rows = rng.standard_normal((n, d))
@@ -47,17 +60,42 @@ def seasonal(n: int, rng: np.random.Generator, d: int) -> Array:
     return rows
 
 
-def autocorrelated(n: int, rng: np.random.Generator, d: int) -> Array:
-    """Return rows in which each depends on the one before."""
-    rows = rng.standard_normal((n + 50, d))
-    for i in range(1, len(rows)):
-        rows[i] += 0.6 * rows[i - 1]
-    return rows[50:] * 0.8  # of variance 1
+def autocorrelated(n: int, rng: np.random.Generator, d: int, memory: float = 0.6) -> Array:
+    """Return rows of variance 1 in which each depends on the one before."""
+    rows = lfilter([np.sqrt(1 - memory**2)], [1.0, -memory], rng.standard_normal((n + 200, d)), axis=0)
+    return rows[200:]
+
+
+def lasting(n: int, rng: np.random.Generator, d: int) -> Array:
+    """Return rows in which each depends much on the one before."""
+    return autocorrelated(n, rng, d, 0.9)
+
+
+def electricity(n: int, rng: np.random.Generator, d: int) -> Array:
+    """Return prices and demands of two grids every half hour, and what flows between them: days, weeks, memory."""
+    hours = np.arange(n) / 2
+    day, week = np.sin(2 * np.pi * hours / 24), np.where(hours // 24 % 7 < 5, 0.4, -1.0)
+    noise = autocorrelated(n, rng, d, 0.8)
+    demand = day[:, None] + week[:, None] + 0.5 * noise[:, :2]
+    price = np.exp(0.5 * demand + 0.3 * noise[:, 2:4])
+    return np.column_stack([price, demand, demand[:, 0] - demand[:, 1] + 0.3 * noise[:, 4]])
+
+
+def insects(n: int, rng: np.random.Generator, d: int) -> Array:
+    """Return wingbeats of insects of six kinds, in random order: skewed features that depend on each other."""
+    kinds = np.random.default_rng(7).normal(size=(6, d))  # the same in every stream
+    mixing = np.random.default_rng(8).normal(size=(d, d)) * 0.2 + 0.6 * np.eye(d)
+    return np.exp(0.3 * (kinds[rng.integers(6, size=n)] + rng.standard_normal((n, d)) @ mixing))
 
 
 def shifted(rows: Array, rng: np.random.Generator) -> Array:
     """Move the first feature by its standard deviation."""
     return rows + np.eye(rows.shape[1])[0]
+
+
+def nudged(rows: Array, rng: np.random.Generator) -> Array:
+    """Move all features by half their standard deviation."""
+    return rows + 0.5
 
 
 def spread(rows: Array, rng: np.random.Generator) -> Array:
@@ -86,37 +124,62 @@ def ramped(rows: Array, rng: np.random.Generator) -> Array:
     return moved
 
 
+def dearer(rows: Array, rng: np.random.Generator) -> Array:
+    """Raise the first price by a third."""
+    return rows * np.where(np.arange(rows.shape[1]) == 0, 4 / 3, 1.0)
+
+
+def warmer(rows: Array, rng: np.random.Generator) -> Array:
+    """Let one insect in five beat its wings faster: three features rise together."""
+    moved, is_moved = rows.copy(), rng.random(len(rows)) < 0.2
+    moved[np.ix_(is_moved, [0, 1, 2])] *= 1.6
+    return moved
+
+
+def warming(rows: Array, rng: np.random.Generator) -> Array:
+    """Let all insects beat their wings faster little by little: three features rise by 40 % in 500 points."""
+    moved = rows.copy()
+    moved[:, :3] *= 1 + 0.4 * np.minimum(np.arange(len(rows)) / 500, 1.0)[:, None]
+    return moved
+
+
 Make = Callable[[int, np.random.Generator, int], Array]
 NULLS: dict[str, tuple[Make, int]] = {
     "normal, 1 feature": (plain, 1),
     "normal, 5 features": (plain, 5),
+    "ties, 3 features": (rounded, 3),
     "seasonal, 2 features": (seasonal, 2),
-    "autocorrelated, 2 features": (autocorrelated, 2),
+    "AR(0.6), 2 features": (autocorrelated, 2),
+    "AR(0.9), 2 features": (lasting, 2),
+    "electricity-like, 5 features": (electricity, 5),
+    "INSECTS-like, 6 features": (insects, 6),
 }
 CHANGES: dict[str, tuple[str, Callable[[Array, np.random.Generator], Array], set[str]]] = {  # with features that change
     "mean": ("normal, 1 feature", shifted, {"x0"}),
     "mean of 1 of 5": ("normal, 5 features", shifted, {"x0"}),
+    "mean of all 5, by half": ("normal, 5 features", nudged, {"x0", "x1", "x2", "x3", "x4"}),
     "variance of 1 of 5": ("normal, 5 features", spread, {"x0"}),
     "correlation of 2 of 5": ("normal, 5 features", correlated, {"x0", "x1"}),
     "a corner with 2 %": ("normal, 5 features", cornered, {"x0", "x1"}),
     "gradual, 1 of 5": ("normal, 5 features", ramped, {"x0"}),
     "mean, seasonal": ("seasonal, 2 features", shifted, {"x0"}),
-    "mean, autocorrelated": ("autocorrelated, 2 features", shifted, {"x0"}),
+    "mean, AR(0.6)": ("AR(0.6), 2 features", shifted, {"x0"}),
+    "mean, AR(0.9)": ("AR(0.9), 2 features", shifted, {"x0"}),
+    "electricity-like, a price": ("electricity-like, 5 features", dearer, {"x0"}),
+    "INSECTS-like, 1 in 5": ("INSECTS-like, 6 features", warmer, {"x0", "x1", "x2"}),
+    "INSECTS-like, gradual": ("INSECTS-like, 6 features", warming, {"x0", "x1", "x2"}),
 }
 
 # ---- detectors: the first alarm for every setting of their parameter -------------------------------------------------
 
 
 def ours(reference: Array, rows: Array, settings: Sequence[float], seed: int) -> list[int]:
-    """Return first alarms of DriftMonitor, of which only the bars depend on the setting, by its logarithm."""
-    ends = [1e4, 1e12]
-    watching = [DriftMonitor(false_alarms_every=every, random_state=seed).fit(reference) for every in ends]
-    evidence = watching[1].follow(rows).evidence
-    for k, length in enumerate(watching[1].windows_.tolist()):
+    """Return first alarms of DriftMonitor: up to the first, evidence does not depend on the setting."""
+    watching = DriftMonitor(false_alarms_every=1e12, random_state=seed).fit(reference)
+    evidence = watching.follow(rows).evidence
+    for k, length in enumerate(watching.windows_.tolist()):
         evidence[: length - 1, k] = -np.inf  # windows that are not full say nothing
-    low, high = (one.bars_ for one in watching)
-    slopes = (high - low) / np.log(ends[1] / ends[0])
-    return [first((evidence > low + slopes * np.log(every / ends[0])).any(axis=1)) for every in settings]
+    return [first((evidence > watching.bars_for(every)).any(axis=1)) for every in settings]
 
 
 def adwin(reference: Array, rows: Array, settings: Sequence[float], seed: int) -> list[int]:
@@ -132,14 +195,30 @@ def page_hinkley(reference: Array, rows: Array, settings: Sequence[float], seed:
 def kswin(reference: Array, rows: Array, settings: Sequence[float], seed: int) -> list[int]:
     """Return first alarms of river's KSWIN, one for each feature: up to an alarm, p-values do not depend on alpha."""
     lowest = np.ones(len(rows))
-    for column, later in zip(reference.T, rows.T, strict=True):
-        detector = drift.KSWIN(alpha=1e-300, seed=seed)
-        for value in column[-200:].tolist():
-            detector.update(value)
-        for i, value in enumerate(later.tolist()):
-            detector.update(value)
-            lowest[i] = min(lowest[i], detector.p_value)
+    with patch.object(stats, "ks_2samp", _ks_2samp):
+        for column, later in zip(reference.T, rows.T, strict=True):
+            detector = drift.KSWIN(alpha=1e-300, seed=seed)
+            for value in column[-200:].tolist():
+                detector.update(value)
+            for i, value in enumerate(later.tolist()):
+                detector.update(value)
+                lowest[i] = min(lowest[i], detector.p_value)
     return [first(lowest <= alpha / rows.shape[1]) for alpha in settings]
+
+
+def _ks_2samp(a: list[float], b: list[float], method: str) -> tuple[float, float]:
+    """Return what scipy's function does for samples of one size; p-values are remembered, which takes less time."""
+    both = np.sort(np.concatenate([a, b]))
+    most = np.abs(
+        np.searchsorted(np.sort(a), both, side="right") - np.searchsorted(np.sort(b), both, side="right")
+    ).max()
+    return most / len(a), _p_value(int(most), len(a))
+
+
+@cache
+def _p_value(most: int, n: int) -> float:
+    """Return the p-value of two samples of `n` whose numbers up to some value differ by `most` at the most."""
+    return float(_SCIPY_TEST(np.arange(n), np.arange(n) + most - 0.5, method="auto").pvalue)
 
 
 def cusum(reference: Array, rows: Array, settings: Sequence[float], seed: int) -> list[int]:
@@ -186,11 +265,11 @@ def first_of(reference: Array, rows: Array, make: Callable[[], Any]) -> int:
 
 Detect = Callable[[Array, Array, Sequence[float], int], list[int]]
 METHODS: dict[str, tuple[Detect, list[float]]] = {  # with settings, the most sensitive first
-    OURS: (ours, [50, 100, 200, 500, 1000, 2000, 5000, 20000]),
-    "ADWIN": (adwin, [0.5, 0.2, 0.05, 0.01, 0.002, 2e-4, 1e-5, 1e-7]),
-    "KSWIN": (kswin, [0.01, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5, 1e-7, 1e-10]),
-    "Page–Hinkley": (page_hinkley, [10, 15, 20, 30, 40, 60, 100, 200]),
-    "CUSUM": (cusum, [3, 4, 5, 6, 7, 8, 12, 20]),
+    OURS: (ours, [150, 250, 500, 1000, 1500, 2000, 3000, 4000, 8000, 20000]),
+    "ADWIN": (adwin, [0.99 * 10 ** (-((n / 6) ** 2)) for n in range(36)]),
+    "KSWIN": (kswin, [1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 1e-6, 1e-8, 1e-12, 1e-20]),
+    "Page–Hinkley": (page_hinkley, [10 * 1.15**n for n in range(32)]),
+    "CUSUM": (cusum, [3 * 1.08**n for n in range(64)]),
     "never": (never, [0]),
     "always": (always, [0]),
 }
@@ -198,13 +277,12 @@ METHODS: dict[str, tuple[Detect, list[float]]] = {  # with settings, the most se
 # ---- measuring -------------------------------------------------------------------------------------------------------
 
 
-def run_nulls(results: Results, n_streams: int) -> None:
+def run_nulls(results: Results, names: Iterable[str], n_streams: int) -> None:
     """Find first alarms on streams that do not change."""
-    tasks = [(null, name, stream) for stream in range(n_streams) for null in NULLS for name in METHODS]
+    tasks = [(null, name, stream) for stream in range(n_streams) for null in NULLS for name in names]
     for null, name, stream in tqdm([task for task in tasks if (*task, "0") not in results], disable=None):
         make, d = NULLS[null]
-        rng = np.random.default_rng([list(NULLS).index(null), stream])
-        rows = make(N_REFERENCE + N_NULL, rng, d)
+        rows = make(N_REFERENCE + N_NULL, np.random.default_rng([2000 + list(NULLS).index(null), stream]), d)
         detect, settings = METHODS[name]
         alarms = detect(rows[:N_REFERENCE], rows[N_REFERENCE:], settings, stream)
         for number, (setting, alarm) in enumerate(zip(settings, alarms, strict=True)):
@@ -221,72 +299,119 @@ def time_between(rows: Iterable[Mapping[str, str]], null: str, name: str, number
 
 def chosen(rows: Sequence[Mapping[str, str]], null: str, name: str) -> int | None:
     """Return the most sensitive setting with as few false alarms as wanted; None if there is none."""
+    if name in DUMMIES:
+        return 0
     for number in range(len(METHODS[name][1])):
         if time_between(rows, null, name, number) >= TARGET:
             return number
     return None
 
 
-def run_changes(results: Results, nulls: Sequence[Mapping[str, str]], n_trials: int) -> None:
+def run_changes(results: Results, nulls: Sequence[Mapping[str, str]], names: Iterable[str], n_trials: int) -> None:
     """Find first alarms on streams that change, at the setting chosen for each detector."""
-    tasks = [(change, name, trial) for trial in range(n_trials) for change in CHANGES for name in METHODS]
+    tasks = [(change, name, trial) for trial in range(n_trials) for change in CHANGES for name in names]
     for change, name, trial in tqdm([task for task in tasks if task not in results], disable=None):
         null, apply, features = CHANGES[change]
         number = chosen(nulls, null, name)
-        if name == "always":
-            number = 0
         if number is None:
             results.add(_fact(change, name, trial, ""))
             continue
         make, d = NULLS[null]
-        rng = np.random.default_rng([100 + list(CHANGES).index(change), trial])
+        rng = np.random.default_rng([3000 + list(CHANGES).index(change), trial])
         rows = make(N_REFERENCE + N_BEFORE + N_AFTER, rng, d)
         after = N_REFERENCE + N_BEFORE
         rows[after:] = apply(rows[after:], rng)
         detect, settings = METHODS[name]
-        alarm = detect(rows[:N_REFERENCE], rows[N_REFERENCE:], [settings[number]], trial)[0]
-        told = dated(rows, settings[number], trial, features) if name == OURS else {}
-        results.add({**_fact(change, name, trial, alarm), **told})
+        if name == OURS:
+            told = told_of(rows, settings[number], trial, features)
+        else:
+            told = {"alarm": detect(rows[:N_REFERENCE], rows[N_REFERENCE:], [settings[number]], trial)[0]}
+        results.add({**_fact(change, name, trial, ""), **told})
 
 
 def _fact(change: str, name: str, trial: int, alarm: Any) -> dict[str, Any]:
-    return {"change": change, "method": name, "trial": trial, "alarm": alarm, "error": "", "located": ""}
+    facts = {"change": change, "method": name, "trial": trial, "alarm": alarm}
+    return {**facts, "error": "", "named": "", "right": "", "log10_odds": ""}
 
 
-def dated(rows: Array, every: float, seed: int, features: set[str]) -> dict[str, Any]:
-    """Return by how many points ours misses the start of the change, and whether it names the right features alone."""
+def told_of(rows: Array, every: float, seed: int, features: set[str]) -> dict[str, Any]:
+    """Return the first alarm of ours, and what it tells of the change in the end, if it takes it for one that lasts.
+
+    By how many points it misses the start; features that the clearest region names, and how many of them changed; odds.
+    """
     watching = DriftMonitor(false_alarms_every=every, random_state=seed).fit(rows[:N_REFERENCE])
     changes = watching.update(rows[N_REFERENCE:])
+    alarm = {"alarm": changes[0].noticed - N_REFERENCE if changes else len(rows) - N_REFERENCE}
+    is_told = [one.kind not in ("burst", "return to normal") and one.state == "begun" for one in changes]
     lasting = [
-        one
-        for one in changes
-        if one.kind not in ("burst", "return to normal") and one.noticed >= N_REFERENCE + N_BEFORE
+        one for one, is_one in zip(changes, is_told, strict=True) if is_one and one.noticed >= N_REFERENCE + N_BEFORE
     ]
     if not lasting:
-        return {}
-    named = {
-        name for name in (f"x{k}" for k in range(rows.shape[1])) if lasting[0].regions and name in lasting[0].regions[0]
-    }
-    return {"error": lasting[0].start - N_REFERENCE - N_BEFORE, "located": int(bool(named) and named <= features)}
+        return alarm
+    last = lasting[-1]
+    named = {name for name in (f"x{k}" for k in range(rows.shape[1])) if last.regions and name in last.regions[0]}
+    odds = f"{last.log_odds / np.log(10):.1f}"
+    counts = {"named": len(named), "right": len(named & features)}
+    return {**alarm, "error": last.start - N_REFERENCE - N_BEFORE, **counts, "log10_odds": odds}
 
 
-def run_skab(results: Results) -> None:
+def run_skab(results: Results, names: Iterable[str]) -> None:
     """Find first alarms on the test benches of SKAB, whose first rows are normal."""
     folder = Path(os.environ["POLYAFOREST_DATA"]) / "series"
     for path in tqdm(sorted(folder.glob("SKAB_*.npz")), disable=None):
         with np.load(path) as file:
             rows, labels = file["test"].astype(np.float64), file["y"].astype(int)
-        rows = rows[:, rows[:N_SKAB].std(axis=0) > 0]
+        rows = rows[:, rows[: N_SKAB // 2].std(axis=0) > 0]
         start = int(np.argmax(labels[N_SKAB:])) + N_SKAB
         end = start + int(np.argmin(np.append(labels[start:], 0)))
-        for name, (detect, settings) in METHODS.items():
-            if (path.stem, name) in results:
-                continue
-            number = {OURS: 5, "ADWIN": 4, "KSWIN": 4, "Page–Hinkley": 4, "CUSUM": 4}.get(name, 0)
-            alarm = detect(rows[:N_SKAB], rows[N_SKAB:], [settings[number]], 0)[0] + N_SKAB
-            results.add(
-                {"series": path.stem, "method": name, "alarm": alarm, "start": start, "end": end, "rows": len(rows)}
-            )
+        _run_series(results, path.stem, names, rows, N_SKAB, (start, end))
+
+
+def run_nab(results: Results, names: Iterable[str]) -> None:
+    """Find first alarms on the series of NAB that have a level shift."""
+    for series, values, n, window in level_shifts():
+        _run_series(results, series, names, values[:, None], n, window)
+
+
+def level_shifts() -> Iterator[tuple[str, Array, int, tuple[int, int]]]:
+    """Yield name, values, rows of the reference and labelled window of every series of NAB with a level shift.
+
+    That is the first labelled window after the reference across which the median changes by more than NAB_SHIFT
+    standard deviations: those of the values before, as many as two windows; after it, too. What is right is an alarm
+    in the window or in as many rows after it.
+    """
+    with np.load(Path(os.environ["POLYAFOREST_DATA"]) / "nab_all.npz") as file:
+        for series in sorted({key.rsplit("/", 1)[0] for key in file.files}):
+            values, labels = file[f"{series}/value"], file[f"{series}/label"]
+            n = int(min(max(NAB_SHARE * len(values), NAB_LEAST), NAB_MOST))
+            ends = np.flatnonzero(np.diff(np.concatenate([[0], labels, [0]])))
+            for start, end in ends.reshape(-1, 2).tolist():
+                width = end - start
+                before, after = values[max(start - 2 * width, 0) : start], values[end : end + 2 * width]
+                is_long = start >= n and len(after) >= width
+                if is_long and abs(np.median(after) - np.median(before)) > NAB_SHIFT * before.std():
+                    yield series, values, n, (start, end + width)
+                    break
+
+
+def _run_series(
+    results: Results, series: str, names: Iterable[str], rows: Array, n: int, event: tuple[int, int]
+) -> None:
+    """Find the first alarm of every detector on a series whose first `n` rows are the reference."""
+    for name in names:
+        if (series, name) in results:
+            continue
+        detect, settings = METHODS[name]
+        setting = float(TARGET) if name == OURS else quietest(detect, settings, rows[: n // 2], rows[n // 2 : n])
+        alarm = detect(rows[:n], rows[n : event[1]], [setting], 0)[0] + n  # what comes after the event is too late
+        facts = {"series": series, "method": name, "setting": setting, "alarm": alarm}
+        results.add({**facts, "start": event[0], "end": event[1], "rows": len(rows)})
+
+
+def quietest(detect: Detect, settings: Sequence[float], reference: Array, rows: Array) -> float:
+    """Return the most sensitive setting without an alarm on rows that are normal; the last if all raise one."""
+    alarms = detect(reference, rows, settings, 0)
+    return next((one for one, alarm in zip(settings, alarms, strict=True) if alarm == len(rows)), settings[-1])
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -300,6 +425,22 @@ def rates_table(rows: Sequence[Mapping[str, str]]) -> str:
         times = [time_between(rows, null, OURS, number) for number in range(len(settings))]
         lines.append([null, *(f"{time:,.0f}" for time in times)])
     return table(["asked for", *(f"{int(every):,}" for every in settings)], lines)
+
+
+def settings_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Show the points between false alarms of every detector at the setting that was chosen for it."""
+    names = [name for name in METHODS if name not in DUMMIES]
+    lines = []
+    for null in NULLS:
+        numbers = {name: chosen(rows, null, name) for name in names}
+        cells = [
+            "–"
+            if number is None
+            else f"{time_between(rows, null, name, number):,.0f} (at {METHODS[name][1][number]:g})"
+            for name, number in numbers.items()
+        ]
+        lines.append([null, *cells])
+    return table(["stream", *names], lines)
 
 
 def delays_table(rows: Sequence[Mapping[str, str]]) -> str:
@@ -316,33 +457,46 @@ def delays_table(rows: Sequence[Mapping[str, str]]) -> str:
             delay = [int(row["alarm"]) - N_BEFORE for row in own]
             hits = [one for one in delay if 0 <= one < WITHIN]
             false = sum(one < 0 for one in delay)
-            f1 = 2 * len(hits) / (2 * len(hits) + false + (len(delay) - len(hits) - false) + false)
-            delays[name] = median([one if 0 <= one < WITHIN else WITHIN for one in delay if one >= 0] or [WITHIN])
+            f1 = 2 * len(hits) / (len(hits) + false + len(delay))
+            delays[name] = median([min(one, WITHIN) for one in delay if one >= 0] or [WITHIN])
             shown = f"{delays[name]:.0f}" if delays[name] < WITHIN else f">{WITHIN}"
             cells[name] = f"{shown} ({f1:.2f})"
-        real = {name: delay for name, delay in delays.items() if name not in ("never", "always")}
+        real = {name: delay for name, delay in delays.items() if name not in DUMMIES}
         best = min(real.values(), default=0)
         lines.append(
             [change, *(f"**{cells[name]}**" if real.get(name) == best < WITHIN else cells[name] for name in METHODS)]
         )
     n_trials = len({row["trial"] for row in rows})
-    return table([f"change (up to {n_trials} streams each)", *METHODS], lines)
+    return table([f"change ({n_trials} streams each)", *METHODS], lines)
 
 
-def dates_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Show by how much ours misses the start of changes, and how often it names the right features."""
+def told_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Show what ours tells of the changes that it found: date, features and odds."""
     lines = []
     for change in CHANGES:
-        own = [row for row in rows if row["change"] == change and row["method"] == OURS and row["error"] != ""]
+        every = [row for row in rows if row["change"] == change and row["method"] == OURS]
+        own = [row for row in every if row["error"] != ""]
+        if not own:
+            lines.append([change, f"0 of {len(every)}", "–", "–", "–", "–"])
+            continue
         errors = [abs(int(row["error"])) for row in own]
-        located = [int(row["located"]) for row in own]
-        shown = f"{median(errors):.0f}" if errors else "–"
-        lines.append([change, len(own), shown, f"{sum(located)} of {len(located)}"])
-    return table(["change", "found", "date missed by, median points", "right features named, and no others"], lines)
+        named, right = ([int(row[column]) for row in own] for column in ("named", "right"))
+        precision = mean(n / of for n, of in zip(right, named, strict=True) if of) if any(named) else 0.0
+        odds = median(float(row["log10_odds"]) for row in own)
+        cells = [f"{len(own)} of {len(every)}", f"{median(errors):.0f}", f"{sum(map(bool, named))} of {len(own)}"]
+        lines.append([change, *cells, f"{precision:.2f}", f"10^{odds:.0f}"])
+    heads = [
+        "change",
+        "told as lasting",
+        "start missed by, median points",
+        "with a region",
+        "precision of its features",
+    ]
+    return table([*heads, "odds, median"], lines)
 
 
-def skab_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Show what became of the event of each series."""
+def series_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Show what became of the events of series."""
     lines = []
     for name in METHODS:
         own = [row for row in rows if row["method"] == name]
@@ -360,20 +514,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one trial each; files and pages stay as they are")
     parser.add_argument("--render", action="store_true", help="fill the page from the files alone")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="detectors to run")
     given = parser.parse_args()
     place = scratch(PAGE) if given.quick else None
     where = place or RESULTS
     nulls = Results("drift-rates", ("null", "method", "stream", "number"), where)
     changes = Results("drift-streams", ("change", "method", "trial"), where)
-    skab = Results("drift-skab", ("series", "method"), where)
+    skab, nab = (Results(name, ("series", "method"), where) for name in ("drift-skab", "drift-nab"))
     if not given.render:
-        run_nulls(nulls, 1 if given.quick else N_NULLS)
-        run_changes(changes, list(nulls), 1 if given.quick else N_TRIALS)
-        run_skab(skab)
+        run_nulls(nulls, given.methods, 1 if given.quick else N_NULLS)
+        run_changes(changes, list(nulls), given.methods, 1 if given.quick else N_TRIALS)
+        run_skab(skab, given.methods)
+        run_nab(nab, given.methods)
     fill(PAGE, "rates", rates_table(list(nulls)), place or PAGES)
+    fill(PAGE, "settings", settings_table(list(nulls)), place or PAGES)
     fill(PAGE, "delays", delays_table(list(changes)), place or PAGES)
-    fill(PAGE, "dates", dates_table(list(changes)), place or PAGES)
-    fill(PAGE, "skab", skab_table(list(skab)), place or PAGES)
+    fill(PAGE, "told", told_table(list(changes)), place or PAGES)
+    fill(PAGE, "skab", series_table(list(skab)), place or PAGES)
+    fill(PAGE, "nab", series_table(list(nab)), place or PAGES)
 
 
 if __name__ == "__main__":

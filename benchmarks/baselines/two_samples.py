@@ -13,7 +13,7 @@ from scipy.stats import binom, ks_2samp
 from sklearn.ensemble import RandomForestClassifier
 
 Array = np.ndarray
-N_PERMUTATIONS = 199
+N_PERMUTATIONS = 99
 _CENTRES = 100  # of the kernels of LSDD
 _RIDGE = 1e-3
 

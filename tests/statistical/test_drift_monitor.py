@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.signal import lfilter
 from scipy.stats import poisson
 
 from polyaforest.drift import DriftMonitor
@@ -29,10 +30,11 @@ def ties(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def autocorrelated(n: int, rng: np.random.Generator) -> np.ndarray:
-    steps = rng.normal(size=(n + 100, 2))
-    for i in range(1, len(steps)):
-        steps[i] += 0.7 * steps[i - 1]
-    return steps[100:]
+    return lfilter([1.0], [1.0, -0.7], rng.normal(size=(n + 100, 2)), axis=0)[100:]
+
+
+def persistent(n: int, rng: np.random.Generator) -> np.ndarray:
+    return lfilter([1.0], [1.0, -0.9], rng.normal(size=(n + 100, 2)), axis=0)[100:]
 
 
 def seasonal(n: int, rng: np.random.Generator) -> np.ndarray:
@@ -49,7 +51,7 @@ def categories(n: int, rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame({"u": rng.normal(size=n), "c": pd.Categorical(common), "d": pd.Categorical(fresh)})
 
 
-STREAMS = [independent, ties, autocorrelated, seasonal, categories]
+STREAMS = [independent, ties, autocorrelated, persistent, seasonal, categories]
 
 
 def alarms(make: Callable[[int, np.random.Generator], Any], every: int, n: int, seed: int) -> tuple[int, int]:
@@ -91,8 +93,50 @@ def test_evidence_that_counts_points_as_independent_would_fail() -> None:
     heights = []
     for stream in (mixed, rows[_REFERENCE:]):
         windows = Windows(shared, [24], [1.0])
-        heights.append(windows.slide(shared.find(stream), 0, 0, np.array([np.inf]))[1][24:, 0])
+        heights.append(windows.slide(shared.find(stream), 0, 0)[1][24:, 0])
     assert (heights[1] > heights[0].max()).mean() > 0.1
+
+
+def shift(rows: np.ndarray) -> None:
+    rows[:, 0] += 1.0
+
+
+def spread(rows: np.ndarray) -> None:
+    rows[:, 0] *= 1.7
+
+
+def correlate(rows: np.ndarray) -> None:
+    rows[:, 1] = 0.8 * rows[:, 0] + 0.6 * rows[:, 1]
+
+
+def slide(rows: np.ndarray) -> None:
+    rows[:, 0] += np.minimum(np.arange(len(rows)) / 250, 2.0)
+
+
+def n_in_time(change: Callable[[np.ndarray], None], n_features: int, within: int, n_streams: int) -> int:
+    """Return in how many streams a change is noticed within so many points, and not before it came."""
+    n_noticed = 0
+    for seed in range(n_streams):
+        rows = np.random.default_rng([5, seed]).normal(size=(1024 + 100 + within, n_features))
+        change(rows[1124:])
+        watching = DriftMonitor(false_alarms_every=2000, random_state=seed).fit(rows[:1024])
+        changes = watching.update(rows[1024:])
+        n_noticed += bool(changes) and changes[0].noticed >= 1124
+    return n_noticed
+
+
+def test_shift_by_a_standard_deviation_is_noticed_soon() -> None:
+    assert n_in_time(shift, 1, 60, 4) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "n_features", "within"),
+    [(shift, 1, 45), (shift, 5, 60), (spread, 5, 140), (correlate, 5, 350), (slide, 5, 260)],
+    ids=lambda given: getattr(given, "__name__", str(given)),
+)
+def test_changes_are_noticed_soon(change: Callable[[np.ndarray], None], n_features: int, within: int) -> None:
+    assert n_in_time(change, n_features, within, 12) >= 8
 
 
 def words_of_corner(seed: int) -> list[str]:

@@ -147,7 +147,9 @@ def test_ties_and_constant_columns():
     b = np.column_stack([rng.random(500) < 0.7, np.ones(500), np.full(500, np.nan)]).astype(float)
     found = compare(a, b, **QUICK)
     assert found.is_changed
-    assert str(found.regions[0]).startswith(("x0 > 0: from ", "x0 ≤ 0: from "))
+    assert str(found.regions[0]).startswith(("x0 = 0: from ", "x0 = 1: from "))
+    assert found.regions[0].conditions[0].is_one_value
+    assert found.regions[0].holds(np.array([[0.0, 1, 0], [1.0, 1, 0]])).sum() == 1
     same = compare(np.ones((50, 1)), np.ones((50, 1)), **QUICK)
     assert same.p_value == 1
     assert same.log_bayes_factor == 0

@@ -32,7 +32,7 @@ def monitor(**given: object) -> DriftMonitor:
 
 
 def test_evidence_is_that_of_the_formula() -> None:
-    """One cut at a time, with the Beta integrals written out."""
+    """One cut at a time, with the Beta integrals written out: trees on values, then on ranks, in turn."""
     from scipy.special import betaln
 
     rows = normal(N)
@@ -43,22 +43,48 @@ def test_evidence_is_that_of_the_formula() -> None:
     cuts, counts = shared.cuts, shared.count(recent)
     logs = np.zeros(4)
     for t in range(4):
+        depth = np.zeros(cuts.size[t])
         for j in range(cuts.size[t]):
+            if cuts.parent[t, j] >= 0:
+                depth[j] = depth[cuts.parent[t, j]] + 1
             if cuts.left[t, j] < 0:
                 continue
             sides = [cuts.left[t, j], cuts.right[t, j]]
             a, b = shared.counts[t, sides], counts[t, sides]
-            factor = betaln(*(a + 0.5)) + betaln(*(b + 0.5)) - betaln(*(a + b + 0.5)) - betaln(0.5, 0.5)
-            logs[t] += np.log(0.99 + 0.01 * np.exp(factor))
-    assert windows.evidence[0] == pytest.approx(4 * np.log(np.exp(logs / 4).mean()), abs=1e-9)
+            n, prior, chance = a.sum() + 1, np.array([0.5, 0.5]), 0.03
+            if t % 2:
+                units = np.rint(8 / (1 / n + 1 / 10) * (a + 0.5) / n)  # pseudo-points are in eighths
+                prior, chance = np.maximum(units, 1) / 8, max(0.5 ** depth[j], 0.01)
+            factor = betaln(*(b + prior)) - betaln(*prior) - betaln(*(a + b + 0.5)) + betaln(*(a + 0.5))
+            logs[t] += np.log(1 - chance + chance * np.exp(factor))
+    assert windows.evidence[0] == pytest.approx(2 * np.log(np.exp(logs / 2).mean()), abs=1e-9)
     assert shared.evidence(shared.leaves, recent, 1.0) == pytest.approx(logs, abs=1e-9)
+
+
+def test_trees_on_ranks_do_not_depend_on_the_scale_of_values() -> None:
+    rows = np.abs(normal(N)) + 0.1
+    plain, bent = (Shared(one, np.arange(N), np.random.SeedSequence(0), 8) for one in (rows, rows**3))
+    ranked, on_values = np.flatnonzero(plain.is_ranked), np.flatnonzero(~plain.is_ranked)
+    assert (plain.counts[ranked] == bent.counts[ranked]).mean() > 0.97  # the same cells, but for bounds between points
+    assert (plain.counts[on_values] == bent.counts[on_values]).mean() < 0.95
+
+
+def test_some_trees_look_at_one_or_two_features_alone() -> None:
+    shared = Shared(normal(N, 5), np.arange(N), np.random.SeedSequence(0), 32)
+    seen = [len(set(own[:n].tolist()) - {-1}) for own, n in zip(shared.cuts.feature, shared.cuts.size, strict=True)]
+    for kind in (seen[0::2], seen[1::2]):
+        assert (kind.count(1), kind.count(2)) == (4, 8)
+    pairs = [frozenset(own[:n].tolist()) - {-1} for own, n in zip(shared.cuts.feature, shared.cuts.size, strict=True)]
+    for kind in (pairs[0::2], pairs[1::2]):
+        of_two = [pair for pair in kind if len(pair) == 2]
+        assert len(set(of_two)) >= len(of_two) - 1  # hardly any pair twice, so that most of the ten are looked at
 
 
 def test_windows_that_slide_are_those_that_are_filled() -> None:
     shared = Shared(normal(N), np.arange(N), np.random.SeedSequence(0), 8)
     leaves, lengths = shared.find(normal(300, seed=1)), [8, 32, 128]
     sliding, filled = (Windows(shared, lengths, [1.0, 1.5, 2.0]) for _ in range(2))
-    _, evidence = sliding.slide(leaves, 0, 0, np.full(3, np.inf))
+    _, evidence = sliding.slide(leaves, 0, 0)
     for n in (5, 31, 200, 300):
         filled.fill(leaves[:n])
         assert (evidence[n - 1] == filled.evidence).all()  # to the last bit: sums depend on counts alone
@@ -196,7 +222,7 @@ def test_reference_is_kept_if_asked() -> None:
 def test_reference_may_be_given() -> None:
     watching = monitor().fit(normal(400))
     assert watching.n_seen_ == 400
-    assert watching.windows_.tolist() == [8, 25, 100, 400]
+    assert watching.windows_.tolist() == [8, 12, 25, 50, 100, 200, 400]
     assert watching.update(normal(100, seed=1) + 3.0)
 
 
@@ -235,6 +261,8 @@ def test_dates_are_told_in_words() -> None:
 def test_more_false_alarms_lower_the_bars() -> None:
     often, seldom = (monitor(false_alarms_every=every).fit(normal(N)) for every in (2_000, 2_000_000))
     assert (often.bars_ < seldom.bars_).all()
+    assert often.bars_for(2_000_000) == pytest.approx(seldom.bars_)
+    assert seldom.bars_for(2_000) == pytest.approx(often.bars_)
 
 
 # ---- deletion, copies, files -----------------------------------------------------------------------------------------
@@ -310,8 +338,9 @@ def test_damaged_states_are_refused() -> None:
         ({**header, "n_seen": -1}, arrays),
         ({**header, "n_seen": 3}, arrays),
         ({**header, "more": 1}, arrays),
-        (header, {**arrays, "bars/bars": np.array([np.nan] * 4)}),
-        (header, {**arrays, "bars/dispersions": np.zeros(4)}),
+        ({**header, "version": 99}, arrays),
+        (header, {**arrays, "bars/bars": np.full(len(watching.bars_), np.nan)}),
+        (header, {**arrays, "bars/dispersions": np.zeros(len(watching.bars_))}),
         (header, {**arrays, "reference/values": arrays["reference/values"][:, :1]}),
         (header, {**arrays, "points/numbers": arrays["points/numbers"][::-1].copy()}),
         (header, {name: part for name, part in arrays.items() if name != "points/times"}),
@@ -322,6 +351,23 @@ def test_damaged_states_are_refused() -> None:
             Follower.of_state(about, parts, 2, ["a", "b"])
     with pytest.raises(ModelFileError):
         DriftMonitor.of_bytes(watching.to_bytes()[:-1] + b"0")
+
+
+def test_states_of_the_first_version_are_read_and_their_bars_found_anew() -> None:
+    """They had four windows, and evidence that meant something else."""
+    from polyaforest.drift._follower import Follower
+
+    watching = monitor()
+    watching.update(normal(2 * N))
+    header, arrays = watching._follower.state()
+    old = {key: value for key, value in header.items() if key != "version"}
+    four = {name: part[:4] if name.startswith("bars/") else part for name, part in arrays.items()}
+    del four["bars/slopes"]
+    again = Follower.of_state(old, four, 2, ["x0", "x1"])
+    assert (again.bars.bars == watching.bars_).all()
+    assert (again.windows.evidence == watching.evidence_).all()
+    with pytest.raises(ValueError, match="bars/"):
+        Follower.of_state(header, four, 2, ["x0", "x1"])
 
 
 def test_other_models_are_refused() -> None:

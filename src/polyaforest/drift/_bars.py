@@ -22,12 +22,15 @@ import numpy as np
 from polyaforest.core.arrays import Array
 from polyaforest.drift._shared import Shared, Windows
 
-_TRIALS = 96  # stretches of a stream without change
+_TRIALS = 160  # stretches of a stream without change
 _STEPS = 64  # points of each of them
 _FEWEST = 4  # windows in the reference from which a dispersion can be measured
 _FREEDOM = 20.0  # independent cells of a partition, about
 _LEAST_EXPECTED = 1.0  # points in a cell by which dispersion is measured
-_STRETCH = 8.0  # lengths of stretches over dispersions
+_CAUTION = 1.0 + (2.0 / _TRIALS) ** 0.5  # the scale of a tail, and its standard error
+_LEAST_SCALE = 1e-3  # of a tail, in nats
+_DEPENDENT_SCALE = 1.0  # the same, of points that depend on each other: the reference is worth few of them
+_STRETCH = 16.0  # lengths of stretches over dispersions
 
 
 class Bars(NamedTuple):
@@ -36,28 +39,38 @@ class Bars(NamedTuple):
     dispersions: Array  # by which factor counts vary more than those of independent points
     usual: Array  # the mean of the evidence
     bars: Array  # the evidence from which on there is an alarm
+    slopes: Array  # by how much bars rise if false alarms are to be e times as seldom
 
 
 def find_bars(shared: Shared, lengths: Sequence[int], every: float, seed: np.random.SeedSequence) -> Bars:
-    """Return bars that are exceeded without a change once in `every` points.
+    """Return bars of which any is exceeded without a change once in `every` points.
 
     The maxima of evidence over stretches without change have a tail that falls exponentially, as that of every log
-    Bayes factor does, but it may do so more slowly far out, where points come that the reference has none like. So its
-    scale is the largest that the median and any of the upper quarter of the maxima suggest; and at least 1, the slowest
-    that the tail of a log Bayes factor can fall by chance, if points depend on each other, as the reference is then
-    worth fewer points than it has.
+    Bayes factor does. Each window is measured in its own terms, by the median of its maxima and the scale of their
+    tail, and the bar is the same for all in these terms: where the tail of the largest of them says so, if it falls
+    more slowly than measured by a standard error.
     """
     dispersions = measure_dispersions(shared, lengths)
     stretch = _stretch_for(dispersions[-1], len(shared.leaves))
     usual, maxima = _simulate(shared, lengths, dispersions, stretch, np.random.default_rng(seed))
+    middle, scale = _tail_of(maxima)
+    if stretch > 1:
+        scale = np.maximum(scale, _DEPENDENT_SCALE)
+    highest = ((maxima - middle) / scale).max(axis=1)
+    median, slope = _tail_of(highest)
+    n_stretches, slope = every / _STEPS, _CAUTION * slope  # until a bar may be exceeded
+    if n_stretches > 2:
+        height = median + slope * np.log(n_stretches / 2)
+    else:
+        height = np.quantile(highest, max(1.0 - 1.0 / max(n_stretches, 1.0), 0.0))
+    return Bars(dispersions, usual, middle + scale * height, scale * slope)
+
+
+def _tail_of(maxima: Array) -> tuple[Array, Array]:
+    """Return the median along the first axis, and the scale of an exponential tail above it."""
     middle = np.median(maxima, axis=0)
-    upper = np.sort(maxima, axis=0)[::-1][: _TRIALS // 4]
-    depths = np.log(_TRIALS / (2.0 * np.arange(1, len(upper) + 1) - 1.0))  # of an exponential tail below the median
-    scale = np.maximum(((upper - middle) / depths[:, None]).max(axis=0), 1.0 if stretch > 1 else 1e-3)
-    n_stretches = every * len(lengths) / _STEPS  # until each of the windows may exceed its bar once
-    far = middle + scale * np.log(max(n_stretches / 2, 1.0))
-    near = np.quantile(maxima, max(1.0 - 1.0 / max(n_stretches, 1.0), 0.0), axis=0)
-    return Bars(dispersions, usual, far if n_stretches > 2 else near)
+    scale = 2.0 * np.maximum(maxima - middle, 0.0).mean(axis=0)  # half of all are above
+    return middle, np.maximum(scale, _LEAST_SCALE)
 
 
 def measure_dispersions(shared: Shared, lengths: Sequence[int]) -> Array:
@@ -93,13 +106,13 @@ def _simulate(
 ) -> tuple[Array, Array]:
     """Return the mean of the evidence of windows over stretches without change, (K,), and its maxima, (trials, K)."""
     n, longest = len(shared.leaves), lengths[-1]
-    no_bars, maxima, means = np.full(len(lengths), np.inf), [], []
+    maxima, means = [], []
     windows = Windows(shared, lengths, dispersions.tolist())
     for _ in range(_TRIALS):
         stream = shared.leaves[_drawn(rng, n, longest + _STEPS, stretch)]
         windows.compare_with(shared.leaves[_drawn(rng, n, n, stretch)])
         windows.fill(stream[:longest])
-        evidence = windows.slide(stream, 0, longest, no_bars)[1]
+        evidence = windows.slide(stream, 0, longest)[1]
         maxima.append(evidence.max(axis=0))
         means.append(evidence.mean(axis=0))
     return np.mean(means, axis=0), np.array(maxima)

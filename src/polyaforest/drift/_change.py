@@ -18,6 +18,7 @@ from polyaforest.drift._compare import FEWEST, compare
 LEAST = 128  # points of a reference
 KINDS = ("burst", "drift", "gradual drift", "scale change", "return to normal")
 STATES = ("begun", "ended", "settled")
+SURE = math.log(1e9)  # odds from which on more points do not make it surer
 GRADUAL = math.log(100.0)  # evidence that the two halves of what came since a change differ
 _TOLD = 3.0  # standard errors by which the share of a tail must have changed
 _TO_THE_SECOND = 60.0  # seconds until a change is noticed up to which its date is told to the second

@@ -49,6 +49,11 @@ class Condition(NamedTuple):
     categories: tuple[str, ...] | None = None  # those that are named, the clearest first; None for numbers
     others: bool = False  # whether it is the categories not named that fulfil it
 
+    @property
+    def is_one_value(self) -> bool:
+        """Whether it holds for a single value, `high`: no number lies between the bounds."""
+        return self.values and math.isfinite(self.high) and math.nextafter(self.low, math.inf) == self.high
+
     def holds(self, column: Any) -> Array:
         """Return which values of the feature fulfil the condition."""
         if self.categories is None:

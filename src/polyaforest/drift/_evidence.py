@@ -8,7 +8,7 @@ x comparisons, whatever the data are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -90,24 +90,39 @@ def grow_partitions(
 
 
 def draw_weights(spread: Array, n_trees: int, rng: np.random.Generator, n_categories: int = 0) -> Array:
-    """Draw the feature weights of all trees, (T, D): every other tree looks at two features alone.
+    """Draw the feature weights of all trees, (T, D): every other tree looks at one feature alone, or at two, in turn.
 
-    Those take turns, as cards from a shuffled deck. What only a few of many features show would otherwise be cut up by
-    the others. Of the other trees, every other one looks at a single feature of categories, if there are any, which are
-    the last: it takes many cuts to part one of many categories from the rest.
+    Those are dealt as cards from a shuffled deck, one deck for either number. What only a few of many features show
+    would otherwise be cut up by the others. Of the other trees, every other one looks at a single feature of
+    categories, if there are any, which are the last: it takes many cuts to part one of many categories from the rest.
     """
     weights = rng.exponential(size=(n_trees, len(spread))) / spread
-    deck: list[int] = []
-    for t in range(0, n_trees if len(spread) > 2 else 0, 2):
-        if len(deck) < 2:
-            deck += [k for k in rng.permutation(len(spread)).tolist() if k not in deck]
-        others = np.delete(np.arange(len(spread)), [deck.pop(0), deck.pop(0)])
-        weights[t, others] = 0.0
+    decks: dict[int, list[int]] = {1: [], 2: []}
+    for t in range(0, n_trees, 2):
+        size = 1 + t // 2 % 2
+        if size < len(spread):
+            weights[t, np.delete(np.arange(len(spread)), deal_features(decks[size], size, len(spread), rng))] = 0.0
     if n_categories:
         turns = len(spread) - 1 - rng.permutation(n_categories)
         for turn, t in enumerate(range(1, n_trees, 4)):
             weights[t, np.arange(len(spread)) != turns[turn % n_categories]] = 0.0
     return weights
+
+
+def deal_features(
+    deck: list[int], size: int, n_features: int, rng: np.random.Generator, dealt: Collection[set[int]] = ()
+) -> list[int]:
+    """Return the next features of a deck, one or two; it is shuffled anew when it runs out.
+
+    Two are a pair that has not been `dealt` yet, if the deck has one.
+    """
+    if len(deck) < size:
+        deck += [k for k in rng.permutation(n_features).tolist() if k not in deck]
+    first = deck.pop(0)
+    if size == 1:
+        return [first]
+    place = next((i for i, second in enumerate(deck) if {first, second} not in dealt), 0)
+    return [first, deck.pop(place)]
 
 
 def _partition(forest: Forest, t: int, rows: Array, order: Array) -> Partition:

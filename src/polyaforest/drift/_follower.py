@@ -14,7 +14,7 @@ from polyaforest.core.arrays import Array
 from polyaforest.core.categories import Categories, Codes
 from polyaforest.core.validation import NamedRows
 from polyaforest.drift._bars import Bars, find_bars
-from polyaforest.drift._change import GRADUAL, LEAST, Change, is_scale_change, where
+from polyaforest.drift._change import GRADUAL, LEAST, SURE, Change, is_scale_change, where
 from polyaforest.drift._recent import Points
 from polyaforest.drift._runs import RunLengths
 from polyaforest.drift._shared import Shared, Windows
@@ -23,9 +23,9 @@ from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
 
 _PIECE = 256  # points that are followed together
-_SHARES = (64, 16, 4, 1)  # of the reference: the lengths of windows
-_SHORTEST = 8  # points of a window
-_LASTING = 64  # points that no burst has
+_SHORTEST = 8  # points of a window; longer ones have twice as many each, up to those of the reference
+_LASTING, _LASTING_SHARE = 64, 16  # points that no burst has, at least, and how many times more the reference has
+_VERSION = 2  # of what evidence means: bars of another version are found anew
 
 
 class Settings(NamedTuple):
@@ -43,7 +43,7 @@ class Settings(NamedTuple):
         """Return the lengths of windows beside a reference of `n` points, ascending."""
         if self.lengths is not None:
             return list(self.lengths)
-        return sorted({max(n // share, _SHORTEST) for share in _SHARES})
+        return sorted({max(n >> i, _SHORTEST) for i in range(n.bit_length())})
 
 
 class Step(NamedTuple):
@@ -106,7 +106,7 @@ class Follower:
     @property
     def lasting(self) -> int:
         """The points from which on a change is no burst."""
-        return max(int(self.windows.lengths[min(1, len(self.windows.lengths) - 1)]), _LASTING)
+        return max(len(self.reference) // _LASTING_SHARE, _LASTING)
 
     def run_lengths(self) -> RunLengths:
         """Return how many of the last points may have come since a change."""
@@ -194,7 +194,7 @@ class Follower:
         leaves, numbers = self.shared.find(values[:n]), np.arange(self.n_seen, self.n_seen + n)
         self.points.append(values[:n], leaves, numbers, times[:n], keys[:n])
         before = len(self.points) - n
-        bars = self.bars.bars if self.open is None else np.full(len(self.bars.bars), np.inf)
+        bars = self.bars.bars if self.open is None else None
         taken, evidence = self.windows.slide(self.points.leaves, self.points.place(self.since), before, bars)
         self.points.cut(before + taken)
         self.n_seen += taken
@@ -290,7 +290,7 @@ class Follower:
         return self._contrast[1]
 
     def _look_again(self, known: Open) -> Change | None:
-        """Date a change anew and tell its kind by more points; return it if it has become another."""
+        """Date a change anew and tell its kind, place and odds by more points; return it if that is news."""
         now = self._dated(known.change.window)
         if known.change.kind != "burst":  # the date was found when it had just begun: that is when it is known best
             dated = known.change
@@ -298,9 +298,10 @@ class Follower:
             now = dated._replace(noticed=now.noticed, noticed_time=now.noticed_time, log_odds=self._log_odds(place))
             now = now._replace(kind=self._kind(place), regions=self._where(place))
         now = now._replace(action=known.change.action)
-        is_news = now.kind != known.change.kind or bool(now.regions and not known.change.regions)
-        self.open = known._replace(change=now if is_news else known.change, learned=self.n_seen - 1)
-        return now if is_news else None
+        is_sure = now.log_odds > SURE >= known.change.log_odds
+        is_located = bool(now.regions and not known.change.regions)
+        self.open = known._replace(change=now, learned=self.n_seen - 1)
+        return now if now.kind != known.change.kind or is_located or is_sure else None
 
     def _end(self, known: Open) -> Change:
         """Close a change that is over; windows begin anew after it."""
@@ -388,6 +389,7 @@ class Follower:
         """Return all that cannot be derived."""
         known = self.open
         header = {
+            "version": _VERSION,
             "settings": {**self.settings._asdict(), "lengths": list(self.settings.lengths or ())},
             "generation": self.generation,
             "n_seen": self.n_seen,
@@ -418,21 +420,29 @@ class Follower:
         for name in ("generation", "n_seen", "since"):
             setattr(follower, name, header[name])
         follower.reference.restore(arrays, "reference", follower.n_seen, follower.n_categories)
-        is_complete = not header["is_learning"]
+        is_complete, is_known = not header["is_learning"], header.get("version", 1) == _VERSION
         wanted = {f"reference/{name}" for name in Points.FIELDS}
         if is_complete:
-            wanted |= {f"points/{name}" for name in Points.FIELDS} | {f"bars/{name}" for name in Bars._fields}
+            of_bars = Bars._fields[: 4 if is_known else 3]
+            wanted |= {f"points/{name}" for name in Points.FIELDS} | {f"bars/{name}" for name in of_bars}
         if arrays.keys() != wanted:
             raise ValueError(f"array {sorted(arrays.keys() ^ wanted)[0]}: is missing, or is not part of this format")
         if is_complete:
-            follower._restore(arrays)
+            follower._restore(arrays, is_known=is_known)
         if header["open"] is not None:
             follower._reopen(header["open"])
         return follower
 
-    def _restore(self, arrays: Arrays) -> None:
+    def _restore(self, arrays: Arrays, *, is_known: bool) -> None:
+        """Take in points and bars; the latter are found anew unless it `is_known` what they mean."""
         if not LEAST // 2 <= len(self.reference) <= self.settings.n_reference:
             raise ValueError(f"its reference has {len(self.reference)} points, of {self.settings.n_reference}")
+        bars = self._read_bars(arrays) if is_known else None
+        self.points = Points(self._most_held, self.n_features, 0)
+        self.points.restore(arrays, "points", self.n_seen, self.n_categories)
+        self._compare_with_reference(bars)
+
+    def _read_bars(self, arrays: Arrays) -> Bars:
         n_windows = len(self.settings.lengths_for(len(self.reference)))
         bars = Bars(*(arrays[f"bars/{name}"] for name in Bars._fields))
         for name, part in bars._asdict().items():
@@ -440,9 +450,7 @@ class Follower:
                 raise ValueError(f"bars/{name} must be a finite number for each of {n_windows} windows")
         if (bars.dispersions < 1).any():
             raise ValueError("bars/dispersions must be at least 1")
-        self.points = Points(self._most_held, self.n_features, 0)
-        self.points.restore(arrays, "points", self.n_seen, self.n_categories)
-        self._compare_with_reference(bars)
+        return bars
 
     def _reopen(self, state: Header) -> None:
         known = Open(**{**state, "change": Change.of_state(state["change"])})
@@ -453,6 +461,7 @@ class Follower:
 
 _STATE = schema.record(
     {
+        "version": schema.whole(1, _VERSION),
         "settings": schema.record(
             {
                 "n_reference": schema.whole(LEAST),
@@ -477,5 +486,6 @@ _STATE = schema.record(
                 }
             ),
         ),
-    }
+    },
+    optional=["version"],
 )

@@ -79,7 +79,7 @@ class DriftMonitor(Guarded, BaseEstimator):
         recurs, such as a few days where days differ from nights.
     windows : "auto" or sequence of int, default="auto"
         Lengths of the recent windows, in points: short ones notice large changes soon, long ones small changes at all.
-        "auto" means 1/64, 1/16 and 1/4 of the reference, and as many points as it has.
+        "auto" means as many points as the reference has, half as many, and so on down to 8.
     false_alarms_every : int, timedelta or str, default=100_000
         Expected time between false alarms: a number of points, or a duration, as in "30 days", for points with times;
         how many points come in that time is taken from the reference.
@@ -119,11 +119,12 @@ class DriftMonitor(Guarded, BaseEstimator):
     Notes
     -----
     Kinds of changes are told apart by rules. A point is an *outlier* if a forest of the reference flags it while there
-    is no alarm. An alarm is a *burst* until what has changed has lasted for as many points as the second window has, at
-    least 64, and stays one if it is over by then. From then on it is a *scale change* if both tails of the feature
-    that changed most became heavier, or both lighter; a *gradual drift* if the two halves of what came since the change
-    differ from each other; else a *drift*. There is a *return to normal* when the last points are likelier under the
-    reference than under what came since the change, by a factor of as many as there are points between false alarms.
+    is no alarm. An alarm is a *burst* until what has changed has lasted for a sixteenth as many points as the reference
+    has, at least 64, and stays one if it is over by then. From then on it is a *scale change* if both tails of the
+    feature that changed most became heavier, or both lighter; a *gradual drift* if the two halves of what came since
+    the change differ from each other; else a *drift*. There is a *return to normal* when the last points are
+    likelier under the reference than under what came since the change, by a factor of as many as there are points
+    between false alarms.
 
     Examples
     --------
@@ -262,6 +263,23 @@ class DriftMonitor(Guarded, BaseEstimator):
         self._refuse_learning()
         with self._frozen():
             return self._follower.run_lengths()
+
+    def bars_for(self, points_between_alarms: float) -> Array:
+        """Return the evidence from which on there would be an alarm at another rate, for each window, (K,).
+
+        With `follow`, it tells which alarms there would have been. Bars are right for 128 points between false alarms
+        or more.
+
+        Parameters
+        ----------
+        points_between_alarms : float
+            Expected number of points between false alarms.
+        """
+        self._refuse_learning()
+        with self._frozen():
+            known = self._follower.bars
+            bars: Array = known.bars + known.slopes * np.log(points_between_alarms / self._follower.every)
+            return bars
 
     # ---- beside a detector -------------------------------------------------------------------------------------------
 
@@ -601,7 +619,7 @@ class DriftMonitor(Guarded, BaseEstimator):
             step = follower.advance(rows[start:], stamps[start:], names[start:])
             part = slice(start, start + len(step.status))
             is_followed = step.evidence.shape[1] > 0
-            if is_followed and tells_outliers and not follower.is_learning:
+            if is_followed and tells_outliers and "normal" in step.status and not follower.is_learning:
                 is_outlier = follower.is_outlier(rows[part])
                 status = [
                     "outlier" if one == "normal" and is_odd else one

@@ -22,6 +22,7 @@ from polyaforest.drift._comparison import Condition, Region, Share, holds
 from polyaforest.drift._effects import LEVEL, Mean, Split, mean_of
 from polyaforest.drift._evidence import Partition
 
+_FEW = 8  # values of a feature up to which a range of one is told as that value
 _MOST_CONDITIONS = 3
 _CANDIDATES = 48  # cells that are looked at closely, in each round
 _PROMISING = 12  # of them to which conditions are added
@@ -293,7 +294,7 @@ class _Search:
         """Return a box as conditions on values, with bounds in as few digits as will do."""
         conditions = [_condition(k, self.names[k], self.axes[k], part) for k, part in sorted(box.ranges.items())]
         for at, one in enumerate(conditions):
-            if one.categories is not None:
+            if one.categories is not None or one.is_one_value:
                 continue
             others = holds((*conditions[:at], *conditions[at + 1 :]), self.rows)
             conditions[at] = self._rounded_bound(self._rounded_bound(one, others, "low"), others, "high")
@@ -390,6 +391,9 @@ def _condition(k: int, name: str, axis: Axis | Corners, part: _Range) -> Conditi
     low, high = part
     least = -np.inf if low <= MISSING + 1 else float(axis.edges[low - 2])
     most = np.inf if high >= axis.highest else float(axis.edges[high - 1]) if high > MISSING else -np.inf
+    if 1 < len(axis.edges) <= _FEW and max(low, MISSING + 1) == high:
+        most = float(axis.edges[high - 1])
+        least = math.nextafter(most, -math.inf)
     return Condition(k, name, least, most, values=high > MISSING, missing=axis.has_gaps and low == MISSING)
 
 

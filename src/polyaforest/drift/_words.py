@@ -52,7 +52,7 @@ def number(value: float) -> str:
 
 
 def condition(one: Condition) -> str:
-    """Return a condition: "errors > 4", "2 < cpu ≤ 7", "latency is missing", "country = XK"."""
+    """Return a condition: "errors > 4", "2 < cpu ≤ 7", "cache_hit = 0", "latency is missing", "country = XK"."""
     name = label(one.name)
     if not one.values:
         return f"{name} is missing"
@@ -62,7 +62,9 @@ def condition(one: Condition) -> str:
     if not any(bounds):
         return f"{name} is not missing"
     words = f"{name} > {number(one.low)}" if bounds[0] else f"{name} ≤ {number(one.high)}"
-    if all(bounds):
+    if one.is_one_value:
+        words = f"{name} = {number(one.high)}"
+    elif all(bounds):
         words = f"{number(one.low)} < {name} ≤ {number(one.high)}"
     return f"({words} or missing)" if one.missing else words
 

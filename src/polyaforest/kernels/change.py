@@ -1,29 +1,36 @@
 """Evidence that recent points do not follow the distribution of a reference, from counts in shared trees.
 
 Every cut of a tree sends a share of its points to the left. The last r points come from another distribution than the
-reference if some of these shares have changed: each has with probability `sparsity`, whatever the others have. With A
-the reference, B the recent points, both as counts on the two sides of a cut, and m the marginal likelihood under
-Jeffreys' prior Beta(1/2, 1/2), the Bayes factor of a change at one cut is m(A) m(B) / m(A + B), and that of a tree is
-the product over its cuts of (1 - sparsity) + sparsity * (Bayes factor of the cut).
+reference if some of these shares have changed: each has with a probability of its own, its `chance`, whatever the
+others have. With A the reference and B the recent points, both as counts on the two sides of a cut, and m(. | .) the
+predictive probability of counts, the Bayes factor of a change at one cut is m(B | prior) / m(B | A), and that of a tree
+is the product over its cuts of (1 - chance) + chance * (Bayes factor of the cut). A share that has not changed is known
+from A and Jeffreys' prior Beta(1/2, 1/2); the prior of one that has is Jeffreys' too (`stiffness` 0: anything may have
+come), or a Beta around the share of A (shares move a little).
 
-The evidence of a forest is a mean over its trees: of the fourth roots of their Bayes factors. The mean of the factors
+The evidence of a forest is a mean over its trees: of the roots of their Bayes factors. The mean of the factors
 themselves is all but that of the best tree, and finds what one tree sees well; the mean of their logarithms finds what
 all trees see a little of. Both are found by one in between; and it is never more than the mean of the factors, which is
 the Bayes factor of a model that does not know which tree to trust.
 
 The logarithm of a tree's factor is a sum over nodes, kept as sums over subtrees: a point that comes or goes changes the
 sums along its own path only, and the sum at the root depends on the counts alone, to the last bit, not on the order of
-what came and went.
+what came and went. Counts, divided by a dispersion, and pseudo-counts are in units of 1 / UNIT, so that the logarithms
+of all Gamma functions are those of one table.
 """
 
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from polyaforest.core.arrays import NONE, Array
 from polyaforest.core.jit import jit, jit_inline
 from polyaforest.kernels.geometry import goes_left
 
-_SOFTNESS = 0.25  # the power of Bayes factors that is averaged over trees
+UNIT = 8  # of counts and pseudo-counts: the table of logarithms has so many entries for each point
+_HALF = UNIT // 2  # Jeffreys' pseudo-count
+_SOFTNESS = 0.5  # the power of Bayes factors that is averaged over trees
 _LARGEST = 700.0  # of a logarithm whose exponential is finite
 
 
@@ -44,11 +51,12 @@ class Tally(NamedTuple):
     """Counts of the reference and of K recent windows, and the evidence that they make."""
 
     reference: Array  # int32 (T, C)
+    prior: Array  # int32 (T, C): pseudo-counts of the two sides of a cut that has changed, in units
+    chance: Array  # float64 (T, C): the probability that the share of a cut has changed
     recent: Array  # int32 (K, T, C)
     sums: Array  # float64 (K, T, C): log evidence of the subtree
-    sides: Array  # float64 (K, n): log Gamma(1/2 + count / dispersion), by count
-    totals: Array  # float64 (K, n): log Gamma(1 + count / dispersion), by count
-    sparsity: float  # the probability that a share has changed, if the distribution has
+    units: Array  # int32 (K, n): the units that counts are worth, by count
+    log_gammas: Array  # float64: log Gamma(i / UNIT)
 
 
 @jit
@@ -65,6 +73,17 @@ def find_leaves(cuts, X, leaves):
 
 
 @jit
+def depths(cuts):
+    """Return the depth of every node, int64 (T, C)."""
+    depth = np.zeros(cuts.left.shape, np.int64)
+    for t in range(cuts.left.shape[0]):
+        for j in range(cuts.size[t]):
+            if cuts.parent[t, j] != NONE:
+                depth[t, j] = depth[t, cuts.parent[t, j]] + 1
+    return depth
+
+
+@jit
 def count_leaves(cuts, leaves, counts):
     """Add rows, by their leaves, (n, T), to the counts of all nodes above them, (T, C)."""
     for t in range(leaves.shape[1]):
@@ -76,127 +95,170 @@ def count_leaves(cuts, leaves, counts):
                 j = parent[j]
 
 
-@jit_inline
-def _log_marginal(sides, totals, n_left, n_right):
-    """Return the log marginal likelihood of counts on two sides, up to a constant."""
-    return sides[n_left] + sides[n_right] - totals[n_left + n_right]
+@jit
+def set_prior(cuts, reference, stiffness, prior):
+    """Write the pseudo-counts of the sides of all cuts to `prior`, given the stiffness of each tree, (T,)."""
+    for t in range(cuts.left.shape[0]):
+        left, right, own = cuts.left[t], cuts.right[t], prior[t]
+        for j in range(cuts.size[t]):
+            if left[j] == NONE:
+                continue
+            below, above = left[j], right[j]
+            if stiffness[t] == 0:
+                own[below], own[above] = _HALF, _HALF
+                continue
+            n = reference[t, below] + reference[t, above] + 1.0
+            total = UNIT / (1.0 / n + 1.0 / stiffness[t])  # a share that has changed is known less well than one not
+            own[below] = max(round(total * (reference[t, below] + 0.5) / n), 1)
+            own[above] = max(round(total * (reference[t, above] + 0.5) / n), 1)
 
 
 @jit_inline
-def _log_factor(tally, k, reference, recent, below, above):
+def _log_beta(log_gammas, below, above):
+    """Return the logarithm of the Beta function of two numbers of units."""
+    return log_gammas[below] + log_gammas[above] - log_gammas[below + above]
+
+
+@jit_inline
+def _log_factor(reference, prior, recent, units, log_gammas, below, above):
     """Return the log Bayes factor of a cut between two children; exactly 0 without recent points, to the last bit."""
-    sides, totals = tally.sides[k], tally.totals[k]
     if recent[below] + recent[above] == 0:
         return 0.0
-    old = _log_marginal(sides, totals, reference[below], reference[above])
-    new = _log_marginal(sides, totals, recent[below], recent[above])
-    both = _log_marginal(sides, totals, reference[below] + recent[below], reference[above] + recent[above])
-    return old + new - both - _log_marginal(sides, totals, 0, 0)
+    old_below, old_above = units[reference[below]] + _HALF, units[reference[above]] + _HALF
+    new_below, new_above = units[recent[below]], units[recent[above]]
+    changed = _log_beta(log_gammas, prior[below] + new_below, prior[above] + new_above)
+    changed -= _log_beta(log_gammas, prior[below], prior[above])
+    same = _log_beta(log_gammas, old_below + new_below, old_above + new_above)
+    return changed - same + _log_beta(log_gammas, old_below, old_above)
 
 
 @jit_inline
-def _log_mixture(sparsity, log_factor):
-    """Return log(1 - sparsity + sparsity * exp(log_factor))."""
+def _log_mixture(chance, log_factor):
+    """Return log(1 - chance + chance * exp(log_factor))."""
     if log_factor > _LARGEST:
-        return math.log(sparsity) + log_factor
-    return math.log1p(sparsity * math.expm1(log_factor))
+        return math.log(chance) + log_factor
+    return log_factor if chance == 1.0 else math.log1p(chance * math.expm1(log_factor))
 
 
 @jit_inline
-def _move(cuts, tally, k, t, leaf, step):
-    """Count a point into a window (step 1) or out of it (step -1), and mend the sums along its path."""
-    left, right, parent = cuts.left[t], cuts.right[t], cuts.parent[t]
-    reference, recent, sums = tally.reference[t], tally.recent[k, t], tally.sums[k, t]
-    recent[leaf] += step
-    j = parent[leaf]
-    while j != NONE:
-        recent[j] += step
+def _exchange(left, right, parent, reference, prior, chance, recent, sums, units, log_gammas, came, gone):
+    """Count a point into a window and another out of it, by their leaves in a tree, of which either may be NONE.
+
+    Sums above the leaves are derived anew, those above both once, after the others.
+    """
+    if came == gone:
+        return
+    a, b = came, gone
+    while a != NONE:
+        recent[a] += 1
+        a = parent[a]
+    while b != NONE:
+        recent[b] -= 1
+        b = parent[b]
+    a = NONE if came == NONE else parent[came]
+    b = NONE if gone == NONE else parent[gone]
+    while a != NONE or b != NONE:
+        j = max(a, b)  # children come after their parents
         below, above = left[j], right[j]
-        factor = _log_factor(tally, k, reference, recent, below, above)
-        sums[j] = _log_mixture(tally.sparsity, factor) + sums[below] + sums[above]
-        j = parent[j]
+        factor = _log_factor(reference, prior, recent, units, log_gammas, below, above)
+        sums[j] = _log_mixture(chance[j], factor) + sums[below] + sums[above]
+        a = parent[j] if a == j else a
+        b = parent[j] if b == j else b
+
+
+@jit
+def _slide_tree(cuts, tally, k, t, leaves, first, start, length, out):
+    """Move window k over points from `start` on, in one tree; write its log Bayes factors to `out`, (n, T)."""
+    left, right, parent, root = cuts.left[t], cuts.right[t], cuts.parent[t], cuts.root[t]
+    reference, prior, chance = tally.reference[t], tally.prior[t], tally.chance[t]
+    recent, sums, units, log_gammas = tally.recent[k, t], tally.sums[k, t], tally.units[k], tally.log_gammas
+    for i in range(start, start + out.shape[0]):
+        came, gone = leaves[i, t], NONE
+        if i - length >= first:
+            gone = leaves[i - length, t]
+        _exchange(left, right, parent, reference, prior, chance, recent, sums, units, log_gammas, came, gone)
+        out[i - start, t] = sums[root]
 
 
 @jit_inline
-def _mean_over_trees(cuts, tally, k):
-    """Return the logarithm of the mean over trees of a power of their Bayes factors, taken back to the first power."""
-    n_trees = cuts.root.shape[0]
+def _mean_over_trees(logs, i):
+    """Return the logarithm of the mean of a power of the Bayes factors in a row of `logs`, taken back to the first."""
+    n_trees = logs.shape[1]
     largest = -math.inf
     for t in range(n_trees):
-        largest = max(largest, tally.sums[k, t, cuts.root[t]])
+        largest = max(largest, logs[i, t])
     total = 0.0
     for t in range(n_trees):
-        total += math.exp(_SOFTNESS * (tally.sums[k, t, cuts.root[t]] - largest))
+        total += math.exp(_SOFTNESS * (logs[i, t] - largest))
     return largest + math.log(total / n_trees) / _SOFTNESS
 
 
 @jit
 def read_evidence(cuts, tally, evidence):
     """Write the evidence of the first windows, as many as `evidence` has room for."""
+    n_trees = cuts.root.shape[0]
+    logs = np.empty((1, n_trees))
     for k in range(evidence.shape[0]):
-        evidence[k] = _mean_over_trees(cuts, tally, k)
+        for t in range(n_trees):
+            logs[0, t] = tally.sums[k, t, cuts.root[t]]
+        evidence[k] = _mean_over_trees(logs, 0)
 
 
 @jit
 def move_point(cuts, tally, k, leaves, step):
-    """Count one point, by its leaves, (T,), into or out of window k."""
+    """Count one point, by its leaves, (T,), into (step 1) or out of (step -1) window k."""
     for t in range(leaves.shape[0]):
-        _move(cuts, tally, k, t, leaves[t], step)
+        came = leaves[t] if step > 0 else NONE
+        gone = NONE if step > 0 else leaves[t]
+        _exchange(
+            cuts.left[t], cuts.right[t], cuts.parent[t], tally.reference[t], tally.prior[t], tally.chance[t],
+            tally.recent[k, t], tally.sums[k, t], tally.units[k], tally.log_gammas, came, gone,
+        )  # fmt: skip
 
 
 @jit
-def slide(cuts, tally, leaves, first, start, stop, lengths, bars, evidence):
-    """Move the windows over points, by their leaves, (n, T): those from `start` up to `stop` come one after another.
+def slide(cuts, tally, leaves, first, start, lengths, evidence):
+    """Move the windows over points, by their leaves, (n, T): as many from `start` on as `evidence`, (n, K), has rows.
 
-    Points before `first` are not there. Evidence of every window after each point is written to
-    `evidence`, (stop - start, K). Stop early after the first point at which the evidence of a full window exceeds its
-    bar; return the number of points taken.
+    Points before `first` are not there. The evidence of every window after each point is written.
     """
-    n_windows, n_trees = lengths.shape[0], leaves.shape[1]
-    for i in range(start, stop):
-        is_any = False
-        for k in range(n_windows):
-            oldest = i - lengths[k]
-            for t in range(n_trees):
-                _move(cuts, tally, k, t, leaves[i, t], 1)
-                if oldest >= first:
-                    _move(cuts, tally, k, t, leaves[oldest, t], -1)
-            evidence[i - start, k] = _mean_over_trees(cuts, tally, k)
-            is_full = oldest >= first - 1
-            is_any |= is_full and evidence[i - start, k] > bars[k]
-        if is_any:
-            return i - start + 1
-    return stop - start
+    logs = np.empty((evidence.shape[0], leaves.shape[1]))
+    for k in range(lengths.shape[0]):
+        for t in range(leaves.shape[1]):
+            _slide_tree(cuts, tally, k, t, leaves, first, start, lengths[k], logs)
+        for i in range(evidence.shape[0]):
+            evidence[i, k] = _mean_over_trees(logs, i)
 
 
 @jit
 def run_evidence(cuts, tally, k, leaves, evidence):
     """Write the evidence that the last r of some points, by their leaves, (n, T), differ, for r = 1 .. n.
 
-    Window k must be empty, and is empty again afterwards; its tables of the dispersion are used.
+    Window k must be empty, and is empty again afterwards; its dispersion is used.
     """
     n, n_trees = leaves.shape
-    for r in range(n):
-        for t in range(n_trees):
-            _move(cuts, tally, k, t, leaves[n - 1 - r, t], 1)
-        evidence[r] = _mean_over_trees(cuts, tally, k)
+    logs, backwards = np.empty((n, n_trees)), leaves[::-1].copy()
     for t in range(n_trees):
+        _slide_tree(cuts, tally, k, t, backwards, 0, 0, n + 1, logs)
         tally.recent[k, t] = 0
         tally.sums[k, t] = 0.0
+    for r in range(n):
+        evidence[r] = _mean_over_trees(logs, r)
 
 
 @jit
 def set_sums(cuts, tally, k):
     """Derive the sums of window k from its counts."""
+    units, log_gammas = tally.units[k], tally.log_gammas
     for t in range(cuts.left.shape[0]):
-        left, right = cuts.left[t], cuts.right[t]
-        reference, recent, sums = tally.reference[t], tally.recent[k, t], tally.sums[k, t]
+        left, right, chance = cuts.left[t], cuts.right[t], tally.chance[t]
+        reference, prior, recent, sums = tally.reference[t], tally.prior[t], tally.recent[k, t], tally.sums[k, t]
         for j in range(cuts.size[t] - 1, -1, -1):
             sums[j] = 0.0
             if left[j] != NONE:
                 below, above = left[j], right[j]
-                factor = _log_factor(tally, k, reference, recent, below, above)
-                sums[j] = _log_mixture(tally.sparsity, factor) + sums[below] + sums[above]
+                factor = _log_factor(reference, prior, recent, units, log_gammas, below, above)
+                sums[j] = _log_mixture(chance[j], factor) + sums[below] + sums[above]
 
 
 @jit
@@ -206,16 +268,18 @@ def log_contrasts(cuts, tally, k, out):
     At each cut the log ratio of the two posterior means counts by the probability that the share has changed there, so
     that cuts that show no change add nothing but a little noise.
     """
+    units, log_gammas = tally.units[k], tally.log_gammas
     for t in range(cuts.left.shape[0]):
-        left, right = cuts.left[t], cuts.right[t]
-        reference, recent = tally.reference[t], tally.recent[k, t]
+        left, right, chances = cuts.left[t], cuts.right[t], tally.chance[t]
+        reference, prior, recent = tally.reference[t], tally.prior[t], tally.recent[k, t]
         out[t, cuts.root[t]] = 0.0
         for j in range(cuts.size[t]):
             if left[j] == NONE:
                 continue
             below, above = left[j], right[j]
-            factor = _log_factor(tally, k, reference, recent, below, above)
-            is_changed = math.exp(min(math.log(tally.sparsity) + factor - _log_mixture(tally.sparsity, factor), 0.0))
+            factor = _log_factor(reference, prior, recent, units, log_gammas, below, above)
+            chance = chances[j]
+            is_changed = math.exp(min(math.log(chance) + factor - _log_mixture(chance, factor), 0.0))
             for child in (below, above):
                 old = (reference[child] + 0.5) / (reference[j] + 1.0)
                 new = (recent[child] + 0.5) / (recent[j] + 1.0)
