@@ -110,7 +110,7 @@ def test_columns_are_matched_by_name_and_constants_can_change(cli, tmp_path):
     after.write_parquet(tmp_path / "b.parquet")
     code, out, _ = cli("compare", tmp_path / "a.csv", tmp_path / "b.parquet", "-q")
     assert code == 1
-    assert "w > 0: from 0 % to " in out
+    assert "w = 1: from 0 % to " in out
 
 
 def test_gaps_count(cli, tmp_path):
