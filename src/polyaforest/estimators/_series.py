@@ -257,6 +257,7 @@ class SeriesMPF(Detector):
         if laid.pattern.shingle is None:
             periods = find_periods(laid.track.values[laid.places][laid.is_complete])
             laid = laid._replace(track=laid.track._replace(periods=periods))
+            self._history.known = self._history.known.learn(laid.rows, laid.deviations())
         self._fit_forest(laid, stamps, names)
 
     def _fit_forest(self, laid: Laid, stamps: Array, names: list[Key | None]) -> None:
@@ -333,11 +334,10 @@ class SeriesMPF(Detector):
             had_part_in_scale = any(number < self._history.weighed_at for number in numbers)
             if gone:
                 self._views.delete(gone)
-            for number in numbers:
-                self._history.track = self._history.track.without(number)
+            self._history.forget(numbers)
             self._history.provenance.settle(self._held, self._history.recent)
             if gone and not self._views.n_points:
-                self._history.track = self._history.track._replace(periods=())
+                self._history.follow_rhythm(())
                 self._begin_forest()
             elif self._history.track.periods and self._views.n_points:
                 self._amend_rhythm()  # deviations were measured against the readings deleted
@@ -404,7 +404,8 @@ class SeriesMPF(Detector):
         """
         with self._looking_ahead(X, times, anew) as laid:
             shingles = laid.shingles()
-            return _placed(laid.is_whole, self._views.detect(shingles) if len(shingles) else NOTHING)
+            found = _placed(laid.is_whole, self._views.detect(shingles) if len(shingles) else NOTHING)
+            return found._replace(novelty=self._history_of(anew).judge(laid)[0])
 
     def predict(self, X: Any, **labels: Any) -> Array:
         """Return +1 for normal rows, or where no complete shingle ends, and -1 for anomalies."""
@@ -589,11 +590,14 @@ class SeriesMPF(Detector):
         rows = read_rows(self, _as_table(X, self.n_features_in_), reset=False, allow_missing=True)
         with self._frozen():
             self._refuse_extreme(rows)
-            history = self._history
-            if anew:
-                history = History(history.pattern, history.track.last(0), is_timed=history.is_timed)
+            history = self._history_of(anew)
             laid = history.lay(rows, self._read_times(len(rows), times, history))
             yield laid._replace(is_whole=np.zeros(len(rows), np.bool_)) if self._is_silent else laid
+
+    def _history_of(self, anew: bool) -> History:
+        """Return what rows come after: the series so far, or nothing of it but its rhythm."""
+        history = self._history
+        return History(history.pattern, history.track.last(0), is_timed=history.is_timed) if anew else history
 
     # ---- what is held -----------------------------------------------------------------------------------------------
 
@@ -687,6 +691,7 @@ class SeriesMPF(Detector):
         parameters["calendar"] = list(read_calendar(self.calendar))
         about, own = self._history.state()
         inner, parts = self._views.state(is_compact=is_compact)
+        of_courses = {"novelty": len(self._history.known.readings)} if self._history.pattern.shingle is None else {}
         header = {
             "detector": type(self).__name__,
             "parameters": {name: part if isinstance(part, list) else encode(part) for name, part in parameters.items()},
@@ -695,6 +700,7 @@ class SeriesMPF(Detector):
             "feature_names": None if names is None else [str(name) for name in names],
             "series": about,
             "forest": inner,
+            **of_courses,
         }
         return header, {**_under("series", own), **_under("forest", parts)}
 
@@ -835,16 +841,21 @@ class SeriesMPF(Detector):
         laid = self._history.lay(rows, stamps)
         ends = np.flatnonzero(laid.is_whole)
         keys = [self._history.n_seen + end if names[end] is None else names[end] for end in ends.tolist()]
+        novelty, known = self._history.judge(laid)
         detected = self._teach(
             laid, keys, stamps[ends] if self._history.is_timed else None, task, self._history.n_seen + ends
         )
         self._history.provenance.enter_names(names, self._history.n_seen)
+        self._history.known = known
         self._commit(laid, self._history.n_seen + ends)
         if self._history.n_seen % _PIECE == 0 and len(self._views.calibration) >= _PIECE:
             self._views.measure_spell()
         self._find_rhythm_if_due()
         self._rescale_if_due()
-        return _placed(laid.is_whole, detected) if task.is_scored else NOTHING
+        if not task.is_scored:
+            return NOTHING
+        placed = _placed(laid.is_whole, detected)
+        return placed._replace(novelty=novelty) if task.is_judged else placed
 
     def _teach(self, laid: Laid, keys: list[Any], stamps: Array | None, task: Task, numbers: Array) -> Detections:
         """Teach the forest the shingles of rows, and record the scale whenever it has weighed features anew."""
@@ -912,7 +923,7 @@ class SeriesMPF(Detector):
         periods = find_periods(self._history.track.filled)
         if periods == self.periods_:
             return
-        self._history.track = self._history.track._replace(periods=periods)
+        self._history.follow_rhythm(periods)
         self._amend_rhythm()
         self._note_spread(n_seen)
 
@@ -1097,9 +1108,10 @@ _STATE = schema.record(
         "feature_names": schema.either(schema.nothing, schema.names),
         "series": schema.mapping,
         "forest": schema.mapping,
+        "novelty": schema.whole(),
         "notes": schema.mapping,
     },
-    optional=["notes"],
+    optional=["novelty", "notes"],
 )
 
 

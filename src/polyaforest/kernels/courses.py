@@ -125,3 +125,63 @@ def deviation(values, step, c, period):
             if abs(change) < abs(least):
                 least = change
     return least if n >= 2 else 0.0
+
+
+@jit_borrowing
+def fill_novelties(values, most, least, weight, out):
+    """Raise `out`, (n,), to how new the last n steps of any channel are, times `weight`; NaN counts as less than that.
+
+    Parameters
+    ----------
+    values : float64 (C, S)
+        Channels, the n steps to judge behind those known before; NaN where a value is missing.
+    most, least : int
+        Steps before each that it is compared with, at most, and values among them, at least.
+    """
+    n_old = values.shape[1] - out.shape[0]
+    for c in range(values.shape[0]):
+        begin = max(n_old - most, 0)
+        n, low, high = survey(values, c, begin, n_old)
+        for i in range(out.shape[0]):
+            step = n_old + i
+            x = values[c, step]
+            if n >= least and not np.isnan(x):
+                share = weight * share_beyond(values, c, begin, step, high - low)
+                if not out[i] >= share:
+                    out[i] = share
+            if not np.isnan(x):
+                n, low, high = n + 1, min(low, x), max(high, x)
+            if step + 1 - begin > most:
+                gone = values[c, begin]
+                begin += 1
+                if not np.isnan(gone):
+                    n -= 1
+                    if gone in (low, high):
+                        n, low, high = survey(values, c, begin, step + 1)
+
+
+@jit_borrowing_helper
+def survey(values, c, begin, end):
+    """Return how many values there are from `begin` to before `end`, the lowest and the highest."""
+    n, low, high = 0, np.inf, -np.inf
+    for step in range(begin, end):
+        x = values[c, step]
+        if not np.isnan(x):
+            n, low, high = n + 1, min(low, x), max(high, x)
+    return n, low, high
+
+
+@jit_borrowing_helper
+def share_beyond(values, c, begin, step, spread):
+    """Return d / (d + `spread`), d the distance to the nearest value from `begin` on; 0 if it is less than 1 / 4096.
+
+    So many values are not farther apart in the mean, and few readings need to be compared with all of them.
+    """
+    x, nearest = values[c, step], np.inf
+    for other in range(step - 1, begin - 1, -1):
+        distance = abs(x - values[c, other])
+        if distance < nearest:  # which NaN is not
+            nearest = distance
+            if nearest * 4096.0 <= spread:
+                return 0.0
+    return nearest / (nearest + spread)
