@@ -85,11 +85,11 @@ def answers(model: Any) -> dict[str, Any]:
     if isinstance(model, SeriesMPF):
         times = 60.0 * np.arange(len(READINGS), len(READINGS) + len(NEXT))
         said = {"periods": list(model.periods_), "keys": model.keys_, "scores": model.score_samples(NEXT, times=times)}
-        judged = model.detect_then_learn(NEXT, times=times)
+        judged, columns = model.detect_then_learn(NEXT, times=times), ("scores", "p_values", "thresholds", "novelty")
         return {
             **said,
             "scores": said["scores"].tolist(),
-            **{f"{name} on": getattr(judged, name).tolist() for name in ("scores", "p_values", "thresholds", "novelty")},
+            **{f"{name} on": getattr(judged, name).tolist() for name in columns},
             "n on": model.n_points_,
         }
     more = MORE if model.is_categorical_ is None else mixed(MORE)

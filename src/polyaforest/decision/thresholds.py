@@ -37,16 +37,18 @@ class Detections(NamedTuple):
     def row(self, i: int) -> Detections:
         """Return the results for one row, without its explanation."""
         own = slice(i, i + 1)
-        parts = (self.scores[own], self.p_values[own], self.is_anomaly[own], self.thresholds[own])
-        return Detections(*parts, novelty=self.novelty[own])
+        scores, p_values, is_anomaly, thresholds = (part[own] for part in self[:4])
+        return Detections(scores, p_values, is_anomaly, thresholds, novelty=self.novelty[own])
 
     def select(self, places: Array) -> Detections:
         """Return the results for some of the rows; where only scores were asked for, these alone."""
         n = len(self.scores)
         columns = (*self[:4], self.novelty)
-        *numbers, novelty = (part[places] if len(part) == n else part[:0] for part in columns)
+        scores, p_values, is_anomaly, thresholds, novelty = (
+            part[places] if len(part) == n else part[:0] for part in columns
+        )
         kept = {j: self.explanations[i] for j, i in enumerate(places.tolist()) if i in self.explanations}
-        return Detections(*numbers, explanations=kept, novelty=novelty)
+        return Detections(scores, p_values, is_anomaly, thresholds, kept, novelty)
 
     @classmethod
     def joined(cls, parts: Sequence[Detections]) -> Detections:
@@ -70,9 +72,7 @@ def _joined_novelty(parts: Sequence[Detections]) -> Array:
     """Return the novelty of all rows, NaN for parts that have none beside others that do."""
     if not any(len(part.novelty) for part in parts):
         return np.empty(0)
-    return np.concatenate(
-        [part.novelty if len(part.novelty) else np.full(len(part.scores), np.nan) for part in parts]
-    )
+    return np.concatenate([part.novelty if len(part.novelty) else np.full(len(part.scores), np.nan) for part in parts])
 
 
 NOTHING = Detections.joined([])

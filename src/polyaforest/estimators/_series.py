@@ -93,8 +93,15 @@ class SeriesMPF(Detector):
     **Alarms.** Courses that share readings are odd together. The automatic threshold lets about one false *alarm* begin
     in a thousand normal readings, however long alarms last.
 
+    **Novelty.** `detect_then_learn` and `detect` also say how far a reading lies outside the last 4,096, as d / (d +
+    range), d the distance to the nearest of them; of several channels, the most. It means the same on every series, so
+    that one limit, such as 0.02, serves all. A deviation from the rhythm counts a quarter as much. It is 0 unless it is
+    more than that of all 64 readings before, so that an event is announced once; NaN before the hundredth reading and
+    with ``shingle=n``.
+
     **Deletion.** `delete` removes every course that a reading has a part in, by its value, by filling in or by a
-    difference, and begins a new one behind it. If one of them had a part in the scale, that is measured anew.
+    difference, and begins a new one behind it; new readings are compared with those behind it. If one of them had a
+    part in the scale, that is measured anew.
 
     Parameters
     ----------
@@ -131,7 +138,8 @@ class SeriesMPF(Detector):
     n_points_ : int
         Courses held.
     keys_ : list
-        Keys of the readings that can be deleted: those that a course held is made of, or one to come may be.
+        Keys of the readings that can be deleted: those that a course held is made of, or one to come may be made of or
+        compared with.
     every_ : float or None
         The usual time between readings, if it is known.
     periods_ : tuple of int
@@ -309,8 +317,8 @@ class SeriesMPF(Detector):
     def detect_then_learn(self, X: Any, *, keys: Any = None, times: Any = None, explain: bool = False) -> Detections:
         """Return scores, p-values and verdicts of the shingles that end at each reading; then learn them.
 
-        As `StreamingMPF.detect_then_learn`, with the rows, keys and times of `fit`. Where no complete shingle ends,
-        numbers are NaN and no row is flagged.
+        As `StreamingMPF.detect_then_learn`, with the rows, keys and times of `fit`, and with the `novelty` of each
+        reading. Where no complete shingle ends, numbers are NaN and no row is flagged.
         """
         return self._advance(X, keys, times, Task(is_scored=True, is_judged=True, is_explained=explain))
 

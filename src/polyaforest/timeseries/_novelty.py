@@ -9,13 +9,12 @@ limit serves many series.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.timeseries._courses import REACH
+from polyaforest.timeseries._courses import REACH, kernels
 
 KNOWN = 4096  # readings that a new one is compared with
 LEAST = 100  # readings before which nothing is new
@@ -52,7 +51,8 @@ class Known(NamedTuple):
         known : Known
         """
         later = self._with(rows, deviations)
-        novelty, fill = np.full(len(rows), np.nan), _kernel()
+        novelty = np.full(len(rows), np.nan)
+        fill: Callable[..., None] = kernels().fill_novelties
         fill(_by_channel(later.readings), KNOWN, LEAST, 1.0, novelty)
         if not np.isnan(later.deviations).all():
             fill(_by_channel(later.deviations), KNOWN, _LEAST_DEVIATIONS, _OF_RHYTHM, novelty)
@@ -97,11 +97,3 @@ class Known(NamedTuple):
 
 def _by_channel(values: Array) -> Array:
     return np.ascontiguousarray(values.T)
-
-
-@cache
-def _kernel() -> Callable[..., Any]:
-    """Return the compiled loop, imported when it is needed."""
-    from polyaforest.kernels.courses import fill_novelties
-
-    return fill_novelties
