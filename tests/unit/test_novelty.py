@@ -213,8 +213,17 @@ def test_older_files_know_the_readings_that_they_have():
 def test_states_that_cannot_be_are_refused(name, value, message):
     header, arrays = small().partial_fit(wave(1400))._state()
     arrays.pop("series/deviations", None)
+    arrays[name] = value
     with pytest.raises(ValueError, match=message):
-        SeriesMPF._of_state(header, {**arrays, name: value})
+        SeriesMPF._of_state({**header, "novelty": len(arrays["series/readings"])}, arrays)
+
+
+@pytest.mark.parametrize("missing", ["series/readings", "series/novelties", "novelty"])
+def test_a_state_has_all_that_is_needed_or_nothing(missing):
+    header, arrays = small().partial_fit(wave(400))._state()
+    header, arrays = ({name: part for name, part in found.items() if name != missing} for found in (header, arrays))
+    with pytest.raises(ValueError, match="readings that it says it knows"):
+        SeriesMPF._of_state(header, arrays)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------

@@ -718,6 +718,10 @@ class SeriesMPF(Detector):
         unknown = [name for name in arrays if name.partition("/")[0] not in ("series", "forest")]
         if unknown:
             raise ValueError(f"array {unknown[0]}: is not part of this format version")
+        is_there = ["series/readings" in arrays, "series/novelties" in arrays]
+        n_known = len(arrays["series/readings"]) if all(is_there) else None
+        if header.get("novelty") != n_known or is_there[0] != is_there[1]:  # absent from older files
+            raise ValueError(f"it does not hold the {header.get('novelty')} readings that it says it knows")
         template = None if header["template"] is None else StreamingMPF._of_parameters(header["template"])
         series = cls(template, **{name: decode(value) for name, value in header["parameters"].items()})
         series.calendar = read_calendar(series.calendar)
