@@ -153,5 +153,5 @@ def test_noise_is_seldom_new_once_much_is_known(kind, most, any_seed):
     """About 9 and 19 of 20,000 readings are: more than `most` has a chance of less than one in a billion."""
     rng = np.random.default_rng(any_seed)
     noise = rng.normal(size=(24_096, 1)) if kind == "gauss" else np.exp(rng.normal(size=(24_096, 1)))
-    novelty, _ = Known.nothing(1).judge_then_learn(noise, np.full(noise.shape, np.nan))
+    novelty = Known(1).judge_then_learn(noise, np.full(noise.shape, np.nan))
     assert (novelty[4096:] >= 0.02).sum() <= most

@@ -40,14 +40,26 @@ def test_novelty_is_what_numpy_says(seed, n_channels, n_new, most, least):
     values = rng.choice([rng.normal(size=(n_channels, 80)), rng.integers(0, 4, (n_channels, 80)).astype(float)])
     values[rng.random(values.shape) < 0.2] = np.nan
     out = np.full(n_new, np.nan)
-    fill_novelties(values, most, least, 0.5, out)
+    begin, end = max(80 - n_new - most, 0), 80 - n_new
+    known = values[:, begin:end]
+    ranges = np.stack(
+        [
+            (~np.isnan(known)).sum(axis=1),
+            np.fmin.reduce(known, 1, initial=np.inf),
+            np.fmax.reduce(known, 1, initial=-np.inf),
+        ],
+        axis=1,
+    ).astype(float)
+    fill_novelties(values, begin, end, most, least, 0.5, ranges, out)
     assert_array_equal(out, naive(values, n_new, most, least, 0.5))
 
 
 def test_the_higher_of_two_counts():
     out = np.array([0.9, np.nan, 0.1])
-    fill_novelties(np.array([[0.0, 1.0, 0.5, 2.0, 4.0]]), 10, 2, 1.0, out)
+    ranges = np.array([[2.0, 0.0, 1.0]])
+    fill_novelties(np.array([[0.0, 1.0, 0.5, 2.0, 4.0]]), 0, 2, 10, 2, 1.0, ranges, out)
     assert_array_equal(out, [0.9, 0.5, 0.5])
+    assert_array_equal(ranges, [[5.0, 0.0, 4.0]])
 
 
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 300), max_size=5).map(sorted))
@@ -55,20 +67,18 @@ def test_novelty_is_the_same_bits_in_chunks_of_any_size(seed, cuts):
     rng = np.random.default_rng(seed)
     rows, deviations = rng.normal(size=(2, 300, 2)).cumsum(axis=1)
     rows[rng.random(rows.shape) < 0.1] = np.nan
-    whole, known = Known.nothing(2).judge_then_learn(rows, deviations)
-    in_chunks, parts = Known.nothing(2), []
-    for rows_of, deviations_of in zip(np.split(rows, cuts), np.split(deviations, cuts), strict=True):
-        part, in_chunks = in_chunks.judge_then_learn(rows_of, deviations_of)
-        parts.append(part)
-    assert_array_equal(np.concatenate(parts), whole)
-    for mine, other in zip(in_chunks, known, strict=True):
-        assert_array_equal(mine, other)
+    known, in_chunks = Known(2), Known(2)
+    whole = known.judge_then_learn(rows, deviations)
+    pieces = zip(np.split(rows, cuts), np.split(deviations, cuts), strict=True)
+    assert_array_equal(np.concatenate([in_chunks.judge_then_learn(*piece) for piece in pieces]), whole)
+    for name in ("readings", "deviations", "novelties"):
+        assert_array_equal(getattr(in_chunks, name), getattr(known, name))
 
 
 def judged(rows, known=None):
     """The results for rows of one channel that has no rhythm."""
-    known = Known.nothing(1) if known is None else known
-    return known.judge_then_learn(rows, np.full(rows.shape, np.nan))
+    known = Known(1) if known is None else known
+    return known.judge_then_learn(rows, np.full(rows.shape, np.nan)), known
 
 
 def test_an_event_is_announced_once_and_again_if_it_gets_worse():
@@ -79,7 +89,7 @@ def test_an_event_is_announced_once_and_again_if_it_gets_worse():
     assert (novelty[LEAST : 2 * LEAST] == 0).all()
     assert_array_equal(novelty[2 * LEAST :], [0.5, 0.0, 0.0, 6 / 9])  # 3 is as new as 2 was, by a wider range less so
     quiet = np.tile([0.0, 1.0], REACH // 2)[:, None]
-    _, known = judged(quiet, known)
+    judged(quiet, known)
     assert judged(np.array([[15.0]]), known)[0] == 6 / 15
 
 
@@ -90,11 +100,27 @@ def test_what_is_long_ago_is_new_again():
     assert judged(rows[:-2])[1].readings[0] == 5.0
 
 
+def test_a_long_series_is_compared_with_the_last_readings_alone():
+    rows, known, parts = np.random.default_rng(1).standard_t(2, size=(6000, 2)), Known(2), []
+    for start in range(0, 6000, 700):
+        parts.append(known.copy().judge_then_learn(rows[start : start + 1], np.full((1, 2), np.nan)))
+        known.judge_then_learn(rows[start : start + 700], np.full(rows[start : start + 700].shape, np.nan))
+    assert_array_equal(known.readings, rows[-KNOWN:])
+    assert known.deviations is None
+    assert_array_equal(
+        known._ranges[0], np.stack([[KNOWN] * 2, known.readings.min(axis=0), known.readings.max(axis=0)], 1)
+    )
+    kept = np.flatnonzero(~np.isnan(known._room[0]).all(axis=0))
+    assert len(kept) == KNOWN  # nothing older stays in memory
+    unpaused = [naive(rows[: start + 1].T, 1, KNOWN, LEAST)[0] for start in range(0, 6000, 700)]
+    assert all(part[0] in (0.0, new) or np.isnan(new) for part, new in zip(parts, unpaused, strict=True))
+
+
 def test_new_deviations_count_a_quarter_once_enough_are_known():
     rows = np.tile(np.arange(8.0), 100)[:, None]
     deviations = np.tile([0.0, 1.0], 400)[:, None]
     deviations[[400, 700]] = [[3.0], [9.0]]
-    novelty = Known.nothing(1).judge_then_learn(rows, deviations)[0]
+    novelty = Known(1).judge_then_learn(rows, deviations)
     assert novelty[400] == 0  # there are not 512 yet
     assert novelty[700] == 0.25 * (6 / 9)
 
@@ -190,7 +216,7 @@ def test_what_is_known_can_be_deleted():
 def test_a_series_of_shingles_has_no_novelty():
     series = small(shingle=3)
     assert np.isnan(series.detect_then_learn(wave(300)).novelty).all()
-    assert len(series._history.known.readings) == 0
+    assert len(series._history.known) == 0
 
 
 def test_older_files_know_the_readings_that_they_have():

@@ -265,7 +265,7 @@ class SeriesMPF(Detector):
         if laid.pattern.shingle is None:
             periods = find_periods(laid.track.values[laid.places][laid.is_complete])
             laid = laid._replace(track=laid.track._replace(periods=periods))
-            self._history.known = self._history.known.learn(laid.rows, laid.deviations())
+            self._history.known.learn(laid.rows, laid.deviations())
         self._fit_forest(laid, stamps, names)
 
     def _fit_forest(self, laid: Laid, stamps: Array, names: list[Key | None]) -> None:
@@ -413,7 +413,8 @@ class SeriesMPF(Detector):
         with self._looking_ahead(X, times, anew) as laid:
             shingles = laid.shingles()
             found = _placed(laid.is_whole, self._views.detect(shingles) if len(shingles) else NOTHING)
-            return found._replace(novelty=self._history_of(anew).judge(laid)[0])
+            history = self._history_of(anew)
+            return found._replace(novelty=history.judge(laid, history.known.copy()))
 
     def predict(self, X: Any, **labels: Any) -> Array:
         """Return +1 for normal rows, or where no complete shingle ends, and -1 for anomalies."""
@@ -699,7 +700,7 @@ class SeriesMPF(Detector):
         parameters["calendar"] = list(read_calendar(self.calendar))
         about, own = self._history.state()
         inner, parts = self._views.state(is_compact=is_compact)
-        of_courses = {"novelty": len(self._history.known.readings)} if self._history.pattern.shingle is None else {}
+        of_courses = {"novelty": len(self._history.known)} if self._history.pattern.shingle is None else {}
         header = {
             "detector": type(self).__name__,
             "parameters": {name: part if isinstance(part, list) else encode(part) for name, part in parameters.items()},
@@ -853,12 +854,11 @@ class SeriesMPF(Detector):
         laid = self._history.lay(rows, stamps)
         ends = np.flatnonzero(laid.is_whole)
         keys = [self._history.n_seen + end if names[end] is None else names[end] for end in ends.tolist()]
-        novelty, known = self._history.judge(laid)
         detected = self._teach(
             laid, keys, stamps[ends] if self._history.is_timed else None, task, self._history.n_seen + ends
         )
         self._history.provenance.enter_names(names, self._history.n_seen)
-        self._history.known = known
+        novelty = self._history.judge(laid, self._history.known)
         self._commit(laid, self._history.n_seen + ends)
         if self._history.n_seen % _PIECE == 0 and len(self._views.calibration) >= _PIECE:
             self._views.measure_spell()

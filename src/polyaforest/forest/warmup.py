@@ -169,7 +169,7 @@ def _follow() -> None:
     waves, window, out = np.ones((1, 1)), np.empty(2), np.empty((1, _ROWS.shape[1], 4))
     courses.fill_courses(_ROWS, steps, steps, scales, scales, scales, waves, 1, window, out)
     courses.fill_seasons(_ROWS, steps, 1, scales, np.empty((1, _ROWS.shape[1], 1)))
-    courses.fill_novelties(_ROWS, 1, 1, 1.0, np.empty(1))
+    courses.fill_novelties(_ROWS, 0, 1, 1, 1, 1.0, np.zeros((len(_ROWS), 3)), np.empty(1))
 
 
 def _notice() -> None:

@@ -128,47 +128,50 @@ def deviation(values, step, c, period):
 
 
 @jit_borrowing
-def fill_novelties(values, most, least, weight, out):
-    """Raise `out`, (n,), to how new the last n steps of any channel are, times `weight`; NaN counts as less than that.
+def fill_novelties(values, begin, end, most, least, weight, ranges, out):
+    """Raise `out`, (n,), to how new the n steps from `end` on are, in any channel, times `weight`; NaN counts as least.
 
     Parameters
     ----------
     values : float64 (C, S)
-        Channels, the n steps to judge behind those known before; NaN where a value is missing.
+        Channels; NaN where a value is missing.
+    begin, end : int
+        Where the steps known before begin and end.
     most, least : int
         Steps before each that it is compared with, at most, and values among them, at least.
+    ranges : float64 (C, 3)
+        How many values there are among the steps known, the lowest and the highest; afterwards of those known then.
     """
-    n_old = values.shape[1] - out.shape[0]
     for c in range(values.shape[0]):
-        begin = max(n_old - most, 0)
-        n, low, high = survey(values, c, begin, n_old)
+        first, n, low, high = begin, ranges[c, 0], ranges[c, 1], ranges[c, 2]
         for i in range(out.shape[0]):
-            step = n_old + i
+            step = end + i
             x = values[c, step]
-            if n >= least and not np.isnan(x):
-                share = weight * share_beyond(values, c, begin, step, high - low)
-                if not out[i] >= share:
-                    out[i] = share
             if not np.isnan(x):
-                n, low, high = n + 1, min(low, x), max(high, x)
-            if step + 1 - begin > most:
-                gone = values[c, begin]
-                begin += 1
+                if n >= least:
+                    share = weight * share_beyond(values, c, first, step, high - low)
+                    if not out[i] >= share:
+                        out[i] = share
+                n, low, high = n + 1.0, min(low, x), max(high, x)
+            if step + 1 - first > most:
+                gone = values[c, first]
+                first += 1
                 if not np.isnan(gone):
-                    n -= 1
+                    n -= 1.0
                     if gone in (low, high):
-                        n, low, high = survey(values, c, begin, step + 1)
+                        low, high = range_of(values, c, first, step + 1)
+        ranges[c, 0], ranges[c, 1], ranges[c, 2] = n, low, high
 
 
 @jit_borrowing_helper
-def survey(values, c, begin, end):
-    """Return how many values there are from `begin` to before `end`, the lowest and the highest."""
-    n, low, high = 0, np.inf, -np.inf
+def range_of(values, c, begin, end):
+    """Return the lowest and the highest value from `begin` to before `end`."""
+    low, high = np.inf, -np.inf
     for step in range(begin, end):
         x = values[c, step]
         if not np.isnan(x):
-            n, low, high = n + 1, min(low, x), max(high, x)
-    return n, low, high
+            low, high = min(low, x), max(high, x)
+    return low, high
 
 
 @jit_borrowing_helper

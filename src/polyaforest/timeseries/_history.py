@@ -16,7 +16,7 @@ from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import pack_keys, unpack_keys
 from polyaforest.timeseries._courses import LONGEST_PERIOD, MOST_PERIODS
-from polyaforest.timeseries._novelty import Known
+from polyaforest.timeseries._novelty import KNOWN, Known
 from polyaforest.timeseries._provenance import Provenance
 from polyaforest.timeseries._shingles import Laid, Pattern, Track, checked_pattern, lay
 
@@ -73,7 +73,7 @@ class History:
     known: Known = field(init=False)  # with which new readings are compared; nothing beside shingles
 
     def __post_init__(self) -> None:
-        self.known = Known.nothing(self.track.values.shape[1])
+        self.known = Known(self.track.values.shape[1])
 
     def begin_at(self, number: int) -> None:
         """Count readings from `number` on, as if those before had come and were forgotten."""
@@ -87,25 +87,26 @@ class History:
     @property
     def recent(self) -> int:
         """The oldest reading that shingles to come may be made of or compared with; the next one, if there is none."""
-        oldest, of_known = self.track.oldest, self.n_seen - len(self.known.readings)
+        oldest, of_known = self.track.oldest, self.n_seen - len(self.known)
         return of_known if oldest is None else min(oldest, of_known)
 
-    def judge(self, laid: Laid) -> tuple[Array, Known]:
-        """Return how new the rows of a layout are, and what is known after them; NaN and nothing beside shingles."""
+    def judge(self, laid: Laid, known: Known) -> Array:
+        """Return how new the rows of a layout are by what is known, and add them to it; NaN beside shingles."""
         if self.pattern.shingle is not None:
-            return np.full(len(laid.rows), np.nan), self.known
-        return self.known.judge_then_learn(laid.rows, laid.deviations())
+            return np.full(len(laid.rows), np.nan)
+        return known.judge_then_learn(laid.rows, laid.deviations())
 
     def follow_rhythm(self, periods: tuple[int, ...]) -> None:
         """Go on with other periods."""
-        self.track, self.known = self.track._replace(periods=periods), self.known.without_rhythm()
+        self.track = self.track._replace(periods=periods)
+        self.known.begin_rhythm()
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Forget readings, with all steps and known readings before them, and what deviated from them."""
         for number in numbers:
             self.track = self.track.without(number)
-            self.known = self.known.last(self.n_seen - 1 - number)
-        self.known = self.known.without_rhythm()
+            self.known.keep_last(self.n_seen - 1 - number)
+        self.known.begin_rhythm()
 
     def lay(self, rows: Array, stamps: Array) -> Laid:
         """Lay out rows as if they came next."""
@@ -132,8 +133,8 @@ class History:
             arrays["periods"] = np.array(self.track.periods, np.int64)
         if self.pattern.shingle is None:
             arrays |= {"readings": self.known.readings, "novelties": self.known.novelties}
-            if not np.isnan(self.known.deviations).all():
-                arrays["deviations"] = self.known.deviations
+            if (deviations := self.known.deviations) is not None:
+                arrays["deviations"] = deviations
         return header, arrays if self.spread is None else {**arrays, "spread": self.spread}
 
     @classmethod
@@ -149,8 +150,9 @@ class History:
         memory = cls(pattern, track, spread=arrays.get("spread"), **counts)
         if pattern.shingle is None:
             readings = arrays.get("readings", values[numbers != NONE])  # absent from older files
-            deviations = arrays.get("deviations", np.full(readings.shape, np.nan))
-            memory.known = Known(readings, deviations, arrays.get("novelties", np.empty(0)))
+            if len(readings) > KNOWN:
+                raise ValueError(f"it knows {len(readings)} readings, more than {KNOWN}")
+            memory.known = Known.of_state(readings, arrays.get("deviations"), arrays.get("novelties", np.empty(0)))
         memory._check()
         memory._restore(arrays["spans"], arrays["named"], unpack_keys(arrays["names"]), held)
         return memory

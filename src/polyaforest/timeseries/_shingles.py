@@ -299,7 +299,8 @@ class Laid(NamedTuple):
         """Return how far the newest readings are from their rhythm, (n, C); NaN without one."""
         if not self.track.periods:
             return np.full(self.rows.shape, np.nan)
-        return self.track.rhythm(self.places)[0].reshape(*self.rows.shape, -1)[:, :, 0]
+        season = season_features(self.track.values, self.places, self.track.periods[0])
+        return season.reshape(*self.rows.shape, -1)[:, :, 0]
 
     def padded_shingles(self) -> Array:
         """Return a shingle for each row, the first reading of a run repeated before it; NaN if values are missing.
