@@ -583,7 +583,7 @@ class BaseForest(Detector):
         if self._offset is not None:
             check_scores("offset", np.array([self._offset.value]))
         times = self.lifetimes_
-        if not times.size or not (np.isfinite(times) & (times > 0) & (np.diff(times, prepend=0) > 0)).all():
+        if not times.size or not (np.isfinite(times) & (times > np.append(0.0, times[:-1]))).all():
             raise ValueError("the lifetimes of its score are not positive, finite and ascending")
 
     def _check_trees(self) -> None:
