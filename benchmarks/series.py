@@ -1,9 +1,9 @@
 """Accuracy of detectors on time series: six families, half of each to choose by and half to report.
 
 Causal detectors score each step before they learn it; others are given the whole series, and are marked. Writes
-results/series.csv, results/series-nab.csv and the tables of docs/benchmarks/series.md. Scores are kept in
-.cache/series, so a run that was stopped goes on where it was. `python benchmarks/series.py --quick` takes a piece of
-one series of each family, writes to .cache/series/quick and shows what comes out.
+results/series.csv, series-nab.csv and series-nab-halves.csv there, and the tables of docs/benchmarks/series.md. Scores
+are kept in .cache/series, so a run that was stopped goes on where it was. `python benchmarks/series.py --quick` takes a
+piece of one series of each family, writes to .cache/series/quick and shows what comes out.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from nab_scoring import PROFILES, Corpus, probation
 from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.datasets import NAB, data_directory, load_series
 from polyaforest.timeseries import find_events
-from series_detectors import DETECTORS, SEED
+from series_detectors import DETECTORS, NOVELTY, OURS, SEED
 
 Array = NDArray[Any]
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache" / "series"
 HALVES = ("choose", "report")
 MEASURES = {"vus_pr": "VUS-PR", "auc_pr": "AUC-PR", "auc_roc": "AUC"}
+LIMIT = 0.02  # of novelty, for all series: a fiftieth of the range
 MERGED = 64  # flagged steps at most so far apart are one alarm
 QUICK_STEPS = (600, 300)  # of a series in a quick run: before its first anomaly, and from there on
 WARM_UP_STEPS = 400  # scored once before time is taken: detectors import and compile on first use
@@ -145,6 +146,7 @@ class Bench:
         self.cases, self.cache = cases, cache
         self.results = Results("series", ("detector", "family", "series"), results)
         self.nab = Results("series-nab", ("detector", "profile"), results)
+        self.halves = Results("series-nab-halves", ("detector", "half"), results)
         self._is_warm: set[str] = set()
 
     def measure(self, name: str) -> None:
@@ -209,17 +211,41 @@ class Bench:
 
 
 OWN_ALARMS = "polyaforest, its own alarms"
+OWN_LIMIT = f"polyaforest, novelty of {LIMIT} or more"
 
 
 def judge_alarms(bench: Bench) -> None:
     """Add what the alarms of `SeriesMPF()` earn by NAB's rules: the first flagged step of each event, no threshold."""
     cases = [case for case in bench.cases if case.family == "NAB"]
-    flags = [alarms(case.values) for case in cases]
-    corpus = Corpus([case.y for case in cases])
-    bench.nab.forget(detector=OWN_ALARMS)
+    _add_flags(bench, OWN_ALARMS, [alarms(case.values) for case in cases])
+
+
+def judge_novelty(bench: Bench) -> None:
+    """Add what novelty earns by NAB's rules at a limit set beforehand, and in each half at its best threshold."""
+    cases = [case for case in bench.cases if case.family == "NAB"]
+    scores = [filled(bench.run(NOVELTY, case).scores) for case in cases]
+    _add_flags(bench, OWN_LIMIT, [score >= LIMIT for score in scores])
+    bench.halves.forget(detector=NOVELTY)
+    weights, thresholds = PROFILES["standard"], dict[str, float]()
+    for half in (*HALVES, "all"):
+        own = [i for i, case in enumerate(cases) if half in (case.half, "all")]
+        corpus = Corpus([cases[i].y for i in own])
+        if not corpus.n_windows:
+            continue
+        found = corpus.best([scores[i] for i in own], weights)
+        thresholds[half] = found.threshold
+        carried = corpus.at([scores[i] for i in own], thresholds.get(HALVES[0], found.threshold), weights)
+        fixed = corpus.at([scores[i] for i in own], LIMIT, weights)
+        place = {"detector": NOVELTY, "half": half, "score": found.score, "threshold": found.threshold}
+        bench.halves.add({**place, "carried": carried, "fixed": fixed})
+
+
+def _add_flags(bench: Bench, name: str, flags: Sequence[Array]) -> None:
+    """Add what flags on the series of NAB earn under each profile."""
+    corpus = Corpus([case.y for case in bench.cases if case.family == "NAB"])
+    bench.nab.forget(detector=name)
     for profile, weights in PROFILES.items():
-        earned = corpus.of_flags(flags, weights)
-        bench.nab.add({"detector": OWN_ALARMS, "profile": profile, "score": earned, "threshold": ""})
+        bench.nab.add({"detector": name, "profile": profile, "score": corpus.of_flags(flags, weights), "threshold": ""})
 
 
 def alarms(values: Array) -> Array:
@@ -291,9 +317,15 @@ def nab_table(rows: Rows, totals: Rows) -> str:
     """Return NAB's scores under its three profiles."""
     scores = {(row["detector"], row["profile"]): f"{float(row['score']):.1f}" for row in totals}
     lines = [[marked(name), *(scores.get((name, profile), "") for profile in PROFILES)] for name in ranked(rows)]
-    own = [OWN_ALARMS, *(scores.get((OWN_ALARMS, profile), "") for profile in PROFILES)]
-    lines = [own, *lines] if any(own[1:]) else lines
-    return table(["", *PROFILES], lines)
+    own = [[name, *(scores.get((name, profile), "") for profile in PROFILES)] for name in (OWN_ALARMS, OWN_LIMIT)]
+    return table(["", *PROFILES], [*(line for line in own if any(line[1:])), *lines])
+
+
+def halves_table(rows: Rows) -> str:
+    """Return NAB's standard score of novelty by half: at the best threshold, that of the choose half, and the limit."""
+    columns = {"score": "best threshold", "carried": "that of the choose half", "fixed": f"{LIMIT}"}
+    lines = [[row["half"], *(f"{float(row[column]):.1f}" for column in columns)] for row in rows]
+    return table(["", *columns.values()], lines)
 
 
 def render(results: Path = RESULTS, pages: Path = PAGES) -> None:
@@ -303,6 +335,8 @@ def render(results: Path = RESULTS, pages: Path = PAGES) -> None:
     for half in HALVES:
         fill("series", half, family_table(rows, half), pages)
     fill("series", "nab", nab_table(rows, totals), pages)
+    if (results / "series-nab-halves.csv").exists():
+        fill("series", "nab halves", halves_table(read(results / "series-nab-halves.csv")), pages)
 
 
 def main() -> None:
@@ -322,8 +356,10 @@ def main() -> None:
         if options.again:
             bench.forget(name)
         bench.measure(name)
-        if name == "polyaforest":
+        if name == OURS:
             judge_alarms(bench)
+        if name == NOVELTY:
+            judge_novelty(bench)
     if options.quick:
         rows = list(bench.results)
         print(summary_table(rows), family_table(rows, "choose"), nab_table(rows, list(bench.nab)), sep="\n\n")

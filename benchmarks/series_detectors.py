@@ -99,6 +99,11 @@ def polyaforest(values: Array, **parameters: Any) -> Array:
     return -SeriesMPF(StreamingMPF(random_state=SEED), **parameters).score_then_learn(values)
 
 
+def novelty(values: Array) -> Array:
+    """Return how far each reading lies outside all before it, by `SeriesMPF`."""
+    return SeriesMPF(StreamingMPF(random_state=SEED)).detect_then_learn(values).novelty
+
+
 def krcf(values: Array) -> Array:
     """Run the Rust port of Amazon's random cut forest, which makes shingles by itself."""
     shape = {"dimensions": values.shape[1], "shingle_size": SHINGLE, "internal_shingling": True}
@@ -226,8 +231,10 @@ class Detector(NamedTuple):
 
 
 OURS = "polyaforest"
+NOVELTY = "polyaforest, novelty"
 DETECTORS = {
     OURS: Detector(polyaforest, True),
+    NOVELTY: Detector(novelty, True),
     "polyaforest, raw shingle of 10": Detector(partial(polyaforest, shingle=10), True),
     "krcf": Detector(krcf, True),
     "rcf3": Detector(rcf3, True),

@@ -10,7 +10,7 @@ from _results import read
 from metrics import vus_pr
 from nab_scoring import PROFILES
 from series import Bench, Case, evaluate, on_unit_scale, pieces
-from series_detectors import DETECTORS, by_channel, centred, normalised, subsequence_length
+from series_detectors import DETECTORS, NOVELTY, by_channel, centred, normalised, subsequence_length
 
 CHEAP = ("differences", "random numbers")
 MODULES = {"krcf": "krcf", "rcf3": "rcf3", "river HalfSpaceTrees": "river"}
@@ -210,6 +210,23 @@ def test_end_to_end(small, tmp_path):
         row["series"]: float(row["auc_roc"]) for row in rows if row["detector"] == "differences" and row["auc_roc"]
     }
     assert f"| {means['b']:.3f} |" in lines[0]
+
+
+def test_novelty_is_judged_by_half_and_at_a_limit_set_beforehand(small, tmp_path):
+    bench = run(small, tmp_path)
+    bench.measure(NOVELTY)
+    series.judge_novelty(bench)
+    series.judge_novelty(bench)  # what was there is replaced
+    rows = {row["half"]: row for row in bench.halves}
+    assert list(rows) == ["choose", "report", "all"]
+    assert rows["choose"]["score"] == rows["choose"]["carried"]
+    assert all(float(row["score"]) >= max(float(row["carried"]), float(row["fixed"])) for row in rows.values())
+    assert float(rows["all"]["score"]) > 80
+    totals = {row["profile"]: row["score"] for row in bench.nab if row["detector"] == series.OWN_LIMIT}
+    assert set(totals) == set(PROFILES)
+    assert totals["standard"] == rows["all"]["fixed"]
+    table = series.halves_table(read(tmp_path / "series-nab-halves.csv"))
+    assert f"| all | {float(rows['all']['score']):.1f} |" in table
 
 
 def test_the_mean_is_over_families_first():

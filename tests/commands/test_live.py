@@ -563,6 +563,9 @@ def test_a_key_whose_records_are_a_series_is_judged_as_one_from_then_on(tmp_path
     mine = [line["score"] for line in lines if line["key"] == "a"]
     assert mine == [*before.scores.tolist(), *after.scores.tolist()]
     assert not np.isnan(after.scores).any()  # there is no second warm-up
+    new = [line.get("novelty", 0.0) for line in lines if line["key"] == "a"]
+    assert new == [*[0.0] * 512, *after.novelty.tolist()]
+    assert any(new)
 
 
 def test_it_is_decided_at_the_same_record_whatever_the_batches_and_the_restarts(tmp_path):

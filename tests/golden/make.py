@@ -63,7 +63,7 @@ MODELS = {
 }
 # The versions of files and of blocks that there are of models of a kind: the first, and the last that these need.
 FILES, BLOCKS = dict.fromkeys(MODELS, (1, 3)), dict.fromkeys(MODELS, (1, 2))
-FILES["courses"] = (3, 3)
+FILES["courses"], BLOCKS["courses"] = (3, FORMAT_VERSION), (1, VERSION)
 for _name in ("categories", "counted"):
     FILES[_name], BLOCKS[_name] = (FORMAT_VERSION, FORMAT_VERSION), (VERSION, VERSION)
 STORE_VERSION = 2  # the last of the blocks in stores, which have no categories
@@ -85,11 +85,11 @@ def answers(model: Any) -> dict[str, Any]:
     if isinstance(model, SeriesMPF):
         times = 60.0 * np.arange(len(READINGS), len(READINGS) + len(NEXT))
         said = {"periods": list(model.periods_), "keys": model.keys_, "scores": model.score_samples(NEXT, times=times)}
-        judged = model.detect_then_learn(NEXT, times=times)
+        judged, columns = model.detect_then_learn(NEXT, times=times), ("scores", "p_values", "thresholds", "novelty")
         return {
             **said,
             "scores": said["scores"].tolist(),
-            **{f"{name} on": getattr(judged, name).tolist() for name in ("scores", "p_values", "thresholds")},
+            **{f"{name} on": getattr(judged, name).tolist() for name in columns},
             "n on": model.n_points_,
         }
     more = MORE if model.is_categorical_ is None else mixed(MORE)

@@ -13,6 +13,7 @@ from scipy.signal import lfilter
 
 from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree
 from polyaforest.decision.thresholds import mean_spell
+from polyaforest.timeseries._novelty import Known
 
 RATE, N_FITS, N_NEW = 0.1, 30, 400
 FORESTS = {
@@ -145,3 +146,12 @@ def test_alarms_and_not_rows_are_counted_where_rows_are_odd_together():
     at_once = model.offset_
     model._views.spell = 1.0001  # as if rows were odd by themselves
     assert model.offset_ < at_once
+
+
+@pytest.mark.parametrize(("kind", "most"), [("gauss", 40), ("long tail", 60)])
+def test_noise_is_seldom_new_once_much_is_known(kind, most, any_seed):
+    """About 9 and 19 of 20,000 readings are: more than `most` has a chance of less than one in a billion."""
+    rng = np.random.default_rng(any_seed)
+    noise = rng.normal(size=(24_096, 1)) if kind == "gauss" else np.exp(rng.normal(size=(24_096, 1)))
+    novelty = Known(1).judge_then_learn(noise, np.full(noise.shape, np.nan))
+    assert (novelty[4096:] >= 0.02).sum() <= most

@@ -32,18 +32,23 @@ class Detections(NamedTuple):
     is_anomaly: Array  # bool: whether the score is below the threshold
     thresholds: Array  # the threshold in force when the row was judged
     explanations: dict[int, Any] = {}  # noqa: RUF012  an `Explanation` of each flagged row, by position, on request
+    novelty: Array = np.empty(0)  # of a series: how far outside all readings before, from 0 to 1; empty for rows
 
     def row(self, i: int) -> Detections:
         """Return the results for one row, without its explanation."""
         own = slice(i, i + 1)
-        return Detections(self.scores[own], self.p_values[own], self.is_anomaly[own], self.thresholds[own])
+        scores, p_values, is_anomaly, thresholds = (part[own] for part in self[:4])
+        return Detections(scores, p_values, is_anomaly, thresholds, novelty=self.novelty[own])
 
     def select(self, places: Array) -> Detections:
         """Return the results for some of the rows; where only scores were asked for, these alone."""
         n = len(self.scores)
-        scores, p_values, is_anomaly, thresholds = (part[places] if len(part) == n else part[:0] for part in self[:4])
+        columns = (*self[:4], self.novelty)
+        scores, p_values, is_anomaly, thresholds, novelty = (
+            part[places] if len(part) == n else part[:0] for part in columns
+        )
         kept = {j: self.explanations[i] for j, i in enumerate(places.tolist()) if i in self.explanations}
-        return Detections(scores, p_values, is_anomaly, thresholds, kept)
+        return Detections(scores, p_values, is_anomaly, thresholds, kept, novelty)
 
     @classmethod
     def joined(cls, parts: Sequence[Detections]) -> Detections:
@@ -60,7 +65,14 @@ class Detections(NamedTuple):
         }
         columns = list(zip(*parts, strict=True))[:4]
         scores, p_values, is_anomaly, thresholds = (np.concatenate(arrays) for arrays in columns)
-        return cls(scores, p_values, is_anomaly, thresholds, explanations)
+        return cls(scores, p_values, is_anomaly, thresholds, explanations, _joined_novelty(parts))
+
+
+def _joined_novelty(parts: Sequence[Detections]) -> Array:
+    """Return the novelty of all rows, NaN for parts that have none beside others that do."""
+    if not any(len(part.novelty) for part in parts):
+        return np.empty(0)
+    return np.concatenate([part.novelty if len(part.novelty) else np.full(len(part.scores), np.nan) for part in parts])
 
 
 NOTHING = Detections.joined([])

@@ -93,8 +93,15 @@ class SeriesMPF(Detector):
     **Alarms.** Courses that share readings are odd together. The automatic threshold lets about one false *alarm* begin
     in a thousand normal readings, however long alarms last.
 
+    **Novelty.** `detect_then_learn` and `detect` also say how far a reading lies outside the last 4,096, as d / (d +
+    range), d the distance to the nearest of them; of several channels, the most. It means the same on every series, so
+    that one limit, such as 0.02, serves all. A deviation from the rhythm counts a quarter as much. It is 0 unless it is
+    more than that of all 64 readings before, so that an event is announced once; NaN before the hundredth reading and
+    with ``shingle=n``.
+
     **Deletion.** `delete` removes every course that a reading has a part in, by its value, by filling in or by a
-    difference, and begins a new one behind it. If one of them had a part in the scale, that is measured anew.
+    difference, and begins a new one behind it; new readings are compared with those behind it. If one of them had a
+    part in the scale, that is measured anew.
 
     Parameters
     ----------
@@ -131,7 +138,8 @@ class SeriesMPF(Detector):
     n_points_ : int
         Courses held.
     keys_ : list
-        Keys of the readings that can be deleted: those that a course held is made of, or one to come may be.
+        Keys of the readings that can be deleted: those that a course held is made of, or one to come may be made of or
+        compared with.
     every_ : float or None
         The usual time between readings, if it is known.
     periods_ : tuple of int
@@ -257,6 +265,7 @@ class SeriesMPF(Detector):
         if laid.pattern.shingle is None:
             periods = find_periods(laid.track.values[laid.places][laid.is_complete])
             laid = laid._replace(track=laid.track._replace(periods=periods))
+            self._history.known.learn(laid.rows, laid.deviations())
         self._fit_forest(laid, stamps, names)
 
     def _fit_forest(self, laid: Laid, stamps: Array, names: list[Key | None]) -> None:
@@ -308,8 +317,8 @@ class SeriesMPF(Detector):
     def detect_then_learn(self, X: Any, *, keys: Any = None, times: Any = None, explain: bool = False) -> Detections:
         """Return scores, p-values and verdicts of the shingles that end at each reading; then learn them.
 
-        As `StreamingMPF.detect_then_learn`, with the rows, keys and times of `fit`. Where no complete shingle ends,
-        numbers are NaN and no row is flagged.
+        As `StreamingMPF.detect_then_learn`, with the rows, keys and times of `fit`, and with the `novelty` of each
+        reading. Where no complete shingle ends, numbers are NaN and no row is flagged.
         """
         return self._advance(X, keys, times, Task(is_scored=True, is_judged=True, is_explained=explain))
 
@@ -333,11 +342,10 @@ class SeriesMPF(Detector):
             had_part_in_scale = any(number < self._history.weighed_at for number in numbers)
             if gone:
                 self._views.delete(gone)
-            for number in numbers:
-                self._history.track = self._history.track.without(number)
+            self._history.forget(numbers)
             self._history.provenance.settle(self._held, self._history.recent)
             if gone and not self._views.n_points:
-                self._history.track = self._history.track._replace(periods=())
+                self._history.follow_rhythm(())
                 self._begin_forest()
             elif self._history.track.periods and self._views.n_points:
                 self._amend_rhythm()  # deviations were measured against the readings deleted
@@ -404,7 +412,9 @@ class SeriesMPF(Detector):
         """
         with self._looking_ahead(X, times, anew) as laid:
             shingles = laid.shingles()
-            return _placed(laid.is_whole, self._views.detect(shingles) if len(shingles) else NOTHING)
+            found = _placed(laid.is_whole, self._views.detect(shingles) if len(shingles) else NOTHING)
+            history = self._history_of(anew)
+            return found._replace(novelty=history.judge(laid, history.known.copy()))
 
     def predict(self, X: Any, **labels: Any) -> Array:
         """Return +1 for normal rows, or where no complete shingle ends, and -1 for anomalies."""
@@ -589,11 +599,14 @@ class SeriesMPF(Detector):
         rows = read_rows(self, _as_table(X, self.n_features_in_), reset=False, allow_missing=True)
         with self._frozen():
             self._refuse_extreme(rows)
-            history = self._history
-            if anew:
-                history = History(history.pattern, history.track.last(0), is_timed=history.is_timed)
+            history = self._history_of(anew)
             laid = history.lay(rows, self._read_times(len(rows), times, history))
             yield laid._replace(is_whole=np.zeros(len(rows), np.bool_)) if self._is_silent else laid
+
+    def _history_of(self, anew: bool) -> History:
+        """Return what rows come after: the series so far, or nothing of it but its rhythm."""
+        history = self._history
+        return History(history.pattern, history.track.last(0), is_timed=history.is_timed) if anew else history
 
     # ---- what is held -----------------------------------------------------------------------------------------------
 
@@ -687,6 +700,7 @@ class SeriesMPF(Detector):
         parameters["calendar"] = list(read_calendar(self.calendar))
         about, own = self._history.state()
         inner, parts = self._views.state(is_compact=is_compact)
+        of_courses = {"novelty": len(self._history.known)} if self._history.pattern.shingle is None else {}
         header = {
             "detector": type(self).__name__,
             "parameters": {name: part if isinstance(part, list) else encode(part) for name, part in parameters.items()},
@@ -695,6 +709,7 @@ class SeriesMPF(Detector):
             "feature_names": None if names is None else [str(name) for name in names],
             "series": about,
             "forest": inner,
+            **of_courses,
         }
         return header, {**_under("series", own), **_under("forest", parts)}
 
@@ -704,6 +719,10 @@ class SeriesMPF(Detector):
         unknown = [name for name in arrays if name.partition("/")[0] not in ("series", "forest")]
         if unknown:
             raise ValueError(f"array {unknown[0]}: is not part of this format version")
+        is_there = ["series/readings" in arrays, "series/novelties" in arrays]
+        n_known = len(arrays["series/readings"]) if all(is_there) else None
+        if header.get("novelty") != n_known or is_there[0] != is_there[1]:  # absent from older files
+            raise ValueError(f"it does not hold the {header.get('novelty')} readings that it says it knows")
         template = None if header["template"] is None else StreamingMPF._of_parameters(header["template"])
         series = cls(template, **{name: decode(value) for name, value in header["parameters"].items()})
         series.calendar = read_calendar(series.calendar)
@@ -839,12 +858,16 @@ class SeriesMPF(Detector):
             laid, keys, stamps[ends] if self._history.is_timed else None, task, self._history.n_seen + ends
         )
         self._history.provenance.enter_names(names, self._history.n_seen)
+        novelty = self._history.judge(laid, self._history.known)
         self._commit(laid, self._history.n_seen + ends)
         if self._history.n_seen % _PIECE == 0 and len(self._views.calibration) >= _PIECE:
             self._views.measure_spell()
         self._find_rhythm_if_due()
         self._rescale_if_due()
-        return _placed(laid.is_whole, detected) if task.is_scored else NOTHING
+        if not task.is_scored:
+            return NOTHING
+        placed = _placed(laid.is_whole, detected)
+        return placed._replace(novelty=novelty) if task.is_judged else placed
 
     def _teach(self, laid: Laid, keys: list[Any], stamps: Array | None, task: Task, numbers: Array) -> Detections:
         """Teach the forest the shingles of rows, and record the scale whenever it has weighed features anew."""
@@ -912,7 +935,7 @@ class SeriesMPF(Detector):
         periods = find_periods(self._history.track.filled)
         if periods == self.periods_:
             return
-        self._history.track = self._history.track._replace(periods=periods)
+        self._history.follow_rhythm(periods)
         self._amend_rhythm()
         self._note_spread(n_seen)
 
@@ -1097,9 +1120,10 @@ _STATE = schema.record(
         "feature_names": schema.either(schema.nothing, schema.names),
         "series": schema.mapping,
         "forest": schema.mapping,
+        "novelty": schema.whole(),
         "notes": schema.mapping,
     },
-    optional=["notes"],
+    optional=["novelty", "notes"],
 )
 
 

@@ -169,6 +169,7 @@ def _follow() -> None:
     waves, window, out = np.ones((1, 1)), np.empty(2), np.empty((1, _ROWS.shape[1], 4))
     courses.fill_courses(_ROWS, steps, steps, scales, scales, scales, waves, 1, window, out)
     courses.fill_seasons(_ROWS, steps, 1, scales, np.empty((1, _ROWS.shape[1], 1)))
+    courses.fill_novelties(_ROWS, 0, 1, 1, 1, 1.0, np.zeros((len(_ROWS), 3)), np.empty(1))
 
 
 def _notice() -> None:
@@ -213,7 +214,7 @@ _GROUPS = {
         (mondrian_process.sample_process, traversal.count_rows, leave_one_out.left_out_masses), _sample_processes, 4
     ),
     "measure": _Group((moments.set_second_moments, moments.cells_of_rows, traversal.leaf_kinds), _measure, 5),
-    "courses": _Group((courses.fill_courses, courses.fill_seasons), _follow, 2),
+    "courses": _Group((courses.fill_courses, courses.fill_seasons, courses.fill_novelties), _follow, 2),
     "two samples": _Group(
         (two_samples.find_leaves, two_samples.count_marked, two_samples.node_evidence), _tell_apart, 3
     ),

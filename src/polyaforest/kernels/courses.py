@@ -125,3 +125,66 @@ def deviation(values, step, c, period):
             if abs(change) < abs(least):
                 least = change
     return least if n >= 2 else 0.0
+
+
+@jit_borrowing
+def fill_novelties(values, begin, end, most, least, weight, ranges, out):
+    """Raise `out`, (n,), to how new the n steps from `end` on are, in any channel, times `weight`; NaN counts as least.
+
+    Parameters
+    ----------
+    values : float64 (C, S)
+        Channels; NaN where a value is missing.
+    begin, end : int
+        Where the steps known before begin and end.
+    most, least : int
+        Steps before each that it is compared with, at most, and values among them, at least.
+    ranges : float64 (C, 3)
+        How many values there are among the steps known, the lowest and the highest; afterwards of those known then.
+    """
+    for c in range(values.shape[0]):
+        first, n, low, high = begin, ranges[c, 0], ranges[c, 1], ranges[c, 2]
+        for i in range(out.shape[0]):
+            step = end + i
+            x = values[c, step]
+            if not np.isnan(x):
+                if n >= least:
+                    share = weight * share_beyond(values, c, first, step, high - low)
+                    if not out[i] >= share:
+                        out[i] = share
+                n, low, high = n + 1.0, min(low, x), max(high, x)
+            if step + 1 - first > most:
+                gone = values[c, first]
+                first += 1
+                if not np.isnan(gone):
+                    n -= 1.0
+                    if gone in (low, high):
+                        low, high = range_of(values, c, first, step + 1)
+        ranges[c, 0], ranges[c, 1], ranges[c, 2] = n, low, high
+
+
+@jit_borrowing_helper
+def range_of(values, c, begin, end):
+    """Return the lowest and the highest value from `begin` to before `end`."""
+    low, high = np.inf, -np.inf
+    for step in range(begin, end):
+        x = values[c, step]
+        if not np.isnan(x):
+            low, high = min(low, x), max(high, x)
+    return low, high
+
+
+@jit_borrowing_helper
+def share_beyond(values, c, begin, step, spread):
+    """Return d / (d + `spread`), d the distance to the nearest value from `begin` on; 0 if it is less than 1 / 4096.
+
+    So many values are not farther apart in the mean, and few readings need to be compared with all of them.
+    """
+    x, nearest = values[c, step], np.inf
+    for other in range(step - 1, begin - 1, -1):
+        distance = abs(x - values[c, other])
+        if distance < nearest:  # which NaN is not
+            nearest = distance
+            if nearest * 4096.0 <= spread:
+                return 0.0
+    return nearest / (nearest + spread)

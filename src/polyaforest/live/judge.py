@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -216,10 +217,11 @@ def _detect(
 def _verdicts(detected: Detections, why: Mapping[int, Explanation], points: Sequence[Key | None]) -> list[Verdict]:
     """Return results by row."""
     numbers = (detected.scores, detected.p_values, detected.is_anomaly, detected.thresholds)
-    rows = zip(*(column.tolist() for column in numbers), points, strict=True)
+    novelty = detected.novelty.tolist() or [nan] * len(points)
+    rows = zip(*(column.tolist() for column in numbers), novelty, points, strict=True)
     return [
-        Verdict(score, p_value, is_anomaly, why.get(i), threshold, point)
-        for i, (score, p_value, is_anomaly, threshold, point) in enumerate(rows)
+        Verdict(score, p_value, is_anomaly, why.get(i), threshold, point, novelty=new)
+        for i, (score, p_value, is_anomaly, threshold, new, point) in enumerate(rows)
     ]
 
 

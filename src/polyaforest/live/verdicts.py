@@ -53,6 +53,7 @@ class Verdict(NamedTuple):
     threshold: float = nan  # of the score
     point: Key | None = None  # its key in the model; None if it was not learned
     changes: tuple[Change, ...] = ()  # of the distribution, noticed with this record
+    novelty: float = nan  # of a reading of a series
 
 
 class Tracked(NamedTuple):
@@ -97,6 +98,8 @@ def describe_verdict(arrival: Arrival, verdict: Verdict) -> dict[str, Any]:
             for blame in why.blamed
         ]
         line["region"] = why.region
+    if verdict.novelty > 0:  # which NaN is not
+        line["novelty"] = verdict.novelty
     return line
 
 

@@ -10,7 +10,7 @@
 Rows of a model store and the states of keyed streams have this format: they have transactions of their own, so an
 archive with a directory and two checksums, as model files are, would only cost time. What is left of a compact state
 is random to the last bit, so only states that are not compact are compressed, at the lowest level. Blocks of version 1
-store all arrays as they are; only models with categories need version 3.
+store all arrays as they are; only models with categories, and series of courses, need version 3.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MAX_RATIO = 50  # of sizes before and after compression: what would shrink more
 
 def version_for(header: Header) -> int:
     """Return the version of a block with this header: the oldest that has all that is in it."""
-    return 3 if "categories" in header else 2
+    return 3 if "categories" in header or "novelty" in header else 2
 
 
 def is_packed(block: bytes) -> bool:

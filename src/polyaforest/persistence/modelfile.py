@@ -43,7 +43,10 @@ Place: TypeAlias = str | os.PathLike[str] | IO[bytes]  # where a model is: at a 
 
 FORMAT_VERSION = 4
 _VERSIONS = (1, 2, 3, 4)  # that can be read: they differ in what the header and the arrays say, not in the archive
-_SINCE = {"categories": 4}  # fields of a header that older versions do not have; without them a file is of ...
+_SINCE = {
+    "categories": 4,
+    "novelty": 4,
+}  # fields of a header that older versions do not have; without them a file is of ...
 _PLAIN_VERSION = 3  # ... this version, so that older releases read it too
 
 _FORMAT = "polyaforest"

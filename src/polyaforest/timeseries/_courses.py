@@ -137,7 +137,7 @@ layout_of = cache(Layout)
 def season_features(values: Array, places: Array, period: int) -> Array:
     """Return the deviations from the rhythm at steps, (n, n_channels * 3), channel by channel."""
     deviations = np.empty((len(places), values.shape[1], len(_SEASON)))
-    fill: Callable[..., None] = _kernels().fill_seasons
+    fill: Callable[..., None] = kernels().fill_seasons
     fill(np.ascontiguousarray(values), np.ascontiguousarray(places, np.int64), period, _SEASON, deviations)
     return deviations.reshape(len(places), values.shape[1] * len(_SEASON))
 
@@ -158,7 +158,7 @@ def course_features(values: Array, places: Array, starts: Array) -> Array:
     n, n_channels = len(places), values.shape[1]
     layout = layout_of(n_channels)
     coordinates = np.empty((n, n_channels, sum(map(len, layout.steps)) + len(layout.waves)))
-    fill: Callable[..., None] = _kernels().fill_courses
+    fill: Callable[..., None] = kernels().fill_courses
     steps = (np.ascontiguousarray(part, np.int64) for part in (places, starts))
     still = layout.coordinates.most_still
     fill(np.ascontiguousarray(values), *steps, *layout.steps, layout.waves, still, np.empty(LENGTH), coordinates)
@@ -177,7 +177,7 @@ def phase_features(clock: Array, periods: Sequence[int]) -> Array:
 
 
 @cache
-def _kernels() -> Any:
+def kernels() -> Any:
     """Return the compiled loops, imported when they are needed."""
     from polyaforest.kernels import courses
 

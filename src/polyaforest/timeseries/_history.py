@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Self
@@ -16,6 +16,7 @@ from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import pack_keys, unpack_keys
 from polyaforest.timeseries._courses import LONGEST_PERIOD, MOST_PERIODS
+from polyaforest.timeseries._novelty import KNOWN, Known
 from polyaforest.timeseries._provenance import Provenance
 from polyaforest.timeseries._shingles import Laid, Pattern, Track, checked_pattern, lay
 
@@ -35,7 +36,7 @@ _STATE = schema.record(
         "weighed_at": schema.whole(),
     }
 )
-_LAYOUT: Layout = {  # S steps, C channels, N shingles held, M named readings, D features; K bytes
+_LAYOUT: Layout = {  # S steps, C channels, L readings known, N shingles held, M named readings, D features; K bytes
     "values": (np.float64, "SC"),
     "numbers": (np.int64, "S"),
     "since": (np.int64, "S"),
@@ -46,6 +47,9 @@ _LAYOUT: Layout = {  # S steps, C channels, N shingles held, M named readings, D
     "named": (np.int64, "M"),
     "names": (np.uint8, "K"),
     "spread": (np.float64, "D"),
+    "readings": (np.float64, "LC"),
+    "deviations": (np.float64, "LC"),
+    "novelties": (np.float64, "H"),
 }
 
 
@@ -66,6 +70,10 @@ class History:
     is_timed: bool | None = None  # whether they have times; None while nothing has come
     spread: Array | None = None  # of the features when they were last weighed; None if they are never weighed anew
     weighed_at: int = 0  # readings that had come then
+    known: Known = field(init=False)  # with which new readings are compared; nothing beside shingles
+
+    def __post_init__(self) -> None:
+        self.known = Known(self.track.values.shape[1])
 
     def begin_at(self, number: int) -> None:
         """Count readings from `number` on, as if those before had come and were forgotten."""
@@ -78,9 +86,27 @@ class History:
 
     @property
     def recent(self) -> int:
-        """The oldest reading that shingles to come may be made of; the next one, if there is none."""
-        oldest = self.track.oldest
-        return self.n_seen if oldest is None else oldest
+        """The oldest reading that shingles to come may be made of or compared with; the next one, if there is none."""
+        oldest, of_known = self.track.oldest, self.n_seen - len(self.known)
+        return of_known if oldest is None else min(oldest, of_known)
+
+    def judge(self, laid: Laid, known: Known) -> Array:
+        """Return how new the rows of a layout are by what is known, and add them to it; NaN beside shingles."""
+        if self.pattern.shingle is not None:
+            return np.full(len(laid.rows), np.nan)
+        return known.judge_then_learn(laid.rows, laid.deviations())
+
+    def follow_rhythm(self, periods: tuple[int, ...]) -> None:
+        """Go on with other periods."""
+        self.track = self.track._replace(periods=periods)
+        self.known.begin_rhythm()
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Forget readings, with all steps and known readings before them, and what deviated from them."""
+        for number in numbers:
+            self.track = self.track.without(number)
+            self.known.keep_last(self.n_seen - 1 - number)
+        self.known.begin_rhythm()
 
     def lay(self, rows: Array, stamps: Array) -> Laid:
         """Lay out rows as if they came next."""
@@ -105,6 +131,10 @@ class History:
         }
         if self.track.periods:
             arrays["periods"] = np.array(self.track.periods, np.int64)
+        if self.pattern.shingle is None:
+            arrays |= {"readings": self.known.readings, "novelties": self.known.novelties}
+            if (deviations := self.known.deviations) is not None:
+                arrays["deviations"] = deviations
         return header, arrays if self.spread is None else {**arrays, "spread": self.spread}
 
     @classmethod
@@ -118,6 +148,11 @@ class History:
         track = Track(values, numbers, since, times, float(arrays["every"]), periods)
         counts = {name: header[name] for name in ("n_seen", "is_timed", "weighed_at")}
         memory = cls(pattern, track, spread=arrays.get("spread"), **counts)
+        if pattern.shingle is None:
+            readings = arrays.get("readings", values[numbers != NONE])  # absent from older files
+            if len(readings) > KNOWN:
+                raise ValueError(f"it knows {len(readings)} readings, more than {KNOWN}")
+            memory.known = Known.of_state(readings, arrays.get("deviations"), arrays.get("novelties", np.empty(0)))
         memory._check()
         memory._restore(arrays["spans"], arrays["named"], unpack_keys(arrays["names"]), held)
         return memory
@@ -143,6 +178,7 @@ class History:
             raise ValueError(f"it was weighed after {self.weighed_at} readings, but only {self.n_seen} have come")
         self._check_steps(len(self.track.values))
         self._check_times(self.track.times[self.track.numbers != NONE])
+        self.known.check(self.n_seen, self.pattern.largest)
         if self.spread is not None and not ((self.spread > 0) & (self.spread < inf)).all():
             raise ValueError("array spread: the scale of a feature must be positive and finite")
 

@@ -12,7 +12,7 @@ from polyaforest.forest.point_store import Key, refuse_taken_keys
 class Provenance:
     """The shingles held, the readings that each is made of, and the keys of those readings.
 
-    A reading is known for as long as a shingle held is made of it, or one to come may be.
+    A reading is known for as long as a shingle held is made of it, or one to come may be made of or compared with it.
     """
 
     def __init__(self, recent: int = 0) -> None:
@@ -21,7 +21,7 @@ class Provenance:
         self._numbers: dict[Key, int] = {}  # the other way round
         self._uses: dict[int, int] = {}  # in how many of the shingles held each reading has a part
         self._has_numbered = False  # whether a whole number was ever given as a key, which an arrival may have as well
-        self._recent = recent  # the oldest reading that shingles to come may be made of
+        self._recent = recent  # the oldest reading that shingles to come may be made of or compared with
 
     def key_of(self, number: int) -> Key:
         """Return the key of a reading: the one given, or its number."""

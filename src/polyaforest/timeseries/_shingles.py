@@ -254,6 +254,7 @@ class Laid(NamedTuple):
     is_whole: Array  # bool (n,): whether a whole shingle ends at the row
     is_complete: Array  # bool (n,): whether the row lacks no value
     pattern: Pattern
+    rows: Array  # float64 (n, C): as they came, NaN where a value is missing
 
     def kept(self) -> Track:
         """Return the track for later rows; all steps while the spacing is unknown."""
@@ -293,6 +294,13 @@ class Laid(NamedTuple):
         features[:, layout_of(self.track.values.shape[1]).season] = season
         features[:, -len(PHASE) :] = phase
         return self._with_calendar(features, places)
+
+    def deviations(self) -> Array:
+        """Return how far the newest readings are from their rhythm, (n, C); NaN without one."""
+        if not self.track.periods:
+            return np.full(self.rows.shape, np.nan)
+        season = season_features(self.track.values, self.places, self.track.periods[0])
+        return season.reshape(*self.rows.shape, -1)[:, :, 0]
 
     def padded_shingles(self) -> Array:
         """Return a shingle for each row, the first reading of a run repeated before it; NaN if values are missing.
@@ -352,7 +360,7 @@ def lay(track: Track, rows: Array, stamps: Array, number: int, pattern: Pattern)
     starts, is_complete = starts_of(steps.values)[new], np.logical_not(np.isnan(rows).any(axis=1))
     is_whole = is_complete & (new - starts + 1 >= pattern.least)
     is_whole[: n_mute - n_old] = False
-    return Laid(steps, new, starts, is_whole, is_complete, pattern)
+    return Laid(steps, new, starts, is_whole, is_complete, pattern, rows)
 
 
 def _with_gaps(steps: Track, n_laid: int, max_gap: int) -> tuple[Track, Array]:

@@ -1,0 +1,167 @@
+"""How new a reading is: how far it lies from every reading before, on a scale that is the same for all series.
+
+The share of cuts, uniform over the readings known and a new one, that part it from all of them: d / (d + r), d being
+the distance to the nearest and r their range. A Mondrian tree would cut it off with that probability at its root. A
+score compares a course with what is usual in its series; this compares one value with the range of its channel, so one
+limit serves many series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import numpy as np
+
+from polyaforest.core.arrays import Array
+from polyaforest.timeseries._courses import REACH, kernels
+
+KNOWN = 4096  # readings that a new one is compared with
+LEAST = 100  # readings before which nothing is new
+_LEAST_DEVIATIONS = 512  # deviations from the rhythm before which none is new
+_OF_RHYTHM = 0.25  # what a new deviation from the rhythm counts beside a new value
+_PIECE = 256  # readings that are judged at a time
+_READINGS, _DEVIATIONS = range(2)
+_NOTHING = (0.0, np.inf, -np.inf)  # how many values there are, the lowest and the highest, of none
+
+
+class Known:
+    """The last readings of a series, with what is needed to tell how new the next one is; at most `KNOWN` of them.
+
+    Parameters
+    ----------
+    n_channels : int
+
+    Attributes
+    ----------
+    novelties : ndarray of shape (H,)
+        Of the last readings, at most as many as one odd reading reaches.
+    """
+
+    def __init__(self, n_channels: int) -> None:
+        self.novelties = np.empty(0)
+        self._room = np.empty((2, n_channels, 0))  # readings and deviations, channel by channel, from start to end
+        self._start = self._end = 0
+        self._ranges = np.tile(_NOTHING, (2, n_channels, 1))  # derived, so that not all is looked at for each reading
+
+    @classmethod
+    def of_state(cls, readings: Array, deviations: Array | None, novelties: Array) -> Known:
+        """Return what is known, as given by its `readings`, `deviations` and `novelties`."""
+        known = cls(readings.shape[1])
+        known.learn(readings, np.full(readings.shape, np.nan) if deviations is None else deviations)
+        known.novelties = novelties.copy()
+        return known
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    @property
+    def readings(self) -> Array:
+        """The readings by order of arrival, float64 (L, C): NaN where a value is missing."""
+        return np.ascontiguousarray(self._room[_READINGS, :, self._start : self._end].T)
+
+    @property
+    def deviations(self) -> Array | None:
+        """Their deviations from the rhythm, float64 (L, C): NaN where there was none; None if there is not any."""
+        if not self._ranges[_DEVIATIONS, :, 0].any():
+            return None
+        return np.ascontiguousarray(self._room[_DEVIATIONS, :, self._start : self._end].T)
+
+    def judge_then_learn(self, rows: Array, deviations: Array) -> Array:
+        """Return how new each row is; then it is known. The result is the same row by row or in chunks.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, C)
+            Readings; NaN where a value is missing.
+        deviations : ndarray of shape (n, C)
+            From the rhythm; NaN without one.
+
+        Returns
+        -------
+        novelty : ndarray of shape (n,)
+            From 0 to 1; NaN while too little is known. It is 0 beside a reading shortly before that was as new.
+        """
+        novelty = np.full(len(rows), np.nan)
+        for start in range(0, len(rows), _PIECE):
+            part = slice(start, start + _PIECE)
+            self._judge_piece(rows[part], deviations[part], novelty[part])
+        n_before = len(self.novelties)
+        judged = np.concatenate([self.novelties, np.where(np.isnan(novelty), 0.0, novelty)])
+        self.novelties = judged[-REACH:].copy()
+        for i in np.flatnonzero(novelty > 0).tolist():  # few are
+            place = n_before + i
+            if (judged[max(place - REACH, 0) : place] >= judged[place]).any():
+                novelty[i] = 0.0
+        return novelty
+
+    def learn(self, rows: Array, deviations: Array) -> None:
+        """Add rows of a table, of which nothing is said."""
+        for start in range(max(len(rows) - KNOWN, 0), len(rows), _PIECE):
+            part = slice(start, start + _PIECE)
+            self._append(rows[part], deviations[part])
+            self._keep(KNOWN)
+        self._survey()
+
+    def begin_rhythm(self) -> None:
+        """Forget all deviations, for another rhythm."""
+        self._room[_DEVIATIONS] = np.nan
+        self._ranges[_DEVIATIONS] = _NOTHING
+
+    def keep_last(self, n: int) -> None:
+        """Forget all but the last `n` readings, and how new they were."""
+        self._keep(n)
+        self.novelties = self.novelties[max(len(self.novelties) - len(self), 0) :].copy()
+        self._survey()
+
+    def copy(self) -> Known:
+        """Return a copy, to judge rows on trial."""
+        return deepcopy(self)
+
+    def check(self, n_seen: int, largest: float) -> None:
+        """Raise unless contents read from a file are consistent."""
+        if len(self.novelties) > REACH or len(self) > n_seen:
+            raise ValueError(f"it knows {len(self)} readings, of which {len(self.novelties)} were judged")
+        values = self._room[:, :, self._start : self._end]
+        if (np.abs(values[_READINGS]) > largest).any() or (
+            np.abs(values[_DEVIATIONS]) > 2 * largest
+        ).any():  # NaN is not
+            raise ValueError("the readings that it knows are too large")
+        if not ((self.novelties >= 0) & (self.novelties <= 1)).all():
+            raise ValueError("array novelties: must be between 0 and 1")
+
+    def _judge_piece(self, rows: Array, deviations: Array, out: Array) -> None:
+        begin, end = self._append(rows, deviations)
+        fill: Callable[..., None] = kernels().fill_novelties
+        fill(self._room[_READINGS], begin, end, KNOWN, LEAST, 1.0, self._ranges[_READINGS], out)
+        if self._ranges[_DEVIATIONS, :, 0].any() or not np.isnan(deviations).all():
+            weighed = (_LEAST_DEVIATIONS, _OF_RHYTHM, self._ranges[_DEVIATIONS])
+            fill(self._room[_DEVIATIONS], begin, end, KNOWN, *weighed, out)
+        self._keep(KNOWN)
+
+    def _append(self, rows: Array, deviations: Array) -> tuple[int, int]:
+        """Put rows behind those known; return where these begin and end."""
+        if self._end + len(rows) > self._room.shape[2]:
+            n = len(self)
+            width = min(2 * (n + len(rows)), KNOWN + 2 * _PIECE)
+            room = np.full((2, self._room.shape[1], width), np.nan)
+            room[:, :, :n] = self._room[:, :, self._start : self._end]
+            self._room, self._start, self._end = room, 0, n
+        begin, end = self._start, self._end
+        self._end = end + len(rows)
+        self._room[_READINGS, :, end : self._end] = rows.T
+        self._room[_DEVIATIONS, :, end : self._end] = np.where(np.isnan(rows), np.nan, deviations).T
+        return begin, end
+
+    def _keep(self, n: int) -> None:
+        """Forget all but the last `n` readings; ranges are left alone."""
+        start = max(self._start, self._end - n)
+        self._room[:, :, self._start : start] = np.nan
+        self._start = start
+
+    def _survey(self) -> None:
+        """Derive how many values there are, and their ranges."""
+        values = self._room[:, :, self._start : self._end]
+        self._ranges[..., 0] = np.count_nonzero(~np.isnan(values), axis=2)
+        self._ranges[..., 1] = np.fmin.reduce(values, axis=2, initial=np.inf)
+        self._ranges[..., 2] = np.fmax.reduce(values, axis=2, initial=-np.inf)
