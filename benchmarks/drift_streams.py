@@ -436,7 +436,7 @@ def settings_table(rows: Sequence[Mapping[str, str]]) -> str:
         cells = [
             "–"
             if number is None
-            else f"{time_between(rows, null, name, number):,.0f} (at {METHODS[name][1][number]:g})"
+            else f"{time_between(rows, null, name, number):,.0f} (at {METHODS[name][1][number]:.3g})"
             for name, number in numbers.items()
         ]
         lines.append([null, *cells])

@@ -166,7 +166,7 @@ def _exchange(left, right, parent, reference, prior, chance, recent, sums, units
         b = parent[j] if b == j else b
 
 
-@jit
+@jit_inline
 def _slide_tree(cuts, tally, k, t, leaves, first, start, length, out):
     """Move window k over points from `start` on, in one tree; write its log Bayes factors to `out`, (n, T)."""
     left, right, parent, root = cuts.left[t], cuts.right[t], cuts.parent[t], cuts.root[t]
