@@ -89,7 +89,6 @@ def test_every_command_is_where_the_list_says(cli, name):
         ([__file__], f"polyaforest detect {__file__}"),
         (["info", "--jsn", "x"], "--json"),
         (["info"], "MODEL"),
-        (["watch", "--categories", "zone", "--drift", "report"], "--drift follows numbers only: omit --categories"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_advice(cli, args, advice):
