@@ -1,5 +1,6 @@
 """Settings and fixtures for all tests. Every run tries other examples and seeds; the header says how to repeat it."""
 
+import signal
 import warnings
 
 import pytest
@@ -7,6 +8,8 @@ from effort import SEED, seed_of_run
 from processes import Programs, Watches
 
 from polyaforest.cli import run
+
+CTRL_C = signal.getsignal(signal.SIGINT)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -16,6 +19,12 @@ def pytest_configure(config):
 
 def pytest_report_header(config):
     return f"repeat with {SEED}={config.option.hypothesis_seed}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    if signal.getsignal(signal.SIGINT) is not CTRL_C:  # PySpark takes it over, for the tests that follow too
+        signal.signal(signal.SIGINT, CTRL_C)
 
 
 @pytest.hookimpl(wrapper=True)
