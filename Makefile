@@ -24,8 +24,8 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # Processes that tests start would otherwise read every source anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Editing a kernel can leave its cached callers stale, so the cache is kept apart for each state of the sources.
-export NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba-$(shell cat src/polyaforest/*.py src/polyaforest/*/*.py | cksum | cut -d' ' -f1)
+# Compiled kernels stay in the project, whoever runs it.
+export POLYAFOREST_CACHE_DIR ?= $(CURDIR)/.cache
 
 .PHONY: setup demo serve-demo test test-all test-lowest pytest warm fuzz lint format bench bench-full bench-pages docs figures clean help
 

@@ -99,7 +99,7 @@ def spark_session(directory: Path) -> Iterator[Any]:
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
-    for name in {"PYTHONPATH", "NUMBA_CACHE_DIR"} & set(os.environ):
+    for name in {"PYTHONPATH", "POLYAFOREST_CACHE_DIR"} & set(os.environ):
         settings[f"spark.executorEnv.{name}"] = os.environ[name]
     for name, value in settings.items():
         builder = builder.config(name, value)

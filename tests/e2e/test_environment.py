@@ -76,37 +76,38 @@ def test_answers_are_the_same_from_process_to_process():
 
 @pytest.fixture
 def no_cache(tmp_path):
-    """The package installed where nothing can be written: a file stands in the way of every cache directory."""
+    """The package installed where nothing can be written: a file is in the way of every directory for caches."""
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     shutil.copytree(PACKAGE, tmp_path / "site" / "polyaforest", ignore=shutil.ignore_patterns("__pycache__"))
-    for folder in (tmp_path / "site" / "polyaforest", tmp_path / "site" / "polyaforest" / "kernels"):
-        (folder / "__pycache__").write_text("")
     nowhere = str(in_the_way / "sub")
-    return {
+    temporary = f"import tempfile; tempfile.tempdir = {nowhere!r}\n"
+    return temporary, {
         "PYTHONPATH": str(tmp_path / "site"),
-        "NUMBA_CACHE_DIR": nowhere,
-        "XDG_CACHE_HOME": nowhere,
-        "HOME": nowhere,
+        "POLYAFOREST_CACHE_DIR": nowhere,
         "NUMBA_DISABLE_JIT": None,
     }
 
 
 @pytest.mark.slow
 def test_a_cache_that_cannot_be_written_costs_a_warning_and_no_more(no_cache):
-    result = run("import polyaforest; print(polyaforest.__file__)\n" + FEW_ANSWERS, **no_cache)
+    temporary, environment = no_cache
+    result = run(temporary + "import polyaforest; print(polyaforest.__file__)\n" + FEW_ANSWERS, **environment)
     assert result.returncode == 0, result.stderr
     place, answers = result.stdout.split("\n", 1)
-    assert place.startswith(no_cache["PYTHONPATH"])
+    assert place.startswith(environment["PYTHONPATH"])
     assert answers == output(FEW_ANSWERS, NUMBA_DISABLE_JIT=None)
     assert "Error" not in result.stderr
-    assert result.stderr.count("NUMBA_CACHE_DIR") == 1  # told once, not once for every kernel
+    assert result.stderr.count("each new process compiles them again") == 1  # once, not once for every kernel
 
 
 def test_a_cache_directory_below_a_file_is_no_error(tmp_path):
     (tmp_path / "file").write_text("")
     script = "from polyaforest.forest import grow; print(grow.cuts.make_leaf.__name__)"
-    assert output(script, NUMBA_CACHE_DIR=str(tmp_path / "file" / "sub")) == "make_leaf\n"
+    environment = {"POLYAFOREST_CACHE_DIR": str(tmp_path / "file" / "sub"), "TMPDIR": str(tmp_path)}
+    result = run(script, **environment, NUMBA_DISABLE_JIT=None)
+    assert (result.returncode, result.stdout) == (0, "make_leaf\n")
+    assert f"compiled kernels are kept in {tmp_path}" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_a_person_at_a_terminal_is_told_once_that_kernels_are_compiled(tmp_path)
     import pty
 
     terminal, end = pty.openpty()
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
+    environment = {**os.environ, "POLYAFOREST_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
     subprocess.run([sys.executable, "-c", COMPILE], env=environment, stderr=end, check=True)
     os.close(end)
     assert os.read(terminal, 4096).decode().count("polyaforest: compiling for this machine") == 1
@@ -151,6 +152,6 @@ def test_a_person_at_a_terminal_is_told_once_that_kernels_are_compiled(tmp_path)
 
 @pytest.mark.slow
 def test_nobody_is_told_where_nobody_reads(tmp_path):
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
+    environment = {**os.environ, "POLYAFOREST_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, check=True)
     assert done.stderr == b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -11,23 +12,28 @@ from polyaforest.cli import _options as options
 _HELP = """Compile for this machine what polyaforest computes with, on all cores.
 
 Otherwise the first command, or the first call of a method, compiles what it needs. Run it when an image is built, or
-before workers start. The result is kept in the package, or where NUMBA_CACHE_DIR points.
+before workers start. The result is kept in the user's cache directory, or in the one that POLYAFOREST_CACHE_DIR names.
+
+With --portable, the result also serves machines with other processors of the same kind (x86-64-v3: most since 2013; any
+64-bit ARM). Set POLYAFOREST_CPU=portable where polyaforest runs, so that it looks for this result.
 """
 
 
 @click.command(help=_HELP)
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at a time; as many as there are cores by default.")
+@click.option("--portable", is_flag=True, help="Compile for any processor of this kind, not only for this one.")
 @options.quiet
-def command(jobs: int | None, quiet: bool) -> None:
+def command(jobs: int | None, portable: bool, quiet: bool) -> None:
     """Run `polyaforest warmup`."""
+    if portable:
+        os.environ["POLYAFOREST_CPU"] = "portable"  # the processes that compile inherit it
+    from polyaforest.core.kernel_cache import select_cpu
     from polyaforest.forest import warmup
 
     groups = warmup.cold("everything")
-    if not groups:
-        options.say("Everything is compiled for this machine.", quiet)
-        return
-    _compile(groups, jobs, quiet)
-    options.say("Compiled.", quiet)
+    if groups:
+        _compile(groups, jobs, quiet)
+    options.say(f"Everything is compiled for this machine ({select_cpu()}).", quiet)
 
 
 def compile_first(purpose: str, quiet: bool) -> None:

@@ -1,28 +1,33 @@
-"""Compilation of kernels by Numba, with or without a writable cache."""
+"""Compilation of kernels by Numba."""
 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
-import warnings
 from collections.abc import Callable
-from functools import cache
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from llvmlite import binding, ir
 from numba.core import event, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 
+from polyaforest.core import kernel_cache
+
+kernel_cache.select_cpu()
+
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 # Kernels that take long to compile, what for, and the seconds that it took on the machine they were measured on.
-COSTS = {"attribute_rows": ("explain", 10), "run_chunk": ("learn from a stream", 14)}
-_PROBES, _COST_OF_PROBE = 5, 640.0  # that machine compiled this module in 1 / 640 s
+COSTS = {"attribute_rows": ("explain", 9), "run_chunk": ("learn from a stream", 13)}
+_PROBES, _SECONDS_OF_PROBE = 5, 0.0225  # on that machine
 
 
 class _Part(JITCodeLibrary):
@@ -59,9 +64,8 @@ _BORROWS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
 def jit(kernel: Kernel) -> Kernel:
     """Compile a kernel that Python calls: lazily, without the GIL and without fast-math; keep its machine code on disk.
 
-    A package directory that cannot be written to (a read-only image, a shared install) costs the cache, never the
-    program. With ``NUMBA_DISABLE_JIT=1`` the kernel stays plain Python, where unsigned arithmetic must wrap around, and
-    0 / 0 be NaN, in silence as in machine code.
+    Where nothing can be written, that costs the cache, never the program. With ``NUMBA_DISABLE_JIT=1`` the kernel stays
+    plain Python, where unsigned arithmetic must wrap around, and 0 / 0 be NaN, in silence as in machine code.
     """
     return _compile(kernel, _OUTER)  # type: ignore[no-any-return]
 
@@ -116,11 +120,23 @@ def _compile(kernel: Callable[..., Any], options: dict[str, Any]) -> Any:
     if numba.config.DISABLE_JIT:
         return np.errstate(over="ignore", divide="ignore", invalid="ignore")(kernel)
     options = {"nogil": True, "no_cfunc_wrapper": True, **options}
-    try:
-        return _of_few_types(numba.njit(**options)(kernel))
-    except RuntimeError:  # Numba found no directory that it may write to
-        _warn_that_nothing_is_cached()
-        return _of_few_types(numba.njit(**{**options, "cache": False})(kernel))
+    if "cache" in options:
+        return _of_few_types(_compile_cached(kernel, options))
+    return _of_few_types(numba.njit(**options)(kernel))
+
+
+def _compile_cached(kernel: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Compile a kernel whose machine code is kept in the directory for it; do without if Numba would keep it elsewhere.
+
+    Elsewhere, Numba would load what it has found for other versions of the sources.
+    """
+    with kernel_cache.caching(kernel.__code__.co_filename) as may_cache:
+        if may_cache:
+            with suppress(RuntimeError):  # Numba found no directory that it may write to
+                compiled = numba.njit(**options)(kernel)
+                if Path(compiled.stats.cache_path).is_relative_to(numba.config.CACHE_DIR):
+                    return compiled
+    return numba.njit(**{**options, "cache": False})(kernel)
 
 
 def _refuse_python(helper: Any) -> Any:
@@ -156,16 +172,6 @@ def _widened(kind: Any) -> Any:
     return kind
 
 
-@cache
-def _warn_that_nothing_is_cached() -> None:
-    warnings.warn(
-        "compiled kernels cannot be cached: each new process compiles them again. Point NUMBA_CACHE_DIR at a writable "
-        "directory to avoid this.",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-
-
 class _Announcer(event.Listener):
     """Announce compilation at a terminal or in a notebook: once for every purpose, with an estimate."""
 
@@ -196,14 +202,32 @@ event.register("numba:compile", announcer)
 
 
 def seconds_per_cost() -> float:
-    """Return the seconds per unit of the costs of kernels on this machine, from the speed of Python's own compiler.
+    """Return the seconds per unit of the costs of kernels: how much slower this machine is now than the one measured.
 
-    Both compilers are bound by one core.
+    Like Numba, the probe builds code in Python and has LLVM translate it, on one core.
     """
-    source, began = Path(__file__).read_text(encoding="utf-8"), time.perf_counter()
-    for _ in range(_PROBES):
-        compile(source, __file__, "exec")
-    return (time.perf_counter() - began) / _PROBES * _COST_OF_PROBE
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return statistics.median(_seconds_of_probe() for _ in range(_PROBES)) / _SECONDS_OF_PROBE
+
+
+def _seconds_of_probe() -> float:
+    began = time.perf_counter()
+    parsed = binding.parse_assembly(_probe())
+    binding.Target.from_default_triple().create_target_machine(opt=3).emit_object(parsed)
+    return time.perf_counter() - began
+
+
+def _probe() -> str:
+    """Return code for LLVM that does nothing useful: functions of a few hundred operations."""
+    module, number = ir.Module("probe"), ir.DoubleType()
+    for k in range(10):
+        function = ir.Function(module, ir.FunctionType(number, [number] * 4), f"f{k}")
+        builder, values = ir.IRBuilder(function.append_basic_block()), list(function.args)
+        for _ in range(40):
+            values.append(builder.fadd(builder.fmul(values[-1], values[-3]), builder.fdiv(values[-2], values[-4])))
+        builder.ret(values[-1])
+    return str(module)
 
 
 if hasattr(os, "register_at_fork"):  # a child forked while another thread compiles could never compile anything

@@ -40,7 +40,8 @@ from polyaforest.kernels import (
     two_samples,
 )
 
-_START = 3  # the cost of starting a process
+_START = 2  # the cost of starting a process
+_SHARED = 0.7  # of the costs are left when a process compiles several groups, because they share helpers
 _ROWS = np.array([[0.0, 0.0], [1.0, 1.0]])
 _DOMAIN = np.array([[0.0, 0.0], [1.0, 1.0]])
 _LIFETIMES = np.array([1.0, 2.0])
@@ -197,23 +198,23 @@ class _Group(NamedTuple):
 
 
 _GROUPS = {
-    "grow": _Group((mondrian_tree.sample_tree, mondrian_tree.sample_trees), _grow, 5),
+    "grow": _Group((mondrian_tree.sample_tree, mondrian_tree.sample_trees), _grow, 4),
     "hold": _Group(
         (online.link_points, sampling.fill_priorities, preorder.write_trees, preorder.read_trees, preorder.fill_trees),
         _hold,
         3,
     ),
     "derive": _Group((polya.set_posteriors, polya.set_paths), _derive, 3),
-    "score": _Group((traversal.log_cell_sums,), _score, 3),
-    "score masses": _Group((traversal.leaf_values, traversal.cell_masses), _score_masses, 6),
+    "score": _Group((traversal.log_cell_sums,), _score, 4),
+    "score masses": _Group((traversal.leaf_values, traversal.cell_masses), _score_masses, 5),
     "explain": _Group((attribution.attribute_rows, attribution.find_bounds), _explain, COSTS["attribute_rows"][1]),
     "compare": _Group((attribution.attribute_counted, attribution.count_within), _compare, 3),
     "learn": _Group((prequential.run_chunk,), _learn, COSTS["run_chunk"][1]),
     "remove": _Group((sampling.remove_points, online.subtract_rows), _remove, 8),
     "processes": _Group(
-        (mondrian_process.sample_process, traversal.count_rows, leave_one_out.left_out_masses), _sample_processes, 4
+        (mondrian_process.sample_process, traversal.count_rows, leave_one_out.left_out_masses), _sample_processes, 5
     ),
-    "measure": _Group((moments.set_second_moments, moments.cells_of_rows, traversal.leaf_kinds), _measure, 5),
+    "measure": _Group((moments.set_second_moments, moments.cells_of_rows, traversal.leaf_kinds), _measure, 9),
     "courses": _Group((courses.fill_courses, courses.fill_seasons, courses.fill_novelties), _follow, 2),
     "two samples": _Group(
         (two_samples.find_leaves, two_samples.count_marked, two_samples.node_evidence), _tell_apart, 3
@@ -232,7 +233,7 @@ _GROUPS = {
         _notice,
         4,
     ),
-    "gaps": _Group((marginal.leaf_values, marginal.cell_masses, marginal.guess_values), _score_gaps, 9),
+    "gaps": _Group((marginal.leaf_values, marginal.cell_masses, marginal.guess_values), _score_gaps, 10),
 }
 _TABLE = ("grow", "hold", "derive", "score", "explain", "courses")
 PURPOSES = {  # and the groups that each needs
@@ -254,12 +255,11 @@ def cold(purpose: str) -> list[str]:
 
 
 def _is_cached(kernel: Any) -> bool:
-    """Return whether the machine code of a kernel is on disk, and younger than its source."""
-    source, folder = Path(kernel.py_func.__code__.co_filename), kernel.stats.cache_path
+    """Return whether machine code of a kernel is on disk: its directory holds none of other sources and versions."""
+    folder = kernel.stats.cache_path
     if folder is None:  # nothing can be kept: compiling ahead would be in vain
         return True
-    index = f"{source.stem}.{kernel.__name__}-*.nbi"
-    return any(entry.stat().st_mtime >= source.stat().st_mtime for entry in Path(folder).glob(index))
+    return any(Path(folder).glob(f"{Path(kernel.py_func.__code__.co_filename).stem}.{kernel.__name__}-*.nbc"))
 
 
 def compile_all(groups: Sequence[str], n_jobs: int | None = None) -> Iterator[float]:
@@ -280,9 +280,9 @@ def compile_group(name: str) -> None:
 
 
 def expected_seconds(groups: Sequence[str], n_jobs: int | None = None) -> float:
-    """Estimate how long it takes to compile groups on this machine, from the speed of Python's own compiler."""
+    """Estimate how long it takes to compile groups on this machine."""
     costs = [_GROUPS[name].cost for name in groups]
-    rounds = max(*costs, sum(costs) / _n_processes(groups, n_jobs))
+    rounds = max(*costs, _SHARED * sum(costs) / _n_processes(groups, n_jobs))
     return (_START + rounds) * seconds_per_cost()
 
 

@@ -1,0 +1,221 @@
+"""Where compiled kernels are kept: one directory per set of sources, versions and settings that decide their code.
+
+Numba checks only the file that defines a kernel. A change of a helper in another file, of a constant or of a field
+would leave the old machine code in use, so the name of the directory is a digest of all of them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding
+import numba
+import numpy as np
+import platformdirs
+
+from polyaforest.core import STATES_AT_IMPORT, source_state, source_states
+
+CACHE_VARIABLE, CPU_VARIABLE = "POLYAFOREST_CACHE_DIR", "POLYAFOREST_CPU"
+_OPTIONS = ("BOUNDSCHECK", "DEBUGINFO_DEFAULT", "ENABLE_AVX", "LOOP_VECTORIZE", "OPT", "SLP_VECTORIZE")  # of Numba
+_KEPT = 8  # directories: those used last
+# What "portable" means on each kind of processor, and the features that a processor needs to run such code.
+_BASELINES = {
+    "x86_64": ("x86-64-v3", "avx avx2 bmi bmi2 cx16 f16c fma lzcnt movbe popcnt sahf sse3 sse4.1 sse4.2 ssse3 xsave"),
+    "aarch64": ("generic", "neon"),
+}
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # the names on Windows and macOS
+
+
+def cache_root() -> Path:
+    """Return the directory for files that can be made again: POLYAFOREST_CACHE_DIR, or that of the user."""
+    named = os.environ.get(CACHE_VARIABLE)
+    return Path(named).expanduser().absolute() if named else platformdirs.user_cache_path("polyaforest")
+
+
+def select_cpu() -> str:
+    """Make Numba compile for the processor that POLYAFOREST_CPU asks for; return the name of that processor.
+
+    Call it before any function is decorated. Numba compiles for one processor per process, so "portable" applies to all
+    of its users in this process.
+
+    Raises
+    ------
+    ValueError
+        If the variable is neither "native" nor "portable".
+    """
+    chosen = os.environ.get(CPU_VARIABLE) or "native"
+    if chosen not in {"native", "portable"}:
+        raise ValueError(f"{CPU_VARIABLE} is {chosen!r}; set it to 'native' or 'portable'")
+    baseline = _baseline() if chosen == "portable" else None
+    if baseline is not None:
+        numba.config.CPU_NAME, numba.config.CPU_FEATURES = baseline, ""
+    return str(numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name())
+
+
+def _baseline() -> str | None:
+    """Return the name of the portable processor; None, with a warning, if this machine cannot run its code."""
+    machine = platform.machine().lower()
+    name, needed = _BASELINES.get(_MACHINES.get(machine, machine), ("generic", ""))
+    features = llvmlite.binding.get_host_cpu_features()
+    missing = [feature for feature in needed.split() if not features.get(feature)]
+    if missing:
+        _warn(
+            f"this processor cannot run portable kernels ({name}): it lacks {', '.join(missing)}. They are compiled "
+            "for this processor instead."
+        )
+    return None if missing else name
+
+
+@contextmanager
+def caching(source: str) -> Iterator[bool]:
+    """Let Numba cache the kernels of a file that are decorated in this context; yield whether it may.
+
+    Numba reads the name of its directory when a kernel is decorated. Kernels of other packages keep theirs.
+    """
+    directory = kernel_directory()
+    if directory is None or source_state(source) != STATES_AT_IMPORT.get(source):
+        yield False
+        return
+    theirs, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(directory)
+    try:
+        yield True
+    finally:
+        numba.config.CACHE_DIR = theirs
+
+
+@cache
+def kernel_directory() -> Path | None:
+    """Return the directory for the machine code of these kernels, created if absent.
+
+    Where the cache is read-only, return a copy in a temporary directory of the user's. Return None, with a warning, if
+    nothing can be cached.
+    """
+    key = _key()
+    if key is None:
+        _warn(
+            "compiled kernels are not cached, because the source files of polyaforest are unreadable or have changed "
+            "since this process started. Restart the process."
+        )
+        return None
+    wanted = cache_root() / "kernels" / key
+    if _is_usable(wanted):
+        return wanted
+    fallback = _temporary_root() / "kernels" / key
+    is_filled = _copy(wanted, fallback)
+    if not _is_usable(fallback):
+        _warn(
+            f"compiled kernels are not cached, so each new process compiles them again: {wanted} is not writable. "
+            f"Set {CACHE_VARIABLE} to a writable directory."
+        )
+        return None
+    if not is_filled:
+        _warn(
+            f"compiled kernels are kept in {fallback}, which may be emptied when the machine restarts, because "
+            f"{wanted} is not writable. Set {CACHE_VARIABLE} to a writable directory."
+        )
+    return fallback
+
+
+def _key() -> str | None:
+    """Return a digest of everything that decides the machine code; None if it is not known what Python has read."""
+    if not STATES_AT_IMPORT or source_states() != STATES_AT_IMPORT:
+        return None
+    cpu, features = select_cpu(), numba.config.CPU_FEATURES
+    if features is None:  # an empty text means: none but those that its name implies
+        features = llvmlite.binding.get_host_cpu_features().flatten()
+    versions = [numba.__version__, llvmlite.__version__, np.__version__, sys.version, sys.platform, platform.machine()]
+    settings = [getattr(numba.config, name, None) for name in _OPTIONS]
+    digest = hashlib.sha256(repr([cpu, features, versions, settings]).encode())
+    for source in map(Path, STATES_AT_IMPORT):
+        digest.update(source.name.encode() + hashlib.sha256(source.read_bytes()).digest())
+    return digest.hexdigest()[:32]
+
+
+def _is_usable(directory: Path) -> bool:
+    """Return whether files can be written to a directory, which is created if absent."""
+    try:
+        is_new = not directory.exists()
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+        os.utime(directory)  # for `_prune`: it is in use
+    except OSError:
+        return False
+    _remove_empty_files(directory)
+    if is_new:
+        _prune(directory.parent)
+    return True
+
+
+def _remove_empty_files(directory: Path) -> None:
+    """Remove files that a crash of the machine left empty: Numba fails on them instead of compiling again."""
+    for file in directory.rglob("*.nb[ic]"):
+        with suppress(FileNotFoundError):  # another process was faster
+            if file.stat().st_size == 0:
+                file.unlink()
+
+
+def _prune(directories: Path) -> None:
+    """Remove the directories that were not used for longest: those of earlier versions."""
+    by_use = sorted(directories.iterdir(), key=_last_use, reverse=True)
+    for directory in by_use[_KEPT:]:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _last_use(directory: Path) -> float:
+    try:
+        return directory.stat().st_mtime
+    except FileNotFoundError:  # another process has removed it
+        return 0.0
+
+
+def _copy(source: Path, target: Path) -> bool:
+    """Copy a cache that is read-only, unless that is done; return whether the target is filled."""
+    try:
+        if not any(source.rglob("*.nbi")):
+            return False
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as made:
+            copied = _copy_files(source, Path(made) / target.name)
+            copied.rename(target)  # in one step: a process may be killed, or another copy at the same time
+    except OSError:
+        return target.is_dir()
+    return True
+
+
+def _copy_files(source: Path, target: Path) -> Path:
+    """Copy the files of a directory, but not their permissions."""
+    for file in source.rglob("*.nb[ic]"):
+        copied = target / file.relative_to(source)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copied)
+    return target
+
+
+def _temporary_root() -> Path:
+    """Return a temporary directory that only this user can write to, because its content is executed."""
+    if not hasattr(os, "getuid"):  # Windows: temporary files are in the directory of the user
+        return Path(tempfile.gettempdir()) / "polyaforest"
+    root = Path(tempfile.gettempdir()) / f"polyaforest-{os.getuid()}"
+    with suppress(OSError):
+        root.mkdir(mode=0o700, exist_ok=True)
+        found = root.lstat()
+        if root.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o022:  # prepared by somebody else
+            root = Path(tempfile.mkdtemp(prefix="polyaforest-"))
+            atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return root
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
