@@ -294,7 +294,7 @@ def replacing(target: str) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             os.unlink(new)
         raise
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 def _mode_of(target: str) -> int | None:
@@ -349,7 +349,7 @@ def _refuse_irregular(mode: int) -> None:
         raise ValueError(f"it is {'a directory' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file")
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
     """Make a rename in `folder` outlast a power cut, where the platform can."""
     if os.name == "nt":
         return
