@@ -447,8 +447,6 @@ def refusing_notes(name: str) -> Iterator[None]:
 def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
     name = _resolved(path)
     refuse_irregular(name)
-    with open(name, "rb"):  # SQLite would not say what is wrong
-        pass
     is_writable = os.access(name, os.W_OK) and os.access(os.path.dirname(os.path.abspath(name)), os.W_OK)
     with _reporting(name):
         if not _is_store(name):
@@ -467,6 +465,8 @@ def _resolved(path: str | os.PathLike[str]) -> str:
 
 def _is_store(name: str) -> bool:
     """Return whether a file is a model store, False for an empty database; raise for any other. Write to none."""
+    with open(name, "rb"):  # SQLite would not say what is wrong
+        pass
     with _first_look(name) as file:
         with _bounded(file, name):
             if databases.is_blank(file):

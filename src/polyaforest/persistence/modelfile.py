@@ -306,9 +306,9 @@ def _mode_of(target: str) -> int | None:
     try:
         _refuse_irregular(mode)
     except ValueError as problem:
-        raise ModelFileError(f"no model can be written to {target!r}: {problem}") from None
+        raise ModelFileError(f"nothing can be written to {target!r}: {problem}") from None
     if not os.access(target, os.W_OK):  # the folder's permissions alone would let a read-only file be replaced
-        raise PermissionError(errno.EACCES, "the model there is read-only", target)
+        raise PermissionError(errno.EACCES, "the file there is read-only", target)
     return stat.S_IMODE(mode) & 0o777
 
 
