@@ -227,7 +227,7 @@ def times(lines):
     return [datetime.fromtimestamp(json.loads(text)["ts"], UTC).isoformat().replace("+00:00", "Z") for text in lines]
 
 
-# ---- killed and rotated at any moment --------------------------------------------------------------------------------
+# ---- rotation, and what an undisturbed run writes --------------------------------------------------------------------
 
 
 class Rotation:
@@ -289,6 +289,61 @@ def calm(tmp_path_factory, programs):
     factory.start(folder, "log", *FOLLOW[2:])
     assert factory.wait() == 0
     return Outputs(folder).read()
+
+
+# ---- killed at the start ---------------------------------------------------------------------------------------------
+
+AT_ONCE = 8  # processes, so that they also disturb each other
+
+
+@pytest.fixture
+def together(programs):
+    """Start processes that watch, in several folders at once; they are all waited for in the end."""
+    children = []
+
+    def start(folders):
+        children[:] = [programs.start("watch", *FOLLOW, "--snapshot-seconds", "0", cwd=folder) for folder in folders]
+        return list(children)
+
+    def end(number=signal.SIGKILL, moments=()):
+        began, codes = time.monotonic(), []
+        for child, moment in zip(children, sorted(moments) or [0.0] * len(children), strict=True):
+            time.sleep(max(0.0, began + moment - time.monotonic()))
+            os.kill(child, number)
+        while children:
+            codes.append(programs.wait(children.pop()))
+        return codes
+
+    yield start, end
+    end()
+
+
+@pytest.mark.parametrize("seconds", [0.2, 3.0])  # the files are created in the first fraction of a second
+@pytest.mark.parametrize("seed", mostly_slow(range(25)))
+def test_killed_in_its_first_seconds_the_next_one_writes_what_an_undisturbed_run_does(
+    tmp_path, together, calm, seconds, seed
+):
+    start, end = together
+    rng, text = random.Random(seed), mixed_lines()
+    folders = [tmp_path / str(number) for number in range(AT_ONCE)]
+    for folder in folders:
+        folder.mkdir()
+        append(folder / "log", *text[:150])
+        (folder / "stderr").touch()
+    start(folders)
+    assert end(moments=[rng.uniform(0.0, seconds) for _ in folders]) == [-signal.SIGKILL] * AT_ONCE
+    for folder in folders:
+        append(folder / "log", *text[150:])
+    start(folders)
+    for folder in folders:
+        until(lambda folder=folder: n_committed(folder) == 300 or "Error" in words(folder))
+    assert end(signal.SIGTERM) == [0] * AT_ONCE, [words(folder) for folder in folders]
+    for folder in folders:
+        assert Outputs(folder).read() == calm, words(folder)
+        assert sorted(path.name for path in folder.glob("m*")) == ["m", "m-lock"]
+
+
+# ---- killed and rotated at any moment --------------------------------------------------------------------------------
 
 
 SEEDS = mostly_slow(range(60), 0, 3)

@@ -43,20 +43,29 @@ def _within(folder: str, name: str) -> str:
 
 def write_example(folder: str) -> str:
     """Write the file, unless another one has its name; return its path."""
+    from polyaforest.persistence.modelfile import replacing
+
+    path, text = _within(folder, NAME), example_text()
+    os.makedirs(folder, exist_ok=True)
+    found = _contents(path)
+    if not text.startswith(found):  # a part of it may be left by an older version that was killed
+        raise ValueError(f"{path} exists and is not the example: choose another directory with --to")
+    if found != text:
+        with replacing(os.path.realpath(path)) as file:
+            file.write(text.encode())
+    return path
+
+
+def _contents(path: str) -> str:
+    """Return the text of a file, empty if there is none."""
     from polyaforest.persistence.modelfile import refuse_irregular
 
-    path = _within(folder, NAME)
-    text = example_text()
-    os.makedirs(folder, exist_ok=True)
+    refuse_irregular(path)
     try:
-        with open(path, "x", encoding="utf-8", newline="") as file:
-            file.write(text)
-    except FileExistsError:
-        refuse_irregular(path)
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
-            if file.read() != text:
-                raise ValueError(f"{path} exists and is not the example: choose another directory with --to") from None
-    return path
+            return file.read()
+    except FileNotFoundError:
+        return ""
 
 
 def example_text() -> str:

@@ -18,7 +18,7 @@ from polyaforest.core.text import label
 from polyaforest.detection.pipeline import Detected
 from polyaforest.detection.report import Finding, format_place, format_span, is_date
 from polyaforest.io.tables import BadInput, gather
-from polyaforest.persistence.modelfile import refuse_irregular
+from polyaforest.persistence.modelfile import refuse_irregular, replacing
 
 if TYPE_CHECKING:
     from polyaforest.explain import Course, Explanation
@@ -109,7 +109,8 @@ class Picture:
         elif explanation is not None and worst is not None:
             _head(panels[1], f"The worst: {format_place(worst)}")
             blame_bars(explanation, ax=panels[1].subplots())
-        figure.savefig(path, dpi=_DOTS_PER_INCH)
+        with replacing(os.path.realpath(path)) as file:
+            figure.savefig(file, format=os.path.splitext(path)[1][1:].lower(), dpi=_DOTS_PER_INCH)
 
     def _keep(self, found: Detected) -> None:
         """Keep flagged rows, and a share of the others by a hash of their number."""

@@ -8,8 +8,12 @@ beside it, so that there is only one; others may read the last commit at any tim
 A model that cannot be read costs its own key only: its bytes are moved to a table of damaged models, where they stay
 until the key is deleted, and the key starts over with a new model.
 
-The file may come from an untrusted source. So it is first opened read-only, with nothing that its schema could run, and
-refused unless that schema is, word for word, the one below: no view, trigger or generated column is ever evaluated.
+The file is absent or complete: it is built under another name and renamed. A process that is killed within a
+transaction leaves a log or a journal beside the file, which the next one applies or rolls back.
+
+The file may come from an untrusted source. So it is first opened read-only, or as a copy if a journal has to be rolled
+back, with nothing that its schema could run, and rejected unless that schema is, word for word, the one below: no view,
+trigger or generated column is ever evaluated. Until that check has passed, the file is not written to.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from itertools import count
 from typing import Any, Generic, Protocol, Self, TypeVar
 from urllib.parse import quote
 
+from polyaforest.persistence import databases
 from polyaforest.persistence.modelfile import ModelFileError, refuse_irregular, refuse_location
 from polyaforest.persistence.state import MALFORMED
 
@@ -59,6 +64,11 @@ _LIMITS = {  # more than any statement of this module needs
 _MAX_STEPS = 1_000_000  # of SQLite's virtual machine, plus one per byte: more means an endless loop
 _OVERHEAD = 12_000  # bytes of a model besides its arrays
 _IN_USE = "{name!r} is in use: another watch is writing to it. Stop that one first"
+_IN_THE_WAY = "{name!r} is damaged and has to be written again, but another process reads it. Stop that one first"
+_UNFINISHED = (
+    "{name!r} has a journal of a process that was killed, which has to be rolled back: read it once with permission to "
+    "write to it and to its directory"
+)
 _MAX_EVICTED = 256 * 2**20  # bytes that may be evicted before a commit is due
 
 
@@ -120,7 +130,7 @@ class ModelStore(Generic[Model]):
         self._in_memory = 0  # their sum
         self._changed: set[str] = set()
         self._evicted = 0  # bytes since the last commit
-        self._path = "" if path is None else os.fspath(path)
+        self._path = "" if path is None else _resolved(path)
         with ExitStack() as stack:
             if self._path:
                 stack.enter_context(_sole_writer(self._path))
@@ -237,11 +247,10 @@ class ModelStore(Generic[Model]):
         main, now = self._identity[0], _identity_of(self._path)[0]
         if now not in (None, main):
             rescued = _unused(f"{self._path}.rescued")
-            self._copy_to(rescued)
+            databases.publish(databases.build(self._path, self._file.backup), rescued)
             remedy = f"everything was saved to {rescued!r} instead. Move the one that you want to {self._path!r}"
             raise OSError(f"{self._path!r} was replaced by another file while in use: {remedy}, and start again")
-        fresh = f"{self._path}-fresh"
-        self._copy_to(fresh)
+        fresh = databases.build(self._path, self._file.backup)
         self._file.close()  # it would write to the files that were deleted
         self._switch_to(fresh)
         self._file.execute("COMMIT")
@@ -249,19 +258,9 @@ class ModelStore(Generic[Model]):
 
     def _switch_to(self, fresh: str) -> None:
         """Replace the file, which is closed, by a new one, and open that with a transaction."""
-        for name in (f"{self._path}-wal", f"{self._path}-shm"):  # SQLite would take them for those of the new file
-            with suppress(FileNotFoundError):
-                os.remove(name)
-        os.replace(fresh, self._path)
+        databases.replace(fresh, self._path)
         self._file = self._resources.enter_context(closing(_open_to_write(self._path)))
         self._identity = _identity_of(self._path)
-
-    def _copy_to(self, name: str) -> None:
-        """Write all that was committed to a new file."""
-        with suppress(FileNotFoundError):
-            os.remove(name)  # left by a process that was killed
-        with closing(sqlite3.connect(name)) as copy:
-            self._file.backup(copy)
 
     def _read(self, key: str) -> Entry[Model]:
         """Return the entry of a key in the file; a new one if that cannot be read and is set aside."""
@@ -292,14 +291,13 @@ class ModelStore(Generic[Model]):
 
         Models evicted since that commit return to it; those in memory stay as they are.
         """
-        fresh, kept = f"{self._path}-fresh", _unused(f"{self._path}.damaged")
+        kept, lost = _unused(f"{self._path}.damaged"), list[str]()
         with suppress(sqlite3.Error):
             self._file.execute("ROLLBACK")
-        with suppress(FileNotFoundError):
-            os.remove(fresh)  # left by a process that was killed
-        lost = _copy_readable(self._file, fresh)
+        self._empty_log()
+        fresh = databases.build(self._path, lambda copy: lost.extend(_copy_readable(self._file, copy)))
         self._file.close()
-        os.replace(self._path, kept)
+        databases.keep(self._path, kept)
         self._switch_to(fresh)
         self._stored = set(_keys_in(self._file)[0])
         names = ", ".join(repr(one) for one in sorted({key, *lost}))
@@ -307,6 +305,13 @@ class ModelStore(Generic[Model]):
             f"{self._path!r} is damaged, and the models of {names} in it cannot be read: their streams start over, the "
             f"others were copied to a new file, and the old one was kept as {kept!r}"
         )
+
+    def _empty_log(self) -> None:
+        """Move all commits from the log to the file, so that the file is complete without the log."""
+        with _reporting(self._path):
+            is_busy = self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        if is_busy:
+            raise BlockingIOError(_IN_THE_WAY.format(name=self._path))
 
     def _write(self, key: str, entry: Entry[Model]) -> bool:
         """Write an entry to the file; return False if its model cannot be saved, which must not stop the others."""
@@ -370,19 +375,20 @@ def _read(file: sqlite3.Connection, key: str, name: str, loads: Callable[[bytes]
     return Entry(model, model.notes)
 
 
-def _copy_readable(file: sqlite3.Connection, name: str) -> list[str]:
-    """Write the readable models and the notes to a new file; return the keys of the others."""
+def _copy_readable(file: sqlite3.Connection, copy: sqlite3.Connection) -> list[str]:
+    """Write the readable models and the notes to an empty database; return the keys of the others."""
     lost = []
-    with closing(_open_to_write(name)) as copy:
-        for key in _keys_in(file)[0]:
-            try:
-                found = file.execute("SELECT CAST(model AS BLOB) FROM models WHERE key = ?", (key,)).fetchone()
-            except sqlite3.DatabaseError:
-                lost.append(key)
-            else:
-                copy.execute("INSERT INTO models VALUES (?, ?)", (key, found[0]))
-        copy.executemany("INSERT INTO notes VALUES (1, ?)", file.execute("SELECT text FROM notes LIMIT 1"))
-        copy.execute("COMMIT")
+    _create_tables(copy)
+    copy.execute("BEGIN")
+    for key in _keys_in(file)[0]:
+        try:
+            found = file.execute("SELECT CAST(model AS BLOB) FROM models WHERE key = ?", (key,)).fetchone()
+        except sqlite3.DatabaseError:
+            lost.append(key)
+        else:
+            copy.execute("INSERT INTO models VALUES (?, ?)", (key, found[0]))
+    copy.executemany("INSERT INTO notes VALUES (1, ?)", file.execute("SELECT text FROM notes LIMIT 1"))
+    copy.execute("COMMIT")
     return lost
 
 
@@ -439,22 +445,50 @@ def refusing_notes(name: str) -> Iterator[None]:
 
 @contextmanager
 def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
-    name = os.fspath(path)
+    name = _resolved(path)
     refuse_irregular(name)
-    with open(name, "rb"):  # SQLite would not say what is wrong
-        pass
     is_writable = os.access(name, os.W_OK) and os.access(os.path.dirname(os.path.abspath(name)), os.W_OK)
     with _reporting(name):
-        with closing(_connect(name, "ro")) as file:
-            _check(file, name)
+        if not _is_store(name):
+            raise ModelFileError(f"{name!r} is an empty database: `polyaforest watch` has not saved anything to it yet")
         # a connection that may write removes the files that reading creates beside the database
         with closing(_connect(name, "rw" if is_writable else "ro")) as file:
             file.execute("PRAGMA query_only = ON")
             yield file
 
 
+def _resolved(path: str | os.PathLike[str]) -> str:
+    """Return the path that a symbolic link leads to: SQLite keeps its logs there, and so must the lock be."""
+    name = os.fspath(path)
+    return os.path.realpath(name) if os.path.islink(name) else name
+
+
+def _is_store(name: str) -> bool:
+    """Return whether a file is a model store, False for an empty database; raise for any other. Write to none."""
+    with open(name, "rb"):  # SQLite would not say what is wrong
+        pass
+    with _first_look(name) as file:
+        with _bounded(file, name):
+            if databases.is_blank(file):
+                return False
+        _check(file, name)
+        return True
+
+
+@contextmanager
+def _first_look(name: str) -> Iterator[sqlite3.Connection]:
+    """Yield a connection that does not write to a file: to a copy, if a transaction has to be rolled back."""
+    with closing(_connect(name, "ro")) as file:
+        is_hot = databases.has_hot_journal(file)
+        if not is_hot:
+            yield file
+    if is_hot:
+        with databases.copied(name) as copy, closing(_connect(copy, "rw")) as file:
+            yield file
+
+
 def _connect(name: str, mode: str) -> sqlite3.Connection:
-    """Connect to a file without trusting its contents; `mode` is "ro", "rw" or "rwc", which creates the file."""
+    """Connect to a file without trusting its contents; `mode` is "ro" or "rw"."""
     place = f"file:{quote(os.fsencode(os.path.abspath(name)))}?mode={mode}" if name else ""
     file = sqlite3.connect(place, isolation_level=None, timeout=0.5, uri=bool(name))
     for limit, value in _LIMITS.items():
@@ -494,22 +528,18 @@ def _sole_writer(name: str) -> Iterator[None]:
 
 def _open_to_write(name: str) -> sqlite3.Connection:
     """Open a database, created if it does not exist, and begin a transaction."""
-    is_new = not name or not os.path.exists(name) or not os.path.getsize(name)
-    if not is_new:
-        with _reading(name):  # a foreign file is not touched
-            pass
     with _reporting(name):
-        file = _connect(name, "rwc" if is_new else "rw")
+        if name:
+            _create_if_missing(name)
+        file = _connect(name, "rw")
         try:
-            if is_new:
-                file.execute("PRAGMA page_size = 16384")  # models are large
-            else:
+            if name:
                 _check(file, name)
+            else:
+                _create_tables(file)
             file.execute("PRAGMA journal_mode = WAL")  # readers need not wait
             file.execute("PRAGMA synchronous = FULL")  # what a commit covers may be deleted elsewhere
             file.execute("PRAGMA secure_delete = ON")  # deleted points must not remain in free pages
-            if is_new:
-                file.executescript(f"BEGIN; {_TABLES} COMMIT")
             file.execute("BEGIN IMMEDIATE")
             if file.execute("PRAGMA user_version").fetchone()[0] < _VERSION:  # an older release is to leave it alone
                 file.execute(f"PRAGMA user_version = {_VERSION}")
@@ -517,6 +547,19 @@ def _open_to_write(name: str) -> sqlite3.Connection:
             file.close()
             raise
         return file
+
+
+def _create_if_missing(name: str) -> None:
+    """Create a store unless there is one; an empty file or database, as a killed process may leave, becomes one."""
+    databases.remove_leftovers(name)
+    if not (os.path.exists(name) and os.path.getsize(name) and _is_store(name)):
+        databases.create(name, _create_tables)
+
+
+def _create_tables(file: sqlite3.Connection) -> None:
+    """Make an empty database a store without models."""
+    file.execute("PRAGMA page_size = 16384")  # models are large
+    file.executescript(f"BEGIN; {_TABLES} COMMIT")
 
 
 def _identity_of(name: str) -> list[tuple[int, int] | None]:
@@ -562,6 +605,8 @@ def _reporting(name: str) -> Iterator[None]:
             raise ModelFileError(f"{name!r} is damaged: reading it takes longer than any valid file would") from None
         if "locked" in str(problem):
             raise BlockingIOError(_IN_USE.format(name=name)) from None
+        if getattr(problem, "sqlite_errorname", "") == "SQLITE_READONLY_ROLLBACK":
+            raise PermissionError(_UNFINISHED.format(name=name)) from None
         raise OSError(f"{name!r} cannot be read or written: {problem}") from None
     except sqlite3.DataError as problem:
         raise OSError(

@@ -294,7 +294,7 @@ def replacing(target: str) -> Iterator[IO[bytes]]:
         with suppress(OSError):
             os.unlink(new)
         raise
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 def _mode_of(target: str) -> int | None:
@@ -306,9 +306,9 @@ def _mode_of(target: str) -> int | None:
     try:
         _refuse_irregular(mode)
     except ValueError as problem:
-        raise ModelFileError(f"no model can be written to {target!r}: {problem}") from None
+        raise ModelFileError(f"nothing can be written to {target!r}: {problem}") from None
     if not os.access(target, os.W_OK):  # the folder's permissions alone would let a read-only file be replaced
-        raise PermissionError(errno.EACCES, "the model there is read-only", target)
+        raise PermissionError(errno.EACCES, "the file there is read-only", target)
     return stat.S_IMODE(mode) & 0o777
 
 
@@ -349,7 +349,7 @@ def _refuse_irregular(mode: int) -> None:
         raise ValueError(f"it is {'a directory' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file")
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
     """Make a rename in `folder` outlast a power cut, where the platform can."""
     if os.name == "nt":
         return

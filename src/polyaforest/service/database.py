@@ -7,12 +7,14 @@ threads read the last commit. Everything that is acknowledged to others (`synchr
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from polyaforest.io.errors import BadInput
+from polyaforest.persistence import databases
 
 __all__ = ["Database"]
 
@@ -110,22 +112,32 @@ class Database:
 def _opened(path: str) -> sqlite3.Connection:
     """Open or create a file; refuse one of another kind."""
     try:
+        databases.remove_leftovers(path)
+        if not os.path.exists(path) or _is_blank(path):
+            databases.create(path, _create_tables)
         file = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
         file.execute("PRAGMA trusted_schema = OFF")
-        is_new = not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if is_new:
-            file.execute("PRAGMA page_size = 8192")
-        elif file.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+        if file.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
             raise BadInput(f"{path} is a database, but not a history of polyaforest")
         file.execute("PRAGMA journal_mode = WAL")
         file.execute("PRAGMA synchronous = FULL")  # a record that was acknowledged survives a power failure
         file.execute("PRAGMA secure_delete = ON")  # deleted records must not remain in free pages
-        if is_new:
-            marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_VERSION};"
-            file.executescript(f"BEGIN; {_SCHEMA} {marks} COMMIT")
         version = file.execute("PRAGMA user_version").fetchone()[0]
         if version > _VERSION:
             raise BadInput(f"{path} has format version {version}, this release reads up to {_VERSION}: upgrade")
         return file
-    except sqlite3.DatabaseError as problem:
+    except (OSError, sqlite3.DatabaseError) as problem:
         raise BadInput(f"{path} cannot be used as a history: {problem}") from problem
+
+
+def _is_blank(path: str) -> bool:
+    """Return whether a file was never filled, because an older version that created it was killed."""
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as file:
+        return databases.is_blank(file)
+
+
+def _create_tables(file: sqlite3.Connection) -> None:
+    """Make an empty database a history without records."""
+    file.execute("PRAGMA page_size = 8192")
+    marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_VERSION};"
+    file.executescript(f"BEGIN; {_SCHEMA} {marks} COMMIT")
