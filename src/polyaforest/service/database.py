@@ -7,14 +7,16 @@ threads read the last commit. Everything that is acknowledged to others (`synchr
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from urllib.parse import quote
 
 from polyaforest.io.errors import BadInput
 
-__all__ = ["Database"]
+__all__ = ["Database", "check_history"]
 
 _APPLICATION = 0x504D5048  # "PMPH"
 _VERSION = 1
@@ -107,6 +109,25 @@ class Database:
             self._reader.close()
 
 
+def check_history(path: str) -> None:
+    """Raise `BadInput` unless a file can be opened as a history; it is only read."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True, timeout=30)) as file:
+            if file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                _check(file, path)
+    except sqlite3.DatabaseError as problem:
+        raise BadInput(f"{path} cannot be used as a history: {problem}") from problem
+
+
+def _check(file: sqlite3.Connection, path: str) -> None:
+    """Raise `BadInput` unless a database is a history of a version that this release reads."""
+    if file.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+        raise BadInput(f"{path} is a database, but not a history of polyaforest")
+    version = file.execute("PRAGMA user_version").fetchone()[0]
+    if version > _VERSION:
+        raise BadInput(f"{path} has format version {version}, this release reads up to {_VERSION}: upgrade")
+
+
 def _opened(path: str) -> sqlite3.Connection:
     """Open or create a file; refuse one of another kind."""
     try:
@@ -115,17 +136,14 @@ def _opened(path: str) -> sqlite3.Connection:
         is_new = not file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if is_new:
             file.execute("PRAGMA page_size = 8192")
-        elif file.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-            raise BadInput(f"{path} is a database, but not a history of polyaforest")
+        else:
+            _check(file, path)
         file.execute("PRAGMA journal_mode = WAL")
         file.execute("PRAGMA synchronous = FULL")  # a record that was acknowledged survives a power failure
         file.execute("PRAGMA secure_delete = ON")  # deleted records must not remain in free pages
         if is_new:
             marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_VERSION};"
             file.executescript(f"BEGIN; {_SCHEMA} {marks} COMMIT")
-        version = file.execute("PRAGMA user_version").fetchone()[0]
-        if version > _VERSION:
-            raise BadInput(f"{path} has format version {version}, this release reads up to {_VERSION}: upgrade")
         return file
     except sqlite3.DatabaseError as problem:
         raise BadInput(f"{path} cannot be used as a history: {problem}") from problem
