@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -32,7 +33,9 @@ Examples:
 
 @click.command("serve", help=_HELP)
 @click.argument("config", metavar="[CONFIG]", required=False, type=click.Path(dir_okay=False))
-@click.option("--check", is_flag=True, help="Check the configuration and exit.")
+@click.option(
+    "--check", is_flag=True, help="Check the configuration, say what a start would do to existing data, and exit."
+)
 @click.option("--demo", is_flag=True, help="Show generated streams with planted incidents; nothing is kept.")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on, instead of that of the configuration.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, 0 for any that is free.")
@@ -50,17 +53,21 @@ def command(
     from polyaforest.service.demo import DemoFeeder, demo_config
     from polyaforest.service.server import serve
 
+    def read() -> Config:
+        return _read(config or _DEFAULT).at(host=host, port=port, data=data)
+
     with ExitStack() as stack:
         if demo:
             folder = data or stack.enter_context(tempfile.TemporaryDirectory(prefix="polyaforest-"))
             settings = demo_config().at(host=host, port=port, data=folder)
         else:
-            settings = _read(config or _DEFAULT).at(host=host, port=port, data=data)
+            settings = read()
         if check:
             _check(settings, "the demo" if demo else config or _DEFAULT)
             return
         compile_first("stream", quiet)
-        serve(settings, lambda words: options.say(words, quiet), DemoFeeder() if demo else None)
+        say = partial(options.say, quiet=quiet)
+        serve(settings, say, DemoFeeder() if demo else None, None if demo else read)
 
 
 def _need_extra() -> None:
@@ -84,11 +91,19 @@ def _read(path: str) -> Config:
 
 
 def _check(config: Config, name: str) -> None:
-    """Check what can be known without starting: tokens and the addresses of alerts."""
-    from polyaforest.service.alerts import Destination
-    from polyaforest.service.security import Tokens
+    """Check what can be known without starting, and say what a start would do to data that exists."""
+    from polyaforest.io.errors import BadInput
+    from polyaforest.service.changes import stored_plan
+    from polyaforest.service.check import check_config
 
-    Tokens(config.server)
-    for alert in config.alerts:
-        Destination(alert)
+    check_config(config)
     options.say(f"{name} is valid: {', '.join(config.streams)}.")
+    problems = []
+    for stream, settings in config.streams.items():
+        plan, n_records = stored_plan(config.server.data, stream, settings)
+        for words in plan.words(n_records):
+            options.say(f"{stream}: a start {words}.")
+        refused = zip(plan.refused, plan.problems(), strict=True)
+        problems += [config.words_at(("streams", stream, *one.split(".")), words) for one, words in refused]
+    if problems:
+        raise BadInput("; ".join(problems))

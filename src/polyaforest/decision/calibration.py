@@ -206,6 +206,11 @@ class RunningCalibration:
         given, placed = np.array(values, np.float64), np.array(thresholds, np.float64)
         return Detections(given, np.array(p_values, np.float64), given < placed, placed)
 
+    def resize(self, n: int) -> None:
+        """Hold at most `n` scores from now on; the oldest leave if there are more."""
+        self.forget(list(self._by_arrival)[: max(len(self) - n, 0)])
+        self.n = n
+
     def forget(self, arrivals: Iterable[int]) -> None:
         """Remove the scores of these arrivals, of those still held."""
         for number in arrivals:

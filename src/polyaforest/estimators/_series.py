@@ -322,6 +322,22 @@ class SeriesMPF(Detector):
         """
         return self._advance(X, keys, times, Task(is_scored=True, is_judged=True, is_explained=explain))
 
+    def change_false_alarm_rate(self, rate: float | None) -> Self:
+        """Flag readings by another `false_alarm_rate` of the estimator from now on; what was learned stays.
+
+        Parameters
+        ----------
+        rate : float between 0 and 1, or None
+            As in `StreamingMPF.change_false_alarm_rate`.
+        """
+        estimator = StreamingMPF() if self.estimator is None else clone(self.estimator)
+        estimator.change_false_alarm_rate(rate)
+        with self._lock.turn(), self._changing():
+            self.estimator = estimator
+            if hasattr(self, "_views"):
+                self._views.change_false_alarm_rate(rate)
+        return self
+
     def delete(self, keys: Key | Iterable[Key]) -> Self:
         """Delete readings, with every shingle that they are part of.
 

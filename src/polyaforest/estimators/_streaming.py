@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from weakref import WeakSet
 
 import numpy as np
-from sklearn.base import _fit_context
+from sklearn.base import _fit_context, clone
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyaforest import forest as forests
@@ -394,6 +394,30 @@ class StreamingMPF(PolyaForest):
                     )
             self._refresh(stream)
         self._have_companion_forget(keys)
+        return self
+
+    def change_false_alarm_rate(self, rate: float | None) -> Self:
+        """Flag rows by another `false_alarm_rate` from now on; what was learned stays.
+
+        The threshold moves at once, by the calibration scores held. For a lower rate, more of them are kept from now
+        on; until there are ``1 / rate`` of them, nothing is flagged.
+
+        Parameters
+        ----------
+        rate : float between 0 and 1, or None
+            None places the threshold automatically.
+        """
+        draft = clone(self).set_params(false_alarm_rate=rate)
+        draft._validate_params()
+        draft._refuse_rates()
+        if hasattr(self, "forest_"):
+            stream = self._continued()
+            with self._writing(stream):
+                self.false_alarm_rate = rate
+                stream.keep_scores(n_to_calibrate(rate))
+                self._refresh(stream)
+        else:
+            self.false_alarm_rate = rate
         return self
 
     def rebuild(self) -> Self:

@@ -250,6 +250,12 @@ class Views:
         for member in self.members:
             member.delete(gone)
 
+    def change_false_alarm_rate(self, rate: float | None) -> None:
+        """Flag rows by another rate from now on."""
+        for member in self.members:
+            member.change_false_alarm_rate(rate)
+        self.calibration.resize(n_to_calibrate(rate))
+
     def rebuild(self) -> None:
         """Weigh features anew, and grow all trees anew."""
         for member in self.members:

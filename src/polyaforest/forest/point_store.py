@@ -406,6 +406,25 @@ def point_keys(
     return list(keys)
 
 
+def distinct_keys(
+    keys: Iterable[str | None], is_taken: Callable[[Key], bool], *, n_before: int = 0
+) -> tuple[str | None, ...]:
+    r"""Return the keys of rows that are learned again: as before, with the row number appended if one is taken.
+
+    Examples
+    --------
+    >>> distinct_keys(["ann", None, "ann", "bob\x1f3"], {"bob\x1f3"}.__contains__, n_before=7)
+    ('ann', None, 'ann\x1f10', 'bob\x1f11')
+    """
+    distinct: dict[str, None] = {}
+    found: list[str | None] = []
+    for number, key in enumerate(keys, n_before + 1):
+        is_known = key is not None and (key in distinct or is_taken(key))
+        found.append(f"{key.partition(_SEPARATOR)[0]}{_SEPARATOR}{number}" if key and is_known else key)
+        distinct |= dict.fromkeys(name for name in found[-1:] if name is not None)
+    return tuple(found)
+
+
 def keys_named(name: str, keys: Iterable[Key]) -> list[Key]:
     r"""Return the `keys` of rows with this name; the name of an unnamed row is its number.
 

@@ -423,6 +423,11 @@ class Stream:
             judged = self.calibration.judge_then_learn(logs, np.arange(came, came + len(scores)), policy)
         return judged._replace(scores=scores, thresholds=self.rules.score.from_log(judged.thresholds))
 
+    def keep_scores(self, n: int) -> None:
+        """Hold at most `n` calibration scores from now on."""
+        self.calibration.resize(n)
+        self.rules = self.rules._replace(n_calibration=n)
+
     def delete(self, slots: Sequence[int], n_jobs: int | None) -> None:
         """Delete points."""
         gone = np.array(slots, np.int32)

@@ -15,7 +15,7 @@ from polyaforest.persistence.model_store import ModelStore, read_damaged, read_n
 from polyaforest.persistence.state import MALFORMED
 from polyaforest.timeseries import EventTracker
 
-__all__ = ["open_store", "read_damaged", "read_model", "read_notes"]
+__all__ = ["open_store", "read_damaged", "read_model", "read_notes", "with_rate"]
 
 Detector: TypeAlias = StreamingMPF | SeriesMPF
 Entry: TypeAlias = model_store.Entry[Detector]
@@ -26,11 +26,23 @@ def open_store(
     path: str | os.PathLike[str] | None,
     make: Callable[[], Detector],
     *,
+    change: Callable[[Detector], Detector] = lambda detector: detector,
     max_bytes: int = 2**30,
     notify: Callable[[str], None] = lambda message: None,
 ) -> Store:
-    """Open a model store to write to; the parameters are those of `ModelStore`."""
-    return ModelStore(path, make, _continued, max_bytes=max_bytes, notify=notify)
+    """Open a model store to write to; the parameters are those of `ModelStore`.
+
+    `change` is called with each model that is read, to change what is no part of what it has learned.
+    """
+    return ModelStore(path, make, lambda block: change(_continued(block)), max_bytes=max_bytes, notify=notify)
+
+
+def with_rate(detector: Detector, false_alarm_rate: float | None) -> Detector:
+    """Return a detector, which flags records by this rate from now on."""
+    forest = detector.estimator if isinstance(detector, SeriesMPF) else detector
+    if forest is None or forest.false_alarm_rate != false_alarm_rate:
+        detector.change_false_alarm_rate(false_alarm_rate)
+    return detector
 
 
 def read_model(path: str | os.PathLike[str], key: str) -> Detector:

@@ -23,7 +23,7 @@ from polyaforest.live.judge import Judge, Judged, Piece, Result, whole_piece
 from polyaforest.live.verdicts import Arrival, Verdict
 from polyaforest.persistence.model_store import refusing_notes
 
-__all__ = ["Cadence", "Counts", "Loop"]
+__all__ = ["Cadence", "Counts", "Loop", "check_notes"]
 
 _SUSPICIOUS = 20  # first records that are all bad
 _PATIENCE = 0.25  # seconds to wait for a record before the loop checks for other work
@@ -88,6 +88,12 @@ class Counts:
     records: int = 0
     bad: int = 0
     anomalies: int = 0
+
+
+def check_notes(notes: Mapping[str, Any], name: str) -> None:
+    """Raise a `ModelFileError` that names the file unless these are the notes of a commit."""
+    with refusing_notes(name):
+        _NOTES(notes, "")
 
 
 class Loop(ABC, Generic[Result]):
@@ -183,8 +189,8 @@ class Loop(ABC, Generic[Result]):
         if not notes:
             self.commit()  # what is written from now on can be taken back
             return False
+        check_notes(notes, self.store.name)
         with refusing_notes(self.store.name):
-            _NOTES(notes, "")
             self.counts = Counts(**notes["counts"])
             self._judge.reader = RecordReader.of_state(notes["reader"])
             is_same = notes["where"] == self._where and notes["position"] is not None

@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import orjson
 
 from polyaforest.core.text import label, printable
 from polyaforest.io._json import to_json
 from polyaforest.io.errors import BadInput
-from polyaforest.service.config import AlertConfig
+from polyaforest.service.config import AlertConfig, web_address
 from polyaforest.service.database import Database
 
 __all__ = ["Destination", "Outbox", "Sender"]
@@ -47,8 +47,10 @@ class Destination:
     def __init__(self, config: AlertConfig) -> None:
         self.config = config
         self._url = _address(config)
-        self._is_webhook = urlsplit(self._url).scheme in ("http", "https")
-        if not self._is_webhook:
+        self._is_webhook = self._url.startswith(("http://", "https://"))
+        if self._is_webhook:
+            web_address(self._url)
+        else:
             self._apprise()
 
     def wants(self, stream: str, event: dict[str, Any]) -> bool:
@@ -69,7 +71,7 @@ class Destination:
 
         service = Apprise()
         if not service.add(self._url):
-            raise BadInput(f"the alert {self.config.name!r} has an address that apprise does not know")
+            raise BadInput("apprise does not know the kind of this address")
         return service
 
 
@@ -78,6 +80,11 @@ class Outbox:
 
     def __init__(self, stream: str, database: Database, destinations: Sequence[Destination], link: str) -> None:
         self._stream, self._database, self._link = stream, database, link
+        self.use(destinations)
+
+    def use(self, destinations: Sequence[Destination]) -> None:
+        """Send alerts there from now on."""
+        stream = self._stream
         self._destinations = [one for one in destinations if not one.config.streams or stream in one.config.streams]
 
     def add(self, file: sqlite3.Connection, event: dict[str, Any]) -> bool:
@@ -233,5 +240,5 @@ def _address(config: AlertConfig) -> str:
         return Path(config.url_file).read_text("utf-8").strip()
     assert config.url_env is not None
     if not os.environ.get(config.url_env):
-        raise BadInput(f"the alert {config.name!r} needs the environment variable {config.url_env}")
+        raise BadInput(f"the environment variable {config.url_env} is not set")
     return os.environ[config.url_env].strip()

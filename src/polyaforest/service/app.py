@@ -6,8 +6,10 @@ import asyncio
 import os
 import threading
 import time as clock
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,18 +19,24 @@ from starlette.exceptions import HTTPException
 
 from polyaforest import __version__
 from polyaforest.io._json import to_json
+from polyaforest.io.errors import BadInput
 from polyaforest.service.alerts import Destination, Sender
-from polyaforest.service.config import Config
+from polyaforest.service.audit import log
+from polyaforest.service.changes import StreamPlan, server_changes, stored_plan
+from polyaforest.service.check import check_config
+from polyaforest.service.config import Config, StreamConfig
 from polyaforest.service.feed import Feed
-from polyaforest.service.feedback import settle
+from polyaforest.service.feedback import reteach, settle
 from polyaforest.service.inbox import Busy
 from polyaforest.service.metrics import Metrics
 from polyaforest.service.routes import pages, probes, routes
 from polyaforest.service.security import Guard, Tokens
 from polyaforest.service.stream import Shared, Stream
+from polyaforest.service.worker import Worker
 
 __all__ = ["Feeder", "Service", "make_app"]
 
+_RELOAD_SECONDS = 60.0  # for a stream to finish its batch and start again
 _ABOUT = """Anomalies in streams, with reasons. Times are seconds since 1970 (UTC); a key is the value by which a stream
 is partitioned, and empty for streams that are not."""
 
@@ -39,10 +47,13 @@ class Service:
     Parameters
     ----------
     config : Config
+    read : callable, optional
+        Reads the configuration again; raises `BadInput` if it is not valid.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(self, config: Config, read: Callable[[], Config] | None = None) -> None:
+        self.config, self._read = config, read
+        self._reloading = threading.Lock()
         self.tokens = Tokens(config.server)
         self.metrics = Metrics(key_labels=config.server.key_labels)
         self.feed = Feed(self.metrics.dropped.inc)
@@ -58,10 +69,14 @@ class Service:
             lambda outcome, n: self.metrics.alerts.labels(outcome).inc(n),
         )
         link = config.server.public_url or f"http://{config.server.host}:{config.server.port}"
-        shared = Shared(folder, self.feed, self.metrics, destinations, link.rstrip("/"), self._sender.wake)
-        self.streams = {name: Stream(name, stream, shared) for name, stream in config.streams.items()}
-        for stream in self.streams.values():
-            stream.settlers.append(settle)
+        self._shared = Shared(folder, self.feed, self.metrics, destinations, link.rstrip("/"), self._sender.wake)
+        self.streams = {name: self._new_stream(name, stream) for name, stream in config.streams.items()}
+
+    def _new_stream(self, name: str, config: StreamConfig) -> Stream:
+        stream = Stream(name, config, self._shared)
+        stream.settlers.append(settle)
+        stream.reteach = reteach
+        return stream
 
     @property
     def is_ready(self) -> bool:
@@ -79,6 +94,76 @@ class Service:
         self._sender.stop()
         for stream in self.streams.values():
             stream.stop()
+
+    # ---- settings ----------------------------------------------------------------------------------------------------
+
+    def reload(self, who: str) -> dict[str, Any]:
+        """Read the configuration again and apply it; return what changed.
+
+        If it is not valid, or a stream cannot have its settings, a `BadInput` says why and all stay in force.
+        """
+        if self._read is None:
+            raise BadInput("there is no configuration file to read again")
+        with self._reloading:
+            config = self._read()
+            check_config(config)
+            plans = self._plans(config)
+            waiting = server_changes(self.config.server, config.server)
+            changed = self._apply(config.model_copy(update={"server": self.config.server}), who)
+            return {
+                "applied": {name: plan.applied for name, plan in plans.items() if plan.applied},
+                "relearned": {name: plan.relearned for name, plan in plans.items() if plan.relearned},
+                **changed,
+                "at_next_start": [f"server.{name}" for name in waiting],
+            }
+
+    def _plans(self, config: Config) -> dict[str, StreamPlan]:
+        """Return what becomes of each stream; raise `BadInput` if one cannot have its settings."""
+        different = [
+            stream for name, stream in self.streams.items() if config.streams.get(name, stream.config) != stream.config
+        ]
+        wait([stream.call(Worker.commit) for stream in different if stream.is_ready], _RELOAD_SECONDS)
+        plans = {name: stored_plan(self.config.server.data, name, one)[0] for name, one in config.streams.items()}
+        problems = [
+            config.words_at(("streams", name, *setting.split(".")), words)
+            for name, plan in plans.items()
+            for setting, words in zip(plan.refused, plan.problems(), strict=True)
+        ]
+        if problems:
+            raise BadInput("; ".join(problems))
+        return plans
+
+    def _apply(self, config: Config, who: str) -> dict[str, Any]:
+        """Use another configuration; return the streams that started or stopped, and whether alerts changed."""
+        has_other_alerts = config.alerts != self.config.alerts
+        self._shared = replace(self._shared, destinations=[Destination(alert) for alert in config.alerts])
+        new = {name: self._new_stream(name, config.streams[name]) for name in config.streams.keys() - self.streams}
+        gone = [stream for name, stream in self.streams.items() if name not in config.streams]
+        kept = [stream for name, stream in self.streams.items() if name in config.streams]
+        self.config = config
+        known = {**self.streams, **new}
+        self.streams = {name: known[name] for name in config.streams}  # in one step: other threads read it
+        for stream in kept if has_other_alerts else ():
+            with stream.database.write() as file:
+                log(file, who, "alerts", {"names": [alert.name for alert in config.alerts]})
+            stream.outbox.use(self._shared.destinations)
+        for stream in new.values():
+            stream.start()
+        for stream in gone:
+            stream.stop()
+        different = [stream for stream in kept if stream.config != config.streams[stream.name]]
+        self._change(different, config, who)
+        return {"started": sorted(new), "stopped": sorted(one.name for one in gone), "alerts": has_other_alerts}
+
+    def _change(self, streams: Sequence[Stream], config: Config, who: str) -> None:
+        """Have streams continue with other settings, each from its next batch on; raise if one cannot."""
+        answers = {stream.name: stream.change(config.streams[stream.name], who) for stream in streams}
+        done, _ = wait(answers.values(), _RELOAD_SECONDS)
+        failed = [name for name, answer in answers.items() if answer in done and answer.exception() is not None]
+        if failed:
+            former = {name: self.streams[name].config for name in failed}
+            self.config = config.model_copy(update={"streams": {**config.streams, **former}})
+            raise BadInput(f"stream {failed[0]} keeps its former settings: {answers[failed[0]].exception()}")
 
     def _gauges(self) -> Iterable[tuple[str, str, dict[str, str], float]]:
         for name, stream in self.streams.items():

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from polyaforest.core.text import printable
 from polyaforest.io.errors import BadInput
-from polyaforest.io.sources import canonical_name
+from polyaforest.io.sources import canonical_name, scheme_of
 from polyaforest.io.sources.prometheus import TIME, PrometheusServer
 from polyaforest.service.toml_text import Places, to_toml
 
 __all__ = [
     "AlertConfig", "CalendarConfig", "Config", "GateConfig", "MuteConfig", "PrometheusConfig", "RetentionConfig",
     "ServerConfig", "Settings", "StreamConfig", "Window", "parse_config", "public", "read_config", "to_toml",
+    "web_address",
 ]  # fmt: skip
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -26,6 +39,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # also the name of a file
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WORDS = {"extra_forbidden": "unknown key", "missing": "is missing"}
+_LONGEST_SPAN = 1e10  # seconds, about three centuries
+_SHORTEST_WINDOW = 1e-3  # seconds
+_MOST_RECORDS = 10**12
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -35,21 +51,39 @@ def _span(value: Any) -> Any:
         found = _SPAN.fullmatch(value.strip())
         if found is None or not float(found[1]):
             raise ValueError('must be a duration such as "90s", "30m", "6h" or "7d"')
-        return float(found[1]) * _SECONDS[found[2]]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e12:
+        value = float(found[1]) * _SECONDS[found[2]]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ValueError('must be a duration such as "90s", "30m", "6h" or "7d", or a number of seconds')
+    if value > _LONGEST_SPAN:
+        raise ValueError(f"is longer than {_LONGEST_SPAN:g} seconds")
     return float(value)
 
 
 def _window(value: Any) -> Any:
     """Return a number of records, or a duration in seconds as timedelta."""
     if isinstance(value, str):
-        return timedelta(seconds=_span(value))
-    if isinstance(value, bool) or not isinstance(value, int) or value < 2:
+        seconds = _span(value)
+        if seconds < _SHORTEST_WINDOW:
+            raise ValueError("must be at least a millisecond")
+        return timedelta(seconds=seconds)
+    if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= _MOST_RECORDS:
         raise ValueError('must be a number of records, at least 2, or a duration such as "6h"')
     return value
 
 
+def web_address(url: str) -> str:
+    """Return an address that begins with http:// or https:// and names a host; raise ValueError for any other."""
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of brackets or a port that are invalid
+        is_valid = False
+    if not is_valid or any(char.isspace() or not char.isprintable() for char in url):
+        raise ValueError("must be http://host:port or https://host:port")
+    return url
+
+
+Place = tuple[int | str, ...]  # the path of a setting in the file
 Span = Annotated[float, BeforeValidator(_span)]
 Window = Annotated[int | timedelta, BeforeValidator(_window)]
 
@@ -71,9 +105,14 @@ class ServerConfig(Settings):
     allowed_hosts: list[str] = []
     cors: list[str] = []
     max_body_mb: float = Field(default=16.0, gt=0, le=1024)
-    requests_per_second: float = Field(default=1000.0, gt=0)
+    requests_per_second: float = Field(default=1000.0, gt=0, allow_inf_nan=False)
     key_labels: bool = False
     public_url: str | None = None
+
+    @field_validator("public_url")
+    @classmethod
+    def _check_public_url(cls, url: str | None) -> str | None:
+        return url if url is None else web_address(url)
 
     @property
     def is_loopback(self) -> bool:
@@ -98,7 +137,7 @@ class GateConfig(Settings):
             is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2
             if not is_pair or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in pair):
                 raise ValueError(f"the range of {name!r} must be two numbers, such as [0, 100]")
-            if pair[0] >= pair[1]:
+            if not pair[0] < pair[1]:  # NaN is not
                 raise ValueError(f"the range of {name!r} is empty: {pair[0]:g} is not below {pair[1]:g}")
         return {name: tuple(map(float, pair)) for name, pair in ranges.items()}
 
@@ -142,11 +181,16 @@ class CalendarConfig(Settings):
             raise ValueError("`from` and `to` need each other")
         if not (self.start or self.end or self.days or self.dates or self.from_):
             raise ValueError("says no time: give start and end, days, dates, or from and to")
-        try:
-            ZoneInfo(self.timezone)
-        except (ZoneInfoNotFoundError, ValueError):
-            raise ValueError(f"unknown timezone {self.timezone!r}") from None
         return self
+
+    @field_validator("timezone")
+    @classmethod
+    def _check_timezone(cls, timezone: str) -> str:
+        try:
+            ZoneInfo(timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # the last for "Europe", which is a directory
+            raise ValueError(f"unknown timezone {timezone!r}") from None
+        return timezone
 
     @property
     def weekdays(self) -> set[int]:
@@ -174,6 +218,8 @@ class PrometheusConfig(Settings):
     def open(self) -> PrometheusServer:
         """Open the source."""
         token = None if self.token_file is None else Path(self.token_file).read_text("utf-8").strip()
+        if token is not None and not (token.isascii() and token.isprintable() and token):
+            raise BadInput(f"the token in {self.token_file} must have printable ASCII characters only")
         return PrometheusServer(
             self.url, self.queries, by=self.by, step=self.step, past=self.past, timeout=self.timeout, token=token
         )
@@ -181,12 +227,12 @@ class PrometheusConfig(Settings):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        if not url.startswith(("http://", "https://")):
-            raise ValueError("must be http://host:port or https://host:port")
-        return url.rstrip("/")
+        return web_address(url).rstrip("/")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.by in self.queries:
+            raise ValueError(f"{self.by!r} is a label and the name of a query: choose another name for the query")
         if TIME in self.queries or self.by == TIME:
             raise ValueError(f"{TIME!r} is the time of a record: choose another name")
         return self
@@ -195,7 +241,7 @@ class PrometheusConfig(Settings):
 class RetentionConfig(Settings):
     """How much history a stream keeps: what is beyond either bound is deleted, the oldest first."""
 
-    records: int = Field(default=2_000_000, ge=1000)
+    records: int = Field(default=2_000_000, ge=1000, le=_MOST_RECORDS)
     age: Span = 400 * 86400.0
 
 
@@ -210,23 +256,38 @@ class StreamConfig(Settings):
     by: str | None = None
     id: str | None = None
     series: bool | None = None
-    shingle: int | None = Field(default=None, ge=1)
+    shingle: int | None = Field(default=None, ge=1, le=2**20)
     difference: bool = False
     seasons: list[Literal["time of day", "day of week"]] = []
     window: Window = 1024
     trees: int = Field(default=100, ge=1, le=10_000)
     false_alarm_rate: float | None = Field(default=None, gt=0, lt=1)
-    seed: int = Field(default=0, ge=0)
-    merge: int | None = Field(default=None, ge=1)
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    merge: int | None = Field(default=None, ge=1, le=_MOST_RECORDS)
     band: bool = True
     silence: Span | None = None
-    memory_mb: int = Field(default=1024, ge=1)
-    save_records: int = Field(default=10_000, ge=1)
+    memory_mb: int = Field(default=1024, ge=1, le=10**9)
+    save_records: int = Field(default=10_000, ge=1, le=_MOST_RECORDS)
     save_every: Span = 30.0
     retention: RetentionConfig = RetentionConfig()
     gates: GateConfig = GateConfig()
     mute: list[MuteConfig] = []
     calendars: list[CalendarConfig] = []
+
+    @field_validator("source")
+    @classmethod
+    def _check_source(cls, source: str) -> str:
+        if source not in ("http", "prometheus"):
+            scheme_of(source)  # raises if the address is malformed
+        return source
+
+    @field_validator("columns", "seasons")
+    @classmethod
+    def _check_repeated(cls, names: list[str] | None) -> list[str] | None:
+        twice = [name for place, name in enumerate(names or ()) if name in (names or ())[:place]]
+        if twice:
+            raise ValueError(f"{twice[0]!r} is there twice")
+        return names
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -248,13 +309,38 @@ class StreamConfig(Settings):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the models and the reading of records depend on, as JSON can hold it."""
-        names = ("format", "columns", "time", "by", "id", "series", "shingle", "difference", "seasons", "trees", "seed")
-        window = self.window
-        span = f"{window.total_seconds():g}s" if isinstance(window, timedelta) else window
-        chosen = {name: getattr(self, name) for name in names}
-        settings = {**chosen, "window": span, "false_alarm_rate": self.false_alarm_rate}
-        return settings if self.prometheus is None else {**settings, "queries": self.prometheus.queries}
+        """All settings, those of tables as "table.name", without secrets and as JSON can hold them."""
+        settings: dict[str, Any] = {}
+        for name, value in self.model_dump(by_alias=True).items():
+            inner = {f"{name}.{setting}": part for setting, part in (value or {}).items()} if name in TABLES else None
+            settings |= {name: value} if inner is None else inner
+        settings["source"] = _without_password(self.source)
+        if self.prometheus is not None:
+            settings["prometheus.url"] = canonical_name(self.prometheus.url)
+        return {name: _plain(value) for name, value in settings.items()}
+
+    def with_settings(self, stored: Mapping[str, Any]) -> Self:
+        """Return the same configuration with some settings as `settings` returned them."""
+        given = {name: _window(value) if name == "window" else value for name, value in stored.items()}
+        return self.model_copy(update=given)
+
+
+TABLES = ("prometheus", "retention", "gates")  # of a stream, whose settings are named "table.name"
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting as JSON can hold it."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g}s"
+    return value.isoformat() if isinstance(value, (date, time)) else value
+
+
+def _without_password(source: str) -> str:
+    return source if source in ("http", "prometheus") else canonical_name(source)
 
 
 class AlertConfig(Settings):
@@ -289,27 +375,29 @@ class Config(Settings):
         server = self.server.model_copy(update={name: part for name, part in given.items() if part is not None})
         return self.model_copy(update={"server": server})
 
-    @field_validator("streams")
-    @classmethod
-    def _check_names(cls, streams: dict[str, StreamConfig]) -> dict[str, StreamConfig]:
-        for name in streams:
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"the name {name!r} may have letters, digits, '_' and '-' only, 64 at most")
-        folded = {name.casefold() for name in streams}
-        if len(folded) < len(streams):
-            raise ValueError("two names differ in upper and lower case only, which files may not tell apart")
-        return streams
+    _file: str = PrivateAttr(default="the configuration")
+    _places: Places = PrivateAttr(default_factory=lambda: Places(""))
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def words_at(self, place: Place, words: str) -> str:
+        """Return an error message that names the file, the line and the key of a setting."""
+        return _words_at(self._file, self._places, place, words)
+
+    def problems(self) -> Iterator[tuple[Place, str]]:
+        """Yield what is wrong between parts of the file that are valid by themselves, with the place of each."""
+        seen: set[str] = set()
+        for name in self.streams:
+            if not _NAME.fullmatch(name):
+                yield ("streams", name), f"the name {name!r} may have letters, digits, '_' and '-' only, 64 at most"
+            if name.casefold() in seen:
+                yield ("streams", name), "another name differs in upper and lower case only: files may not distinguish"
+            seen.add(name.casefold())
         names = [alert.name for alert in self.alerts]
-        if len(set(names)) < len(names):
-            raise ValueError("two alerts have the same name")
-        for alert in self.alerts:
+        for number, alert in enumerate(self.alerts):
+            if alert.name in names[:number]:
+                yield ("alerts", number, "name"), f"another alert has the name {alert.name!r}"
             for stream in alert.streams:
                 if stream not in self.streams:
-                    raise ValueError(f"the alert {alert.name!r} names an unknown stream {stream!r}")
-        return self
+                    yield ("alerts", number, "streams"), f"there is no stream {stream!r}"
 
 
 def read_config(path: str) -> Config:
@@ -329,17 +417,24 @@ def parse_config(text: str, path: str = "polyaforest.toml") -> Config:
         raise BadInput(f"{path}: {problem}") from None
     except RecursionError:
         raise BadInput(f"{path}: nested too deeply") from None
+    places = Places(text)
     try:
-        return Config.model_validate(tables)
+        config = Config.model_validate(tables)
+        config._file, config._places = path, places
+        errors = list(config.problems())
     except ValidationError as problem:
-        places = Places(text)
-        lines = []
+        errors = []
         for error in problem.errors(include_url=False, include_context=False, include_input=False):
-            parts = _path_in(tables, error["loc"])
             words = _WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
-            where = ".".join(map(str, parts)) or "the file"
-            lines.append(f"{path}, line {places.line_of(parts)}: {where}: {words[:1].lower()}{words[1:]}")
-        raise BadInput("; ".join(lines)) from None
+            errors.append((tuple(_path_in(tables, error["loc"])), words))
+    if errors:
+        raise BadInput("; ".join(_words_at(path, places, place, words) for place, words in errors))
+    return config
+
+
+def _words_at(file: str, places: Places, place: Place, words: str) -> str:
+    where = printable(".".join(map(str, place))) or "the file"
+    return f"{file}, line {places.line_of(list(place))}: {where}: {words[:1].lower()}{words[1:]}"
 
 
 def _path_in(tables: Any, place: tuple[int | str, ...]) -> list[int | str]:

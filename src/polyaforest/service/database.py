@@ -12,11 +12,12 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from urllib.parse import quote
 
 from polyaforest.io.errors import BadInput
 from polyaforest.persistence import databases
 
-__all__ = ["Database"]
+__all__ = ["Database", "check_history"]
 
 _APPLICATION = 0x504D5048  # "PMPH"
 _VERSION = 1
@@ -109,6 +110,25 @@ class Database:
             self._reader.close()
 
 
+def check_history(path: str) -> None:
+    """Raise `BadInput` unless a file can be opened as a history; it is only read."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True, timeout=30)) as file:
+            if file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                _check(file, path)
+    except sqlite3.DatabaseError as problem:
+        raise BadInput(f"{path} cannot be used as a history: {problem}") from problem
+
+
+def _check(file: sqlite3.Connection, path: str) -> None:
+    """Raise `BadInput` unless a database is a history of a version that this release reads."""
+    if file.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
+        raise BadInput(f"{path} is a database, but not a history of polyaforest")
+    version = file.execute("PRAGMA user_version").fetchone()[0]
+    if version > _VERSION:
+        raise BadInput(f"{path} has format version {version}, this release reads up to {_VERSION}: upgrade")
+
+
 def _opened(path: str) -> sqlite3.Connection:
     """Open or create a file; refuse one of another kind."""
     try:
@@ -117,14 +137,10 @@ def _opened(path: str) -> sqlite3.Connection:
             databases.create(path, _create_tables)
         file = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
         file.execute("PRAGMA trusted_schema = OFF")
-        if file.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-            raise BadInput(f"{path} is a database, but not a history of polyaforest")
+        _check(file, path)
         file.execute("PRAGMA journal_mode = WAL")
         file.execute("PRAGMA synchronous = FULL")  # a record that was acknowledged survives a power failure
         file.execute("PRAGMA secure_delete = ON")  # deleted records must not remain in free pages
-        version = file.execute("PRAGMA user_version").fetchone()[0]
-        if version > _VERSION:
-            raise BadInput(f"{path} has format version {version}, this release reads up to {_VERSION}: upgrade")
         return file
     except (OSError, sqlite3.DatabaseError) as problem:
         raise BadInput(f"{path} cannot be used as a history: {problem}") from problem

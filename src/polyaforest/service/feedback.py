@@ -8,9 +8,8 @@ and then completes the rest when it starts again, or has not, and then the feedb
 
 from __future__ import annotations
 
-import sqlite3
 import time as clock
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,14 +19,16 @@ from polyaforest.core.validation import NamedRows
 from polyaforest.estimators import SeriesMPF, StreamingMPF, loads
 from polyaforest.forest.point_store import keys_named
 from polyaforest.io._json import to_json
-from polyaforest.live import Detector, Entry
+from polyaforest.live import Detector, Entry, with_rate
+from polyaforest.service.audit import log
 from polyaforest.service.blocks import FLAGGED, NOT_LEARNED, Block
 from polyaforest.service.gates import Known
+from polyaforest.service.numbering import Numbering
 from polyaforest.service.replay import replay
 from polyaforest.service.stream import Stream
 from polyaforest.service.worker import Worker
 
-__all__ = ["Conflict", "feedback_on", "forget", "give", "known_normals", "settle", "undo"]
+__all__ = ["Conflict", "feedback_on", "forget", "give", "known_normals", "reteach", "settle", "undo"]
 
 _MOST_COPIES = 64  # of a record that is taught
 _KEPT = 20  # models that are kept so that feedback can be undone
@@ -56,9 +57,7 @@ def give(stream: Stream, worker: Worker, id: str, verdict: str, *, who: str, not
         number, n_applied = int(made.lastrowid or 0), stream.applied
     try:
         if block is not None:
-            newest = stream.history.records(event["key"], most=1)
-            latest = float(block.times.max() if newest is None else newest.times[-1])
-            facts |= _apply(entry, worker, block, verdict, latest)
+            facts |= _apply(entry, worker, block, verdict, _latest(stream, event["key"], block))
         with stream.database.write() as file:
             file.execute("UPDATE feedback SET facts = ? WHERE id = ?", (to_json(facts), number))
         stream.applied = number
@@ -66,7 +65,7 @@ def give(stream: Stream, worker: Worker, id: str, verdict: str, *, who: str, not
     except BaseException:
         stream.applied = n_applied
         if before is not None:
-            entry.detector = _loaded(before)
+            entry.detector = _loaded(before, worker)
         with stream.database.write() as file:
             file.execute("UPDATE feedback SET state = 'void', before = NULL WHERE id = ?", (number,))
         raise
@@ -87,6 +86,29 @@ def settle(stream: Stream, worker: Worker) -> None:
     worker.known = known_normals(stream)
 
 
+def reteach(stream: Stream, worker: Worker) -> Callable[[str, Entry], None]:
+    """Return a function that gives the relearned model of a key the feedback that is in force.
+
+    Models of before can then not be restored any more.
+    """
+    given: dict[str, list[tuple[str, str]]] = {}
+    with stream.database.write() as file:
+        file.execute("UPDATE feedback SET before = NULL")
+        query = "SELECT event, verdict, facts FROM feedback WHERE state = 'applied' ORDER BY id"
+        for id, verdict, facts in file.execute(query):
+            given.setdefault(orjson.loads(facts)["key"], []).append((id, verdict))
+
+    def apply(key: str, entry: Entry) -> None:
+        for id, verdict in given.get(key, ()):
+            event = stream.events.get(id)
+            if event is not None and event["kind"] == "anomaly":
+                block = stream.history.records(key, first=event["first"], last=event["last"])
+                if block is not None:
+                    _apply(entry, worker, block, verdict, _latest(stream, key, block))
+
+    return apply
+
+
 def undo(stream: Stream, worker: Worker, id: str, *, who: str) -> None:
     """Take back the latest feedback on an event: the model is what it would be without it."""
     event = stream.events.get(id)
@@ -104,7 +126,7 @@ def undo(stream: Stream, worker: Worker, id: str, *, who: str) -> None:
     with stream.database.write() as file:
         file.execute("UPDATE feedback SET state = 'undone', before = NULL WHERE id = ?", (number,))
         changed = stream.events.set_label(file, id, None)
-        _log(file, who, "undo", {"event": id, "feedback": number, "verdict": verdict})
+        log(file, who, "undo", {"event": id, "feedback": number, "verdict": verdict})
     worker.known = known_normals(stream)
     stream.announce_event(changed)
 
@@ -156,7 +178,8 @@ def forget(stream: Stream, worker: Worker, name: str, key: str | None, *, who: s
             numbers = [(number,) for number, facts in kept if orjson.loads(facts)["key"] == one]
             file.executemany("UPDATE feedback SET before = NULL WHERE id = ?", numbers)
         file.execute("DELETE FROM quarantine WHERE instr(record, ?)", (name,))
-        _log(file, who, "forget", {"n_deleted": n_deleted, "n_keys": len(changed)})  # not the name: it is forgotten
+        log(file, who, "forget", {"n_deleted": n_deleted, "n_keys": len(changed)})  # not the name: it is forgotten
+    stream.restart_relearning()  # it may have learned the records
     worker.commit(purge=True)
     stream.database.purge()
     return {"deleted": n_deleted, "keys": changed}
@@ -168,13 +191,21 @@ def forget(stream: Stream, worker: Worker, name: str, key: str | None, *, who: s
 def _apply(entry: Entry, worker: Worker, block: Block, verdict: str, latest: float) -> dict[str, Any]:
     """Delete the records of an event from a model, or teach them; return what was done."""
     if verdict == "incident":
-        held = [key for key in block.point_keys() if key is not None and entry.detector.holds(key)]
+        numbering = Numbering.of_notes(entry.notes)
+        known = [numbering.in_model(key) for key in block.point_keys()]
+        held = [key for key in known if key is not None and entry.detector.holds(key)]
         if held:
             entry.detector.delete(held)
         return {"n_deleted": len(held), "points": held}
     if isinstance(entry.detector, SeriesMPF):  # a course cannot be repeated: what is like it is not flagged any more
         return {"n_taught": 0}
     return {"n_taught": _teach(entry.detector, worker, block.where((block.flags & FLAGGED) > 0), latest)}
+
+
+def _latest(stream: Stream, key: str, block: Block) -> float:
+    """Return the time of the newest record of a key."""
+    newest = stream.history.records(key, most=1)
+    return float(block.times.max() if newest is None else newest.times[-1])
 
 
 def _teach(detector: StreamingMPF, worker: Worker, block: Block, latest: float) -> int:
@@ -197,7 +228,7 @@ def _restore(
 ) -> None:
     """Set a model back to before some feedback, and let it learn what has come since, with later feedback."""
     entry, n_taught = worker.store[key], facts.get("n_taught", 0)
-    model = _loaded(before)
+    model = _loaded(before, worker)
     later = [row for row in _applied(stream, "id > ?", (number,)) if row[3]["key"] == key]
     if any(about.get("n_taught") for _, _, _, about, _ in later):
         raise Conflict("later feedback taught the same model: undo that first")
@@ -220,12 +251,14 @@ def _restore(
     entry.notes.pop("outlook", None)
     if n_taught:
         stream.history.shift_points(key, position, -n_taught)
+        stream.restart_relearning()
 
 
-def _loaded(block: bytes) -> Detector:
+def _loaded(block: bytes, worker: Worker) -> Detector:
+    """Return a model that was kept; the false-alarm rate may have changed since."""
     model = loads(block)
     assert isinstance(model, (StreamingMPF, SeriesMPF))
-    return model
+    return with_rate(model, worker.false_alarm_rate)
 
 
 def _learn(model: Detector, worker: Worker, block: Block) -> Detector:
@@ -259,15 +292,9 @@ def _complete(stream: Stream, number: int, who: str) -> None:
         about = {"event": id, "feedback": number, "note": known.get("note", "")}
         about |= {name: known[name] for name in ("n_deleted", "n_taught") if name in known}
         event = stream.events.set_label(file, id, verdict) if stream.events.is_known(file, id) else None
-        _log(file, who, verdict, about)
+        log(file, who, verdict, about)
     if event is not None:
         stream.announce_event(event)
-
-
-def _log(file: sqlite3.Connection, who: str, action: str, facts: dict[str, Any]) -> None:
-    """Extend the audit log."""
-    row = (clock.time(), who, action, to_json(facts))
-    file.execute("INSERT INTO audit (at, who, action, facts) VALUES (?, ?, ?, ?)", row)
 
 
 def _n_seen(detector: Detector) -> int:

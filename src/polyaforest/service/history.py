@@ -65,6 +65,10 @@ class History:
             found = file.execute("SELECT max(position) FROM blocks").fetchone()
         self.position: int = found[0] or 0  # records so far
 
+    def keep(self, most_records: int, longest: float) -> None:
+        """Keep so much from now on."""
+        self._most, self._longest = most_records, longest
+
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def id_of(self, key: str, file: sqlite3.Connection) -> int:

@@ -123,6 +123,16 @@ class Inbox:
         """Whether records that came before the last start are still being judged again."""
         return self._read < self._replay_to
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is accepted any more."""
+        return self._is_closed
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether records were accepted that are not read yet."""
+        return bool(self._lines) or self.is_replaying
+
     # ---- the source --------------------------------------------------------------------------------------------------
 
     def read(self, most: int, wait: float) -> list[Record] | None:
@@ -162,6 +172,8 @@ class Inbox:
     def seek(self, position: Position) -> None:
         """Continue after a `position`: with what was accepted before and not saved."""
         schema.whole()(position, "position")
+        if position == self._read:  # everything read is part of the models: those who wait are answered as usual
+            return
         self._read, self._replay_to = position, self._next - 1
         if position > self._replay_to:
             raise ValueError(f"the models know record {position}, but only {self._replay_to} have come")

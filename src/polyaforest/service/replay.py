@@ -13,9 +13,9 @@ from polyaforest.live import Detector
 from polyaforest.live.series import decide, n_until_decision
 from polyaforest.service.blocks import Block
 
-__all__ = ["Replayed", "replay"]
+__all__ = ["PIECE", "Replayed", "replay"]
 
-_PIECE = 1024  # records at a time
+PIECE = 1024  # records at a time
 
 
 class Replayed(NamedTuple):
@@ -53,7 +53,7 @@ def replay(
     """
     start = 0
     while start < len(block):
-        n = min(_PIECE, n_until_decision(detector)) if finds_series else _PIECE
+        n = min(PIECE, n_until_decision(detector)) if finds_series else PIECE
         place = np.arange(len(block))
         piece = block.where((place >= start) & (place < start + n))
         times = piece.times if is_timed else None

@@ -20,7 +20,7 @@ from polyaforest.io._json import to_json
 from polyaforest.io.errors import BadInput
 from polyaforest.service.config import LOOPBACK, ServerConfig
 
-__all__ = ["ADMIN", "COOKIE", "READ", "Guard", "Tokens"]
+__all__ = ["ADMIN", "COOKIE", "READ", "Guard", "Tokens", "read_token"]
 
 ADMIN, READ = "admin", "read"
 COOKIE = "polyaforest"
@@ -60,8 +60,8 @@ class Tokens:
 
     def __init__(self, config: ServerConfig) -> None:
         self._tokens = {
-            ADMIN: _token(config.admin_token_file, ADMIN_TOKEN),
-            READ: _token(config.read_token_file, READ_TOKEN),
+            ADMIN: read_token(config.admin_token_file, ADMIN_TOKEN),
+            READ: read_token(config.read_token_file, READ_TOKEN),
         }
         if self._tokens[READ] and not self._tokens[ADMIN]:
             raise BadInput(f"there is a read-only token but none for admins: set {ADMIN_TOKEN} or admin_token_file")
@@ -268,7 +268,7 @@ async def _refuse(send: Send, status: int, reason: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _token(path: str | None, variable: str) -> str | None:
+def read_token(path: str | None, variable: str) -> str | None:
     """Return a token from a file or the environment."""
     token = os.environ.get(variable, "") if path is None else Path(path).read_text("utf-8")
     token = token.strip()

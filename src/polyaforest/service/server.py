@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -17,12 +18,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from polyaforest.io.errors import BadInput
 from polyaforest.service.app import Feeder, Service, make_app
+from polyaforest.service.check import check_config
 from polyaforest.service.config import Config
 from polyaforest.service.feed import Feed
 from polyaforest.service.security import HEADER_BYTES
 
 __all__ = ["serve"]
 
+_LOG = logging.getLogger("polyaforest.service")
 _HEADER_SECONDS = 15.0  # for a client to send the headers of its first request
 _MOST_CONNECTIONS = 2000
 _GRACE_SECONDS = 10
@@ -45,20 +48,30 @@ class _Protocol(H11Protocol):
 class _Server(uvicorn.Server):
     """A server that saves everything when it is told to stop, and then ends regularly."""
 
-    def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
+    def __init__(self, config: uvicorn.Config, feed: Feed, reload: Callable[[], None] | None) -> None:
         super().__init__(config)
-        self._feed = feed
+        self._feed, self._reload, self._has_terminal = feed, reload, _has_terminal()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; the live feeds would never end by themselves."""
         super().handle_exit(sig, frame)
         self._feed.close_soon()
 
+    def handle_hangup(self, sig: int, frame: FrameType | None) -> None:
+        """Read the configuration again; stop if there is none, or if the terminal was closed."""
+        is_terminal_closed = self._has_terminal and not _has_terminal()
+        if self._reload is None or is_terminal_closed:
+            self.handle_exit(sig, frame)
+        else:
+            threading.Thread(target=self._reload, name="reload", daemon=True).start()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop at the first signal, and do not wait for clients at a second."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        """Stop at the first signal, and do not wait for clients at a second; SIGHUP reads the configuration again."""
+        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit}
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+            handlers[signal.SIGHUP] = self.handle_hangup
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
         finally:
@@ -66,7 +79,21 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def serve(config: Config, say: Callable[[str], None], feeder: Feeder | None = None) -> None:
+def _has_terminal() -> bool:
+    """Return whether the process belongs to a terminal that is open."""
+    try:
+        with open("/dev/tty", "rb", buffering=0):
+            return True
+    except OSError:
+        return False
+
+
+def serve(
+    config: Config,
+    say: Callable[[str], None],
+    feeder: Feeder | None = None,
+    read: Callable[[], Config] | None = None,
+) -> None:
     """Serve until a signal comes; then save everything.
 
     Parameters
@@ -76,10 +103,13 @@ def serve(config: Config, say: Callable[[str], None], feeder: Feeder | None = No
         Takes what is to be said at the start.
     feeder : Feeder, optional
         Feeds streams with generated records.
+    read : callable, optional
+        Reads the configuration again.
     """
+    check_config(config)
     listener = _listener(config.server.host, config.server.port)
     port = listener.getsockname()[1]
-    service = Service(config.at(port=port))
+    service = Service(config.at(port=port), None if read is None else lambda: read().at(port=port))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     server = _Server(
         uvicorn.Config(
@@ -95,6 +125,7 @@ def serve(config: Config, say: Callable[[str], None], feeder: Feeder | None = No
             timeout_graceful_shutdown=_GRACE_SECONDS,
         ),
         service.feed,
+        None if read is None else lambda: _reload(service),
     )
     sys.setswitchinterval(_SWITCH_SECONDS)
     host = f"[{config.server.host}]" if ":" in config.server.host else config.server.host
@@ -102,6 +133,15 @@ def serve(config: Config, say: Callable[[str], None], feeder: Feeder | None = No
     n = len(service.streams)
     say(f"Serving {n} stream{'' if n == 1 else 's'} at http://{host}:{port} ({access}). Stop with Ctrl-C.")
     asyncio.run(server.serve([listener]))
+
+
+def _reload(service: Service) -> None:
+    """Read the configuration again, and say why if that fails."""
+    try:
+        service.reload("SIGHUP")
+    except Exception as problem:  # the settings before are in force
+        is_expected = isinstance(problem, (BadInput, OSError))
+        _LOG.error("settings stay as they are: %s", problem, exc_info=None if is_expected else problem)
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -1,7 +1,8 @@
 """A stream of the service: its files, and the thread that judges its records.
 
 What the thread is asked to do with the models it does between two batches, so that nothing else ever changes them. If
-it fails, it starts again from what was saved, after a pause.
+it fails, it starts again from what was saved, after a pause. With changed settings it starts again at once, between two
+batches, after it has saved everything; requests wait meanwhile.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import Any, TypeVar
 from polyaforest.core.text import printable
 from polyaforest.estimators import SeriesMPF
 from polyaforest.io.errors import BadInput
-from polyaforest.io.records import RecordReader
 from polyaforest.io.sources import Source, canonical_name, open_source
-from polyaforest.io.sources.prometheus import TIME
-from polyaforest.live import Detector, Store, new_detector, open_store
+from polyaforest.live import Detector, Entry, new_detector, open_store, with_rate
 from polyaforest.live.judge import Judged
 from polyaforest.service.alerts import Destination, Outbox
+from polyaforest.service.audit import log
 from polyaforest.service.blocks import FLAGGED, Sample
+from polyaforest.service.changes import StreamPlan, new_reader, plan_stream
 from polyaforest.service.config import StreamConfig
 from polyaforest.service.database import Database
 from polyaforest.service.events import Change, EventLog
@@ -34,6 +35,8 @@ from polyaforest.service.feed import Feed
 from polyaforest.service.history import History
 from polyaforest.service.inbox import Busy, Inbox
 from polyaforest.service.metrics import Metrics
+from polyaforest.service.numbering import Numbering
+from polyaforest.service.relearn import Relearning, n_seen
 from polyaforest.service.silence import Silence
 from polyaforest.service.worker import Batch, Result, Worker
 
@@ -41,6 +44,7 @@ __all__ = ["Shared", "Stream", "detector_of"]
 
 _LOG = logging.getLogger("polyaforest.service")
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before a stream that failed starts again
+_RELEARN_SECONDS = 0.2  # between two batches
 _MOST_QUARANTINED = 1000
 
 Answer = TypeVar("Answer")
@@ -72,11 +76,13 @@ def detector_of(config: StreamConfig) -> Detector:
     )
 
 
-def _reader(config: StreamConfig) -> RecordReader:
-    """Return the parser of the records of a stream."""
-    if config.prometheus is not None:
-        return RecordReader(columns=list(config.prometheus.queries), time=TIME, key=config.prometheus.by)
-    return RecordReader(config.format, columns=config.columns, time=config.time, key=config.by, id=config.id)
+@dataclass(frozen=True)
+class _Request:
+    """Other settings for a stream."""
+
+    config: StreamConfig
+    who: str  # asks for them
+    answer: Future[None]
 
 
 class Stream:
@@ -106,7 +112,16 @@ class Stream:
         self._silence: Silence | None = None
         self._commands: deque[tuple[Callable[[Worker], Any], Future[Any]]] = deque()
         self.settlers: list[Callable[[Stream, Worker], None]] = []  # called when models are open
-        self._is_stopped = threading.Event()
+        self.reteach: Callable[[Stream, Worker], Callable[[str, Entry], None]] = _no_feedback  # to relearned models
+        self.relearning: Relearning | None = None
+        self.relearned: list[str] = []  # settings for which models are relearned
+        self.notice: str | None = None  # what became of changed settings
+        self._requested: _Request | None = None  # settings to change to
+        self._request: _Request | None = None  # settings that are changed to, until they work
+        self._former: StreamConfig | None = None  # settings to return to if they do not
+        self._unlearnable: dict[str, Any] | None = None  # settings by which models could not be relearned
+        self._is_starting_again = False
+        self._is_stopped, self._is_woken = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"stream {name}", daemon=True)
 
     # ---- for other threads -------------------------------------------------------------------------------------------
@@ -118,6 +133,7 @@ class Stream:
     def stop(self) -> None:
         """Save everything and stop the thread."""
         self._is_stopped.set()
+        self._is_woken.set()
         if self.inbox is not None:
             self.inbox.wake()
         if self._thread.is_alive():
@@ -131,6 +147,22 @@ class Stream:
         if self.inbox is not None:
             self.inbox.wake()
         return answer
+
+    def change(self, config: StreamConfig, who: str) -> Future[None]:
+        """Continue with other settings from the next batch on; if that fails, with the present ones."""
+        request = _Request(config, who, Future())
+        self._requested = request
+        self._is_woken.set()
+        if self.inbox is not None:
+            if config.source != "http":
+                self.inbox.close()
+            self.inbox.wake()
+        return request.answer
+
+    def restart_relearning(self) -> None:
+        """Have models relearned from the start, because the history was changed."""
+        if self.relearning is not None:
+            self.relearning.restart()
 
     @property
     def source_name(self) -> str:
@@ -166,36 +198,51 @@ class Stream:
             began = clock.monotonic()
             try:
                 self._judge_until_stopped()
-                break
+                if not self._is_starting_again:
+                    self._is_woken.wait()  # the source has ended, unless there are other settings
+                continue
             except Exception as problem:  # it must not end the other streams, and what failed may be mended
+                if self._return_to_former_settings(problem):
+                    continue
                 self.error, self.is_ready = printable(f"{type(problem).__name__}: {problem}"), False
                 self._shared.metrics.errors.labels(self.name).inc()
                 _LOG.error("stream %s failed: %s", self.name, self.error, exc_info=problem)
             pause = _FIRST_PAUSE if clock.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
             self._fail_commands()
-            self._is_stopped.wait(pause)
+            self._is_woken.wait(pause)
         self._fail_commands()
+        if self._requested is not None:
+            self._requested.answer.set_exception(Busy(f"the stream {self.name} is stopping"))
         if self.inbox is not None:
             self.inbox.close()
 
     def _judge_until_stopped(self) -> None:
         """Open the models and the source, and judge what comes."""
-        config = self.config
-        reader = _reader(config)
-        max_bytes = config.memory_mb * 2**20
+        self._take_request()
+        self._is_starting_again = False
+        rate = self.config.false_alarm_rate
         with open_store(
-            self.store_path, lambda: deepcopy(self.template), max_bytes=max_bytes, notify=self._notify
+            self.store_path,
+            lambda: deepcopy(self.template),
+            change=lambda model: with_rate(model, rate),
+            max_bytes=self.config.memory_mb * 2**20,
+            notify=self._notify,
         ) as store:
-            self._refuse_other_settings(store)
+            plan = plan_stream(self.name, self.config, store.notes)
+            if plan.refused:
+                raise BadInput("; ".join(plan.problems()))
+            if plan.reader is not None:
+                store.notes["reader"] = plan.reader
+            self.template = detector_of(plan.running)
             source = self._open_source()
             try:
                 if not store.notes:
                     self._begin_era()
                 worker = Worker(
                     f"{self.name} {self._era}",
-                    config,
+                    plan.running,
                     source,
-                    reader,
+                    new_reader(self.config),
                     store,
                     where=self.source_name,
                     write=self._write,
@@ -206,10 +253,13 @@ class Stream:
                 )
                 self._worker = worker
                 worker.position = self.history.position
+                self._log_change(plan)
                 worker.resume()
+                self._begin_relearning(plan, worker)
                 self._begin(worker)
-                worker.run(self._is_stopped.is_set, lambda: self._between_batches(worker))
+                worker.run(self._is_over, lambda: self._between_batches(worker))
             finally:
+                self._end_relearning()
                 if not isinstance(source, Inbox):
                     source.close()
 
@@ -226,26 +276,33 @@ class Stream:
             return self.config.prometheus.open()
         return open_source(self.config.source, follow=True)
 
-    def _refuse_other_settings(self, store: Store) -> None:
-        """Raise if models would go on with other settings than they started with."""
-        before = store.notes.get("settings")
-        for name, value in self.config.settings.items():
-            if before is not None and before.get(name) != value:
-                raise BadInput(
-                    f"{name} of stream {self.name} was {before.get(name)!r} when its models were started, and is "
-                    f"{value!r} now: use the same setting, or move {self.store_path} away to start over"
-                )
+    def _is_over(self) -> bool:
+        """Return whether to judge no more for now: the thread stops, or other settings wait."""
+        if self._is_stopped.is_set() or self._is_starting_again:
+            return True
+        if self._requested is None:
+            return False
+        return self.inbox is None or self._requested.config.source == "http" or not self.inbox.has_unread
 
     def _begin(self, worker: Worker) -> None:
         """Take note of what is known by now."""
+        silent = [event for event in self.events.find(is_open=True, most=10_000) if event["kind"] == "silence"]
         if self.config.silence is not None:
-            silent = [event for event in self.events.find(is_open=True, most=10_000) if event["kind"] == "silence"]
             self._silence = Silence(self.name, self.config.silence, self.history.keys, silent)
+        else:
+            self._silence = None
+            now = clock.time()
+            self.change_events(
+                [Change(one["id"], one["key"], "silence", one["start"], now, False, 0, {}) for one in silent]
+            )
         for settle in self.settlers:
             settle(self, worker)
         self._read_fields(worker)
         self.error = None
         self._note_readiness()
+        if self._request is not None:
+            self._request.answer.set_result(None)
+            self._request = self._former = None
 
     def _note_readiness(self) -> None:
         """Be ready once what came before a restart is judged again: until then events are missing."""
@@ -269,6 +326,8 @@ class Stream:
                 answer.set_result(task(worker))
             except Exception as problem:  # it is for whoever asked
                 answer.set_exception(problem)
+        if self.relearning is not None:
+            self._relearn(self.relearning, worker)
         if self._silence is not None:
             changes = self._silence.check(worker.position)
             if changes:
@@ -277,6 +336,101 @@ class Stream:
     def _fail_commands(self) -> None:
         while self._commands:
             self._commands.popleft()[1].set_exception(Busy(f"the stream {self.name} does not run"))
+
+    # ---- changed settings --------------------------------------------------------------------------------------------
+
+    def _take_request(self) -> None:
+        """Take over the settings that were asked for, if any."""
+        self._is_woken.clear()
+        if self._is_stopped.is_set():
+            self._is_woken.set()
+        request, self._requested = self._requested, None
+        if request is not None:
+            self._request, self._former = request, self.config
+            self._use(request.config)
+
+    def _use(self, config: StreamConfig) -> None:
+        self.config = config
+        self.history.keep(config.retention.records, config.retention.age)
+        if config.source != "http":
+            self.inbox = None
+        elif self.inbox is None or self.inbox.is_closed:
+            self.inbox = Inbox(self.database)
+
+    def _return_to_former_settings(self, problem: Exception) -> bool:
+        """Return whether a failure was that of changed settings; then those before are in force again."""
+        request, former = self._request, self._former
+        if request is None or former is None:
+            return False
+        self._request = self._former = None
+        self._use(former)
+        self._notify(f"the changed settings were not applied: {problem}")
+        request.answer.set_exception(problem)
+        return True
+
+    def _log_change(self, plan: StreamPlan) -> None:
+        """Write changed settings to the audit log, before they are saved with the models."""
+        if not (plan.applied or plan.relearned):
+            return
+        who = "start" if self._request is None else self._request.who
+        with self.database.write() as file:
+            log(file, who, "settings", {"applied": plan.applied, "relearned": plan.relearned})
+        self.notice = "; ".join(plan.words())
+        self._notify(self.notice)
+
+    def _begin_relearning(self, plan: StreamPlan, worker: Worker) -> None:
+        """Start to relearn models, if changed settings ask for it."""
+        if not plan.relearned or self.config.settings == self._unlearnable:
+            return
+        template = detector_of(self.config)
+        self.relearned = list(plan.relearned)
+        self.relearning = Relearning(
+            self.config, lambda: deepcopy(template), self.history, self.database, worker.reader
+        )
+
+    def _end_relearning(self) -> None:
+        if self.relearning is not None:
+            self.relearning.close()
+        self.relearning = None
+
+    def _relearn(self, relearning: Relearning, worker: Worker) -> None:
+        """Relearn for a while; once that is complete, put the new models in the place of the present ones."""
+        try:
+            is_complete = relearning.advance(_RELEARN_SECONDS)
+        except Exception as problem:  # the present models are as good as before
+            self._unlearnable = self.config.settings
+            self._end_relearning()
+            self.notice = printable(f"could not relearn its models, which judge as before: {problem}")
+            _LOG.error("stream %s %s", self.name, self.notice, exc_info=problem)
+            return
+        if is_complete:
+            self._unlearnable = self.config.settings  # until it has succeeded: a failure is not repeated for ever
+            self._adopt(relearning, worker)
+            self._unlearnable = None
+        elif self.inbox is not None:
+            self.inbox.wake()  # it need not wait for records
+
+    def _adopt(self, relearning: Relearning, worker: Worker) -> None:
+        """Save the new models and settings in one transaction; then start again with them."""
+        worker.commit()  # what follows may fail, and is then undone
+        teach = self.reteach(self, worker)
+        for key, fresh, numbering in relearning.finished():
+            entry = worker.store[key]
+            n_before = Numbering.of_notes(entry.notes).ahead + n_seen(entry.detector)
+            numbering.since = n_before
+            numbering.to_notes(fresh.notes)
+            teach(key, fresh)
+            numbering.ahead = n_before - n_seen(fresh.detector)
+            numbering.to_notes(entry.notes)
+            entry.notes.pop("outlook", None)
+            entry.detector = fresh.detector
+        with self.database.write() as file:
+            log(file, "the service", "relearned", {"settings": self.relearned, "n_records": relearning.n_learned})
+        worker.note_settings(self.config.settings)
+        worker.commit()
+        self.notice = f"has relearned its models from {relearning.n_learned:,} records of its history"
+        self._notify(self.notice)
+        self._is_starting_again = True
 
     # ---- results -----------------------------------------------------------------------------------------------------
 
@@ -384,6 +538,11 @@ class Stream:
 
     def _notify(self, message: str) -> None:
         _LOG.warning("stream %s: %s", self.name, printable(message))
+
+
+def _no_feedback(stream: Stream, worker: Worker) -> Callable[[str, Entry], None]:
+    """Return a function that gives relearned models no feedback."""
+    return lambda key, entry: None
 
 
 def _folded(changes: Sequence[Change]) -> list[Change]:

@@ -76,7 +76,8 @@ def to_toml(tables: Mapping[str, Any], place: tuple[str, ...] = ()) -> str:
     }
     plain = {name: part for name, part in tables.items() if not _is_table(part)}
     lines = [f"{_bare(name)} = {_value(part)}" for name, part in plain.items()]
-    texts = ["\n".join([f"[{'.'.join(map(_bare, place))}]", *lines] if place else lines) + "\n"] if lines else []
+    header = [f"[{'.'.join(map(_bare, place))}]"] if place and (lines or not tables) else []
+    texts = ["\n".join([*header, *lines]) + "\n"] if header or lines else []
     for name, part in tables.items():
         inner = (*place, name)
         if isinstance(part, Mapping):

@@ -21,6 +21,7 @@ from polyaforest.service.config import StreamConfig
 from polyaforest.service.events import Change, event_id
 from polyaforest.service.gates import Calendars, Known, Mode, departure, why_muted, why_outside
 from polyaforest.service.inbox import Inbox
+from polyaforest.service.numbering import Numbering
 
 __all__ = ["Batch", "Result", "Worker"]
 
@@ -115,6 +116,15 @@ class Worker(Loop[Result]):
         is_long = pause > self._config.save_every  # with many models; nothing is lost by saving less often
         self._cadence = Cadence(2**62, pause) if is_long else self._usual_cadence
 
+    def note_settings(self, settings: dict[str, Any]) -> None:
+        """Save these settings with the models from now on."""
+        self._settings = settings
+
+    @property
+    def false_alarm_rate(self) -> float | None:
+        """The rate by which records are flagged."""
+        return self._config.false_alarm_rate
+
     @property
     def finds_series(self) -> bool:
         """Whether models find out if records are a time series."""
@@ -183,7 +193,7 @@ class Worker(Loop[Result]):
             verdict.p_value,
             verdict.threshold,
             flags,
-            verdict.point,
+            Numbering.of_notes(entry.notes).in_history(verdict.point),
             arrival.row.values,
             band,
         )

@@ -14,7 +14,7 @@ from polyaforest.io.sources._follow import FollowedFile
 from polyaforest.io.sources._lines import Position, Source
 from polyaforest.io.sources._pipe import Pipe
 
-__all__ = ["FollowedFile", "Pipe", "Position", "Source", "canonical_name", "open_source"]
+__all__ = ["FollowedFile", "Pipe", "Position", "Source", "canonical_name", "check_source", "open_source", "scheme_of"]
 
 
 def open_source(where: str, *, follow: bool = False) -> Source:
@@ -34,7 +34,7 @@ def open_source(where: str, *, follow: bool = False) -> Source:
     BadInput
         If the source cannot be read, or an extra is missing.
     """
-    scheme = urlsplit(where).scheme if "://" in where else ""
+    scheme = scheme_of(where)
     if scheme in {"redis", "rediss"}:
         from polyaforest.io.sources._redis import RedisStreams  # noqa: PLC0415  (an extra, imported when it is used)
 
@@ -43,11 +43,30 @@ def open_source(where: str, *, follow: bool = False) -> Source:
         from polyaforest.io.sources._kafka import KafkaTopic  # noqa: PLC0415  (an extra, imported when it is used)
 
         return KafkaTopic(where)
-    if scheme:
-        raise BadInput(f"'{scheme}://' is not supported: use '-', a path, or a redis:// or kafka:// address")
     if follow and where != "-" and not _is_pipe(where):
         return FollowedFile(where)
     return Pipe(where)
+
+
+def check_source(where: str) -> None:
+    """Raise `BadInput` unless a source of live records can be followed, as far as that is known without connecting."""
+    if scheme_of(where):
+        open_source(where).close()
+    elif os.path.isdir(where):
+        raise BadInput(f"'{where}' is a directory; pass a file in it")
+
+
+def scheme_of(where: str) -> str:
+    """Return the scheme of an address, "" for a path; raise `BadInput` if it is malformed or not supported."""
+    if not where or "\0" in where:
+        raise BadInput("a source is '-', a path, or a redis:// or kafka:// address")
+    try:
+        scheme = urlsplit(where).scheme if "://" in where else ""
+    except ValueError as problem:  # of brackets that are not closed
+        raise BadInput(f"invalid address: {problem}") from None
+    if scheme not in ("", "redis", "rediss", "kafka"):
+        raise BadInput(f"'{scheme}://' is not supported: use '-', a path, or a redis:// or kafka:// address")
+    return scheme
 
 
 def canonical_name(where: str) -> str:

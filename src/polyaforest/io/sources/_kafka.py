@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -18,6 +19,8 @@ _SLICE = 0.2  # seconds per blocking call of the library, during which Ctrl-C is
 _ANSWER = 1.0  # seconds to wait for metadata
 _LOOK, _LOOK_AGAIN = 10.0, 0.5  # seconds between updates of the partitions; after a failure
 _MOST_HELD = 16_384  # kilobytes of read-ahead
+
+_BROKER = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/@\[\]]+)(?::\d{1,5})?", re.ASCII)
 
 _log = logging.getLogger("polyaforest.kafka")
 _log.addHandler(logging.NullHandler())  # what matters is in the notices
@@ -195,6 +198,9 @@ def _parts(where: str) -> tuple[str, str, dict[str, Any]]:
     brokers, topic = address.netloc, unquote(address.path.strip("/"))
     if not brokers or not topic or "/" in topic:
         raise BadInput("the Kafka address must be kafka://host:port/topic, with commas between several hosts")
+    for broker in brokers.split(","):
+        if not _BROKER.fullmatch(broker):
+            raise BadInput(f"{broker!r} in the Kafka address is not host:port")
     asked = dict(parse_qsl(address.query))
     defaults = {"group.id": "polyaforest", "queued.max.messages.kbytes": _MOST_HELD}
     needed = {"bootstrap.servers": brokers, "enable.auto.commit": False, "auto.offset.reset": "error"}

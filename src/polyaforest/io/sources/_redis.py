@@ -60,7 +60,9 @@ class RedisStreams:
         retry = self._redis.retry.Retry(self._redis.backoff.NoBackoff(), 0)  # retries are handled and reported here
         patience = {"socket_timeout": _PATIENCE, "socket_connect_timeout": _PATIENCE / 2}
         try:
-            self._client = self._redis.Redis.from_url(address, protocol=2, retry=retry, **patience)  # connects later
+            self._client = self._redis.Redis.from_url(address, protocol=2, retry=retry, **patience)
+            pool = self._client.connection_pool
+            pool.connection_class(**pool.connection_kwargs)  # which checks all settings; none connects before `read`
         except (TypeError, ValueError) as problem:
             raise BadInput(f"invalid Redis address: {problem}") from problem
         self._pause = 0.0  # duration of the last pause, 0 if the server responds
@@ -220,6 +222,10 @@ def _parts(where: str) -> tuple[str, str, list[str], str]:
     start = dict(query).get("start", _BEGINNING)
     if not streams:
         raise BadInput("the Redis address has no stream: use redis://host:port/0?stream=name")
+    if not re.fullmatch(r"/?\d*", address.path, re.ASCII):
+        raise BadInput(
+            f"invalid database {address.path[1:]!r} in the Redis address: use redis://host:port/0?stream=name"
+        )
     if not _START.fullmatch(start):
         raise BadInput(f"invalid start={start}: use $ for new entries only, or an entry ID")
     others = urlencode([(name, value) for name, value in query if name not in _OURS])

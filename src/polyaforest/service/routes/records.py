@@ -54,7 +54,8 @@ async def post_records(
     The answer is 200 with verdicts, or with `wait=false` 202 with positions. Either means that the records are on disk
     and survive a crash. A request repeated with the same header `Idempotency-Key` is not taken twice.
     """
-    if stream.inbox is None:
+    inbox = stream.inbox
+    if inbox is None:
         raise HTTPException(409, f"the stream {stream.name!r} reads from {stream.source_name}, not from here")
     if not stream.is_ready:
         raise HTTPException(503, f"the stream {stream.name!r} does not run: {stream.error or 'it is starting'}")
@@ -62,7 +63,7 @@ async def post_records(
     if name is not None and len(name) > _LONGEST_NAME:
         raise HTTPException(400, f"the Idempotency-Key is longer than {_LONGEST_NAME} characters")
     lines = _lines(await request.body(), request.headers.get("content-type", ""))
-    accepted = await asyncio.wrap_future(stream.inbox.put(lines, name=name, waits=wait))
+    accepted = await asyncio.wrap_future(inbox.put(lines, name=name, waits=wait))
     positions = {"first": accepted.first, "last": accepted.first + accepted.n - 1, "records": accepted.n}
     if not wait or accepted.is_repeated:
         return answer({**positions, "repeated": accepted.is_repeated}, 202)

@@ -9,8 +9,9 @@ from fastapi import APIRouter, Body, HTTPException, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from polyaforest import __version__
+from polyaforest.io.errors import BadInput
 from polyaforest.service.config import public, to_toml
-from polyaforest.service.routes.answers import Named, answer, as_json, service_of
+from polyaforest.service.routes.answers import Named, answer, as_json, service_of, who_asks
 from polyaforest.service.security import COOKIE
 from polyaforest.service.stream import Stream
 
@@ -79,7 +80,18 @@ def _about(stream: Stream) -> dict[str, Any]:
         "end": None if span is None else span[1],
         "lag_seconds": stream.lag,
         "model_bytes": stream.model_bytes,
+        "relearning": _progress(stream),
+        "notice": stream.notice,
     }
+
+
+def _progress(stream: Stream) -> dict[str, Any] | None:
+    """Return how far a stream has come with relearning its models, None if it does not."""
+    relearning = stream.relearning
+    if relearning is None:
+        return None
+    n_learned = min(relearning.n_learned, relearning.n_records)
+    return {"settings": stream.relearned, "n_records": relearning.n_records, "n_learned": n_learned}
 
 
 @routes.get("/settings")
@@ -87,6 +99,18 @@ def settings(request: Request) -> Response:
     """Return the settings that differ from the defaults, without secrets, and as TOML."""
     shown = public(service_of(request).config)
     return answer({**{"server": {}, "alerts": [], **as_json(shown)}, "toml": to_toml(shown)})
+
+
+@routes.post("/settings/reload")
+def reload(request: Request) -> Response:
+    """Read the configuration file again and apply it without a restart; return what changed.
+
+    If the file is not valid, or a stream cannot have its settings, the answer is 422 and all settings stay in force.
+    """
+    try:
+        return answer(service_of(request).reload(who_asks(request)))
+    except (BadInput, OSError) as problem:
+        raise HTTPException(422, f"settings stay as they are: {problem}") from None
 
 
 class Login(BaseModel):

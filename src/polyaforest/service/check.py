@@ -1,0 +1,90 @@
+"""Checks of a configuration beyond its syntax: files, addresses and folders, all that is known before a start."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+from polyaforest.io.errors import BadInput
+from polyaforest.io.sources import check_source
+from polyaforest.service.alerts import Destination
+from polyaforest.service.config import AlertConfig, Config, Place, ServerConfig, StreamConfig
+from polyaforest.service.security import ADMIN_TOKEN, READ_TOKEN, Tokens, read_token
+
+__all__ = ["check_config"]
+
+
+def check_config(config: Config) -> None:
+    """Raise `BadInput` with the line and the key of each setting that would make a start or the first record fail."""
+    errors = [*_server_errors(config.server)]
+    for name, stream in config.streams.items():
+        errors += [(("streams", name, *place), words) for place, words in _stream_errors(stream)]
+    for number, alert in enumerate(config.alerts):
+        errors += [(("alerts", number, *place), words) for place, words in _alert_errors(alert)]
+    if errors:
+        raise BadInput("; ".join(config.words_at(place, words) for place, words in errors))
+
+
+def _server_errors(server: ServerConfig) -> Iterator[tuple[Place, str]]:
+    files = {"admin_token_file": ADMIN_TOKEN, "read_token_file": READ_TOKEN}
+    errors = [
+        ((name,), words)
+        for name, variable in files.items()
+        if (words := _problem(read_token, getattr(server, name), variable)) is not None
+    ]
+    if not errors and (words := _problem(Tokens, server)) is not None:
+        errors.append((("host",), words))
+    if (words := _problem(_check_address, server.host)) is not None:
+        errors.append((("host",), words))
+    if (words := _problem(_check_folder, server.data)) is not None:
+        errors.append((("data",), words))
+    yield from ((("server", *place), words) for place, words in errors)
+
+
+def _stream_errors(stream: StreamConfig) -> Iterator[tuple[Place, str]]:
+    if stream.prometheus is not None:
+        words = _problem(stream.prometheus.open)
+        if words is not None:
+            yield ("prometheus", "token_file"), words
+    elif stream.source != "http":
+        words = _problem(check_source, stream.source)
+        if words is not None:
+            yield ("source",), words
+
+
+def _alert_errors(alert: AlertConfig) -> Iterator[tuple[Place, str]]:
+    words = _problem(Destination, alert)
+    if words is not None:
+        yield (next(name for name in ("url", "url_file", "url_env") if getattr(alert, name) is not None),), words
+
+
+def _check_address(host: str) -> None:
+    """Raise unless this machine can listen on an address, on any port: that of the file may be in use now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with closing(socket.socket(family, socket.SOCK_STREAM)) as listener:
+        listener.bind((host, 0))
+
+
+def _check_folder(folder: str) -> None:
+    """Raise unless a folder exists and can be written to, or can be created."""
+    place = os.path.abspath(folder)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    if not os.path.isdir(place):
+        raise BadInput(f"{place} is not a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise BadInput(f"{place} cannot be written to")
+
+
+def _problem(check: Callable[..., Any], *values: Any) -> str | None:
+    """Return why a check fails, None if it does not."""
+    try:
+        check(*values)
+    except (OSError, ValueError) as problem:  # BadInput is a ValueError
+        if isinstance(problem, OSError) and problem.filename is not None:
+            return f"{problem.filename}: {problem.strerror}"
+        return str(problem)
+    return None

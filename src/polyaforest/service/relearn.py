@@ -1,0 +1,174 @@
+"""Relearning: models by other settings, learned from the records of the history while the present ones judge.
+
+It goes on between the batches of a stream, piece by piece, in a store of its own. When all records are learned, the new
+models take the place of the others in one transaction of the store of the stream, together with the settings. A process
+that is killed before has changed nothing, and starts over.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time as clock
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+
+from polyaforest.decision.calibration import n_to_calibrate
+from polyaforest.forest.point_store import distinct_keys
+from polyaforest.io.records import RecordReader
+from polyaforest.live import Detector, Entry, open_store
+from polyaforest.service.blocks import NOT_LEARNED, Block
+from polyaforest.service.config import StreamConfig
+from polyaforest.service.database import Database
+from polyaforest.service.history import History
+from polyaforest.service.numbering import Numbering
+from polyaforest.service.replay import PIECE, replay
+
+__all__ = ["Relearning", "n_seen", "records_to_learn"]
+
+_LEAST = 20_000  # records of a key, where there are as many
+_WINDOWS = 4  # as many as the window holds, that many times
+_PASSES = 3  # over the keys, each for what has come during the one before
+_SHARE = 4  # of the memory for models, one part in so many
+
+
+def records_to_learn(file: sqlite3.Connection, config: StreamConfig) -> dict[str, int]:
+    """Return how many records in a history file models by these settings learn again, by key: the newest."""
+    query = "SELECT keys.key, keys.id, sum(n), max(end) FROM blocks JOIN keys ON keys.id = blocks.key GROUP BY keys.id"
+    wanted = {}
+    for key, number, n, end in file.execute(query).fetchall():
+        most = max(_LEAST, n_to_calibrate(config.false_alarm_rate))
+        if isinstance(config.window, timedelta):
+            first = end - _WINDOWS * config.window.total_seconds()
+            within = "SELECT sum(n) FROM blocks WHERE key = ? AND end >= ?"
+            most += file.execute(within, (number, first)).fetchone()[0]
+        else:
+            most += _WINDOWS * config.window
+        wanted[key] = min(n, most)
+    return wanted
+
+
+class Relearning:
+    """New models for the keys of a stream.
+
+    Parameters
+    ----------
+    config : StreamConfig
+        The new settings.
+    make : callable
+        Returns a new model.
+    history : History
+    database : Database
+        Of the history.
+    reader : RecordReader
+        Of the stream.
+    """
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        make: Callable[[], Detector],
+        history: History,
+        database: Database,
+        reader: RecordReader,
+    ) -> None:
+        self.config, self._make, self._reader = config, make, reader
+        self._history, self._database = history, database
+        self._resources = ExitStack()
+        self.n_records = self.n_learned = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Start over, because the history was changed."""
+        self.close()
+        most = self.config.memory_mb * 2**20 // _SHARE
+        self._store = self._resources.enter_context(open_store(None, self._make, max_bytes=most))
+        with self._database.read() as file:
+            self._most = records_to_learn(file, self.config)
+        self.n_records, self.n_learned = sum(self._most.values()), 0
+        self._learned_to: dict[str, int] = {}  # position in the stream, by key
+        self._numbering: dict[str, Numbering] = {}
+        self._steps = self._passes()
+
+    def close(self) -> None:
+        """Give up."""
+        self._resources.close()
+
+    def advance(self, seconds: float) -> bool:
+        """Learn for a time; return whether there is nothing more to learn, but for what has just come."""
+        until = clock.monotonic() + seconds
+        return all(clock.monotonic() < until for _ in self._steps)
+
+    def finished(self) -> Iterator[tuple[str, Entry, Numbering]]:
+        """Learn what is left; yield the keys with their new models, which have learned at least one record."""
+        for _ in self._one_pass():
+            pass
+        for key, numbering in self._numbering.items():
+            entry = self._store[key]
+            if entry.detector.is_fitted:
+                yield key, entry, numbering
+
+    # ---- learning ----------------------------------------------------------------------------------------------------
+
+    def _passes(self) -> Iterator[None]:
+        for _ in range(_PASSES):
+            yield from self._one_pass()
+
+    def _one_pass(self) -> Iterator[None]:
+        for key in self._history.keys:
+            block = self._new_records(key)
+            if block is not None:
+                self._learned_to[key] = int(block.positions[-1])
+                yield from self._learn(key, block.where((block.flags & NOT_LEARNED) == 0))
+
+    def _new_records(self, key: str) -> Block | None:
+        """Return the records of a key that have come since it was last looked at."""
+        if key in self._learned_to:
+            block = self._history.since(key, self._learned_to[key])
+        else:
+            block = self._history.records(key, most=max(self._most.get(key, 0), _LEAST))
+        return block if block is not None and len(block) else None
+
+    def _learn(self, key: str, block: Block) -> Iterator[None]:
+        """Learn records of a key piece by piece."""
+        numbering = self._numbering.setdefault(key, Numbering())
+        if self._reader.time is not None:  # records of the past may have come late
+            block = replace(block, times=np.maximum.accumulate(block.times))
+        place = np.arange(len(block))
+        for start in range(0, len(block), PIECE):
+            self._learn_piece(self._store[key], numbering, block.where((place >= start) & (place < start + PIECE)))
+            yield
+
+    def _learn_piece(self, entry: Entry, numbering: Numbering, block: Block) -> None:
+        """Learn records together, or one by one if the model refuses any: that one it does not learn."""
+        before = n_seen(entry.detector)
+        try:
+            for replayed in replay(
+                entry.detector,
+                replace(block, names=distinct_keys(block.names, entry.detector.holds, n_before=before)),
+                self._reader.names,
+                is_timed=self._reader.time is not None,
+                finds_series=self.config.finds_series,
+            ):
+                entry.detector = replayed.detector
+                self._take_note(numbering, replayed.block, n_seen(replayed.detector))
+        except ValueError:
+            n_done = n_seen(entry.detector) - before
+            if len(block) > 1:
+                for place in range(n_done, len(block)):
+                    self._learn_piece(entry, numbering, block.where(np.arange(len(block)) == place))
+
+    def _take_note(self, numbering: Numbering, block: Block, n_after: int) -> None:
+        """Take note of the numbers of records that were learned."""
+        self.n_learned += len(block)
+        for in_model, in_history in enumerate(block.points.tolist(), n_after - len(block)):
+            if in_history >= 0:
+                numbering.add(in_history, in_model)
+
+
+def n_seen(detector: Detector) -> int:
+    """Return how many records a model has learned."""
+    return detector.n_seen_ if detector.is_fitted else 0

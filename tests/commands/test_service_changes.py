@@ -1,0 +1,456 @@
+"""Settings that change under data that exists: what `--check` says is what a start does."""
+
+import json
+import re
+import shutil
+from contextlib import contextmanager
+
+import pytest
+from services import START, odd, rows
+from waiting import until
+
+from polyaforest.io.errors import BadInput
+from polyaforest.service.app import Service
+from polyaforest.service.changes import KINDS, Kind, stored_plan
+from polyaforest.service.config import TABLES, ServerConfig, StreamConfig, parse_config, to_toml
+from polyaforest.service.feedback import Conflict, give, undo
+from polyaforest.service.numbering import Numbering
+
+N = 300
+WEB = {"time": "time", "by": "host", "id": "id", "trees": 4, "window": 64, "seed": 1, "false_alarm_rate": 0.2}
+ALERT = {"name": "ops", "url": "http://127.0.0.1:9/hook", "min_bits": 1e9}
+PROMETHEUS = {"url": "http://127.0.0.1:9", "queries": {"cpu": "a", "load": "b", "requests": "c"}, "by": "host"}
+LINES = ["time,host,id,cpu,load,requests"]
+CSV = [f"{START + 60 * (N + i)},web-1,x-{i},50.5,10,200" for i in range(3)]
+
+# What each setting is changed to. The test fails for a setting of the schema that is not here.
+CHANGES = {
+    "source": "FOLDER/records.jsonl",
+    "format": "csv",
+    "columns": ["cpu", "load"],
+    "time": "moment",
+    "by": "shop",
+    "id": None,
+    "series": True,
+    "shingle": 2,
+    "difference": True,
+    "seasons": ["time of day"],
+    "window": "2h",
+    "trees": 6,
+    "false_alarm_rate": 0.001,
+    "seed": 2,
+    "merge": 5,
+    "band": False,
+    "silence": "5m",
+    "memory_mb": 2,
+    "save_records": 50,
+    "save_every": "1s",
+    "retention.records": 100_000,
+    "retention.age": "10d",
+    "gates.direction": "high",
+    "gates.smallest_absolute": 1.0,
+    "gates.smallest_relative": 0.5,
+    "gates.valid": {"cpu": [0, 100]},
+    "mute": [{"key": "web-1"}],
+    "calendars": [{"name": "nights", "mode": "judge-only", "days": ["mon"]}],
+    "prometheus.url": "http://127.0.0.1:10",
+    "prometheus.queries": {"cpu": "a", "load": "b", "requests": "d"},
+    "prometheus.by": "instance",
+    "prometheus.step": "30s",
+    "prometheus.past": "1h",
+    "prometheus.timeout": "1s",
+    "prometheus.token_file": "FOLDER/token",
+    "alerts": [{**ALERT, "min_bits": 3.0}],
+    "streams": {"other": {}},
+    "server.host": "localhost",
+    "server.port": 1,
+    "server.data": "FOLDER/other",
+    "server.read_token_file": "FOLDER/token",
+    "server.admin_token_file": "FOLDER/token",
+    "server.allowed_hosts": ["web"],
+    "server.cors": ["http://web"],
+    "server.max_body_mb": 3.0,
+    "server.requests_per_second": 7.0,
+    "server.key_labels": True,
+    "server.public_url": "http://web/",
+}
+
+
+def config_of(folder, stream, **others):
+    """The configuration of a service with one stream, as its file has it."""
+    server = {"data": str(folder / "data"), **others.pop("server", {})}
+    return {"server": server, "streams": {"web": stream, **others.pop("streams", {})}, "alerts": [ALERT], **others}
+
+
+def changed(folder, name, stream):
+    """The configuration with another value of a setting."""
+    value = json.loads(json.dumps(CHANGES[name]).replace("FOLDER", str(folder)))
+    if name.startswith("server."):
+        server = {name.partition(".")[2]: value}
+        if name == "server.read_token_file":
+            server["admin_token_file"] = value
+        return config_of(folder, stream, server=server)
+    if name in ("alerts", "streams"):
+        return config_of(folder, stream, **{name: value})
+    table, _, inner = name.partition(".")
+    if inner:
+        return config_of(folder, {**stream, table: {**stream.get(table, {}), inner: value}})
+    return config_of(folder, {part: one for part, one in {**stream, name: value}.items() if one is not None})
+
+
+def write(folder, config):
+    path = folder / "polyaforest.toml"
+    path.write_text(to_toml(config))
+    return path
+
+
+@contextmanager
+def running(folder, config):
+    """A service that has started, in this process."""
+    path = write(folder, config)
+    service = Service(parse_config(path.read_text()), lambda: parse_config(path.read_text(), str(path)))
+    service.start()
+    try:
+        until(lambda: all(one.is_ready or one.error for one in service.streams.values()))
+        yield service
+    finally:
+        service.stop()
+
+
+def post(service, records, stream="web"):
+    """Have records judged; return the results."""
+    lines = [record.encode() if isinstance(record, str) else json.dumps(record).encode() for record in records]
+    return service.streams[stream].inbox.put(lines).result(300).results
+
+
+def settled(service, stream="web"):
+    """Wait until nothing is relearned; return the stream."""
+    one = service.streams[stream]
+    until(lambda: one.relearning is None or one.error)
+    return one
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory):
+    """Data folders: of a stream by HTTP, and of one from Prometheus, whose records came by HTTP."""
+    folder = tmp_path_factory.mktemp("past")
+    (folder / "token").write_text("a-token-of-twenty-chars")
+    with running(folder, config_of(folder, WEB)) as service:
+        post(service, [*rows(N), *rows(N, host="web-2")])
+    shutil.copytree(folder / "data", folder / "plain")
+    return folder
+
+
+def names_in(schema):
+    """The settings of a table of the schema, by name."""
+    names = {field.alias or name for name, field in schema.model_fields.items()}
+    for table in names & set(TABLES):
+        inner = schema.model_fields[table].annotation
+        inner = next((part for part in getattr(inner, "__args__", ()) if hasattr(part, "model_fields")), inner)
+        names = names - {table} | {f"{table}.{name}" for name in names_in(inner)}
+    return names
+
+
+def test_the_table_of_kinds_has_every_setting_of_the_schema():
+    server = {f"server.{name}" for name in names_in(ServerConfig)}
+    assert set(KINDS) == server | names_in(StreamConfig) | {"alerts", "streams"}
+    assert set(CHANGES) == set(KINDS)
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+def test_a_start_does_what_check_says(name, past, tmp_path, cli):
+    shutil.copytree(past, tmp_path, dirs_exist_ok=True)
+    stream = WEB
+    if name.startswith("prometheus."):  # the files of a stream are the same wherever its records come from
+        stream = {**{key: WEB[key] for key in WEB if key not in ("time", "by", "id")}, "source": "prometheus"}
+        stream["prometheus"] = PROMETHEUS
+        with running(tmp_path, config_of(tmp_path, stream)) as service:
+            assert service.is_ready
+    config = changed(tmp_path, name, stream)
+    code, _, said = cli("serve", "--check", str(write(tmp_path, config)))
+    kind = KINDS[name]
+    assert (code != 0) == (kind is Kind.NEW_STREAM), said
+    wanted = {
+        Kind.NEW_STREAM: rf"line \d+: streams\.web\.{name}: .*untouched.*another name",
+        Kind.RELEARNED: rf"web: a start relearns its models from its history \({2 * N} records\) because of {name} = ",
+        Kind.APPLIED: rf"web: a start applies {name} = " if name not in ("alerts", "streams") else "is valid",
+        Kind.AT_START: "is valid",
+    }[kind]
+    assert re.search(wanted, said), said
+    if name != "server.port":  # nothing listens here
+        check_start(tmp_path, config, kind, cli)
+
+
+def check_start(folder, config, kind, cli):
+    """A start runs the stream, unless it needs a new one; records are accepted, and the next start changes nothing."""
+    with running(folder, config) as service:
+        one = settled(service)
+        assert one.is_ready == (kind is not Kind.NEW_STREAM), one.error
+        if kind is Kind.NEW_STREAM:
+            assert "untouched" in one.error
+            return
+        if one.inbox is not None:
+            new = LINES + CSV if one.config.format == "csv" else [*rows(3, N), *rows(3, N + 3, host="web-2")]
+            judged = post(service, new)
+            assert all(hasattr(result, "verdict") for result in judged), judged
+        known = one.history.position
+    with running(folder, config) as service:
+        assert service.streams["web"].relearning is None
+        assert service.streams["web"].history.position == known
+    code, _, said = cli("serve", "--check", str(write(folder, config)))
+    assert (code, ": a start" in said) == (0, False), said
+
+
+QUICK = ("by", "columns", "false_alarm_rate", "gates.direction", "source", "streams", "alerts", "trees", "server.port")
+RELOADED = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in sorted(CHANGES)
+    if not name.startswith("prometheus.")  # nothing can be posted to it
+]
+
+
+@pytest.mark.parametrize("name", RELOADED)
+def test_a_reload_does_what_a_start_does(name, past, tmp_path):
+    shutil.copytree(past, tmp_path, dirs_exist_ok=True)
+    with running(tmp_path, config_of(tmp_path, WEB)) as service:
+        before = service.config
+        write(tmp_path, changed(tmp_path, name, WEB))
+        if KINDS[name] is Kind.NEW_STREAM:
+            with pytest.raises(BadInput, match=rf"line \d+: streams\.web\.{name}: "):
+                service.reload("tester")
+            assert service.config == before
+        else:
+            answer = service.reload("tester")
+            place = {Kind.APPLIED: "applied", Kind.RELEARNED: "relearned", Kind.AT_START: "at_next_start"}[KINDS[name]]
+            assert name in str(answer[place]) or answer.get(name) or answer["started"] == ["other"]
+        one = settled(service)
+        if one.inbox is not None:
+            new = LINES + CSV if one.config.format == "csv" else rows(3, N)
+            assert all(hasattr(result, "verdict") for result in post(service, new))
+        logged = audit(one)
+        if KINDS[name] in (Kind.APPLIED, Kind.RELEARNED) and name != "streams":
+            assert ("tester", "alerts" if name == "alerts" else "settings") in logged
+        assert (("the service", "relearned") in logged) == (KINDS[name] is Kind.RELEARNED)
+
+
+def audit(stream):
+    with stream.database.read() as file:
+        return file.execute("SELECT who, action FROM audit ORDER BY id").fetchall()
+
+
+# ---- single settings -------------------------------------------------------------------------------------------------
+
+
+def test_naming_what_was_detected_changes_nothing(tmp_path):
+    plain = {"by": "host", "trees": 4}
+    with running(tmp_path, config_of(tmp_path, plain)) as service:
+        post(service, [{name: record[name] for name in record if name != "id"} for record in rows(50)])
+    named = {**plain, "time": "time", "columns": ["cpu", "load", "requests"], "format": "jsonl", "id": "id"}
+    with running(tmp_path, config_of(tmp_path, named)) as service:
+        (result,) = post(service, rows(1, 50))
+        assert (result.sample.point, result.sample.number) == ("web-1-50", 50)
+    with running(tmp_path, config_of(tmp_path, plain)) as service:
+        (result,) = post(service, rows(1, 51))
+        assert (result.sample.point, result.sample.number) == (51, 51)
+    with running(tmp_path, config_of(tmp_path, {**plain, "id": "cpu"})) as service:
+        assert "the field 'cpu' is a column" in service.streams["web"].error
+
+
+def test_a_stream_without_records_takes_any_settings(tmp_path):
+    with running(tmp_path, config_of(tmp_path, {"by": "host", "columns": ["a"]})):
+        pass
+    with running(tmp_path, config_of(tmp_path, {**WEB, "columns": ["cpu"]})) as service:
+        (result,) = post(service, rows(1))
+        assert result.key == "web-1"
+        assert len(result.sample.values) == 1
+
+
+def test_the_advice_of_a_preview_is_applied_to_the_models(past, tmp_path):
+    """The rate moves the threshold of models that have learned, at once and after a restart."""
+    shutil.copytree(past, tmp_path, dirs_exist_ok=True)
+    with running(tmp_path, config_of(tmp_path, WEB)) as service:
+        before = post(service, rows(1, N))[0].verdict
+        write(tmp_path, changed(tmp_path, "false_alarm_rate", WEB))
+        assert service.reload("tester")["applied"] == {"web": {"false_alarm_rate": (0.2, 0.001)}}
+        after = post(service, rows(1, N + 1))[0].verdict
+        assert after.threshold < before.threshold
+        assert after.point == "web-1-301"
+    with running(tmp_path, changed(tmp_path, "false_alarm_rate", WEB)) as service:
+        assert post(service, rows(1, N + 2))[0].verdict.threshold <= before.threshold
+        assert audit(service.streams["web"]) == [("tester", "settings")]
+
+
+def test_a_bad_file_leaves_the_settings_in_force(past, tmp_path):
+    shutil.copytree(past, tmp_path, dirs_exist_ok=True)
+    with running(tmp_path, config_of(tmp_path, WEB)) as service:
+        before = service.config
+        for text, words in [
+            ("[streams.web]\ntrees = 0\n", "line 2: streams.web.trees"),
+            ("[streams", "polyaforest.toml"),
+            (
+                to_toml(config_of(tmp_path, {**WEB, "source": "redis://localhost"})),
+                "line .*: streams.web.source: .*stream",
+            ),
+            (to_toml(config_of(tmp_path, WEB, alerts=[{**ALERT, "url": "nothing://x"}])), "line .*: alerts.0.url"),
+        ]:
+            (tmp_path / "polyaforest.toml").write_text(text)
+            with pytest.raises(BadInput, match=words):
+                service.reload("tester")
+        assert service.config == before
+        assert len(post(service, rows(1, N))) == 1
+        assert audit(service.streams["web"]) == []
+
+
+def test_silence_that_is_not_watched_for_any_more_ends(past, tmp_path):
+    shutil.copytree(past, tmp_path, dirs_exist_ok=True)
+    with running(tmp_path, config_of(tmp_path, {**WEB, "silence": "0.05s"})) as service:
+        one = service.streams["web"]
+        until(lambda: any(event["kind"] == "silence" for event in one.events.find(is_open=True)))
+        write(tmp_path, config_of(tmp_path, WEB))
+        service.reload("tester")
+        assert not any(event["kind"] == "silence" for event in one.events.find(is_open=True))
+
+
+def test_records_accepted_before_the_source_changes_are_judged(past, tmp_path):
+    shutil.copytree(past, tmp_path, dirs_exist_ok=True)
+    with running(tmp_path, config_of(tmp_path, WEB)) as service:
+        one = service.streams["web"]
+        accepted = [
+            one.inbox.put([json.dumps(record).encode() for record in rows(2000, N + 2000 * turn)], waits=False)
+            for turn in range(3)
+        ]
+        for answer in accepted:
+            answer.result(60)
+        write(tmp_path, changed(tmp_path, "source", WEB))
+        service.reload("tester")
+        assert one.inbox is None
+        assert one.history.position == 2 * N + 6000
+        (tmp_path / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(7, N + 6000)))
+        until(lambda: one.history.position == 2 * N + 6007)
+
+
+# ---- relearned models ------------------------------------------------------------------------------------------------
+
+
+def test_a_relearned_model_is_the_one_that_its_settings_would_have_made(past, tmp_path):
+    """All records are in the history, so nothing can tell that the settings were others before."""
+    shutil.copytree(past, tmp_path, dirs_exist_ok=True)
+    other = {**WEB, "trees": 6, "window": 100}
+    with running(tmp_path, config_of(tmp_path, other)) as service:
+        settled(service)
+        found = post(service, [*rows(50, N), odd(N + 50)])
+    (tmp_path / "new").mkdir()
+    with running(tmp_path / "new", config_of(tmp_path / "new", other)) as service:
+        post(service, [*rows(N), *rows(N, host="web-2")])
+        wanted = post(service, [*rows(50, N), odd(N + 50)])
+    assert [one.verdict.score for one in found] == [one.verdict.score for one in wanted]
+    assert [one.sample.number for one in found] == [one.sample.number for one in wanted]
+
+
+def test_records_are_judged_by_the_present_models_until_others_are_complete(past, tmp_path, monkeypatch):
+    monkeypatch.setattr("polyaforest.service.relearn.PIECE", 16)
+    monkeypatch.setattr("polyaforest.service.stream._RELEARN_SECONDS", 0.0)  # one piece after each batch
+    shutil.copytree(past, tmp_path, dirs_exist_ok=True)
+    with running(tmp_path, config_of(tmp_path, WEB)) as service:
+        one, n = service.streams["web"], N
+        write(tmp_path, changed(tmp_path, "trees", WEB))
+        service.reload("tester")
+        while one.relearning is not None:
+            assert one.is_ready
+            assert len(post(service, rows(10, n))) == 10
+            n += 10
+        assert n > N + 100
+        assert (one.relearning, one.history.position) == (None, N + n)
+        assert "relearned" in one.notice
+        assert one.call(lambda worker: worker.store["web-1"].detector.n_seen_).result(60) == n
+
+
+def test_a_stop_in_the_middle_of_relearning_keeps_the_present_models(past, tmp_path, monkeypatch):
+    monkeypatch.setattr("polyaforest.service.stream._RELEARN_SECONDS", 0.0)
+    monkeypatch.setattr("polyaforest.service.relearn.PIECE", 1)
+    shutil.copytree(past, tmp_path, dirs_exist_ok=True)
+    with running(tmp_path, changed(tmp_path, "trees", WEB)) as service:
+        until(lambda: service.streams["web"].relearning.n_learned > 3)
+    monkeypatch.undo()
+    plan, n_records = stored_plan(str(tmp_path / "data"), "web", StreamConfig(**{**WEB, "trees": 6}))
+    assert (plan.relearned, n_records) == ({"trees": (4, 6)}, 2 * N)
+    with running(tmp_path, config_of(tmp_path, WEB)) as service:
+        assert audit(service.streams["web"])[-1] == ("start", "settings") or service.is_ready
+        assert post(service, rows(1, N))[0].sample.number == N
+
+
+def test_models_that_cannot_be_relearned_stay(past, tmp_path, monkeypatch):
+    shutil.copytree(past, tmp_path, dirs_exist_ok=True)
+
+    def fail(*_, **__):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("polyaforest.service.relearn.replay", fail)
+    with running(tmp_path, changed(tmp_path, "trees", WEB)) as service:
+        one = service.streams["web"]
+        until(lambda: one.relearning is None)
+        assert "could not relearn" in one.notice
+        assert len(post(service, rows(1, N))) == 1
+        assert one.is_ready
+
+
+def test_feedback_is_given_to_relearned_models_too(tmp_path):
+    """Points are numbered differently by a model that has learned only part of the history."""
+    unnamed = {name: value for name, value in WEB.items() if name not in ("id", "false_alarm_rate")} | {"trees": 20}
+    with running(tmp_path, config_of(tmp_path, unnamed)) as service:
+        one = service.streams["web"]
+        post(service, rows(200))
+        post(service, [odd(200)])
+        post(service, rows(20, 201))
+        first = event_at(one, 200)
+        label(one, first, "incident")
+        post(service, [odd(221, cpu=150.0)])
+        post(service, rows(20, 222))
+        second = event_at(one, 221)
+        one.history._rewrite("web-1", lambda block: block.where(block.numbers >= 100))  # as retention does
+        kept = one.history.records("web-1")
+        write(tmp_path, config_of(tmp_path, {**unnamed, "window": 200}))
+        service.reload("tester")
+        settled(service)
+        (result,) = post(service, [odd(242, cpu=-500.0)])
+        assert result.sample.point == 242  # as if the model were the one before
+        values = points_of(one)
+        assert (99.0 in values, 150.0 in values, -500.0 in values) == (False, True, True)
+        assert len(values) == len(kept)
+        label(one, second, "incident")
+        assert 150.0 not in points_of(one)
+        post(service, rows(20, 243))
+        label(one, event_at(one, 242), "incident")
+        assert -500.0 not in points_of(one)
+        with pytest.raises(Conflict, match="too late"):
+            one.call(lambda worker: undo(one, worker, first, who="tester")).result(60)
+
+
+def event_at(stream, number):
+    when = START + 60.0 * number
+    (event,) = [event for event in stream.events.find() if event["start"] <= when <= event["end"]]
+    return event["id"]
+
+
+def label(stream, event, verdict):
+    stream.call(lambda worker: give(stream, worker, event, verdict, who="tester")).result(60)
+
+
+def points_of(stream):
+    """The values of the first field that the model holds."""
+    return stream.call(lambda worker: worker.store["web-1"].detector.points_[:, 0].tolist()).result(60)
+
+
+def test_numbers_of_records_and_points():
+    numbering = Numbering()
+    assert (numbering.in_history(7), numbering.in_model(7), numbering.in_model("a")) == (7, 7, "a")
+    for in_history, in_model in [(10, 0), (11, 1), (15, 2)]:
+        numbering.add(in_history, in_model)
+    numbering.since, numbering.ahead = 16, 13
+    notes = {}
+    numbering.to_notes(notes)
+    again = Numbering.of_notes(json.loads(json.dumps(notes)))
+    assert [again.in_model(point) for point in (9, 10, 11, 12, 15, 16)] == [None, 0, 1, None, 2, 3]
+    assert again.in_history(3) == 16
+    with pytest.raises(ValueError, match="numbering"):
+        Numbering.of_notes({"numbering": {"since": "x", "ahead": 0, "runs": []}})
