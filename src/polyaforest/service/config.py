@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from datetime import UTC, date, datetime, time, timedelta
+from ipaddress import ip_network
+from math import inf
 from pathlib import Path
+from sys import float_info
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -25,6 +29,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # also the name of a file
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_SPAN = 1e12  # seconds
 _WORDS = {"extra_forbidden": "unknown key", "missing": "is missing"}
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -33,10 +38,11 @@ def _span(value: Any) -> Any:
     """Return seconds of a duration such as "30m"."""
     if isinstance(value, str):
         found = _SPAN.fullmatch(value.strip())
-        if found is None or not float(found[1]):
+        seconds = 0.0 if found is None else float(found[1]) * _SECONDS[found[2]]
+        if not 0 < seconds < _LONGEST_SPAN:
             raise ValueError('must be a duration such as "90s", "30m", "6h" or "7d"')
-        return float(found[1]) * _SECONDS[found[2]]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e12:
+        return seconds
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < _LONGEST_SPAN:
         raise ValueError('must be a duration such as "90s", "30m", "6h" or "7d", or a number of seconds')
     return float(value)
 
@@ -45,7 +51,7 @@ def _window(value: Any) -> Any:
     """Return a number of records, or a duration in seconds as timedelta."""
     if isinstance(value, str):
         return timedelta(seconds=_span(value))
-    if isinstance(value, bool) or not isinstance(value, int) or value < 2:
+    if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value < 2**63:
         raise ValueError('must be a number of records, at least 2, or a duration such as "6h"')
     return value
 
@@ -72,6 +78,11 @@ class ServerConfig(Settings):
     cors: list[str] = []
     max_body_mb: float = Field(default=16.0, gt=0, le=1024)
     requests_per_second: float = Field(default=1000.0, gt=0)
+    header_timeout: Span = 15.0
+    body_timeout: Span = 30.0
+    session_age: Span = 30 * 86400.0
+    feeds_per_address: int = Field(default=100, ge=1)
+    trusted_proxies: list[str] = []
     key_labels: bool = False
     public_url: str | None = None
 
@@ -79,6 +90,23 @@ class ServerConfig(Settings):
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
         return self.host in LOOPBACK
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_proxies(cls, proxies: list[str]) -> list[str]:
+        for proxy in proxies:
+            try:
+                ip_network(proxy)
+            except ValueError:
+                raise ValueError(f'{proxy!r} is not an address or network such as "10.0.0.0/8"') from None
+        return proxies
+
+    @field_validator("public_url")
+    @classmethod
+    def _check_public_url(cls, url: str | None) -> str | None:
+        if url is not None and not _is_web_address(url):
+            raise ValueError("must be an address such as https://host")
+        return url
 
 
 class GateConfig(Settings):
@@ -96,7 +124,7 @@ class GateConfig(Settings):
             raise ValueError("must be a table of fields and ranges, such as {cpu = [0, 100]}")
         for name, pair in ranges.items():
             is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2
-            if not is_pair or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in pair):
+            if not is_pair or not all(map(_is_number, pair)):
                 raise ValueError(f"the range of {name!r} must be two numbers, such as [0, 100]")
             if pair[0] >= pair[1]:
                 raise ValueError(f"the range of {name!r} is empty: {pair[0]:g} is not below {pair[1]:g}")
@@ -369,6 +397,19 @@ def public(config: Config) -> dict[str, Any]:
     for alert in shown.get("alerts", []):
         alert.pop("url", None)  # a secret, mostly
     return shown
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number that a float can hold, and not NaN."""
+    is_numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_numeric and (abs(value) <= float_info.max or abs(value) == inf)
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+    except ValueError:
+        return False
 
 
 def _moment(moment: datetime | date) -> float:

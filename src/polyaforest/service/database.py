@@ -17,7 +17,7 @@ from polyaforest.io.errors import BadInput
 __all__ = ["Database"]
 
 _APPLICATION = 0x504D5048  # "PMPH"
-_VERSION = 1
+_VERSION = 2  # version 1 has no digests of requests
 _SCHEMA = """
 CREATE TABLE keys (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
 CREATE TABLE blocks (
@@ -37,7 +37,8 @@ CREATE INDEX events_by_time ON events (end);
 CREATE INDEX events_by_key ON events (key, end);
 CREATE INDEX events_open ON events (is_open) WHERE is_open;
 CREATE TABLE inbox (
-    first INTEGER PRIMARY KEY, n INTEGER NOT NULL, received REAL NOT NULL, request TEXT UNIQUE, body BLOB
+    first INTEGER PRIMARY KEY, n INTEGER NOT NULL, received REAL NOT NULL, request TEXT UNIQUE, body BLOB,
+    digest BLOB
 );
 CREATE TABLE quarantine (position TEXT PRIMARY KEY, at REAL NOT NULL, reason TEXT NOT NULL, record TEXT NOT NULL);
 CREATE TABLE feedback (
@@ -55,6 +56,9 @@ CREATE TABLE outbox (
 );
 CREATE INDEX outbox_waiting ON outbox (due) WHERE state = 'waiting';
 CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+"""
+_UPGRADE = """
+ALTER TABLE inbox ADD COLUMN digest BLOB;
 """
 
 
@@ -126,6 +130,8 @@ def _opened(path: str) -> sqlite3.Connection:
         version = file.execute("PRAGMA user_version").fetchone()[0]
         if version > _VERSION:
             raise BadInput(f"{path} has format version {version}, this release reads up to {_VERSION}: upgrade")
+        if version < _VERSION:
+            file.executescript(f"BEGIN; {_UPGRADE} PRAGMA user_version = {_VERSION}; COMMIT")
         return file
     except sqlite3.DatabaseError as problem:
         raise BadInput(f"{path} cannot be used as a history: {problem}") from problem
