@@ -6,8 +6,9 @@ import json
 import os
 import re
 import signal
+import socket
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
@@ -63,7 +64,7 @@ class Service:
     """`polyaforest serve` in a folder, started again and again on a port that the system chose."""
 
     def __init__(self, programs, folder, config, **env):
-        self._programs, self.folder, self._env = programs, folder, env
+        self.programs, self.folder, self.env = programs, folder, env
         (folder / "polyaforest.toml").write_text(config)
         self.process = None
         self.client = None
@@ -74,9 +75,7 @@ class Service:
         self._starts += 1
         log = self.folder / f"stderr-{self._starts}"
         files = (os.devnull, "stdout", log.name)
-        self.process = self._programs.start(
-            "serve", "--port", "0", *options, cwd=self.folder, files=files, env=self._env
-        )
+        self.process = self.programs.start("serve", "--port", "0", *options, cwd=self.folder, files=files, env=self.env)
         until(lambda: log.exists() and (_ADDRESS.search(log.read_text()) or "Error" in log.read_text()))
         found = _ADDRESS.search(log.read_text())
         assert found, log.read_text()
@@ -103,7 +102,7 @@ class Service:
         process, self.process = self.process, None
         os.kill(process, how)
         self.client.close()
-        return self._programs.wait(process)
+        return self.programs.wait(process)
 
     def close(self):
         """Kill what a test that has failed left behind."""
@@ -126,6 +125,28 @@ class Service:
         if name is not None:
             headers["idempotency-key"] = name
         return self.client.post(f"/api/v1/streams/{stream}/records", content=body, headers=headers, params=parameters)
+
+
+def connect(service, timeout=60):
+    """Open a connection to a service."""
+    host, port = service.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=timeout)
+
+
+def raw(service, text):
+    """Send bytes on a connection of their own; return what comes back until it is closed."""
+    with connect(service) as connection:
+        connection.sendall(text)
+        return received(connection)
+
+
+def received(connection):
+    """Return what a connection receives until it is closed."""
+    answer = b""
+    with suppress(ConnectionResetError):
+        while piece := connection.recv(65536):
+            answer += piece
+    return answer
 
 
 class Receiver:

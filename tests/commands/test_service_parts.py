@@ -25,6 +25,7 @@ from polyaforest.service.events import Change, EventLog
 from polyaforest.service.feedback import Conflict, give, undo
 from polyaforest.service.gates import Calendars, Departure, Known, why_muted, why_outside
 from polyaforest.service.history import History
+from polyaforest.service.metrics import Metrics
 
 
 def sample(position, number, *, value=1.0, flags=0, point=None, p_value=0.5):
@@ -117,6 +118,22 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
     path.write_bytes(b"no database at all" * 100)
     with pytest.raises(ValueError, match="cannot be used"):
         Database(str(path))
+
+
+# ---- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def test_labels_come_from_closed_sets():
+    metrics = Metrics(key_labels=True)
+    for i in range(3000):
+        metrics.count("web", f"key-{i}", 1, 0)
+        metrics.observe_request(f"METHOD{i}", None, 404, 0.1)
+        metrics.observe_request("GET", "/status", 200 + i % 300, 0.1)
+    text = metrics.text().decode()
+    assert text.count("polyaforest_records_total{") == 1001
+    assert 'polyaforest_records_total{key="(other)",stream="web"} 2000.0' in text
+    assert text.count("polyaforest_http_request_seconds_count{") == 4
+    assert "METHOD" not in text
 
 
 # ---- gates and calendars ---------------------------------------------------------------------------------------------
@@ -283,7 +300,7 @@ def test_the_dashboard_and_the_rules_use_metrics_that_exist(tmp_path):
         assert names <= known
     exported = set(re.findall(r"^# TYPE (polyaforest_\w+)", text, re.M))
     assert {name for name in exported if not any(shown.startswith(name) for shown in used[dashboard])} <= {
-        "polyaforest_stream_errors_total", "polyaforest_stream_up",
+        "polyaforest_previews", "polyaforest_stream_errors_total", "polyaforest_stream_up",
     }  # fmt: skip
 
 

@@ -3,11 +3,10 @@
 import json
 import random
 import socket
-import time
 
 import httpx
 import pytest
-from services import START, WEB, Service, rows
+from services import START, WEB, Service, raw, rows
 from waiting import until
 
 ADMIN, READ = "a" * 20 + "-admin", "r" * 20 + "-read"
@@ -133,23 +132,6 @@ def test_a_name_that_leads_here_is_not_served(service):
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
-def raw(service, text, *, read=True, timeout=40):
-    """Send bytes on a connection of their own; return what comes back."""
-    host, port = service.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=timeout) as connection:
-        connection.sendall(text)
-        answer = b""
-        while read:
-            try:
-                piece = connection.recv(65536)
-            except (ConnectionResetError, TimeoutError):
-                break
-            if not piece:
-                break
-            answer += piece
-        return answer
-
-
 def test_a_body_of_a_gigabyte_is_refused_before_it_is_sent(service):
     head = b"POST /api/v1/streams/web/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
     answer = raw(service, head + b"x" * 1000)
@@ -188,13 +170,6 @@ def test_large_headers_are_refused(service):
     for n in (40_000, 2_000_000):  # at once, and in pieces
         assert raw(service, start + b"x" * n + b"\r\n\r\n").startswith(b"HTTP/1.1 4")
     assert is_alive(service)
-
-
-@pytest.mark.slow
-def test_a_client_that_dawdles_over_headers_is_dropped(service):
-    start = time.monotonic()
-    assert raw(service, b"GET /health HTTP/1.1\r\nHost: loc", timeout=60) == b""
-    assert time.monotonic() - start < 40
 
 
 def test_a_reader_who_does_not_read_harms_nobody(service):

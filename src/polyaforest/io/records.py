@@ -17,9 +17,10 @@ from polyaforest.io._conventions import MISSING, NO_CATEGORY, TRUTH, UTF8_BOM, c
 from polyaforest.io._json import flattened, parse_object
 from polyaforest.io.errors import in_words
 
-__all__ = ["LONGEST_LINE", "Record", "RecordReader", "Row"]
+__all__ = ["LONGEST_KEY", "LONGEST_LINE", "Record", "RecordReader", "Row"]
 
 LONGEST_LINE = 1 << 20  # bytes
+LONGEST_KEY = 4096  # characters of a key or id, which programs send in addresses
 MOST_COLUMNS = 10_000  # bounds the memory that a first record can request
 
 _FORMATS = ("auto", "jsonl", "csv")
@@ -463,6 +464,8 @@ def _moment(name: str, value: Any) -> float:
 
 def _label(name: str, value: Any, needed: bool) -> str | None:
     """Return the text of a key or identifier."""
+    if isinstance(value, str) and len(value) > LONGEST_KEY:
+        raise _BadRecordError(f"{_quoted(name)} is longer than {LONGEST_KEY:,} characters: {_shortened(value)}")
     if isinstance(value, str) and value:
         return value
     if type(value) is float and abs(value) >= 1 << 63:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from polyaforest import __version__
 from polyaforest.io._json import to_json
@@ -29,8 +30,10 @@ from polyaforest.service.feed import Feed
 from polyaforest.service.feedback import reteach, settle
 from polyaforest.service.inbox import Busy
 from polyaforest.service.metrics import Metrics
+from polyaforest.service.preview import Previews
 from polyaforest.service.routes import pages, probes, routes
 from polyaforest.service.security import Guard, Tokens
+from polyaforest.service.sessions import Sessions
 from polyaforest.service.stream import Shared, Stream
 from polyaforest.service.worker import Worker
 
@@ -55,21 +58,24 @@ class Service:
         self.config, self._read = config, read
         self._reloading = threading.Lock()
         self.tokens = Tokens(config.server)
+        os.makedirs(config.server.data, mode=0o700, exist_ok=True)
+        path = os.path.join(config.server.data, "sessions.json")
+        self.sessions = Sessions(self.tokens, path, config.server.session_age)
         self.metrics = Metrics(key_labels=config.server.key_labels)
-        self.feed = Feed(self.metrics.dropped.inc)
+        self.feed = Feed(self.metrics.dropped.inc, config.server.feeds_per_address)
         self.metrics.watch(self._gauges)
         self.started = clock.time()
         self.is_demo = False
-        self.previewing = threading.Lock()
-        folder = config.server.data
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        self.previews = Previews()
         destinations = [Destination(alert) for alert in config.alerts]
         self._sender = Sender(
             lambda: [stream.outbox for stream in self.streams.values()],
             lambda outcome, n: self.metrics.alerts.labels(outcome).inc(n),
         )
         link = config.server.public_url or f"http://{config.server.host}:{config.server.port}"
-        self._shared = Shared(folder, self.feed, self.metrics, destinations, link.rstrip("/"), self._sender.wake)
+        self._shared = Shared(
+            config.server.data, self.feed, self.metrics, destinations, link.rstrip("/"), self._sender.wake
+        )
         self.streams = {name: self._new_stream(name, stream) for name, stream in config.streams.items()}
 
     def _new_stream(self, name: str, config: StreamConfig) -> Stream:
@@ -88,6 +94,11 @@ class Service:
         for stream in self.streams.values():
             stream.start()
         self._sender.start()
+
+    def close_soon(self) -> None:
+        """End what runs for long, feeds and previews, from any thread or signal handler."""
+        self.previews.close()
+        self.feed.close_soon()
 
     def stop(self) -> None:
         """Save everything and stop all threads."""
@@ -175,6 +186,7 @@ class Service:
             yield "polyaforest_alerts_waiting", "Alerts that wait.", labels, float(stream.outbox.n_waiting())
             yield "polyaforest_stream_up", "Whether the stream is judged.", labels, float(stream.is_ready)
         yield "polyaforest_feed_readers", "Readers of the live feed.", {}, float(len(self.feed))
+        yield "polyaforest_previews", "Previews that run.", {}, float(self.previews.is_busy)
 
 
 class Feeder(Protocol):
@@ -204,6 +216,7 @@ def make_app(service: Service, feeder: Feeder | None = None) -> Any:
         finally:
             if feeder is not None:
                 feeder.stop()
+            service.previews.close()
             service.feed.close()
             pulse.cancel()
             with suppress(asyncio.CancelledError):
@@ -241,10 +254,12 @@ def make_app(service: Service, feeder: Feeder | None = None) -> Any:
         """Ask to come back later."""
         return _json(503, {"detail": str(problem)}, {"retry-after": "1"})
 
-    def observe(method: str, route: str, status: int, seconds: float) -> None:
-        service.metrics.requests.labels(method, route, str(status)).observe(seconds)
+    @app.exception_handler(ClientDisconnect)
+    async def note_absence(_: Request, __: ClientDisconnect) -> Response:
+        """Return an answer that is never sent: the client has left."""
+        return _json(400, {"detail": "the client left before the whole request arrived"})
 
-    return Guard(app, service.config.server, service.tokens, observe)
+    return Guard(app, service.config.server, service.tokens, service.sessions, service.metrics.observe_request)
 
 
 def _json(status: int, facts: dict[str, Any], headers: dict[str, str] | None = None) -> Response:

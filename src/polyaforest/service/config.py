@@ -6,7 +6,10 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
+from ipaddress import ip_network
+from math import inf
 from pathlib import Path
+from sys import float_info
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -106,6 +109,11 @@ class ServerConfig(Settings):
     cors: list[str] = []
     max_body_mb: float = Field(default=16.0, gt=0, le=1024)
     requests_per_second: float = Field(default=1000.0, gt=0, allow_inf_nan=False)
+    header_timeout: Span = 15.0
+    body_timeout: Span = 30.0
+    session_age: Span = 30 * 86400.0
+    feeds_per_address: int = Field(default=100, ge=1)
+    trusted_proxies: list[str] = []
     key_labels: bool = False
     public_url: str | None = None
 
@@ -118,6 +126,16 @@ class ServerConfig(Settings):
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
         return self.host in LOOPBACK
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_proxies(cls, proxies: list[str]) -> list[str]:
+        for proxy in proxies:
+            try:
+                ip_network(proxy)
+            except ValueError:
+                raise ValueError(f'{proxy!r} is not an address or network such as "10.0.0.0/8"') from None
+        return proxies
 
 
 class GateConfig(Settings):
@@ -135,7 +153,7 @@ class GateConfig(Settings):
             raise ValueError("must be a table of fields and ranges, such as {cpu = [0, 100]}")
         for name, pair in ranges.items():
             is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2
-            if not is_pair or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in pair):
+            if not is_pair or not all(map(_is_number, pair)):
                 raise ValueError(f"the range of {name!r} must be two numbers, such as [0, 100]")
             if not pair[0] < pair[1]:  # NaN is not
                 raise ValueError(f"the range of {name!r} is empty: {pair[0]:g} is not below {pair[1]:g}")
@@ -464,6 +482,12 @@ def public(config: Config) -> dict[str, Any]:
     for alert in shown.get("alerts", []):
         alert.pop("url", None)  # a secret, mostly
     return shown
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number that a float can hold, and not NaN."""
+    is_numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_numeric and (abs(value) <= float_info.max or abs(value) == inf)
 
 
 def _moment(moment: datetime | date) -> float:

@@ -20,7 +20,7 @@ from polyaforest.persistence import databases
 __all__ = ["Database", "check_history"]
 
 _APPLICATION = 0x504D5048  # "PMPH"
-_VERSION = 1
+_VERSION = 2  # version 1 has no digests of requests
 _SCHEMA = """
 CREATE TABLE keys (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
 CREATE TABLE blocks (
@@ -40,7 +40,8 @@ CREATE INDEX events_by_time ON events (end);
 CREATE INDEX events_by_key ON events (key, end);
 CREATE INDEX events_open ON events (is_open) WHERE is_open;
 CREATE TABLE inbox (
-    first INTEGER PRIMARY KEY, n INTEGER NOT NULL, received REAL NOT NULL, request TEXT UNIQUE, body BLOB
+    first INTEGER PRIMARY KEY, n INTEGER NOT NULL, received REAL NOT NULL, request TEXT UNIQUE, body BLOB,
+    digest BLOB
 );
 CREATE TABLE quarantine (position TEXT PRIMARY KEY, at REAL NOT NULL, reason TEXT NOT NULL, record TEXT NOT NULL);
 CREATE TABLE feedback (
@@ -58,6 +59,9 @@ CREATE TABLE outbox (
 );
 CREATE INDEX outbox_waiting ON outbox (due) WHERE state = 'waiting';
 CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+"""
+_UPGRADE = """
+ALTER TABLE inbox ADD COLUMN digest BLOB;
 """
 
 
@@ -141,6 +145,8 @@ def _opened(path: str) -> sqlite3.Connection:
         file.execute("PRAGMA journal_mode = WAL")
         file.execute("PRAGMA synchronous = FULL")  # a record that was acknowledged survives a power failure
         file.execute("PRAGMA secure_delete = ON")  # deleted records must not remain in free pages
+        if file.execute("PRAGMA user_version").fetchone()[0] < _VERSION:
+            file.executescript(f"BEGIN; {_UPGRADE} PRAGMA user_version = {_VERSION}; COMMIT")
         return file
     except (OSError, sqlite3.DatabaseError) as problem:
         raise BadInput(f"{path} cannot be used as a history: {problem}") from problem

@@ -10,7 +10,7 @@ from typing import Any
 
 from polyaforest.io._json import to_json
 
-__all__ = ["Feed", "Reader"]
+__all__ = ["Feed", "Reader", "TooManyReaders"]
 
 _MOST_WAITING = 256  # messages that a reader may be behind
 _MOST_READERS = 1000
@@ -25,12 +25,22 @@ class Reader:
 
     stream: str | None = None
     key: str | None = None
+    address: str = ""  # that the reader has
+    session: str | None = None  # by which it may read
     queue: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_MOST_WAITING))
 
     def wants(self, stream: str, key: str | None) -> bool:
         """Return whether a message is for this reader; `key` is None for one about all keys."""
         is_stream = self.stream in (None, stream)
         return is_stream and (key is None or self.key in (None, key))
+
+
+class TooManyReaders(Exception):  # noqa: N818 - reads better where it is caught
+    """Raised if a reader is not taken; `is_own_fault` if its own address has too many."""
+
+    def __init__(self, message: str, *, is_own_fault: bool) -> None:
+        super().__init__(message)
+        self.is_own_fault = is_own_fault
 
 
 class Feed:
@@ -40,10 +50,12 @@ class Feed:
     ----------
     dropped : callable
         Called for each reader that is dropped for being slow.
+    most_of_address : int
+        The most readers of one address.
     """
 
-    def __init__(self, dropped: Callable[[], None] = lambda: None) -> None:
-        self._dropped = dropped
+    def __init__(self, dropped: Callable[[], None] = lambda: None, most_of_address: int = _MOST_READERS) -> None:
+        self._dropped, self._most_of_address = dropped, most_of_address
         self._readers: set[Reader] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
@@ -53,11 +65,6 @@ class Feed:
 
     def __len__(self) -> int:
         return len(self._readers)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no more readers are taken."""
-        return self._is_closed or len(self._readers) >= _MOST_READERS
 
     # ---- from any thread ---------------------------------------------------------------------------------------------
 
@@ -98,21 +105,37 @@ class Feed:
             await asyncio.sleep(_PULSE)
             self._pulse()
 
+    def add(self, reader: Reader) -> None:
+        """Take a reader, who has a place until `remove`; raise `TooManyReaders` if there is none."""
+        if self._is_closed:
+            raise TooManyReaders("the service is stopping", is_own_fault=False)
+        if len(self._readers) >= _MOST_READERS:
+            raise TooManyReaders(f"{_MOST_READERS} feeds are open already: try again later", is_own_fault=False)
+        if sum(one.address == reader.address for one in self._readers) >= self._most_of_address:
+            limit = f"{self._most_of_address} feeds of your address are open already"
+            raise TooManyReaders(f"{limit}: close some, or raise server.feeds_per_address", is_own_fault=True)
+        self._readers.add(reader)
+
+    def remove(self, reader: Reader) -> None:
+        """Free the place of a reader."""
+        self._readers.discard(reader)
+
     async def listen(self, reader: Reader) -> AsyncIterator[bytes]:
         """Yield messages until the reader is dropped."""
-        self._readers.add(reader)
-        try:
-            yield b"retry: 2000\n\n"
-            while True:
-                try:
-                    message = await asyncio.wait_for(reader.queue.get(), _QUIET)
-                except TimeoutError:
-                    message = b": alive\n\n"
-                if message is None:
-                    return
-                yield message
-        finally:
-            self._readers.discard(reader)
+        yield b"retry: 2000\n\n"
+        while True:
+            try:
+                message = await asyncio.wait_for(reader.queue.get(), _QUIET)
+            except TimeoutError:
+                message = b": alive\n\n"
+            if message is None:
+                return
+            yield message
+
+    def end_session(self, session: str) -> None:
+        """End the feeds that a session opened."""
+        for reader in [reader for reader in self._readers if reader.session == session]:
+            self._drop(reader)
 
     def close_soon(self) -> None:
         """End the feeds of all readers, from any thread."""

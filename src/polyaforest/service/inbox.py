@@ -6,6 +6,7 @@ the models that have learned it are saved. So after a crash what was acknowledge
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time as clock
 from collections import deque
@@ -18,7 +19,7 @@ from polyaforest.io.records import Record
 from polyaforest.io.sources import Position
 from polyaforest.service.database import Database
 
-__all__ = ["Accepted", "Busy", "Inbox"]
+__all__ = ["Accepted", "Busy", "Inbox", "NameReused"]
 
 _MOST_WAITING = 64 * 2**20  # bytes of requests that nobody has read yet
 _REMEMBERED = 100_000  # requests with a name that are known again
@@ -30,13 +31,18 @@ class Busy(Exception):  # noqa: N818 - reads better where it is caught
     """Raised if more has come than can be judged."""
 
 
+class NameReused(Exception):  # noqa: N818 - reads better where it is caught
+    """Raised if a request has the name of an earlier one, but other records."""
+
+
 @dataclass
 class Accepted:
     """What became of a request: positions of its records, and results by record once they are judged."""
 
     first: int
     n: int
-    is_repeated: bool = False  # whether it had been accepted before; then there are no results
+    is_repeated: bool = False  # whether one of its name had been accepted before; then there are no results
+    is_same: bool = True  # whether that one had the same records
     results: list[Any] = field(default_factory=list)
 
 
@@ -49,6 +55,11 @@ class _Request:
     size: int
     accepted: Accepted | None = None
     received: float = 0.0
+
+    @property
+    def digest(self) -> bytes | None:
+        """The digest of the records of a request that has a name."""
+        return None if self.name is None else hashlib.sha256(b"\n".join(self.lines)).digest()
 
     @property
     def last(self) -> int:
@@ -92,7 +103,8 @@ class Inbox:
         ----------
         lines : list of bytes
         name : str, optional
-            A name that the caller gives the request: a second one of the same name is not taken.
+            A name that the caller gives the request: a second one of the same name is not taken, and an error if its
+            records are others.
         waits : bool
         """
         size = sum(map(len, lines)) + 64 * len(lines)
@@ -219,7 +231,7 @@ class Inbox:
             with self._database.write() as file:
                 for request in requests:
                     request.received = clock.time()
-                    request.accepted = self._known(file, request.name) or self._enter(file, request)
+                    request.accepted = self._known(file, request) or self._enter(file, request)
         except BaseException as problem:
             for request in requests:
                 request.answer.set_exception(problem)
@@ -228,7 +240,7 @@ class Inbox:
             accepted = request.accepted
             assert accepted is not None
             if accepted.is_repeated:
-                request.answer.set_result(accepted)
+                self._answer_repeated(request, accepted)
                 continue
             self._lines.extend(zip(range(accepted.first, accepted.first + accepted.n), request.lines, strict=True))
             request.lines = []
@@ -237,17 +249,31 @@ class Inbox:
                 request.answer.set_result(accepted)
 
     def _enter(self, file: Any, request: _Request) -> Accepted:
-        row = (self._next, len(request.lines), request.received, request.name, b"\n".join(request.lines))
-        file.execute("INSERT INTO inbox VALUES (?, ?, ?, ?, ?)", row)
+        body = b"\n".join(request.lines)
+        row = (self._next, len(request.lines), request.received, request.name, body, request.digest)
+        file.execute("INSERT INTO inbox (first, n, received, request, body, digest) VALUES (?, ?, ?, ?, ?, ?)", row)
         accepted = Accepted(self._next, len(request.lines))
         self._next += len(request.lines)
         return accepted
 
     @staticmethod
-    def _known(file: Any, name: str | None) -> Accepted | None:
+    def _known(file: Any, request: _Request) -> Accepted | None:
         """Return what became of an earlier request of the same name."""
-        found = name and file.execute("SELECT first, n FROM inbox WHERE request = ?", (name,)).fetchone()
-        return Accepted(found[0], found[1], is_repeated=True) if found else None
+        if request.name is None:
+            return None
+        found = file.execute("SELECT first, n, digest FROM inbox WHERE request = ?", (request.name,)).fetchone()
+        if found is None:
+            return None
+        first, n, digest = found
+        is_same = digest in (None, request.digest)  # earlier versions did not keep digests
+        return Accepted(first, n, is_repeated=True, is_same=is_same)
+
+    @staticmethod
+    def _answer_repeated(request: _Request, accepted: Accepted) -> None:
+        if accepted.is_same:
+            request.answer.set_result(accepted)
+        else:
+            request.answer.set_exception(NameReused(f"{request.name!r} is the name of an earlier request"))
 
     def _load(self) -> None:
         """Read again what is on disk and was not saved in models."""

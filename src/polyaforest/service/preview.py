@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
+from polyaforest.io.records import LONGEST_KEY
 from polyaforest.live.verdicts import attribution
 from polyaforest.service.blocks import FLAGGED, Block
 from polyaforest.service.config import GateConfig, Settings, StreamConfig, Window, to_toml
@@ -16,16 +19,17 @@ from polyaforest.service.replay import Replayed, replay
 from polyaforest.service.stream import Stream, detector_of
 from polyaforest.timeseries import EventTracker
 
-__all__ = ["Trial", "preview"]
+__all__ = ["Cancelled", "Previews", "Trial", "Turn", "preview"]
 
 _MOST_KEYS = 20
+_WORK_AT_ONCE = 6400  # records times trees between two checks for cancellation: all records may need explanations
 _MERGE = 10  # records between those flagged in one event
 
 
 class Trial(Settings):
     """Settings to try; those that are absent stay as they are."""
 
-    key: str | None = Field(default=None, max_length=4096)
+    key: str | None = Field(default=None, max_length=LONGEST_KEY)
     records: int = Field(default=5000, ge=100, le=50_000)
     false_alarm_rate: float | None = Field(default=None, gt=0, lt=1)
     window: Window | None = None
@@ -38,8 +42,55 @@ class Trial(Settings):
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
-def preview(stream: Stream, trial: Trial) -> dict[str, Any]:
-    """Judge the latest records of the history by other settings, from a new model; compare with what was flagged."""
+class Cancelled(Exception):  # noqa: N818 - reads better where it is caught
+    """Raised in a preview that is no longer wanted."""
+
+
+class Turn:
+    """The right to run a preview, until it is cancelled."""
+
+    is_cancelled = False
+
+    def check(self) -> None:
+        """Raise `Cancelled` if the preview is no longer wanted."""
+        if self.is_cancelled:
+            raise Cancelled
+
+
+class Previews:
+    """Lets one preview run at a time, and all of them be cancelled."""
+
+    def __init__(self) -> None:
+        self._busy = threading.Lock()
+        self._turn = Turn()
+        self._is_closed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a preview runs."""
+        return self._busy.locked()
+
+    def begin(self) -> Turn | None:
+        """Return a turn, to be given back by `end`; None if another preview runs or the service stops."""
+        if self._is_closed or not self._busy.acquire(blocking=False):
+            return None
+        self._turn = Turn()
+        return self._turn
+
+    def end(self) -> None:
+        """Give the turn back."""
+        self._busy.release()
+
+    def close(self) -> None:
+        """Cancel the preview that runs, and start no other; safe in a signal handler."""
+        self._is_closed = self._turn.is_cancelled = True
+
+
+def preview(stream: Stream, trial: Trial, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Judge the latest records of the history by other settings, from a new model; compare with what was flagged.
+
+    `check` is called now and then, and may raise.
+    """
     changes = trial.changes()
     config = stream.config.model_copy(update=changes)
     keys = [trial.key] if trial.key is not None else stream.history.keys[:_MOST_KEYS]
@@ -52,7 +103,7 @@ def preview(stream: Stream, trial: Trial) -> dict[str, Any]:
         if block is None:
             continue
         n_records += len(block)
-        found, n_flagged = _judge(stream, config, key, block)
+        found, n_flagged = _judge(stream, config, key, block, check)
         first, last = float(block.times.min()), float(block.times.max())
         before = [
             event
@@ -80,17 +131,26 @@ def preview(stream: Stream, trial: Trial) -> dict[str, Any]:
     }
 
 
-def _judge(stream: Stream, config: StreamConfig, key: str, block: Block) -> tuple[list[dict[str, Any]], int]:
+def _judge(
+    stream: Stream, config: StreamConfig, key: str, block: Block, check: Callable[[], None]
+) -> tuple[list[dict[str, Any]], int]:
     """Return the events in records of a key, and how many are flagged."""
     is_timed = config.time is not None or stream.is_timed
     if is_timed and (np.diff(block.times) < 0).any():
         block = replace(block, times=np.maximum.accumulate(block.times))
     unnamed = replace(block, names=())
     pieces = replay(
-        detector_of(config), unnamed, stream.fields, is_timed=is_timed, finds_series=config.finds_series, explain=True
+        detector_of(config),
+        unnamed,
+        stream.fields,
+        is_timed=is_timed,
+        finds_series=config.finds_series,
+        explain=True,
+        at_once=max(1, _WORK_AT_ONCE // config.trees),
     )
     tracker, found, n_flagged, row = EventTracker(config.merge or _MERGE), [], 0, 0
     for piece in pieces:
+        check()
         for i in range(len(piece.block)):
             verdict = _verdict(stream, config, key, piece, i)
             n_flagged += verdict.is_flagged

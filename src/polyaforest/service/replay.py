@@ -35,6 +35,7 @@ def replay(
     is_timed: bool,
     finds_series: bool,
     explain: bool = False,
+    at_once: int = PIECE,
 ) -> Iterator[Replayed]:
     """Judge and learn records piece by piece.
 
@@ -50,10 +51,12 @@ def replay(
         Whether records have times, and whether the detector finds out if they are a time series.
     explain : bool
         Whether to explain flagged records.
+    at_once : int
+        The most records in a piece.
     """
     start = 0
     while start < len(block):
-        n = min(PIECE, n_until_decision(detector)) if finds_series else PIECE
+        n = min(at_once, n_until_decision(detector)) if finds_series else at_once
         place = np.arange(len(block))
         piece = block.where((place >= start) & (place < start + n))
         times = piece.times if is_timed else None

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import os
 import time as clock
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import SimpleCookie
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
+from starlette.requests import cookie_parser
 
 from polyaforest.io._json import to_json
 from polyaforest.io.errors import BadInput
 from polyaforest.service.config import LOOPBACK, ServerConfig
 
-__all__ = ["ADMIN", "COOKIE", "READ", "Guard", "Tokens", "read_token"]
+__all__ = ["ADMIN", "COOKIE", "HEAD_BYTES", "READ", "Caller", "Guard", "Tokens", "read_token"]
 
 ADMIN, READ = "admin", "read"
 COOKIE = "polyaforest"
 READ_TOKEN, ADMIN_TOKEN = "POLYAFOREST_READ_TOKEN", "POLYAFOREST_ADMIN_TOKEN"  # in the environment
 HEADER_BYTES = 32 * 1024
+HEAD_BYTES = 96 * 1024  # of headers and address: a key of 4,096 characters may need 48 KiB in an address
 _SHORTEST = 16  # characters of a token
-_BODY_SECONDS = 30.0  # for a whole body
 _SEND_SECONDS = 30.0  # for a piece of an answer
 _MOST_CLIENTS = 10_000  # whose rate is known
+_MOST_DIGITS = 20  # of a content length; Python converts only so many
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _CLOSE = {"connection": "close"}  # so that what is left of a body is not read
 _OPEN = ("/health", "/ready", "/api/v1/login")  # for everyone
@@ -74,22 +74,37 @@ class Tokens:
     @property
     def are_needed(self) -> bool:
         """Whether there are any."""
-        return any(self._tokens.values())
+        return bool(self.of_roles)
 
-    def role(self, given: str | None) -> str | None:
-        """Return the role of a token or of the cookie made from one; None if it is not valid."""
+    @property
+    def of_roles(self) -> dict[str, str]:
+        """The tokens by role."""
+        return {role: token for role, token in self._tokens.items() if token is not None}
+
+    def role(self, given: str) -> str | None:
+        """Return the role of a token; None if it is not valid."""
         if not self.are_needed:
             return ADMIN
         found = None
-        for role, token in self._tokens.items():  # all are compared, so that time tells nothing
-            for secret in () if token is None else (token, _cookie_of(token)):
-                if hmac.compare_digest(secret.encode(), (given or "").encode()):
-                    found = found or role
+        for role, token in self.of_roles.items():  # compare all: the time taken must not depend on the token
+            if hmac.compare_digest(token.encode(), given.encode()):
+                found = found or role
         return found
 
-    def cookie(self, given: str) -> str | None:
-        """Return the cookie for a valid token."""
-        return _cookie_of(given) if self.are_needed and self.role(given) else None
+
+class SessionRoles(Protocol):
+    """The open sessions, as the guard asks for them."""
+
+    def role(self, value: str) -> str | None:
+        """Return the role of a session; None if it is not open."""
+        ...
+
+
+class Caller(NamedTuple):
+    """The sender of a request: what it may do, and the session by which it may."""
+
+    role: str | None = None
+    session: str | None = None
 
 
 class Guard:
@@ -100,19 +115,25 @@ class Guard:
     app : ASGI application
     config : ServerConfig
     tokens : Tokens
+    sessions : Sessions
     observe : callable
-        Takes the method, the route, the status and the seconds of each answer.
+        Takes the method, the template of the route (None if a request did not reach one), the status and the seconds
+        of each answer.
     """
 
     def __init__(
-        self, app: Any, config: ServerConfig, tokens: Tokens, observe: Callable[[str, str, int, float], None]
+        self,
+        app: Any,
+        config: ServerConfig,
+        tokens: Tokens,
+        sessions: SessionRoles,
+        observe: Callable[[str, str | None, int, float], None],
     ) -> None:
-        self._app, self._config, self._tokens, self._observe = app, config, tokens, observe
+        self._app, self._config, self._tokens, self._sessions, self._observe = app, config, tokens, sessions, observe
         self._max_body = int(config.max_body_mb * 2**20)
         self._clients: OrderedDict[str, tuple[float, float]] = OrderedDict()  # requests left, and when that was
-        self._hosts = {*LOOPBACK, "[::1]", config.host, *config.allowed_hosts}
-        if config.public_url is not None:
-            self._hosts.add(urlsplit(config.public_url).hostname or "")
+        public = urlsplit(config.public_url or "").hostname or config.host
+        self._hosts = {name.lower() for name in (*LOOPBACK, "[::1]", config.host, public, *config.allowed_hosts)}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -121,7 +142,8 @@ class Guard:
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         answer = self._with_headers(self._observed(scope, send), headers.get("origin"))
-        problem = self._problem(scope, headers)
+        caller = self._caller(headers)
+        problem = self._problem(scope, headers, caller)
         if problem is not None:
             await _refuse(answer, *problem)
             return
@@ -129,21 +151,24 @@ class Guard:
         if scope["method"] == "OPTIONS" and is_cross:
             await _refuse(answer, 204, "")
             return
-        scope["role"] = self._role(headers)
-        await self._app(scope, _Body(receive, self._max_body).receive, answer)
+        scope["role"], scope["session"] = caller
+        body = _Body(receive, self._max_body, self._config.body_timeout)
+        await self._app(scope, body.receive, answer)
 
     def _excess(self, headers: dict[str, str]) -> tuple[int, str] | None:
         """Return the status and the reason if a request is too large."""
         if sum(len(name) + len(value) for name, value in headers.items()) > HEADER_BYTES:
             return 431, f"the headers are larger than {HEADER_BYTES // 1024} KiB"
         length = headers.get("content-length", "0")
-        if not length.isdecimal():
+        if not length.isdecimal() or len(length) > _MOST_DIGITS:
             return 400, "the content length is not a number"
         return (413, _too_large(self._max_body)) if int(length) > self._max_body else None
 
-    def _problem(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
-        """Return the status and the reason if a request is to be refused before anything of it is read."""
-        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    def _problem(self, scope: Message, headers: dict[str, str], caller: Caller) -> tuple[int, str] | None:
+        """Return the status and the reason if a request is to be rejected before its body is read."""
+        host = _host_name(headers.get("host", ""))
+        if host is None:
+            return 400, "the Host header is not a valid name or address"
         if self._config.is_loopback and host not in self._hosts:  # a web page may lead its own name to this machine
             return 421, "this host is not served here: list it in server.allowed_hosts"
         if self._is_too_fast(scope):
@@ -151,38 +176,23 @@ class Guard:
         too_large = self._excess(headers)
         if too_large is not None:
             return too_large
-        origin = headers.get("origin")
-        is_foreign = origin is not None and origin not in self._config.cors and not self._is_own(origin, headers)
-        if is_foreign and scope["method"] not in _SAFE:
+        if self._is_foreign(headers) and scope["method"] not in _SAFE:
             return 403, "requests from pages of another origin are refused: list it in server.cors"
-        return self._authorisation_problem(scope, headers)
+        return _authorisation_problem(scope, caller.role)
 
-    def _authorisation_problem(self, scope: Message, headers: dict[str, str]) -> tuple[int, str] | None:
-        path = scope["path"]
-        if not path.startswith(("/api/", "/metrics")) or path in _OPEN or scope["method"] == "OPTIONS":
-            return None  # the page itself has no secrets, and asks for the token
-        role = self._role(headers)
-        if role is None:
-            return 401, "a token is needed: send it as `Authorization: Bearer TOKEN`"
-        if role == READ and scope["method"] not in _SAFE and path != "/api/v1/logout":
-            return 403, "this token may only read"
-        return None
+    def _is_foreign(self, headers: dict[str, str]) -> bool:
+        """Return whether a request comes from a page that is neither of this server nor listed."""
+        origin, host = headers.get("origin"), headers.get("host", "")
+        return origin is not None and origin not in self._config.cors and origin not in _origins(host)
 
-    def _role(self, headers: dict[str, str]) -> str | None:
+    def _caller(self, headers: dict[str, str]) -> Caller:
+        """Return who sends a request: by a token in its header, or by the session in its cookie."""
         kind, _, token = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            return self._tokens.role(token.strip())
-        cookies = SimpleCookie()
-        try:
-            cookies.load(headers.get("cookie", ""))
-        except Exception:  # of cookies that are none
-            return self._tokens.role(None)
-        return self._tokens.role(cookies[COOKIE].value if COOKIE in cookies else None)
-
-    @staticmethod
-    def _is_own(origin: str, headers: dict[str, str]) -> bool:
-        """Return whether an origin is this server, as the client calls it."""
-        return urlsplit(origin).netloc == headers.get("host")
+        if kind.lower() == "bearer" or not self._tokens.are_needed:
+            return Caller(self._tokens.role(token.strip()))
+        session = cookie_parser(headers.get("cookie", "")).get(COOKIE)
+        role = None if session is None else self._sessions.role(session)
+        return Caller() if role is None else Caller(role, session)
 
     def _is_too_fast(self, scope: Message) -> bool:
         """Return whether a client has used up its requests: a bucket that fills at a fixed rate."""
@@ -201,7 +211,7 @@ class Guard:
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                route = getattr(scope.get("route"), "path", "none")
+                route = getattr(scope.get("route"), "path", None)
                 self._observe(scope["method"], route, message["status"], clock.perf_counter() - start)
             await send(message)
 
@@ -230,9 +240,9 @@ class Guard:
 class _Body:
     """The body of a request, refused once it is too large or too slow."""
 
-    def __init__(self, receive: Receive, most: int) -> None:
-        self._receive, self._most, self._n = receive, most, 0
-        self._deadline = clock.monotonic() + _BODY_SECONDS
+    def __init__(self, receive: Receive, most: int, seconds: float) -> None:
+        self._receive, self._most, self._seconds, self._n = receive, most, seconds, 0
+        self._deadline = clock.monotonic() + seconds
         self._is_whole = False
 
     async def receive(self) -> Message:
@@ -242,12 +252,37 @@ class _Body:
         try:
             message = await asyncio.wait_for(self._receive(), max(0.0, self._deadline - clock.monotonic()))
         except TimeoutError:
-            raise HTTPException(408, f"the body did not arrive within {_BODY_SECONDS:g} seconds", _CLOSE) from None
+            raise HTTPException(408, f"the body did not arrive within {self._seconds:g} seconds", _CLOSE) from None
         self._n += len(message.get("body", b""))
         if self._n > self._most:
             raise HTTPException(413, _too_large(self._most), _CLOSE)
         self._is_whole = not message.get("more_body", False)
         return message
+
+
+def _host_name(header: str) -> str | None:
+    """Return the name or address in a Host header, without brackets and port; None if the header is malformed."""
+    try:
+        parts = urlsplit(f"//{header}")
+    except ValueError:  # "[", for example
+        return None
+    return None if parts.netloc != header or "@" in header else parts.hostname or ""
+
+
+def _origins(host: str) -> tuple[str, str]:
+    """Return the origins of pages of this server, as the client calls it."""
+    return f"http://{host}", f"https://{host}"
+
+
+def _authorisation_problem(scope: Message, role: str | None) -> tuple[int, str] | None:
+    path = scope["path"]
+    if not path.startswith(("/api/", "/metrics")) or path in _OPEN or scope["method"] == "OPTIONS":
+        return None  # the page itself has no secrets, and asks for the token
+    if role is None:
+        return 401, "a token is needed: send it as `Authorization: Bearer TOKEN`"
+    if role == READ and scope["method"] not in _SAFE and path != "/api/v1/logout":
+        return 403, "this token may only read"
+    return None
 
 
 def _too_large(most: int) -> str:
@@ -278,8 +313,3 @@ def read_token(path: str | None, variable: str) -> str | None:
         where = variable if path is None else path
         raise BadInput(f"the token in {where} must have at least {_SHORTEST} printable ASCII characters")
     return token
-
-
-def _cookie_of(token: str) -> str:
-    """Return what stands for a token in a browser, from which it cannot be told."""
-    return hmac.new(token.encode(), b"polyaforest session", hashlib.sha256).hexdigest()

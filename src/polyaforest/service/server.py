@@ -20,42 +20,68 @@ from polyaforest.io.errors import BadInput
 from polyaforest.service.app import Feeder, Service, make_app
 from polyaforest.service.check import check_config
 from polyaforest.service.config import Config
-from polyaforest.service.feed import Feed
-from polyaforest.service.security import HEADER_BYTES
+from polyaforest.service.security import HEAD_BYTES
 
 __all__ = ["serve"]
 
 _LOG = logging.getLogger("polyaforest.service")
-_HEADER_SECONDS = 15.0  # for a client to send the headers of its first request
 _MOST_CONNECTIONS = 2000
+_UNREAD_SECONDS = 60  # after which a client that reads nothing is disconnected
 _GRACE_SECONDS = 10
 _SWITCH_SECONDS = 0.0005  # threads hand over often: judging a record leaves and retakes the interpreter several times
 
 
-class _Protocol(H11Protocol):
-    """HTTP for clients that have something to say: those that stay silent or dawdle over headers are dropped."""
+def _protocol(header_seconds: float) -> type[H11Protocol]:
+    """Return the HTTP protocol, with a time limit on the headers of every request of a connection."""
 
-    def connection_made(self, transport: Any) -> None:
-        """Give a new client some time."""
-        super().connection_made(transport)
-        self.loop.call_later(_HEADER_SECONDS, self._drop_if_silent)
+    class Protocol(H11Protocol):
+        """Close the connection of a client that does not send the headers of its next request in time."""
 
-    def _drop_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.close()
+        _deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            """Expect the first request."""
+            super().connection_made(transport)
+            self._update_deadline()
+
+        def data_received(self, data: bytes) -> None:
+            """Expect the rest of the headers, if these are not all; between requests the keep-alive timeout counts."""
+            super().data_received(data)
+            self._update_deadline()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            """Expect nothing more."""
+            super().connection_lost(exc)
+            self._cancel_deadline()
+
+        def _update_deadline(self) -> None:
+            """Start the deadline, which further bytes do not defer; cancel it once a request is being handled."""
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._cancel_deadline()
+            elif self._deadline is None:
+                self._deadline = self.loop.call_later(header_seconds, self.transport.close)
+
+        def _cancel_deadline(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+    return Protocol
 
 
 class _Server(uvicorn.Server):
     """A server that saves everything when it is told to stop, and then ends regularly."""
 
-    def __init__(self, config: uvicorn.Config, feed: Feed, reload: Callable[[], None] | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, close_soon: Callable[[], None], reload: Callable[[], None] | None
+    ) -> None:
         super().__init__(config)
-        self._feed, self._reload, self._has_terminal = feed, reload, _has_terminal()
+        self._close_soon, self._reload, self._has_terminal = close_soon, reload, _has_terminal()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; the live feeds would never end by themselves."""
+        """Stop, and end what would otherwise run for long or for ever."""
         super().handle_exit(sig, frame)
-        self._feed.close_soon()
+        self._close_soon()
 
     def handle_hangup(self, sig: int, frame: FrameType | None) -> None:
         """Read the configuration again; stop if there is none, or if the terminal was closed."""
@@ -114,17 +140,20 @@ def serve(
     server = _Server(
         uvicorn.Config(
             make_app(service, feeder),
-            http=_Protocol,
+            http=_protocol(config.server.header_timeout),
             ws="none",
             log_config=None,
+            log_level=logging.ERROR,  # malformed requests are not worth a line: anyone could fill the log
+            proxy_headers=bool(config.server.trusted_proxies),
+            forwarded_allow_ips=config.server.trusted_proxies,
             access_log=False,
             server_header=False,
-            h11_max_incomplete_event_size=HEADER_BYTES,  # of headers that come in pieces
+            h11_max_incomplete_event_size=HEAD_BYTES,  # if it comes in pieces
             limit_concurrency=_MOST_CONNECTIONS,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=_GRACE_SECONDS,
         ),
-        service.feed,
+        service.close_soon,
         None if read is None else lambda: _reload(service),
     )
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -149,6 +178,8 @@ def _listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # or asyncio would not set TCP_NODELAY
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: connections inherit it
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _UNREAD_SECONDS)
     try:
         listener.bind((host, port))
     except OSError as problem:

@@ -10,13 +10,14 @@ from typing import Annotated, Any
 from fastapi import Depends, HTTPException, Query, Request, Response
 
 from polyaforest.io._json import to_json
+from polyaforest.io.records import LONGEST_KEY
 from polyaforest.service.feedback import Conflict
 from polyaforest.service.stream import Stream
 from polyaforest.service.worker import Worker
 
 __all__ = [
-    "CONFLICT", "DAY", "ERRORS", "Key", "Moment", "Named", "answer", "as_json", "ask", "brief", "service_of", "span_of",
-    "stream_of", "who_asks",
+    "CONFLICT", "DAY", "ERRORS", "AnyKey", "Key", "Moment", "Named", "address_of", "answer", "as_json", "ask", "brief",
+    "service_of", "span_of", "stream_of", "who_asks",
 ]  # fmt: skip
 
 DAY = 86400.0
@@ -53,7 +54,8 @@ def stream_of(request: Request, stream: str) -> Stream:
 
 
 Named = Annotated[Stream, Depends(stream_of)]
-Key = Annotated[str, Query(description="The key; empty for a stream that is not partitioned.", max_length=4096)]
+Key = Annotated[str, Query(description="The key; empty for a stream that is not partitioned.", max_length=LONGEST_KEY)]
+AnyKey = Annotated[str | None, Query(description="Only this key.", max_length=LONGEST_KEY)]
 Moment = Annotated[float | None, Query(description="Seconds since 1970.", allow_inf_nan=False, ge=-1e12, le=1e12)]
 
 
@@ -81,10 +83,14 @@ async def ask(stream: Stream, task: Callable[[Worker], Any]) -> Any:
         raise HTTPException(409, str(problem)) from None
 
 
+def address_of(request: Request) -> str:
+    """Return the address of the client: of the connection, or as a trusted proxy reports it."""
+    return request.client.host if request.client is not None else "unknown"
+
+
 def who_asks(request: Request) -> str:
     """Return who asks, for the audit log."""
-    address = request.client.host if request.client is not None else "unknown"
-    return f"{request.scope.get('role')} at {address}"
+    return f"{request.scope.get('role')} at {address_of(request)}"
 
 
 def brief(event: dict[str, Any]) -> dict[str, Any]:

@@ -9,14 +9,17 @@ import orjson
 from fastapi import APIRouter, Body, HTTPException, Query, Request, Response
 from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from polyaforest.service.feed import Reader
+from polyaforest.service.feed import Feed, Reader, TooManyReaders
 from polyaforest.service.feedback import feedback_on, give, undo
 from polyaforest.service.incidents import find_incidents
 from polyaforest.service.routes.answers import (
     CONFLICT,
+    AnyKey,
     Moment,
     Named,
+    address_of,
     answer,
     ask,
     brief,
@@ -35,7 +38,7 @@ routes = APIRouter()
 def events(
     request: Request,
     stream: Annotated[str | None, Query(max_length=64)] = None,
-    key: Annotated[str | None, Query(max_length=4096)] = None,
+    key: AnyKey = None,
     start: Moment = None,
     end: Moment = None,
     open: Annotated[bool | None, Query(description="Only open, or only closed ones.")] = None,
@@ -126,13 +129,31 @@ def incidents(
 async def feed(
     request: Request,
     stream: Annotated[str | None, Query(max_length=64)] = None,
-    key: Annotated[str | None, Query(max_length=4096)] = None,
+    key: AnyKey = None,
 ) -> Response:
     """Follow what happens, as server-sent events: `event`, `records`, and `tail` if a key is given."""
     if stream is not None:
         stream_of(request, stream)
+    reader = Reader(stream, key, address_of(request), request.scope.get("session"))
     live = service_of(request).feed
-    if live.is_full:
-        raise HTTPException(503, "too many listen already")
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(live.listen(Reader(stream, key)), media_type="text/event-stream", headers=headers)
+    try:
+        live.add(reader)
+    except TooManyReaders as problem:
+        raise HTTPException(429 if problem.is_own_fault else 503, str(problem), {"retry-after": "10"}) from None
+    return _Following(live, reader)
+
+
+class _Following(StreamingResponse):
+    """The messages for a reader, who gives up the place however the answer ends."""
+
+    def __init__(self, live: Feed, reader: Reader) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(live.listen(reader), media_type="text/event-stream", headers=headers)
+        self._live, self._reader = live, reader
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the messages."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._live.remove(self._reader)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from math import isfinite, log2
 from typing import Annotated, Any
 
@@ -9,7 +11,7 @@ from fastapi import APIRouter, Body, HTTPException, Query, Request, Response
 
 from polyaforest.core.arrays import Array
 from polyaforest.service.blocks import Buckets
-from polyaforest.service.preview import Trial, preview
+from polyaforest.service.preview import Cancelled, Trial, Turn, preview
 from polyaforest.service.routes.answers import DAY, Key, Moment, Named, answer, service_of, span_of, stream_of
 
 __all__ = ["routes"]
@@ -123,14 +125,38 @@ def _bits(p_value: float) -> float:
 
 
 @routes.post("/streams/{stream}/preview")
-def post_preview(request: Request, stream: Named, trial: Annotated[Trial, Body()]) -> Response:
-    """Judge the latest records by other settings; return what would have been flagged."""
-    turn = service_of(request).previewing
-    if not turn.acquire(blocking=False):
+async def post_preview(request: Request, stream: Named, trial: Annotated[Trial, Body()]) -> Response:
+    """Judge the latest records by other settings; return what would have been flagged.
+
+    One preview runs at a time. It ends when its client leaves.
+    """
+    previews = service_of(request).previews
+    turn = previews.begin()
+    if turn is None:
         raise HTTPException(503, "another preview runs: try again", {"retry-after": "2"})
+
+    def run() -> Response:
+        try:
+            return answer(preview(stream, trial, turn.check))
+        finally:
+            previews.end()
+
     try:
-        return answer(preview(stream, trial))
+        return await _until_left(request, asyncio.to_thread(run), turn)
+    except Cancelled:
+        raise HTTPException(503, "the preview was cancelled, because the service stops or the client left") from None
     except ValueError as problem:
         raise HTTPException(422, str(problem)) from None
+
+
+async def _until_left(request: Request, work: Coroutine[Any, Any, Response], turn: Turn) -> Response:
+    """Return the result of work in a thread, whose turn is cancelled when the client leaves."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.ensure_future(request.receive())  # the body is read: the next message is that the client left
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        turn.is_cancelled = True  # which changes nothing if the work is done
+        return await working
     finally:
-        turn.release()
+        turn.is_cancelled = True
+        leaving.cancel()

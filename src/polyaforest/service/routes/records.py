@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 import orjson
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
+from polyaforest.io.records import LONGEST_KEY
 from polyaforest.service.feedback import forget
-from polyaforest.service.inbox import Accepted
-from polyaforest.service.routes.answers import CONFLICT, Named, answer, ask, who_asks
+from polyaforest.service.inbox import Accepted, NameReused
+from polyaforest.service.routes.answers import CONFLICT, AnyKey, Named, answer, ask, who_asks
 from polyaforest.service.worker import Result
 
 __all__ = ["routes"]
@@ -52,7 +53,8 @@ async def post_records(
     """Judge and learn records: lines of JSON, or a JSON object or array of objects.
 
     The answer is 200 with verdicts, or with `wait=false` 202 with positions. Either means that the records are on disk
-    and survive a crash. A request repeated with the same header `Idempotency-Key` is not taken twice.
+    and survive a crash. A request repeated with the same header `Idempotency-Key` is not taken twice; the same key with
+    other records is an error.
     """
     inbox = stream.inbox
     if inbox is None:
@@ -60,10 +62,14 @@ async def post_records(
     if not stream.is_ready:
         raise HTTPException(503, f"the stream {stream.name!r} does not run: {stream.error or 'it is starting'}")
     name = request.headers.get("idempotency-key")
-    if name is not None and len(name) > _LONGEST_NAME:
-        raise HTTPException(400, f"the Idempotency-Key is longer than {_LONGEST_NAME} characters")
+    if name is not None and not 0 < len(name) <= _LONGEST_NAME:
+        raise HTTPException(400, f"the Idempotency-Key must have 1 to {_LONGEST_NAME} characters")
     lines = _lines(await request.body(), request.headers.get("content-type", ""))
-    accepted = await asyncio.wrap_future(inbox.put(lines, name=name, waits=wait))
+    try:
+        accepted = await asyncio.wrap_future(inbox.put(lines, name=name, waits=wait))
+    except NameReused:
+        reason = "this Idempotency-Key was used for other records, so these were not taken: send them with a new key"
+        raise HTTPException(422, reason) from None
     positions = {"first": accepted.first, "last": accepted.first + accepted.n - 1, "records": accepted.n}
     if not wait or accepted.is_repeated:
         return answer({**positions, "repeated": accepted.is_repeated}, 202)
@@ -105,7 +111,10 @@ def _lines(body: bytes, kind: str) -> list[bytes]:
         records = parsed if isinstance(parsed, list) else [parsed]
         if not all(isinstance(record, dict) for record in records):
             raise HTTPException(422, "a record is a JSON object: send one, or an array of them")
-        lines = [orjson.dumps(record) for record in records]
+        try:
+            lines = [orjson.dumps(record) for record in records]
+        except orjson.JSONEncodeError as problem:  # it reads deeper nesting than it writes
+            raise HTTPException(422, f"a record cannot be used: {problem}") from None
     if not lines:
         raise HTTPException(422, "the body has no records")
     if len(lines) > _MOST_RECORDS:
@@ -126,8 +135,8 @@ def quarantine(stream: Named, limit: Annotated[int, Query(ge=1, le=1000)] = 100)
 async def delete_records(
     request: Request,
     stream: Named,
-    id: Annotated[str, Query(min_length=1, max_length=4096, description="The records' id.")],
-    key: Annotated[str | None, Query(max_length=4096, description="Only those of this key.")] = None,
+    id: Annotated[str, Query(min_length=1, max_length=LONGEST_KEY, description="The records' id.")],
+    key: AnyKey = None,
 ) -> Response:
     """Delete all records of an id, from saved models, history and events: the right to be forgotten."""
     if stream.config.id is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time as clock
+from math import ceil
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, HTTPException, Query, Request, Response
@@ -122,21 +124,25 @@ class Login(BaseModel):
 @routes.post("/login")
 def login(request: Request, given: Annotated[Login, Body()]) -> Response:
     """Exchange a token for a cookie, which a browser sends by itself."""
-    tokens = service_of(request).tokens
-    role = tokens.role(given.token)
+    service = service_of(request)
+    role = service.tokens.role(given.token)
     if role is None:
         raise HTTPException(401, "this token is not valid")
     reply = answer({"role": role})
-    cookie = tokens.cookie(given.token)
-    if cookie is not None:
-        is_secure = request.url.scheme == "https"
-        reply.set_cookie(COOKIE, cookie, max_age=30 * 86400, httponly=True, samesite="strict", secure=is_secure)
+    if service.tokens.are_needed:
+        age, is_secure = ceil(service.config.server.session_age), request.scope["scheme"] == "https"
+        session = service.sessions.start(given.token)
+        reply.set_cookie(COOKIE, session, max_age=age, httponly=True, samesite="strict", secure=is_secure)
     return reply
 
 
 @routes.post("/logout")
-def logout() -> Response:
-    """Take the cookie back."""
+async def logout(request: Request) -> Response:
+    """End the session of the cookie, and its live feeds."""
+    service, session = service_of(request), request.cookies.get(COOKIE)
+    if session is not None:
+        await asyncio.to_thread(service.sessions.end, session)
+        service.feed.end_session(session)
     reply = answer({"role": None})
     reply.delete_cookie(COOKIE)
     return reply

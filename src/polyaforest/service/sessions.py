@@ -1,0 +1,91 @@
+"""Sessions of browsers: each login starts one, logout or age ends it, and a restart keeps the others."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import secrets
+import threading
+import time as clock
+from pathlib import Path
+
+import orjson
+
+from polyaforest.io._json import to_json
+from polyaforest.persistence.modelfile import replacing
+from polyaforest.service.security import Tokens
+
+__all__ = ["Sessions"]
+
+_LOG = logging.getLogger("polyaforest.service")
+_MOST = 1000  # sessions at a time; the oldest end first
+
+
+class Sessions:
+    """The open sessions, in a file that contains neither tokens nor the values of cookies.
+
+    A session is known by a digest of its value under the token that started it: another token in the configuration
+    ends the sessions of the one before.
+
+    Parameters
+    ----------
+    tokens : Tokens
+    path : str
+        The file.
+    seconds : float
+        How long a session lasts.
+    """
+
+    def __init__(self, tokens: Tokens, path: str, seconds: float) -> None:
+        self._tokens, self._path, self._seconds = tokens, path, seconds
+        self._lock = threading.Lock()
+        self._ends = _read(Path(path)) if tokens.are_needed else {}  # in seconds since 1970, by digest
+
+    def start(self, token: str) -> str:
+        """Start a session for a valid token; return its value."""
+        value = secrets.token_urlsafe(32)
+        with self._lock:
+            self._ends[_digest(token, value)] = clock.time() + self._seconds
+            self._write()
+        return value
+
+    def role(self, value: str) -> str | None:
+        """Return the role of an open session; None if there is none of this value."""
+        now = clock.time()
+        for role, token in self._tokens.of_roles.items():
+            if self._ends.get(_digest(token, value), 0.0) > now:
+                return role
+        return None
+
+    def end(self, value: str) -> None:
+        """End a session."""
+        with self._lock:
+            known = [_digest(token, value) for token in self._tokens.of_roles.values()]
+            ended = [digest for digest in known if self._ends.pop(digest, None) is not None]
+            if ended:
+                self._write()
+
+    def _write(self) -> None:
+        """Write the sessions that are open, at most `_MOST`."""
+        now = clock.time()
+        latest = sorted(self._ends.items(), key=lambda session: session[1])[-_MOST:]
+        self._ends = {digest: end for digest, end in latest if end > now}
+        with replacing(self._path) as file:
+            file.write(to_json({"sessions": self._ends}))
+
+
+def _digest(token: str, value: str) -> str:
+    return hmac.new(token.encode(), value.encode(), hashlib.sha256).hexdigest()
+
+
+def _read(path: Path) -> dict[str, float]:
+    """Return the sessions in a file; none if it is missing or damaged, which only asks people to log in again."""
+    try:
+        found = orjson.loads(path.read_bytes())["sessions"].items()
+        return {str(digest): float(end) for digest, end in found}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as problem:
+        _LOG.warning("%s cannot be read, so everyone has to log in again: %s", path, problem)
+        return {}
