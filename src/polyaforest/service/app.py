@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time as clock
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -19,8 +18,10 @@ from polyaforest import __version__
 from polyaforest.io._json import to_json
 from polyaforest.service.alerts import Destination, Sender
 from polyaforest.service.config import Config
+from polyaforest.service.database import Damaged
 from polyaforest.service.feed import Feed
 from polyaforest.service.feedback import settle
+from polyaforest.service.folder import Folder
 from polyaforest.service.inbox import Busy
 from polyaforest.service.metrics import Metrics
 from polyaforest.service.routes import pages, probes, routes
@@ -50,15 +51,14 @@ class Service:
         self.started = clock.time()
         self.is_demo = False
         self.previewing = threading.Lock()
-        folder = config.server.data
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        self._folder = Folder(config.server.data)  # before any file in it is opened
         destinations = [Destination(alert) for alert in config.alerts]
         self._sender = Sender(
             lambda: [stream.outbox for stream in self.streams.values()],
             lambda outcome, n: self.metrics.alerts.labels(outcome).inc(n),
         )
         link = config.server.public_url or f"http://{config.server.host}:{config.server.port}"
-        shared = Shared(folder, self.feed, self.metrics, destinations, link.rstrip("/"), self._sender.wake)
+        shared = Shared(config.server.data, self.feed, self.metrics, destinations, link.rstrip("/"), self._sender.wake)
         self.streams = {name: Stream(name, stream, shared) for name, stream in config.streams.items()}
         for stream in self.streams.values():
             stream.settlers.append(settle)
@@ -79,11 +79,13 @@ class Service:
         self._sender.stop()
         for stream in self.streams.values():
             stream.stop()
+        self._folder.close()
 
     def _gauges(self) -> Iterable[tuple[str, str, dict[str, str], float]]:
         for name, stream in self.streams.items():
             labels = {"stream": name}
             yield "polyaforest_lag_seconds", "Seconds since the latest record, by its own time.", labels, stream.lag
+            yield "polyaforest_damaged", "Damaged parts of the history.", labels, float(stream.history.n_damaged)
             yield "polyaforest_model_bytes", "Memory of the models.", labels, float(stream.model_bytes)
             yield "polyaforest_keys", "Keys that have models.", labels, float(stream.n_keys)
             yield "polyaforest_open_events", "Events that are open.", labels, float(stream.events.n_open())
@@ -155,6 +157,11 @@ def make_app(service: Service, feeder: Feeder | None = None) -> Any:
     async def put_off(_: Request, problem: Busy) -> Response:
         """Ask to come back later."""
         return _json(503, {"detail": str(problem)}, {"retry-after": "1"})
+
+    @app.exception_handler(Damaged)
+    async def report_damage(_: Request, problem: Damaged) -> Response:
+        """Ask to come back when the file is rebuilt."""
+        return _json(503, {"detail": str(problem)}, {"retry-after": "5"})
 
     def observe(method: str, route: str, status: int, seconds: float) -> None:
         service.metrics.requests.labels(method, route, str(status)).observe(seconds)

@@ -26,6 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # also the name of a file
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WORDS = {"extra_forbidden": "unknown key", "missing": "is missing"}
+_DAY = 86400.0
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -193,7 +194,7 @@ class PrometheusConfig(Settings):
 
 
 class RetentionConfig(Settings):
-    """How much history a stream keeps: what is beyond either bound is deleted, the oldest first."""
+    """How much history a stream keeps: what is beyond either bound is deleted, what was stored first at first."""
 
     records: int = Field(default=2_000_000, ge=1000)
     age: Span = 400 * 86400.0
@@ -220,6 +221,8 @@ class StreamConfig(Settings):
     merge: int | None = Field(default=None, ge=1)
     band: bool = True
     silence: Span | None = None
+    close_after: Span | None = None
+    max_ahead: Span = 3600.0
     memory_mb: int = Field(default=1024, ge=1)
     save_records: int = Field(default=10_000, ge=1)
     save_every: Span = 30.0
@@ -240,6 +243,11 @@ class StreamConfig(Settings):
         if needs_time and self.time is None and self.source != "prometheus":
             raise ValueError("`seasons` and a window of time need `time`, the field with the timestamps")
         return self
+
+    @property
+    def closes_after(self) -> float:
+        """Seconds without a record of its key after which an event is closed."""
+        return self.close_after or self.silence or _DAY
 
     @property
     def finds_series(self) -> bool:
