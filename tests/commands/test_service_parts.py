@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from services import START, WEB, odd, receiver, rows
-from waiting import until
+from streams_served import post, running, service_of
 
 from polyaforest.service import silence
 from polyaforest.service.alerts import Destination, Outbox
-from polyaforest.service.app import Service
 from polyaforest.service.blocks import FLAGGED, Band, Block, Buckets, Sample
-from polyaforest.service.config import AlertConfig, CalendarConfig, GateConfig, MuteConfig, parse_config
+from polyaforest.service.config import AlertConfig, CalendarConfig, GateConfig, MuteConfig
 from polyaforest.service.database import Database
 from polyaforest.service.events import Change, EventLog
 from polyaforest.service.feedback import Conflict, give, undo
@@ -214,10 +212,9 @@ def test_what_is_known_as_normal_covers_what_is_no_odder():
 # ---- silence and alerts ----------------------------------------------------------------------------------------------
 
 
-def test_silence_of_a_field_ends_when_it_comes_again(monkeypatch):
+def test_silence_of_a_field_ends_when_it_comes_again():
     now = [1000.0]
-    monkeypatch.setattr(silence.clock, "time", lambda: now[0])
-    watch = silence.Silence("s", 10.0, [], [])
+    watch = silence.Silence("s", 10.0, [], [], steady=lambda: now[0])
     whole, half = [sample(1, 0)], [sample(1, 0)._replace(values=[1.0, float("nan")])]
     assert watch.hear({"a": whole, "b": whole}, ["x", "y"]) == []
     now[0] += 8
@@ -312,27 +309,6 @@ def test_prometheus_takes_the_rules():
 
 
 # ---- feedback is exact -----------------------------------------------------------------------------------------------
-
-
-service_of = {}
-
-
-@contextmanager
-def running(folder, config=WEB):
-    service = Service(parse_config(config).at(data=str(folder)))
-    service.start()
-    try:
-        stream = service.streams["web"]
-        service_of[stream] = service
-        until(lambda: stream.is_ready)
-        yield stream
-    finally:
-        service.stop()
-
-
-def post(stream, records):
-    accepted = stream.inbox.put([json.dumps(record).encode() for record in records]).result(60)
-    return accepted.results
 
 
 def model(stream, key="web-1"):

@@ -4,7 +4,8 @@
 
 writes <version>-<name>.mpf and <version>-<name>.json, what the model must answer, beside this file; block-<version>-
 <name>.block and .json, the same of what `to_bytes` makes; and store-<version>-<name>.models and .json, what `watch`
-must answer to further records. Never make those of an older version again: it is the old release's bytes that must
+must answer to further records. history-1.history is a history of the service as releases without checksums wrote it; a
+test makes what later ones write. Never make those of an older version again: it is the old release's bytes that must
 stay readable, so files that are there are left alone. Stores of version 0 have models as archives.
 """
 

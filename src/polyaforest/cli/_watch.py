@@ -274,6 +274,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     from polyaforest.live import open_store
     from polyaforest.live.outputs import FileLines, PipeLines
     from polyaforest.live.watcher import Cadence, Watcher
+    from polyaforest.persistence.model_store import NotAStoreError
 
     where = given["address"] or given["file"]
     if given["out"] == "-" and sys.stdout is None:
@@ -292,9 +293,12 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     source = open_source(where, follow=given["follow"])
     stack.callback(source.close)
     max_bytes = given["memory"] * 2**20
-    store = stack.enter_context(
-        open_store(given["model"], lambda: deepcopy(template), max_bytes=max_bytes, notify=options.say)
-    )
+    try:
+        store = stack.enter_context(
+            open_store(given["model"], lambda: deepcopy(template), max_bytes=max_bytes, notify=options.say)
+        )
+    except NotAStoreError as problem:
+        raise NotAStoreError(f"{problem}; to start from a model made by `fit`, use --start-from") from problem
     settings = _settings(given)
     _refuse_other_settings(store.notes.get("settings"), settings, given["model"])
     watcher = Watcher(

@@ -66,6 +66,10 @@ class Judge(Generic[Result]):
         Whether a model that judges records one by one becomes one of a time series, if they turn out to be that.
     drift : mapping or None
         Parameters of the monitors of drift beside the models; None for no monitors.
+    rows_option : str
+        What the user sets so that records are judged one by one.
+    check : callable
+        Takes a record and its row; returns why it cannot be used, or None if it can.
     notify : callable
         Takes messages for the user.
     """
@@ -79,8 +83,11 @@ class Judge(Generic[Result]):
         *,
         finds_series: bool = False,
         drift: Mapping[str, Any] | None = None,
+        rows_option: str = "--rows",
+        check: Callable[[Record, Row], str | None] = lambda record, row: None,
         notify: Callable[[str], None] = lambda message: None,
     ) -> None:
+        self._check, self._rows_option = check, rows_option
         self.reader, self._store, self._describe, self._plan, self._notify = reader, store, describe, plan, notify
         self._finds_series, self._has_reported_series, self._drift = finds_series, False, drift
         self._failures: dict[str, int] = {}  # by key: consecutive records that its model failed on
@@ -93,7 +100,9 @@ class Judge(Generic[Result]):
         for place, record in enumerate(records):
             row = self.reader.parse(record)
             judged.n_records += row is not None
-            if isinstance(row, Row):
+            if isinstance(row, Row) and (reason := self._check(record, row)) is not None:
+                judged.bad.append(Bad(place, record, reason))
+            elif isinstance(row, Row):
                 streams.setdefault(row.key or "", []).append(Arrival(place, record, row))
             elif row is not None:
                 judged.bad.append(Bad(place, record, row))
@@ -174,7 +183,7 @@ class Judge(Generic[Result]):
             self._has_reported_series = True
             self._notify(
                 f"from record {decided.n_seen_ + 1:,} on, judged as a time series, by the course that leads to each "
-                "record; --rows judges each by itself"
+                f"record; {self._rows_option} judges each by itself"
             )
         return decided
 

@@ -16,7 +16,7 @@ from typing import Any, Generic
 
 from polyaforest.core import schema
 from polyaforest.io import file_identity
-from polyaforest.io.records import RecordReader
+from polyaforest.io.records import Record, RecordReader, Row
 from polyaforest.io.sources import Position, Source
 from polyaforest.live import Entry, Store
 from polyaforest.live.judge import Judge, Judged, Piece, Result, whole_piece
@@ -117,6 +117,8 @@ class Loop(ABC, Generic[Result]):
         Takes messages for the user.
     """
 
+    _ROWS_OPTION = "--rows"  # how the user has records judged one by one
+
     def __init__(
         self,
         source: Source,
@@ -133,7 +135,15 @@ class Loop(ABC, Generic[Result]):
         self.source, self.store = source, store
         self._where, self._settings, self._notify = where, settings or {}, notify
         self._judge: Judge[Result] = Judge(
-            reader, store, self._describe, self._plan, finds_series=finds_series, drift=drift, notify=notify
+            reader,
+            store,
+            self._describe,
+            self._plan,
+            finds_series=finds_series,
+            drift=drift,
+            rows_option=self._ROWS_OPTION,
+            check=self._check,
+            notify=notify,
         )
         self._cadence = cadence or Cadence()
         self.counts = Counts()
@@ -168,6 +178,10 @@ class Loop(ABC, Generic[Result]):
     def _plan(self, entry: Entry, arrivals: Sequence[Arrival]) -> Piece:
         """Return how many of the next records of a key to judge together."""
         return whole_piece(entry, arrivals)
+
+    def _check(self, record: Record, row: Row) -> str | None:
+        """Return why a record cannot be used, None if it can."""
+        return None
 
     @property
     def _has_moved(self) -> bool:

@@ -34,7 +34,10 @@ from polyaforest.persistence import databases
 from polyaforest.persistence.modelfile import ModelFileError, refuse_irregular, refuse_location
 from polyaforest.persistence.state import MALFORMED
 
-__all__ = ["Entry", "ModelStore", "is_model_store", "read_damaged", "read_model", "read_notes", "refusing_notes"]
+__all__ = [
+    "Entry", "ModelStore", "NotAStoreError", "is_model_store", "read_damaged", "read_model", "read_notes",
+    "refusing_notes",
+]  # fmt: skip
 
 _MAGIC = b"SQLite format 3\0"
 _APPLICATION = 0x504D5046  # "PMPF": the application that the database belongs to
@@ -63,13 +66,17 @@ _LIMITS = {  # more than any statement of this module needs
 }
 _MAX_STEPS = 1_000_000  # of SQLite's virtual machine, plus one per byte: more means an endless loop
 _OVERHEAD = 12_000  # bytes of a model besides its arrays
-_IN_USE = "{name!r} is in use: another watch is writing to it. Stop that one first"
+_IN_USE = "{name!r} is in use: another process is writing to it. Stop that one first"
 _IN_THE_WAY = "{name!r} is damaged and has to be written again, but another process reads it. Stop that one first"
 _UNFINISHED = (
     "{name!r} has a journal of a process that was killed, which has to be rolled back: read it once with permission to "
     "write to it and to its directory"
 )
 _MAX_EVICTED = 256 * 2**20  # bytes that may be evicted before a commit is due
+
+
+class NotAStoreError(ModelFileError):
+    """A file is not a database, or not any more."""
 
 
 class _Model(Protocol):
@@ -609,11 +616,9 @@ def _reporting(name: str) -> Iterator[None]:
             raise PermissionError(_UNFINISHED.format(name=name)) from None
         raise OSError(f"{name!r} cannot be read or written: {problem}") from None
     except sqlite3.DataError as problem:
-        raise OSError(
-            f"a model is too large for {name!r} ({problem}): set a smaller --window or fewer --trees"
-        ) from None
+        raise OSError(f"a model is too large for {name!r} ({problem}): set a smaller window or fewer trees") from None
     except sqlite3.DatabaseError as problem:
         if "malformed" in str(problem):
             raise ModelFileError(f"{name!r} is damaged ({problem}): restore a copy of it") from None
-        remedy = "to start from a model made by `polyaforest fit`, use --start-from"
-        raise ModelFileError(f"{name!r} is not a model store ({problem}): {remedy}") from None
+        remedy = "restore a copy of it, or move it away to start over"
+        raise NotAStoreError(f"{name!r} is not a model store ({problem}): {remedy}") from None

@@ -24,7 +24,7 @@ from polyaforest.core.text import label, printable
 from polyaforest.io._json import to_json
 from polyaforest.io.errors import BadInput
 from polyaforest.service.config import AlertConfig, web_address
-from polyaforest.service.database import Database
+from polyaforest.service.database import Damaged, Database
 
 __all__ = ["Destination", "Outbox", "Sender"]
 
@@ -123,10 +123,11 @@ class Outbox:
         """Send what is due; return how many alerts were sent, will be tried again, or were given up."""
         outcome = {"sent": 0, "retried": 0, "failed": 0}
         by_name = {one.config.name: one for one in self._destinations}
-        is_due = "state = 'waiting' AND due <= ? ORDER BY id LIMIT ?"
+        # an alert that is due later than after the longest pause was put off by a clock that has been set back since
+        is_due = "state = 'waiting' AND (due <= ?1 OR due > ?1 + ?3) ORDER BY id LIMIT ?2"
         query = f"SELECT id, destination, message, attempts FROM outbox WHERE {is_due}"
         with self._database.read() as file:
-            due = file.execute(query, (clock.time(), _AT_ONCE)).fetchall()
+            due = file.execute(query, (clock.time(), _AT_ONCE, _LONGEST_PAUSE)).fetchall()
         for number, name, message, attempts in due:
             destination = by_name.get(name)
             problem = "no alert of this name is configured" if destination is None else None
@@ -139,8 +140,9 @@ class Outbox:
         return outcome
 
     def expire(self, file: sqlite3.Connection) -> None:
-        """Delete alerts that were sent long ago."""
-        file.execute("DELETE FROM outbox WHERE state != 'waiting' AND at < ?", (clock.time() - _KEPT,))
+        """Delete alerts that were sent long ago about events that are deleted: until then they keep repeats away."""
+        is_over = "state != 'waiting' AND at < ? AND event NOT IN (SELECT id FROM events)"
+        file.execute(f"DELETE FROM outbox WHERE {is_over}", (clock.time() - _KEPT,))
 
     def _settle(self, number: int, attempts: int, problem: str | None) -> str:
         pause = min(_FIRST_PAUSE * 2.0 ** min(attempts - 1, 20), _LONGEST_PAUSE)
@@ -214,7 +216,7 @@ class Sender:
                     for outcome, n in outbox.send_due().items():
                         if n:
                             self._count(outcome, n)
-                except sqlite3.Error as problem:
+                except (sqlite3.Error, Damaged) as problem:
                     _LOG.error("alerts wait: %s", problem)
             self._is_due.wait(1.0)
             self._is_due.clear()

@@ -26,6 +26,7 @@ from polyaforest.service.audit import log
 from polyaforest.service.changes import StreamPlan, server_changes, stored_plan
 from polyaforest.service.check import check_config
 from polyaforest.service.config import Config, StreamConfig
+from polyaforest.service.database import Damaged
 from polyaforest.service.feed import Feed
 from polyaforest.service.feedback import reteach, settle
 from polyaforest.service.inbox import Busy
@@ -58,7 +59,7 @@ class Service:
         self.config, self._read = config, read
         self._reloading = threading.Lock()
         self.tokens = Tokens(config.server)
-        os.makedirs(config.server.data, mode=0o700, exist_ok=True)
+        self._folder = Folder(config.server.data)  # before any file in it is opened
         path = os.path.join(config.server.data, "sessions.json")
         self.sessions = Sessions(self.tokens, path, config.server.session_age)
         self.metrics = Metrics(key_labels=config.server.key_labels)
@@ -105,6 +106,7 @@ class Service:
         self._sender.stop()
         for stream in self.streams.values():
             stream.stop()
+        self._folder.close()
 
     # ---- settings ----------------------------------------------------------------------------------------------------
 
@@ -180,6 +182,7 @@ class Service:
         for name, stream in self.streams.items():
             labels = {"stream": name}
             yield "polyaforest_lag_seconds", "Seconds since the latest record, by its own time.", labels, stream.lag
+            yield "polyaforest_damaged", "Damaged parts of the history.", labels, float(stream.history.n_damaged)
             yield "polyaforest_model_bytes", "Memory of the models.", labels, float(stream.model_bytes)
             yield "polyaforest_keys", "Keys that have models.", labels, float(stream.n_keys)
             yield "polyaforest_open_events", "Events that are open.", labels, float(stream.events.n_open())
@@ -258,6 +261,11 @@ def make_app(service: Service, feeder: Feeder | None = None) -> Any:
     async def note_absence(_: Request, __: ClientDisconnect) -> Response:
         """Return an answer that is never sent: the client has left."""
         return _json(400, {"detail": "the client left before the whole request arrived"})
+
+    @app.exception_handler(Damaged)
+    async def report_damage(_: Request, problem: Damaged) -> Response:
+        """Ask to come back when the file is rebuilt."""
+        return _json(503, {"detail": str(problem)}, {"retry-after": "5"})
 
     return Guard(app, service.config.server, service.tokens, service.sessions, service.metrics.observe_request)
 

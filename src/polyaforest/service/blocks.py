@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -11,10 +12,36 @@ import orjson
 
 from polyaforest.core.arrays import Array
 
-__all__ = ["FLAGGED", "MUTED", "NOT_JUDGED", "NOT_LEARNED", "Band", "Block", "Buckets", "Sample", "Summary"]
+__all__ = [
+    "FLAGGED", "MUTED", "NOT_JUDGED", "NOT_LEARNED", "Band", "Block", "Buckets", "Sample", "Summary", "seal", "unseal",
+]  # fmt: skip
 
 FLAGGED, MUTED, NOT_LEARNED, NOT_JUDGED = 1, 2, 4, 8  # bits of flags
 _NO_POINT = -1
+_SEAL = b"POLYA\x02\xff\xff"  # as a number, NaN, and as a length, more than any: no text without a checksum begins so
+_CHECKSUM = 8  # bytes
+
+
+def seal(text: bytes, place: bytes) -> bytes:
+    """Return a text of a file with its checksum, which covers its place in the file too."""
+    return b"".join([_SEAL, _checksum(text, place), text])
+
+
+def unseal(text: bytes, place: bytes) -> bytes:
+    """Return the text that `seal` was given; raise ValueError if it has changed since.
+
+    A text of an earlier release has no checksum, and is returned unchecked.
+    """
+    if text[: len(_SEAL)] != _SEAL:
+        return text
+    start = len(_SEAL) + _CHECKSUM
+    if text[len(_SEAL) : start] != _checksum(text[start:], place):
+        raise ValueError("its checksum is wrong")
+    return text[start:]
+
+
+def _checksum(text: bytes, place: bytes) -> bytes:
+    return blake2b(text, key=place, digest_size=_CHECKSUM).digest()
 
 
 class Band(NamedTuple):

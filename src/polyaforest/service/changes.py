@@ -80,6 +80,8 @@ KINDS: dict[str, Kind] = {
     "merge": Kind.APPLIED,
     "band": Kind.APPLIED,
     "silence": Kind.APPLIED,
+    "close_after": Kind.APPLIED,
+    "max_ahead": Kind.APPLIED,
     "memory_mb": Kind.APPLIED,
     "save_records": Kind.APPLIED,
     "save_every": Kind.APPLIED,

@@ -45,6 +45,7 @@ _WORDS = {"extra_forbidden": "unknown key", "missing": "is missing"}
 _LONGEST_SPAN = 1e10  # seconds, about three centuries
 _SHORTEST_WINDOW = 1e-3  # seconds
 _MOST_RECORDS = 10**12
+_DAY = 86400.0
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -257,7 +258,7 @@ class PrometheusConfig(Settings):
 
 
 class RetentionConfig(Settings):
-    """How much history a stream keeps: what is beyond either bound is deleted, the oldest first."""
+    """How much history a stream keeps: what is beyond either bound is deleted, what was stored first at first."""
 
     records: int = Field(default=2_000_000, ge=1000, le=_MOST_RECORDS)
     age: Span = 400 * 86400.0
@@ -284,6 +285,8 @@ class StreamConfig(Settings):
     merge: int | None = Field(default=None, ge=1, le=_MOST_RECORDS)
     band: bool = True
     silence: Span | None = None
+    close_after: Span | None = None
+    max_ahead: Span = 3600.0
     memory_mb: int = Field(default=1024, ge=1, le=10**9)
     save_records: int = Field(default=10_000, ge=1, le=_MOST_RECORDS)
     save_every: Span = 30.0
@@ -319,6 +322,11 @@ class StreamConfig(Settings):
         if needs_time and self.time is None and self.source != "prometheus":
             raise ValueError("`seasons` and a window of time need `time`, the field with the timestamps")
         return self
+
+    @property
+    def closes_after(self) -> float:
+        """Seconds without a record of its key after which an event is closed."""
+        return self.close_after or self.silence or _DAY
 
     @property
     def finds_series(self) -> bool:

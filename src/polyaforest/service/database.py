@@ -3,6 +3,8 @@
 One thread writes: what it is told between two commits of the models it may be told again after a crash, with the same
 numbers. So every table is written by keys that a replay repeats, or can be cut back to a position in the stream. Other
 threads read the last commit. Everything that is acknowledged to others (`synchronous = FULL`) is on disk by then.
+
+A file whose pages are damaged is rebuilt from the rows that can be read; the damaged file is kept beside the new one.
 """
 
 from __future__ import annotations
@@ -10,31 +12,42 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time as clock
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from itertools import count
+from typing import Any
 from urllib.parse import quote
 
 from polyaforest.io.errors import BadInput
 from polyaforest.persistence import databases
 
-__all__ = ["Database", "check_history"]
+__all__ = ["Damaged", "Database", "check_history"]
 
 _APPLICATION = 0x504D5048  # "PMPH"
-_VERSION = 2  # version 1 has no digests of requests
+_VERSION = 2  # version 1 has neither checksums of blocks and times of storage, nor digests of requests
+_TRIES = 10_000  # row numbers tried one by one behind a damaged page, before the steps grow
+_UNUSABLE = (
+    "{path} cannot be used as a history ({problem}): restore a copy of it, or move it away, with the models beside it, "
+    "to start over"
+)
+_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SCHEMA = """
 CREATE TABLE keys (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
 CREATE TABLE blocks (
     key INTEGER NOT NULL, first INTEGER NOT NULL, n INTEGER NOT NULL, start REAL NOT NULL, end REAL NOT NULL,
     position INTEGER NOT NULL, strip BLOB NOT NULL, fine BLOB NOT NULL, summary BLOB NOT NULL, data BLOB NOT NULL,
-    PRIMARY KEY (key, first)
+    stored REAL, PRIMARY KEY (key, first)
 );
 CREATE INDEX blocks_by_time ON blocks (key, end);
 CREATE INDEX blocks_by_start ON blocks (start);
 CREATE INDEX blocks_by_end ON blocks (end);
 CREATE INDEX blocks_by_position ON blocks (position);
+CREATE INDEX blocks_by_stored ON blocks (stored);
 CREATE TABLE events (
     id TEXT PRIMARY KEY, key INTEGER NOT NULL, kind TEXT NOT NULL, start REAL NOT NULL, end REAL NOT NULL,
-    is_open INTEGER NOT NULL, bits REAL, position INTEGER NOT NULL, label TEXT, body BLOB NOT NULL
+    is_open INTEGER NOT NULL, bits REAL, position INTEGER NOT NULL, label TEXT, body BLOB NOT NULL,
+    changed REAL
 );
 CREATE INDEX events_by_time ON events (end);
 CREATE INDEX events_by_key ON events (key, end);
@@ -60,9 +73,24 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_waiting ON outbox (due) WHERE state = 'waiting';
 CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL);
 """
-_UPGRADE = """
-ALTER TABLE inbox ADD COLUMN digest BLOB;
+_DAMAGED = """
+CREATE TABLE damaged (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, what TEXT NOT NULL, key TEXT NOT NULL, n INTEGER NOT NULL,
+    start REAL, end REAL, reason TEXT NOT NULL, body BLOB, stored REAL
+);
 """
+_UPGRADE = f"""
+ALTER TABLE inbox ADD COLUMN digest BLOB;
+ALTER TABLE blocks ADD COLUMN stored REAL;
+CREATE INDEX blocks_by_stored ON blocks (stored);
+ALTER TABLE events ADD COLUMN changed REAL;
+{_DAMAGED}
+"""
+_TABLES = ("keys", "blocks", "events", "inbox", "quarantine", "feedback", "audit", "outbox", "facts", "damaged")
+
+
+class Damaged(Exception):  # noqa: N818 - reads better where it is caught
+    """Raised if a page of the file cannot be read; the thread of the stream then rebuilds the file."""
 
 
 class Database:
@@ -76,9 +104,16 @@ class Database:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.is_damaged = False  # whether a page could not be read
+        self.repairs: list[str] = []  # what was done about damage, for the log
         self._writing, self._reading = threading.RLock(), threading.Lock()
-        self._writer = _opened(path)
-        self._reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+        self._connect()
+        if not _is_sound(self._reader):
+            self.repair()
+
+    def _connect(self) -> None:
+        self._writer = _opened(self.path)
+        self._reader = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=30)
         self._reader.execute("PRAGMA query_only = ON")
 
     @contextmanager
@@ -88,19 +123,47 @@ class Database:
             if self._writer.in_transaction:
                 yield self._writer
                 return
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._writer
-            except BaseException:
-                self._writer.execute("ROLLBACK")
-                raise
-            self._writer.execute("COMMIT")
+            with self._noting_damage():
+                self._writer.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._writer
+                except BaseException:
+                    self._writer.execute("ROLLBACK")
+                    raise
+                self._writer.execute("COMMIT")
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection to read with."""
-        with self._reading:
+        with self._reading, self._noting_damage():
             yield self._reader
+
+    @contextmanager
+    def _noting_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as problem:
+            if not _is_damage(problem):
+                raise
+            self.is_damaged = True
+            raise Damaged(f"{self.path} is damaged ({problem}): it is being rebuilt from what can be read") from problem
+
+    def repair(self) -> None:
+        """Rebuild the file from the rows that can be read, and keep the damaged one beside it."""
+        kept, lost = _unused(self.path), dict[str, int]()
+        with self._writing, self._reading:
+            fresh = databases.build(self.path, lambda copy: lost.update(_copy_readable(self._writer, copy)))
+            self._writer.close()
+            self._reader.close()
+            databases.keep(self.path, kept)
+            databases.replace(fresh, self.path)
+            self._connect()
+            self.is_damaged = False
+        rows = ", ".join(f"{n} of {table}" for table, n in lost.items()) or "none"
+        self.repairs.append(
+            f"{self.path} was damaged and has been rebuilt; rows that could not be read: {rows}. The damaged file is "
+            f"kept as {kept}"
+        )
 
     def purge(self) -> None:
         """Remove what was deleted from the log beside the file, too."""
@@ -121,7 +184,7 @@ def check_history(path: str) -> None:
             if file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 _check(file, path)
     except sqlite3.DatabaseError as problem:
-        raise BadInput(f"{path} cannot be used as a history: {problem}") from problem
+        raise BadInput(_UNUSABLE.format(path=path, problem=problem)) from problem
 
 
 def _check(file: sqlite3.Connection, path: str) -> None:
@@ -149,7 +212,7 @@ def _opened(path: str) -> sqlite3.Connection:
             file.executescript(f"BEGIN; {_UPGRADE} PRAGMA user_version = {_VERSION}; COMMIT")
         return file
     except (OSError, sqlite3.DatabaseError) as problem:
-        raise BadInput(f"{path} cannot be used as a history: {problem}") from problem
+        raise BadInput(_UNUSABLE.format(path=path, problem=problem)) from problem
 
 
 def _is_blank(path: str) -> bool:
@@ -162,4 +225,90 @@ def _create_tables(file: sqlite3.Connection) -> None:
     """Make an empty database a history without records."""
     file.execute("PRAGMA page_size = 8192")
     marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_VERSION};"
-    file.executescript(f"BEGIN; {_SCHEMA} {marks} COMMIT")
+    file.executescript(f"BEGIN; {_SCHEMA} {_DAMAGED} {marks} COMMIT")
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+def _is_damage(problem: sqlite3.DatabaseError) -> bool:
+    """Return whether an error means that pages of the file are damaged, or text in them is none."""
+    return getattr(problem, "sqlite_errorcode", 0) & 0xFF in _CORRUPT or "decode to UTF-8" in str(problem)
+
+
+def _is_sound(file: sqlite3.Connection) -> bool:
+    """Return whether all pages of the file are consistent."""
+    try:
+        return bool(file.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+    except sqlite3.DatabaseError as problem:
+        if _is_damage(problem):
+            return False
+        raise
+
+
+def _unused(path: str) -> str:
+    """Return a name for a damaged file that no file has."""
+    return next(name for n in count(1) if not os.path.exists(name := f"{path}.damaged-{n}"))
+
+
+def _copy_readable(file: sqlite3.Connection, copy: sqlite3.Connection) -> dict[str, int]:
+    """Write the readable rows of all tables to an empty file; return how many rows of each table were lost."""
+    _create_tables(copy)
+    copy.execute("BEGIN")
+    lost = {table: n for table in _TABLES if (n := _copy_table(file, copy, table))}
+    with suppress(sqlite3.DatabaseError):  # so that no number is used twice
+        for table, last in file.execute("SELECT name, seq FROM sqlite_sequence").fetchall():
+            copy.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?", (last, table))
+    copy.execute("COMMIT")
+    return lost
+
+
+def _copy_table(file: sqlite3.Connection, copy: sqlite3.Connection, table: str) -> int:
+    """Copy the readable rows of a table; return how many others there are, as far as they can be counted."""
+    n_lost = 0
+    marks = ", ".join("?" * len(copy.execute(f"PRAGMA table_info({table})").fetchall()))
+    for number in _row_numbers(file, table):
+        try:
+            row = file.execute(f"SELECT * FROM {table} WHERE rowid = ?", (number,)).fetchone()
+            if row is None:  # its number is nonsense that was read from a damaged page
+                n_lost += 1
+            else:
+                copy.execute(f"INSERT INTO {table} VALUES ({marks})", row)
+        except sqlite3.IntegrityError:  # its columns are
+            n_lost += 1
+        except sqlite3.DatabaseError as problem:
+            if not _is_damage(problem):
+                raise
+            n_lost += 1
+            if table == "blocks":
+                _name_lost_block(file, copy, number, str(problem))
+    return n_lost
+
+
+def _row_numbers(file: sqlite3.Connection, table: str) -> Iterator[int]:
+    """Yield the numbers of all rows on readable pages."""
+    at, n_failed = -1, 0
+    while at < 2**62:
+        try:
+            query = f"SELECT rowid FROM {table} NOT INDEXED WHERE rowid > ? ORDER BY rowid"
+            for (number,) in file.execute(query, (at,)):
+                at, n_failed = number, 0
+                yield number
+            return
+        except sqlite3.DatabaseError as problem:
+            if not _is_damage(problem):
+                raise
+            n_failed += 1
+            at += 1 if n_failed < _TRIES else 2 ** min(n_failed - _TRIES, 40)
+
+
+def _name_lost_block(file: sqlite3.Connection, copy: sqlite3.Connection, number: int, reason: str) -> None:
+    """Take note of which records were in a block that cannot be read."""
+    query = "SELECT (SELECT key FROM keys WHERE id = blocks.key), first, n, start, end FROM blocks WHERE rowid = ?"
+    try:
+        key, first, n, start, end = file.execute(query, (number,)).fetchone()
+    except (sqlite3.DatabaseError, TypeError):  # its own page is damaged, too
+        return
+    why = f"block {first} of its key: {reason}"
+    row: tuple[Any, ...] = (clock.time(), "block", key or "", n, start, end, why)
+    copy.execute("INSERT INTO damaged (at, what, key, n, start, end, reason) VALUES (?, ?, ?, ?, ?, ?, ?)", row)

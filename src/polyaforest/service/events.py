@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time as clock
 from collections.abc import Sequence
 from hashlib import blake2b
 from math import sqrt
@@ -45,6 +46,10 @@ class EventLog:
 
     def __init__(self, stream: str, database: Database, history: History) -> None:
         self._stream, self._database, self._history = stream, database, history
+        self._damage: set[str] = set()  # ids of events that cannot be read
+        with database.write() as file:  # those of an earlier release have the age that they had by its rule
+            query = "UPDATE events SET changed = ? - max(0, ? - end) WHERE changed IS NULL"
+            file.execute(query, (history.clocks.age, history.newest()))
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
@@ -52,7 +57,7 @@ class EventLog:
         """Write changes in a transaction; return the events as they are now, the latest change of each."""
         events: dict[str, dict[str, Any]] = {}
         for change in changes:
-            before = events.get(change.id) or _found(file, change.id)
+            before = events.get(change.id) or self._found(file, change.id)
             event = {
                 "id": change.id,
                 "stream": self._stream,
@@ -73,21 +78,21 @@ class EventLog:
         """Return whether there is an event of this name."""
         return file.execute("SELECT 1 FROM events WHERE id = ?", (id,)).fetchone() is not None
 
-    def set_label(self, file: sqlite3.Connection, id: str, label: str | None) -> dict[str, Any]:
-        """Label an event as "incident" or "normal", or take that back; return the event."""
-        event = _found(file, id)
+    def update(self, file: sqlite3.Connection, id: str, **facts: Any) -> dict[str, Any]:
+        """Change facts of an event, such as its label, "incident" or "normal"; return the event."""
+        event = self._found(file, id)
         if event is None:
             raise KeyError(id)
-        event["label"] = label
+        event |= facts
         self._save(file, event, None)
         return event
 
     def forget(self, file: sqlite3.Connection, key: str, name: str) -> None:
         """Delete what events of a key say about the records of a name."""
         number = self._history.id_of(key, file)
-        for (body,) in file.execute("SELECT body FROM events WHERE key = ?", (number,)).fetchall():
-            event = orjson.loads(body)
-            others = [one for one in event.get("similar", ()) if not keys_named(name, [one["point"]])]
+        for one in self._read(file.execute("SELECT id, body FROM events WHERE key = ?", (number,)).fetchall()):
+            event = dict(one)
+            others = [like for like in event.get("similar", ()) if not keys_named(name, [like["point"]])]
             is_about = event.get("record") == name
             if is_about:
                 event |= dict.fromkeys(("record", "values", "expected", "departure", "region"))
@@ -104,20 +109,63 @@ class EventLog:
         with self._database.write() as file:
             file.execute("DELETE FROM events WHERE position > ?", (position,))
 
-    def expire(self, file: sqlite3.Connection, before: float) -> None:
-        """Delete events that ended before a time."""
-        file.execute("DELETE FROM events WHERE end < ? AND NOT is_open", (before,))
+    def expire(self, file: sqlite3.Connection) -> None:
+        """Delete closed events that last changed too long ago."""
+        file.execute("DELETE FROM events WHERE changed < ? AND NOT is_open", (self._history.oldest,))
+
+    @property
+    def has_damage(self) -> bool:
+        """Whether events were found that cannot be read and are not set aside yet."""
+        return bool(self._damage)
+
+    def set_aside(self) -> None:
+        """Move events that cannot be read to the table of damaged parts."""
+        with self._database.write() as file:
+            found, self._damage = sorted(self._damage), set()
+            for id in found:
+                name = "coalesce((SELECT key FROM keys WHERE id = events.key), '')"
+                facts = f"?, 'event', {name}, 1, start, end, ?, body, changed"
+                columns = "at, what, key, n, start, end, reason, body, stored"
+                values = (clock.time(), f"event {id}: it is not JSON", id)
+                file.execute(f"INSERT INTO damaged ({columns}) SELECT {facts} FROM events WHERE id = ?", values)
+                file.execute("DELETE FROM events WHERE id = ?", (id,))
+
+    def _read(self, rows: Sequence[tuple[str, bytes]]) -> list[dict[str, Any]]:
+        """Return events by id and body; those that cannot be read are left out and noted."""
+        events = []
+        for id, body in rows:
+            try:
+                event = orjson.loads(body)
+            except (orjson.JSONDecodeError, TypeError):
+                event = None
+            if isinstance(event, dict) and event.get("id") == id:
+                events.append(event)
+            else:
+                self._damage.add(id)
+        return events
+
+    def _found(self, file: sqlite3.Connection, id: str) -> dict[str, Any] | None:
+        found = self._read(file.execute("SELECT id, body FROM events WHERE id = ?", (id,)).fetchall())
+        return found[0] if found else None
 
     def _save(self, file: sqlite3.Connection, event: dict[str, Any], position: int | None) -> None:
         key = self._history.id_of(event["key"], file)
-        facts = (event["start"], event["end"], int(event["is_open"]), event.get("bits"), event["label"], to_json(event))
+        columns = {
+            "start": event["start"],
+            "end": event["end"],
+            "is_open": int(event["is_open"]),
+            "bits": event.get("bits"),
+            "label": event["label"],
+            "body": to_json(event),
+            "changed": self._history.clocks.age,
+        }
         if position is None:
-            query = "UPDATE events SET start = ?, end = ?, is_open = ?, bits = ?, label = ?, body = ? WHERE id = ?"
-            file.execute(query, (*facts, event["id"]))
+            changes = ", ".join(f"{name} = :{name}" for name in columns)
+            file.execute(f"UPDATE events SET {changes} WHERE id = :id", {**columns, "id": event["id"]})
         else:
-            start, end, is_open, bits, label, body = facts
-            row = (event["id"], key, event["kind"], start, end, is_open, bits, position, label, body)
-            file.execute("INSERT OR REPLACE INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            columns |= {"id": event["id"], "key": key, "kind": event["kind"], "position": position}
+            names = f"({', '.join(columns)}) VALUES ({', '.join(f':{name}' for name in columns)})"
+            file.execute(f"INSERT OR REPLACE INTO events {names}", columns)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -141,9 +189,9 @@ class EventLog:
         if key is not None:
             conditions.append("key = (SELECT id FROM keys WHERE key = ?)")
             values.append(key)  # type: ignore[arg-type]
-        query = f"SELECT body FROM events WHERE {' AND '.join(conditions)} ORDER BY start DESC, id LIMIT ?"
+        query = f"SELECT id, body FROM events WHERE {' AND '.join(conditions)} ORDER BY start DESC, id LIMIT ?"
         with self._database.read() as file:
-            return [orjson.loads(body) for (body,) in file.execute(query, (*values, most))]
+            return self._read(file.execute(query, (*values, most)).fetchall())
 
     def similar(self, event: dict[str, Any], most: int = 5) -> list[dict[str, Any]]:
         """Return other events of the stream whose bits are on the same fields, the most similar first."""
@@ -154,7 +202,7 @@ class EventLog:
     def get(self, id: str) -> dict[str, Any] | None:
         """Return an event, None if there is none of this name."""
         with self._database.read() as file:
-            return _found(file, id)
+            return self._found(file, id)
 
     def n_open(self) -> int:
         """Return how many events are open."""
@@ -170,8 +218,3 @@ def _likeness(one: dict[str, Any], other: dict[str, Any]) -> float:
     lengths = [sqrt(sum(bits * bits for bits in share.values())) for share in shares]
     product = sum(bits * shares[1].get(name, 0.0) for name, bits in shares[0].items())
     return product / (lengths[0] * lengths[1]) if all(lengths) else 0.0
-
-
-def _found(file: sqlite3.Connection, id: str) -> dict[str, Any] | None:
-    found = file.execute("SELECT body FROM events WHERE id = ?", (id,)).fetchone()
-    return None if found is None else orjson.loads(found[0])

@@ -8,6 +8,7 @@ and then completes the rest when it starts again, or has not, and then the feedb
 
 from __future__ import annotations
 
+import sqlite3
 import time as clock
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -49,7 +50,8 @@ def give(stream: Stream, worker: Worker, id: str, verdict: str, *, who: str, not
     is_about_points = event["kind"] == "anomaly" and entry.detector.is_fitted
     block = stream.history.records(event["key"], first=event["first"], last=event["last"]) if is_about_points else None
     before = entry.detector.to_bytes({}) if block is not None else None
-    facts: dict[str, Any] = {"note": note, "key": event["key"], "n_seen": _n_seen(entry.detector)}
+    taken = worker.take_event(event["key"], id) if verdict == "normal" else None
+    facts: dict[str, Any] = {"note": note, "key": event["key"], "n_seen": _n_seen(entry.detector), "event": taken}
     with stream.database.write() as file:
         columns = "(event, verdict, at, state, position, facts, before)"
         row = (id, verdict, clock.time(), worker.position, to_json(facts), before)
@@ -66,6 +68,8 @@ def give(stream: Stream, worker: Worker, id: str, verdict: str, *, who: str, not
         stream.applied = n_applied
         if before is not None:
             entry.detector = _loaded(before, worker)
+        if taken is not None:
+            worker.return_event(event["key"], taken)
         with stream.database.write() as file:
             file.execute("UPDATE feedback SET state = 'void', before = NULL WHERE id = ?", (number,))
         raise
@@ -120,12 +124,14 @@ def undo(stream: Stream, worker: Worker, id: str, *, who: str) -> None:
     number, verdict, position, facts, before = found[-1]
     if before is not None:
         _restore(stream, worker, event["key"], number, position, facts, before)
-        worker.commit()
     elif facts.get("n_deleted") or facts.get("n_taught"):
         raise Conflict("it is too late: the model as it was before is not kept any more")
+    is_open = event["is_open"] or _opens_again(stream, worker, event, facts)
+    worker.commit()
     with stream.database.write() as file:
         file.execute("UPDATE feedback SET state = 'undone', before = NULL WHERE id = ?", (number,))
-        changed = stream.events.set_label(file, id, None)
+        closed_by = None if is_open else event.get("closed_by")
+        changed = stream.events.update(file, id, label=None, is_open=is_open, closed_by=closed_by)
         log(file, who, "undo", {"event": id, "feedback": number, "verdict": verdict})
     worker.known = known_normals(stream)
     stream.announce_event(changed)
@@ -140,6 +146,7 @@ def feedback_on(stream: Stream, id: str) -> list[dict[str, Any]]:
     shown = [dict(zip(names, row, strict=True)) for row in rows if row[3] in ("applied", "undone")]
     for one in shown:
         facts = one["facts"] = orjson.loads(one["facts"])
+        facts.pop("event", None)  # for undo alone
         is_free = not (facts.get("n_deleted") or facts.get("n_taught"))
         one["can_undo"] = one["state"] == "applied" and (bool(one["can_undo"]) or is_free)
     return shown
@@ -178,6 +185,7 @@ def forget(stream: Stream, worker: Worker, name: str, key: str | None, *, who: s
             numbers = [(number,) for number, facts in kept if orjson.loads(facts)["key"] == one]
             file.executemany("UPDATE feedback SET before = NULL WHERE id = ?", numbers)
         file.execute("DELETE FROM quarantine WHERE instr(record, ?)", (name,))
+        file.executemany("DELETE FROM damaged WHERE key = ?", [(one,) for one in keys])  # which may have it, too
         log(file, who, "forget", {"n_deleted": n_deleted, "n_keys": len(changed)})  # not the name: it is forgotten
     stream.restart_relearning()  # it may have learned the records
     worker.commit(purge=True)
@@ -291,10 +299,29 @@ def _complete(stream: Stream, number: int, who: str) -> None:
         known = orjson.loads(facts)
         about = {"event": id, "feedback": number, "note": known.get("note", "")}
         about |= {name: known[name] for name in ("n_deleted", "n_taught") if name in known}
-        event = stream.events.set_label(file, id, verdict) if stream.events.is_known(file, id) else None
+        event = _labelled(stream, file, id, verdict) if stream.events.is_known(file, id) else None
         log(file, who, verdict, about)
     if event is not None:
         stream.announce_event(event)
+
+
+def _labelled(stream: Stream, file: sqlite3.Connection, id: str, verdict: str) -> dict[str, Any]:
+    """Label an event; what was normal is over."""
+    event = stream.events.update(file, id, label=verdict)
+    if verdict == "normal" and event["is_open"]:
+        event = stream.events.update(file, id, is_open=False, closed_by="feedback")
+        stream.outbox.add(file, event)
+    return event
+
+
+def _opens_again(stream: Stream, worker: Worker, event: dict[str, Any], facts: dict[str, Any]) -> bool:
+    """Return whether an event would still be open had it not been said to be normal; records then continue it."""
+    if event.get("closed_by") != "feedback":
+        return False
+    if event["kind"] == "silence":
+        return stream.is_silent(event["id"])
+    taken = facts.get("event")
+    return taken is not None and worker.return_event(event["key"], taken)
 
 
 def _n_seen(detector: Detector) -> int:

@@ -2,21 +2,27 @@
 
 Records wait in memory until the models are saved; then they are written, and after a crash those that were not are
 judged again. A block that is small is merged with the one before it once both are of a size, so that a key has few.
+
+Every text of a block has a checksum, checked on each read. A block that is damaged is left out of the answer, and moved
+to a table of damaged ones by the thread that writes.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import struct
 import threading
-from collections.abc import Callable, Mapping
+import time as clock
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from polyaforest.core.arrays import Array
 from polyaforest.forest.point_store import keys_named
-from polyaforest.service.blocks import FLAGGED, Block, Buckets, Sample, Summary
+from polyaforest.service.blocks import FLAGGED, Block, Buckets, Sample, Summary, seal, unseal
+from polyaforest.service.clocks import Clocks
 from polyaforest.service.database import Database
 
 __all__ = ["History", "Lane", "Range"]
@@ -24,6 +30,13 @@ __all__ = ["History", "Lane", "Range"]
 _BLOCK = 512  # records at most
 _PART = 64  # records of a block that are summed up together
 _RETENTION_EVERY = 20  # flushes
+_PLACE = "key, first, n, start, end, position"  # of a block: covered by its checksums
+_UNREADABLE = (ValueError, TypeError, KeyError, OverflowError)  # what parsing damaged text raises
+_MOST_DAMAGED = 1000  # blocks that are kept aside
+_AT_ONCE = 256  # blocks that are upgraded in one transaction
+
+Text = TypeVar("Text")
+Place = Sequence[Any]  # values of the columns above
 
 
 class Range(NamedTuple):
@@ -51,19 +64,51 @@ class History:
     ----------
     database : Database
     most_records, longest : int, float
-        What came before the last so many records, or is so many seconds older than the newest, is deleted.
+        Blocks before the last so many records, or stored more than so many seconds ago, are deleted.
+    clocks : Clocks, optional
     """
 
-    def __init__(self, database: Database, most_records: int, longest: float) -> None:
+    def __init__(self, database: Database, most_records: int, longest: float, clocks: Clocks | None = None) -> None:
         self._database, self._most, self._longest = database, most_records, longest
+        self.clocks = clocks or Clocks(database)
         self._lock = threading.RLock()
         self._pending: dict[str, list[Sample]] = {}
         self._latest: dict[str, Sample] = {}
         self._flushes = 0
+        self._damage: dict[tuple[int, int], str] = {}  # key and first of blocks that cannot be read: why
+        self.reload()
+        self._upgrade()
         with database.read() as file:
+            self.position: int = file.execute("SELECT max(position) FROM blocks").fetchone()[0] or 0  # records so far
+
+    def reload(self) -> None:
+        """Read the keys, which a repair of the file may have changed."""
+        with self._lock, self._database.read() as file:
             self._ids: dict[str, int] = {key: number for number, key in file.execute("SELECT id, key FROM keys")}
-            found = file.execute("SELECT max(position) FROM blocks").fetchone()
-        self.position: int = found[0] or 0  # records so far
+
+    def _upgrade(self) -> None:
+        """Give blocks of an earlier release checksums, and the age that they had by the rule of that release."""
+        newest = self.newest()
+        query = f"SELECT {_PLACE}, strip, fine, summary, data FROM blocks WHERE stored IS NULL LIMIT {_AT_ONCE}"
+        while True:
+            with self._database.write() as file:
+                found = file.execute(query).fetchall()
+                for *place, strip, fine, summary, data in found:
+                    stored = self.clocks.age - (newest - min(place[4], newest))
+                    texts = (seal(text, _stamp(place)) for text in (strip, fine, summary, data))
+                    is_readable = self._read(place, _block_of(place), data) is not None
+                    update = "UPDATE blocks SET strip = ?, fine = ?, summary = ?, data = ?, stored = ?"
+                    values = texts if is_readable else (strip, fine, summary, data)
+                    file.execute(f"{update} WHERE key = ? AND first = ?", (*values, stored, place[0], place[1]))
+            if not found:
+                return
+
+    def newest(self) -> float:
+        """Return the latest time of a block that is not in the future."""
+        now = self.clocks.now or float("inf")
+        with self._database.read() as file:
+            found = file.execute("SELECT max(end) FROM blocks WHERE end <= ?", (now,)).fetchone()[0]
+        return float(found or 0.0)
 
     def keep(self, most_records: int, longest: float) -> None:
         """Keep so much from now on."""
@@ -102,13 +147,15 @@ class History:
     def rewind(self, position: int) -> None:
         """Delete all records after a position of the stream."""
         with self._lock, self._database.write() as file:
-            found = file.execute("SELECT key, first, data FROM blocks WHERE position > ?", (position,)).fetchall()
-            for key, first, data in found:
-                file.execute("DELETE FROM blocks WHERE key = ? AND first = ?", (key, first))
-                block = Block.of_bytes(data)
+            query = f"SELECT {_PLACE}, stored, data FROM blocks WHERE position > ?"
+            for *place, stored, data in file.execute(query, (position,)).fetchall():
+                block = self._read(place, _block_of(place), data)
+                if block is None:
+                    continue
+                file.execute("DELETE FROM blocks WHERE key = ? AND first = ?", place[:2])
                 kept = block.where(block.positions <= position)
                 if len(kept):
-                    _insert(file, key, kept)
+                    _insert(file, place[0], kept, stored)
             self._pending, self.position = {}, position
 
     def forget_named(self, key: str, name: str) -> int:
@@ -135,15 +182,16 @@ class History:
         n_less = 0
         with self._lock, self._database.write() as file:
             number = self._ids.get(key, -1)
-            for first, data in file.execute("SELECT first, data FROM blocks WHERE key = ?", (number,)).fetchall():
-                block = Block.of_bytes(data)
-                changed = change(block)
-                if changed is block:
+            query = f"SELECT {_PLACE}, stored, data FROM blocks WHERE key = ?"
+            for *place, stored, data in file.execute(query, (number,)).fetchall():
+                block = self._read(place, _block_of(place), data)
+                changed = None if block is None else change(block)
+                if block is None or changed is None or changed is block:
                     continue
                 n_less += len(block) - len(changed)
-                file.execute("DELETE FROM blocks WHERE key = ? AND first = ?", (number, first))
+                file.execute("DELETE FROM blocks WHERE key = ? AND first = ?", place[:2])
                 if len(changed):
-                    _insert(file, number, changed)
+                    _insert(file, number, changed, stored)
             if n_less:
                 self._latest.pop(key, None)
         return n_less
@@ -151,36 +199,86 @@ class History:
     def _write(self, file: sqlite3.Connection, key: int, block: Block) -> None:
         """Write records of a key, in blocks of a fixed size at most."""
         for start in range(0, len(block), _BLOCK):
-            place = np.arange(len(block))
-            part = block.where((place >= start) & (place < start + _BLOCK)) if len(block) > _BLOCK else block
-            query = "SELECT first, n FROM blocks WHERE key = ? ORDER BY first DESC LIMIT 1"
-            while (last := file.execute(query, (key,)).fetchone()) is not None:
-                first, n = last
+            number = np.arange(len(block))
+            part = block.where((number >= start) & (number < start + _BLOCK)) if len(block) > _BLOCK else block
+            query = f"SELECT {_PLACE} FROM blocks WHERE key = ? ORDER BY first DESC LIMIT 1"
+            while (place := file.execute(query, (key,)).fetchone()) is not None:
+                n = place[2]
                 if n > 2 * len(part) or n + len(part) > _BLOCK:
                     break
-                place_of = (key, first)
-                data = file.execute("SELECT data FROM blocks WHERE key = ? AND first = ?", place_of).fetchone()[0]
-                before = Block.of_bytes(data)
-                if before.values.shape[1] != part.values.shape[1]:
+                data = file.execute("SELECT data FROM blocks WHERE key = ? AND first = ?", place[:2]).fetchone()[0]
+                before = self._read(place, _block_of(place), data)
+                if before is None or before.values.shape[1] != part.values.shape[1]:
                     break
-                file.execute("DELETE FROM blocks WHERE key = ? AND first = ?", place_of)
+                file.execute("DELETE FROM blocks WHERE key = ? AND first = ?", place[:2])
                 part = Block.joined([before, part])
-            _insert(file, key, part)
+            _insert(file, key, part, self.clocks.age)
+
+    def expire(self) -> None:
+        """Delete blocks that are beyond the bounds, and save the clocks that say so."""
+        with self._lock, self._database.write() as file:
+            self._expire(file)
 
     def _expire(self, file: sqlite3.Connection) -> None:
-        """Delete blocks that are beyond the bounds."""
-        file.execute("DELETE FROM blocks WHERE position <= ?", (self.position - self._most,))
-        oldest = self.oldest_kept(file)
-        if oldest is not None:
-            file.execute("DELETE FROM blocks WHERE end < ?", (oldest,))
+        self.clocks.save(file)
+        file.execute("DELETE FROM blocks WHERE position <= ? OR stored < ?", (self.position - self._most, self.oldest))
+        oldest = "DELETE FROM damaged WHERE id NOT IN (SELECT id FROM damaged ORDER BY id DESC LIMIT ?) OR stored < ?"
+        file.execute(oldest, (_MOST_DAMAGED, self.oldest))
         file.execute("DELETE FROM keys WHERE id NOT IN (SELECT key FROM blocks UNION SELECT key FROM events)")
         self._ids = {key: number for number, key in file.execute("SELECT id, key FROM keys")}
         self._latest = {key: sample for key, sample in self._latest.items() if key in self._ids}
 
-    def oldest_kept(self, file: sqlite3.Connection) -> float | None:
-        """Return the time before which nothing is kept, by the newest record; None while there are none."""
-        newest = file.execute("SELECT max(end) FROM blocks").fetchone()[0]
-        return None if newest is None else float(newest) - self._longest
+    @property
+    def oldest(self) -> float:
+        """What was stored before this time, by the clock of ages, is deleted."""
+        return self.clocks.age - self._longest
+
+    # ---- damage ------------------------------------------------------------------------------------------------------
+
+    def _read(self, place: Place, parse: Callable[[bytes], Text], text: bytes) -> Text | None:
+        """Return what a text of a block says; None if it is damaged, which is noted."""
+        try:
+            return parse(unseal(text, _stamp(place)))
+        except _UNREADABLE as problem:
+            self._damage[place[0], place[1]] = str(problem)
+            return None
+
+    @property
+    def has_damage(self) -> bool:
+        """Whether blocks were found that cannot be read and are not set aside yet."""
+        return bool(self._damage)
+
+    def set_aside(self) -> None:
+        """Move the damaged blocks to a table of their own."""
+        with self._lock, self._database.write() as file:
+            found, self._damage = self._damage, {}
+            for (key, first), reason in found.items():
+                columns = "at, what, key, n, start, end, reason, body, stored"
+                name = "coalesce((SELECT key FROM keys WHERE id = blocks.key), '')"
+                facts = f"?, 'block', {name}, n, start, end, ?, data, stored"
+                query = f"SELECT {facts} FROM blocks WHERE key = ? AND first = ?"
+                values = (clock.time(), f"block {first} of its key: {reason}", key, first)
+                file.execute(f"INSERT INTO damaged ({columns}) {query}", values)
+                file.execute("DELETE FROM blocks WHERE key = ? AND first = ?", (key, first))
+
+    def damaged(self, most: int = 100) -> list[dict[str, Any]]:
+        """Return which parts of the history are damaged, the latest found first."""
+        names = ("id", "at", "what", "key", "n", "start", "end", "reason")
+        query = f"SELECT {', '.join(names)} FROM damaged ORDER BY id DESC LIMIT ?"
+        with self._database.read() as file:
+            return [dict(zip(names, row, strict=True)) for row in file.execute(query, (most,))]
+
+    @property
+    def n_damaged(self) -> int:
+        """How many damaged parts are set aside."""
+        with self._database.read() as file:
+            return int(file.execute("SELECT count(*) FROM damaged").fetchone()[0])
+
+    @property
+    def last_damaged(self) -> int:
+        """The number of the damaged part that was set aside last, 0 if none was."""
+        with self._database.read() as file:
+            return int(file.execute("SELECT max(id) FROM damaged").fetchone()[0] or 0)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -204,12 +302,12 @@ class History:
             place = (self._ids.get(key, -1), start, end)
             n = (file.execute(f"SELECT sum(n) {where}", place).fetchone()[0] or 0) + len(waiting)
             coarse = f"(end - start) * {_PART} <= {width if n > most else -1} * n"
-            chosen = f"SELECT {coarse}, n, CASE WHEN {coarse} THEN summary ELSE data END {where} ORDER BY first"
-            found = file.execute(chosen, place).fetchall()
-        parts = [
-            Summary.of_bytes(text, -(-n_of // _PART)) if is_coarse else Summary.of_records(Block.of_bytes(text))
-            for is_coarse, n_of, text in found
+            text_of = f"CASE WHEN {coarse} THEN summary ELSE data END"
+            found = file.execute(f"SELECT {_PLACE}, {coarse}, {text_of} {where} ORDER BY first", place).fetchall()
+        read = [
+            self._read(at, _summary_of(at) if is_coarse else _records_of(at), text) for *at, is_coarse, text in found
         ]
+        parts = [part for part in read if part is not None]
         if waiting:
             parts.append(Summary.of_records(Block.of(waiting)))
         if not parts:
@@ -224,12 +322,15 @@ class History:
         """Return records of a key by number, the newest `most` of them; None if there are none."""
         with self._lock, self._database.read() as file:
             waiting = list(self._pending.get(key, ()))
-            query = "SELECT data FROM blocks WHERE key = ? ORDER BY first DESC"
+            query = f"SELECT {_PLACE}, data FROM blocks WHERE key = ? ORDER BY first DESC"
             blocks = [Block.of(waiting)] if waiting else []
             n = len(waiting)
-            for (data,) in file.execute(query, (self._ids.get(key, -1),)):
-                blocks.insert(0, Block.of_bytes(data))
-                n += len(blocks[0])
+            for *place, data in file.execute(query, (self._ids.get(key, -1),)):
+                block = self._read(place, _block_of(place), data)
+                if block is None:
+                    continue
+                blocks.insert(0, block)
+                n += len(block)
                 if blocks[0].numbers[0] <= first or (most is not None and n >= most):
                     break
         if not blocks:
@@ -247,20 +348,23 @@ class History:
         """Return the records of a key after a position of the stream; None if there are none."""
         with self._lock, self._database.read() as file:
             waiting = self._pending.get(key, ())
-            query = "SELECT data FROM blocks WHERE key = ? AND position > ? ORDER BY first"
-            blocks = [Block.of_bytes(data) for (data,) in file.execute(query, (self._ids.get(key, -1), position))]
+            query = f"SELECT {_PLACE}, data FROM blocks WHERE key = ? AND position > ? ORDER BY first"
+            found = file.execute(query, (self._ids.get(key, -1), position)).fetchall()
+            read = [self._read(place, _block_of(place), data) for *place, data in found]
+            blocks = [block for block in read if block is not None]
             if waiting:
                 blocks.append(Block.of(waiting))
         whole = Block.joined(blocks) if blocks else None
         return None if whole is None else whole.where(whole.positions > position)
 
     def span(self) -> tuple[float, float] | None:
-        """Return the times of the first and last record, None if there are none."""
+        """Return the times of the first and last record, None if there are none; the last is not in the future."""
+        now = self.clocks.now or float("inf")
         with self._lock, self._database.read() as file:
-            ends = "SELECT (SELECT min(start) FROM blocks), (SELECT max(end) FROM blocks)"  # each by its index
-            start, end = file.execute(ends).fetchone()
+            ends = "SELECT (SELECT min(start) FROM blocks), (SELECT max(end) FROM blocks WHERE end <= ?)"  # by indexes
+            start, end = file.execute(ends, (now + self.clocks.max_ahead,)).fetchone()
             waiting = [sample.time for samples in self._pending.values() for sample in samples]
-        times = [*waiting, *([] if start is None else [start, end])]
+        times = [min(time, now) for time in (*waiting, start, end) if time is not None]
         return (min(times), max(times)) if times else None
 
     def lanes(self, buckets: Buckets, most: int) -> list[Lane]:
@@ -269,10 +373,12 @@ class History:
             names = {number: key for key, number in self._ids.items()}
             is_coarse = f"(end - start) * {_PART} <= ? * n"  # or a lane would have holes between the parts
             strip_of = f"CASE WHEN {is_coarse} THEN strip ELSE fine END"
-            query = f"SELECT key, {strip_of} FROM blocks WHERE end >= ? AND start <= ?"
+            query = f"SELECT {_PLACE}, {strip_of} FROM blocks WHERE end >= ? AND start <= ?"
             strips: dict[str, list[Array]] = {}
-            for number, strip in file.execute(query, (buckets.width, buckets.start, buckets.end)):
-                strips.setdefault(names[number], []).append(np.frombuffer(strip, np.float64).reshape(-1, 4))
+            for *place, text in file.execute(query, (buckets.width, buckets.start, buckets.end)):
+                strip = self._read(place, _strip_of, text)
+                if strip is not None and place[0] in names:
+                    strips.setdefault(names[place[0]], []).append(strip)
             for key, samples in self._pending.items():
                 rows = [(sample.time, 1.0, sample.flags & FLAGGED, sample.p_value) for sample in samples]
                 strips.setdefault(key, []).append(np.array(rows, np.float64))
@@ -293,13 +399,45 @@ def _lane(key: str, strip: Array, buckets: Buckets) -> Lane | None:
     return Lane(key, p_values.tolist(), flagged, counts, float(strip[:, 0].max()))
 
 
-def _insert(file: sqlite3.Connection, key: int, block: Block) -> None:
+def _insert(file: sqlite3.Connection, key: int, block: Block, stored: float) -> None:
     """Write a block."""
     records = Summary.of_records(block)
     parts = records.reduced(np.arange(len(block)) // _PART)
     times = float(block.times.min()), float(block.times.max())
-    row = (key, int(block.positions[0]), len(block), *times, int(block.positions[-1]))
-    file.execute(
-        "INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*row, parts.strip(), records.strip(), parts.to_bytes(), block.to_bytes()),
-    )
+    place = (key, int(block.positions[0]), len(block), *times, int(block.positions[-1]))
+    texts = (parts.strip(), records.strip(), parts.to_bytes(), block.to_bytes())
+    sealed = (seal(text, _stamp(place)) for text in texts)
+    file.execute("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*place, *sealed, stored))
+
+
+# ---- texts of blocks -------------------------------------------------------------------------------------------------
+
+
+def _stamp(place: Place) -> bytes:
+    """Return the place of a block as its checksums cover it."""
+    try:
+        return struct.pack("<qqqddq", *place)
+    except struct.error as problem:  # a damaged row
+        raise ValueError(str(problem)) from None
+
+
+def _block_of(place: Place) -> Callable[[bytes], Block]:
+    def parse(text: bytes) -> Block:
+        block = Block.of_bytes(text)
+        if len(block) != place[2]:
+            raise ValueError(f"it has {len(block)} records instead of {place[2]}")
+        return block
+
+    return parse
+
+
+def _records_of(place: Place) -> Callable[[bytes], Summary]:
+    return lambda text: Summary.of_records(_block_of(place)(text))
+
+
+def _summary_of(place: Place) -> Callable[[bytes], Summary]:
+    return lambda text: Summary.of_bytes(text, -(-place[2] // _PART))
+
+
+def _strip_of(text: bytes) -> Array:
+    return np.frombuffer(text, np.float64).reshape(-1, 4)

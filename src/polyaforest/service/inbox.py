@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time as clock
+from bisect import bisect_left
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -160,7 +161,8 @@ class Inbox:
 
     def received(self, number: int) -> float:
         """Return when the record of a number came."""
-        return next((request.received for request in self._open if request.last >= number), clock.time())
+        place = bisect_left(self._open, number, key=lambda request: request.last)
+        return self._open[place].received if place < len(self._open) else clock.time()
 
     def answer(self, number: int, result: Any) -> None:
         """Take the result for the record of a number; they are given in order."""
@@ -186,9 +188,10 @@ class Inbox:
         schema.whole()(position, "position")
         if position == self._read:  # everything read is part of the models: those who wait are answered as usual
             return
+        if position >= self._next:  # the history was lost, or a part of it that was damaged
+            self.notices.append(f"the models know record {position}, the history only {self._next - 1}: it continues")
+            self._next = position + 1
         self._read, self._replay_to = position, self._next - 1
-        if position > self._replay_to:
-            raise ValueError(f"the models know record {position}, but only {self._replay_to} have come")
         self._lines.clear()
         while self._open:  # of a run that failed: they are judged again, for nobody
             request = self._open.popleft()

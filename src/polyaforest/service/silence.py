@@ -1,9 +1,12 @@
-"""Silence: a stream, a key or a field from which nothing has come for too long."""
+"""Silence: a stream, a key or a field from which nothing has come for too long.
+
+Spans are measured on a clock that cannot be set, so that a correction of the machine's clock silences nothing.
+"""
 
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
 from typing import Any, NamedTuple
 
@@ -17,7 +20,7 @@ _MOST_KEYS = 1000  # reported at a time
 
 
 class _Quiet(NamedTuple):
-    """What is silent, and since when."""
+    """What is silent, and since when, in seconds since 1970."""
 
     key: str
     field: str | None
@@ -26,7 +29,7 @@ class _Quiet(NamedTuple):
 
 
 class Silence:
-    """Watches over when each key and field last had a value, by the clock of this machine.
+    """Watches over when each key and field last had a value.
 
     Parameters
     ----------
@@ -35,19 +38,27 @@ class Silence:
         Seconds without a value that are normal.
     keys : iterable of str
         Those that have come before this process was started; they have until `longest` from now.
-    open_events : sequence of dict
-        Events of silence that were open when the process ended.
+    lasting : sequence of dict
+        Events of silence that had not ended when the process did: nothing had come since they began.
+    steady : callable
+        A clock that cannot be set.
     """
 
     def __init__(
-        self, stream: str, longest: float, keys: Iterable[str], open_events: Sequence[Mapping[str, Any]]
+        self,
+        stream: str,
+        longest: float,
+        keys: Iterable[str],
+        lasting: Sequence[Mapping[str, Any]],
+        *,
+        steady: Callable[[], float] = clock.monotonic,
     ) -> None:
-        self._stream, self._longest = stream, longest
-        now = clock.time()
+        self._stream, self._longest, self._steady = stream, longest, steady
+        now = steady()
         self._seen: dict[tuple[str, str | None], float] = {(key, None): now for key in keys}
         self._stream_seen: float | None = now if self._seen else None
         self._silent: dict[tuple[str, str | None] | None, _Quiet] = {}
-        for event in open_events:
+        for event in lasting:
             key, name = event["key"], event.get("field")
             place = None if event.get("what") == "stream" else (key, name)
             self._silent[place] = _Quiet(key, name, event["start"], event["id"])
@@ -57,7 +68,7 @@ class Silence:
         """Take note of records; return the events that they end."""
         if not samples:
             return []
-        now, changes = clock.time(), self._ended(None)
+        now, changes = self._steady(), self._ended(None)
         self._stream_seen = now
         for key, of_key in samples.items():
             self._seen[key, None] = now
@@ -71,7 +82,7 @@ class Silence:
 
     def check(self, position: int) -> list[Change]:
         """Return the events that begin now."""
-        now = clock.time()
+        now = self._steady()
         if now - self._checked < self._longest / _CHECKS or self._stream_seen is None:
             return []
         self._checked = now
@@ -87,9 +98,14 @@ class Silence:
                 break
         return changes
 
-    def _begun(self, place: tuple[str, str | None] | None, since: float, position: int) -> list[Change]:
+    def is_silent(self, id: str) -> bool:
+        """Return whether the silence of an event lasts."""
+        return any(quiet.id == id for quiet in self._silent.values())
+
+    def _begun(self, place: tuple[str, str | None] | None, seen: float, position: int) -> list[Change]:
         if place in self._silent:
             return []
+        since = clock.time() - (self._steady() - seen)
         key, name = ("", None) if place is None else place
         what = "stream" if place is None else "key" if name is None else "field"
         id = event_id(self._stream, f"silence {what} {name}", key, int(since * 1000))
@@ -105,10 +121,17 @@ class Silence:
             "bits": None,
             "reasons": [],
         }
-        return [Change(id, key, "silence", since, clock.time(), True, position, facts)]
+        return [Change(id, key, "silence", since, _after(since), True, position, facts)]
 
     def _ended(self, place: tuple[str, str | None] | None) -> list[Change]:
         quiet = self._silent.pop(place, None)
         if quiet is None:
             return []
-        return [Change(quiet.id, quiet.key, "silence", quiet.since, clock.time(), False, 0, {})]
+        return [
+            Change(quiet.id, quiet.key, "silence", quiet.since, _after(quiet.since), False, 0, {"closed_by": "records"})
+        ]
+
+
+def _after(since: float) -> float:
+    """Return the time, but none before `since`: the clock may have been set back."""
+    return max(since, clock.time())

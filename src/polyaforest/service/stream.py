@@ -28,12 +28,14 @@ from polyaforest.service.alerts import Destination, Outbox
 from polyaforest.service.audit import log
 from polyaforest.service.blocks import FLAGGED, Sample
 from polyaforest.service.changes import StreamPlan, new_reader, plan_stream
+from polyaforest.service.clocks import Clocks, moment_text
 from polyaforest.service.config import StreamConfig
 from polyaforest.service.database import Database
 from polyaforest.service.events import Change, EventLog
 from polyaforest.service.feed import Feed
 from polyaforest.service.history import History
 from polyaforest.service.inbox import Busy, Inbox
+from polyaforest.service.lifecycle import OpenEvents, closing
 from polyaforest.service.metrics import Metrics
 from polyaforest.service.numbering import Numbering
 from polyaforest.service.relearn import Relearning, n_seen
@@ -46,6 +48,10 @@ _LOG = logging.getLogger("polyaforest.service")
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before a stream that failed starts again
 _RELEARN_SECONDS = 0.2  # between two batches
 _MOST_QUARANTINED = 1000
+_SHARE_OF_AGE = 10  # the time between two runs ages the history by this part of its longest age at most
+_MOST_OPEN = 1_000_000  # events
+_MOST_NAMED = 100  # damaged parts in the log at a time
+_HOUSEKEEPING = 60.0  # seconds between two looks at what is too old, at most
 
 Answer = TypeVar("Answer")
 
@@ -93,7 +99,9 @@ class Stream:
         base = os.path.join(shared.folder, name)
         self.store_path = f"{base}.models"
         self.database = Database(f"{base}.history")
-        self.history = History(self.database, config.retention.records, config.retention.age)
+        retention = config.retention
+        clocks = Clocks(self.database, max_gap=retention.age / _SHARE_OF_AGE, max_ahead=config.max_ahead)
+        self.history = History(self.database, retention.records, retention.age, clocks)
         self.events = EventLog(name, self.database, self.history)
         self.outbox = Outbox(name, self.database, shared.destinations, shared.link)
         self.inbox = Inbox(self.database) if config.source == "http" else None
@@ -108,7 +116,10 @@ class Stream:
         self.is_timed = config.time is not None  # whether records have times
         self.caught_up_at = 0.0  # when nothing was waiting
         self.model_bytes = 0
-        self._heard: float = 0.0  # time of the latest record
+        span = self.history.span()
+        self._heard: float = 0.0 if span is None else span[1]  # time of the latest record
+        self._open = OpenEvents(config.closes_after)
+        self._kept_house = clock.monotonic()
         self._silence: Silence | None = None
         self._commands: deque[tuple[Callable[[Worker], Any], Future[Any]]] = deque()
         self.settlers: list[Callable[[Stream, Worker], None]] = []  # called when models are open
@@ -121,6 +132,8 @@ class Stream:
         self._former: StreamConfig | None = None  # settings to return to if they do not
         self._unlearnable: dict[str, Any] | None = None  # settings by which models could not be relearned
         self._is_starting_again = False
+        # number of the last damaged part that is in the log
+        self._reported = 0 if self.database.repairs else self.history.last_damaged
         self._is_stopped, self._is_woken = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"stream {name}", daemon=True)
 
@@ -187,7 +200,7 @@ class Stream:
 
     @property
     def lag(self) -> float:
-        """Seconds since the latest record, by its own time."""
+        """Seconds since the latest record, by its own time; one that was dated in the future counts as it came."""
         return max(0.0, clock.time() - self._heard) if self._heard else 0.0
 
     # ---- the thread --------------------------------------------------------------------------------------------------
@@ -218,6 +231,7 @@ class Stream:
 
     def _judge_until_stopped(self) -> None:
         """Open the models and the source, and judge what comes."""
+        self._mend()
         self._take_request()
         self._is_starting_again = False
         rate = self.config.false_alarm_rate
@@ -245,6 +259,7 @@ class Stream:
                     new_reader(self.config),
                     store,
                     where=self.source_name,
+                    clocks=self.history.clocks,
                     write=self._write,
                     mark=self._mark,
                     rewind=self._rewind,
@@ -286,15 +301,7 @@ class Stream:
 
     def _begin(self, worker: Worker) -> None:
         """Take note of what is known by now."""
-        silent = [event for event in self.events.find(is_open=True, most=10_000) if event["kind"] == "silence"]
-        if self.config.silence is not None:
-            self._silence = Silence(self.name, self.config.silence, self.history.keys, silent)
-        else:
-            self._silence = None
-            now = clock.time()
-            self.change_events(
-                [Change(one["id"], one["key"], "silence", one["start"], now, False, 0, {}) for one in silent]
-            )
+        self._begin_events(worker)
         for settle in self.settlers:
             settle(self, worker)
         self._read_fields(worker)
@@ -303,6 +310,20 @@ class Stream:
         if self._request is not None:
             self._request.answer.set_result(None)
             self._request = self._former = None
+
+    def _begin_events(self, worker: Worker) -> None:
+        """Take up the events that were open; close those that nothing else can close."""
+        open_events = self.events.find(is_open=True, most=_MOST_OPEN)
+        self._open = OpenEvents(self.config.closes_after, open_events)
+        self.close_events(worker, [event["id"] for event in open_events if event["label"] == "normal"], "feedback")
+        silences = [event for event in open_events if event["kind"] == "silence"]
+        if self.config.silence is None:
+            self._silence = None
+            self.close_events(worker, [event["id"] for event in silences], "settings")
+            return
+        normal = [event for event in self.events.find(label="normal", most=_MOST_OPEN) if event["kind"] == "silence"]
+        lasting = [*silences, *(event for event in normal if event.get("closed_by") == "feedback")]
+        self._silence = Silence(self.name, self.config.silence, self.history.keys, lasting)
 
     def _note_readiness(self) -> None:
         """Be ready once what came before a restart is judged again: until then events are missing."""
@@ -315,7 +336,8 @@ class Stream:
         self.is_timed = worker.reader.time is not None
 
     def _between_batches(self, worker: Worker) -> None:
-        """Do what other threads asked for, and look for silence."""
+        """Do what other threads asked for, look for silence, and keep the history in order."""
+        self._mend()
         if not self.is_ready:
             self._note_readiness()
         while self._commands:
@@ -332,6 +354,40 @@ class Stream:
             changes = self._silence.check(worker.position)
             if changes:
                 self.change_events(changes)
+        self.close_events(worker, self._open.of_silent_keys(), "silence")
+        pause = min(_HOUSEKEEPING, self.config.retention.age / _SHARE_OF_AGE)
+        if clock.monotonic() - self._kept_house > pause:  # also of a stream to which nothing comes
+            self._kept_house = clock.monotonic()
+            self.history.expire()
+            self._expire_events()
+
+    def _mend(self) -> None:
+        """Set aside what is damaged, and say so."""
+        if self.database.is_damaged:
+            self.database.repair()
+            self.history.reload()
+        repairs, self.database.repairs = self.database.repairs, []
+        for repair in repairs:
+            self._notify(repair)
+        has_damage = self.history.has_damage or self.events.has_damage
+        if has_damage:
+            self.history.set_aside()
+            self.events.set_aside()
+        if repairs or has_damage:
+            self._report_damage()
+
+    def _report_damage(self) -> None:
+        """Name the damaged parts that were not reported yet."""
+        found = self.history.damaged(most=_MOST_NAMED)
+        new = [part for part in found if part["id"] > self._reported]
+        self._reported = max([self._reported, *(part["id"] for part in found)])
+        for part in reversed(new):
+            records = f"{part['n']} records" if part["what"] == "block" else "an event"
+            span = f"{moment_text(part['start'])} to {moment_text(part['end'])}"
+            self._notify(
+                f"{self.database.path} is damaged: {records} of key {part['key']!r} from {span} cannot be read "
+                f"({part['reason']}). It was set aside; all others stay"
+            )
 
     def _fail_commands(self) -> None:
         while self._commands:
@@ -352,6 +408,7 @@ class Stream:
     def _use(self, config: StreamConfig) -> None:
         self.config = config
         self.history.keep(config.retention.records, config.retention.age)
+        self.history.clocks.max_ahead = config.max_ahead
         if config.source != "http":
             self.inbox = None
         elif self.inbox is None or self.inbox.is_closed:
@@ -440,6 +497,7 @@ class Stream:
             self._read_fields(self._worker)
             self.history.append(batch.samples, batch.position)
             changes = _folded(batch.changes)
+            changes += self._abandoned(batch, {change.id for change in changes})
             if self._silence is not None:
                 changes += self._silence.hear(batch.samples, self.fields)
             if changes:
@@ -450,21 +508,40 @@ class Stream:
             if self.inbox is not None:
                 self._answer(self.inbox, judged)
 
+    def _abandoned(self, batch: Batch, changed: set[str]) -> list[Change]:
+        """Return changes that close open events which the models of their keys do not know any more."""
+        ids = [id for id in self._open.hear(batch.open_events) if id not in changed]
+        return [closing(event, "model") for id in ids if (event := self.events.get(id)) is not None]
+
+    def close_events(self, worker: Worker, ids: Sequence[str], by: str) -> None:
+        """Close events that records have not closed: no record continues them, also after a crash in between."""
+        events = [event for id in ids if (event := self.events.get(id)) is not None and event["is_open"]]
+        taken = [worker.take_event(event["key"], event["id"]) for event in events if event["kind"] == "anomaly"]
+        if any(taken):
+            worker.commit()
+        if events:
+            self.change_events([closing(event, by) for event in events])
+
+    def is_silent(self, id: str) -> bool:
+        """Return whether the silence of an event lasts."""
+        return self._silence is not None and self._silence.is_silent(id)
+
     def change_events(self, changes: Sequence[Change]) -> None:
         """Write changes of events, and alerts about them, in one transaction; then tell who listens."""
         with self.database.write() as file:
             known = {change.id for change in changes if self.events.is_known(file, change.id)}
             events = self.events.write(changes, file)
-            is_due = [self.outbox.add(file, event) for event in events]
-        if any(is_due):
-            self._shared.wake_sender()
+            for event in events:
+                self.outbox.add(file, event)
         for event in events:
             if event["id"] not in known:
                 self._shared.metrics.events.labels(self.name, event["kind"]).inc()
             self.announce_event(event)
 
     def announce_event(self, event: dict[str, Any]) -> None:
-        """Tell those who listen about an event."""
+        """Tell those who listen about an event that was written, and send the alerts that are due."""
+        self._open.note([event])
+        self._shared.wake_sender()
         self._shared.feed.publish("event", self.name, event["key"], event)
 
     def _announce(self, samples: dict[str, list[Sample]]) -> None:
@@ -472,7 +549,7 @@ class Stream:
         for key, of_key in samples.items():
             n_flagged = sum(sample.flags & FLAGGED for sample in of_key)
             self._shared.metrics.count(self.name, key, len(of_key), n_flagged)
-            self._heard = max(self._heard, of_key[-1].time)
+            self._heard = max(self._heard, min(of_key[-1].time, clock.time()))
             feed.note(self.name, key, self.describe(of_key[-1]), len(of_key), n_flagged)
             if feed.wants_tail(self.name, key):
                 feed.add_tail(self.name, key, [self.describe(sample) for sample in of_key])
@@ -521,13 +598,15 @@ class Stream:
     def _mark(self) -> dict[str, Any]:
         """Write the history to disk; return what to save of it with the models."""
         self.history.flush()
-        with self.database.write() as file:
-            oldest = self.history.oldest_kept(file)
-            if oldest is not None:
-                self.events.expire(file, oldest)
-            self.outbox.expire(file)
+        self._expire_events()
         self.model_bytes = self._worker.store.bytes_in_memory
         return {"feedback": self.applied}
+
+    def _expire_events(self) -> None:
+        """Delete events and alerts that are too old."""
+        with self.database.write() as file:
+            self.events.expire(file)
+            self.outbox.expire(file)
 
     def _rewind(self, marks: dict[str, Any]) -> None:
         """Take the history back to what was saved with the models."""

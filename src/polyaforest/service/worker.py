@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from polyaforest.core.text import label
 from polyaforest.estimators import SeriesMPF
-from polyaforest.io.records import RecordReader
+from polyaforest.io.records import Record, RecordReader, Row
 from polyaforest.io.sources import Position, Source
 from polyaforest.live import Entry, Store
 from polyaforest.live.judge import Judged, Piece
@@ -17,11 +17,13 @@ from polyaforest.live.loop import Cadence, Loop
 from polyaforest.live.verdicts import Arrival, Tracked, Verdict, attribution, describe_verdict, track
 from polyaforest.service import outlook
 from polyaforest.service.blocks import FLAGGED, MUTED, NOT_JUDGED, NOT_LEARNED, Band, Sample
+from polyaforest.service.clocks import Clocks
 from polyaforest.service.config import StreamConfig
 from polyaforest.service.events import Change, event_id
 from polyaforest.service.gates import Calendars, Known, Mode, departure, why_muted, why_outside
 from polyaforest.service.inbox import Inbox
 from polyaforest.service.numbering import Numbering
+from polyaforest.timeseries import EventTracker
 
 __all__ = ["Batch", "Result", "Worker"]
 
@@ -37,6 +39,7 @@ class Result(NamedTuple):
     muted: str | None  # why a flag of the model does not count
     sample: Sample
     changes: list[Change]
+    open_event: str | None  # of its key, after the record
 
     def line(self) -> dict[str, Any]:
         """Return the answer to who posted the record."""
@@ -49,6 +52,7 @@ class Batch(NamedTuple):
 
     samples: dict[str, list[Sample]]
     changes: list[Change]
+    open_events: dict[str, str | None]  # of each key, after its last record
     position: int
 
 
@@ -62,6 +66,7 @@ class Worker(Loop[Result]):
     config : StreamConfig
     source, reader, store, where, notify
         As of `Loop`.
+    clocks : Clocks
     write : callable
         Takes the results of a batch, with the records that cannot be used.
     mark : callable
@@ -72,6 +77,8 @@ class Worker(Loop[Result]):
         Takes the seconds that saving took.
     """
 
+    _ROWS_OPTION = "`series = false` in its settings"
+
     def __init__(
         self,
         name: str,
@@ -81,6 +88,7 @@ class Worker(Loop[Result]):
         store: Store,
         *,
         where: str,
+        clocks: Clocks,
         write: Callable[[Batch, Judged[Result]], None],
         mark: Callable[[], dict[str, Any]],
         rewind: Callable[[dict[str, Any]], None],
@@ -98,7 +106,7 @@ class Worker(Loop[Result]):
             cadence=cadence,
             notify=notify,
         )
-        self._name, self._config = name, config
+        self._name, self._config, self._clocks = name, config, clocks
         self._calendars = Calendars(config.calendars)
         self._write_batch, self._mark, self._take_back, self._saved = write, mark, rewind, saved
         self.known: list[Known] = []  # what was said to be normal, of series
@@ -130,7 +138,36 @@ class Worker(Loop[Result]):
         """Whether models find out if records are a time series."""
         return self._config.finds_series
 
+    # ---- events that records continue --------------------------------------------------------------------------------
+
+    def take_event(self, key: str, id: str) -> dict[str, Any] | None:
+        """Let no further record of a key continue an event; return its state, None if none would have."""
+        known = self.store[key].notes.get("events") if key in self.store.keys else None
+        event = None if known is None else EventTracker.of_state(known).open_event
+        if known is None or event is None or event_id(self._name, "anomaly", key, event.first) != id:
+            return None
+        self.store[key].notes["events"] = None
+        return dict(known)
+
+    def return_event(self, key: str, state: dict[str, Any]) -> bool:
+        """Let records continue an event again that was taken; return whether they can: others may have closed it."""
+        notes, tracker = self.store[key].notes, EventTracker.of_state(state)
+        now, event = notes.get("events"), tracker.open_event
+        is_other_open = now is not None and now["event"] is not None
+        if event is None or is_other_open or notes["rows"] - event.last >= tracker.merge:
+            return False
+        notes["events"] = state
+        return True
+
     # ---- before records are judged -----------------------------------------------------------------------------------
+
+    def _check(self, record: Record, row: Row) -> str | None:
+        """Return why a record is dated too far in the future, None if it is not."""
+        return None if row.time is None else self._clocks.why_ahead(row.time, self._received(record))
+
+    def _received(self, record: Record) -> float:
+        """Return when a record came: the same if it is judged again after a crash, if its source knows that."""
+        return self.source.received(int(record.position)) if isinstance(self.source, Inbox) else clock.time()
 
     def _plan(self, entry: Entry, arrivals: Sequence[Arrival]) -> Piece:
         """Judge together what is learned alike, up to where the outlook is renewed."""
@@ -155,11 +192,7 @@ class Worker(Loop[Result]):
 
     def _time_of(self, arrival: Arrival) -> float:
         """Return the time of a record: its own, or when it came."""
-        if arrival.row.time is not None:
-            return arrival.row.time
-        if isinstance(self.source, Inbox):
-            return self.source.received(int(arrival.record.position))
-        return clock.time()
+        return self._received(arrival.record) if arrival.row.time is None else arrival.row.time
 
     # ---- after they are judged ---------------------------------------------------------------------------------------
 
@@ -203,7 +236,11 @@ class Worker(Loop[Result]):
             facts["n_flagged"] = tracked.event.n_flagged
             if tracked.event.peak == when:
                 facts |= self._facts(entry, arrival, final, band, outside)
-        return Result(key, arrival, final, muted, sample, changes)
+        return Result(key, arrival, final, muted, sample, changes, self._open_id(key, tracked))
+
+    def _open_id(self, key: str, tracked: Tracked) -> str | None:
+        """Return the id of the event that is open after a record, None if none is."""
+        return None if tracked.event is None else event_id(self._name, "anomaly", key, tracked.event.first)
 
     def _why_muted(
         self, entry: Entry, arrival: Arrival, verdict: Verdict, band: Band | None, when: float
@@ -225,7 +262,7 @@ class Worker(Loop[Result]):
         for event, is_open in ((tracked.ended, False), (tracked.event, True)):
             if event is not None and (not is_open or event.last == tracked.number):
                 id = event_id(self._name, "anomaly", key, event.first)
-                facts = {"first": event.first, "last": event.last}
+                facts = {"first": event.first, "last": event.last, "closed_by": None if is_open else "records"}
                 changes.append(Change(id, key, "anomaly", event.start, event.end, is_open, 0, facts))
         return changes
 
@@ -269,13 +306,14 @@ class Worker(Loop[Result]):
 
     def _write(self, judged: Judged[Result]) -> None:
         """Hand the results on, each with its number in the stream."""
-        batch = Batch({}, [], self.position)
+        batch = Batch({}, [], {}, self.position)
         position = self.position
         for place in sorted(judged.results):
             result = judged.results[place]
             position += 1
             batch.samples.setdefault(result.key, []).append(Sample(position, *result.sample[1:]))
             batch.changes.extend(change._replace(position=position) for change in result.changes)
+            batch.open_events[result.key] = result.open_event
         self.position = position
         self._write_batch(batch._replace(position=position), judged)
 

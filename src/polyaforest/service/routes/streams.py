@@ -49,7 +49,7 @@ def streams(request: Request) -> Response:
 def stream(stream: Named) -> Response:
     """Return one stream with its settings."""
     shown = stream.config.model_dump(by_alias=True, exclude={"prometheus", "source"})
-    return answer({**_about(stream), "settings": as_json(shown)})
+    return answer({**_about(stream), "settings": as_json(shown), "damaged": stream.history.damaged()})
 
 
 @routes.get("/streams/{stream}/keys")
@@ -81,6 +81,7 @@ def _about(stream: Stream) -> dict[str, Any]:
         "start": None if span is None else span[0],
         "end": None if span is None else span[1],
         "lag_seconds": stream.lag,
+        "n_damaged": stream.history.n_damaged,
         "model_bytes": stream.model_bytes,
         "relearning": _progress(stream),
         "notice": stream.notice,

@@ -1,0 +1,117 @@
+"""The clocks of a stream: which records are dated in the future, and how old the history is.
+
+The clock of the machine may be wrong, and may be corrected at any moment. So the age of the history is not read off it:
+ages are measured on a clock of their own, which runs while the process runs. Between two runs the clock of the machine
+says how much time has passed, but no more than a given span counts: a clock that is wrong at a start ages the history
+by that much at most. A machine without a battery starts in 1970; until its clock is set, no record is in the future.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time as clock
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import orjson
+
+from polyaforest.core import schema
+from polyaforest.service.database import Database
+
+__all__ = ["Clocks", "moment_text"]
+
+_FACT = "clocks"  # in the table of facts
+_SAVED = schema.record({"wall": schema.number, "age": schema.number})
+_SET = datetime(2025, 1, 1, tzinfo=UTC).timestamp()  # a clock that is behind this has not been set
+
+
+class Clocks:
+    """The clocks of a stream, saved with its history.
+
+    Parameters
+    ----------
+    database : Database
+    max_gap : float
+        Most seconds that count as passed between two runs.
+    max_ahead : float
+        Seconds by which the time of a record may be ahead of the clock of the machine.
+    wall, steady : callable
+        The clock of the machine, and one that cannot be set.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        max_gap: float = 86400.0,
+        max_ahead: float = 3600.0,
+        wall: Callable[[], float] = clock.time,
+        steady: Callable[[], float] = clock.monotonic,
+    ) -> None:
+        self.max_ahead = max_ahead
+        self._wall, self._steady = wall, steady
+        now = wall()
+        saved = _saved(database) or {"wall": now, "age": now}
+        gap = min(max(0.0, now - saved["wall"]), max_gap)
+        self._age_at_start: float = saved["age"] + gap
+        self._started = steady()
+
+    @property
+    def age(self) -> float:
+        """The clock by which the history ages: seconds since some moment."""
+        return self._age_at_start + self._steady() - self._started
+
+    @property
+    def now(self) -> float | None:
+        """Seconds since 1970; None while the clock of the machine has not been set."""
+        wall = self._wall()
+        return wall if wall >= _SET else None
+
+    def why_ahead(self, time: float, received: float) -> str | None:
+        """Return why a record is dated too far in the future, None if it is not.
+
+        Parameters
+        ----------
+        time : float
+            The record's own.
+        received : float
+            When it came, by the clock of the machine.
+        """
+        if time <= received + self.max_ahead or received < _SET:
+            return None
+        ahead = f"{_in_words(time - received)} ahead of the clock of this machine ({moment_text(received)})"
+        return f"its time, {moment_text(time)}, is {ahead}, more than max_ahead = {_in_words(self.max_ahead)}"
+
+    def save(self, file: sqlite3.Connection) -> None:
+        """Save the clocks, in a transaction."""
+        facts = {"wall": self._wall(), "age": self.age}
+        file.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (_FACT, orjson.dumps(facts)))
+
+
+def _saved(database: Database) -> dict[str, float] | None:
+    """Return what was saved; None if there is nothing, or it is damaged."""
+    with database.read() as file:
+        found = file.execute("SELECT value FROM facts WHERE name = ?", (_FACT,)).fetchone()
+    try:
+        facts: dict[str, float] | None = None if found is None else orjson.loads(found[0])
+        if facts is not None:
+            _SAVED(facts, _FACT)
+        return facts
+    except (ValueError, TypeError):
+        return None
+
+
+def moment_text(time: float) -> str:
+    """Return a time in ISO 8601, or as a number if it is no date."""
+    try:
+        return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return f"{time:g}"
+
+
+def _in_words(seconds: float) -> str:
+    """Return a duration in its largest unit."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
+        if seconds >= size:
+            return f"{seconds / size:.4g}{unit}"
+    return f"{seconds:.4g}s"

@@ -1,0 +1,252 @@
+"""Time in the service: records dated in the future, retention, and a machine whose clock is wrong or corrected."""
+
+import time
+
+import orjson
+import pytest
+from services import START, WEB, odd, rows
+from streams_served import post, running
+from waiting import until
+
+from polyaforest.service.blocks import Sample
+from polyaforest.service.clocks import Clocks
+from polyaforest.service.database import Database
+from polyaforest.service.events import Change, EventLog
+from polyaforest.service.history import History
+from polyaforest.service.silence import Silence
+
+DAY, YEAR = 86400.0, 365 * 86400.0
+
+
+class Machine:
+    """A clock that can be set, and one that cannot."""
+
+    def __init__(self, wall=START + YEAR * 2):
+        self.wall, self.steady = wall, 0.0
+
+    def run(self, seconds):
+        """Let time pass."""
+        self.wall += seconds
+        self.steady += seconds
+
+    def clocks(self, database, **options):
+        return Clocks(database, wall=lambda: self.wall, steady=lambda: self.steady, **options)
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "x.history")
+
+
+@pytest.fixture
+def open_history(path, machine):
+    """Open the history as a new process does, which keeps 100 days."""
+    databases = []
+
+    def start():
+        database = Database(path)
+        databases.append(database)
+        return History(database, 10**9, 100 * DAY, machine.clocks(database, max_gap=10 * DAY)), database
+
+    yield start
+    for database in databases:
+        database.close()
+
+
+def put(history, number, times, key="a"):
+    samples = [
+        Sample(number + i, number + i, moment, -1.0, 0.5, -9.0, 0, number + i, [1.0], None)
+        for i, moment in enumerate(times)
+    ]
+    history.append({key: samples}, number + len(samples) - 1)
+    history.flush()
+    history.expire()
+
+
+def kept(history, key="a"):
+    found = history.records(key)
+    return [] if found is None else found.times.tolist()
+
+
+def test_no_time_of_a_record_deletes_another(open_history, machine):
+    history, _ = open_history()
+    old, live, future = [START - 9 * YEAR], [machine.wall], [machine.wall + 8000 * YEAR]
+    for number, times in enumerate((live, old, future), 1):
+        put(history, number, times, key=f"key-{number}")
+    assert kept(history, "key-1") == live
+    assert kept(history, "key-2") == old
+    machine.run(99 * DAY)
+    history.expire()
+    assert kept(history, "key-2") == old
+    machine.run(2 * DAY)
+    history.expire()
+    assert [kept(history, f"key-{number}") for number in (1, 2, 3)] == [[], [], []]
+
+
+def test_events_are_kept_as_long_as_they_have_not_changed_for_the_age(open_history, machine):
+    history, database = open_history()
+    log = EventLog("s", database, history)
+    with database.write() as file:
+        log.write([Change("old", "a", "anomaly", START - 9 * YEAR, START - 9 * YEAR, False, 1, {})], file)
+        log.write([Change("open", "a", "anomaly", START, START, True, 1, {})], file)
+        log.write([Change("labelled", "a", "anomaly", START, START, False, 1, {})], file)
+    machine.run(60 * DAY)
+    with database.write() as file:
+        log.update(file, "labelled", label="incident")
+        log.expire(file)
+    assert {event["id"] for event in log.find()} == {"old", "open", "labelled"}
+    machine.run(60 * DAY)
+    with database.write() as file:
+        log.expire(file)
+    assert {event["id"] for event in log.find()} == {"open", "labelled"}
+
+
+@pytest.mark.parametrize("jump", [-60 * YEAR, -DAY, 3 * YEAR, 70 * YEAR])
+def test_a_clock_that_is_set_while_the_service_runs_ages_nothing(open_history, machine, jump):
+    history, _ = open_history()
+    put(history, 1, [START])
+    machine.wall += jump
+    put(history, 2, [START + 1])
+    machine.wall -= jump
+    put(history, 3, [START + 2])
+    assert len(kept(history)) == 3
+    machine.run(101 * DAY)
+    history.expire()
+    assert kept(history) == []
+
+
+@pytest.mark.parametrize("jump", [-60 * YEAR, 3 * YEAR, 70 * YEAR])
+def test_a_clock_that_is_wrong_at_a_start_ages_the_history_by_a_bounded_part(open_history, machine, jump):
+    history, _ = open_history()
+    put(history, 1, [START])
+    machine.run(80 * DAY)
+    history.expire()
+    machine.wall += jump
+    history, _ = open_history()
+    put(history, 2, [START + 1])
+    machine.wall -= jump
+    history, _ = open_history()
+    put(history, 3, [START + 2])
+    assert len(kept(history)) == 3
+
+
+def test_time_between_two_runs_counts(open_history, machine):
+    history, _ = open_history()
+    put(history, 1, [START])
+    machine.run(95 * DAY)
+    history.expire()
+    machine.wall += 6 * DAY
+    history, _ = open_history()
+    history.expire()
+    assert kept(history) == []
+
+
+def test_clocks_that_were_damaged_start_over(path, machine):
+    database = Database(path)
+    with database.write() as file:
+        file.execute("INSERT INTO facts VALUES ('clocks', ?)", (b'{"wall": "soon"}',))
+    assert machine.clocks(database).age == machine.wall
+    database.close()
+
+
+def test_a_record_is_ahead_beyond_the_tolerance_only(path, machine):
+    database = Database(path)
+    clocks = machine.clocks(database, max_ahead=3600.0)
+    now = machine.wall
+    assert clocks.why_ahead(now + 3600, now) is None
+    assert clocks.why_ahead(START - 100 * YEAR, now) is None
+    assert "2d ahead of the clock of this machine" in clocks.why_ahead(now + 2 * DAY, now)
+    assert "max_ahead = 1h" in clocks.why_ahead(1e300, now)
+    assert clocks.why_ahead(now, 0.0) is None  # the clock of the machine has not been set
+    database.close()
+
+
+def test_the_span_ends_before_the_future(open_history, machine):
+    history, _ = open_history()
+    put(history, 1, [START])
+    put(history, 2, [machine.wall + 8000 * YEAR], key="b")  # from a release that took it
+    assert history.span() == (START, START)
+    put(history, 3, [machine.wall + 600], key="c")  # a clock that is fast
+    assert history.span() == (START, machine.wall)
+    machine.wall = 0.0  # a machine whose clock has not been set
+    assert history.span()[1] > START
+
+
+def test_a_correction_of_the_clock_silences_nothing(machine, monkeypatch):
+    watch = Silence("s", 60.0, ["a"], [], steady=lambda: machine.steady)
+    monkeypatch.setattr("polyaforest.service.silence.clock.time", lambda: machine.wall)
+    machine.wall += YEAR
+    machine.steady += 30
+    assert watch.check(1) == []
+    machine.steady += 31
+    (begun,) = watch.check(1)
+    assert begun.start == machine.wall - 61
+    machine.wall -= YEAR
+    (ended,) = watch.hear({"a": [Sample(1, 0, START, -1.0, 0.5, -9.0, 0, 1, [1.0], None)]}, ["x"])
+    assert ended.end >= ended.start
+
+
+# ---- the service -----------------------------------------------------------------------------------------------------
+
+
+def ahead(record, seconds):
+    return {**record, "time": time.time() + seconds}
+
+
+def test_records_from_the_future_are_set_aside_with_the_reason(tmp_path):
+    with running(tmp_path) as stream:
+        post(stream, rows(300))
+        n_events = len(stream.events.find())
+        far, near, text = ahead(odd(300), 2 * YEAR), ahead(odd(301), 600), {**odd(302), "time": "9999-12-31T23:59:59Z"}
+        results = post(stream, [far, near, text])
+        assert [isinstance(result, dict) for result in results] == [True, False, True]
+        assert "ahead of the clock of this machine" in results[0]["error"]
+        assert "9999-12-31" in results[2]["error"]
+        with stream.database.read() as file:
+            reasons = [reason for (reason,) in file.execute("SELECT reason FROM quarantine")]
+        assert len(reasons) == 2
+        stream.call(lambda worker: worker.commit()).result(60)
+        stream.call(lambda worker: stream.history.expire()).result(60)
+        assert stream.n_records == 301
+        assert len(stream.history.records("web-1")) == 301
+        assert len(stream.events.find()) == n_events + 1
+        assert stream.history.span()[1] <= time.time()
+        old = {**odd(1), "time": 0.0, "id": "from 1970"}
+        assert post(stream, [old])[0].key == "web-1"
+
+
+def test_the_tolerance_is_a_setting(tmp_path):
+    with running(tmp_path, WEB + 'max_ahead = "10d"\n') as stream:
+        assert not isinstance(post(stream, [ahead(odd(1), 9 * DAY)])[0], dict)
+        assert "max_ahead = 10d" in post(stream, [ahead(odd(1), 11 * DAY)])[0]["error"]
+
+
+def test_the_lag_grows_again_after_a_record_of_a_fast_clock(tmp_path):
+    with running(tmp_path) as stream:
+        post(stream, [ahead(odd(1), 1800)])
+        before = stream.lag
+        until(lambda: stream.lag >= before + 0.01)
+        assert stream.lag < 600
+    with running(tmp_path) as stream:
+        assert 0 < stream.lag < 600  # also right after a start
+
+
+def test_a_record_is_judged_again_by_the_time_at_which_it_came(tmp_path):
+    """A record that was refused stays refused after a crash, also when its time has come."""
+    with running(tmp_path) as stream:
+        post(stream, rows(10))
+    came = time.time() - 10_000
+    lines = [orjson.dumps({**odd(11), "time": came + ahead}) for ahead in (4000, 1000)]
+    database = Database(str(tmp_path / "web.history"))  # as a process leaves it that was killed
+    with database.write() as file:
+        file.execute("INSERT INTO inbox VALUES (11, 2, ?, NULL, ?)", (came, b"\n".join(lines)))
+    database.close()
+    with running(tmp_path) as stream:
+        assert stream.n_records == 11
+        with stream.database.read() as file:
+            assert file.execute("SELECT position FROM quarantine").fetchall() == [("11",)]
