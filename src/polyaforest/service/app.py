@@ -29,6 +29,7 @@ from polyaforest.service.config import Config, StreamConfig
 from polyaforest.service.database import Damaged
 from polyaforest.service.feed import Feed
 from polyaforest.service.feedback import reteach, settle
+from polyaforest.service.folder import Folder
 from polyaforest.service.inbox import Busy
 from polyaforest.service.metrics import Metrics
 from polyaforest.service.preview import Previews
