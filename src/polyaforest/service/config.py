@@ -59,7 +59,7 @@ def _span(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ValueError('must be a duration such as "90s", "30m", "6h" or "7d", or a number of seconds')
     if value > _LONGEST_SPAN:
-        raise ValueError(f"is longer than {_LONGEST_SPAN:g} seconds")
+        raise ValueError(f"is a duration longer than {_LONGEST_SPAN:g} seconds")
     return float(value)
 
 
