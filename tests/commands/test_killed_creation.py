@@ -354,6 +354,7 @@ def damage(path):
         (page,) = file.execute("PRAGMA page_size").fetchone()
     at = content.find(block[len(block) // 2 :][:32])
     assert at > page
+    assert len(block) > 3 * page  # so that this is one of several pages that it lies on
     content[at // page * page : at // page * page + 4] = b"\xff\xff\xff\xff"  # the number of its next page
     path.write_bytes(content)
 
