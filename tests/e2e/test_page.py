@@ -274,6 +274,34 @@ def test_settings_are_copied_and_others_tried_on_history(service, look):
     page.locator(".try-result .problem").wait_for()
 
 
+def test_what_a_trial_advises_can_be_applied(make, look):
+    service = make()
+    service.post("web", rows(N), verdicts="none").raise_for_status()
+    tab = look(service)
+    page = tab.open("/settings")
+    page.get_by_label("False-alarm rate").fill("0.05")
+    page.get_by_label("Window").fill("256")
+    page.get_by_role("button", name="Try on history").click()
+    page.get_by_text("Applied without a restart: false_alarm_rate.").wait_for()
+    page.get_by_text(f"Because of window, the stream will relearn from its history ({N} records).").wait_for()
+    file = service.folder / "polyaforest.toml"
+    file.write_text(WEB + "false_alarm_rate = 0.05\nwindow = 256\n")
+    with without_reload(page):
+        page.get_by_role("button", name="Reload settings").click()
+        page.get_by_text("Applied without a restart: web (false_alarm_rate).").wait_for()
+        page.get_by_text("Relearning from the history: web (window).").wait_for()
+        until(lambda: service.get("/streams/web")["relearning"] is None)
+        file.write_text(WEB.replace('"host"', '"shop"'))
+        page.get_by_role("button", name="Reload settings").click()
+        page.get_by_text("another name").wait_for()
+        file.write_text(WEB + "trees = 0\n")
+        page.get_by_role("button", name="Reload settings").click()
+        page.get_by_text("settings stay as they are").wait_for()
+    tab.problems[:] = [problem for problem in tab.problems if "422" not in problem]  # the refused ones
+    assert service.get("/streams/web")["settings"]["window"] == 256
+    assert service.post("web", rows(1, N)).status_code == 200
+
+
 # ---- who may look ----------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +324,7 @@ def test_a_token_is_asked_for_and_readers_have_no_buttons(make, look):
         tab.open("/settings")
         page.get_by_text("polyaforest.toml", exact=True).first.wait_for()
         assert page.get_by_role("button", name="Try on history").is_visible() == is_admin
+        assert page.get_by_role("button", name="Reload settings").is_visible() == is_admin
         assert ADMIN not in page.content()
         page.get_by_role("button", name="Log out").click()
         page.get_by_label("Token").wait_for()

@@ -4,8 +4,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from services import Service
+from services import Service, rows
 
+from polyaforest.service.changes import KINDS, Kind
 from polyaforest.service.config import StreamConfig, parse_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text("utf-8")
@@ -17,7 +18,7 @@ def test_the_configuration_of_the_page_is_valid():
     (text,) = [text for kind, text in FOUND if kind == "toml"]
     config = parse_config(text)
     assert list(config.streams) == ["web", "sensor", "cluster"]
-    named = set(re.findall(r"^\| (`.*?`) \|", PAGE, re.M))
+    named = set(re.findall(r"^\| (`.*?`) \|", PAGE.partition("## Change settings")[0], re.M))
     documented = {name.partition(".")[0] for cell in named for name in re.findall(r"`([\w.]+)`", cell)}
     tables = {"gates", "mute", "calendars", "prometheus"}  # explained by the example
     assert documented == set(StreamConfig.model_fields) - tables
@@ -40,8 +41,30 @@ def test_the_examples_answer_what_is_printed(programs, tmp_path):
     assert n_run == 4
 
 
-def test_the_error_of_the_page_is_that_of_the_program(programs, tmp_path):
-    (printed,) = [text.partition("\n")[2] for kind, text in FOUND if kind == "console" and "--check" in text]
-    (tmp_path / "polyaforest.toml").write_text('[streams.web]\ntime = "time"\nwindwo = 512\n')
-    checked = programs.run("serve", "--check", cwd=tmp_path)
-    assert checked.stderr.decode() == printed
+def test_what_check_prints_is_on_the_page(programs, tmp_path):
+    error, changes = [text.partition("\n")[2] for kind, text in FOUND if kind == "console" and "--check" in text]
+    file = tmp_path / "polyaforest.toml"
+    file.write_text('[streams.web]\ntime = "time"\nwindwo = 512\n')
+    assert programs.run("serve", "--check", cwd=tmp_path).stderr.decode() == error
+    file.write_text('[streams.web]\ntime = "time"\nby = "host"\n')
+    service = Service(programs, tmp_path, file.read_text()).start()
+    try:
+        service.post("web", rows(500), verdicts="none").raise_for_status()
+        assert service.stop() == 0
+    finally:
+        service.close()
+    file.write_text(file.read_text() + "false_alarm_rate = 0.001\ntrees = 50\n")
+    assert programs.run("serve", "--check", "polyaforest.toml", cwd=tmp_path).stderr.decode() == changes
+
+
+def test_the_page_sorts_every_setting_as_the_program_does():
+    """Each row of the table names the settings of one kind."""
+    section = PAGE.partition("## Change settings")[2].partition("```console")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    tables = ("gates", "retention")
+    for kind, cell in zip((Kind.APPLIED, Kind.RELEARNED, Kind.NEW_STREAM), cells, strict=False):
+        named = set(re.findall(r"`(\w+)`", cell)) - {"prometheus", "queries"}
+        own = {name.partition(".")[0] if name.startswith(tables) else name for name in KINDS if KINDS[name] is kind}
+        own = {name for name in own if not name.startswith(("prometheus.", "alerts", "streams"))}
+        assert named - ({"by"} if kind is Kind.APPLIED else set()) == own, kind
+    assert cells[3].strip() == "`[server]`"

@@ -77,28 +77,31 @@ def test_a_redis_stream_across_a_kill(programs, tmp_path):
 
 
 def test_a_stream_that_cannot_run_says_why_and_leaves_the_others_alone(programs, tmp_path):
-    config = '[streams.good]\n[streams.bad]\nsource = "kafka://127.0.0.1:1/"\n'
-    service = Service(programs, tmp_path, config).start(wait=False)
+    (tmp_path / "polyaforest-data").mkdir()
+    (tmp_path / "polyaforest-data" / "bad.models").write_text("not a store, but a text")
+    service = Service(programs, tmp_path, "[streams.good]\n[streams.bad]\n").start(wait=False)
     try:
         until(lambda: service.client.get("/ready").status_code == 503 and service.get("/streams/bad")["error"])
-        assert "kafka" in service.get("/streams/bad")["error"]
+        assert "bad.models" in service.get("/streams/bad")["error"]
         assert service.post("good", [{"a": 1.0}]).status_code == 200
         assert 'polyaforest_stream_up{stream="bad"} 0.0' in service.client.get("/metrics").text
     finally:
         service.close()
 
 
-def test_models_keep_the_settings_that_they_started_with(programs, tmp_path):
-    service = Service(programs, tmp_path, "[streams.web]\ntrees = 10\n").start()
+def test_a_source_that_is_not_complete_is_refused_at_the_start(programs, tmp_path):
+    (tmp_path / "polyaforest.toml").write_text('[streams.web]\nsource = "redis://localhost:6379/0"\n')
+    for options in (["--check"], ["--port", "0"]):
+        ended = programs.run("serve", *options, cwd=tmp_path)
+        assert ended.returncode == 3
+        assert b"polyaforest.toml, line 2: streams.web.source: the Redis address has no stream" in ended.stderr
+
+
+def test_a_stream_whose_models_were_moved_away_starts_over_and_keeps_its_history(programs, tmp_path):
+    service = Service(programs, tmp_path, "[streams.web]\n").start()
     try:
         service.post("web", [{"a": 1.0, "b": 2.0}])
         assert service.stop() == 0
-        (tmp_path / "polyaforest.toml").write_text("[streams.web]\ntrees = 20\n")
-        service.start(wait=False)
-        until(lambda: service.get("/streams/web")["error"])
-        error = service.get("/streams/web")["error"]
-        assert "trees of stream web was 10" in error
-        service.stop()
         (tmp_path / "polyaforest-data" / "web.models").rename(tmp_path / "old.models")
         service.start()
         service.post("web", [{"a": 3.0, "b": 2.0}])

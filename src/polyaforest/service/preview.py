@@ -13,8 +13,10 @@ from pydantic import Field
 from polyaforest.io.records import LONGEST_KEY
 from polyaforest.live.verdicts import attribution
 from polyaforest.service.blocks import FLAGGED, Block
+from polyaforest.service.changes import KINDS, Kind
 from polyaforest.service.config import GateConfig, Settings, StreamConfig, Window, to_toml
 from polyaforest.service.gates import departure, why_muted, why_outside
+from polyaforest.service.relearn import records_to_learn
 from polyaforest.service.replay import Replayed, replay
 from polyaforest.service.stream import Stream, detector_of
 from polyaforest.timeseries import EventTracker
@@ -128,6 +130,20 @@ def preview(stream: Stream, trial: Trial, check: Callable[[], None] = lambda: No
         "gone": gone,
         "new": new,
         "toml": to_toml({"streams": {stream.name: changes}}),
+        "effect": _effect(stream, config),
+    }
+
+
+def _effect(stream: Stream, config: StreamConfig) -> dict[str, Any]:
+    """Return what applying the settings does: which take effect at once, and for which models are relearned."""
+    before = stream.config.settings
+    different = [name for name, value in config.settings.items() if value != before.get(name)]
+    with stream.database.read() as file:
+        n_records = sum(records_to_learn(file, config).values())
+    return {
+        "applied": [name for name in different if KINDS[name] is Kind.APPLIED],
+        "relearned": [name for name in different if KINDS[name] is Kind.RELEARNED],
+        "n_records": n_records,
     }
 
 

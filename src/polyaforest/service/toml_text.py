@@ -83,9 +83,9 @@ def to_toml(tables: Mapping[str, Any], place: tuple[str, ...] = ()) -> str:
         if isinstance(part, Mapping):
             texts.append(to_toml(part, inner))
         elif _is_table(part):
-            element = f"[[{'.'.join(map(_bare, inner))}]]"
+            title = f"[[{'.'.join(map(_bare, inner))}]]"
             for one in part:
-                texts.append("\n".join([element, *(f"{_bare(key)} = {_value(v)}" for key, v in one.items())]) + "\n")
+                texts.append("\n".join([title, *(f"{_bare(key)} = {_value(v)}" for key, v in one.items())]) + "\n")
     return "\n".join(text for text in texts if text)
 
 

@@ -32,7 +32,7 @@ export class Settings {
       h(
         "p",
         { class: "muted summary" },
-        "They are read from polyaforest.toml when the server starts. Change the file and start it again to apply.",
+        "They are read from polyaforest.toml. Change the file and press “Reload settings”, or send SIGHUP to the server, to apply without a restart.",
       ),
       h(
         "div",
@@ -51,6 +51,7 @@ export class Settings {
               h("span", { class: "muted" }, "without secrets"),
             ),
             codeBlock(settings.toml, "Copy as TOML"),
+            this._page.canWrite && !status.is_demo ? this._reloadPart() : null,
           ),
         ),
         h(
@@ -66,6 +67,32 @@ export class Settings {
   }
 
   close() {}
+
+  // ---- settings that were changed in the file ----
+
+  _reloadPart() {
+    const result = h("div", { class: "reload-result", "aria-live": "polite" });
+    const button = h(
+      "button",
+      {
+        type: "button",
+        onclick: async () => {
+          button.disabled = true;
+          try {
+            const done = await post("settings/reload", {}, this._page.signal);
+            await this.load();
+            this.element.querySelector(".reload-result")?.replaceChildren(...reloadResult(done));
+          } catch (problem) {
+            if (this._page.signal.aborted) return;
+            result.replaceChildren(h("p", { class: "problem", role: "alert" }, visible(problem.message)));
+          }
+          button.disabled = false;
+        },
+      },
+      "Reload settings",
+    );
+    return h("div", { class: "reload pad" }, button, result);
+  }
 
   // ---- what other settings would have flagged ----
 
@@ -241,7 +268,40 @@ function trialResult(stream, done, past) {
     ),
     h("h3", {}, "To apply"),
     codeBlock(done.toml, "Copy as TOML"),
+    h("p", {}, "Put these lines into polyaforest.toml, then press “Reload settings” or send SIGHUP to the server."),
+    ...effects(done.effect),
   ].filter((item) => item !== null);
+}
+
+/** Return what applying settings does to a stream, in sentences. */
+function effects({ applied, relearned, n_records }) {
+  return [
+    applied.length ? h("p", {}, `Applied without a restart: ${applied.map(visible).join(", ")}.`) : null,
+    relearned.length
+      ? h(
+          "p",
+          {},
+          `Because of ${relearned.map(visible).join(", ")}, the stream will relearn from its history (${plural(n_records, "record")}). Its present models judge until then.`,
+        )
+      : null,
+  ];
+}
+
+/** Return what a reload has done, in sentences. */
+function reloadResult(done) {
+  const byStream = (changes) =>
+    Object.entries(changes).map(
+      ([stream, settings]) => `${visible(stream)} (${Object.keys(settings).map(visible).join(", ")})`,
+    );
+  const part = (words, items) => (items.length ? h("p", {}, `${words}: ${items.map(visible).join(", ")}.`) : null);
+  const found = [
+    part("Applied without a restart", [...byStream(done.applied), ...(done.alerts ? ["alerts"] : [])]),
+    part("Relearning from the history", byStream(done.relearned)),
+    part("Started", done.started),
+    part("Stopped; their files are kept", done.stopped),
+    part("Applied when the server is next started", done.at_next_start),
+  ].filter((item) => item !== null);
+  return found.length ? found : [h("p", {}, "The file has not changed.")];
 }
 
 function trialRow(stream, event) {
@@ -287,6 +347,17 @@ function flat(settings, before = "") {
   });
 }
 
+/** Return how far a stream has come with its new models, or what became of its last change. */
+function progress({ relearning, notice }) {
+  if (relearning)
+    return h(
+      "p",
+      { class: "pad", role: "status" },
+      `Relearning from its history because of ${relearning.settings.map(visible).join(", ")}: ${count(relearning.n_learned)} of ${plural(relearning.n_records, "record")}. Its present models judge until then.`,
+    );
+  return notice ? h("p", { class: "pad muted", role: "status" }, `Since the last change this stream ${visible(notice)}.`) : null;
+}
+
 function streamPanel(stream) {
   return h(
     "section",
@@ -297,6 +368,7 @@ function streamPanel(stream) {
       h("h2", {}, visible(stream.name)),
       h("span", { class: "muted" }, `${count(stream.n_records)} records, ${bytes(stream.model_bytes)}`),
     ),
+    progress(stream),
     facts([
       ["fields", stream.fields.map((field) => h("span", { class: "tag" }, name(field)))],
       ...flat(stream.settings),
