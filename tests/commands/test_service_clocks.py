@@ -244,7 +244,7 @@ def test_a_record_is_judged_again_by_the_time_at_which_it_came(tmp_path):
     lines = [orjson.dumps({**odd(11), "time": came + ahead}) for ahead in (4000, 1000)]
     database = Database(str(tmp_path / "web.history"))  # as a process leaves it that was killed
     with database.write() as file:
-        file.execute("INSERT INTO inbox VALUES (11, 2, ?, NULL, ?)", (came, b"\n".join(lines)))
+        file.execute("INSERT INTO inbox (first, n, received, body) VALUES (11, 2, ?, ?)", (came, b"\n".join(lines)))
     database.close()
     with running(tmp_path) as stream:
         assert stream.n_records == 11

@@ -7,7 +7,7 @@ from pathlib import Path
 from services import Service, rows
 
 from polyaforest.service.changes import KINDS, Kind
-from polyaforest.service.config import StreamConfig, parse_config
+from polyaforest.service.config import ServerConfig, StreamConfig, parse_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text("utf-8")
 BLOCK = re.compile(r"^```(?P<kind>toml|console)\n(?P<text>.*?)^```$", re.M | re.S)
@@ -18,10 +18,18 @@ def test_the_configuration_of_the_page_is_valid():
     (text,) = [text for kind, text in FOUND if kind == "toml"]
     config = parse_config(text)
     assert list(config.streams) == ["web", "sensor", "cluster"]
-    named = set(re.findall(r"^\| (`.*?`) \|", PAGE.partition("## Change settings")[0], re.M))
-    documented = {name.partition(".")[0] for cell in named for name in re.findall(r"`([\w.]+)`", cell)}
     tables = {"gates", "mute", "calendars", "prometheus"}  # explained by the example
-    assert documented == set(StreamConfig.model_fields) - tables
+    assert keys_in_table("key of a stream") == set(StreamConfig.model_fields) - tables
+    in_text = {"host", "port", "data", "admin_token_file", "read_token_file", "key_labels"}
+    assert keys_in_table("key of `[server]`") == set(ServerConfig.model_fields) - in_text
+    assert all(name in PAGE for name in in_text)
+
+
+def keys_in_table(title):
+    """The keys in the first column of a table of the page."""
+    rows = PAGE.partition(f"| {title} |")[2].partition("\n\n")[0]
+    cells = re.findall(r"^\| (`.*?`) \|", rows, re.M)
+    return {name.partition(".")[0] for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
 
 
 def test_the_examples_answer_what_is_printed(programs, tmp_path):
