@@ -20,10 +20,11 @@ from polyaforest.service.blocks import FLAGGED, Band, Block, Buckets, Sample
 from polyaforest.service.config import AlertConfig, CalendarConfig, GateConfig, MuteConfig
 from polyaforest.service.database import Database
 from polyaforest.service.events import Change, EventLog
-from polyaforest.service.feedback import Conflict, give, undo
+from polyaforest.service.feedback import Conflict, feedback_on, give, undo
 from polyaforest.service.gates import Calendars, Departure, Known, why_muted, why_outside
 from polyaforest.service.history import History
 from polyaforest.service.metrics import Metrics
+from polyaforest.service.worker import Worker
 
 
 def sample(position, number, *, value=1.0, flags=0, point=None, p_value=0.5):
@@ -344,6 +345,65 @@ def test_feedback_undone_is_feedback_never_given(tmp_path, verdict):
         assert model(stream)[0] == expected[0]
         with pytest.raises(Conflict, match="no feedback"):
             stream.call(lambda worker: undo(stream, worker, event["id"], who="me")).result(60)
+
+
+@pytest.mark.parametrize("verdict", ["incident", "normal"])
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_an_undo_that_is_killed_is_complete_or_void(tmp_path, monkeypatch, verdict, is_saved):
+    """Copies of the files, taken before and after the model is saved, are what a killed process leaves."""
+    parts = [rows(300), [odd(300 + i, cpu=90.0 + i) for i in range(4)], rows(40, 304)]
+    with running(tmp_path / "plain") as stream:
+        for part in parts:
+            post(stream, part)
+        plain = model(stream)
+
+    def commit(worker, *args, **options):
+        result = None
+        if is_saved:
+            result = save(worker, *args, **options)
+        if not (tmp_path / "killed").exists():
+            shutil.copytree(tmp_path / "given", tmp_path / "killed")
+        return result if is_saved else save(worker, *args, **options)
+
+    with running(tmp_path / "given") as stream:
+        for part in parts:
+            post(stream, part)
+        event = next(event for event in stream.events.find(start=START + 60 * 300) if event["first"] >= 300)
+        stream.call(lambda worker: give(stream, worker, event["id"], verdict, who="me")).result(60)
+        before, save = model(stream), Worker.commit
+        monkeypatch.setattr(Worker, "commit", commit)
+        stream.call(lambda worker: undo(stream, worker, event["id"], who="me")).result(60)
+        monkeypatch.undo()
+        assert model(stream) == plain
+    with running(tmp_path / "killed") as stream:
+        assert model(stream) == (plain if is_saved else before)
+        assert stream.events.get(event["id"])["label"] == (None if is_saved else verdict)
+        (feedback,) = feedback_on(stream, event["id"])
+        assert feedback["state"] == ("undone" if is_saved else "applied")
+        if not is_saved:
+            stream.call(lambda worker: undo(stream, worker, event["id"], who="me")).result(60)
+        assert model(stream) == plain
+
+
+def test_an_undo_that_cannot_be_saved_leaves_the_feedback_in_force(tmp_path, monkeypatch):
+    with running(tmp_path) as stream:
+        post(stream, rows(300))
+        post(stream, [odd(300, cpu=500.0)])
+        (event,) = stream.events.find(start=START + 60 * 300)
+        stream.call(lambda worker: give(stream, worker, event["id"], "incident", who="me")).result(60)
+        before = model(stream)
+
+        def commit(worker, *args, **options):
+            raise OSError("the disk is full")
+
+        monkeypatch.setattr(Worker, "commit", commit)
+        with pytest.raises(OSError, match="the disk is full"):
+            stream.call(lambda worker: undo(stream, worker, event["id"], who="me")).result(60)
+        monkeypatch.undo()
+        assert model(stream) == before
+        assert feedback_on(stream, event["id"])[0]["state"] == "applied"
+        stream.call(lambda worker: undo(stream, worker, event["id"], who="me")).result(60)
+        assert "web-1-300" in model(stream)[1]
 
 
 def test_an_incident_is_as_if_its_records_had_never_come(tmp_path):

@@ -3,7 +3,8 @@
 All of it happens on the thread of the stream, between two batches. Feedback is written down with the model as it was
 before; then the model is changed and saved together with the number of the feedback; then the feedback is marked as
 applied, the event labelled and the audit log extended. A process that is killed in between has either saved the model,
-and then completes the rest when it starts again, or has not, and then the feedback, which nobody was told of, is void.
+and then completes the rest when it starts again, or has not, and then the feedback, which was not acknowledged, is
+void. It is undone by the same steps.
 """
 
 from __future__ import annotations
@@ -78,10 +79,13 @@ def give(stream: Stream, worker: Worker, id: str, verdict: str, *, who: str, not
 
 
 def settle(stream: Stream, worker: Worker) -> None:
-    """Complete feedback that is part of the saved models; what is not is void."""
-    with stream.database.read() as file:
-        pending = [row[0] for row in file.execute("SELECT id FROM feedback WHERE state = 'pending' ORDER BY id")]
-    for number in pending:
+    """Complete feedback, given or undone, that is part of the saved models; what is not is void."""
+    for number in _in_state(stream, "undoing"):
+        if number == stream.undone:
+            _complete_undo(stream, number, None)
+        else:
+            _keep_applied(stream, number)
+    for number in _in_state(stream, "pending"):
         if number <= stream.applied:
             _complete(stream, number, "unknown, completed after a restart")
         else:
@@ -121,20 +125,16 @@ def undo(stream: Stream, worker: Worker, id: str, *, who: str) -> None:
     found = _applied(stream, "event = ?", (id,))
     if not found:
         raise Conflict("there is no feedback on this event")
-    number, verdict, position, facts, before = found[-1]
+    number, _, position, facts, before = found[-1]
     if before is not None:
-        _restore(stream, worker, event["key"], number, position, facts, before)
+        model, later = _restored(stream, worker, event["key"], number, position, facts, before)
     elif facts.get("n_deleted") or facts.get("n_taught"):
         raise Conflict("it is too late: the model as it was before is not kept any more")
-    is_open = event["is_open"] or _opens_again(stream, worker, event, facts)
-    worker.commit()
-    with stream.database.write() as file:
-        file.execute("UPDATE feedback SET state = 'undone', before = NULL WHERE id = ?", (number,))
-        closed_by = None if is_open else event.get("closed_by")
-        changed = stream.events.update(file, id, label=None, is_open=is_open, closed_by=closed_by)
-        log(file, who, "undo", {"event": id, "feedback": number, "verdict": verdict})
+    else:
+        model, later = worker.store[event["key"]].detector, {}
+    _save_without(stream, worker, event, number, model, {**facts, "undone_by": who})
+    _complete_undo(stream, number, later)
     worker.known = known_normals(stream)
-    stream.announce_event(changed)
 
 
 def feedback_on(stream: Stream, id: str) -> list[dict[str, Any]]:
@@ -146,7 +146,8 @@ def feedback_on(stream: Stream, id: str) -> list[dict[str, Any]]:
     shown = [dict(zip(names, row, strict=True)) for row in rows if row[3] in ("applied", "undone")]
     for one in shown:
         facts = one["facts"] = orjson.loads(one["facts"])
-        facts.pop("event", None)  # for undo alone
+        for name in ("event", "opens_again", "undone_by"):  # for undo alone
+            facts.pop(name, None)
         is_free = not (facts.get("n_deleted") or facts.get("n_taught"))
         one["can_undo"] = one["state"] == "applied" and (bool(one["can_undo"]) or is_free)
     return shown
@@ -231,35 +232,78 @@ def _teach(detector: StreamingMPF, worker: Worker, block: Block, latest: float) 
     return n_taught
 
 
-def _restore(
+def _restored(
     stream: Stream, worker: Worker, key: str, number: int, position: int, facts: dict[str, Any], before: bytes
-) -> None:
-    """Set a model back to before some feedback, and let it learn what has come since, with later feedback."""
-    entry, n_taught = worker.store[key], facts.get("n_taught", 0)
-    model = _loaded(before, worker)
+) -> tuple[Detector, dict[int, bytes]]:
+    """Return a model as it would be without some feedback, and what it would have been before each later one."""
+    n_taught, model = facts.get("n_taught", 0), _loaded(before, worker)
     later = [row for row in _applied(stream, "id > ?", (number,)) if row[3]["key"] == key]
     if any(about.get("n_taught") for _, _, _, about, _ in later):
         raise Conflict("later feedback taught the same model: undo that first")
     since = stream.history.since(key, position)
     n_since = 0 if since is None else int(((since.flags & NOT_LEARNED) == 0).sum())
-    if _n_seen(entry.detector) != _n_seen(model) + n_taught + n_since:
+    if _n_seen(worker.store[key].detector) != _n_seen(model) + n_taught + n_since:
         raise Conflict("it is too late: records that came since are not in the history any more")
-    rewritten = []
+    befores = {}
     for later_number, _, at, about, _ in later:
         if since is not None:
             model = _learn(model, worker, since.where(since.positions <= at))
             since = since.where(since.positions > at)
-        rewritten.append((model.to_bytes({}), later_number))
+        befores[later_number] = model.to_bytes({})
         model.delete([point for point in about.get("points", ()) if model.holds(point)])
-    if since is not None:
-        model = _learn(model, worker, since)
-    with stream.database.write() as file:  # those were taken of a model that had this feedback
-        file.executemany("UPDATE feedback SET before = ? WHERE id = ?", rewritten)
-    entry.detector = model
-    entry.notes.pop("outlook", None)
-    if n_taught:
-        stream.history.shift_points(key, position, -n_taught)
-        stream.restart_relearning()
+    return (model if since is None else _learn(model, worker, since)), befores
+
+
+def _save_without(
+    stream: Stream, worker: Worker, event: dict[str, Any], number: int, model: Detector, facts: dict[str, Any]
+) -> None:
+    """Save a model without some feedback, once it is written down that this is about to happen."""
+    entry, n_undone = worker.store[event["key"]], stream.undone
+    present, opens_again = entry.detector, False
+    try:
+        opens_again = not event["is_open"] and _opens_again(stream, worker, event, facts)
+        with stream.database.write() as file:
+            written = to_json({**facts, "opens_again": opens_again})
+            file.execute("UPDATE feedback SET state = 'undoing', facts = ? WHERE id = ?", (written, number))
+        entry.detector, stream.undone = model, number
+        entry.notes.pop("outlook", None)
+        worker.commit()
+    except BaseException:
+        entry.detector, stream.undone = present, n_undone
+        if opens_again:
+            worker.take_event(event["key"], event["id"])
+        _keep_applied(stream, number)
+        raise
+
+
+def _complete_undo(stream: Stream, number: int, later: dict[int, bytes] | None) -> None:
+    """Write down that feedback was undone, which its model is saved without, in one transaction.
+
+    Models of before any later feedback on the key had this feedback. `later` has others; without it, after a restart,
+    later feedback cannot be undone any more.
+    """
+    with stream.database.write() as file:
+        query = "SELECT event, verdict, position, facts FROM feedback WHERE id = ?"
+        id, verdict, position, found = file.execute(query, (number,)).fetchone()
+        facts = orjson.loads(found)
+        same_key = [row[0] for row in _applied(stream, "id > ?", (number,)) if row[3]["key"] == facts["key"]]
+        befores = [((later or {}).get(one), one) for one in same_key]
+        file.executemany("UPDATE feedback SET before = ? WHERE id = ?", befores)
+        file.execute("UPDATE feedback SET state = 'undone', before = NULL WHERE id = ?", (number,))
+        if facts.get("n_taught"):
+            stream.history.shift_points(facts["key"], position, -facts["n_taught"])
+        event = _unlabelled(stream, file, id, facts["opens_again"]) if stream.events.is_known(file, id) else None
+        log(file, facts["undone_by"], "undo", {"event": id, "feedback": number, "verdict": verdict})
+    if facts.get("n_taught"):
+        stream.restart_relearning()  # points have other numbers
+    if event is not None:
+        stream.announce_event(event)
+
+
+def _keep_applied(stream: Stream, number: int) -> None:
+    """Write down that feedback was not undone after all."""
+    with stream.database.write() as file:
+        file.execute("UPDATE feedback SET state = 'applied' WHERE id = ?", (number,))
 
 
 def _loaded(block: bytes, worker: Worker) -> Detector:
@@ -288,6 +332,12 @@ def _applied(
     return [(number, verdict, at, orjson.loads(facts), before) for number, verdict, at, facts, before in rows]
 
 
+def _in_state(stream: Stream, state: str) -> list[int]:
+    """Return the numbers of feedback in a state, in order."""
+    with stream.database.read() as file:
+        return [row[0] for row in file.execute("SELECT id FROM feedback WHERE state = ? ORDER BY id", (state,))]
+
+
 def _complete(stream: Stream, number: int, who: str) -> None:
     """Mark feedback as applied, label its event and extend the audit log, in one transaction."""
     with stream.database.write() as file:
@@ -312,6 +362,11 @@ def _labelled(stream: Stream, file: sqlite3.Connection, id: str, verdict: str) -
         event = stream.events.update(file, id, is_open=False, closed_by="feedback")
         stream.outbox.add(file, event)
     return event
+
+
+def _unlabelled(stream: Stream, file: sqlite3.Connection, id: str, opens_again: bool) -> dict[str, Any]:
+    """Take the label off an event, and open it again if it would be open without the feedback."""
+    return stream.events.update(file, id, label=None, **({"is_open": True, "closed_by": None} if opens_again else {}))
 
 
 def _opens_again(stream: Stream, worker: Worker, event: dict[str, Any], facts: dict[str, Any]) -> bool:

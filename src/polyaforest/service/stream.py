@@ -110,6 +110,7 @@ class Stream:
         self._era = 0 if found is None else int(found[0])  # how often models started over
         self.template = detector_of(config)  # of the models of all keys
         self.applied = 0  # number of the latest feedback that is part of the models
+        self.undone = 0  # number of the feedback that was undone last
         self.error: str | None = None  # why it does not run
         self.is_ready = False
         self.fields: list[str] = []
@@ -600,7 +601,7 @@ class Stream:
         self.history.flush()
         self._expire_events()
         self.model_bytes = self._worker.store.bytes_in_memory
-        return {"feedback": self.applied}
+        return {"feedback": self.applied, "undone": self.undone}
 
     def _expire_events(self) -> None:
         """Delete events and alerts that are too old."""
@@ -614,6 +615,7 @@ class Stream:
         self.history.rewind(position)
         self.events.rewind(position)
         self.applied = int(marks.get("feedback", 0))
+        self.undone = int(marks.get("undone", 0))
 
     def _notify(self, message: str) -> None:
         _LOG.warning("stream %s: %s", self.name, printable(message))
