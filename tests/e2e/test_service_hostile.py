@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import sqlite3
 from contextlib import ExitStack
 
@@ -235,6 +236,16 @@ def test_the_unread_rest_of_a_body_has_to_arrive_in_time(service):
         await_health(slow)
         slow.sendall(b"x")
         assert received(slow) == b""
+
+
+@pytest.mark.slow
+def test_a_client_that_does_not_read_is_disconnected_without_a_traceback(service):
+    before = service.log
+    with connect(service) as unread:
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        unread.sendall(b"GET /vendor/uPlot.iife.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
+        until(lambda: service.log != before, 120)
+    assert "Traceback" not in service.log.removeprefix(before)
 
 
 # ---- addresses -------------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        answer = self._with_headers(self._observed(scope, send), headers.get("origin"))
+        answer = self._with_headers(self._observed(scope, _impatient(scope, send)), headers.get("origin"))
         caller = self._caller(headers)
         problem = self._problem(scope, headers, caller)
         if problem is not None:
@@ -153,7 +153,11 @@ class Guard:
             return
         scope["role"], scope["session"] = caller
         body = _Body(receive, self._max_body, self._config.body_timeout)
-        await self._app(scope, body.receive, answer)
+        try:
+            await self._app(scope, body.receive, answer)
+        except Exception:
+            if not scope.get("is_unread"):  # otherwise the client is at fault, and the server disconnects it
+                raise
 
     def _excess(self, headers: dict[str, str]) -> tuple[int, str] | None:
         """Return the status and the reason if a request is too large."""
@@ -218,7 +222,7 @@ class Guard:
         return answer
 
     def _with_headers(self, send: Send, origin: str | None) -> Send:
-        """Return `send` with the headers of every answer, and an end to clients that do not read."""
+        """Return `send` with the headers of every answer."""
         extra = dict(_HEADERS)
         if origin in self._config.cors:
             extra |= {
@@ -232,9 +236,22 @@ class Guard:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), *added]}
-            await asyncio.wait_for(send(message), _SEND_SECONDS)
+            await send(message)
 
         return answer
+
+
+def _impatient(scope: Message, send: Send) -> Send:
+    """Return `send` with a time limit on clients that do not read, which are marked in the scope."""
+
+    async def answer(message: Message) -> None:
+        try:
+            await asyncio.wait_for(send(message), _SEND_SECONDS)
+        except TimeoutError:
+            scope["is_unread"] = True
+            raise
+
+    return answer
 
 
 class _Body:
