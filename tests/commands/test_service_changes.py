@@ -3,7 +3,8 @@
 import json
 import re
 import shutil
-from contextlib import contextmanager
+import sqlite3
+from contextlib import closing, contextmanager
 
 import pytest
 from services import START, odd, rows
@@ -11,7 +12,7 @@ from waiting import until
 
 from polyaforest.io.errors import BadInput
 from polyaforest.service.app import Service
-from polyaforest.service.changes import KINDS, Kind, stored_plan
+from polyaforest.service.changes import KINDS, Kind, plan_stream, stored_plan
 from polyaforest.service.config import TABLES, ServerConfig, StreamConfig, parse_config, to_toml
 from polyaforest.service.feedback import Conflict, give, undo
 from polyaforest.service.numbering import Numbering
@@ -261,6 +262,27 @@ def test_naming_what_was_detected_changes_nothing(tmp_path):
         assert (result.sample.point, result.sample.number) == (51, 51)
     with running(tmp_path, config_of(tmp_path, {**plain, "id": "cpu"})) as service:
         assert "the field 'cpu' is a column" in service.streams["web"].error
+
+
+def test_settings_saved_by_an_earlier_version_are_understood(past, tmp_path):
+    """They were those of models and reading only, and the queries of Prometheus had another name."""
+    shutil.copytree(past, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "data" / "web.models"
+    with closing(sqlite3.connect(path)) as file, file:
+        notes = json.loads(file.execute("SELECT text FROM notes").fetchone()[0])
+        names = ("format", "columns", "time", "by", "id", "series", "shingle", "difference", "seasons", "trees", "seed")
+        notes["settings"] = {name: notes["settings"][name] for name in (*names, "window", "false_alarm_rate")}
+        file.execute("UPDATE notes SET text = ?", (json.dumps(notes).encode(),))
+    plan, _ = stored_plan(str(tmp_path / "data"), "web", StreamConfig(**WEB))
+    assert (plan.applied, plan.relearned, plan.refused) == ({}, {}, {})
+    with running(tmp_path, changed(tmp_path, "trees", WEB)) as service:
+        assert settled(service).is_ready
+        assert audit(service.streams["web"]) == [("start", "settings"), ("the service", "relearned")]
+    notes["settings"]["queries"] = {"cpu": "a", "load": "b", "requests": "c"}
+    prometheus = StreamConfig(
+        source="prometheus", prometheus={**PROMETHEUS, "queries": {**PROMETHEUS["queries"], "cpu": "z"}}
+    )
+    assert list(plan_stream("web", prometheus, notes).refused) == ["prometheus.queries"]
 
 
 def test_a_stream_without_records_takes_any_settings(tmp_path):

@@ -120,3 +120,45 @@ def test_check_of_the_command(cli, tmp_path, monkeypatch):
     assert (code, err) == (0, "polyaforest.toml is valid: web, prod.\n")
     code, _, err = cli("serve", "--demo", "polyaforest.toml")
     assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "words"),
+    [
+        ("[streams.a]\nsource = 'redis://h/0'\n", 2, "streams.a.source", "no stream"),
+        ("[streams.a]\nsource = 'redis://h/0?stream=x&bogus=1'\n", 2, "streams.a.source", "bogus"),
+        ("[streams.a]\nsource = 'kafka://h'\n", 2, "streams.a.source", "kafka://host:port/topic"),
+        ("[streams.a]\nsource = '.'\n", 2, "streams.a.source", "is a directory"),
+        ("[streams.a]\n[[alerts]]\nname = 'x'\nurl = 'nothing://y'\n", 4, "alerts.0.url", "apprise"),
+        ("[streams.a]\n[[alerts]]\nname = 'x'\nurl = 'http://'\n", 4, "alerts.0.url", "http://host:port"),
+        ("[streams.a]\n[[alerts]]\nname = 'x'\nurl_file = 'gone'\n", 4, "alerts.0.url_file", "gone: No such file"),
+        ("[streams.a]\n[[alerts]]\nname = 'x'\nurl_env = 'GONE'\n", 4, "alerts.0.url_env", "GONE is not set"),
+        ("[server]\nadmin_token_file = 'gone'\n[streams.a]\n", 2, "server.admin_token_file", "gone: No such file"),
+        ("[server]\nadmin_token_file = 'short'\n[streams.a]\n", 2, "server.admin_token_file", "at least 16"),
+        ("[server]\nhost = '0.0.0.0'\n[streams.a]\n", 2, "server.host", "others can reach"),
+        ("[server]\nadmin_token_file = 'long'\nhost = '192.0.2.1'\n[streams.a]\n", 3, "server.host", "assign"),
+        ("[server]\ndata = 'short'\n[streams.a]\n", 2, "server.data", "not a folder"),
+        (
+            "[streams.a]\nsource = 'prometheus'\n[streams.a.prometheus]\nurl = 'http://h'\nqueries = {x = 'y'}\n"
+            "token_file = 'gone'\n",
+            6,
+            "streams.a.prometheus.token_file",
+            "gone: No such file",
+        ),
+    ],
+)
+def test_what_a_start_would_fail_at_is_found_by_the_check(cli, tmp_path, monkeypatch, text, line, key, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short").write_text("too-short")
+    (tmp_path / "long").write_text("a-token-of-twenty-chars")
+    (tmp_path / "polyaforest.toml").write_text(text)
+    for options in (["--check"], ["--port", "0", "--quiet"]):
+        code, _, err = cli("serve", *options)
+        assert code == 3
+        assert f"polyaforest.toml, line {line}: {key}: " in err
+        assert words in err
+
+
+def test_a_stream_with_all_defaults_is_shown_too():
+    config = parse_config("[streams.a]\n[streams.b]\ntrees = 3\n")
+    assert parse_config(to_toml(public(config))).streams == config.streams
