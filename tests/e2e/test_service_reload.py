@@ -44,6 +44,7 @@ def test_a_hangup_reads_the_file_again(make):
     until(lambda: service.get("/streams/web")["settings"]["false_alarm_rate"] == 0.001)
     until(lambda: "more" in service.client.get("/ready").json()["streams"] and service.is_ready)
     assert service.post("more", [{"a": 1.0}]).status_code == 200
+    until(lambda: service.get("/streams/web/audit")["entries"])
     (entry,) = service.get("/streams/web/audit")["entries"]
     assert (entry["who"], entry["action"]) == ("SIGHUP", "settings")
     assert entry["facts"]["applied"] == {"false_alarm_rate": [None, 0.001]}

@@ -288,6 +288,12 @@ class History:
         with self._lock:
             return sorted(self._ids.keys() | self._pending.keys())
 
+    @property
+    def n_waiting(self) -> dict[str, int]:
+        """Records that are not in the file yet, by key."""
+        with self._lock:
+            return {key: len(samples) for key, samples in self._pending.items()}
+
     def latest(self, key: str) -> Sample | None:
         """Return the newest record of a key in this run of the process."""
         with self._lock:

@@ -138,8 +138,9 @@ def _effect(stream: Stream, config: StreamConfig) -> dict[str, Any]:
     """Return what applying the settings does: which take effect at once, and for which models are relearned."""
     before = stream.config.settings
     different = [name for name, value in config.settings.items() if value != before.get(name)]
+    waiting = stream.history.n_waiting  # its lock comes before that of the file
     with stream.database.read() as file:
-        n_records = sum(records_to_learn(file, config).values())
+        n_records = sum(records_to_learn(file, config, waiting).values())
     return {
         "applied": [name for name in different if KINDS[name] is Kind.APPLIED],
         "relearned": [name for name in different if KINDS[name] is Kind.RELEARNED],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time as clock
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -35,10 +35,16 @@ _PASSES = 3  # over the keys, each for what has come during the one before
 _SHARE = 4  # of the memory for models, one part in so many
 
 
-def records_to_learn(file: sqlite3.Connection, config: StreamConfig) -> dict[str, int]:
-    """Return how many records in a history file models by these settings learn again, by key: the newest."""
+def records_to_learn(
+    file: sqlite3.Connection, config: StreamConfig, waiting: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Return how many records of a history models by these settings learn again, by key: the newest.
+
+    `waiting` says how many records of each key are not in the file yet.
+    """
+    waiting = waiting or {}
     query = "SELECT keys.key, keys.id, sum(n), max(end) FROM blocks JOIN keys ON keys.id = blocks.key GROUP BY keys.id"
-    wanted = {}
+    wanted = dict(waiting)
     for key, number, n, end in file.execute(query).fetchall():
         most = max(_LEAST, n_to_calibrate(config.false_alarm_rate))
         if isinstance(config.window, timedelta):
@@ -47,7 +53,7 @@ def records_to_learn(file: sqlite3.Connection, config: StreamConfig) -> dict[str
             most += file.execute(within, (number, first)).fetchone()[0]
         else:
             most += _WINDOWS * config.window
-        wanted[key] = min(n, most)
+        wanted[key] = min(n + waiting.get(key, 0), most)
     return wanted
 
 
@@ -86,8 +92,9 @@ class Relearning:
         self.close()
         most = self.config.memory_mb * 2**20 // _SHARE
         self._store = self._resources.enter_context(open_store(None, self._make, max_bytes=most))
+        waiting = self._history.n_waiting  # its lock comes before that of the file
         with self._database.read() as file:
-            self._most = records_to_learn(file, self.config)
+            self._most = records_to_learn(file, self.config, waiting)
         self.n_records, self.n_learned = sum(self._most.values()), 0
         self._learned_to: dict[str, int] = {}  # position in the stream, by key
         self._numbering: dict[str, Numbering] = {}
