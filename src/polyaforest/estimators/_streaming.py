@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
@@ -827,9 +827,7 @@ class StreamingMPF(PolyaForest):
         self._refuse_outside(rows)
         if task.is_judged:
             self._seed_calibration(stream, names)
-        is_by_row = task.is_explained or (task.is_scored and isinstance(self.score_type, EpsilonPhi))
-        alone = range(len(rows)) if is_by_row else self._places_of_gaps(stream, rows)
-        ends = [*alone, len(rows)]  # of stretches of rows that are learned together
+        ends = [*self._places_alone(stream, rows, task), len(rows)]  # of stretches of rows that are learned together
         answers: list[Detections] = []
         start, key = 0, None
         # more than once only if rows are learned one by one, or if Ctrl-C came and was not taken as a reason to stop
@@ -843,7 +841,7 @@ class StreamingMPF(PolyaForest):
                 refuse_uncountable(came, len(rows) - start)
                 stream.store.refuse_keys(names[start:])
                 try:
-                    whole = rows[part] if ahead is None else self._imputed_row(stream, rows, start)
+                    whole = rows[part] if ahead is None else self._filled_by_summary(stream, rows, start)
                     is_scored = task.is_scored and ahead is None
                     scores = stream.advance(
                         whole,
@@ -912,27 +910,26 @@ class StreamingMPF(PolyaForest):
             order = np.argsort(arrivals)
             stream.calibration.seed(scores[order], arrivals[order])
 
-    def _places_of_gaps(self, stream: Stream, rows: Array) -> list[int]:
-        """Return the places of rows with missing values; refuse them before there are points to fill them in from."""
+    def _places_alone(self, stream: Stream, rows: Array, task: Task) -> Sequence[int]:
+        """Return the places of rows that are learned by themselves, because what is asked of them takes other walks."""
+        if task.is_explained or (task.is_scored and isinstance(self.score_type, EpsilonPhi)):
+            return range(len(rows))
         if not (self._allows_missing and np.isnan(rows).any()):
             return []
         gaps: list[int] = forests.posterior.rows_with_gaps(rows).tolist()
         if gaps[0] == 0 and not stream.n_points:
             self._refuse_for_want_of_donors(rows, 0, "begin with a complete row")
-        return gaps
+        is_marginal = task.is_scored and self.missing == "marginalise"
+        return gaps if stream.rules.policy is None or is_marginal else []
 
-    def _imputed_row(self, stream: Stream, rows: Array, i: int) -> Array:
-        """Return row `i` to learn, its missing values filled in: from a donor, or with what a summary expects."""
-        row = rows[i : i + 1]
+    def _filled_by_summary(self, stream: Stream, rows: Array, start: int) -> Array:
+        """Return row `start` to learn, its missing values filled in with what a summary expects."""
+        row = rows[start : start + 1]
         if not np.isnan(row).any():
             return row
         if not stream.n_points:
-            self._refuse_for_want_of_donors(rows, i, "give a complete row first. The rows before it were learned")
-        if not stream.keeps_points:
-            return self._imputed(row, "mode")
-        imputation = forests.imputation
-        donors = stream.points.values[stream.store.held[-imputation.MOST :]]
-        return imputation.fill_row(row, donors, self._n_categories)
+            self._refuse_for_want_of_donors(rows, start, "give a complete row first. The rows before it were learned")
+        return row if stream.keeps_points else self._imputed(row, "mode")
 
     def _refuse_for_want_of_donors(self, rows: Array, i: int, remedy: str) -> None:
         place = f"row {i}, column {column_name(self, int(np.isnan(rows[i]).argmax()))}"

@@ -33,7 +33,7 @@ from polyaforest.core.score import Score
 from polyaforest.core.validation import LARGEST, all_or_nothing, read_weights
 from polyaforest.decision.calibration import LEAST_ROWS, RunningCalibration
 from polyaforest.decision.thresholds import Detections, ThresholdPolicy
-from polyaforest.forest import compact, draws, grow, learn
+from polyaforest.forest import compact, draws, gaps, grow, learn
 from polyaforest.forest.integrity import POINTS_LAYOUT, Layout, check_forest, check_layout, check_sample_sizes
 from polyaforest.forest.margins import MOST_POINTS, Margins
 from polyaforest.forest.point_store import Key, Labels, PointStore, Schedule
@@ -485,31 +485,45 @@ class Stream:
         self._make_slots(len(rows))
         self._make_nodes(len(rows))
         self._begin_to_change()
-        samples, is_time = self._samples, self._until_margins == len(rows)
-        schedule = self._admit(rows, keys, times)
+        samples, is_time, came = self._samples, self._until_margins == len(rows), self.store.n_seen
+        held = self.store.held if self.keeps_points else np.empty(0, np.int64)
+        schedule = self._admit(keys, times)
+        expanded = self._expanded(rows, held, schedule, is_completed=is_scored)
+        self._keep(expanded.rows[expanded.places], schedule.slots, came)
         score = self.rules.score if is_scored else None
-        scores = self._run(rows, schedule, score, n_jobs, samples)
+        scores = self._run(expanded.rows, expanded.schedule, score, n_jobs, samples)
         self._let_go(schedule.leaving)
         if is_time:
             self._measure_margins()
         if self.store.n_seen == self.next_rebuild:
             self._rebuild_while_warming_up(n_jobs, is_judged)
         self.in_doubt = False
-        return scores
+        return expanded.scores(scores) if is_scored else scores
 
-    def _admit(self, rows: Array, keys: Sequence[Key | None], times: Array) -> Schedule:
-        """Decide which rows are kept and who leaves for them, and store them."""
+    def _expanded(self, rows: Array, held: Array, schedule: Schedule, *, is_completed: bool) -> gaps.Expanded:
+        """Fill in the rows of a chunk; put completions ahead of those that had gaps, if they are scored by them."""
+        if not np.isnan(rows).any():
+            return gaps.Expanded.of(rows, schedule, {})
+        donors = gaps.Donors(self.points.values[held], held, schedule, self.n_categories)
+        whole, completions = gaps.fill_chunk(rows, donors, is_completed=is_completed)
+        return gaps.Expanded.of(whole, schedule, completions)
+
+    def _admit(self, keys: Sequence[Key | None], times: Array) -> Schedule:
+        """Decide which rows are kept and who leaves for them."""
         if not self.keeps_points:
-            self.store.n_seen += len(rows)
-            return Schedule(np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int32), np.empty(0, np.int32))
-        came = self.store.n_seen
-        schedule = self.store.admit(keys, times, self._draw_exponentials(len(rows)))
-        slots, numbers = schedule.slots, np.arange(came, came + len(rows))
+            self.store.n_seen += len(keys)
+            return Schedule(np.zeros(len(keys), np.int32), np.zeros(len(keys), np.int32), np.empty(0, np.int32))
+        return self.store.admit(keys, times, self._draw_exponentials(len(keys)))
+
+    def _keep(self, rows: Array, slots: Array, came: int) -> None:
+        """Store rows, the first of them arrival `came`, in their slots."""
+        if not self.keeps_points:
+            return
+        numbers = np.arange(came, came + len(rows))
         if not self.store.takes_all:
             kept = slots != NONE
             slots, numbers, rows = slots[kept], numbers[kept], rows[kept]
         self.points.values[slots], self.numbers[slots] = rows, numbers
-        return schedule
 
     def _run(
         self,
