@@ -28,7 +28,7 @@ from polyaforest.core.score import EpsilonPhi, Score
 from polyaforest.core.validation import (
     LARGEST,
     SMALLEST,
-    column_name,
+    check_complete,
     read_coded,
     read_copies,
     read_keys,
@@ -366,12 +366,14 @@ class StreamingMPF(PolyaForest):
 
         With `sample_weight`, whole numbers, as many points as the weight of the row says.
 
-        If a row is not held, a ValueError names it and nothing is deleted. A forest with ``window=None`` does not know
-        its points: there a row can be deleted if it lies inside the boxes of all leaves that hold it, or is one of
-        several equal ones. It must be a row that was learned; this is not verified.
+        A row may lack values only in columns that have had none so far. If a row is not held, a ValueError names it and
+        nothing is deleted. A forest with ``window=None`` does not know its points: there a row can be deleted if it lies
+        inside the boxes of all leaves that hold it, or is one of several equal ones. It must be a row that was learned;
+        this is not verified.
         """
         stream = self._continued()
-        rows = self._read(X)
+        rows = stream.columns.placed(super()._read(X, allow_missing=not stream.columns.are_known))
+        check_complete(self, rows)
         copies = read_copies(sample_weight, len(rows))
         self._refuse_dormant_companion()
         keys: list[Key] = []
@@ -551,6 +553,19 @@ class StreamingMPF(PolyaForest):
 
     def _charged(self, scores: Array, rows: Array) -> Array:
         return self._stream.charged(scores, rows)
+
+    def _as_scored(self, rows: Array) -> Array:
+        return self._stream.as_scored(rows, is_marginal=self.missing == "marginalise")
+
+    def _as_explained(self, given: Array) -> Array:
+        columns = self._stream.columns
+        return np.where(columns.is_unknown | columns.is_young, np.nan, given)
+
+    def _as_given(self, rows: Array) -> Array:
+        return super()._as_given(self._stream.columns.shown(rows))
+
+    def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
+        return self._as_scored(super()._read(X, allow_missing=allow_missing))
 
     def _margin_charges(self, rows: Array) -> Array | None:
         margins = self._stream.margins
@@ -841,7 +856,7 @@ class StreamingMPF(PolyaForest):
                 refuse_uncountable(came, len(rows) - start)
                 stream.store.refuse_keys(names[start:])
                 try:
-                    whole = rows[part] if ahead is None else self._filled_by_summary(stream, rows, start)
+                    whole = rows[part] if ahead is None else self._filled_by_summary(stream, rows[part])
                     is_scored = task.is_scored and ahead is None
                     scores = stream.advance(
                         whole,
@@ -849,6 +864,7 @@ class StreamingMPF(PolyaForest):
                         is_scored=is_scored,
                         n_jobs=self.n_jobs,
                         is_judged=task.is_judged,
+                        is_marginal=self.missing == "marginalise",
                         is_stopped=is_interrupted,
                     )
                     answers.append(self._answer(stream, scores, ahead, came, task))
@@ -914,26 +930,18 @@ class StreamingMPF(PolyaForest):
         """Return the places of rows that are learned by themselves, because what is asked of them takes other walks."""
         if task.is_explained or (task.is_scored and isinstance(self.score_type, EpsilonPhi)):
             return range(len(rows))
-        if not (self._allows_missing and np.isnan(rows).any()):
+        needs_leaves = task.is_scored and self.missing == "marginalise" and not stream.rules.score.uses_cells
+        if not needs_leaves and stream.rules.policy is not None:
             return []
-        gaps: list[int] = forests.posterior.rows_with_gaps(rows).tolist()
-        if gaps[0] == 0 and not stream.n_points:
-            self._refuse_for_want_of_donors(rows, 0, "begin with a complete row")
-        is_marginal = task.is_scored and self.missing == "marginalise"
-        return gaps if stream.rules.policy is None or is_marginal else []
+        is_new = not stream.n_points and np.isnan(rows).any()
+        if stream.keeps_points and (is_new or not stream.columns.are_known):  # what scores ignore may change
+            return range(len(rows))
+        places: list[int] = forests.posterior.rows_with_gaps(self._as_scored(rows)).tolist()
+        return places
 
-    def _filled_by_summary(self, stream: Stream, rows: Array, start: int) -> Array:
-        """Return row `start` to learn, its missing values filled in with what a summary expects."""
-        row = rows[start : start + 1]
-        if not np.isnan(row).any():
-            return row
-        if not stream.n_points:
-            self._refuse_for_want_of_donors(rows, start, "give a complete row first. The rows before it were learned")
-        return row if stream.keeps_points else self._imputed(row, "mode")
-
-    def _refuse_for_want_of_donors(self, rows: Array, i: int, remedy: str) -> None:
-        place = f"row {i}, column {column_name(self, int(np.isnan(rows[i]).argmax()))}"
-        raise ValueError(f"{place} is missing, and no point is held yet to take the value from: {remedy}")
+    def _filled_by_summary(self, stream: Stream, row: Array) -> Array:
+        """Return a row to learn, its missing values filled in with what a summary expects if it keeps no points."""
+        return row if stream.keeps_points else self._imputed(stream.columns.placed(row), "mode")
 
     @staticmethod
     def _read_labels(stream: Stream, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:

@@ -15,6 +15,9 @@ from polyaforest.core.arrays import NONE, Array
 from polyaforest.core.parallel import ordered_sum
 from polyaforest.forest import imputation
 from polyaforest.forest.point_store import Schedule
+from polyaforest.kernels.prequential import UNSCORED, Chunk
+
+_NOTHING = np.empty(0, np.int64)
 
 
 class Donors:
@@ -71,51 +74,95 @@ class Donors:
         return imputation.complete_row(row, self._columns.take(some, axis=1), self._n_categories)
 
 
-class Expanded(NamedTuple):
-    """The rows of a chunk with the completions of some of them ahead of each."""
+class How(NamedTuple):
+    """How rows with missing values are scored."""
 
-    rows: Array  # float64 (N, D)
-    schedule: Schedule  # completions are not learned
-    places: Array  # int64 (n,): where the rows of the chunk are
-    completed: Array  # int64 (g,): which of them have completions ...
+    is_scored: bool
+    is_marginal: bool  # by marginal walks, in place of completions
+    is_young: Array  # bool (D,): columns whose values are ignored
+
+
+class Asked(NamedTuple):
+    """What rows are scored by in their place, by their place in a chunk."""
+
+    completions: dict[int, Array]  # (K, D): the score is the mean over these
+    gappy: dict[int, Array]  # (D,): marginal walks score this
+
+    def add_marginal(self, i: int, row: Array) -> None:
+        """Let a row be scored by the values that it has."""
+        if np.isnan(row).any():
+            self.gappy[i] = row
+        else:
+            self.completions[i] = row[None]
+
+
+class Prepared(NamedTuple):
+    """The rows of a chunk as the trees take them."""
+
+    chunk: Chunk  # with the completions of rows ahead of them
+    scored: Array  # float64 (N, D): the same rows as they are scored
+    places: Array  # int64 (n,): where the rows of the chunk are among these
+    completed: Array  # int64 (g,): which rows of the chunk have completions ...
     n_completions: Array  # int64 (g,): ... and how many
 
     @classmethod
-    def of(cls, rows: Array, schedule: Schedule, completions: dict[int, Array]) -> Expanded:
-        """Put the completions of rows, by their place in the chunk, ahead of them."""
-        completed = np.fromiter(completions, np.int64, len(completions))
-        n_completions = np.array([len(each) for each in completions.values()], np.int64)
+    def plain(cls, rows: Array, schedule: Schedule) -> Prepared:
+        """Take complete rows."""
+        return cls(Chunk(rows, *schedule), rows, np.arange(len(rows)), _NOTHING, _NOTHING)
+
+    @classmethod
+    def of(cls, rows: Array, asked: Asked, schedule: Schedule) -> Prepared:
+        """Take complete rows, some of which are scored by others in their place."""
+        completed = np.fromiter(asked.completions, np.int64, len(asked.completions))
+        n_completions = np.array([len(each) for each in asked.completions.values()], np.int64)
         counts = np.ones(len(rows), np.int64)
         counts[completed] += n_completions
         places = np.cumsum(counts) - 1
         is_row = np.zeros(counts.sum(), np.bool_)
         is_row[places] = True
-        whole, slots = np.empty((len(is_row), rows.shape[1])), np.full(len(is_row), NONE, np.int32)
+        whole, slots, gaps = np.empty((len(is_row), rows.shape[1])), *np.full((2, len(is_row)), NONE, np.int32)
         whole[is_row], slots[is_row] = rows, schedule.slots
-        if completions:
-            whole[~is_row] = np.concatenate(list(completions.values()))
-        until = np.repeat(np.append(schedule.until[:1] * 0, schedule.until[:-1]), counts)  # before a row comes
+        whole[~is_row] = np.concatenate([rows[:0], *asked.completions.values()])
+        until = np.repeat(np.append(np.int32(0), schedule.until[:-1]), counts)  # completions let no point leave
         until[is_row] = schedule.until
-        return cls(whole, Schedule(slots, until, schedule.leaving), places, completed, n_completions)
+        gappy, scored = np.fromiter(asked.gappy, np.int64, len(asked.gappy)), whole.copy()
+        scored[places[gappy]] = np.array([*asked.gappy.values()]).reshape(-1, rows.shape[1])
+        gaps[places[completed]], gaps[places[gappy]] = UNSCORED, np.arange(len(gappy))
+        chunk = Chunk(whole, slots, until, schedule.leaving, scored[places[gappy]], gaps)
+        return cls(chunk, scored, places, completed, n_completions)
+
+    @property
+    def learned(self) -> Array:
+        """The rows of the chunk as they are learned."""
+        return self.chunk.rows[self.places]
 
     def scores(self, of_all: Array) -> Array:
         """Return the scores of the rows of the chunk: of one with completions the mean over them."""
         scores: Array = of_all[self.places]
         for n in np.unique(self.n_completions).tolist():
             own = self.completed[self.n_completions == n]
-            each = of_all[self.places[own][None] + np.arange(-n, 0)[:, None]]  # (K, rows), the nearest donor first
+            each = of_all[self.places[own] + np.arange(-n, 0)[:, None]]  # (K, rows), the nearest donor first
             scores[own] = ordered_sum(each) / n
         return scores
 
 
-def fill_chunk(rows: Array, donors: Donors, *, is_completed: bool) -> tuple[Array, dict[int, Array]]:
-    """Return the rows of a chunk as they are learned, and the completions, by place, of those with missing values."""
-    is_gap = np.isnan(rows).any(axis=1)
-    whole, completions, start = rows.copy(), dict[int, Array](), 0
-    for i in np.flatnonzero(is_gap).tolist():
+def fill_chunk(rows: Array, scored: Array, donors: Donors, how: How) -> tuple[Array, Asked]:
+    """Return the rows of a chunk filled in, and what those are scored by that are `scored` without some values."""
+    is_gap = np.asarray(np.isnan(rows).any(axis=1))
+    is_scored = np.asarray(np.isnan(scored).any(axis=1) & how.is_scored)
+    whole, asked, start = rows.copy(), Asked({}, {}), 0
+    for i in np.flatnonzero(is_gap | is_scored).tolist():
         donors.add(whole[start:i], start)
         held, start = donors.before(i), i
-        if is_completed:
-            completions[i] = donors.complete(rows[i], held)
-        whole[i] = donors.fill(rows[i], held)
-    return whole, completions
+        if is_scored[i] and not how.is_marginal:
+            asked.completions[i] = donors.complete(scored[i], held)
+        elif is_scored[i]:
+            asked.add_marginal(i, _without_young(scored[i], held, donors, how.is_young))
+        if is_gap[i]:
+            whole[i] = donors.fill(rows[i], held)
+    return whole, asked
+
+
+def _without_young(row: Array, held: Array, donors: Donors, is_young: Array) -> Array:
+    """Return a row that marginal walks are to score, with the values of the nearest donor in young columns."""
+    return np.where(is_young, donors.complete(row, held)[0], row) if is_young.any() else row

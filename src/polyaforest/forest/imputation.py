@@ -131,6 +131,25 @@ def _distances_of_row(row: Array, columns: Array, n_categories: int) -> Array:
     return ordered_sum(apart) / len(apart)
 
 
+def fill_from_others(rows: Array, is_lacking: Array, n_categories: int = 0) -> Array:
+    """Return rows with the values that they lack, by a mask (n, D), taken from the nearest that have them.
+
+    At most the latest `MOST` that have a value are compared. A column that all of them lack keeps its values.
+    """
+    spread, known, filled = (
+        weighting_of_rows(rows, n_categories).spread,
+        np.where(is_lacking, np.nan, rows),
+        rows.copy(),
+    )
+    for k in np.flatnonzero(is_lacking.any(axis=0) & ~is_lacking.all(axis=0)).tolist():
+        donors, wanting = np.flatnonzero(~is_lacking[:, k])[: -MOST - 1 : -1], np.flatnonzero(is_lacking[:, k])
+        for start in range(0, len(wanting), _AT_ONCE):
+            part = wanting[start : start + _AT_ONCE]
+            nearest = _distances(known[part], known[donors], spread, n_categories).argmin(axis=1)
+            filled[part, k] = rows[donors[nearest], k]
+    return filled
+
+
 def completions(rows: Array, donors: Array, n_categories: int = 0) -> Array:
     """Return rows completed by the nearest of the complete rows `donors`, (n, K, D), the nearest donor first.
 
