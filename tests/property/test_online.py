@@ -46,10 +46,11 @@ from polyaforest.core.arrays import (
     pad,
 )
 from polyaforest.core.boxes import empty_box
+from polyaforest.core.parallel import log_mean_exp
 from polyaforest.core.score import Score
 from polyaforest.forest import grow, learn
 from polyaforest.forest.integrity import check_forest
-from polyaforest.forest.score import log_cell_masses, log_mean_exp, mean_log_cell_masses
+from polyaforest.forest.score import log_cell_masses, mean_log_cell_masses
 from polyaforest.forest.spec import Plan, Weighting, weighting_of_rows
 from polyaforest.forest.stream import WARM_UP, Rules, Stream
 from polyaforest.kernels.online import Limits

@@ -15,6 +15,7 @@ from strategies import depths, domains, lifetimes, matrices, mixed, prior_streng
 
 from polyaforest.core.arrays import LEAST_LOG, NONE, Array, Forest, Posterior, Prior
 from polyaforest.core.boxes import empty_box
+from polyaforest.core.parallel import log_mean_exp
 from polyaforest.forest import grow, learn, posterior, score
 from polyaforest.forest.integrity import check_forest
 from polyaforest.forest.spec import Plan
@@ -228,7 +229,7 @@ def test_masses_at_lifetimes_equal_the_reference(case, gamma, is_open, seed):
     times = np.minimum(unit * np.array([0.0, 0.5, 1.0, 1.5, 4.0, 40.0]), case.forest.time.max())
     logs = score.log_cell_masses(case.forest, known, X, times, None)
     expected = np.array([masses_at(tree, points(X, n_categories), times) for tree in case.trees]).clip(LEAST_LOG)
-    assert_allclose(logs, score.log_mean_exp(expected), **TOLERANCE)
+    assert_allclose(logs, log_mean_exp(expected), **TOLERANCE)
     means = score.mean_log_cell_masses(case.forest, known, X, times, None)
     assert_allclose(means, expected.mean(axis=(0, 2)), **TOLERANCE)
 

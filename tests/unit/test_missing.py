@@ -323,10 +323,11 @@ def test_a_point_of_a_stream_is_learned_with_the_values_of_its_donor():
 
 
 def test_of_equally_near_donors_and_of_many_the_latest_counts(monkeypatch):
-    assert_array_equal(imputation.fill_row(np.array([[1.0, NAN]]), np.array([[1.0, 2.0], [1.0, 3.0]])), [[1.0, 3.0]])
+    assert_array_equal(imputation.fill_row(np.array([1.0, NAN]), np.array([[1.0, 1.0], [3.0, 2.0]])), [1.0, 3.0])
     monkeypatch.setattr(imputation, "MOST", 2)
-    held = np.array([[1.0, 2.0], [8.0, 3.0], [9.0, 4.0]])
-    assert_array_equal(imputation.fill_row(np.array([[1.0, NAN]]), held), [[1.0, 3.0]])
+    forest = build(window=10).partial_fit([[1.0, 2.0], [8.0, 3.0], [9.0, 4.0]])
+    forest.partial_fit([[1.0, NAN], [8.5, NAN]])
+    assert_array_equal(forest.points_[-2:], [[1.0, 3.0], [8.5, 4.0]])
 
 
 def test_a_summary_learns_what_it_would_expect(monkeypatch):
@@ -466,19 +467,6 @@ def test_a_column_without_any_value_is_refused_by_name(estimator):
         build(estimator).fit(frame)
     with pytest.raises(ValueError, match="column 1 is missing in all 2 rows"):
         build(BatchMPF).fit(ROWS[:, :2]).partial_fit(frame.to_numpy())
-
-
-def test_a_stream_cannot_begin_with_a_gap():
-    forest = build(window=5)
-    with pytest.raises(ValueError, match="row 0, column 1 is missing, and no point is held yet"):
-        forest.partial_fit(GAPPY)
-    assert not hasattr(forest, "forest_")
-    forest.partial_fit(ROWS[:1]).delete(0)
-    with pytest.raises(ValueError, match="begin with a complete row"):
-        forest.score_then_learn(GAPPY)
-    assert forest.n_seen_ == 1
-    forest.partial_fit(np.vstack([ROWS[:1], GAPPY]))
-    assert forest.n_points_ == 5
 
 
 def test_unknown_words_are_refused(estimator):

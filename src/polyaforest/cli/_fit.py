@@ -159,23 +159,17 @@ def _fit_like(like: BatchMPF, table: Table, chunks: Iterator[Chunk]) -> Any:
 
 def _fit_stream(chosen: FitOptions, table: Table, chunks: Iterator[Chunk]) -> Any:
     """Learn rows one after another, chunk by chunk."""
-    from polyaforest.detection.pipeline import n_unlearnable, times_of
+    from polyaforest.detection.pipeline import times_of
     from polyaforest.forest.point_store import point_keys
 
     model = chosen.settings(chosen.window or options.WINDOW).new_detector()
     for chunk in chunks:
-        start = n_unlearnable(model, chunk.rows)
-        if start == len(chunk.rows):
-            continue
         keys = None
         if chunk.ids is not None:
-            keys = point_keys(chunk.ids[start:], model.holds, n_before=model.n_seen_ if model.is_fitted else 0)
-        rows = chunk.named(table.columns, slice(start, None))
-        weights = {} if chunk.weights is None else {"sample_weight": chunk.weights[start:]}
+            keys = point_keys(chunk.ids, model.holds, n_before=model.n_seen_ if model.is_fitted else 0)
+        weights = {} if chunk.weights is None else {"sample_weight": chunk.weights}
         # judged too, so that the model has calibration scores from the start
-        model.detect_then_learn(rows, keys=keys, times=times_of(model, chunk), **weights)
-    if not model.is_fitted:
-        raise ValueError("there is no complete row to begin with: every row has a missing value")
+        model.detect_then_learn(chunk.named(table.columns), keys=keys, times=times_of(model, chunk), **weights)
     return model
 
 

@@ -45,6 +45,15 @@ def ordered_sum(terms: Array) -> Array:
     return total
 
 
+def log_mean_exp(values: Array) -> Array:
+    """Return the log of the mean of exp(values) along the first axis, without overflow; -inf if all are -inf."""
+    top = values.max(axis=0)
+    shift = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        result: Array = shift + np.log(ordered_sum(np.exp(values - shift)) / len(values))
+    return result
+
+
 def is_worth_threads(work: int) -> bool:
     """Return whether to share `work`, in rows times trees, among threads."""
     return work >= _LEAST_WORK

@@ -562,6 +562,12 @@ def _measurable(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> A
     return rows
 
 
+def check_complete(estimator: BaseEstimator, rows: Array) -> None:
+    """Raise ValueError if a value is missing, naming the first."""
+    if np.isnan(rows).any():
+        _refuse_extreme(estimator, rows, allow_missing=False)
+
+
 def _refuse_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> NoReturn:
     """Raise for values that are NaN, unless that is allowed, infinite or too large to measure, naming the first."""
     sizes = np.abs(rows)

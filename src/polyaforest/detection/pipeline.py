@@ -307,23 +307,13 @@ class StreamDetector:
     def detect(self, chunk: Chunk) -> Detected:
         """Return rows with their results, flagged ones explained; then learn them."""
         found = Detected.nothing(chunk)
-        for name, own in places_by_partition(chunk.keys, len(chunk.rows)).items():
+        for name, places in places_by_partition(chunk.keys, len(chunk.rows)).items():
             detector: Any = self._models[name].detector
-            places = own[n_unlearnable(detector, chunk.rows[own]) :]
-            if len(places):
-                part = chunk.select(places)
-                rows, times = part.named(self.columns), times_of(detector, part)
-                weights = {} if part.weights is None else {"sample_weight": part.weights}
-                found.fill(places, detector.detect_then_learn(rows, times=times, explain=True, **weights))
+            part = chunk.select(places)
+            rows, times = part.named(self.columns), times_of(detector, part)
+            weights = {} if part.weights is None else {"sample_weight": part.weights}
+            found.fill(places, detector.detect_then_learn(rows, times=times, explain=True, **weights))
         return found
-
-
-def n_unlearnable(detector: Any, rows: Array) -> int:
-    """Return how many leading rows to skip: a forest cannot begin with a row that has missing values."""
-    if isinstance(detector, SeriesMPF) or (detector.is_fitted and detector.n_points_):
-        return 0
-    is_complete = ~np.isnan(rows).any(axis=1)
-    return int(is_complete.argmax()) if is_complete.any() else len(rows)
 
 
 def times_of(detector: Any, chunk: Chunk) -> Array | None:

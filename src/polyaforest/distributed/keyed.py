@@ -152,7 +152,7 @@ class _Batch:
             else:
                 timely.append(arrival)
                 self._latest = arrival.order
-        for arrival, reason in sift(timely, self._why_unusable, self._refusal):
+        for arrival, reason in sift(timely, lambda arrival: why_unusable(arrival.values), self._refusal):
             self._results[arrival.order] = Result(arrival.order, Status.BAD, error=reason)  # type: ignore[index]
         for arrival in timely:
             yield self._results[arrival.order]  # type: ignore[index]
@@ -161,9 +161,6 @@ class _Batch:
     def state(self) -> State:
         """The state after the rows."""
         return State(self._detector.to_bytes() if self._detector.is_fitted else None, self._latest)
-
-    def _why_unusable(self, arrival: Arrival, is_first: bool) -> str | None:
-        return why_unusable(arrival.values, self._detector, is_first)
 
     def _refusal(self, arrivals: list[Arrival]) -> str | None:
         """Judge and learn rows together; return why that failed, in which case the detector is as it was before."""

@@ -74,7 +74,8 @@ class PolyaForest(MassForest):
         names = self._feature_names
         candidates, threshold = read_features(features, names), self.offset_ if offset is None else offset
         with self._frozen():
-            rows, charges, base = self._charges(given)
+            rows, charges, base = self._charges(self._as_scored(given))
+            given = self._as_explained(given)
             ask, typical = self._asked(threshold), self._typical_charges()
             categories = None if self.encoding_ is None else self.encoding_.with_texts(texts)
             if categories is not None:  # as the table has them
@@ -87,6 +88,10 @@ class PolyaForest(MassForest):
             if len(rows) <= _FEW:
                 self._remember(explained)
         return explained
+
+    def _as_explained(self, given: Array) -> Array:
+        """Return rows without the values that scores ignore, NaN in their place."""
+        return given
 
     def _charges(self, given: Array) -> tuple[Array, Array, float]:
         """Return rows without gaps that stand for those given, what their features cost, (n, 2, D), and the base.

@@ -413,12 +413,17 @@ class BaseForest(Detector):
 
         return lambda rows, n_jobs=None: self._over_completions(rows, lambda whole: score_rows(whole, n_jobs))
 
+    def _as_scored(self, rows: Array) -> Array:
+        """Return rows without the values that scores ignore."""
+        return rows
+
     def _charged(self, scores: Array, rows: Array) -> Array:
         """Return the scores of rows, less what single features cost them by the margins of the forest, if any."""
         return scores
 
     def _over_completions(self, rows: Array, score: Callable[[Array], Array]) -> Array:
         """Return `score` of rows; of one with missing values, the mean over its completions, if rows are imputed."""
+        rows = self._as_scored(rows)
         gaps = forests.posterior.rows_with_gaps(rows) if self.missing == "impute" else np.empty(0, np.intp)
         if not gaps.size:
             return score(rows)

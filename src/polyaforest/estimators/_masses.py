@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from polyaforest import forest as forests
 from polyaforest.core.arrays import Array
+from polyaforest.core.parallel import log_mean_exp
 from polyaforest.core.validation import read_rate, read_rows, read_share, read_times
 from polyaforest.decision.credible import Masses, moments
 from polyaforest.estimators._forest import BaseForest
@@ -73,7 +74,7 @@ class MassForest(BaseForest):
         the others.
         """
         rows = self._read(X, allow_missing=True)
-        return self._leaf_values(forests.posterior.log_density_table, rows, forests.score.log_mean_exp)
+        return self._leaf_values(forests.posterior.log_density_table, rows, log_mean_exp)
 
     def epsilon_level(self, X: Any, phi: float) -> Array:
         """Return the smallest epsilon at which each row is an (epsilon, phi)-anomaly: a quantile of its tree masses.

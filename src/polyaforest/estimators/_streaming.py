@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
@@ -28,7 +28,7 @@ from polyaforest.core.score import EpsilonPhi, Score
 from polyaforest.core.validation import (
     LARGEST,
     SMALLEST,
-    column_name,
+    check_complete,
     read_coded,
     read_copies,
     read_keys,
@@ -366,12 +366,14 @@ class StreamingMPF(PolyaForest):
 
         With `sample_weight`, whole numbers, as many points as the weight of the row says.
 
-        If a row is not held, a ValueError names it and nothing is deleted. A forest with ``window=None`` does not know
-        its points: there a row can be deleted if it lies inside the boxes of all leaves that hold it, or is one of
-        several equal ones. It must be a row that was learned; this is not verified.
+        A row may lack values only in columns that have had none so far. If a row is not held, a ValueError names it and
+        nothing is deleted. A forest with ``window=None`` does not know its points: there a row can be deleted if it lies
+        inside the boxes of all leaves that hold it, or is one of several equal ones. It must be a row that was learned;
+        this is not verified.
         """
         stream = self._continued()
-        rows = self._read(X)
+        rows = stream.columns.placed(super()._read(X, allow_missing=not stream.columns.are_known))
+        check_complete(self, rows)
         copies = read_copies(sample_weight, len(rows))
         self._refuse_dormant_companion()
         keys: list[Key] = []
@@ -575,6 +577,19 @@ class StreamingMPF(PolyaForest):
 
     def _charged(self, scores: Array, rows: Array) -> Array:
         return self._stream.charged(scores, rows)
+
+    def _as_scored(self, rows: Array) -> Array:
+        return self._stream.as_scored(rows, is_marginal=self.missing == "marginalise")
+
+    def _as_explained(self, given: Array) -> Array:
+        columns = self._stream.columns
+        return np.where(columns.is_unknown | columns.is_young, np.nan, given)
+
+    def _as_given(self, rows: Array) -> Array:
+        return super()._as_given(self._stream.columns.shown(rows))
+
+    def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
+        return self._as_scored(super()._read(X, allow_missing=allow_missing))
 
     def _margin_charges(self, rows: Array) -> Array | None:
         margins = self._stream.margins
@@ -851,9 +866,7 @@ class StreamingMPF(PolyaForest):
         self._refuse_outside(rows)
         if task.is_judged:
             self._seed_calibration(stream, names)
-        is_by_row = task.is_explained or (task.is_scored and isinstance(self.score_type, EpsilonPhi))
-        alone = range(len(rows)) if is_by_row else self._places_of_gaps(stream, rows)
-        ends = [*alone, len(rows)]  # of stretches of rows that are learned together
+        ends = [*self._places_alone(stream, rows, task), len(rows)]  # of stretches of rows that are learned together
         answers: list[Detections] = []
         start, key = 0, None
         # more than once only if rows are learned one by one, or if Ctrl-C came and was not taken as a reason to stop
@@ -867,7 +880,7 @@ class StreamingMPF(PolyaForest):
                 refuse_uncountable(came, len(rows) - start)
                 stream.store.refuse_keys(names[start:])
                 try:
-                    whole = rows[part] if ahead is None else self._imputed_row(stream, rows, start)
+                    whole = rows[part] if ahead is None else self._filled_by_summary(stream, rows[part])
                     is_scored = task.is_scored and ahead is None
                     scores = stream.advance(
                         whole,
@@ -875,6 +888,7 @@ class StreamingMPF(PolyaForest):
                         is_scored=is_scored,
                         n_jobs=self.n_jobs,
                         is_judged=task.is_judged,
+                        is_marginal=self.missing == "marginalise",
                         is_stopped=is_interrupted,
                     )
                     answers.append(self._answer(stream, scores, ahead, came, task))
@@ -936,31 +950,22 @@ class StreamingMPF(PolyaForest):
             order = np.argsort(arrivals)
             stream.calibration.seed(scores[order], arrivals[order])
 
-    def _places_of_gaps(self, stream: Stream, rows: Array) -> list[int]:
-        """Return the places of rows with missing values; refuse them before there are points to fill them in from."""
-        if not (self._allows_missing and np.isnan(rows).any()):
+    def _places_alone(self, stream: Stream, rows: Array, task: Task) -> Sequence[int]:
+        """Return the places of rows that are learned by themselves, because what is asked of them takes other walks."""
+        if task.is_explained or (task.is_scored and isinstance(self.score_type, EpsilonPhi)):
+            return range(len(rows))
+        needs_leaves = task.is_scored and self.missing == "marginalise" and not stream.rules.score.uses_cells
+        if not needs_leaves and stream.rules.policy is not None:
             return []
-        gaps: list[int] = forests.posterior.rows_with_gaps(rows).tolist()
-        if gaps[0] == 0 and not stream.n_points:
-            self._refuse_for_want_of_donors(rows, 0, "begin with a complete row")
-        return gaps
+        is_new = not stream.n_points and np.isnan(rows).any()
+        if stream.keeps_points and (is_new or not stream.columns.are_known):  # what scores ignore may change
+            return range(len(rows))
+        places: list[int] = forests.posterior.rows_with_gaps(self._as_scored(rows)).tolist()
+        return places
 
-    def _imputed_row(self, stream: Stream, rows: Array, i: int) -> Array:
-        """Return row `i` to learn, its missing values filled in: from a donor, or with what a summary expects."""
-        row = rows[i : i + 1]
-        if not np.isnan(row).any():
-            return row
-        if not stream.n_points:
-            self._refuse_for_want_of_donors(rows, i, "give a complete row first. The rows before it were learned")
-        if not stream.keeps_points:
-            return self._imputed(row, "mode")
-        imputation = forests.imputation
-        donors = stream.points.values[stream.store.held[-imputation.MOST :]]
-        return imputation.fill_row(row, donors, self._n_categories)
-
-    def _refuse_for_want_of_donors(self, rows: Array, i: int, remedy: str) -> None:
-        place = f"row {i}, column {column_name(self, int(np.isnan(rows[i]).argmax()))}"
-        raise ValueError(f"{place} is missing, and no point is held yet to take the value from: {remedy}")
+    def _filled_by_summary(self, stream: Stream, row: Array) -> Array:
+        """Return a row to learn, its missing values filled in with what a summary expects if it keeps no points."""
+        return row if stream.keeps_points else self._imputed(stream.columns.placed(row), "mode")
 
     @staticmethod
     def _read_labels(stream: Stream, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:

@@ -18,7 +18,7 @@ Arrival = TypeVar("Arrival")
 
 def sift(
     arrivals: Sequence[Arrival],
-    why_unusable: Callable[[Arrival, bool], str | None],
+    why_unusable: Callable[[Arrival], str | None],
     judge: Callable[[list[Arrival]], str | None],
 ) -> Iterator[tuple[Arrival, str]]:
     """Judge arrivals in order, all at once, or one by one if the detector refuses any; yield bad ones, with reasons.
@@ -27,13 +27,13 @@ def sift(
     ----------
     arrivals : sequence
     why_unusable : callable
-        Takes an arrival, and whether it is the first of those to be judged; returns why it cannot be, or None.
+        Takes an arrival; returns why it cannot be judged, or None.
     judge : callable
         Judges arrivals; returns why the detector could not, in which case it has learned none of them, or None.
     """
     good: list[Arrival] = []
     for arrival in arrivals:
-        reason = why_unusable(arrival, not good)
+        reason = why_unusable(arrival)
         if reason is None:
             good.append(arrival)
         else:
@@ -47,15 +47,9 @@ def sift(
             yield from sift([arrival], why_unusable, judge)
 
 
-def why_unusable(values: Sequence[float], detector: StreamingMPF | SeriesMPF, is_first: bool) -> str | None:
+def why_unusable(values: Sequence[float]) -> str | None:
     """Return why a row cannot be learned, NaN standing for what is missing, or None if it can."""
-    missing = [isnan(value) for value in values]
-    if all(missing):
-        return "it has none of the values"
-    is_series = isinstance(detector, SeriesMPF)  # which has rules for missing steps
-    if any(missing) and is_first and not is_series and not (detector.is_fitted and detector.n_points_):
-        return "a value is missing, and there is no earlier record to take it from"
-    return None
+    return "it has none of the values" if all(map(isnan, values)) else None
 
 
 def progress(detector: StreamingMPF | SeriesMPF) -> tuple[int, ...]:

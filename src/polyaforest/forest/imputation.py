@@ -14,9 +14,10 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from polyaforest.core.arrays import Array
+from polyaforest.core.parallel import ordered_sum
 from polyaforest.core.validation import column_name
 from polyaforest.forest.draws import Draw
-from polyaforest.forest.spec import weighting_of_rows, weighting_of_sample
+from polyaforest.forest.spec import spread_of, weighting_of_rows, weighting_of_sample
 
 MOST = 256  # donors compared for a value
 N_COMPLETIONS = 8  # of a row that is scored, where there are as many donors
@@ -101,14 +102,52 @@ def fill_table(estimator: BaseEstimator, rows: Array) -> Array:
     return Donors.of(rows, ids, n_categories).fill(rows, ids, box)
 
 
-def fill_row(row: Array, held: Array, n_categories: int = 0) -> Array:
-    """Fill one row, (1, D), from the nearest of the complete rows `held`, which are in order of arrival.
+def fill_row(row: Array, columns: Array, n_categories: int = 0) -> Array:
+    """Fill a row, (D,), from the nearest of complete donors, given by column, (D, n), the one that wins ties first.
 
-    Ties, and rows without any value, take the latest.
+    A row without any value takes those of the first donor.
     """
-    donors = held[: -MOST - 1 : -1]  # the latest first, which wins ties
-    distances = _distances(row, donors, weighting_of_rows(donors, n_categories).spread, n_categories)
-    return np.where(np.isnan(row), donors[distances.argmin()], row)
+    nearest = int(_distances_of_row(row, columns, n_categories).argmin())
+    return np.where(np.isnan(row), columns[:, nearest], row)
+
+
+def complete_row(row: Array, columns: Array, n_categories: int = 0) -> Array:
+    """Return the `completions` of a row, (D,), by donors given by column, (D, n): an array (K, D)."""
+    n_donors = columns.shape[1]
+    n, distances = min(N_COMPLETIONS, n_donors), _distances_of_row(row, columns, n_categories)
+    chosen = spread_out(n_donors, n) if distances[0] == np.inf else np.argsort(distances, kind="stable")[:n]
+    return np.where(np.isnan(row), columns.T[chosen], row)
+
+
+def _distances_of_row(row: Array, columns: Array, n_categories: int) -> Array:
+    """Return the `_distances` of a row to complete donors, (n,), in the time that a single row should take."""
+    is_there = ~np.isnan(row)
+    if not is_there.any():
+        return np.full(columns.shape[1], np.inf)
+    spread = spread_of(columns, n_categories)[is_there, None]
+    apart = np.abs(row[is_there, None] / spread - columns[is_there] / spread)
+    is_coded = np.flatnonzero(is_there) >= len(row) - n_categories
+    apart[is_coded] = (apart[is_coded] > 0) / spread[is_coded]
+    return ordered_sum(apart) / len(apart)
+
+
+def fill_from_others(rows: Array, is_lacking: Array, n_categories: int = 0) -> Array:
+    """Return rows with the values that they lack, by a mask (n, D), taken from the nearest that have them.
+
+    At most the latest `MOST` that have a value are compared. A column that all of them lack keeps its values.
+    """
+    spread, known, filled = (
+        weighting_of_rows(rows, n_categories).spread,
+        np.where(is_lacking, np.nan, rows),
+        rows.copy(),
+    )
+    for k in np.flatnonzero(is_lacking.any(axis=0) & ~is_lacking.all(axis=0)).tolist():
+        donors, wanting = np.flatnonzero(~is_lacking[:, k])[: -MOST - 1 : -1], np.flatnonzero(is_lacking[:, k])
+        for start in range(0, len(wanting), _AT_ONCE):
+            part = wanting[start : start + _AT_ONCE]
+            nearest = _distances(known[part], known[donors], spread, n_categories).argmin(axis=1)
+            filled[part, k] = rows[donors[nearest], k]
+    return filled
 
 
 def completions(rows: Array, donors: Array, n_categories: int = 0) -> Array:
@@ -119,9 +158,13 @@ def completions(rows: Array, donors: Array, n_categories: int = 0) -> Array:
     n = min(N_COMPLETIONS, len(donors))
     distances = _distances(rows, donors, weighting_of_rows(donors, n_categories).spread, n_categories)
     nearest = np.argsort(distances, axis=1, kind="stable")[:, :n]
-    spread_out = np.linspace(0, len(donors) - 1, n).astype(int)
-    chosen = np.where(np.isinf(distances).all(axis=1, keepdims=True), spread_out, nearest)
+    chosen = np.where(np.isinf(distances).all(axis=1, keepdims=True), spread_out(len(donors), n), nearest)
     return np.where(np.isnan(rows)[:, None], donors[chosen], rows[:, None])
+
+
+def spread_out(n_donors: int, n: int) -> Array:
+    """Return the places of `n` donors from all over their order."""
+    return np.linspace(0, n_donors - 1, n).astype(int)
 
 
 def _distances(rows: Array, donors: Array, spread: Array, n_categories: int) -> Array:

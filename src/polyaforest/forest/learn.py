@@ -20,7 +20,7 @@ from polyaforest.core.arrays import (
     new_points,
 )
 from polyaforest.core.jit import direct
-from polyaforest.core.parallel import is_worth_threads, ordered_sum, run, tree_spans
+from polyaforest.core.parallel import is_worth_threads, log_mean_exp, ordered_sum, run, tree_spans
 from polyaforest.core.rng import fill_exponentials
 from polyaforest.forest import copies
 from polyaforest.kernels import online, prequential, sampling, traversal
@@ -76,8 +76,13 @@ def run_chunk(
         chunk = chunk._replace(rows=np.ascontiguousarray(chunk.rows))
     n_trees, n_rows = len(forest.left), len(chunk.rows)
     n_blocks, n_scores = -(-n_trees // prequential.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
+    n_cells = 0 if scoring.kind == SCORE_NOTHING else len(chunk.gappy)
     n_tops = n_rows if scoring.kind in (SCORE_CELLS, SCORE_MASS) else 0  # logarithms are added up as they are
-    totals = prequential.Totals(np.zeros((n_blocks, n_scores, n_rows)), np.empty((n_blocks, n_scores, n_tops)))
+    totals = prequential.Totals(
+        sums=np.zeros((n_blocks, n_scores, n_rows)),
+        tops=np.empty((n_blocks, n_scores, n_tops)),
+        cells=np.empty((n_trees, n_cells, len(scoring.lifetimes))),
+    )
     totals.tops.fill(-np.inf)
 
     def learn(span: slice) -> None:
@@ -89,7 +94,10 @@ def run_chunk(
         learn(slice(0, n_blocks))
     else:
         run(learn, tree_spans(n_blocks, n_jobs), n_jobs)
-    return _scores_of_totals(totals, scoring.kind, n_trees)
+    scores = _scores_of_totals(totals, scoring.kind, n_trees)
+    if n_cells:
+        scores[np.flatnonzero(chunk.gaps >= 0)] = _scores_of_cells(totals.cells, scoring.kind)
+    return scores
 
 
 def _scores_of_totals(totals: prequential.Totals, kind: int, n_trees: int) -> Array:
@@ -99,11 +107,20 @@ def _scores_of_totals(totals: prequential.Totals, kind: int, n_trees: int) -> Ar
     if kind in (SCORE_LOG_MASS, SCORE_LOG_CELLS):
         return ordered_sum(totals.sums / n_trees)[0]  # type: ignore[no-any-return]
     top = totals.tops.max(axis=0)
-    mean = ordered_sum(totals.sums * np.exp(totals.tops - top)) / n_trees
-    if kind == SCORE_MASS:
-        return (mean * np.exp(top))[0]  # type: ignore[no-any-return]
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # a row that is not scored here has no totals
+        mean = ordered_sum(totals.sums * np.exp(totals.tops - top)) / n_trees
+        if kind == SCORE_MASS:
+            return (mean * np.exp(top))[0]  # type: ignore[no-any-return]
         return ordered_sum(np.log(mean) + top) / len(top)
+
+
+def _scores_of_cells(cells: Array, kind: int) -> Array:
+    """Return the scores of rows with gaps, given the log-masses of their cells, (T, g, S), as `score.row_scores`."""
+    n_trees, _, n_lifetimes = cells.shape
+    by_lifetime = cells.transpose(0, 2, 1)
+    if kind == SCORE_LOG_CELLS:
+        return np.asarray(ordered_sum(ordered_sum(by_lifetime)) / (n_trees * n_lifetimes))
+    return np.asarray(ordered_sum(log_mean_exp(by_lifetime)) / n_lifetimes)
 
 
 def remove_points(

@@ -8,7 +8,7 @@ import numpy as np
 
 from polyaforest.core.arrays import ALL_YES, NONE, Array, Forest, LeafTable, Posterior, Prior
 from polyaforest.core.boxes import distances
-from polyaforest.core.parallel import ordered_sum, run, spans
+from polyaforest.core.parallel import log_mean_exp, ordered_sum, run, spans
 from polyaforest.core.score import Score
 from polyaforest.forest.posterior import (
     fill_gaps,
@@ -219,12 +219,3 @@ def known_categories(forest: Forest, rows: Array | None, most: int = 64) -> list
         order = np.argsort(-np.bincount(places, weights), kind="stable")[:most]
         found.append(codes[order] if len(codes) else forest.domain[:1, k] % ALL_YES)
     return found
-
-
-def log_mean_exp(values: Array) -> Array:
-    """Return the log of the mean of exp(values) along the first axis, without overflow; -inf if all are -inf."""
-    top = values.max(axis=0)
-    shift = np.where(np.isfinite(top), top, 0.0)
-    with np.errstate(divide="ignore"):
-        result: Array = shift + np.log(ordered_sum(np.exp(values - shift)) / len(values))
-    return result

@@ -48,17 +48,32 @@ def weighting_of_sample(sample: Array, box: Array, n_categories: int = 0) -> Wei
     A column that varies, though not in the sample, does so in less than one row of as many.
     """
     n = sample.shape[1] - n_categories
-    (low, high), numbers = box[:, :n], sample[:, :n]
-    deviation = np.array([np.abs(column - column.mean()).mean() for column in numbers.T])
-    is_constant = numbers.min(axis=0) >= numbers.max(axis=0)
-    deviation[is_constant] = (high - low)[is_constant] / len(sample)  # the mean of equal values need not be their value
+    low, high = box[:, :n]
+    columns = np.ascontiguousarray(sample.T)
+    deviation = _deviation(columns[:n], high - low)
     weighting = Weighting(_usable(np.sqrt(high - low) * np.sqrt(deviation), low, high), deviation)
     if not n_categories:
         return weighting
-    differs, spread = np.array([_diversity(column) for column in sample[:, n:].T]).T
+    differs, spread = np.array([_diversity(column) for column in columns[n:]]).T
     hidden = (differs == 0) & (box[0, n:] < box[1, n:])  # it varies, though not in the sample
     differs = np.where(hidden, 1 / len(sample), differs)
     return Weighting(np.append(weighting.spread, spread), np.append(deviation, _NEARNESS * differs))
+
+
+def spread_of(columns: Array, n_categories: int = 0) -> Array:
+    """Return the spread of `weighting_of_rows`, of rows given by column, (D, n)."""
+    columns = np.ascontiguousarray(columns)  # sums depend on the order in memory
+    n = len(columns) - n_categories
+    low, high = columns[:n].min(axis=1), columns[:n].max(axis=1)
+    spread = _usable(np.sqrt(high - low) * np.sqrt(_deviation(columns[:n], high - low)), low, high)
+    return np.append(spread, [_diversity(column)[1] for column in columns[n:]]) if n_categories else spread
+
+
+def _deviation(columns: Array, lengths: Array) -> Array:
+    """Return the mean absolute deviation of each contiguous column, (D, n); `lengths` are those of their ranges."""
+    deviation: Array = np.abs(columns - columns.mean(axis=1, keepdims=True)).mean(axis=1)
+    is_constant = columns.min(axis=1) >= columns.max(axis=1)  # the mean of equal values need not be their value
+    return np.where(is_constant, lengths / columns.shape[1], deviation)
 
 
 def _diversity(codes: Array) -> tuple[float, float]:

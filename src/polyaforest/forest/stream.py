@@ -33,7 +33,8 @@ from polyaforest.core.score import Score
 from polyaforest.core.validation import LARGEST, all_or_nothing, read_weights
 from polyaforest.decision.calibration import LEAST_ROWS, RunningCalibration
 from polyaforest.decision.thresholds import Detections, ThresholdPolicy
-from polyaforest.forest import compact, draws, grow, learn
+from polyaforest.forest import compact, draws, gaps, grow, imputation, learn
+from polyaforest.forest.columns import Columns
 from polyaforest.forest.integrity import POINTS_LAYOUT, Layout, check_forest, check_layout, check_sample_sizes
 from polyaforest.forest.margins import MOST_POINTS, Margins
 from polyaforest.forest.point_store import Key, Labels, PointStore, Schedule
@@ -45,7 +46,7 @@ from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import decode, encode, pack_keys, packed, unpack_keys, unpacked
 from polyaforest.retention import Policy, Window
 
-WARM_UP = 256  # arrivals after which the weights of features are settled
+WARM_UP = 256  # arrivals after which the weights of features are fixed
 _LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree runs through at once
 _ARRIVALS_PER_MARGINS = 1024  # arrivals after which margins are measured anew, and after powers of two before
 _STATE = schema.record(
@@ -58,8 +59,9 @@ _STATE = schema.record(
         "has_fixed_weights": schema.flag,
         "n_judges": schema.whole(1, None),
         "is_seeded": schema.flag,
+        "origin": schema.whole(),
     },
-    optional=["n_judges", "is_seeded"],  # absent from older files
+    optional=["n_judges", "is_seeded", "origin"],  # absent from older files; the last also where it is 0
 )
 _LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the score, J scores; W weights, K bytes
     "lifetime": (np.float64, ""),
@@ -79,6 +81,7 @@ _LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the s
     "damping": (np.float64, "D"),
     "margins": (np.float64, "2D"),
     "bits_beyond": (np.float64, ""),
+    "since": (np.int64, "D"),  # absent where all columns are known
 }
 
 
@@ -95,6 +98,14 @@ class Rules(NamedTuple):
     damping: Array | None = None  # by which factor each feature weighs less than by its spread
 
 
+class Task(NamedTuple):
+    """What is wanted of rows that are learned."""
+
+    is_scored: bool
+    is_judged: bool
+    is_marginal: bool  # whether marginal walks score rows with missing values, in place of completions
+
+
 class Stream:
     """Trees that learn one point after another, and forget as exactly as they learn."""
 
@@ -109,7 +120,9 @@ class Stream:
         self.points: Points = new_points(rules.plan.n_trees, self.forest.left.shape[1], 0, self.n_features)
         self.bars = np.full(rules.plan.n_trees, NO_BAR)
         self.numbers = np.empty(0, np.int64)  # the arrival of the point in each slot, NONE in a free one
-        self.next_rebuild = 1  # the arrival after which the trees are grown anew; 0 when they no longer are
+        self.next_rebuild = 1  # arrivals since `origin` after which the trees are grown again; 0 if they no longer are
+        self.origin = 0  # the arrival that began the stream, or brought the first value of a column
+        self.columns = Columns(rules.plan.domain)
         self.in_doubt = False  # whether learning was interrupted half-way
         self.is_frozen = False  # whether it came from a file that holds trees without their points
         self.calibration = RunningCalibration(rules.n_calibration)  # log-scores of the last rows that were judged
@@ -163,6 +176,8 @@ class Stream:
             "n_judges": rules.n_calibration,
             "is_seeded": self.calibration.is_seeded,
         }
+        if self.origin:
+            header["origin"] = self.origin
         arrays = {
             "lifetime": np.array(plan.lifetime),
             "grid": rules.grid,
@@ -174,6 +189,8 @@ class Stream:
         }
         if rules.damping is not None:
             arrays["damping"] = rules.damping
+        if not self.columns.are_known:
+            arrays["since"] = self.columns.since
         if self.margins is not None:
             arrays |= {"margins": self.margins.limit, "bits_beyond": np.array(self.margins.bits)}
         if is_compact:
@@ -232,6 +249,8 @@ class Stream:
         stream.rules = Rules(plan, policy, prior, part["grid"], score, held.samples.sizes, n_calibration, damping)
         stream.forest, stream.points, stream.seeds = held.forest, held.points, held.samples.seeds
         stream.lifetimes, stream.rng, stream.next_rebuild = lifetimes, part["rng"], header["next_birth"]
+        stream.origin, stream.columns = header.get("origin", 0), Columns(of_trees.domain)
+        stream.columns.since = part.get("since", stream.columns.since)
         stream.in_doubt = stream.is_frozen = False
         stream.calibration = RunningCalibration.of_state(
             n_calibration, held.judges, part.get("judging", np.empty(0)), is_seeded=header.get("is_seeded", False)
@@ -305,11 +324,12 @@ class Stream:
         if not ((rules.grid > 1e-6) & (rules.grid < 1e6)).all() or not is_ascending(rules.grid):
             raise ValueError("array grid: the times of a score must ascend from 1e-6 to 1e6 at most")
         n_seen, due, arrivals = self.store.n_seen, self.next_rebuild, self.calibration.arrivals
-        is_due = due & (due - 1) == 0 and due // 2 <= n_seen < due  # after 1, 2, 4, ... arrivals
-        if due and not is_due:
+        is_due = due & (due - 1) == 0 and due // 2 <= n_seen - self.origin < due  # after 1, 2, 4, ... arrivals
+        if (due or self.origin) and not is_due:
             raise ValueError(f"its trees are to be rebuilt after {due} rows, but {n_seen} have come")
         if self.n_points > n_seen:
             raise ValueError(f"it has counted {self.n_points} points, but only {n_seen} rows have come")
+        self.columns.check(n_seen, self.rows if self.keeps_points else np.empty((0, self.n_features)))
         if len(arrivals) and not 0 <= arrivals[0] <= arrivals[-1] < n_seen:
             raise ValueError("it has scores of rows that have not come")
 
@@ -369,19 +389,23 @@ class Stream:
         is_scored: bool,
         n_jobs: int | None,
         is_judged: bool = False,
+        is_marginal: bool = False,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> Array:
         """Learn rows one after another, each scored first if wanted, until done or stopped; return the scores.
 
-        Scores of rows that are judged are calibration scores, so a summary needs no others to begin with.
+        Scores of rows that are judged are calibration scores, so a summary needs no others to begin with. Rows with
+        missing values are scored by their completions, or with `is_marginal` by marginal walks.
         """
         scores, start = [], 0
         while start < len(rows) and not is_stopped():
+            is_new = self._open_columns(rows[start])
             worthwhile = min(max(self.n_points, _LEAST_CHUNK), _MOST_CHUNK)  # to amortise loading a tree
-            until_rebuild = self.next_rebuild - self.store.n_seen if self.next_rebuild else _MOST_CHUNK
-            stop = start + min(len(rows) - start, worthwhile, until_rebuild, self._until_margins)
+            coming = rows[start : start + worthwhile]
+            stop = start + min(self._until_new_column(coming), self._until_rebuild, self._until_margins)
             part = slice(start, stop)
-            scores.append(self._learn(rows[part], keys[part], times[part], is_scored, is_judged, n_jobs))
+            task = Task(is_scored, is_judged, is_marginal)
+            scores.append(self._learn(rows[part], is_new, keys[part], times[part], task, n_jobs))
             start = stop
         return scores[0] if len(scores) == 1 else np.concatenate([*scores, np.empty(0)])
 
@@ -389,7 +413,7 @@ class Stream:
         """Score rows without learning them."""
         idle = np.full(len(rows), NONE, np.int32)
         schedule = Schedule(idle, np.zeros(len(rows), np.int32), np.empty(0, np.int32))
-        return self._run(rows, schedule, self.rules.score, n_jobs, self._samples)
+        return self._run(Chunk(rows, *schedule), rows, self.rules.score, n_jobs, self._samples)
 
     def some_held(self, most: int) -> Array:
         """Return the slots of points held, at most `most` of them, spread evenly over the arrivals."""
@@ -411,7 +435,8 @@ class Stream:
         others = copy._samples_without(slots[:1])
         learn.remove_points(copy.forest, copy.points, slots[:1], self._limits, n_jobs, others)
         turns = Schedule(slots, np.minimum(np.arange(1, len(slots) + 1), len(slots) - 1).astype(np.int32), slots[1:])
-        scores = copy._run(self.points.values[slots], turns, self.rules.score, n_jobs, others)
+        rows = self.points.values[slots]
+        scores = copy._run(Chunk(rows, *turns), rows, self.rules.score, n_jobs, others)
         return self.rules.score.to_log(scores), self.numbers[slots]
 
     def judge(self, scores: Array, policy: ThresholdPolicy, came: int | None = None) -> Detections:
@@ -450,6 +475,7 @@ class Stream:
         """Weigh features anew by the points held, and grow all trees anew."""
         with all_or_nothing(self):
             plan = self.rules.plan
+            self._fill_young_columns()
             if len(self.store):
                 plan = self._weigh(weighting_of_rows(self.rows, self.n_categories))
             self._grow_anew(plan, n_jobs)
@@ -465,6 +491,7 @@ class Stream:
         with all_or_nothing(self):
             self.points = self.points._replace(values=wider)
             self.rules = self.rules._replace(plan=plan._replace(domain=domain, weighting=weighting))
+            self.columns = self.columns.widened(n, n_new)
             self.rebuild(n_jobs)
 
     def amend(self, first: int, values: Array, n_jobs: int | None) -> None:
@@ -481,62 +508,117 @@ class Stream:
     def _learn(
         self,
         rows: Array,
+        is_new: Array,
         keys: Sequence[Key | None],
         times: Array,
-        is_scored: bool,
-        is_judged: bool,
+        task: Task,
         n_jobs: int | None,
     ) -> Array:
         self._make_slots(len(rows))
         self._make_nodes(len(rows))
         self._begin_to_change()
-        samples, is_time = self._samples, self._until_margins == len(rows)
-        schedule = self._admit(rows, keys, times)
-        score = self.rules.score if is_scored else None
-        scores = self._run(rows, schedule, score, n_jobs, samples)
+        samples, is_time, came = self._samples, self._until_margins == len(rows), self.store.n_seen
+        held = self.store.held if self.keeps_points else np.empty(0, np.int64)
+        schedule = self._admit(keys, times)
+        prepared = self._prepared(rows, is_new, held, schedule, task)
+        self._keep(prepared.learned, schedule.slots, came)
+        score = self.rules.score if task.is_scored else None
+        scores = self._run(prepared.chunk, prepared.scored, score, n_jobs, samples)
         self._let_go(schedule.leaving)
         if is_time:
             self._measure_margins()
-        if self.store.n_seen == self.next_rebuild:
-            self._rebuild_while_warming_up(n_jobs, is_judged)
+        if self._until_rebuild == 0:
+            self._rebuild_while_warming_up(n_jobs, task.is_judged)
+        self._let_columns_age()
         self.in_doubt = False
-        return scores
+        return prepared.scores(scores) if task.is_scored else scores
 
-    def _admit(self, rows: Array, keys: Sequence[Key | None], times: Array) -> Schedule:
-        """Decide which rows are kept and who leaves for them, and store them."""
+    def _prepared(self, rows: Array, is_new: Array, held: Array, schedule: Schedule, task: Task) -> gaps.Prepared:
+        """Fill in the rows of a chunk, of which the first has the first values of columns that are new."""
+        if self.columns.are_known and not np.isnan(rows).any():
+            return gaps.Prepared.plain(rows, schedule)
+        scored = self.columns.scored(rows)
+        if is_new.any():
+            scored[0, is_new] = rows[0, is_new]  # which all points held have now
+        donors = gaps.Donors(self.points.values[held], held, schedule, self.n_categories)
+        how = gaps.How(task.is_scored, task.is_marginal, self.columns.is_young)
+        return gaps.Prepared.of(*gaps.fill_chunk(self.columns.placed(rows), scored, donors, how), schedule)
+
+    def _open_columns(self, row: Array) -> Array:
+        """Note which columns have their first value in a row that comes next; return them, bool (D,).
+
+        It replaces the placeholder of points held. The trees are soon grown again, to weigh the column by its scale.
+        """
+        columns = self.columns
+        if not self.keeps_points or (columns.are_known and not np.isnan(row).any()):
+            return np.zeros(len(row), np.bool_)
+        self._begin_to_change()
+        is_new, were_known = columns.new_in(row), columns.are_known
+        if not len(self.store):
+            columns.begin(row)
+        elif is_new.any():
+            columns.since[is_new] = self.store.n_seen
+            self._move_points(is_new, row)
+        if (is_new.any() or not (were_known or len(self.store))) and self.rules.policy is not None:
+            self.origin, self.next_rebuild = self.store.n_seen, 1
+        self.in_doubt = False
+        return is_new
+
+    def _move_points(self, is_moved: Array, row: Array) -> None:
+        """Replace columns in which all points held are alike by the values of a row; the trees remain what they are."""
+        places = np.flatnonzero(is_moved)
+        self.points.values[np.ix_(self.store.held, places)] = row[places]
+        for corner in (self.forest.lower, self.forest.upper):
+            corner[..., places] = row[places]
+        if self.margins is not None:
+            limit = self.margins.limit.copy()
+            limit[:, places] = np.inf
+            self.margins = self.margins._replace(limit=limit)
+
+    def _admit(self, keys: Sequence[Key | None], times: Array) -> Schedule:
+        """Decide which rows are kept and who leaves for them."""
         if not self.keeps_points:
-            self.store.n_seen += len(rows)
-            return Schedule(np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int32), np.empty(0, np.int32))
-        came = self.store.n_seen
-        schedule = self.store.admit(keys, times, self._draw_exponentials(len(rows)))
-        slots, numbers = schedule.slots, np.arange(came, came + len(rows))
+            self.store.n_seen += len(keys)
+            return Schedule(np.zeros(len(keys), np.int32), np.zeros(len(keys), np.int32), np.empty(0, np.int32))
+        return self.store.admit(keys, times, self._draw_exponentials(len(keys)))
+
+    def _keep(self, rows: Array, slots: Array, came: int) -> None:
+        """Store rows, the first of them arrival `came`, in their slots."""
+        if not self.keeps_points:
+            return
+        numbers = np.arange(came, came + len(rows))
         if not self.store.takes_all:
             kept = slots != NONE
             slots, numbers, rows = slots[kept], numbers[kept], rows[kept]
         self.points.values[slots], self.numbers[slots] = rows, numbers
-        return schedule
 
-    def _run(
-        self,
-        rows: Array,
-        schedule: Schedule,
-        score: Score | None,
-        n_jobs: int | None,
-        samples: Samples,
-    ) -> Array:
+    def _run(self, chunk: Chunk, scored: Array, score: Score | None, n_jobs: int | None, samples: Samples) -> Array:
+        """Run a chunk through the trees; `scored` are its rows as they are scored."""
         prior, domain = self.rules.prior, self.rules.plan.domain
         kind = SCORE_NOTHING if score is None else score.code
         lifetimes = self.lifetimes if score is not None and score.uses_cells else np.empty(0)
         scoring = Scoring(kind, lifetimes, prior.strength, prior.is_open, domain)
-        chunk = Chunk(rows, *schedule)
         scores = learn.run_chunk(self.forest, self.points, chunk, self._limits, scoring, n_jobs, samples)
-        return scores if score is None else self.charged(scores, rows)
+        return scores if score is None else self.charged(scores, scored)
 
     def _let_go(self, slots: Array) -> None:
         """Clear the slots of points that have left."""
         if len(slots):
             self.points.values[slots], self.numbers[slots] = 0.0, NONE
             self.store.settle(slots.tolist())
+
+    def as_scored(self, rows: Array, *, is_marginal: bool) -> Array:
+        """Return rows as they are scored: without values of columns that are unknown, or young.
+
+        Marginal scores of rows with fewer values are higher: there a donor has the values of young columns.
+        """
+        if not self.n_points:  # nothing that values could be compared with
+            return np.where(np.isnan(rows), self.columns.placeholder, rows)
+        scored, is_young = self.columns.scored(rows), self.columns.is_young
+        if not is_marginal or not is_young.any():
+            return scored
+        donors = self.points.values[self.some_held(imputation.MOST)]
+        return np.where(is_young, imputation.completions(scored, donors, self.n_categories)[:, 0], scored)
 
     # ---- margins ----------------------------------------------------------------------------------------------------
 
@@ -550,6 +632,28 @@ class Stream:
         has_margins = self.rules.score is Score.MARGINS and self.rules.policy is not None
         points, n_categories = self.points.values[self.some_held(MOST_POINTS)], self.rules.plan.n_categories
         self.margins = Margins.of(points, n_categories) if has_margins else None
+
+    def _until_new_column(self, rows: Array) -> int:
+        """Return how many of the rows to come can be learned before what is known of the columns changes."""
+        if not self.keeps_points:
+            return len(rows)
+        if not len(self.store):
+            return 1  # the next row may not be kept either
+        first = self.columns.first_young
+        n_young = len(rows) if first is None else first + WARM_UP - self.store.n_seen
+        return min(n_young, self.columns.n_until_new(rows))
+
+    def _let_columns_age(self) -> None:
+        """Let columns be young no longer after as long as a stream is; in a summary, when it forgets its points."""
+        if self.rules.policy is not None:
+            self.columns.age(self.store.n_seen - WARM_UP)
+        elif not self.keeps_points:
+            self.columns.age(self.store.n_seen)
+
+    @property
+    def _until_rebuild(self) -> int:
+        """Rows to come until the trees are grown again, more than a chunk has if they no longer are."""
+        return self.next_rebuild - (self.store.n_seen - self.origin) if self.next_rebuild else _MOST_CHUNK + 1
 
     @property
     def _until_margins(self) -> int:
@@ -635,11 +739,21 @@ class Stream:
     def _rebuild_while_warming_up(self, n_jobs: int | None, is_judged: bool) -> None:
         """Rebuild the trees after 1, 2, 4, ... arrivals, while the scale of the features is still being learned."""
         self.next_rebuild = 2 * self.next_rebuild if self.next_rebuild < WARM_UP else 0
+        self.origin = self.origin if self.next_rebuild else 0
         self.rebuild(n_jobs)
         if not self.keeps_points:
             if not len(self.calibration) and not is_judged:
                 self.calibration.seed(*self.left_out_scores(n_jobs, self.some_held(WARM_UP)))
             self._forget_points()
+
+    def _fill_young_columns(self) -> None:
+        """Give the points from before the first value of a column the values of donors since then, if there are any."""
+        held = self.store.held
+        is_lacking = self.numbers[held][:, None] < self.columns.since
+        if is_lacking.any():
+            values = self.points.values.copy()
+            values[held] = imputation.fill_from_others(values[held], is_lacking, self.n_categories)
+            self.points = self.points._replace(values=values)
 
     def _weigh(self, measured: Weighting) -> Plan:
         """Weigh the features as measured: sets the times of the score and returns a plan for trees, for this once."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from polyaforest.core.arrays import FADE_LOG_DENSITY, FADE_MASS, LEAST_LOG, NONE, Array
 from polyaforest.core.jit import jit, jit_helper, jit_inline
-from polyaforest.kernels import cubes
+from polyaforest.kernels.branches import hazard_until, log_add, may_go
 from polyaforest.kernels.geometry import (
     contains,
     contains_live,
@@ -53,13 +53,6 @@ def new_workspace(n_nodes):
 def new_found(n):
     """Allocate a list of `n` leaves or cells."""
     return Found(np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n))
-
-
-@jit_inline
-def log_add(a, b):
-    """Return the logarithm of exp(a) + exp(b)."""
-    high, low = (a, b) if a > b else (b, a)
-    return high + math.log1p(math.exp(low - high)) if low > -np.inf else high
 
 
 # ---- leaves --------------------------------------------------------------------------------------------------------
@@ -152,15 +145,6 @@ def find_leaves(forest, t, world, X, i, sliced, work, found):
 
 
 @jit_inline
-def may_go(X, i, delta, xi, is_left, n_categories):
-    """Return whether row `i` of `X`, with some value where it is missing, lies on that side of a cut."""
-    value = X[i, delta]
-    if is_question(delta, X.shape[1], n_categories):
-        return math.isnan(value) or cubes.says_no(value, xi) == is_left
-    return not value > xi if is_left else not value <= xi
-
-
-@jit_inline
 def note(found, n_found, j, mark, log_weight):
     """Add a leaf or cell to a list; return how long it is then."""
     found.nodes[n_found], found.marks[n_found], found.logs[n_found] = j, mark, log_weight
@@ -219,9 +203,7 @@ def find_cells(forest, t, X, i, lifetimes, work, found):
         s, ends, is_leaf = work.firsts[n_waiting], time[j], feature[j] == NONE
         rate = base + extension(lower, upper, j, weights, X, i, n_categories)
         while s < n_lifetimes and (lifetimes[s] < ends or is_leaf):
-            elapsed = min(lifetimes[s], ends) - began
-            spent = elapsed * rate if rate > 0.0 and elapsed > 0.0 else 0.0  # either may be infinite
-            n_found = note(found, n_found, j, s, log_weight - spent)
+            n_found = note(found, n_found, j, s, log_weight - hazard_until(lifetimes[s], began, ends, rate))
             s += 1
         if s == n_lifetimes:
             continue

@@ -150,15 +150,22 @@ def set_child(forest, t, j, child, depth, gamma, posterior):
     split_off_complement(forest, t, child, restriction_strength(gamma, depth), log_f, mass, volume, posterior)
 
 
+@jit_inline
+def restricted_mass(mass, strength, log_f, n):
+    """Return the log-mass of a box of `n` points, given that of its region, of whose volume it has a share f."""
+    if -math.expm1(log_f) > 0.0:
+        return mass + math.log(posterior_mean(strength, math.exp(log_f), n, n))
+    return mass
+
+
 @jit_borrowing_helper
 def split_off_complement(forest, t, j, strength, log_f, mass, volume, posterior):
     """Share out the mass and volume of a region between the box of node `j` and the rest; all to the box if f is 1."""
     left_out = -math.expm1(log_f)
     n = forest.counts[t, j]
-    posterior.inside[t, j], posterior.inside_volume[t, j] = mass, volume + log_f
+    posterior.inside[t, j], posterior.inside_volume[t, j] = restricted_mass(mass, strength, log_f, n), volume + log_f
     posterior.complement[t, j], posterior.complement_volume[t, j] = -np.inf, -np.inf
     if left_out > 0.0:
-        posterior.inside[t, j] += math.log(posterior_mean(strength, math.exp(log_f), n, n))
         posterior.complement[t, j] = mass + math.log(posterior_mean(strength, left_out, 0, n))
         posterior.complement_volume[t, j] = volume + math.log(left_out)
 
@@ -196,6 +203,28 @@ def set_outside(forest, t, gamma, is_open, posterior):
 def within_mean(gamma, is_open, n):
     """Return the share of mass within the known world, given `n` points there and none beyond."""
     return 1.0 - posterior_mean(gamma, 0.5, 0, n) if is_open else 1.0
+
+
+@jit_borrowing_helper
+def root_mass(tree, gamma, is_open, domain):
+    """Return the log-mass of the root's box: what `set_root` derives, for a tree that has counted all its points."""
+    j = tree.root[0]
+    n = tree.counts[j]
+    outside = math.log(posterior_mean(gamma, 0.5, 0, n))
+    within = math.log1p(-math.exp(outside)) if is_open else 0.0
+    return restricted_mass(within, gamma, log_world_share(tree.lower, tree.upper, j, domain, tree.n_categories), n)
+
+
+@jit_borrowing_helper
+def child_mass(tree, j, child, depth, gamma, mass):
+    """Return the log-mass of the box of a child of `j`, given that of `j` itself: what `set_child` derives."""
+    lower, upper, xi, delta = tree.lower, tree.upper, tree.cut[j], tree.feature[j]
+    is_left, n = tree.left[j] == child, tree.counts[child]
+    is_number = not is_question(delta, lower.shape[1], tree.n_categories)
+    share = cut_share(lower[j, delta], upper[j, delta], xi, is_left) if is_number else EVEN
+    mass += math.log(posterior_mean(cut_strength(gamma, depth, True), share, n, tree.counts[j]))
+    log_f = log_live_share(lower[j], upper[j], delta, xi, is_left, lower[child], upper[child], tree.n_categories)
+    return restricted_mass(mass, restriction_strength(gamma, depth), log_f, n)
 
 
 @jit_inline

@@ -10,6 +10,7 @@ import numpy as np
 
 from polyaforest.core.arrays import LEAST_LOG, NONE, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
 from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
+from polyaforest.kernels.branches import set_cells
 from polyaforest.kernels.geometry import are_told_apart, contains_live, first_category, log_live_share
 from polyaforest.kernels.online import delete_point, fetch, insert_point, plant, trace, tree_of
 from polyaforest.kernels.polya import (
@@ -32,6 +33,7 @@ BLOCK = 5  # trees whose masses are added up together, whatever the number of th
 _FETCH_PAYS = 16  # nodes of a tree per row, up to which it is quicker to fetch the whole tree first ...
 _MANY_ROWS = 16  # ... for at least this many rows
 _FLIGHT = 256.0  # logarithms of totals rise in steps of this: rarely, hence foreseeably
+UNSCORED = -2  # of a row that is learned only
 _FAINT = 1e-150  # a product of means below this goes on as a logarithm
 
 
@@ -42,6 +44,8 @@ class Chunk(NamedTuple):
     slots: Array  # int32 (n,): where a row is kept, NONE if it is not learned
     until: Array  # int32 (n,): how many of `leaving` have gone once the row is learned
     leaving: Array  # int32 (m,): slots of points that leave, in this order
+    gappy: Array = np.empty((0, 0))  # float64 (g, D): rows with missing values, which marginal walks score ...
+    gaps: Array = np.empty(0, np.int32)  # int32 (n,): ... in place of a row; else NONE, or UNSCORED. (0,): all NONE
 
 
 class Scoring(NamedTuple):
@@ -62,6 +66,7 @@ class Totals(NamedTuple):
 
     sums: Array  # float64 (blocks, S, n), zeros at first
     tops: Array  # float64 (blocks, S, n), -inf at first
+    cells: Array  # float64 (T, g, S): log-masses of the cells that rows with gaps may be in, not added up
 
 
 @jit_borrowing
@@ -75,14 +80,16 @@ def run_chunk(forest, points, first, last, chunk, limits, scoring, samples, tota
         if rows.shape[0] >= _MANY_ROWS and tree.size[0] < rows.shape[0] * _FETCH_PAYS:
             fetch(tree, walk)
         for i in range(np.uint32(rows.shape[0])):
-            slot = chunk.slots[i]
+            slot, gap = chunk.slots[i], chunk.gaps[i] if chunk.gaps.shape[0] > 0 else NONE
             joins = slot != NONE and (not sampled or is_drawn(samples, t, np.uint32(slot)))
             length = np.uint32(0)
-            if tree.size[0] > 0 and (joins or scoring.kind != SCORE_NOTHING):
+            if gap >= 0:
+                score_gappy(tree, chunk.gappy, np.uint32(gap), scoring, walk, totals.cells[t, np.uint32(gap)])
+            if tree.size[0] > 0 and (joins or (scoring.kind != SCORE_NOTHING and gap == NONE)):
                 length = trace(tree, rows, i, walk)
-            if length > 0 and scoring.lifetimes.shape[0] > 0:
+            if gap == NONE and length > 0 and scoring.lifetimes.shape[0] > 0:
                 score_cells(tree, length, scoring, walk, sums, tops, i)
-            elif scoring.kind != SCORE_NOTHING:
+            elif gap == NONE and scoring.kind != SCORE_NOTHING:
                 score_leaf(tree, rows, length, scoring, walk, sums, tops, i)
             if joins:
                 take_in(tree, rows, i, np.uint32(slot), length, limits, walk)
@@ -96,6 +103,15 @@ def run_chunk(forest, points, first, last, chunk, limits, scoring, samples, tota
                     if has_gap(samples, t):
                         n_came, n_gone = catch_up(chunk, samples, n_came, n_gone, i + 1, n_left, walk)
                         take_next(tree, values, walk.is_held, samples, t, limits, walk)
+
+
+@jit_inline
+def score_gappy(tree, X, i, scoring, walk, log_masses):
+    """Write the log-masses of the cells that a row with gaps may be in to `log_masses`, (S,)."""
+    if tree.size[0] > 0:
+        set_cells(tree, X, i, scoring, walk, log_masses)
+    else:
+        log_masses[:] = math.log(empty_mass(scoring)) if scoring.is_open else -np.inf
 
 
 @jit_inline

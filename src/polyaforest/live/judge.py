@@ -141,7 +141,7 @@ class Judge(Generic[Result]):
         """Judge records of one key: all at once, or one by one if the model refuses any."""
         for arrival, reason in sift(
             arrivals,
-            lambda arrival, is_first: why_unusable(arrival.row.values, self._store[key].detector, is_first),
+            lambda arrival: why_unusable(arrival.row.values),
             lambda good: self._refusal(key, good, is_learned, judged),
         ):
             judged.bad.append(Bad(arrival.place, arrival.record, reason))
