@@ -367,7 +367,7 @@ class StreamingMPF(PolyaForest):
         With `sample_weight`, whole numbers, as many points as the weight of the row says.
 
         A row may lack values only in columns that have had none so far. If a row is not held, a ValueError names it and
-        nothing is deleted. A forest with ``window=None`` does not know its points: there a row can be deleted if it lies
+        nothing is deleted. A forest with ``window=None`` does not know its points: there a row can be deleted if it is
         inside the boxes of all leaves that hold it, or is one of several equal ones. It must be a row that was learned;
         this is not verified.
         """
