@@ -15,7 +15,7 @@ from polyaforest.persistence.model_store import ModelStore, read_damaged, read_n
 from polyaforest.persistence.state import MALFORMED
 from polyaforest.timeseries import EventTracker
 
-__all__ = ["open_store", "read_damaged", "read_model", "read_notes", "with_rate"]
+__all__ = ["open_store", "read_damaged", "read_model", "read_notes"]
 
 Detector: TypeAlias = StreamingMPF | SeriesMPF
 Entry: TypeAlias = model_store.Entry[Detector]
