@@ -2,7 +2,8 @@
 
 Every point is scored, then inserted, and the oldest is evicted; timing starts when the windows are full. Trees take
 samples of the window, ours and those of random cut forests as they come, or hold all of it. Writes
-results/streaming.csv, results/streaming-growth.csv, results/streaming-memory.csv and docs/images/streaming-memory.png.
+results/streaming.csv, results/streaming-growth.csv, results/streaming-memory.csv and docs/images/streaming-memory.png;
+and results/streaming-gaps.csv, what rows with missing values cost.
 All methods take turns and the median round counts, so the ratios are what to read. Data are Gaussian, one row in a
 hundred four times as far out as the others. `python benchmarks/streaming.py --quick` takes less than a minute.
 """
@@ -48,10 +49,24 @@ class Size:
     growth_features: tuple[int, ...]
     memory_points: int
     memory_trees: int  # fewer than TREES, for a million points to take minutes
+    gap_rows: int
+    gap_shares: tuple[float, ...]  # of rows with a missing value
+    gap_chunks: tuple[int, ...]  # rows a call
 
 
-FULL = Size((256, 2048), 5, 1.0, (64, 256, 1024, 4096, 16384), (2, 5, 10, 20, 50, 100), 1_000_000, 20)
-QUICK = Size((256,), 3, 0.15, (64, 256), (2, 10), 100_000, 5)
+FULL = Size(
+    (256, 2048),
+    5,
+    1.0,
+    (64, 256, 1024, 4096, 16384),
+    (2, 5, 10, 20, 50, 100),
+    1_000_000,
+    20,
+    20_000,
+    (0.0, 0.12, 0.5, 1.0),
+    (1, 100, 20_000),
+)
+QUICK = Size((256,), 3, 0.15, (64, 256), (2, 10), 100_000, 5, 2000, (0.0, 0.12), (100,))
 
 
 def draw(n_rows: int, n_features: int, seed: int) -> np.ndarray:
@@ -393,6 +408,56 @@ def growth(size: Size) -> list[dict[str, Any]]:
     return rows
 
 
+# ---- missing values --------------------------------------------------------------------------------------------------
+
+
+def with_gaps(rows: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Hide one value in a share of the rows, the first among them."""
+    rng, gappy = np.random.default_rng(seed), rows.copy()
+    chosen = np.flatnonzero(rng.permutation(len(rows)) < round(share * len(rows)))
+    gappy[chosen, rng.integers(rows.shape[1], size=len(chosen))] = np.nan
+    gappy[: int(share > 0), 0] = np.nan
+    return gappy
+
+
+def gap_seconds(rows: np.ndarray, missing: str, chunk: int) -> float:
+    """CPU time of a stream that scores and learns rows, so many in a call."""
+    from polyaforest import StreamingMPF
+
+    forest, start = StreamingMPF(n_estimators=TREES, missing=missing, random_state=0), time.process_time()
+    for first in range(0, len(rows), chunk):
+        forest.detect_then_learn(rows[first : first + chunk])
+    return time.process_time() - start
+
+
+def gaps(size: Size) -> list[dict[str, Any]]:
+    """What rows with missing values cost: all settings take turns, and the fastest round of each counts."""
+    rows = np.random.default_rng(0).normal(size=(size.gap_rows, FEATURES // 2))
+    tables = {share: with_gaps(rows, share, 1) for share in size.gap_shares}
+    settings = [(missing, chunk) for missing in ("impute", "marginalise") for chunk in size.gap_chunks]
+    for missing, chunk in settings:
+        gap_seconds(tables[size.gap_shares[-1]][:600], missing, min(chunk, 100))  # compiled and loaded
+    best: dict[tuple[str, int, float], float] = {}
+    for _ in range(size.rounds):
+        for missing, chunk in settings:
+            n = len(rows) if chunk > 1 else len(rows) // 10
+            for share, table in tables.items():
+                taken = gap_seconds(table[:n], missing, chunk) / n
+                best[missing, chunk, share] = min(taken, best.get((missing, chunk, share), taken))
+    found = [
+        {
+            "missing": missing,
+            "rows_a_call": chunk,
+            "share_of_rows": share,
+            "us_per_row": round(1e6 * taken, 1),
+            "over_complete": round(taken / best[missing, chunk, 0.0], 2),
+        }
+        for (missing, chunk, share), taken in best.items()
+    ]
+    show(found)
+    return found
+
+
 def resident() -> float:
     """Megabytes of this process in memory (Linux)."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -440,7 +505,7 @@ def show(rows: Sequence[dict[str, Any]], *wide: str) -> None:
 
 def main() -> None:
     """Command line."""
-    parts = ("memory", "throughput", "growth")  # memory first, while the process is fresh
+    parts = ("memory", "throughput", "growth", "gaps")  # memory first, while the process is fresh
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a small version, no files written")
     parser.add_argument("--part", choices=parts, nargs="+", default=parts, help="only these parts")
@@ -462,6 +527,10 @@ def main() -> None:
         rows = growth(size)
         if not options.quick:
             write("streaming-growth", rows)
+    if "gaps" in options.part:
+        rows = gaps(size)
+        if not options.quick:
+            write("streaming-gaps", rows)
 
 
 if __name__ == "__main__":

@@ -328,7 +328,7 @@ def test_each_row_is_scored_once(tmp_path, monkeypatch, make, at_once):
 def test_bad_records_are_put_aside_with_a_reason_and_harm_nobody(tmp_path):
     good = as_lines(ROWS, hosts=1)
     bad = [b"\xff\xfe", b"{", b"[1]", b'{"host": "web-0", "cpu": 1e400, "disk": 1}', b'{"cpu": 1, "disk": 2}']
-    bad += [b'{"host": "web-0", "cpu": "hot", "disk": 2}', b'{"host": "web-0"}', b'{"host": "new", "cpu": 1}']
+    bad += [b'{"host": "web-0", "cpu": "hot", "disk": 2}', b'{"host": "web-0"}', b'{"host": "new", "cpu": null}']
     mixed = [*good[:50], *bad, *good[50:]]
     for name, records in (("mixed", mixed), ("clean", good)):
         (tmp_path / name).mkdir()
@@ -340,6 +340,22 @@ def test_bad_records_are_put_aside_with_a_reason_and_harm_nobody(tmp_path):
     assert [line["position"] for line in aside] == [str(50 + i) for i in range(len(bad))]
     assert all(line["reason"] for line in aside)
     assert not (tmp_path / "clean" / "bad").exists()
+
+
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_streams_may_begin_with_records_that_lack_values(tmp_path, size):
+    late = ROWS.copy()
+    late[:60, 1] = late[9] = np.nan
+    lines = [line.replace(b"NaN", b"null") for line in as_lines(late, hosts=1)]
+    reader = RecordReader(columns=["cpu", "disk"], key="host")
+    with (
+        open_store(None, forest) as store,
+        watching(tmp_path, ListSource(lines, [size] * 99), store, reader=reader) as loop,
+    ):
+        loop.run()
+    expected = forest().detect_then_learn(np.delete(late, 9, axis=0))
+    assert [line["score"] for line in written(tmp_path)] == expected.scores.tolist()
+    assert [line["position"] for line in written(tmp_path, "bad")] == ["9"]
 
 
 @pytest.mark.parametrize("size", [1, 5, 40])

@@ -179,6 +179,35 @@ def test_csv_from_a_pipe_with_all_that_can_be_wrong(tmp_path, programs):
     assert len(written(tmp_path / "quarantine.jsonl")) == 8
 
 
+def test_a_stream_that_begins_with_missing_values_goes_on_after_a_restart(tmp_path, programs):
+    """Every record is scored, in one run as in several, though a column has no value in the first 300 records."""
+    records = [{"cpu": cpu, "disk": None if i < 300 else disk} for i, (cpu, disk) in enumerate(ROWS.tolist())]
+    records[0]["cpu"], records[0]["net"] = None, None
+    lines = [json.dumps({"net": 1.0, **record}).encode() + b"\n" for record in records]
+    arguments = ["watch", *SMALL, "--rows", "--columns", "cpu,disk,net"]
+
+    def scores(folder, parts, *more):
+        folder.mkdir()
+        done = [programs.run(*arguments, *more, text=b"".join(part), cwd=folder) for part in parts]
+        assert [one.returncode for one in done] == [0] * len(parts)
+        assert [item["position"] for item in written(folder / "quarantine.jsonl")] == ["1"]
+        return [json.loads(text) for one in done for text in one.stdout.splitlines()]
+
+    whole = scores(tmp_path / "whole", [lines])
+    parts = scores(tmp_path / "parts", [lines[:2], lines[2:290], lines[290:310], lines[310:]], "--model", "m")
+    assert [item["score"] for item in parts] == [item["score"] for item in whole]
+    assert len(whole) == len(lines) - 1
+    assert {i + 1 for i, item in enumerate(whole) if item["is_anomaly"]} & {299, 302, 303, 304} == set()
+    assert [i + 1 for i, item in enumerate(whole) if item["is_anomaly"] and i > 310]
+
+
+def test_a_field_without_a_value_in_the_first_record_is_reported(tmp_path, programs):
+    done = programs.run("watch", *SMALL, text=b'{"cpu": 1, "disk": null}\n{"cpu": 2, "disk": 3}\n', cwd=tmp_path)
+    assert "no value of 'disk' in the first record, so not used" in done.stderr.decode()
+    named = programs.run("watch", *SMALL, "--columns", "cpu,disk", text=b'{"cpu": 1, "disk": null}\n', cwd=tmp_path)
+    assert "first record" not in named.stderr.decode()
+
+
 def test_a_thousand_keys_in_little_memory(tmp_path, factory):
     rows = np.random.default_rng(1).normal(size=(3000, 2))
     (tmp_path / "log").write_text("".join(line(i, row, hosts=1000) + "\n" for i, row in enumerate(rows.tolist())))

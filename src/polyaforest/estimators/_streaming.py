@@ -106,7 +106,9 @@ class StreamingMPF(PolyaForest):
     missing : {"impute", "marginalise", "error"}, default="impute"
         How to treat NaN. "impute" completes a row with the values of the 8 points most like it, and scores it by the
         mean over these completions. "marginalise" scores it by the probability of its other values alone, which is
-        higher the fewer they are. Either learns it with the values of the nearest point. "error" refuses it.
+        higher the fewer they are. Either learns it with the values of the nearest point. "error" refuses it. The first
+        rows of a stream may lack values too: scores ignore a column that has had no value so far, and for 256 rows from
+        its first value on, while the trees learn its scale.
     categorical_features : "from_dtype", array-like of str, int or bool, or None, default="from_dtype"
         Which columns are categories, as in scikit-learn's `HistGradientBoostingClassifier`: their names, their numbers,
         a mask, none, or with "from_dtype" those of a categorical type: pandas ``category``, polars ``Categorical`` and
@@ -135,7 +137,7 @@ class StreamingMPF(PolyaForest):
     keeps_points_ : bool
         Whether the forest holds points.
     points_ : ndarray
-        The points held, by order of arrival.
+        The points held, by order of arrival; NaN in a column that has had no value so far.
     times_ : ndarray of shape (n_points_,)
         Their times; NaN where none was given.
     keys_ : list
@@ -366,10 +368,10 @@ class StreamingMPF(PolyaForest):
 
         With `sample_weight`, whole numbers, as many points as the weight of the row says.
 
-        A row may lack values only in columns that have had none so far. If a row is not held, a ValueError names it and
-        nothing is deleted. A forest with ``window=None`` does not know its points: there a row can be deleted if it is
-        inside the boxes of all leaves that hold it, or is one of several equal ones. It must be a row that was learned;
-        this is not verified.
+        A row may lack values only in columns that have had none so far. If a row is not held, a ValueError names it
+        and nothing is deleted. A forest with ``window=None`` does not know its points: there a row can be deleted if it
+        lies inside the boxes of all leaves that hold it, or is one of several equal ones. It must be a row that was
+        learned; this is not verified.
         """
         stream = self._continued()
         rows = stream.columns.placed(super()._read(X, allow_missing=not stream.columns.are_known))
@@ -513,7 +515,10 @@ class StreamingMPF(PolyaForest):
 
     @property
     def points_(self) -> Array:
-        """The points held, by order of arrival, ndarray of shape (n_points_, n_features), with texts of categories."""
+        """The points held, by order of arrival, ndarray of shape (n_points_, n_features), with texts of categories.
+
+        A column that has had no value so far is NaN.
+        """
         with self._with_points() as stream:
             return self._as_given(stream.rows)
 

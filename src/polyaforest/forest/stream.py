@@ -568,8 +568,9 @@ class Stream:
         """Replace columns in which all points held are alike by the values of a row; the trees remain what they are."""
         places = np.flatnonzero(is_moved)
         self.points.values[np.ix_(self.store.held, places)] = row[places]
+        is_used = np.arange(self.forest.left.shape[1]) < self.forest.size[:, None]
         for corner in (self.forest.lower, self.forest.upper):
-            corner[..., places] = row[places]
+            corner[..., places] = np.where(is_used[..., None], row[places], corner[..., places])
         if self.margins is not None:
             limit = self.margins.limit.copy()
             limit[:, places] = np.inf

@@ -16,6 +16,7 @@ from polyaforest.drift._action import detect_only
 from polyaforest.estimators.sifting import progress, sift, why_unusable, words_of
 from polyaforest.explain import Explanation
 from polyaforest.forest.point_store import Key, point_keys
+from polyaforest.io.errors import in_words
 from polyaforest.io.records import Record, RecordReader, Row
 from polyaforest.live import Detector, Entry, Store
 from polyaforest.live.series import decide, n_until_decision
@@ -97,6 +98,7 @@ class Judge(Generic[Result]):
         """Judge and learn records; those that cannot be used are returned with a reason."""
         judged: Judged[Result] = Judged()
         streams: dict[str, list[Arrival]] = {}
+        has_columns = bool(self.reader.names)
         for place, record in enumerate(records):
             row = self.reader.parse(record)
             judged.n_records += row is not None
@@ -106,6 +108,8 @@ class Judge(Generic[Result]):
                 streams.setdefault(row.key or "", []).append(Arrival(place, record, row))
             elif row is not None:
                 judged.bad.append(Bad(place, record, row))
+        if not has_columns:
+            self._report_empty_fields()
         for key, arrivals in streams.items():
             start = 0
             while start < len(arrivals):
@@ -114,6 +118,14 @@ class Judge(Generic[Result]):
                 start += piece.n
         judged.bad.sort(key=lambda one: one.place)
         return judged
+
+    def _report_empty_fields(self) -> None:
+        """Report fields that the first record has no values of: they could have been numbers."""
+        empty = [name for name, reason in self.reader.skipped.items() if reason == "empty"]
+        if self.reader.names and empty:
+            self._notify(
+                f"no value of {in_words(empty)} in the first record, so not used: to use it, name all --columns"
+            )
 
     def _next_piece(self, entry: Entry, arrivals: Sequence[Arrival]) -> Piece:
         """Return which records come next: as planned, but not beyond the next look at whether they are a series."""
