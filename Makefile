@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready-dev
 READY_BENCH := $(VENV)/.ready-bench
 READY_DOCS := $(VENV)/.ready-docs
-LOWEST := joblib==1.3.* narwhals==1.20.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotlib==3.8.* pandas==2.2.* polars==1.3.* pyarrow==15.* \
+LOWEST := joblib==1.3.* narwhals==1.20.* numba==0.60.* numpy==1.26.* scikit-learn==1.6.* matplotlib==3.8.* pandas==2.2.* polars==1.10.* pyarrow==15.* \
 	scipy==1.13.* river==0.21.* pyod==2.0.* h5py==3.10.* pooch==1.8.* tqdm==4.60.* \
-	click==8.1.* orjson==3.10.* redis==5.0.* confluent-kafka==2.4.* dask==2025.1.* pyspark==4.1.* \
-	apprise==1.8.* fastapi==0.115.* prometheus-client==0.20.* requests==2.31.* uvicorn==0.31.* \
+	click==8.1.* orjson==3.10.* redis==5.0.* confluent-kafka==2.4.* dask==2025.5.* pyspark==4.1.* \
+	apprise==1.8.* fastapi==0.115.* prometheus-client==0.20.* requests==2.31.* uvicorn==0.31.* platformdirs==4.0.* \
 	fastexcel==0.12.* sqlalchemy==2.0.* psycopg==3.1.* psycopg-binary==3.1.* backports.zstd==1.0.* xlsxwriter==3.1.*
 
 # Tests of kernels, which also run in plain Python: there a debugger and the coverage see inside.
@@ -19,7 +19,8 @@ PLAIN := $(patsubst %,tests/property/test_%.py,reference online attribution marg
 	$(patsubst %,tests/unit/test_explain.py::test_%,parts_are_those_of_a_plain_reading_of_the_rules \
 		counting_in_trees_is_counting_points) tests/benchmarks/test_pidforest.py
 # The tests of a file run in one process, so that what they share, such as a cluster of Spark, is set up once.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest $(SPREAD)
 
 # Processes that tests start would otherwise read every source anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -57,10 +58,12 @@ pytest: $(READY)
 warm: $(READY)  # compile all kernels once, on all cores, before the processes that run the tests need them
 	$(BIN)/polyaforest warmup
 
+test-lowest: export TEST_SEED ?= 2020
 test-lowest:  ## the tests with the oldest versions of what the package depends on
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --editable ".[dev]" $(LOWEST)
-	.venv-lowest/bin/python -m pytest -n 2 -m "not slow"
+	.venv-lowest/bin/polyaforest warmup
+	.venv-lowest/bin/python -m pytest $(SPREAD) -m "not slow"
 
 fuzz: $(READY)  ## hostile records, model files and stores for an hour; SECONDS=60 for less
 	$(BIN)/python -m pip install --quiet --editable ".[dev,fuzz]"

@@ -1,15 +1,15 @@
 """Settings and fixtures for all tests. Every run tries other examples and seeds; the header says how to repeat it."""
 
-import signal
 import warnings
 
 import pytest
 from effort import SEED, seed_of_run
 from processes import Programs, Watches
+from surroundings import reset_environment, reset_signals
 
 from polyaforest.cli import run
 
-CTRL_C = signal.getsignal(signal.SIGINT)
+reset_environment()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -23,8 +23,7 @@ def pytest_report_header(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item):
-    if signal.getsignal(signal.SIGINT) is not CTRL_C:  # PySpark takes it over, for the tests that follow too
-        signal.signal(signal.SIGINT, CTRL_C)
+    reset_signals()  # PySpark takes SIGINT over, for the tests that follow too
 
 
 @pytest.hookimpl(wrapper=True)
@@ -33,6 +32,12 @@ def pytest_runtest_makereport(item):
     if report.failed:
         report.sections.append(("Seed of the run", f"repeat with {SEED}={item.config.option.hypothesis_seed}"))
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_signals():
+    """Reset signals before other fixtures start processes, but not in a process that only starts test workers."""
+    reset_signals()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
 import pytest
@@ -164,11 +165,15 @@ def _let_in(directory: Path, user: str) -> None:
 
 
 @contextmanager
-def postgres_server(directory: Path) -> Iterator[PostgresServer]:
-    """A PostgreSQL server that runs; skips the test where the programs are missing."""
-    server = PostgresServer(directory)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+def postgres_server() -> Iterator[PostgresServer]:
+    """Run a PostgreSQL server; skip the test where the programs are missing.
+
+    Its directory is not among those of pytest: every run of pytest closes these to all users but its own.
+    """
+    with TemporaryDirectory(prefix="postgres-", ignore_cleanup_errors=True) as directory:
+        server = PostgresServer(Path(directory))
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()

@@ -295,10 +295,10 @@ ORDERS = """
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def server():
     pytest.importorskip("sqlalchemy")
     psycopg = pytest.importorskip("psycopg")
-    with postgres_server(tmp_path_factory.mktemp("postgres")) as running:
+    with postgres_server() as running:
         with psycopg.connect(running.address()) as connection:
             connection.execute(ORDERS)
             connection.execute("CREATE FUNCTION spoil() RETURNS int LANGUAGE sql AS 'DELETE FROM orders RETURNING 1'")

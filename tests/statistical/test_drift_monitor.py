@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from effort import mostly_slow
 from scipy.signal import lfilter
-from scipy.stats import poisson
+from scipy.stats import expon, poisson
 
 from polyaforest.drift import DriftMonitor
+from polyaforest.drift._bars import STEPS, TRIALS, height_of_bars
+from polyaforest.drift._shared import Shared, Windows
 
 _CHANCE = 1e-4
 _REFERENCE = 512
@@ -83,10 +86,55 @@ def test_false_alarms_are_as_far_apart_as_asked_for_long(make: Callable[..., Any
     refuse_too_many(make, every, 10_000, range(20))
 
 
+def share_of_stretches(seed: int, every: float, n_stretches: int) -> float:
+    """Return the share of stretches without change in which evidence exceeds an alarm threshold, of a new reference.
+
+    As the promise has it, reference and stream are drawn from the points of the reference, with replacement.
+    """
+    rng = np.random.default_rng([7, seed])
+    watching = DriftMonitor(reference=128, false_alarms_every=every, n_estimators=8, random_state=seed)
+    watching.fit(rng.normal(size=(128, 2)))
+    shared, lengths = watching._follower.shared, watching._follower.windows.lengths
+    windows, n_alarms = Windows(shared, lengths.tolist(), [1.0] * len(lengths)), 0
+    for _ in range(n_stretches):
+        windows.compare_with(shared.leaves[rng.integers(128, size=128)])
+        stream = shared.leaves[rng.integers(128, size=128 + STEPS)]
+        windows.fill(stream[:128])
+        n_alarms += bool((windows.slide(stream, 0, 128)[1] > watching.bars_).any())
+    return n_alarms / n_stretches
+
+
+@pytest.mark.parametrize("n_references", mostly_slow([6, 60]))
+def test_alarm_thresholds_are_exceeded_as_often_as_asked(n_references: int) -> None:
+    """The rate is 0.9 of what was asked for; one reference deviates by 0.24, and four deviations are allowed."""
+    every = 256
+    shares = [share_of_stretches(seed, every, 100) for seed in range(n_references)]
+    rate = np.mean(shares) * every / STEPS
+    assert abs(rate - 0.9) < 4 * 0.24 / n_references**0.5
+
+
+@pytest.mark.parametrize("every", [100, 500, 5000, 50_000])
+def test_height_of_thresholds_follows_from_the_tail_of_maxima(every: int) -> None:
+    """Exponential maxima exceed it at 0.7 to 1 times the rate asked for, which a thousand draws tell to 3 percent."""
+    law = expon()
+    drawn = law.rvs(size=(1000, TRIALS), random_state=np.random.default_rng(every))
+    rate = np.mean([law.sf(height_of_bars(maxima, every)[0]) for maxima in drawn]) * every / STEPS
+    assert 0.6 < rate < 1.1
+
+
+def test_an_alarm_is_raised_by_the_first_point_beyond_a_threshold_and_by_no_other() -> None:
+    rows = np.random.default_rng(3).normal(size=(900, 2))
+    watching = DriftMonitor(reference=128, false_alarms_every=100, n_estimators=8, random_state=0).fit(rows[:128])
+    thresholds = watching.bars_
+    trace = watching.follow(rows[128:])
+    first = int(np.flatnonzero(~np.isin(trace.status, ["normal", "outlier"]))[0])
+    is_beyond = trace.evidence > thresholds
+    assert is_beyond[first].any()
+    assert not is_beyond[128:first].any()
+
+
 def test_evidence_that_counts_points_as_independent_would_fail() -> None:
     """The test above notices what it is for: without dispersion, seasons are one alarm after another."""
-    from polyaforest.drift._shared import Shared, Windows
-
     rows = seasonal(3000, np.random.default_rng(0))
     shared = Shared(rows[:_REFERENCE], np.arange(_REFERENCE), np.random.SeedSequence(0), 16)
     mixed = np.random.default_rng(1).permutation(rows[_REFERENCE:])

@@ -202,6 +202,50 @@ def test_a_departure_within_a_table_is_flagged():
     assert StreamingMPF(n_estimators=40, random_state=0).fit_predict(rows)[100] == -1
 
 
+# ---- calibration -----------------------------------------------------------------------------------------------------
+
+WITH_ODD = np.vstack([ROWS, FAR])  # the last row has a feature beyond its margins
+LEFT_OUT = {
+    "table, out of bag": {},
+    "table, one by one": {"max_samples": None, "max_depth": 6},
+    "window, out of bag": {"window": 601},
+}
+
+
+@pytest.mark.parametrize("parameters", LEFT_OUT.values(), ids=LEFT_OUT)
+def test_calibration_scores_include_what_single_features_cost(parameters):
+    forest, plain = (build(score_type=kind, **parameters).fit(WITH_ODD) for kind in ("margins", "typicality"))
+    (scores, arrivals), (expected, same) = (model._left_out_scores(model._stream) for model in (forest, plain))
+    assert_array_equal(arrivals, same)
+    costs = forest._stream.margins.costs(WITH_ODD[arrivals])
+    assert 600 in arrivals[costs > 0]
+    assert_allclose(scores, expected - np.log(2) * costs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("parameters", LEFT_OUT.values(), ids=LEFT_OUT)
+def test_a_row_as_odd_as_a_point_that_is_held_is_no_odder_than_that(parameters):
+    """One of 601 points has a feature as far out, so the p-value of another one is not the smallest there is."""
+    forest = build(n_estimators=60, **parameters).fit(WITH_ODD)
+    assert forest._stream.margins.costs(FAR + 0.01) > 0
+    assert forest.p_value(FAR + 0.01) > 1.5 / 602
+
+
+def test_groups_are_calibrated_with_what_single_features_cost():
+    rows, places = np.vstack([FAR, WITH_ODD]), np.array([0, 590, 601])  # the first is no longer held
+    forest, plain = (build(window=580, score_type=kind).fit(rows) for kind in ("margins", "typicality"))
+    costs = forest._stream.margins.costs(rows[places])
+    assert (costs > 0).tolist() == [True, False, True]
+    expected = plain._scores_left_out(rows, places) - np.log(2) * costs
+    assert_allclose(forest._scores_left_out(rows, places), expected, rtol=1e-12)
+
+
+def test_the_share_to_flag_is_one_of_scores_with_what_single_features_cost():
+    forest = build(window=601, contamination=0.0008).fit(WITH_ODD)
+    lowest = np.sort(forest.score_samples(WITH_ODD))[:2]
+    place = 0.0008 * 600
+    assert forest.offset_ == pytest.approx(lowest[0] + place * (lowest[1] - lowest[0]), rel=1e-6)
+
+
 # ---- streams ---------------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 
 import click
 
@@ -53,7 +54,10 @@ def _compile(groups: list[str], jobs: int | None, quiet: bool) -> None:
     options.say(
         f"Compiling for this machine, once: about {warmup.expected_seconds(groups, jobs):.0f} seconds ...", quiet
     )
-    hidden = quiet or not sys.stderr.isatty()
-    with click.progressbar(length=100, file=sys.stderr, hidden=hidden) as bar:
-        for share in warmup.compile_all(groups, jobs):
+    shares = warmup.compile_all(groups, jobs)
+    if quiet or not sys.stderr.isatty():  # click 8.1 would print an empty line
+        deque(shares, maxlen=0)
+        return
+    with click.progressbar(length=100, file=sys.stderr) as bar:
+        for share in shares:
             bar.update(round(100 * share) - bar.pos)

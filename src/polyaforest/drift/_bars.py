@@ -22,12 +22,12 @@ import numpy as np
 from polyaforest.core.arrays import Array
 from polyaforest.drift._shared import Shared, Windows
 
-_TRIALS = 160  # stretches of a stream without change
-_STEPS = 64  # points of each of them
+TRIALS = 160  # stretches of a stream without change
+STEPS = 64  # points of each of them
 _FEWEST = 4  # windows in the reference from which a dispersion can be measured
 _FREEDOM = 20.0  # independent cells of a partition, about
 _LEAST_EXPECTED = 1.0  # points in a cell by which dispersion is measured
-_CAUTION = 1.0 + (2.0 / _TRIALS) ** 0.5  # the scale of a tail, and its standard error
+_CAUTION = 1.0 + (2.0 / TRIALS) ** 0.5  # the scale of a tail, and its standard error
 _LEAST_SCALE = 1e-3  # of a tail, in nats
 _DEPENDENT_SCALE = 1.0  # the same, of points that depend on each other: the reference is worth few of them
 _STRETCH = 16.0  # lengths of stretches over dispersions
@@ -56,14 +56,20 @@ def find_bars(shared: Shared, lengths: Sequence[int], every: float, seed: np.ran
     middle, scale = _tail_of(maxima)
     if stretch > 1:
         scale = np.maximum(scale, _DEPENDENT_SCALE)
-    highest = ((maxima - middle) / scale).max(axis=1)
-    median, slope = _tail_of(highest)
-    n_stretches, slope = every / _STEPS, _CAUTION * slope  # until a bar may be exceeded
-    if n_stretches > 2:
-        height = median + slope * np.log(n_stretches / 2)
-    else:
-        height = np.quantile(highest, max(1.0 - 1.0 / max(n_stretches, 1.0), 0.0))
+    height, slope = height_of_bars(((maxima - middle) / scale).max(axis=1), every)
     return Bars(dispersions, usual, middle + scale * height, scale * slope)
+
+
+def height_of_bars(highest: Array, every: float) -> tuple[float, float]:
+    """Return the height exceeded once in `every` points, and its rise if alarms are to be e times as rare.
+
+    `highest` are maxima over stretches of `STEPS` points without a change, (trials,).
+    """
+    median, slope = _tail_of(highest)
+    n_stretches, slope = every / STEPS, _CAUTION * slope  # until the height may be exceeded
+    if n_stretches > 2:
+        return float(median + slope * np.log(n_stretches / 2)), float(slope)
+    return float(np.quantile(highest, max(1.0 - 1.0 / max(n_stretches, 1.0), 0.0))), float(slope)
 
 
 def _tail_of(maxima: Array) -> tuple[Array, Array]:
@@ -108,8 +114,8 @@ def _simulate(
     n, longest = len(shared.leaves), lengths[-1]
     maxima, means = [], []
     windows = Windows(shared, lengths, dispersions.tolist())
-    for _ in range(_TRIALS):
-        stream = shared.leaves[_drawn(rng, n, longest + _STEPS, stretch)]
+    for _ in range(TRIALS):
+        stream = shared.leaves[_drawn(rng, n, longest + STEPS, stretch)]
         windows.compare_with(shared.leaves[_drawn(rng, n, n, stretch)])
         windows.fill(stream[:longest])
         evidence = windows.slide(stream, 0, longest)[1]

@@ -569,8 +569,9 @@ class SeriesMPF(Detector):
         >>> import numpy as np
         >>> from polyaforest import SeriesMPF, StreamingMPF
         >>> series = SeriesMPF(StreamingMPF(random_state=0)).partial_fit(np.sin(np.arange(1000) / 8))
-        >>> np.abs(series.forecast(3).mean[:, 0] - np.sin(np.arange(1000, 1003) / 8)).max().round(1)
-        np.float64(0.0)
+        >>> error = np.abs(series.forecast(3).mean[:, 0] - np.sin(np.arange(1000, 1003) / 8)).max()
+        >>> bool(error < 0.05)
+        True
         """
         check_is_fitted(self)
         if not isinstance(n_steps, Integral) or isinstance(n_steps, bool) or not 1 <= n_steps <= _FARTHEST:

@@ -124,6 +124,7 @@ def watch(
     _refuse_too_large(df, judge)
     for option, value in _CONFIGURATION.items():
         df.sparkSession.conf.set(option, value)
+    _ = df.sparkSession.streams  # creates what Spark 4.1 needs to keep states, also for a frame that is no stream
     type_of_key = df.schema[key].dataType
     schema = T.StructType([T.StructField("key", type_of_key), T.StructField("order", T.LongType()), *_RESULTS])
     verdicts = rows.groupBy("key").transformWithState(
