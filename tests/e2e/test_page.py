@@ -296,7 +296,7 @@ def test_what_a_trial_advises_can_be_applied(make, look):
         page.get_by_text("another name").wait_for()
         file.write_text(WEB + "trees = 0\n")
         page.get_by_role("button", name="Reload settings").click()
-        page.get_by_text("settings stay as they are").wait_for()
+        page.get_by_text("settings are unchanged").wait_for()
     tab.problems[:] = [problem for problem in tab.problems if "422" not in problem]  # the refused ones
     assert service.get("/streams/web")["settings"]["window"] == 256
     assert service.post("web", rows(1, N)).status_code == 200

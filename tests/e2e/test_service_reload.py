@@ -50,7 +50,7 @@ def test_a_hangup_reads_the_file_again(make):
     assert entry["facts"]["applied"] == {"false_alarm_rate": [None, 0.001]}
     change(service, WEB.replace("trees = 20", "trees = 0"))
     os.kill(service.process, signal.SIGHUP)
-    until(lambda: "settings stay as they are: polyaforest.toml, line 6: streams.web.trees: " in service.log)
+    until(lambda: "the settings are unchanged: polyaforest.toml, line 6: streams.web.trees: " in service.log)
     assert service.post("web", rows(1, N)).status_code == 200
     change(service, WEB + "false_alarm_rate = 0.001\n[streams.more]\n")
     assert service.stop() == 0

@@ -118,7 +118,7 @@ def remove_leftovers(target: str) -> None:
     """Remove scratch files of processes that were killed."""
     folder, name = os.path.split(os.path.realpath(target))
     pattern = re.compile(f"({re.escape(name)}{_SCRATCH}[0-9a-f]{{8}})({'|'.join(_COMPANIONS)})?")
-    with suppress(PermissionError):  # a folder that may not be listed: they are in nobody's way
+    with suppress(PermissionError):  # a folder that may not be listed: leftovers do no harm
         for found in filter(None, map(pattern.fullmatch, os.listdir(folder))):
             _remove(os.path.join(folder, found[1]))
 

@@ -206,7 +206,7 @@ def _refusals(config: StreamConfig, state: Mapping[str, Any], stored: Mapping[st
 
 
 def _continued_reader(config: StreamConfig, state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of the reader of a stream that goes on: what it has found out holds."""
+    """Return the state of the reader of a stream that continues: it keeps what it has detected."""
     wanted = new_reader(config)
     if wanted.format not in ("auto", state["format"]):
         known = {"columns": state["names"], "time": state["time"], "key": state["key"]}

@@ -1,6 +1,6 @@
 """Relearning: models by other settings, learned from the records of the history while the present ones judge.
 
-It goes on between the batches of a stream, piece by piece, in a store of its own. When all records are learned, the new
+It runs between the batches of a stream, piece by piece, in a store of its own. When all records are learned, the new
 models take the place of the others in one transaction of the store of the stream, together with the settings. A process
 that is killed before has changed nothing, and starts over.
 """

@@ -170,7 +170,7 @@ def _reload(service: Service) -> None:
         service.reload("SIGHUP")
     except Exception as problem:  # the settings before are in force
         is_expected = isinstance(problem, (BadInput, OSError))
-        _LOG.error("settings stay as they are: %s", problem, exc_info=None if is_expected else problem)
+        _LOG.error("the settings are unchanged: %s", problem, exc_info=None if is_expected else problem)
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -113,7 +113,7 @@ def reload(request: Request) -> Response:
     try:
         return answer(service_of(request).reload(who_asks(request)))
     except (BadInput, OSError) as problem:
-        raise HTTPException(422, f"settings stay as they are: {problem}") from None
+        raise HTTPException(422, f"the settings are unchanged: {problem}") from None
 
 
 class Login(BaseModel):
