@@ -422,16 +422,15 @@ def with_gaps(rows: np.ndarray, share: float, seed: int) -> np.ndarray:
 
 def gap_seconds(rows: np.ndarray, missing: str, chunk: int) -> float:
     """CPU time of a stream that scores and learns rows, so many in a call."""
-    from polyaforest import StreamingMPF
-
-    forest, start = StreamingMPF(n_estimators=TREES, missing=missing, random_state=0), time.process_time()
+    new, start = import_module("polyaforest").StreamingMPF, time.process_time()
+    forest = new(n_estimators=TREES, missing=missing, random_state=0)
     for first in range(0, len(rows), chunk):
         forest.detect_then_learn(rows[first : first + chunk])
     return time.process_time() - start
 
 
 def gaps(size: Size) -> list[dict[str, Any]]:
-    """What rows with missing values cost: all settings take turns, and the fastest round of each counts."""
+    """Measure what rows with missing values cost: settings take turns, and the fastest round of each counts."""
     rows = np.random.default_rng(0).normal(size=(size.gap_rows, FEATURES // 2))
     tables = {share: with_gaps(rows, share, 1) for share in size.gap_shares}
     settings = [(missing, chunk) for missing in ("impute", "marginalise") for chunk in size.gap_chunks]
