@@ -101,14 +101,14 @@ class Prepared(NamedTuple):
 
     chunk: Chunk  # with the completions of rows ahead of them
     scored: Array  # float64 (N, D): the same rows as they are scored
-    places: Array  # int64 (n,): where the rows of the chunk are among these
-    completed: Array  # int64 (g,): which rows of the chunk have completions ...
-    n_completions: Array  # int64 (g,): ... and how many
+    places: Array | None = None  # int64 (n,): where the rows of the chunk are among these; None if they are all
+    completed: Array = _NOTHING  # int64 (g,): which rows of the chunk have completions ...
+    n_completions: Array = _NOTHING  # int64 (g,): ... and how many
 
     @classmethod
     def plain(cls, rows: Array, schedule: Schedule) -> Prepared:
         """Take complete rows."""
-        return cls(Chunk(rows, *schedule), rows, np.arange(len(rows)), _NOTHING, _NOTHING)
+        return cls(Chunk(rows, *schedule), rows)
 
     @classmethod
     def of(cls, rows: Array, asked: Asked, schedule: Schedule) -> Prepared:
@@ -134,10 +134,12 @@ class Prepared(NamedTuple):
     @property
     def learned(self) -> Array:
         """The rows of the chunk as they are learned."""
-        return self.chunk.rows[self.places]
+        return self.chunk.rows if self.places is None else self.chunk.rows[self.places]
 
     def scores(self, of_all: Array) -> Array:
         """Return the scores of the rows of the chunk: of one with completions the mean over them."""
+        if self.places is None:
+            return of_all
         scores: Array = of_all[self.places]
         for n in np.unique(self.n_completions).tolist():
             own = self.completed[self.n_completions == n]

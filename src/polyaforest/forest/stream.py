@@ -397,14 +397,15 @@ class Stream:
         Scores of rows that are judged are calibration scores, so a summary needs no others to begin with. Rows with
         missing values are scored by their completions, or with `is_marginal` by marginal walks.
         """
-        scores, start = [], 0
+        scores, start, task = [], 0, Task(is_scored, is_judged, is_marginal)
+        is_plain = self.columns.are_known and not np.isnan(rows).any()  # as most rows are, so that others may cost time
         while start < len(rows) and not is_stopped():
-            is_new = self._open_columns(rows[start])
+            is_new = None if is_plain else self._open_columns(rows[start])
             worthwhile = min(max(self.n_points, _LEAST_CHUNK), _MOST_CHUNK)  # to amortise loading a tree
             coming = rows[start : start + worthwhile]
-            stop = start + min(self._until_new_column(coming), self._until_rebuild, self._until_margins)
+            n = len(coming) if is_plain else self._until_new_column(coming)
+            stop = start + min(n, self._until_rebuild, self._until_margins)
             part = slice(start, stop)
-            task = Task(is_scored, is_judged, is_marginal)
             scores.append(self._learn(rows[part], is_new, keys[part], times[part], task, n_jobs))
             start = stop
         return scores[0] if len(scores) == 1 else np.concatenate([*scores, np.empty(0)])
@@ -508,19 +509,23 @@ class Stream:
     def _learn(
         self,
         rows: Array,
-        is_new: Array,
+        is_new: Array | None,
         keys: Sequence[Key | None],
         times: Array,
         task: Task,
         n_jobs: int | None,
     ) -> Array:
+        """Learn rows together; `is_new` are the columns whose first values the first has, None if no row has gaps."""
         self._make_slots(len(rows))
         self._make_nodes(len(rows))
         self._begin_to_change()
         samples, is_time, came = self._samples, self._until_margins == len(rows), self.store.n_seen
-        held = self.store.held if self.keeps_points else np.empty(0, np.int64)
+        held = None if is_new is None else self.store.held  # before any of them leave
         schedule = self._admit(keys, times)
-        prepared = self._prepared(rows, is_new, held, schedule, task)
+        if is_new is None or held is None:
+            prepared = gaps.Prepared.plain(rows, schedule)
+        else:
+            prepared = self._prepared(rows, is_new, held, schedule, task)
         self._keep(prepared.learned, schedule.slots, came)
         score = self.rules.score if task.is_scored else None
         scores = self._run(prepared.chunk, prepared.scored, score, n_jobs, samples)
@@ -529,14 +534,13 @@ class Stream:
             self._measure_margins()
         if self._until_rebuild == 0:
             self._rebuild_while_warming_up(n_jobs, task.is_judged)
-        self._let_columns_age()
+        if is_new is not None:
+            self._let_columns_age()
         self.in_doubt = False
         return prepared.scores(scores) if task.is_scored else scores
 
     def _prepared(self, rows: Array, is_new: Array, held: Array, schedule: Schedule, task: Task) -> gaps.Prepared:
         """Fill in the rows of a chunk, of which the first has the first values of columns that are new."""
-        if self.columns.are_known and not np.isnan(rows).any():
-            return gaps.Prepared.plain(rows, schedule)
         scored = self.columns.scored(rows)
         if is_new.any():
             scored[0, is_new] = rows[0, is_new]  # which all points held have now
