@@ -1076,7 +1076,7 @@ def _readings_of(forest: StreamingMPF) -> tuple[int, Array, list[Key | None], Ar
         arrivals, stamps = stream.numbers[held], store.times[held]
         numbers = np.arange(arrivals[0], store.n_seen)
         values, keys = np.full((len(numbers), forest.n_features_in_), np.nan), list[Key | None]([None] * len(numbers))
-        values[arrivals - arrivals[0]] = stream.points.values[held]
+        values[arrivals - arrivals[0]] = stream.columns.shown(stream.rows)
         for number, slot in zip(arrivals.tolist(), held.tolist(), strict=True):
             key = store.keys[slot]
             keys[number - arrivals[0]] = None if key == number else key
