@@ -1,6 +1,7 @@
 """Streams that begin with missing values: what is learned, what is scored, and when a late column counts."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from streams import assert_whole, bits
 from polyaforest import EpsilonPhi, GroupedMPF, Reservoir, SeriesMPF, StreamingMPF, Window, load
 from polyaforest.estimators import loads
 from polyaforest.forest import learn, stream
+from polyaforest.service import outlook
 
 NAN = np.nan
 RNG = np.random.default_rng(0)
@@ -210,6 +212,8 @@ def test_values_that_are_ignored_are_not_explained():
     explained = forest.explain(np.array([[30.0, -1.0, 1e9]]))[0]
     assert [one.name for one in explained.blamed] == ["x0"]
     assert np.isnan(explained.values[2])
+    assert all(np.isnan(point[2]) for _, point in explained.similar)
+    assert len(explained.similar)
 
 
 def test_weights_and_windows_in_time_take_first_rows_with_gaps():
@@ -239,6 +243,22 @@ def test_files_of_streams_without_late_columns_say_nothing_of_them():
     header, arrays = build().partial_fit(ROWS[:10])._stream.state()
     assert "origin" not in header
     assert "stream/since" not in arrays
+
+
+def test_a_series_is_not_made_of_placeholders():
+    """The readings that a forest hands on lack the columns that have had no value."""
+    forest = build(window=600).partial_fit(without(ROWS[:400], 2, 400))
+    series = SeriesMPF.from_stream(forest)
+    assert np.isnan(series.detect_then_learn(without(ROWS[400:500], 2, 100)).scores).all()
+
+
+def test_the_outlook_of_the_service_can_be_saved():
+    forest = build().partial_fit(without(ROWS[:300], 2, 300))
+    entry = SimpleNamespace(detector=forest, notes={})
+    outlook.renew(entry)
+    again = loads(forest.to_bytes(notes=entry.notes))
+    [band] = outlook.bands(SimpleNamespace(detector=again, notes=entry.notes), 3, 300, 1)
+    assert_array_equal(np.isnan(band), np.tile([False, False, True], (3, 1)))
 
 
 def test_series_and_groups_take_first_rows_with_gaps():

@@ -1093,11 +1093,15 @@ class StreamingMPF(PolyaForest):
         from polyaforest.explain.context import Held
 
         stream, derived = self._stream, self._derived
+
+        def held() -> Held:
+            return Held(stream.rows, stream.store.held_keys, stream.columns.is_unknown)
+
         return (
             super()
             ._witness(offset)
             ._replace(
-                held=(lambda: Held(stream.rows, stream.store.held_keys)) if stream.keeps_points else None,
+                held=held if stream.keeps_points else None,
                 drawn=(lambda: stream.rows) if stream.keeps_points else None,
                 watching=lambda: self._watching(derived),
             )

@@ -169,6 +169,7 @@ class Held(NamedTuple):
 
     points: Array
     keys: Sequence[Key]
+    is_unknown: Array | bool = False  # bool (D,): columns that have had no value, in which points have a placeholder
 
 
 class Condition(NamedTuple):
@@ -394,7 +395,8 @@ class Witness(NamedTuple):
             near = np.ascontiguousarray(held.points[nearest])
             is_normal = self.score(near) >= self.offset if len(near) else np.zeros(0, bool)
         chosen = nearest[is_normal][:_SIMILAR]
-        values = held.points[chosen] if self.categories is None else self.categories.shown(held.points[chosen])
+        values = np.where(held.is_unknown, np.nan, held.points[chosen])
+        values = values if self.categories is None else self.categories.shown(values)
         return list(zip([held.keys[i] for i in chosen], values, strict=True))
 
     def _apart(self, points: Array, row: Array) -> Array:

@@ -7,11 +7,13 @@ only shown, and renewed between two batches.
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any
 
 import numpy as np
 
 from polyaforest.core import schema
+from polyaforest.core.arrays import Array
 from polyaforest.estimators import SeriesMPF
 from polyaforest.live import Detector, Entry
 from polyaforest.service.blocks import Band
@@ -77,4 +79,9 @@ def _foreseen(detector: Detector, n: int) -> dict[str, Any] | None:
         if not detector.keeps_points_ or detector.n_points_ < _FEWEST:
             return None
         low, middle, high = np.quantile(detector.points_, _ENDS, axis=0)[:, None, :]
-    return {"since": n, "low": low.tolist(), "middle": middle.tolist(), "high": high.tolist()}
+    return {"since": n, "low": _as_json(low), "middle": _as_json(middle), "high": _as_json(high)}
+
+
+def _as_json(part: Array) -> list[list[float | None]]:
+    """Return numbers as lists, None where nothing is known: of a field that has had no value so far."""
+    return [[None if isnan(number) else number for number in step] for step in part.tolist()]
