@@ -555,7 +555,7 @@ def _measurable(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> A
             continue
         if not largest <= LARGEST and (not allow_missing or (sizes > LARGEST).any()):  # which NaN is not
             _refuse_extreme(estimator, given, allow_missing)
-        is_tiny = (sizes < SMALLEST) & (sizes > 0)
+        is_tiny = (sizes < SMALLEST) & ((sizes > 0) | np.signbit(given[start : start + n_rows]))  # -0.0 is 0.0
         if is_tiny.any():
             rows = given.copy() if rows is given else rows
             rows[start : start + n_rows][is_tiny] = 0.0
