@@ -122,15 +122,17 @@ def test_height_of_thresholds_follows_from_the_tail_of_maxima(every: int) -> Non
     assert 0.6 < rate < 1.1
 
 
-def test_an_alarm_is_raised_by_the_first_point_beyond_a_threshold_and_by_no_other() -> None:
-    rows = np.random.default_rng(3).normal(size=(900, 2))
-    watching = DriftMonitor(reference=128, false_alarms_every=100, n_estimators=8, random_state=0).fit(rows[:128])
-    thresholds = watching.bars_
-    trace = watching.follow(rows[128:])
-    first = int(np.flatnonzero(~np.isin(trace.status, ["normal", "outlier"]))[0])
-    is_beyond = trace.evidence > thresholds
-    assert is_beyond[first].any()
-    assert not is_beyond[128:first].any()
+@pytest.mark.parametrize("size", [1, 1000])
+def test_an_alarm_is_raised_by_the_first_point_beyond_a_threshold_and_by_no_other(size: int) -> None:
+    rows = np.random.default_rng(3).normal(size=(700, 2))
+    rows[500:, 0] += 0.7
+    watching = DriftMonitor(reference=128, false_alarms_every=500, n_estimators=8, random_state=0).fit(rows[:128])
+    thresholds, lengths = watching.bars_, watching._follower.windows.lengths
+    traces = [watching.follow(rows[start : start + size]) for start in range(128, 700, size)]
+    evidence, status = (np.concatenate([getattr(trace, name) for trace in traces]) for name in ("evidence", "status"))
+    is_full = lengths <= np.arange(1, len(evidence) + 1)[:, None]
+    first_beyond = ((evidence > thresholds) & is_full).any(axis=1).argmax()
+    assert first_beyond == (~np.isin(status, ["normal", "outlier"])).argmax() > 256
 
 
 def test_evidence_that_counts_points_as_independent_would_fail() -> None:

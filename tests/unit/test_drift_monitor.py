@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from datetime import UTC, datetime, timedelta
+from math import log
 
 import numpy as np
 import pytest
@@ -177,6 +178,21 @@ def test_return_to_normal_is_dated() -> None:
     changes = monitor().update(rows)
     assert [change.kind for change in changes][-2:] == ["drift", "return to normal"]
     assert abs(changes[-1].start - 650) <= 3
+
+
+def test_change_ends_when_the_odds_against_it_exceed_the_time_between_false_alarms() -> None:
+    rows = normal(4 * N)
+    rows[500:650, 0] += 4.0
+    watching = monitor(false_alarms_every=1e6)
+    over = watching.update(rows)[-1]
+    assert over.kind == "return to normal"
+    assert log(1e6) < over.log_odds < log(1e6) + 4.0  # the odds of one point, at most
+
+
+@pytest.mark.parametrize(("n", "lasting"), [(N, 64), (2048, 128)])
+def test_changes_shorter_than_a_sixteenth_of_the_reference_are_bursts(n: int, lasting: int) -> None:
+    watching = monitor(reference=n, n_estimators=2).fit(normal(n))
+    assert watching._follower.lasting == lasting
 
 
 def test_spread_is_a_change_of_scale() -> None:
@@ -447,6 +463,17 @@ def test_run_lengths_peak_at_the_change() -> None:
     assert runs.none + runs.probabilities.sum() == pytest.approx(1.0)
     assert abs(runs.mode - 20) <= 2
     assert runs.range[0] <= runs.mode <= runs.range[1]
+
+
+def test_runs_count_evidence_beyond_what_is_usual() -> None:
+    """The odds of a run of the length of a window are those of its evidence, less the mean without a change."""
+    watching = monitor(false_alarms_every=5000)
+    watching.update(normal(3 * N))
+    follower, runs = watching._follower, watching.run_lengths()
+    lengths, evidence = follower.windows.lengths, follower.windows.evidence
+    assert (follower.bars.usual < -0.05).all()
+    expected = evidence - follower.bars.usual - log(5000)
+    assert np.log(runs.probabilities[lengths - 1] / runs.none) == pytest.approx(expected, rel=1e-6)
 
 
 def test_scale_is_told_from_location() -> None:

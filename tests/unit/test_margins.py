@@ -136,6 +136,11 @@ def test_a_limit_is_where_the_surprise_exceeds_the_threshold():
     assert np.isinf(tails.limit(64.0)).all()
 
 
+@pytest.mark.parametrize("n_features", [1, 4, 16])
+def test_features_need_ten_bits_and_more_the_more_there_are(n_features):
+    assert Margins.of(np.zeros((300, n_features))).bits == 10 + np.log2(n_features)
+
+
 def test_few_points_have_no_margins():
     assert Margins.of(ROWS[:255]) is None
     assert Margins.of(ROWS[:256]) is not None
@@ -270,6 +275,14 @@ def test_a_stream_is_the_same_row_by_row_and_in_chunks(monkeypatch):
     is_other = plain != detected.scores
     assert is_other[[550, 850]].all()
     assert is_other.sum() <= 8  # but for rows that are far out, scores are those of typicality
+
+
+def test_margins_are_measured_every_1024_arrivals():
+    rows = np.random.default_rng(4).normal(size=(4000, 4)) * np.linspace(1, 9, 4000)[:, None]
+    forest, measured = build(window=300).partial_fit(rows[:3072]), Margins.of(rows[3072 - 300 : 3072])
+    assert_array_equal(forest._stream.margins.limit, measured.limit)
+    forest.partial_fit(rows[3072:3200])
+    assert_array_equal(forest._stream.margins.limit, measured.limit)
 
 
 def test_a_loaded_stream_goes_on_bit_for_bit(tmp_path):

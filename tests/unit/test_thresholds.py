@@ -31,6 +31,7 @@ def test_an_exponential_tail_ends_where_it_holds_the_rate():
     # quantiles of Exp(1), so that only the rule is judged and not a sample
     scores = np.log(np.arange(0.5, 10_000) / 10_000)
     assert (scores < tail_threshold(scores)).mean() == pytest.approx(AUTO_RATE, rel=0.01)
+    assert (scores < AUTO.threshold(scores)).mean() == pytest.approx(1 / 1000, rel=0.01)  # as documented
 
 
 @pytest.mark.parametrize(("shift", "scale"), [(0, 1), (-7, 1), (3, 20), (100, 1e-6)])
@@ -59,6 +60,12 @@ def test_scores_that_are_all_equal_flag_no_row_but_lower_ones():
 def test_ties_down_to_the_lowest_eighth_leave_room_for_a_tail():
     scores = np.sort(np.concatenate([np.zeros(90), np.linspace(-2, -0.1, 9), [-100.0]]))
     assert -100 < tail_threshold(scores) < -1
+
+
+def test_ties_down_to_the_lower_quartile_leave_the_step_to_the_lowest_eighth():
+    scores = np.sort(np.concatenate([np.zeros(700), np.full(100, -1.0), np.full(200, -6.0)]))
+    halvings_per_step = np.log2(0.5 / AUTO_RATE)
+    assert tail_threshold(scores) == pytest.approx(-3.0 * halvings_per_step)
 
 
 @pytest.mark.parametrize(
