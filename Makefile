@@ -80,78 +80,14 @@ format: $(READY)  ## mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY_BENCH)  ## a quick part of every benchmark, in minutes; files and pages stay as they are
-	$(BIN)/python benchmarks/speed.py --quick
-	$(BIN)/python benchmarks/streaming.py --quick --part throughput
-	$(BIN)/python benchmarks/accuracy.py --quick
-	$(BIN)/python benchmarks/toy.py --quick
-	$(BIN)/python benchmarks/missing.py --quick
-	$(BIN)/python benchmarks/mixed.py --quick
-	$(BIN)/python benchmarks/privacy.py --quick
-	$(BIN)/python benchmarks/density.py --quick
-	$(BIN)/python benchmarks/thresholds.py --quick
-	$(BIN)/python benchmarks/single_features.py --quick
-	$(BIN)/python benchmarks/nab.py --quick
-	$(BIN)/python benchmarks/series.py --quick
-	$(BIN)/python benchmarks/series_views.py --quick
-	$(BIN)/python benchmarks/series_alarms.py --quick
-	$(BIN)/python benchmarks/forecasts.py --quick
-	$(BIN)/python benchmarks/explanations.py --quick
-	$(BIN)/python benchmarks/drift_tables.py --quick
-	$(BIN)/python benchmarks/drift_streams.py --quick
-	$(BIN)/python benchmarks/cli.py --quick
-	$(BIN)/python benchmarks/clusters.py --quick
-	$(BIN)/python benchmarks/service.py --quick
-	$(BIN)/python benchmarks/distributed_streams.py --quick
+bench: $(READY_BENCH)  ## a quick part of every benchmark, in minutes; results and pages stay unchanged
+	$(BIN)/python -m benchmarks run --all --quick
 
-bench-full: $(READY_BENCH)  ## every table and figure from nothing but the data, for hours; stopped, it goes on where it was
-	$(BIN)/python benchmarks/accuracy.py & $(BIN)/python benchmarks/tuning.py & wait
-	$(BIN)/python benchmarks/nab.py & $(BIN)/python benchmarks/toy.py & $(BIN)/python benchmarks/density.py & wait
-	$(BIN)/python benchmarks/ranks.py
-	$(BIN)/python benchmarks/series.py
-	$(BIN)/python benchmarks/series_views.py
-	$(BIN)/python benchmarks/series_alarms.py --all
-	$(BIN)/python benchmarks/forecasts.py
-	$(BIN)/python benchmarks/missing.py
-	$(BIN)/python benchmarks/mixed.py
-	$(BIN)/python benchmarks/privacy.py
-	$(BIN)/python benchmarks/thresholds.py
-	$(BIN)/python benchmarks/single_features.py
-	$(BIN)/python benchmarks/runtime.py
-	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/streaming.py
-	$(BIN)/python benchmarks/explanations.py
-	$(BIN)/python benchmarks/drift_tables.py
-	$(BIN)/python benchmarks/drift_streams.py
-	$(BIN)/python benchmarks/cli.py
-	$(BIN)/python benchmarks/clusters.py
-	$(BIN)/python benchmarks/service.py
-	$(BIN)/python benchmarks/distributed_streams.py
+bench-full: $(READY_BENCH)  ## every table and figure from the data, for hours; resumes where it was stopped
+	$(BIN)/python -m benchmarks run --all
 
 bench-pages: $(READY_BENCH)  ## fill the pages of docs/benchmarks from benchmarks/results/ alone
-	$(BIN)/python benchmarks/accuracy.py --render
-	$(BIN)/python benchmarks/ranks.py
-	$(BIN)/python benchmarks/runtime.py --render
-	$(BIN)/python benchmarks/tuning.py --render
-	$(BIN)/python benchmarks/nab.py --part render
-	$(BIN)/python benchmarks/series.py --render
-	$(BIN)/python benchmarks/series_views.py --render
-	$(BIN)/python benchmarks/series_alarms.py --render
-	$(BIN)/python benchmarks/forecasts.py --render
-	$(BIN)/python benchmarks/toy.py --render
-	$(BIN)/python benchmarks/missing.py --render
-	$(BIN)/python benchmarks/mixed.py --render
-	$(BIN)/python benchmarks/privacy.py --render
-	$(BIN)/python benchmarks/density.py --render
-	$(BIN)/python benchmarks/thresholds.py --render
-	$(BIN)/python benchmarks/single_features.py --render
-	$(BIN)/python benchmarks/explanations.py --render
-	$(BIN)/python benchmarks/drift_tables.py --render
-	$(BIN)/python benchmarks/drift_streams.py --render
-	$(BIN)/python benchmarks/cli.py --render
-	$(BIN)/python benchmarks/service.py --render
-	$(BIN)/python benchmarks/distributed_streams.py --render
+	$(BIN)/python -m benchmarks render --all
 
 docs: $(READY_DOCS)  ## build the site into site/; a broken link or an undocumented public name fails
 	$(BIN)/python -m pytest -q tests/e2e/test_docs.py -k public_name

@@ -1,14 +1,12 @@
-"""How well each method finds the anomalies of the paper's data sets: AUC, average precision and processor seconds.
+"""Accuracy on the paper's data sets: AUC, average precision and processor time of each method.
 
-Writes results/accuracy.csv, a row per data set, method and seed. A run can be stopped and taken up again: what is in
-the file is not measured again. Each measurement has a process of its own, which is stopped when it takes too long; the
-row then says so, as it does when a method fails. Small data sets come first, and every set with one seed before any
-with the next. `--render` fills docs/benchmarks/paper-tables.md from the file.
+Writes results/accuracy.csv, a row per data set, method and seed, and fills docs/benchmarks/paper-tables.md. A run
+resumes where it was interrupted. Each measurement runs in its own process with a time limit; if it exceeds the limit or
+fails, the row gives the reason. Small data sets run first, and every data set runs with one seed before the next seed.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import multiprocessing
 import resource
@@ -16,6 +14,7 @@ import signal
 import sys
 import time
 import warnings
+from argparse import Namespace
 from collections.abc import Container, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,10 +26,11 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-import paper
-from _pages import PAGES, fill, scratch, table
-from _results import RESULTS, Results
-from methods import DETERMINISTIC, FORESTS, METHODS, OURS, Method, warm_up
+from benchmarks.registry import Benchmark, of_rows
+from benchmarks.shared import paper
+from benchmarks.shared.methods import DETERMINISTIC, FORESTS, METHODS, OURS, Method, warm_up
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results
 from polyaforest.datasets import ALTERNATIVES, SERIES, TABLES, load, load_series, shingled
 
 PAGE = "paper-tables"
@@ -328,32 +328,29 @@ def _mean(values: pd.Series) -> str:
     return f"{values.mean():.3f}" if len(values) else "–"
 
 
-def main() -> None:
-    """Measure what is asked for, or fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
-    parser.add_argument("--data", nargs="+", default=[*TABLES, *SERIES], metavar="NAME")
-    parser.add_argument("--seeds", type=int, default=N_SEEDS, help="how many")
-    parser.add_argument("--limit", type=int, default=LIMIT, help="processor seconds for one measurement")
-    parser.add_argument("--again", action="store_true", help="measure again what the file has of these methods")
-    parser.add_argument("--quick", action="store_true", help="small tables, few methods, two seeds")
-    parser.add_argument("--render", action="store_true", help="only fill the page from the file")
-    options = parser.parse_args()
-    pages, directory = PAGES, RESULTS
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure what the file lacks of these methods on these data sets."""
     if options.quick:
-        pages = directory = scratch("accuracy")
         options.methods, options.seeds, options.data = QUICK_METHODS, QUICK_SEEDS, QUICK_DATA
     results = Results("accuracy", KEYS, directory)
-    if not options.render:
-        if options.again:
-            for method in options.methods:
-                results.forget(method=method)
-        warm_up(options.methods)
-        methods = {name: METHODS[name] for name in options.methods}
-        with threadpool_limits(1):
-            run(load_sets(options.data), methods, options.seeds, options.limit, results)
-    render(list(results), pages)
+    for method in options.methods if options.again else ():
+        results.forget(method=method)
+    warm_up(options.methods)
+    methods = {name: METHODS[name] for name in options.methods}
+    with threadpool_limits(1):
+        run(load_sets(options.data), methods, options.seeds, options.limit, results)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    of_rows(render, "accuracy"),
+    quick="small tables, few methods, two seeds",
+    options={
+        "--methods": {"nargs": "+", "choices": METHODS, "default": list(METHODS), "metavar": "METHOD"},
+        "--data": {"nargs": "+", "default": [*TABLES, *SERIES], "metavar": "NAME"},
+        "--seeds": {"type": int, "default": N_SEEDS, "help": "how many"},
+        "--limit": {"type": int, "default": LIMIT, "help": "processor seconds for one measurement"},
+        "--again": {"action": "store_true", "help": "measure these methods again"},
+    },
+    peers=("isotree", "krcf", "pyod", "rrcf"),
+)

@@ -1,20 +1,20 @@
-"""The command line from outside: `watch` at the end of a pipe beside other detectors, files, start-up, many keys.
+"""The command line: throughput of `watch` and of other detectors in a pipe, reading files, start-up, many keys.
 
-Every measurement is a process of its own, on one core. The methods take turns, and the median round counts. Speed is by
-the processor time of the process, for what else runs on the machine has no part in it; what a process needs before its
-first record is taken off, by runs with few records. Writes results/cli.csv, a row per process, and fills
-docs/benchmarks/command-line.md. Times are comparable only within a run, so a part is measured whole.
+Each measurement runs in its own process on one core. Methods take turns, and the median round counts. Speed is measured
+by the processor time of the process, so that other load on the machine does not matter; runs with few records measure
+the start-up, which is subtracted. Writes results/cli.csv, a row per process, and fills docs/benchmarks/command-line.md.
+Times are comparable only within a run, so a part is always measured completely.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from _pages import PAGES, fill, scratch, table
-from _results import RESULTS, Results
+from benchmarks.registry import Benchmark, of_rows
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results, picked
 
 Rows = Sequence[Mapping[str, str]]
 
@@ -327,11 +328,6 @@ def compile_all(size: Size) -> None:
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def picked(rows: Rows, column: str, **wanted: Any) -> list[float]:
-    """Return the values of a column in the rows that match, in the order of the rounds."""
-    return [float(row[column]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
-
-
 def rate(rows: Rows, **wanted: Any) -> float:
     """Return records per second of processor time beyond the shorter run; by the median round."""
     few, many = sorted({int(value) for value in picked(rows, "records", **wanted)})
@@ -435,25 +431,20 @@ def render(rows: Rows, directory: Path = PAGES) -> None:
             fill(PAGE, part, tabulate(rows), directory)
 
 
-def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory: Path = RESULTS) -> None:
-    """Measure the parts asked for, and fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="only these; all by default")
-    parser.add_argument("--quick", action="store_true", help="few records and one round; files and pages stay")
-    parser.add_argument("--render", action="store_true", help="only fill the page")
-    options = parser.parse_args(arguments)
-    if options.quick and pages == PAGES:
-        pages = directory = scratch("cli")
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure some parts again."""
     size = QUICK if options.quick else Size()
     results = Results("cli", KEYS, directory)
-    if not (options.render or options.quick):
+    if not options.quick:
         compile_all(size)
-    for part in [] if options.render else options.part:
+    for part in options.part:
         measure(results, part, size)
-    render(list(results), pages)
-    for part in options.part if options.quick else ():
-        print(BLOCKS[part](list(results)), end="\n\n")
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    of_rows(render, "cli"),
+    quick="few records and one round",
+    options={"--part": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "only these parts"}},
+    peers=("krcf", "polars", "river", "rrcf"),
+)

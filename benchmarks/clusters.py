@@ -1,16 +1,16 @@
-"""Forests on clusters: rows per second of fitting and scoring on Dask and Spark, beside a local forest and a no-op.
+"""Fitting and scoring on Dask and Spark: rows per second, next to a local forest and a no-op.
 
 Writes results/clusters.csv, a row per engine and task, and prints it. Both engines run on this machine, with one
-process for every core. A no-op reads the same rows on the same engine and returns one number for each.
+process per core. The no-op reads the same rows on the same engine and returns one number for each.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
 import warnings
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +22,9 @@ from distributed import Client, LocalCluster
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-import _results
-from _timing import seconds
+from benchmarks.registry import Benchmark
+from benchmarks.shared.results import write
+from benchmarks.shared.timing import seconds
 from polyaforest import BatchMPF, StreamingMPF
 from polyaforest.distributed import dask as forests
 from polyaforest.distributed.spark.ml import MPFEstimator
@@ -31,25 +32,6 @@ from polyaforest.distributed.spark.ml import MPFEstimator
 N_FEATURES = 10
 KINDS = {"streaming": StreamingMPF, "batch": BatchMPF}
 ROUNDS = 3
-
-
-def main() -> None:
-    """Measure, and write the file unless the run is quick."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few rows; no file is written")
-    parser.add_argument("--engine", choices=["local", "dask", "spark"], action="append", help="all by default")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    options = parser.parse_args()
-    n_rows = 50_000 if options.quick else options.rows
-    found: list[dict[str, Any]] = []
-    for engine in options.engine or ENGINES:
-        for task, taken in ENGINES[engine](n_rows):
-            found.append(
-                {"engine": engine, "task": task, "rows": n_rows, "seconds": taken, "rows_per_s": n_rows / taken}
-            )
-            print(f"{engine:6} {task:20} {n_rows / taken:12,.0f} rows/s", flush=True)
-    if not options.quick:
-        _results.write("clusters", found)
 
 
 def table(n_rows: int, seed: int = 0) -> Any:
@@ -142,5 +124,26 @@ def _spark() -> Iterator[Any]:
 
 ENGINES = {"local": local, "dask": on_dask, "spark": on_spark}
 
-if __name__ == "__main__":
-    main()
+
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure all engines, and write the file."""
+    n_rows = 50_000 if options.quick else options.rows
+    found: list[dict[str, Any]] = []
+    for engine in options.engine:
+        for task, taken in ENGINES[engine](n_rows):
+            found.append(
+                {"engine": engine, "task": task, "rows": n_rows, "seconds": taken, "rows_per_s": n_rows / taken}
+            )
+            print(f"{engine:6} {task:20} {n_rows / taken:12,.0f} rows/s", flush=True)
+    write("clusters", found, directory)
+
+
+BENCHMARK = Benchmark(
+    measure_all,
+    quick="few rows",
+    options={
+        "--engine": {"nargs": "+", "choices": list(ENGINES), "default": list(ENGINES), "help": "only these engines"},
+        "--rows": {"type": int, "default": 1_000_000},
+    },
+    peers=("dask", "distributed", "pyspark"),
+)

@@ -1,13 +1,13 @@
-"""How near estimates come to a known density: squared error and divergence as the sample grows, and pictures.
+"""Density estimation: squared error and divergence from known densities as the sample grows, and pictures.
 
-Writes results/density.csv, a row per density, estimator, size of sample and seed; fills docs/benchmarks/density.md and
-draws density-1d.png, density-2d.png and density-errors.png beside it. A run can be stopped and taken up again: what is
-in the file is not measured again, unless `--again` names it.
+Writes results/density.csv, a row per density, estimator, sample size and seed; fills docs/benchmarks/density.md and
+draws density-1d.png, density-2d.png and density-errors.png. A run resumes where it was interrupted; `--again` measures
+estimators again.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,9 @@ from scipy.stats import multivariate_normal
 from sklearn.neighbors import KernelDensity
 from tqdm import tqdm
 
-from _pages import IMAGES, PAGES, fill, scratch, table
-from _results import RESULTS, Results
+from benchmarks.registry import Benchmark, again, of_rows
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results, picked, present
 from polyaforest import BatchMPF, StreamingMPF, Tree
 
 Array = np.ndarray
@@ -223,17 +224,6 @@ def run(results: Results, densities: Iterable[str], sizes: Iterable[int], n_seed
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def picked(rows: Iterable[Mapping[str, str]], column: str, **wanted: Any) -> list[float]:
-    """Return a column of the rows that have these values."""
-    return [float(row[column]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
-
-
-def present(rows: Sequence[Mapping[str, str]], column: str, order: Iterable[Any]) -> list[Any]:
-    """Return what of `order` the rows have in a column."""
-    found = {row[column] for row in rows}
-    return [value for value in order if str(value) in found]
-
-
 def errors_table(rows: Sequence[Mapping[str, str]], column: str) -> str:
     """Mean and standard deviation over seeds of an error; the least mean for a density and a size is bold."""
     sizes, lines = present(rows, "n", SIZES), []
@@ -383,23 +373,22 @@ def draw(rows: Sequence[Mapping[str, str]], directory: Path, n: int) -> None:
         plt.close(figure)
 
 
-def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory: Path = RESULTS) -> None:
-    """Measure what the file lacks, fill the page and draw the pictures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--again", nargs="*", choices=ESTIMATORS, metavar="NAME", help="measure again; ours if bare")
-    parser.add_argument("--quick", action="store_true", help="only small samples and two seeds")
-    parser.add_argument("--render", action="store_true", help="only fill the page and draw the pictures")
-    options = parser.parse_args(arguments)
-    if options.quick and pages == PAGES:
-        pages = directory = scratch("density")
+def draw_all(rows: Sequence[Mapping[str, str]], pages: Path) -> None:
+    """Draw the pictures of the page."""
+    draw(rows, pages / "images", min(PICTURED, max(int(row["n"]) for row in rows)))
+
+
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure what the file lacks."""
     results = Results("density", KEYS, directory)
-    for estimator in [] if options.again is None else options.again or OURS:
-        results.forget(estimator=estimator)
-    if not options.render:
-        run(results, DENSITIES, SIZES[:2] if options.quick else SIZES, 2 if options.quick else N_SEEDS)
-    render(list(results), pages)
-    draw(list(results), pages / IMAGES.name, SIZES[1] if options.quick else PICTURED)
+    results.forget_methods(options.again, OURS, "estimator")
+    run(results, DENSITIES, SIZES[:2] if options.quick else SIZES, 2 if options.quick else N_SEEDS)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    of_rows(render, "density"),
+    of_rows(draw_all, "density"),
+    quick="small samples and two seeds",
+    options={"--again": again(ESTIMATORS)},
+)

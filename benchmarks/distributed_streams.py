@@ -1,14 +1,13 @@
-"""Keyed streams on a cluster: the bytes of a detector beside pickles and files, and keys per second on Spark.
+"""Keyed streams on a cluster: size and speed of serialized detectors, and keys per second on Spark.
 
 Writes results/distributed-codec.csv and results/distributed-keyed.csv, and fills docs/benchmarks/keyed-streams.md.
-Every part is measured whole, since times are comparable only within a run. Bytes are timed by the processor time of the
-process; Spark by the clock and by the processor time of driver, JVM and workers together, for what else runs on the
-machine has no part in that.
+Times are comparable only within a run, so a part is always measured completely. Serialization is measured by the
+processor time of the process; Spark by the clock and by the processor time of driver, JVM and workers together, so that
+other load on the machine does not matter.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -17,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,11 +30,14 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 import polyaforest
-from _pages import PAGES, fill, scratch, table
-from _results import RESULTS, Results, read
+from benchmarks.registry import Benchmark
+from benchmarks.shared.pages import ROOT, fill, table
+from benchmarks.shared.results import Results, read
 from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.distributed.spark.stream import watch
 from polyaforest.estimators import loads
+
+Rows = Sequence[Mapping[str, str]]
 
 PAGE = "keyed-streams"
 CODEC, KEYED = "distributed-codec", "distributed-keyed"
@@ -42,6 +45,12 @@ ROUNDS = 40
 KEYS, ROWS = 10_000, 10  # keys, and rows of each in a micro-batch
 FEATURES, WINDOW = 3, 256
 KINDS = ("no-op", "watch")
+CHILD = """
+import json, sys, pathlib
+from benchmarks.distributed_streams import measure
+kind, workers, keys, folder = sys.argv[1:]
+print(json.dumps(measure(kind, int(workers), int(keys), pathlib.Path(folder))), flush=True)
+"""
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
@@ -110,8 +119,8 @@ def measured(kind: str, n_workers: int, n_keys: int) -> bytes:
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     for is_last in (False, False, True):
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, __file__, "--measure", kind, str(n_workers), str(n_keys), folder]
-            done = subprocess.run(command, check=is_last, stdout=subprocess.PIPE, env=environment)
+            command = [sys.executable, "-c", CHILD, kind, str(n_workers), str(n_keys), folder]
+            done = subprocess.run(command, check=is_last, stdout=subprocess.PIPE, env=environment, cwd=ROOT)
         if not done.returncode:
             break
     return done.stdout.splitlines()[-1]
@@ -221,9 +230,9 @@ def processor_time() -> float:
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def render(directory: Path, pages: Path) -> None:
-    """Fill the page from the files."""
-    codec = [
+def codec_table(rows: Rows) -> str:
+    """Return bytes and times by detector and format."""
+    lines = [
         [
             row["detector"],
             f"`{row['way']}`",
@@ -231,14 +240,18 @@ def render(directory: Path, pages: Path) -> None:
             f"{float(row['store_ms']):.1f} ms",
             f"{float(row['load_ms']):.1f} ms",
         ]
-        for row in read(directory / f"{CODEC}.csv")
+        for row in rows
     ]
-    fill(PAGE, "codec", table(["detector", "how", "size", "store", "load"], codec), pages)
-    keyed = []
-    for row in read(directory / f"{KEYED}.csv"):
+    return table(["detector", "how", "size", "store", "load"], lines)
+
+
+def keyed_table(rows: Rows) -> str:
+    """Return keys per second by query and number of workers."""
+    lines = []
+    for row in rows:
         n, wall, spent = int(row["keys"]), float(row["seconds"]), float(row["cpu_seconds"])
         per_key = 1000 * spent / n
-        keyed.append(
+        lines.append(
             [row["kind"], row["workers"], f"{n:,}", f"{n / wall:,.0f}", f"{per_key:.1f} ms", f"{2000 / per_key:,.0f}"]
         )
     header = [
@@ -249,32 +262,35 @@ def render(directory: Path, pages: Path) -> None:
         "processor time per key",
         "keys/s that two cores allow",
     ]
-    fill(PAGE, "keyed", table(header, keyed), pages)
+    return table(header, lines)
 
 
-def main() -> None:
-    """Measure, and fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--part", choices=["codec", "keyed", "all"], default="all")
-    parser.add_argument("--quick", action="store_true", help="little of everything; files and pages stay as they are")
-    parser.add_argument("--render", action="store_true", help="only fill the page")
-    parser.add_argument("--keys", type=int, default=KEYS)
-    parser.add_argument("--measure", nargs=4, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.measure:
-        kind, workers, keys, folder = given.measure
-        print(json.dumps(measure(kind, int(workers), int(keys), Path(folder))), flush=True)
-        return
-    place = scratch("distributed-streams") if given.quick else None
-    directory, pages = place or RESULTS, place or PAGES
-    if not given.render:
-        if given.part != "keyed":
-            measure_codec(3 if given.quick else ROUNDS, directory)
-        if given.part != "codec":
-            measure_keyed(100 if given.quick else given.keys, [2] if given.quick else [2, 1], directory)
-    if given.part == "all":
-        render(directory, pages)
+BLOCKS: dict[str, tuple[str, Callable[[Rows], str]]] = {"codec": (CODEC, codec_table), "keyed": (KEYED, keyed_table)}
 
 
-if __name__ == "__main__":
-    main()
+def render(directory: Path, pages: Path) -> None:
+    """Fill the tables of the page from those files that there are."""
+    for part, (name, tabulate) in BLOCKS.items():
+        path = directory / f"{name}.csv"
+        if path.exists():
+            fill(PAGE, part, tabulate(read(path)), pages)
+
+
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure some parts again."""
+    if "codec" in options.part:
+        measure_codec(3 if options.quick else ROUNDS, directory)
+    if "keyed" in options.part:
+        measure_keyed(100 if options.quick else options.keys, [2] if options.quick else [2, 1], directory)
+
+
+BENCHMARK = Benchmark(
+    measure_all,
+    render,
+    quick="few rounds and few keys",
+    options={
+        "--part": {"nargs": "+", "choices": list(BLOCKS), "default": list(BLOCKS), "help": "only these parts"},
+        "--keys": {"type": int, "default": KEYS, "help": "of the stream on Spark"},
+    },
+    peers=("pyspark",),
+)

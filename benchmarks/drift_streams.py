@@ -1,15 +1,15 @@
-"""Changes of streams: how soon detectors notice them at equal rates of false alarms; where and when ours says they are.
+"""Change detection in streams: delay at equal rates of false alarms, and what is reported about each change.
 
-Every detector has one parameter that trades delay for false alarms. It is set, on streams that do not change, so that a
-false alarm comes once in TARGET points or more seldom; then delays are measured. Writes results/drift-rates.csv (first
-alarms on streams without change), results/drift-streams.csv (on streams with one), results/drift-skab.csv and
-results/drift-nab.csv; fills docs/benchmarks/drift-streams.md. A run can be stopped and taken up again.
+Every detector has one parameter that trades delay for false alarms. It is set on streams without a change, so that
+false alarms are at least TARGET points apart on average; then delays are measured. Writes results/drift-rates.csv
+(first alarms on streams without a change), results/drift-streams.csv (on streams with one), results/drift-skab.csv and
+results/drift-nab.csv; fills docs/benchmarks/drift-streams.md. A run resumes where it was interrupted.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,8 +23,9 @@ from scipy import stats
 from scipy.signal import lfilter
 from tqdm import tqdm
 
-from _pages import PAGES, fill, scratch, table
-from _results import RESULTS, Results
+from benchmarks.registry import Benchmark
+from benchmarks.shared.pages import fill, table
+from benchmarks.shared.results import Results, read
 from polyaforest.drift import DriftMonitor
 
 Array = np.ndarray
@@ -509,30 +510,38 @@ def series_table(rows: Sequence[Mapping[str, str]]) -> str:
     return table(["detector", "events noticed", "false alarms before", "delay, median rows", "F1"], lines)
 
 
-def main() -> None:
-    """Measure, then fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one trial each; files and pages stay as they are")
-    parser.add_argument("--render", action="store_true", help="fill the page from the files alone")
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="detectors to run")
-    given = parser.parse_args()
-    place = scratch(PAGE) if given.quick else None
-    where = place or RESULTS
-    nulls = Results("drift-rates", ("null", "method", "stream", "number"), where)
-    changes = Results("drift-streams", ("change", "method", "trial"), where)
-    skab, nab = (Results(name, ("series", "method"), where) for name in ("drift-skab", "drift-nab"))
-    if not given.render:
-        run_nulls(nulls, given.methods, 1 if given.quick else N_NULLS)
-        run_changes(changes, list(nulls), given.methods, 1 if given.quick else N_TRIALS)
-        run_skab(skab, given.methods)
-        run_nab(nab, given.methods)
-    fill(PAGE, "rates", rates_table(list(nulls)), place or PAGES)
-    fill(PAGE, "settings", settings_table(list(nulls)), place or PAGES)
-    fill(PAGE, "delays", delays_table(list(changes)), place or PAGES)
-    fill(PAGE, "told", told_table(list(changes)), place or PAGES)
-    fill(PAGE, "skab", series_table(list(skab)), place or PAGES)
-    fill(PAGE, "nab", series_table(list(nab)), place or PAGES)
+FILES = {  # by name, the columns that identify a measurement
+    "drift-rates": ("null", "method", "stream", "number"),
+    "drift-streams": ("change", "method", "trial"),
+    "drift-skab": ("series", "method"),
+    "drift-nab": ("series", "method"),
+}
 
 
-if __name__ == "__main__":
-    main()
+def render(directory: Path, pages: Path) -> None:
+    """Fill the tables of the page."""
+    nulls, changes, skab, nab = (read(directory / f"{name}.csv") for name in FILES)
+    fill(PAGE, "rates", rates_table(nulls), pages)
+    fill(PAGE, "settings", settings_table(nulls), pages)
+    fill(PAGE, "delays", delays_table(changes), pages)
+    fill(PAGE, "told", told_table(changes), pages)
+    fill(PAGE, "skab", series_table(skab), pages)
+    fill(PAGE, "nab", series_table(nab), pages)
+
+
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure what the files lack."""
+    nulls, changes, skab, nab = (Results(name, keys, directory) for name, keys in FILES.items())
+    run_nulls(nulls, options.methods, 1 if options.quick else N_NULLS)
+    run_changes(changes, list(nulls), options.methods, 1 if options.quick else N_TRIALS)
+    run_skab(skab, options.methods)
+    run_nab(nab, options.methods)
+
+
+BENCHMARK = Benchmark(
+    measure_all,
+    render,
+    quick="one trial of each change",
+    options={"--methods": {"nargs": "+", "choices": list(METHODS), "default": list(METHODS), "help": "only these"}},
+    peers=("river",),
+)

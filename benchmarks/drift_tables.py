@@ -1,24 +1,24 @@
-"""Two samples: how often tests find a change that is there, and one that is not; and where ours says that it is.
+"""Two-sample tests: power and false alarms of each test, and whether `compare` locates the change.
 
 Writes results/drift-tables.csv, a row per change, test and trial, and results/drift-sizes.csv, a row per number of
-rows; fills docs/benchmarks/drift-tables.md. A run can be stopped and taken up again.
+rows; fills docs/benchmarks/drift-tables.md. A run resumes where it was interrupted.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from _pages import PAGES, fill, scratch, table
-from _results import RESULTS, Results
-from baselines import two_samples
+from benchmarks.baselines import two_samples
+from benchmarks.registry import Benchmark, of_rows
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results, picked
 from polyaforest.drift import Comparison, compare
 
 Array = np.ndarray
@@ -155,11 +155,6 @@ def run_sizes(results: Results, sizes: Sequence[int]) -> None:
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def picked(rows: Iterable[Mapping[str, str]], column: str, **wanted: Any) -> list[float]:
-    """Return a column of the rows that have these values."""
-    return [float(row[column]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
-
-
 def rates_table(rows: Sequence[Mapping[str, str]]) -> str:
     """How often each test finds a change, the best of the real tests in bold where there is one."""
     names = [name for name in (OURS, *METHODS) if any(row["method"] == name for row in rows)]
@@ -206,19 +201,10 @@ def render(rows: Sequence[Mapping[str, str]], sizes: Sequence[Mapping[str, str]]
     fill(PAGE, "sizes", sizes_table(sizes), directory)
 
 
-def main() -> None:
-    """Measure, then fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two trials, few rows; files and pages stay as they are")
-    parser.add_argument("--render", action="store_true", help="fill the page from the files alone")
-    given = parser.parse_args()
-    place = scratch(PAGE) if given.quick else None
-    files = Results("drift-tables", KEYS, place or RESULTS), Results("drift-sizes", ("rows",), place or RESULTS)
-    if not given.render:
-        run(files[0], (OURS, *METHODS), 2 if given.quick else N_TRIALS)
-        run_sizes(files[1], SIZES[:1] if given.quick else SIZES)
-    render(list(files[0]), list(files[1]), place or PAGES)
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure what the files lack."""
+    run(Results("drift-tables", KEYS, directory), (OURS, *METHODS), 2 if options.quick else N_TRIALS)
+    run_sizes(Results("drift-sizes", ("rows",), directory), SIZES[:1] if options.quick else SIZES)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(measure_all, of_rows(render, "drift-tables", "drift-sizes"), quick="two trials and few rows")

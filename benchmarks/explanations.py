@@ -1,16 +1,16 @@
-"""Which features are to blame: explanations of our forests against those of other detectors.
+"""Explanations: whether attributions find the features that cause an anomaly, and how long they take.
 
-Three parts, each with a file of its own and a table on docs/benchmarks/explanations.md. *guilty*: rows made odd in
-known features, and how many of these are blamed first (results/explanations.csv). *masking*: anomalies of the paper's
-sets with the blamed values replaced, and how normal that makes them (results/explanations-masking.csv). *time*:
-microseconds per row (results/explanations-time.csv). A run can be stopped and taken up again: what is in the files is
-not measured again, unless `--again` names it. Times are comparable only within a run, so all are measured or none.
+Three parts, each with its own file and tables in docs/benchmarks/explanations.md. *guilty*: rows with known anomalous
+features, and how many of them rank first (results/explanations.csv). *masking*: anomalies of the paper's data sets with
+the values of the top features replaced, and how normal that makes them (results/explanations-masking.csv). *time*:
+microseconds per row (results/explanations-time.csv). A run resumes where it was interrupted; `--again` measures methods
+again. Times are comparable only within a run, so all are measured together.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -27,9 +27,10 @@ from sklearn.neighbors import LocalOutlierFactor, NearestNeighbors
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from _pages import PAGES, fill, scratch, table
-from _results import RESULTS, Results
-from baselines.diffi import local_diffi
+from benchmarks.baselines.diffi import local_diffi
+from benchmarks.registry import Benchmark, again
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results, picked, present, read
 from polyaforest import BatchMPF, StreamingMPF
 from polyaforest.datasets import TABLES, load
 
@@ -424,17 +425,6 @@ def processor_seconds(blame: Callable[[Array], Array], batches: Iterable[Array])
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def picked(rows: Iterable[Mapping[str, str]], column: str, **wanted: Any) -> list[float]:
-    """Return a column of the rows that have these values."""
-    return [float(row[column]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
-
-
-def present(rows: Rows, column: str, known: Iterable[Any]) -> list[Any]:
-    """Those of the known values that the rows have, in the order in which they are known."""
-    found = {row[column] for row in rows}
-    return [value for value in known if str(value) in found]
-
-
 def line(label: Sequence[object], values: Sequence[float], form: str = "{:.2f}", *, best: Any = max) -> list[object]:
     """Return a line of a table, its best figure in bold."""
     texts = [form.format(value) for value in values]
@@ -541,16 +531,16 @@ def render(part: str, rows: Rows, directory: Path = PAGES) -> None:
         fill(PAGE, block, text(rows), directory)
 
 
-def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory: Path = RESULTS) -> None:
-    """Measure what the files lack, and fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--part", nargs="+", choices=FILES, default=list(FILES), help="only these; all by default")
-    parser.add_argument("--again", nargs="*", choices=METHODS, metavar="METHOD", help="measure again; ours if bare")
-    parser.add_argument("--quick", action="store_true", help="one seed, small sets, few rows to time")
-    parser.add_argument("--render", action="store_true", help="only fill the page")
-    options = parser.parse_args(arguments)
-    if options.quick and pages == PAGES:
-        pages = directory = scratch("explanations")
+def render_all(directory: Path, pages: Path) -> None:
+    """Fill the tables of those parts that have a file."""
+    for part, (name, _) in FILES.items():
+        path = directory / f"{name}.csv"
+        if path.exists():
+            render(part, read(path), pages)
+
+
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure what the files lack."""
     names, is_quick = list(METHODS), options.quick
     measures: dict[str, Callable[[Results], None]] = {
         "guilty": lambda results: run_guilty(results, names, 1 if is_quick else N_SEEDS),
@@ -562,13 +552,18 @@ def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory:
     for part in options.part:
         name, keys = FILES[part]
         results = Results(name, keys, directory)
-        for method in [] if options.again is None else options.again or OURS:
-            results.forget(method=method)
-        if not options.render:
-            with threadpool_limits(1):
-                measures[part](results)
-        render(part, list(results), pages)
+        results.forget_methods(options.again, OURS)
+        with threadpool_limits(1):
+            measures[part](results)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    render_all,
+    quick="one seed, small sets, few rows to time",
+    options={
+        "--part": {"nargs": "+", "choices": FILES, "default": list(FILES), "help": "only these parts"},
+        "--again": again(METHODS),
+    },
+    peers=("krcf", "rcf3", "shap"),
+)

@@ -1,13 +1,13 @@
-"""Forecasts of `SeriesMPF` beside naive ones: error, coverage and width of the band, over all series of series.py.
+"""Forecasts of `SeriesMPF` next to naive forecasts: error, coverage and width of the band.
 
-Prequential: the detector learns a stretch, says what the next steps will be, learns those, and so on. Writes
-results/forecasts.csv and the tables of docs/benchmarks/forecasts.md; goes on where it was. `--quick` takes a piece of
-one series of each family, writes beside the cache and shows what comes out.
+The series are those of the benchmark `series`. The evaluation is prequential: the detector learns a stretch, forecasts
+the next steps, learns them, and so on. Writes results/forecasts.csv and fills docs/benchmarks/forecasts.md. A run
+resumes where it was interrupted.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, median
@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from _pages import PAGES, fill, table
-from _results import RESULTS, Results, read
+from benchmarks.registry import Benchmark
+from benchmarks.series import Case, load_all, pieces
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import RESULTS, Results, read
 from polyaforest import SeriesMPF, StreamingMPF
-from series import CACHE, Case, load_all, pieces
 
 Array = NDArray[Any]
 
@@ -160,23 +161,10 @@ def render(results: Path = RESULTS, pages: Path = PAGES) -> None:
     fill("forecasts", "losses", losses_table(rows), pages)
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="pieces of a few series, results beside the cache")
-    parser.add_argument("--render", action="store_true", help="only fill the page from the results")
-    options = parser.parse_args()
-    if options.render:
-        render()
-        return
-    place = CACHE / "quick"
-    results = Results("forecasts", ("family", "series", "horizon"), place if options.quick else RESULTS)
-    run(pieces(load_all()) if options.quick else load_all(), results)
-    if options.quick:
-        print(summary_table(list(results)), family_table(list(results), 1), sep="\n\n")
-    else:
-        render()
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure all series that have no results yet."""
+    cases = pieces(load_all()) if options.quick else load_all()
+    run(cases, Results("forecasts", ("family", "series", "horizon"), directory))
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(measure_all, render, quick="a piece of one series of each family")

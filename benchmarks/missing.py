@@ -1,14 +1,13 @@
-"""Missing values: how much of its accuracy each detector keeps, and how well each fills in what was hidden.
+"""Missing values: accuracy that each detector retains, and error of the values that each method fills in.
 
 Values are hidden at random, in the rows to score or in the rows to fit as well. Writes results/missing.csv, a row per
 task, data set, setting, share hidden, method and seed (of the mask and of the method), and fills
-docs/benchmarks/missing.md. A run can be stopped and taken up again: what is in the file is not measured again, unless
-`--again` names it.
+docs/benchmarks/missing.md. A run resumes where it was interrupted; `--again` measures methods again.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -21,9 +20,10 @@ from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.preprocessing import StandardScaler
 from tqdm import tqdm
 
-from _pages import PAGES, fill, scratch, table
-from _results import RESULTS, Results
-from metrics import auc
+from benchmarks.registry import Benchmark, again, of_rows
+from benchmarks.shared.metrics import auc
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results, picked
 from polyaforest import BatchMPF, StreamingMPF
 from polyaforest.datasets import load
 
@@ -220,11 +220,6 @@ def run(results: Results, tasks: Iterable[Task]) -> None:
 # ---- the page --------------------------------------------------------------------------------------------------------
 
 
-def picked(rows: Iterable[Mapping[str, str]], **wanted: Any) -> list[float]:
-    """Return the values of the rows that match."""
-    return [float(row["value"]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
-
-
 def summary_table(rows: Sequence[Mapping[str, str]]) -> str:
     """Mean AUC over sets and seeds by what was hidden, the best of each column in bold."""
     columns = [CONTROLS[0], *((setting, rate) for setting in SETTINGS for rate in RATES), *CONTROLS[1:]]
@@ -238,7 +233,8 @@ def summary_table(rows: Sequence[Mapping[str, str]]) -> str:
     header = ["", *(f"{rate} {heads[setting]}" if rate else heads[setting] for setting, rate in columns)]
     found = {
         method: [
-            mean(picked(rows, task="detect", setting=setting, rate=rate, method=method)) for setting, rate in columns
+            mean(picked(rows, "value", task="detect", setting=setting, rate=rate, method=method))
+            for setting, rate in columns
         ]
         for method in DETECTORS
     }
@@ -252,11 +248,13 @@ def sets_table(
     """Mean over seeds by set and method, the best of each set in bold, and the mean over the sets."""
     sets, methods = TASKS[task]
     lines = []
-    for data in [data for data in sets if picked(rows, task=task, data=data)]:
-        values = [mean(picked(rows, task=task, data=data, setting=setting, rate=rate, method=m)) for m in methods]
+    for data in [data for data in sets if picked(rows, "value", task=task, data=data)]:
+        values = [
+            mean(picked(rows, "value", task=task, data=data, setting=setting, rate=rate, method=m)) for m in methods
+        ]
         top = best(round(value, 3) for value in values)
         lines.append([data, *(emphasised(value, top) for value in values)])
-    means = [mean(picked(rows, task=task, setting=setting, rate=rate, method=method)) for method in methods]
+    means = [mean(picked(rows, "value", task=task, setting=setting, rate=rate, method=method)) for method in methods]
     top = best(round(value, 3) for value in means)
     return table(["", *methods], [*lines, ["mean of the sets", *(emphasised(value, top) for value in means)]])
 
@@ -275,23 +273,17 @@ def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
             fill(PAGE, f"impute-{setting}-{rate}", sets_table(rows, "impute", setting, rate, min), directory)
 
 
-def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory: Path = RESULTS) -> None:
-    """Measure what the file lacks, and fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    names = list(DETECTORS | IMPUTERS)
-    parser.add_argument("--again", nargs="*", choices=names, metavar="METHOD", help="measure again; ours if bare")
-    parser.add_argument("--quick", action="store_true", help="two small sets and one seed")
-    parser.add_argument("--render", action="store_true", help="only fill the page")
-    options = parser.parse_args(arguments)
-    if options.quick and pages == PAGES:
-        pages = directory = scratch("missing")
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure what the file lacks."""
     results = Results("missing", KEYS, directory)
-    for name in [] if options.again is None else options.again or OURS:
-        results.forget(method=name)
-    if not options.render:
-        run(results, tasks_of(1, QUICK_DATA) if options.quick else tasks_of(N_SEEDS))
-    render(list(results), pages)
+    results.forget_methods(options.again, OURS)
+    run(results, tasks_of(1, QUICK_DATA) if options.quick else tasks_of(N_SEEDS))
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    of_rows(render, "missing"),
+    quick="two small sets and one seed",
+    options={"--again": again(DETECTORS | IMPUTERS)},
+    peers=("isotree",),
+)

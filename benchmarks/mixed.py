@@ -1,14 +1,14 @@
-"""Tables of numbers and categories: which detectors rank anomalies, and name the column that made them.
+"""Tables of numbers and categories: AUC of each detector, and whether it names the column that was changed.
 
-Two of the paper's tables, whose numbers are categories, and generated ones with planted rows: values that are common
-and occur together hardly ever, rare categories, and numbers that belong to others. Writes results/mixed.csv, a row per
-table, method and seed (of the table and of the method), and fills docs/benchmarks/mixed.md. A run can be stopped and
-taken up again: what is in the file is not measured again, unless `--again` names it.
+Two of the paper's tables, whose numbers are categories, and generated ones with planted rows: common values that rarely
+occur together, rare categories, and numbers that belong to other rows. Writes results/mixed.csv, a row per table,
+method and seed (of the table and of the method), and fills docs/benchmarks/mixed.md. A run resumes where it was
+interrupted; `--again` measures methods again.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -22,10 +22,11 @@ from sklearn.ensemble import IsolationForest
 from sklearn.preprocessing import OneHotEncoder
 from tqdm import tqdm
 
-from _pages import PAGES, fill, scratch
-from _pages import table as markdown
-from _results import RESULTS, Results
-from metrics import auc
+from benchmarks.registry import Benchmark, again, of_rows
+from benchmarks.shared.metrics import auc
+from benchmarks.shared.pages import PAGES, fill
+from benchmarks.shared.pages import table as markdown
+from benchmarks.shared.results import Results
 from polyaforest import BatchMPF, StreamingMPF
 from polyaforest.datasets import load
 
@@ -288,24 +289,17 @@ def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
     fill(PAGE, "named", table_of(rows, "named", tuple(SKETCHES)), directory)
 
 
-def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory: Path = RESULTS) -> None:
-    """Measure what the file lacks, and fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--again", nargs="*", choices=list(METHODS), metavar="METHOD", help="measure again; ours if bare"
-    )
-    parser.add_argument("--quick", action="store_true", help="two tables and one seed")
-    parser.add_argument("--render", action="store_true", help="only fill the page")
-    options = parser.parse_args(arguments)
-    if options.quick and pages == PAGES:
-        pages = directory = scratch("mixed")
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure what the file lacks."""
     results = Results("mixed", KEYS, directory)
-    for name in [] if options.again is None else options.again or OURS:
-        results.forget(method=name)
-    if not options.render:
-        run(results, QUICK_DATA if options.quick else DATA, 1 if options.quick else N_SEEDS)
-    render(list(results), pages)
+    results.forget_methods(options.again, OURS)
+    run(results, QUICK_DATA if options.quick else DATA, 1 if options.quick else N_SEEDS)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    of_rows(render, "mixed"),
+    quick="two tables and one seed",
+    options={"--again": again(METHODS)},
+    peers=("isotree", "pyod"),
+)

@@ -1,16 +1,15 @@
-"""The Numenta Anomaly Benchmark as a stream: each point of 58 series is scored before it is learned, in one pass.
+"""The Numenta Anomaly Benchmark as a stream: each point of 58 series is scored before it is learned.
 
 Every detector is tuned on one half of the series over the same small grid, and then runs over all of them. Writes
-results/nab-tuning.csv, results/nab.csv, results/nab-series.csv, docs/benchmarks/images/nab.png and the tables of
-docs/benchmarks/nab.md. Scores are kept in .cache/nab, so a run that was stopped goes on where it was.
-`python benchmarks/nab.py --quick` takes six series, writes to .cache/nab/quick and shows what comes out.
+results/nab-tuning.csv, results/nab.csv and results/nab-series.csv, fills docs/benchmarks/nab.md and draws nab.png.
+Scores are cached in .cache/nab, so a run resumes where it was interrupted.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 import zlib
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -24,15 +23,16 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 from sklearn.metrics import roc_auc_score
 
-from _pages import IMAGES, PAGES, fill, table
-from _results import RESULTS, Results, read
-from nab_scoring import OUTSIDE, PROFILES, Corpus, probation, windows_of
+from benchmarks.registry import Benchmark
+from benchmarks.shared.nab_scoring import OUTSIDE, PROFILES, Corpus, probation, windows_of
+from benchmarks.shared.pages import PAGES, ROOT, fill, table
+from benchmarks.shared.results import RESULTS, Results, picked, read
 from polyaforest import StreamingMPF
 from polyaforest.datasets import NAB, Series, load_series
 
 Array = NDArray[Any]
 
-CACHE = Path(__file__).resolve().parents[1] / ".cache" / "nab"
+CACHE = ROOT / ".cache" / "nab"
 SHINGLES = (1, 4)
 WINDOWS = (256, 1024, 4096)
 SECOND_LOOKS = 3  # settings at which a detector's other variant is tried
@@ -41,7 +41,7 @@ SEEDS = (0, 1, 2)
 ROWS_A_CALL = 1000
 MEMORY = 8000  # scores of its past that a detector's new score is compared with
 HALVES = ("tuning", "reported")
-PARTS = ("tune", "report", "render")
+PARTS = ("tune", "report")
 PICTURED = ("realKnownCause/rogue_agent_key_hold", "realAdExchange/exchange-4_cpc_results")
 
 QUICK = [name for name in NAB if name.startswith("realAdExchange")]  # six short ones
@@ -389,11 +389,6 @@ def average(values: Iterable[float]) -> str:
     return f"{mean(values):.1f} ± {stdev(values):.1f}" if len(values) > 1 else f"{mean(values):.1f}"
 
 
-def picked(rows: Iterable[dict[str, str]], column: str, **wanted: str) -> list[float]:
-    """Return a column of the rows that have these values."""
-    return [float(row[column]) for row in rows if all(row[key] == value for key, value in wanted.items())]
-
-
 def totals_table(rows: Sequence[dict[str, str]], scores: str) -> str:
     """Return NAB's scores of all detectors, by half for the standard profile, of all series for the others."""
     header = ["", "reported half", "reported half, threshold of the tuning half", "all 58", *list(PROFILES)[1:]]
@@ -506,27 +501,31 @@ def draw_series(axes: Sequence[Any], series: Series, raw: Array, processing: Pro
         axis.margins(x=0)
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="six series, one seed, results beside the cache")
-    parser.add_argument("--detectors", nargs="+", choices=DETECTORS, default=list(DETECTORS), help="only these")
-    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, help="only these")
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="only these parts")
-    options = parser.parse_args()
-    results = CACHE / "quick" if options.quick else RESULTS
-    bench = Bench(map(load_series, QUICK if options.quick else NAB), results=results)
-    for detector in options.detectors if "tune" in options.part else []:
+def draw_all(directory: Path, pages: Path) -> None:
+    """Draw the picture of the page, if the results have its series."""
+    if {row["series"] for row in read(directory / "nab-series.csv")} >= set(PICTURED):
+        draw(Bench(map(load_series, NAB), results=directory), pages / "images" / "nab.png")
+
+
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Tune detectors, then run them over all series."""
+    bench = Bench(map(load_series, QUICK if options.quick else NAB), results=directory)
+    for detector in options.detectors if "tune" in options.part else ():
         bench.tune(detector)
     for seed, detector in product(options.seeds[:1] if options.quick else options.seeds, options.detectors):
         if "report" in options.part:
             bench.report(detector, seed)
-    if options.quick:
-        print(totals_table(list(bench.totals), "raw"), totals_table(list(bench.totals), "processed"), sep="\n\n")
-    elif "render" in options.part:
-        render()
-        draw(bench, IMAGES / "nab.png")
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    render,
+    draw_all,
+    quick="six series and one seed",
+    options={
+        "--detectors": {"nargs": "+", "choices": DETECTORS, "default": list(DETECTORS), "help": "only these"},
+        "--seeds": {"nargs": "+", "type": int, "default": SEEDS, "help": "only these"},
+        "--part": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "only these parts"},
+    },
+    peers=("krcf", "rcf3", "river"),
+)

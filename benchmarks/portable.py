@@ -1,19 +1,19 @@
-"""What portable kernels cost: the same calls with kernels for this processor and for any of its kind.
+"""Cost of portable kernels: the same calls with kernels compiled for this processor and for any of its kind.
 
 Writes results/portable.csv. Seconds of one thread, best of several rounds that alternate between the two.
-
-python benchmarks/portable.py [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
+from pathlib import Path
 
-from _results import write
+from benchmarks.registry import Benchmark
+from benchmarks.shared.results import write
 
 CALLS = {
     "StreamingMPF: fit": "StreamingMPF(**settings).fit(X)",
@@ -60,13 +60,10 @@ def measure(cpu: str) -> dict[str, float]:
     return {name: float(seconds) for name, seconds in json.loads(ended.stdout).items()}
 
 
-def main() -> None:
+def measure_all(options: Namespace, directory: Path) -> None:
     """Measure both in turn."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="one round; no file is written")
-    quick = parser.parse_args().quick
     rounds: dict[str, list[dict[str, float]]] = {"native": [], "portable": []}
-    for _ in range(1 if quick else 7):
+    for _ in range(1 if options.quick else 7):
         for cpu, found in rounds.items():
             found.append(measure(cpu))
     rows = []
@@ -74,9 +71,7 @@ def main() -> None:
         native, portable = (min(found[name] for found in rounds[cpu]) for cpu in ("native", "portable"))
         rows.append({"call": name, "native_s": native, "portable_s": portable, "ratio": portable / native})
         print(f"{name:>50} {native:8.3f} {portable:8.3f} {portable / native:6.2f}", flush=True)
-    if not quick:
-        write("portable", rows)
+    write("portable", rows, directory)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(measure_all, quick="one round")

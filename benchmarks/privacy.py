@@ -1,12 +1,12 @@
-"""Private releases: how much accuracy epsilon costs, by the number of trees and their depth.
+"""Private releases: accuracy by epsilon, number of trees and depth.
 
 Writes results/privacy.csv, a row per data set, trees, depth, epsilon and seed (of trees and noise), and fills
-docs/benchmarks/privacy.md. A run can be stopped and taken up again: what is in the file is not measured again.
+docs/benchmarks/privacy.md. A run resumes where it was interrupted.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from math import inf
@@ -16,9 +16,10 @@ from statistics import mean
 import numpy as np
 from tqdm import tqdm
 
-from _pages import PAGES, fill, scratch, table
-from _results import RESULTS, Results
-from metrics import auc
+from benchmarks.registry import Benchmark, of_rows
+from benchmarks.shared.metrics import auc
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results
 from polyaforest import BatchMPF, Tree
 from polyaforest.datasets import load
 
@@ -92,24 +93,15 @@ def _line(name: str, found: Sequence[Mapping[str, str]], cells: list[str]) -> li
     return [name, f"{n_rows:,}", *cells]
 
 
-def main() -> None:
-    """Measure what is missing, and fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two tables and one seed; pages stay as they are")
-    parser.add_argument("--render", action="store_true", help="fill the page from the results alone")
-    chosen = parser.parse_args()
-    pages, directory = (scratch(PAGE),) * 2 if chosen.quick else (PAGES, RESULTS)
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure what the file lacks."""
     results = Results("privacy", KEYS, directory)
-    if not chosen.render:
-        data, n_seeds = (DATA[:2], 1) if chosen.quick else (DATA, N_SEEDS)
-        for case in tqdm(list(product(data, TREES, DEPTHS, range(n_seeds)))):
-            name, trees, depth, seed = case
-            if (name, trees, depth, "inf", seed) not in results:  # the last to be measured
-                for row in measure(name, trees, depth, seed):
-                    results.add(row)
-    if not chosen.quick:
-        render(results, pages)
+    data, n_seeds = (DATA[:2], 1) if options.quick else (DATA, N_SEEDS)
+    for case in tqdm(list(product(data, TREES, DEPTHS, range(n_seeds)))):
+        name, trees, depth, seed = case
+        if (name, trees, depth, "inf", seed) not in results:  # the last to be measured
+            for row in measure(name, trees, depth, seed):
+                results.add(row)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(measure_all, of_rows(render, "privacy"), quick="two tables and one seed")

@@ -1,10 +1,12 @@
-"""Which method is better, from results/accuracy.csv alone: mean ranks, analysis of variance, critical differences.
+"""Statistical comparison of the results of `accuracy`: mean ranks, analysis of variance, critical differences.
 
-Fills docs/benchmarks/paper-tables.md and draws docs/benchmarks/images/critical-difference*.png. Nothing is measured.
+Fills docs/benchmarks/paper-tables.md and draws critical-difference.png and critical-difference-forests.png from
+results/accuracy.csv. Nothing is measured.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from itertools import combinations
@@ -20,10 +22,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import friedmanchisquare, studentized_range
 
-import paper
-from _pages import PAGES, fill, table
-from _results import RESULTS, read
-from accuracy import MOST, PAGE, frame, ordered, per_set, titled
+from benchmarks.accuracy import MOST, PAGE, frame, ordered, per_set, titled
+from benchmarks.registry import Benchmark, of_rows
+from benchmarks.shared import paper
+from benchmarks.shared.pages import PAGES, fill, table
 from polyaforest.datasets import ALTERNATIVES
 
 TOURNAMENTS = (
@@ -290,5 +292,10 @@ def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
         fill(PAGE, block, text, directory)
 
 
-if __name__ == "__main__":
-    render(read(RESULTS / "accuracy.csv"))
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure nothing, but check that there are results to compare."""
+    if not (directory / "accuracy.csv").exists():
+        raise FileNotFoundError("no results/accuracy.csv: run `python -m benchmarks run accuracy` first")
+
+
+BENCHMARK = Benchmark(measure_all, of_rows(render, "accuracy"), peers=("pingouin",))

@@ -1,14 +1,13 @@
-"""How long the paper's methods take to fit and score its data sets: seconds, and as multiples of scikit-learn's forest.
+"""Time to fit and score the paper's data sets, in seconds and relative to scikit-learn's isolation forest.
 
-Writes results/runtime.csv, a row per data set and method. All methods take turns in one process, on one thread and with
-compiled code loaded beforehand, and the best of the rounds counts. `--render` fills docs/benchmarks/paper-tables.md
-from the file.
+Writes results/runtime.csv, a row per data set and method, and fills docs/benchmarks/paper-tables.md. All methods take
+turns in one process, on one thread, with compiled code loaded beforehand; the best round counts.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -16,12 +15,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-import paper
-from _pages import PAGES, fill, table
-from _results import Results
-from _timing import seconds
-from accuracy import PAGE, load_sets, marked, titled
-from methods import METHODS, Array, Method
+from benchmarks.accuracy import PAGE, load_sets, marked, titled
+from benchmarks.registry import Benchmark, of_rows
+from benchmarks.shared import paper
+from benchmarks.shared.methods import METHODS, Array, Method
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results
+from benchmarks.shared.timing import seconds
 from polyaforest.datasets import SERIES, TABLES
 
 KEYS = ("data", "method")
@@ -71,22 +71,22 @@ def _printed(name: str, method: str) -> str:
     return f"*{pair[0]:.1f}*" if pair else "–"
 
 
-def main() -> None:
-    """Time what the file does not have, or fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", nargs="+", default=[*TABLES, *SERIES], metavar="NAME")
-    parser.add_argument("--again", action="store_true", help="measure everything again")
-    parser.add_argument("--render", action="store_true", help="only fill the page from the file")
-    options = parser.parse_args()
-    results = Results("runtime", KEYS)
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Time the data sets that the file lacks."""
+    results = Results("runtime", KEYS, directory)
     if options.again:
         results.forget()
-    if not options.render:
-        missing = [name for name in options.data if any((name, method) not in results for method in TIMED)]
-        with threadpool_limits(1):
-            run(load_sets(missing), {method: METHODS[method] for method in TIMED}, results)
-    render(results)
+    missing = [name for name in options.data if any((name, method) not in results for method in TIMED)]
+    with threadpool_limits(1):
+        run(load_sets(missing), {method: METHODS[method] for method in TIMED}, results)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    of_rows(render, "runtime"),
+    options={
+        "--data": {"nargs": "+", "default": [*TABLES, *SERIES], "metavar": "NAME"},
+        "--again": {"action": "store_true", "help": "measure everything again"},
+    },
+    peers=("krcf", "rrcf"),
+)

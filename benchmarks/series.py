@@ -1,16 +1,15 @@
-"""Accuracy of detectors on time series: six families, half of each to choose by and half to report.
+"""Accuracy of detectors on time series: six families, one half of each for tuning and one for the report.
 
-Causal detectors score each step before they learn it; others are given the whole series, and are marked. Writes
-results/series.csv, series-nab.csv and series-nab-halves.csv there, and the tables of docs/benchmarks/series.md. Scores
-are kept in .cache/series, so a run that was stopped goes on where it was. `python benchmarks/series.py --quick` takes a
-piece of one series of each family, writes to .cache/series/quick and shows what comes out.
+Causal detectors score each step before they learn it; the others see the whole series, and are marked. Writes
+results/series.csv, results/series-nab.csv and results/series-nab-halves.csv, and fills docs/benchmarks/series.md.
+Scores are cached in .cache/series, so a run resumes where it was interrupted.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -20,18 +19,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from _pages import PAGES, fill, table
-from _results import RESULTS, Results, read
-from metrics import auc, average_precision, vus_pr
-from nab_scoring import PROFILES, Corpus, probation
+from benchmarks.registry import Benchmark
+from benchmarks.shared.metrics import auc, average_precision, vus_pr
+from benchmarks.shared.nab_scoring import PROFILES, Corpus, probation
+from benchmarks.shared.pages import PAGES, ROOT, fill, table
+from benchmarks.shared.results import RESULTS, Results, read
+from benchmarks.shared.series_detectors import DETECTORS, NOVELTY, OURS, PEERS, SEED
 from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.datasets import NAB, data_directory, load_series
 from polyaforest.timeseries import find_events
-from series_detectors import DETECTORS, NOVELTY, OURS, SEED
 
 Array = NDArray[Any]
 
-CACHE = Path(__file__).resolve().parents[1] / ".cache" / "series"
+CACHE = ROOT / ".cache" / "series"
 HALVES = ("choose", "report")
 MEASURES = {"vus_pr": "VUS-PR", "auc_pr": "AUC-PR", "auc_roc": "AUC"}
 LIMIT = 0.02  # of novelty, for all series: a fiftieth of the range
@@ -339,19 +339,16 @@ def render(results: Path = RESULTS, pages: Path = PAGES) -> None:
         fill("series", "nab halves", halves_table(read(results / "series-nab-halves.csv")), pages)
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="pieces of a few series, results beside the cache")
-    parser.add_argument("--detector", nargs="+", choices=DETECTORS, default=list(DETECTORS), help="only these")
-    parser.add_argument("--again", action="store_true", help="forget what there is of these detectors, and run them")
-    parser.add_argument("--render", action="store_true", help="only fill the page from the results")
-    options = parser.parse_args()
-    if options.render:
-        render()
-        return
-    place = CACHE / "quick"
-    bench = Bench(pieces(load_all()), place, place) if options.quick else Bench(load_all())
+def bench_of(options: Namespace, directory: Path) -> Bench:
+    """Return all series, or pieces of a few for a quick run, with their cached scores."""
+    if options.quick:
+        return Bench(pieces(load_all()), CACHE / "quick", directory)
+    return Bench(load_all(), CACHE, directory)
+
+
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Run detectors on all series that they have no results of."""
+    bench = bench_of(options, directory)
     for name in options.detector:
         if options.again:
             bench.forget(name)
@@ -360,12 +357,15 @@ def main() -> None:
             judge_alarms(bench)
         if name == NOVELTY:
             judge_novelty(bench)
-    if options.quick:
-        rows = list(bench.results)
-        print(summary_table(rows), family_table(rows, "choose"), nab_table(rows, list(bench.nab)), sep="\n\n")
-    else:
-        render()
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    render,
+    quick="a piece of one series of each family",
+    options={
+        "--detector": {"nargs": "+", "choices": DETECTORS, "default": list(DETECTORS), "help": "only these detectors"},
+        "--again": {"action": "store_true", "help": "run these detectors again"},
+    },
+    peers=PEERS,
+)

@@ -1,14 +1,14 @@
-"""When alarms come: events found, steps from the start of an event to its first alarm, alarms for each event.
+"""Alarms on time series: events found, delay of the first alarm, and alarms per event.
 
-The alarms of `SeriesMPF()` are those of its own threshold; every other detector gets the one by which it raises as
-many alarms in a series. Flagged steps that are near each other are one alarm, at the first of them. Scores are those of
-series.py, from its cache if they are there. Writes results/series-alarms.csv and a table of docs/benchmarks/series.md;
-goes on where it was. `--quick` takes a piece of one series of each family.
+`SeriesMPF()` uses its own threshold; every other detector gets the threshold at which it raises equally many alarms in
+a series. Flagged steps that are close together are one alarm, at the first of them. Scores are those of the benchmark
+`series`, from its cache if it has them. Writes results/series-alarms.csv and fills a table of
+docs/benchmarks/series.md. A run resumes where it was interrupted.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean, median
@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from _pages import PAGES, fill, table
-from _results import RESULTS, Results, read
-from series import CACHE, MERGED, OWN_ALARMS, Bench, Case, alarms, filled, load_all, marked, pieces
-from series_detectors import DETECTORS
+from benchmarks.registry import Benchmark
+from benchmarks.series import MERGED, OWN_ALARMS, Bench, Case, alarms, bench_of, filled, marked
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import RESULTS, Results, read
+from benchmarks.shared.series_detectors import DETECTORS, PEERS
 
 Array = NDArray[Any]
 
@@ -131,34 +132,27 @@ def render(results: Path = RESULTS, pages: Path = PAGES) -> None:
     fill("series", "alarms", alarms_table(read(results / "series-alarms.csv")), pages)
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="pieces of a few series, results beside the cache")
-    parser.add_argument("--all", action="store_true", help=f"also {', '.join(SLOW)}, for hours")
-    parser.add_argument("--family", nargs="+", help="only series of these families")
-    parser.add_argument("--again", action="store_true", help="forget the alarms of SeriesMPF, and all results")
-    parser.add_argument("--render", action="store_true", help="only fill the page from the results")
-    options = parser.parse_args()
-    if options.render:
-        render()
-        return
-    place = CACHE / "quick"
-    bench = Bench(pieces(load_all()), place, place) if options.quick else Bench(load_all())
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Count the alarms on all series that have no results yet."""
+    bench = bench_of(options, directory)
     bench.cases = [case for case in bench.cases if not options.family or case.family in options.family]
-    results = Results("series-alarms", ("detector", "family", "series"), place if options.quick else RESULTS)
+    results = Results("series-alarms", ("detector", "family", "series"), directory)
     if options.again:
-        results.path.unlink(missing_ok=True)
-        results = Results("series-alarms", results.keys, results.path.parent)
+        results.forget()
         for case in bench.cases:
             bench.file(OWN_ALARMS, case).unlink(missing_ok=True)
-    names = [name for name in DETECTORS if name != "polyaforest" and (options.all or name not in SLOW)]
-    measure(bench, results, names)
-    if options.quick:
-        print(alarms_table(list(results)))
-    else:
-        render()
+    skipped = ("polyaforest", *(SLOW if options.skip_slow or options.quick else ()))
+    measure(bench, results, [name for name in DETECTORS if name not in skipped])
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    render,
+    quick="a piece of one series of each family, without slow detectors",
+    options={
+        "--skip-slow": {"action": "store_true", "help": f"without {', '.join(SLOW)}, which take hours"},
+        "--family": {"nargs": "+", "help": "only series of these families"},
+        "--again": {"action": "store_true", "help": "remove all results, and run SeriesMPF again"},
+    },
+    peers=PEERS,
+)

@@ -1,12 +1,12 @@
-"""What each view of a series brings: the accuracy of `SeriesMPF()` with one view left out at a time, or alone.
+"""Contribution of each view of a series: accuracy of `SeriesMPF()` without one view, or with one alone.
 
-Scores by view are recorded while the detector runs, and combined anew. Writes results/series-views.csv and a table of
-docs/benchmarks/series.md; goes on where it was. `--quick` takes a piece of one series of each family.
+Scores by view are recorded while the detector runs, and then combined. Writes results/series-views.csv and fills a
+table of docs/benchmarks/series.md. A run resumes where it was interrupted.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from _pages import PAGES, fill, table
-from _results import RESULTS, Results, read
+from benchmarks.registry import Benchmark
+from benchmarks.series import HALVES, Case, evaluate, load_all, mean_of_families, pieces
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import RESULTS, Results, read
 from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.estimators import _views
-from series import CACHE, HALVES, Case, evaluate, load_all, mean_of_families, pieces
 
 Array = NDArray[Any]
 
@@ -89,21 +90,10 @@ def render(results: Path = RESULTS, pages: Path = PAGES) -> None:
     fill("series", "views", views_table(read(results / "series-views.csv")), pages)
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="pieces of a few series, results beside the cache")
-    parser.add_argument("--render", action="store_true", help="only fill the page from the results")
-    options = parser.parse_args()
-    if not options.render:
-        place = CACHE / "quick" if options.quick else RESULTS
-        results = Results("series-views", ("detector", "family", "series"), place)
-        measure(pieces(load_all()) if options.quick else load_all(), results)
-        if options.quick:
-            print(views_table(list(results)))
-            return
-    render()
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure all series that have no results yet."""
+    cases = pieces(load_all()) if options.quick else load_all()
+    measure(cases, Results("series-views", ("detector", "family", "series"), directory))
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(measure_all, render, quick="a piece of one series of each family")

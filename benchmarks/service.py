@@ -1,13 +1,12 @@
-"""The service under load from a second process on loopback: batches, single records, live readers, long histories.
+"""The service under load: batches, single records, live readers and long histories.
 
-The server runs on one core, the client on another where there is one. Rates are by the clock and by the processor time
-of the server, for what else runs on the machine has no part in the latter. Writes results/service.csv and fills
-docs/benchmarks/service.md.
+A second process sends the load over loopback. The server runs on one core, the client on another if there is one. Rates
+are measured by the clock and by the processor time of the server, which other load on the machine does not affect.
+Writes results/service.csv and fills docs/benchmarks/service.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import re
@@ -17,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,8 +26,9 @@ import httpx
 import numpy as np
 import orjson
 
-from _pages import PAGES, fill, scratch, table
-from _results import RESULTS, Results
+from benchmarks.registry import Benchmark, of_rows
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results
 
 Rows = Sequence[Mapping[str, str]]
 
@@ -386,21 +387,18 @@ def render(rows: Rows, directory: Path = PAGES) -> None:
         fill(PAGE, "range", range_words(rows), directory)
 
 
-def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory: Path = RESULTS) -> None:
-    """Measure the parts asked for, and fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS, help="only these; all by default")
-    parser.add_argument("--quick", action="store_true", help="few records; files and pages stay")
-    parser.add_argument("--render", action="store_true", help="only fill the page")
-    options = parser.parse_args(arguments)
-    if options.quick and pages == PAGES:
-        pages = directory = scratch("service")
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure some parts again."""
     results = Results("service", KEYS, directory)
-    for part in [] if options.render else options.part:
+    for part in options.part:
         results.forget(part=part)
         MEASURES[part](results, QUICK if options.quick else Size())
-    render(list(results), pages)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    of_rows(render, "service"),
+    quick="few records",
+    options={"--part": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "only these parts"}},
+    peers=("fastapi", "uvicorn"),
+)

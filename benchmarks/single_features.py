@@ -1,14 +1,14 @@
-"""Single features: rows that are odd in one feature alone, and what it costs to catch them.
+"""Single features: detection of rows that are anomalous in one feature alone, and its cost.
 
-A row far out in one feature of several, a departure of a column that was constant or nearly so, and false alarms on
-clean data of several kinds, flagged by `StreamingMPF` at its defaults, and by the same score without margins. Writes
+A row far out in one feature of several, a change in a column that was constant or nearly so, and false alarms on clean
+data of several kinds, flagged by `StreamingMPF` with its defaults and by the same score without margins. Writes
 results/single-features.csv, a row per task, data, score and seed, and fills docs/benchmarks/single-features.md. A run
-can be stopped and taken up again: what is in the file is not measured again.
+resumes where it was interrupted.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -18,9 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from _pages import PAGES, fill, scratch, table
-from _results import RESULTS, Results
-from metrics import auc
+from benchmarks.registry import Benchmark, of_rows
+from benchmarks.shared.metrics import auc
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results
 from polyaforest import StreamingMPF, datasets
 
 Array = np.ndarray
@@ -231,20 +232,11 @@ def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
     fill(PAGE, "seconds", pairs_table(rows, "seconds", parts, 3, 1), directory)
 
 
-def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory: Path = RESULTS) -> None:
-    """Measure what the file lacks, and fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a few data sets and one seed")
-    parser.add_argument("--render", action="store_true", help="only fill the page")
-    options = parser.parse_args(arguments)
-    if options.quick and pages == PAGES:
-        pages = directory = scratch(PAGE)
-    results = Results(PAGE, KEYS, directory)
-    if not options.render:
-        tasks = tasks_of(1 if options.quick else N_SEEDS)
-        run(results, [task for task in tasks if not options.quick or f"{task.task} {task.data}" in QUICK])
-    render(list(results), pages)
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure what the file lacks."""
+    tasks = tasks_of(1 if options.quick else N_SEEDS)
+    kept = [task for task in tasks if not options.quick or f"{task.task} {task.data}" in QUICK]
+    run(Results(PAGE, KEYS, directory), kept)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(measure_all, of_rows(render, PAGE), quick="a few data sets and one seed")

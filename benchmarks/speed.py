@@ -1,25 +1,27 @@
-"""Fit and score against IsolationForest and isotree in one run: time, ratios, peak memory, and how cost grows.
+"""Fitting and scoring tables: time and peak memory next to IsolationForest and isotree, and growth of the cost.
 
 Writes results/speed.csv and results/scaling.csv. Times are the best of several rounds in which all methods take turns,
-so that a busy machine slows all of them alike. `python benchmarks/speed.py --quick` takes a tenth of the rows.
+so that other load on the machine slows all of them equally.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from isotree import IsolationForest as IsoTree
 from sklearn.ensemble import IsolationForest
 
-from _results import write
-from _timing import seconds
+from benchmarks.registry import Benchmark
+from benchmarks.shared.pages import ROOT
+from benchmarks.shared.results import write
+from benchmarks.shared.timing import seconds
 from polyaforest import BatchMPF, StreamingMPF, Tree, datasets
 
 PAPER: dict[str, Any] = {
@@ -30,16 +32,22 @@ PAPER: dict[str, Any] = {
 }
 Method = Callable[[], Any]
 
+
+def isotree(**settings: Any) -> Any:
+    """Return isotree's forest; the library is imported on first use."""
+    return import_module("isotree").IsolationForest(**settings)
+
+
 METHODS: dict[str, Method] = {
     "IsolationForest": lambda: IsolationForest(random_state=0),
-    "isotree 100 x 256": lambda: IsoTree(ntrees=100, sample_size=256, nthreads=2, random_seed=1),
+    "isotree 100 x 256": lambda: isotree(ntrees=100, sample_size=256, nthreads=2, random_seed=1),
     "sMPF all rows, depth 10": lambda: StreamingMPF(window=None, **PAPER),
     "sMPF 256 rows, depth 10": lambda: StreamingMPF(max_samples=256, **PAPER),
     "sMPF default": lambda: StreamingMPF(random_state=0, n_jobs=2),
     "bMPF all rows, depth 10": lambda: BatchMPF(**PAPER),
     "bMPF default": lambda: BatchMPF(random_state=0, n_jobs=2),
 }
-SLOW_METHODS: dict[str, Method] = {"isotree default": lambda: IsoTree(nthreads=2, random_seed=1)}
+SLOW_METHODS: dict[str, Method] = {"isotree default": lambda: isotree(nthreads=2, random_seed=1)}
 
 
 def data_sets(quick: bool) -> dict[str, np.ndarray]:
@@ -55,8 +63,8 @@ def data_sets(quick: bool) -> dict[str, np.ndarray]:
 
 
 def score(model: Any, X: np.ndarray) -> Any:
-    """Return the scores of `X` by whatever the method calls them."""
-    return (model.predict if isinstance(model, IsoTree) else model.score_samples)(X)
+    """Return the scores of `X`, which isotree calls predictions."""
+    return (model.predict if type(model).__module__.startswith("isotree") else model.score_samples)(X)
 
 
 def fit_and_score(make: Method, X: np.ndarray) -> tuple[float, float]:
@@ -93,16 +101,17 @@ def compare(name: str, X: np.ndarray, rounds: int) -> list[dict[str, Any]]:
 
 def peak_memory(method: str, name: str) -> int:
     """Megabytes by which fitting and scoring raise the peak of a fresh process that has its data and its code."""
-    command = [sys.executable, __file__, "--memory", method, name]
-    return int(json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout))
+    code = "import sys; from benchmarks.speed import measure_memory; measure_memory(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, method, name]
+    return int(json.loads(subprocess.run(command, capture_output=True, check=True, text=True, cwd=ROOT).stdout))
 
 
 def measure_memory(method: str, name: str) -> None:
-    """Return the child process of `peak_memory`."""
+    """Print what `peak_memory` returns; runs in a new process."""
     X = data_sets(quick=False)[name]
     fit_and_score(METHODS[method], X[:300].copy())
     before = memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # start the high-water mark anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the high-water mark
     fit_and_score(METHODS[method], X)
     print(json.dumps(round(memory("VmHWM") - before)))
 
@@ -136,25 +145,15 @@ def scaling(quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the rows, one round, no files written")
-    parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.memory:
-        measure_memory(*options.memory)
-        return
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Compare all methods, then measure how cost grows."""
     for make in METHODS.values():  # compile first: start-up has its own benchmark
         fit_and_score(make, np.random.default_rng(0).normal(size=(600, 3)))
-    results = []
+    rows = []
     for name, X in data_sets(options.quick).items():
-        results += compare(name, X, rounds=1 if options.quick else 3)
-    growth = scaling(options.quick)
-    if not options.quick:
-        write("speed", results)
-        write("scaling", growth)
+        rows += compare(name, X, rounds=1 if options.quick else 3)
+    write("speed", rows, directory)
+    write("scaling", scaling(options.quick), directory)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(measure_all, quick="a tenth of the rows, one round", peers=("isotree",))

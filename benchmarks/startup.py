@@ -1,6 +1,6 @@
-"""How long a newcomer waits: commands and first calls in new processes, with nothing compiled and with all of it.
+"""Start-up: time of commands and first calls in new processes, without compiled kernels and with them.
 
-Writes results/startup.csv. Wall time; cold runs once each, warm ones the best of five.
+Writes results/startup.csv. Wall-clock time; cold runs once each, warm runs the best of five.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from _results import write
+from benchmarks.registry import Benchmark
+from benchmarks.shared.results import write
 
 LIBRARY = """
 import numpy as np
@@ -57,7 +59,7 @@ def wait(command: list[str], cache: str, *, for_line: bool = False) -> float:
     return seconds if for_line else time.perf_counter() - began
 
 
-def main() -> None:
+def measure_all(options: Namespace, directory: Path) -> None:
     """Run everything cold, then warm."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -78,8 +80,7 @@ def main() -> None:
                 warm = min(task(cache) for _ in range(5))
             rows.append({"what": name, "cold_s": round(cold, 1), "warm_s": round(warm, 2)})
             print("  ".join(f"{value!s:>28}" for value in rows[-1].values()), flush=True)
-    write("startup", rows)
+    write("startup", rows, directory)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(measure_all)

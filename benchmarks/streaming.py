@@ -1,20 +1,19 @@
-"""A stream scored, learned and forgotten, against other streaming detectors: speed, growth of the cost, and memory.
+"""Streams next to other streaming detectors: points per second, growth of the cost, memory, missing values.
 
-Every point is scored, then inserted, and the oldest is evicted; timing starts when the windows are full. Trees take
-samples of the window, ours and those of random cut forests as they come, or hold all of it. Writes
-results/streaming.csv, results/streaming-growth.csv, results/streaming-memory.csv and docs/images/streaming-memory.png;
-and results/streaming-gaps.csv, what rows with missing values cost.
-All methods take turns and the median round counts, so the ratios are what to read. Data are Gaussian, one row in a
-hundred four times as far out as the others. `python benchmarks/streaming.py --quick` takes less than a minute.
+Every point is scored, then inserted, and the oldest is evicted; timing starts when the windows are full. Trees hold
+samples of the window, as in random cut forests, or all of it. Writes results/streaming.csv,
+results/streaming-growth.csv, results/streaming-memory.csv (drawn as streaming-memory.png) and
+results/streaming-gaps.csv (rows with missing values). All methods take turns and the median round counts, so read the
+ratios. Data are Gaussian; one row in a hundred is four times as far out as the others.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,9 +26,10 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from _results import write
+from benchmarks.registry import Benchmark
+from benchmarks.shared.results import read, write
 
-IMAGE = Path(__file__).resolve().parents[1] / "docs" / "images" / "streaming-memory.png"
+PARTS = ("memory", "throughput", "growth", "gaps")  # memory first, while the process is fresh
 FEATURES = 10
 TREES = 100
 HUNDRED = 100  # rows come by the hundred, because each hundred has one planted anomaly
@@ -476,8 +476,8 @@ def memory(size: Size, every: int = 20_000) -> Iterator[dict[str, Any]]:
         }
 
 
-def draw_memory(rows: Sequence[dict[str, Any]]) -> None:
-    """Memory over points, from zero, so that a leak would show and noise would not."""
+def draw_memory(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    """Draw memory over points, from zero, so that a leak would show and noise would not."""
     import matplotlib as mpl  # noqa: PLC0415 - only here, and after memory has been measured
 
     mpl.use("Agg")
@@ -486,13 +486,12 @@ def draw_memory(rows: Sequence[dict[str, Any]]) -> None:
     figure, axes = plt.subplots(figsize=(7.0, 3.2), layout="constrained")
     axes.plot([row["points"] for row in rows], [row["resident_mb"] for row in rows], color="#00366c", linewidth=2)
     axes.set(xlabel="points of the stream", ylabel="resident memory, MB", xlim=(0, rows[-1]["points"]))
-    axes.set(title=f"window of 256 points, {FEATURES} features, {rows[0]['trees']} trees")
+    axes.set(title=f"window of 256 points, {FEATURES} features, {rows[0]['trees']:.0f} trees")
     axes.set_ylim(0, 1.2 * max(row["resident_mb"] for row in rows))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(IMAGE, dpi=110, metadata={"Software": None})
+    figure.savefig(file, dpi=110, metadata={"Software": None})
     plt.close(figure)
-    print(f"-> {IMAGE}")
 
 
 def show(rows: Sequence[dict[str, Any]], *wide: str) -> None:
@@ -502,35 +501,39 @@ def show(rows: Sequence[dict[str, Any]], *wide: str) -> None:
         print("  ".join(f"{value!s:{'<' if key in wide else '>'}{widths[key]}}" for key, value in row.items()))
 
 
-def main() -> None:
-    """Command line."""
-    parts = ("memory", "throughput", "growth", "gaps")  # memory first, while the process is fresh
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a small version, no files written")
-    parser.add_argument("--part", choices=parts, nargs="+", default=parts, help="only these parts")
-    parser.add_argument("--only", nargs="+", help="throughput of methods whose names contain a word, no file written")
-    options = parser.parse_args()
+def draw_all(directory: Path, pages: Path) -> None:
+    """Draw the picture of memory, if it was measured."""
+    path = directory / "streaming-memory.csv"
+    if path.exists():
+        rows = [{key: float(value) for key, value in row.items()} for row in read(path)]
+        draw_memory(rows, pages / "images" / "streaming-memory.png")
+
+
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure some parts again."""
     size = QUICK if options.quick else FULL
     names = [name for name in METHODS if any(word in name for word in options.only or [""])]
     if "memory" in options.part:
         rows = list(memory(size))
         show(rows)
-        if not options.quick:
-            write("streaming-memory", rows)
-            draw_memory(rows)
+        write("streaming-memory", rows, directory)
     if "throughput" in options.part:
         rows = throughput(size, names)
-        if not (options.quick or options.only):
-            write("streaming", rows)
+        if not options.only:
+            write("streaming", rows, directory)
     if "growth" in options.part:
-        rows = growth(size)
-        if not options.quick:
-            write("streaming-growth", rows)
+        write("streaming-growth", growth(size), directory)
     if "gaps" in options.part:
-        rows = gaps(size)
-        if not options.quick:
-            write("streaming-gaps", rows)
+        write("streaming-gaps", gaps(size), directory)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    draw=draw_all,
+    quick="a small version, in less than a minute",
+    options={
+        "--part": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "only these parts"},
+        "--only": {"nargs": "+", "help": "throughput of methods whose names contain a word; writes no file"},
+    },
+    peers=("krcf", "pysad", "rcf3", "river", "rrcf"),
+)

@@ -1,12 +1,12 @@
-"""Where to place the threshold: rules that turn scores into verdicts, compared on the same scores of StreamingMPF.
+"""Threshold rules: which rows they flag, compared on the same scores of StreamingMPF.
 
 Writes results/thresholds.csv, a row per task, data set, rule and seed, and fills docs/benchmarks/thresholds.md. A run
-can be stopped and taken up again: what is in the file is not measured again.
+resumes where it was interrupted.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf, log2
@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from _pages import PAGES, fill, scratch, table
-from _results import RESULTS, Results
+from benchmarks.registry import Benchmark, of_rows
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results
 from polyaforest import StreamingMPF, datasets
 from polyaforest.decision.thresholds import ThresholdPolicy
 
@@ -310,19 +311,11 @@ def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
         fill(PAGE, block, table_of(rows, task, cell), directory)
 
 
-def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory: Path = RESULTS) -> None:
-    """Measure what the file lacks, and fill the page."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="three small tables, short streams and one seed")
-    parser.add_argument("--render", action="store_true", help="only fill the page")
-    options = parser.parse_args(arguments)
-    if options.quick and pages == PAGES:
-        pages = directory = scratch("thresholds")
-    results = Results("thresholds", KEYS, directory)
-    if not options.render:
-        run(results, tasks_of(1, is_quick=True) if options.quick else tasks_of(N_SEEDS))
-    render(list(results), pages)
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure what the file lacks."""
+    run(Results("thresholds", KEYS, directory), tasks_of(1, is_quick=True) if options.quick else tasks_of(N_SEEDS))
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all, of_rows(render, "thresholds"), quick="three small tables, short streams and one seed"
+)

@@ -1,13 +1,12 @@
-"""Five toy sets in the plane: how well forests rank the planted anomalies, and where each draws the line.
+"""Toy data in the plane: AUC of forests on five data sets, and a picture of their decision boundaries.
 
-Writes results/toy.csv, a row per set, method and seed (of the data and of the method); fills docs/benchmarks/toy.md and
-draws toy.png beside it. A run can be stopped and taken up again: what is in the file is not measured again, unless
-`--again` names it.
+Writes results/toy.csv, a row per data set, method and seed (of the data and of the method); fills
+docs/benchmarks/toy.md and draws toy.png. A run resumes where it was interrupted; `--again` measures methods again.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -28,12 +27,13 @@ from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_curve
 from tqdm import tqdm
 
-import methods
-from _pages import IMAGES, PAGES, fill, scratch, table
-from _results import RESULTS, Results
-from baselines.pidforest import PIDForest
-from baselines.rrcf_batch import rrcf_scores
-from metrics import auc, auprg
+from benchmarks.baselines.pidforest import PIDForest
+from benchmarks.baselines.rrcf_batch import rrcf_scores
+from benchmarks.registry import Benchmark, again, of_rows
+from benchmarks.shared import methods
+from benchmarks.shared.metrics import auc, auprg
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results, picked, present
 from polyaforest import BatchMPF, StreamingMPF
 from polyaforest.datasets import TOYS, Dataset, make_toy
 
@@ -87,11 +87,6 @@ def run(results: Results, names: Iterable[str], n_seeds: int) -> None:
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
-
-
-def picked(rows: Iterable[Mapping[str, str]], column: str, **wanted: Any) -> list[float]:
-    """Return a column of the rows that have these values."""
-    return [float(row[column]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
 
 
 def areas_table(rows: Sequence[Mapping[str, str]], measure: str) -> str:
@@ -241,24 +236,24 @@ def shrink(path: Path) -> None:
     small.save(path, optimize=True)
 
 
-def main(arguments: Sequence[str] | None = None, pages: Path = PAGES, directory: Path = RESULTS) -> None:
-    """Measure what the file lacks, fill the page and draw the picture."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--again", nargs="*", choices=METHODS, metavar="METHOD", help="measure again; ours if bare")
-    parser.add_argument("--quick", action="store_true", help="one seed and no random cut forest, which is slow")
-    parser.add_argument("--render", action="store_true", help="only fill the page and draw the picture")
-    options = parser.parse_args(arguments)
-    if options.quick and pages == PAGES:
-        pages = directory = scratch("toy")
+def draw_all(rows: Sequence[Mapping[str, str]], pages: Path) -> None:
+    """Draw the picture of the page."""
+    draw(pages / "images" / "toy.png", names=[name for name in present(rows, "method", METHODS) if name != NOT_DRAWN])
+
+
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure what the file lacks."""
     results = Results("toy", KEYS, directory)
-    for name in [] if options.again is None else options.again or OURS:
-        results.forget(method=name)
+    results.forget_methods(options.again, OURS)
     names = [name for name in METHODS if not (options.quick and name == "rrcf")]
-    if not options.render:
-        run(results, names, 1 if options.quick else N_SEEDS)
-    render(list(results), pages)
-    draw(pages / IMAGES.name / "toy.png", names=[name for name in names if name != NOT_DRAWN])
+    run(results, names, 1 if options.quick else N_SEEDS)
 
 
-if __name__ == "__main__":
-    main()
+BENCHMARK = Benchmark(
+    measure_all,
+    of_rows(render, "toy"),
+    of_rows(draw_all, "toy"),
+    quick="one seed and no random cut forest, which is slow",
+    options={"--again": again(METHODS)},
+    peers=("rrcf",),
+)

@@ -1,14 +1,14 @@
-"""Where the default settings come from: AUC as score, sample sizes, lifetimes, prior and depth vary.
+"""Choice of the default settings: AUC by score, sample sizes, lifetimes, prior and depth.
 
-One half of the data sets was there to choose by, the other to see whether the choice holds; one setting serves all
-data sets. Writes results/tuning.csv for tables and results/tuning-streams.csv for streams, a row per data set, setting
-and seed, and fills docs/benchmarks/accuracy.md; what the files have already is not measured again. At most 4,000 rows
-of a set are used, the anomalies in proportion.
+Settings are chosen on one half of the data sets and checked on the other; one setting serves all data sets. Writes
+results/tuning.csv for tables and results/tuning-streams.csv for streams, a row per data set, setting and seed, and
+fills docs/benchmarks/accuracy.md. A run resumes where it was interrupted. At most 4,000 rows of a data set are used,
+with a proportional share of its anomalies.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
 from tqdm import tqdm
 
-from _pages import PAGES, fill, table
-from _results import Results
+from benchmarks.registry import Benchmark, of_rows
+from benchmarks.shared.pages import PAGES, fill, table
+from benchmarks.shared.results import Results
 from polyaforest import BatchMPF, StreamingMPF, Tree, datasets
 
+FILES = ("tuning", "tuning-streams")
 SEEDS = (0, 1, 2)
 MOST_ROWS = 4_000
 RARE = 10  # a sample with fewer anomalies takes all there are
@@ -201,19 +203,22 @@ def half_means(found: Mapping[str, float]) -> list[str]:
     return [f"{np.mean([found[name] for name in half if name in found]):.4f}" for half in halves()]
 
 
-def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", nargs="+", default=[name for half in halves() for name in half], metavar="NAME")
-    parser.add_argument("--render", action="store_true", help="only fill the page from the file")
-    options = parser.parse_args()
-    tables, streams = (Results(name, ("data", "setting", "seed")) for name in ("tuning", "tuning-streams"))
-    if not options.render:
-        measure(tables, options.data)
-        measure(streams, options.data, streams=True)
-    render(list(tables))
-    render_streams(list(streams))
+def render_both(tables: Sequence[Mapping[str, str]], streams: Sequence[Mapping[str, str]], pages: Path) -> None:
+    """Fill the page from the rows of both files."""
+    render(tables, pages)
+    render_streams(streams, pages)
 
 
-if __name__ == "__main__":
-    main()
+def measure_all(options: Namespace, directory: Path) -> None:
+    """Measure what the files lack."""
+    for name in FILES:
+        measure(Results(name, ("data", "setting", "seed"), directory), options.data, streams=name == FILES[1])
+
+
+BENCHMARK = Benchmark(
+    measure_all,
+    of_rows(render_both, *FILES),
+    options={
+        "--data": {"nargs": "+", "default": [name for half in halves() for name in half], "metavar": "NAME"},
+    },
+)

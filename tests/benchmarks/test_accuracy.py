@@ -7,12 +7,10 @@ import time
 import numpy as np
 import pytest
 
-import accuracy
-import methods
-import paper
-import runtime
-from _pages import PAGES
-from _results import Results, read
+from benchmarks import accuracy, runtime
+from benchmarks.shared import methods, paper
+from benchmarks.shared.pages import PAGES
+from benchmarks.shared.results import Results, read
 from polyaforest.datasets import make_mulcross, make_toy
 
 SEEDS = 2

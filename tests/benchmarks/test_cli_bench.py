@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-import cli
-from _pages import PAGES
-from _results import RESULTS, read
+from benchmarks import cli
+from benchmarks.registry import main
+from benchmarks.shared.pages import PAGES
+from benchmarks.shared.results import RESULTS, read
 
 ECHO = [sys.executable, "-c", "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"]
 
@@ -72,7 +73,7 @@ def test_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "QUICK", cli.Size(1, (150, 200), read=20_000, starts=1))
     monkeypatch.setattr(cli, "CASES", {"fields": (cli.DEFAULT,)})
     shutil.copy(PAGES / "command-line.md", tmp_path)
-    cli.main(["--quick", "--part", "watch", "read", "help"], tmp_path, tmp_path)
+    main(["run", "cli", "--quick", "--part", "watch", "read", "help"], tmp_path, tmp_path)
     rows = read(tmp_path / "cli.csv")
     assert [row["records"] for row in rows if row["part"] == "watch"] == ["150", "200"]
     assert [row["method"] for row in rows if row["part"] == "read"] == list(cli.READERS)

@@ -8,9 +8,21 @@ from effort import mostly_slow
 from scipy.integrate import quad
 from scipy.stats import norm
 
-import density
-from _results import Results, read
-from density import DENSITIES, ESTIMATORS, FLOOR, STEPS, bin_edges, divergence, grid, histogram, mixture, squared_error
+from benchmarks import density
+from benchmarks.density import (
+    DENSITIES,
+    ESTIMATORS,
+    FLOOR,
+    STEPS,
+    bin_edges,
+    divergence,
+    grid,
+    histogram,
+    mixture,
+    squared_error,
+)
+from benchmarks.registry import main
+from benchmarks.shared.results import Results, read
 
 
 def over(truth, n_steps=None):
@@ -133,7 +145,7 @@ def test_end_to_end(tmp_path, monkeypatch):
     blocks = ("divergence", "squared-error", "missed")
     page = tmp_path / "density.md"
     page.write_text("".join(f"<!-- begin {block} -->\n<!-- end {block} -->\n" for block in blocks))
-    density.main(["--quick"], tmp_path, tmp_path)
+    main(["run", "density", "--quick"], tmp_path, tmp_path)
 
     rows = read(tmp_path / "density.csv")
     assert len(rows) == len(DENSITIES) * len(ESTIMATORS) * 2 * 2

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.ensemble import IsolationForest
 
-from baselines.diffi import cuts_per_feature, local_diffi
+from benchmarks.baselines.diffi import cuts_per_feature, local_diffi
 
 
 def walked(forest: IsolationForest, row: np.ndarray) -> np.ndarray:

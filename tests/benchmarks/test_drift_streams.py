@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 pytest.importorskip("river")
-import drift_streams as bench
+from benchmarks import drift_streams as bench
 
 PEERS = [name for name in bench.METHODS if name not in (bench.OURS, *bench.DUMMIES)]
 

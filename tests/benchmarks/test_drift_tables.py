@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-import drift_tables
-from _results import Results
-from baselines import two_samples
+from benchmarks import drift_tables
+from benchmarks.baselines import two_samples
+from benchmarks.shared.results import Results
 
 REAL = {name: test for name, test in drift_tables.METHODS.items() if name not in ("never", "always")}
 

@@ -8,9 +8,20 @@ from effort import examples, mostly_slow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import explanations
-from _results import Results, read
-from explanations import FAMILIES, Fitted, make_case, make_trial, masking, precision, ranked, recovery, repaired
+from benchmarks import explanations
+from benchmarks.explanations import (
+    FAMILIES,
+    Fitted,
+    make_case,
+    make_trial,
+    masking,
+    precision,
+    ranked,
+    recovery,
+    repaired,
+)
+from benchmarks.registry import main
+from benchmarks.shared.results import Results, read
 
 BLOCKS = ("guilty", "masking", "own", "sets", "time")
 
@@ -234,7 +245,7 @@ def test_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(explanations, "TABLES", ("toy",))
     monkeypatch.setattr(explanations, "load", lambda name: (name, *a_set()))
     page = a_page(tmp_path)
-    explanations.main(["--quick"], tmp_path, tmp_path)
+    main(["run", "explanations", "--quick"], tmp_path, tmp_path)
     found = {
         name: np.mean([float(row["precision"]) for row in read(tmp_path / "explanations.csv") if row["method"] == name])
         for name in names
@@ -246,6 +257,6 @@ def test_end_to_end(tmp_path, monkeypatch):
     assert masked["sMPF"] > masked["random"] + 0.1
     assert len(read(tmp_path / "explanations-time.csv")) == 2 * len(names)
     filled = page.read_text()
-    explanations.main(["--render"], tmp_path, tmp_path)
+    main(["render", "explanations"], tmp_path, tmp_path)
     assert page.read_text() == filled
     assert "| toy | 6 |" in filled

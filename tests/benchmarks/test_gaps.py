@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-import missing
-from _results import read
+from benchmarks import missing
+from benchmarks.registry import main
+from benchmarks.shared.results import read
 from polyaforest.datasets import load
 
 X = np.random.default_rng(0).normal(size=(400, 4))
@@ -79,7 +80,7 @@ def test_end_to_end(tmp_path, monkeypatch):
         *(f"impute-{s}-{r}" for s in missing.SETTINGS for r in missing.RATES),
     ]
     page.write_text("".join(f"<!-- begin {block} -->\n<!-- end {block} -->\n" for block in blocks))
-    missing.main(["--quick"], tmp_path, tmp_path)
+    main(["run", "missing", "--quick"], tmp_path, tmp_path)
     rows = read(tmp_path / "missing.csv")
     assert len(rows) == 7 * 2 + 4 * 2
     row = next(row for row in rows if row["method"] == "sMPF" and row["setting"] == "none")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics import auc, auprg, average_precision, hits
+from benchmarks.shared.metrics import auc, auprg, average_precision, hits
 
 
 @st.composite

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-import mixed
-from _results import read
+from benchmarks import mixed
+from benchmarks.registry import main
+from benchmarks.shared.results import read
 
 SMALL = mixed.Sketch(2, (4, 5, 0))
 
@@ -47,7 +48,7 @@ def test_end_to_end(tmp_path, monkeypatch, table):
     monkeypatch.setattr(mixed, "QUICK_DATA", ("small",))
     page = tmp_path / "mixed.md"
     page.write_text("".join(f"<!-- begin {block} -->\n<!-- end {block} -->\n" for block in ("auc", "named")))
-    mixed.main(["--quick"], tmp_path, tmp_path)
+    main(["run", "mixed", "--quick"], tmp_path, tmp_path)
     rows = read(tmp_path / "mixed.csv")
     assert [row["method"] for row in rows] == ["sMPF", "IsolationForest, one-hot"]
     assert all(0.5 < float(row["auc"]) <= 1 for row in rows)

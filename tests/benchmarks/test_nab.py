@@ -5,10 +5,31 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import nab
-from _results import read
-from nab import DETECTORS, OURS, PROCESSINGS, Bench, Processing, Setting, Trial, choices, halves, hush, shingles
-from nab_scoring import OUTSIDE, PROFILES, Corpus, Profile, probation, scaled_sigmoid, windows_of, worth_of
+from benchmarks import nab
+from benchmarks.nab import (
+    DETECTORS,
+    OURS,
+    PROCESSINGS,
+    Bench,
+    Processing,
+    Setting,
+    Trial,
+    choices,
+    halves,
+    hush,
+    shingles,
+)
+from benchmarks.shared.nab_scoring import (
+    OUTSIDE,
+    PROFILES,
+    Corpus,
+    Profile,
+    probation,
+    scaled_sigmoid,
+    windows_of,
+    worth_of,
+)
+from benchmarks.shared.results import read
 
 STANDARD = PROFILES["standard"]
 

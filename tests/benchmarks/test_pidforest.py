@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from baselines.pidforest import (
+from benchmarks.baselines.pidforest import (
     LEAF,
     PIDForest,
     best_cuts,
@@ -270,7 +270,7 @@ def test_chunks_do_not_show(monkeypatch):
     rows = np.random.default_rng(0).normal(size=(200, 3))
     forest = PIDForest(n_trees=5, random_state=0).fit(rows)
     whole = forest.score_samples(rows)
-    monkeypatch.setattr("baselines.pidforest.ROWS_PER_CHUNK", 7)
+    monkeypatch.setattr("benchmarks.baselines.pidforest.ROWS_PER_CHUNK", 7)
     np.testing.assert_array_equal(forest.score_samples(rows), whole)
 
 

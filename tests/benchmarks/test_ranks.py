@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import accuracy
-import paper
-import ranks
-from _pages import PAGES
+from benchmarks import accuracy, ranks
+from benchmarks.shared import paper
+from benchmarks.shared.pages import PAGES
 
 
 def trials(table):

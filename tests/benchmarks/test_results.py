@@ -1,4 +1,4 @@
-from _results import Results, read
+from benchmarks.shared.results import Results, read
 
 
 def test_what_is_there_need_not_be_measured_again(tmp_path):

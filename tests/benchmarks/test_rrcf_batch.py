@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from baselines.rrcf_batch import TookTooLong, codisplacements, disjoint_trees, krcf_scores, rrcf_scores
+from benchmarks.baselines.rrcf_batch import TookTooLong, codisplacements, disjoint_trees, krcf_scores, rrcf_scores
 
 
 @pytest.fixture

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-import forecasts
-import series_alarms
-from series import MERGED, OWN_ALARMS
-from series_alarms import alarms_table, as_many_alarms, first_steps, judged, stretches
+from benchmarks import forecasts, series_alarms
+from benchmarks.series import MERGED, OWN_ALARMS
+from benchmarks.series_alarms import alarms_table, as_many_alarms, first_steps, judged, stretches
 
 
 def test_stretches_and_alarms_by_hand():

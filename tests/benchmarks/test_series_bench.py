@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import series
-from _results import read
-from metrics import vus_pr
-from nab_scoring import PROFILES
-from series import Bench, Case, evaluate, on_unit_scale, pieces
-from series_detectors import DETECTORS, NOVELTY, by_channel, centred, normalised, subsequence_length
+from benchmarks import series
+from benchmarks.series import Bench, Case, evaluate, on_unit_scale, pieces
+from benchmarks.shared.metrics import vus_pr
+from benchmarks.shared.nab_scoring import PROFILES
+from benchmarks.shared.results import read
+from benchmarks.shared.series_detectors import DETECTORS, NOVELTY, by_channel, centred, normalised, subsequence_length
 
 CHEAP = ("differences", "random numbers")
 MODULES = {"krcf": "krcf", "rcf3": "rcf3", "river HalfSpaceTrees": "river"}

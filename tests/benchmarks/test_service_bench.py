@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 
-import service
-from _pages import PAGES
-from _results import RESULTS, read
+from benchmarks import service
+from benchmarks.registry import main
+from benchmarks.shared.pages import PAGES
+from benchmarks.shared.results import RESULTS, read
 
 
 def test_the_page_says_what_the_file_says(tmp_path):
@@ -30,7 +31,7 @@ def test_batches_have_the_records_that_were_asked_for():
 @pytest.mark.slow
 def test_a_quick_run_measures_every_part(tmp_path):
     pages = shutil.copytree(PAGES, tmp_path / "pages")
-    service.main(["--quick"], pages, tmp_path)
+    main(["run", "service", "--quick"], tmp_path, pages)
     rows = read(tmp_path / "service.csv")
     assert {row["part"] for row in rows} == set(service.PARTS)
     assert all(float(row["records"]) > 0 for row in rows)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-import single_features
-from _results import read
+from benchmarks import single_features
+from benchmarks.registry import main
+from benchmarks.shared.results import read
 
 BLOCKS = ("outliers", "departures", "clean", "tables", "seconds")
 
@@ -30,7 +31,7 @@ def test_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(single_features, "QUICK", {"outlier 10 5 table", "departure always 7, then 7.1"})
     page = tmp_path / "single-features.md"
     page.write_text("".join(f"<!-- begin {block} -->\n<!-- end {block} -->\n" for block in BLOCKS))
-    single_features.main(["--quick"], tmp_path, tmp_path)
+    main(["run", "single_features", "--quick"], tmp_path, tmp_path)
     rows = read(tmp_path / "single-features.csv")
     assert len(rows) == 4
     assert "| always 7, then 7.1 | 1.00 | 0.00 |" in page.read_text()

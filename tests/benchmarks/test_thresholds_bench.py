@@ -5,9 +5,10 @@ import shutil
 import numpy as np
 import pytest
 
-import thresholds
-from _pages import PAGES
-from _results import read
+from benchmarks import thresholds
+from benchmarks.registry import main
+from benchmarks.shared.pages import PAGES
+from benchmarks.shared.results import read
 from polyaforest import StreamingMPF
 
 EXPONENTIAL = np.sort(-np.random.default_rng(0).exponential(size=100_000))
@@ -64,9 +65,9 @@ def test_a_run_goes_on_where_it_stopped_and_fills_the_page(tmp_path, monkeypatch
         task for task in thresholds.tasks_of(1, is_quick=True) if task.data in ("50 x 1", "uniform", "1% clustered")
     ]
     monkeypatch.setattr(thresholds, "tasks_of", lambda *_, **__: some)
-    thresholds.main(["--quick"], pages, tmp_path)
+    main(["run", "thresholds", "--quick"], tmp_path, pages)
     first = read(tmp_path / "thresholds.csv")
     assert len(first) == 3 * len(thresholds.COLUMNS)
-    thresholds.main(["--quick"], pages, tmp_path)
+    main(["run", "thresholds", "--quick"], tmp_path, pages)
     assert read(tmp_path / "thresholds.csv") == first
     assert "| 50 x 1 |" in (pages / "thresholds.md").read_text("utf-8")

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from effort import mostly_slow
 
-import methods
-import toy
-from _results import read
-from metrics import auc
+from benchmarks import toy
+from benchmarks.registry import main
+from benchmarks.shared import methods
+from benchmarks.shared.metrics import auc
+from benchmarks.shared.results import read
 from polyaforest.datasets import TOYS, make_toy
 
 
@@ -74,7 +75,7 @@ def test_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(toy, "METHODS", {name: toy.METHODS[name]._replace(n_steps=12) for name in names})
     page = tmp_path / "toy.md"
     page.write_text("".join(f"<!-- begin {block} -->\n<!-- end {block} -->\n" for block in toy.MEASURES))
-    toy.main(["--quick"], tmp_path, tmp_path)
+    main(["run", "toy", "--quick"], tmp_path, tmp_path)
     rows = read(tmp_path / "toy.csv")
     assert len(rows) == len(TOYS) * len(names)
     assert all(0.7 < float(row["auc"]) <= 1 for row in rows)

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-import tuning
-from _pages import fill
-from _results import Results, read
+from benchmarks import tuning
+from benchmarks.shared.pages import fill
+from benchmarks.shared.results import Results, read
 from polyaforest import StreamingMPF, datasets
 
 

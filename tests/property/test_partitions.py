@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from tests.effort import examples
 
 from polyaforest import BatchMPF, EpsilonPhi, Reservoir, StreamingMPF, Tree
 from polyaforest.distributed.passes import fit_in_passes
 from polyaforest.estimators import loads
+from tests.effort import examples
 
 N_TREES = 6
 KINDS = {

@@ -1,4 +1,4 @@
-"""The detectors that benchmarks/series.py compares: functions of values (n, channels) that return scores (n,).
+"""The detectors that the benchmark `series` compares: functions of values (n, channels) that return scores (n,).
 
 Higher scores are stranger. A causal detector scores each step before it learns it and sees nothing later; NaN stands
 for a step without a complete window. The others are given the whole series at once. Settings are each library's
@@ -26,12 +26,13 @@ from sklearn.ensemble import IsolationForest
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import scale
 
-from nab import Setting, running_mean, score_then_learn, shingles
-from nab import half_space_trees as nab_half_space_trees
+from benchmarks.nab import Setting, running_mean, score_then_learn, shingles
+from benchmarks.nab import half_space_trees as nab_half_space_trees
 from polyaforest import SeriesMPF, StreamingMPF
 
 Array = NDArray[Any]
 
+PEERS = ("krcf", "rcf3", "river", "stumpy")
 SEED = 0
 SHINGLE = 8  # of the forests that others wrote for streams
 LEFT_WINDOW = 100  # of the causal matrix profile, as in TSB-AD: to find the period is to look ahead

@@ -72,13 +72,13 @@ def isolation_forest(X: Array, seed: int) -> Array:
 
 def pid_forest(X: Array, seed: int) -> Array:
     """Scores of our reading of the PIDForest."""
-    forest = import_module("baselines.pidforest").PIDForest(random_state=seed)
+    forest = import_module("benchmarks.baselines.pidforest").PIDForest(random_state=seed)
     return -forest.fit(X).score_samples(X)
 
 
 def random_cut_forest(X: Array, seed: int, *, function: str) -> Array:
     """Codisplacements of a random cut forest by the `rrcf` or `krcf` library."""
-    return getattr(import_module("baselines.rrcf_batch"), function)(X, seed=seed)
+    return getattr(import_module("benchmarks.baselines.rrcf_batch"), function)(X, seed=seed)
 
 
 def one_class_svm(X: Array, seed: int) -> Array:

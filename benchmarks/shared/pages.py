@@ -1,4 +1,4 @@
-"""Pages under docs/benchmarks: prose by hand, tables by script between a pair of marks, from the CSV files alone."""
+"""Pages under docs/benchmarks: text by hand, tables by program between a pair of marks, from the CSV files alone."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-PAGES = Path(__file__).parents[1] / "docs" / "benchmarks"
-IMAGES = PAGES / "images"
-SCRATCH = Path(__file__).parents[1] / ".cache" / "benchmarks"
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "benchmarks"
+SCRATCH = ROOT / ".cache" / "benchmarks"
 
 
 def scratch(name: str) -> Path:
-    """Return a place with fresh copies of the pages, where a quick run can leave what it finds and draws."""
+    """Return a directory with fresh copies of the pages, for the results, pages and pictures of a quick run."""
     place = SCRATCH / name
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(PAGES, place)
-    print(f"a quick run: files and pages go to {place}")
+    print(f"quick run: results and pages go to {place}", flush=True)
     return place
 
 

@@ -1,4 +1,4 @@
-"""How long things take."""
+"""Wall-clock time of tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def seconds(task: Callable[[], Any]) -> float:
-    """Wall-clock time of one run."""
+    """Return the wall-clock time of one run."""
     start = time.perf_counter()
     task()
     return time.perf_counter() - start

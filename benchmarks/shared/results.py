@@ -1,19 +1,19 @@
-"""Where results go: CSV files that grow a row at a time, so that a long run can be stopped and taken up again."""
+"""CSV files of results, which grow a row at a time, so that a run can be interrupted and resumed."""
 
 from __future__ import annotations
 
 import csv
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 class Results:
-    """A CSV file whose first columns, the `keys`, name a measurement; what is there already need not be done again."""
+    """A CSV file whose first columns, the `keys`, identify a measurement, so that none is repeated."""
 
     def __init__(self, name: str, keys: Iterable[str], directory: Path = RESULTS) -> None:
         self.path, self.keys = directory / f"{name}.csv", tuple(keys)
@@ -26,7 +26,7 @@ class Results:
         return iter(self._rows.values())
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a measurement to the file, at once."""
+        """Append a measurement to the file immediately."""
         text = {column: _text(value) for column, value in row.items()}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not self.path.exists()
@@ -38,28 +38,44 @@ class Results:
         self._rows[self._key(text)] = text
 
     def forget(self, **wanted: Any) -> None:
-        """Drop the rows that have these values, to measure them again."""
+        """Remove the rows that have these values, to measure them again."""
         kept = [row for row in self if not all(row[column] == str(value) for column, value in wanted.items())]
         self.path.unlink(missing_ok=True)
         self._rows = {}
         for row in kept:
             self.add(row)
 
+    def forget_methods(self, names: Sequence[str] | None, ours: Iterable[str], column: str = "method") -> None:
+        """Remove the rows of methods named by `--again`: None is none of them, an empty list means ours."""
+        for name in () if names is None else names or ours:
+            self.forget(**{column: name})
+
     def _key(self, row: dict[str, str]) -> tuple[str, ...]:
         return tuple(row[column] for column in self.keys)
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file; lines that begin with # are remarks."""
+    """Return the rows of a CSV file, without remarks, which begin with #."""
     with path.open(newline="") as file:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
-def write(name: str, rows: Iterable[dict[str, Any]]) -> None:
-    """Write a whole file at once, with a remark on the machine that the rows were measured on."""
+def picked(rows: Iterable[Mapping[str, str]], column: str, **wanted: Any) -> list[float]:
+    """Return a column of the rows that have these values."""
+    return [float(row[column]) for row in rows if all(row[key] == str(value) for key, value in wanted.items())]
+
+
+def present(rows: Iterable[Mapping[str, str]], column: str, order: Iterable[Any]) -> list[Any]:
+    """Return those values of `order` that a column of the rows contains."""
+    found = {row[column] for row in rows}
+    return [value for value in order if str(value) in found]
+
+
+def write(name: str, rows: Iterable[dict[str, Any]], directory: Path = RESULTS) -> None:
+    """Write a whole file at once, with a remark on the machine that measured it."""
     rows = list(rows)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.csv"
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.csv"
     with path.open("w", newline="") as file:
         file.write(f"# {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
         writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")

@@ -1,0 +1,1 @@
+"""What several benchmarks use: results, pages, metrics, and the detectors they compare."""

@@ -1,0 +1,89 @@
+"""A record beside the results: when they were measured, with which code and peers, and on which machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.shared.pages import ROOT
+
+ALWAYS = ("polyaforest", "numba", "numpy", "scikit-learn", "scipy")
+
+
+@contextmanager
+def recorded(name: str, peers: Iterable[str], directory: Path) -> Iterator[None]:
+    """Append a record to ``NAME.json`` for a run that changes results, even if it is stopped halfway.
+
+    A file of results can hold rows of several runs; each record says how many rows of each file are new.
+    """
+    before = _lines(directory)
+    record = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "code": {folder: digest(ROOT / folder) for folder in ("src", "benchmarks")},
+        "versions": versions((*ALWAYS, *peers)),
+        "machine": machine(),
+    }
+    try:
+        yield
+    finally:
+        new = {file: len(lines - before.get(file, set())) for file, lines in _lines(directory).items()}
+        if any(new.values()):
+            path = directory / f"{name}.json"
+            records = json.loads(path.read_text("utf-8")) if path.exists() else []
+            records.append({**record, "new_rows": {file: n for file, n in new.items() if n}})
+            path.write_text(json.dumps(records, indent=1) + "\n", "utf-8")
+
+
+def digest(folder: Path) -> str:
+    """Return a hash of all Python sources below a folder."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        found.update(f"{path.relative_to(folder).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def versions(distributions: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those distributions that are installed."""
+    found = {}
+    for name in distributions:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Return what decides how fast this machine is; nothing that identifies it."""
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    """Return the model of the processor, as far as the system says it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _lines(directory: Path) -> dict[str, set[str]]:
+    """Return the lines of each CSV file, without the header and remarks."""
+    return {
+        path.name: set([line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")][1:])
+        for path in sorted(directory.glob("*.csv"))
+    }
