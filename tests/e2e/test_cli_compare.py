@@ -1,4 +1,4 @@
-"""`compare` from end to end: two files go in, a verdict, an exit code and a report come out."""
+"""`polyaforest compare` from end to end: output, exit codes and the report."""
 
 import base64
 import json
@@ -33,14 +33,14 @@ def folder(tmp_path_factory):
     return place
 
 
-def test_files_that_are_alike_exit_with_0(cli, folder):
+def test_compare_exits_with_0_when_files_are_alike(cli, folder):
     code, out, err = cli("compare", folder / "before.csv", folder / "same.csv")
     assert code == 0
     assert out.startswith("No change found (p = ")
     assert err.count("Read 400 rows of ") == 2
 
 
-def test_files_that_have_changed_exit_with_1_and_say_where(cli, folder):
+def test_compare_exits_with_1_and_says_where_when_files_differ(cli, folder):
     code, out, _ = cli("compare", folder / "before.csv", folder / "after.csv")
     assert code == 1
     assert re.match(r"Changed: at least \d\d % \[\d\d–\d\d %\] of the rows moved \(p ≤ 0.005; odds of 10\^\d+ : 1", out)
@@ -48,7 +48,7 @@ def test_files_that_have_changed_exit_with_1_and_say_where(cli, folder):
     assert re.search(r"^  u +\+\d", out, re.M)
 
 
-def test_a_change_that_does_not_matter_exits_with_0(cli, folder):
+def test_compare_exits_with_0_when_the_change_is_below_least_effect(cli, folder):
     code, out, _ = cli("compare", folder / "before.csv", folder / "after.csv", "--least-effect", 0.99, "-q")
     assert (code, out[:19]) == (0, "Too small to matter")
 
@@ -64,7 +64,7 @@ def test_json_has_everything(cli, folder):
 
 
 class Page(HTMLParser):
-    """What a page would load or run."""
+    """The resources and handlers of a page."""
 
     def __init__(self, text):
         super().__init__()
@@ -77,7 +77,7 @@ class Page(HTMLParser):
         self.handlers += [name for name, _ in attrs if name.startswith("on")]
 
 
-def test_the_report_is_one_page_with_a_picture_that_runs_nothing(cli, tmp_path):
+def test_html_report_is_self_contained_and_runs_nothing(cli, tmp_path):
     names = {HOSTILE: np.random.default_rng(5).standard_normal(400)}
     moved = {HOSTILE: np.random.default_rng(6).standard_normal(400) + 3}
     before, after = write(tmp_path / "a.csv", **names), write(tmp_path / "b<i>.csv", seed=1, **moved)
@@ -100,7 +100,7 @@ def test_the_report_is_one_page_with_a_picture_that_runs_nothing(cli, tmp_path):
     assert "\u202e" not in text
 
 
-def test_columns_are_matched_by_name_and_constants_can_change(cli, tmp_path):
+def test_compare_matches_columns_by_name_and_detects_changed_constants(cli, tmp_path):
     rng = np.random.default_rng(0)
     before = pl.DataFrame({"u": rng.standard_normal(300), "w": np.zeros(300)})
     after = pl.DataFrame({"w": rng.integers(0, 2, 300), "u": rng.standard_normal(300)})
@@ -111,7 +111,7 @@ def test_columns_are_matched_by_name_and_constants_can_change(cli, tmp_path):
     assert "w = 1: from 0 % to " in out
 
 
-def test_gaps_count(cli, tmp_path):
+def test_compare_detects_missing_values(cli, tmp_path):
     gap = [None] * 60 + [1.0, 2.0] * 170
     write(tmp_path / "a.csv", w=[1.0, 2.0] * 200)
     write(tmp_path / "b.csv", seed=1, w=gap)
@@ -120,7 +120,7 @@ def test_gaps_count(cli, tmp_path):
     assert "w is missing: from 0 % to 1" in out
 
 
-def test_times_ids_and_free_text_are_left_out_and_said(cli, tmp_path):
+def test_compare_skips_times_ids_and_free_text_and_says_so(cli, tmp_path):
     times = [f"2026-01-{1 + i // 24:02}T{i % 24:02}:00:00Z" for i in range(400)]
     later = [time.replace("2026", "2027") for time in times]
     for name, seed, when in (("a", 1, times), ("b", 2, later)):
@@ -146,7 +146,7 @@ def mixed(tmp_path_factory):
     return place
 
 
-def test_text_of_few_different_values_is_compared_as_categories(cli, mixed):
+def test_compare_treats_text_of_few_different_values_as_categories(cli, mixed):
     code, out, err = cli("compare", mixed / "a.csv", mixed / "b.csv")
     assert code == 1
     assert err.count("using u, v, country, plan (4 of 4 columns).") == 2
@@ -156,7 +156,7 @@ def test_text_of_few_different_values_is_compared_as_categories(cli, mixed):
     assert re.search(r"^  country +\+\d", out, re.M)
 
 
-def test_categories_can_be_chosen_and_left_out(cli, mixed, tmp_path):
+def test_options_select_and_exclude_categories(cli, mixed, tmp_path):
     files = (mixed / "a.csv", mixed / "b.csv")
     code, out, err = cli("compare", *files, "--numbers-only")
     assert (code, out[:15]) == (0, "No change found")
@@ -174,7 +174,7 @@ def test_categories_can_be_chosen_and_left_out(cli, mixed, tmp_path):
     assert (code, "contry" in err) == (3, True)
 
 
-def test_a_constant_that_is_another_one_has_changed(cli, tmp_path):
+def test_compare_detects_different_constants(cli, tmp_path):
     write(tmp_path / "a.csv", host=["web"] * 400, w=[5] * 400)
     write(tmp_path / "b.csv", seed=1, host=["db"] * 400, w=[5] * 400)
     code, out, err = cli("compare", tmp_path / "a.csv", tmp_path / "b.csv")
@@ -183,7 +183,7 @@ def test_a_constant_that_is_another_one_has_changed(cli, tmp_path):
     assert re.search(r"^  host = (db: from 0 % to 100 %|web: from 100 % to 0 %)", out, re.M)
 
 
-def test_text_against_numbers_is_refused_with_a_remedy(cli, tmp_path):
+def test_compare_rejects_text_against_numbers_and_suggests_categories(cli, tmp_path):
     write(tmp_path / "a.csv", status=[200, 404] * 200)
     write(tmp_path / "b.csv", seed=1, status=["fine", "lost"] * 200)
     code, _, err = cli("compare", tmp_path / "a.csv", tmp_path / "b.csv")
@@ -194,7 +194,7 @@ def test_text_against_numbers_is_refused_with_a_remedy(cli, tmp_path):
     assert "status" in out
 
 
-def test_hostile_categories_are_shown_as_text(cli, tmp_path):
+def test_compare_escapes_hostile_categories(cli, tmp_path):
     for name, share in (("a", 0.0), ("b", 0.3)):
         values = np.where(np.random.default_rng(1).random(400) < share, HOSTILE, "fine")
         values[0] = "other"
@@ -225,7 +225,7 @@ def test_hostile_categories_are_shown_as_text(cli, tmp_path):
         (["before.csv"], 2, "AFTER"),
     ],
 )
-def test_what_cannot_be_compared(cli, folder, monkeypatch, options, code, message):
+def test_compare_rejects_unusable_input(cli, folder, monkeypatch, options, code, message):
     monkeypatch.chdir(folder)
     write(folder / "few.csv", n=5)
     pl.DataFrame({"u": np.arange(50.0) ** 2}).write_csv(folder / "other.csv")
@@ -235,7 +235,7 @@ def test_what_cannot_be_compared(cli, folder, monkeypatch, options, code, messag
     assert message in err
 
 
-def test_the_page_shows_what_is_printed(cli, tmp_path, monkeypatch):
+def test_docs_page_shows_the_actual_output(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = PAGE.read_text("utf-8")
     names = {}

@@ -1,4 +1,4 @@
-"""What does not matter when categories are compared: their names, the order of rows, which sample comes first."""
+"""Comparisons of categories are invariant to names, to the order of rows and to the order of samples."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from scipy.special import logsumexp
 
 from polyaforest.core.categories import encode
 from polyaforest.drift import compare
-from polyaforest.drift._axes import Coded, Grid
-from polyaforest.drift._evidence import Prior, grow_partitions
+from polyaforest.drift.evidence import Coded, Grid, Prior, grow_partitions
 
 QUICK = {"n_estimators": 6, "n_permutations": 3, "max_depth": 5, "max_regions": 0, "categorical_features": ["c"]}
 texts = st.lists(st.text(max_size=5), min_size=4, max_size=4, unique=True)
 
 
 def samples(seed, names=("a", "b", "c", "d")):
-    """Two samples in which no two categories are as common, some of them missing."""
+    """Two samples of categories of different frequencies, some missing."""
     rng = np.random.default_rng(seed)
     values = np.repeat([*names, None], [21, 13, 8, 5, 3])
     frame = pd.DataFrame({"u": rng.random(50), "c": pd.Series(rng.permutation(values), dtype=object)})
@@ -29,7 +28,7 @@ def samples(seed, names=("a", "b", "c", "d")):
 
 @settings(max_examples=examples(40))
 @given(seed=st.integers(0, 99), names=texts)
-def test_what_categories_are_called_does_not_matter(seed, names):
+def test_compare_is_invariant_to_names_of_categories(seed, names):
     plain = compare(*samples(seed), random_state=seed, **QUICK)
     renamed = compare(*samples(seed, names), random_state=seed, **QUICK)
     assert renamed.log_bayes_factor == plain.log_bayes_factor
@@ -39,7 +38,7 @@ def test_what_categories_are_called_does_not_matter(seed, names):
 
 @settings(max_examples=examples(40))
 @given(seed=st.integers(0, 99), order=st.permutations(range(24)))
-def test_the_order_of_rows_does_not_matter_for_the_odds(seed, order):
+def test_odds_are_invariant_to_the_order_of_rows(seed, order):
     before, after = samples(seed)
     plain = compare(before, after, random_state=seed, **QUICK)
     shuffled = compare(before.iloc[order], after, random_state=seed, **QUICK)
@@ -49,7 +48,7 @@ def test_the_order_of_rows_does_not_matter_for_the_odds(seed, order):
 
 @settings(max_examples=examples(40))
 @given(seed=st.integers(0, 99))
-def test_which_sample_comes_first_does_not_matter_for_the_odds(seed):
+def test_odds_are_invariant_to_the_order_of_samples(seed):
     before, after = samples(seed)
     there, back = (compare(*both, random_state=seed, **QUICK) for both in ((before, after), (after, before)))
     assert back.log_bayes_factor == pytest.approx(there.log_bayes_factor, abs=1e-9)
@@ -59,8 +58,8 @@ def test_which_sample_comes_first_does_not_matter_for_the_odds(seed):
 @given(
     seed=st.integers(0, 99), n_a=st.integers(2, 6), categories=st.lists(st.sampled_from("abc"), min_size=8, max_size=8)
 )
-def test_chance_gives_odds_of_at_most_one_on_average_over_all_deals(seed, n_a, categories):
-    """Trees cut categories without the labels: the bound of the odds holds for every table, whatever it is."""
+def test_mean_odds_over_all_permutations_are_at_most_one(seed, n_a, categories):
+    """Trees cut categories without the labels, so the bound of the odds holds for every table."""
     from itertools import combinations
 
     rng = np.random.default_rng(seed)

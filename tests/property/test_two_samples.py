@@ -1,4 +1,4 @@
-"""The law of the evidence of two samples, on trees that are any trees: against plain formulas, and over all deals."""
+"""Laws of the evidence of two samples, on arbitrary trees: against plain formulas, and over all permutations."""
 
 import itertools
 import math
@@ -13,9 +13,8 @@ from scipy.special import betaln, gammaln, logsumexp
 from scipy.stats import hypergeom
 
 from polyaforest.core.arrays import NONE
-from polyaforest.drift._axes import MISSING, Axis
-from polyaforest.drift._evidence import Partition, Prior, deal, share_out
-from polyaforest.drift._regions import gain, shortest
+from polyaforest.drift.evidence import MISSING, Axis, Partition, Prior, attribute, permute_labels
+from polyaforest.drift.regions import gain, shortest
 
 
 @st.composite
@@ -58,7 +57,7 @@ def naive_node(n, n_left, m, m_left, strength):
 
 @settings(max_examples=examples(100))
 @given(partitions(30), st.data(), st.floats(0.1, 100))
-def test_nodes_have_the_evidence_of_the_definition(partition, data, strength):
+def test_evidence_of_nodes_matches_its_definition(partition, data, strength):
     n = len(partition.leaves)
     labels = data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n))
     prior = Prior(strength)
@@ -85,7 +84,7 @@ def descendants(partition, j):
 
 @settings(max_examples=examples(50))
 @given(partitions(), st.integers(1, 4), st.floats(0.5, 50))
-def test_on_average_over_all_deals_chance_gives_a_bayes_factor_of_at_most_one(partition, m, strength):
+def test_mean_bayes_factor_over_all_permutations_is_at_most_one(partition, m, strength):
     n = len(partition.leaves)
     factors = []
     for chosen in itertools.combinations(range(n), min(m, n - 1)):
@@ -97,7 +96,7 @@ def test_on_average_over_all_deals_chance_gives_a_bayes_factor_of_at_most_one(pa
 
 
 @given(partitions(30), st.data())
-def test_the_evidence_does_not_depend_on_which_sample_is_called_a(partition, data):
+def test_evidence_is_symmetric_in_the_samples(partition, data):
     n = len(partition.leaves)
     labels = np.array(data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)))
     np.testing.assert_allclose(
@@ -106,29 +105,29 @@ def test_the_evidence_does_not_depend_on_which_sample_is_called_a(partition, dat
 
 
 @given(arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 4)), elements=st.floats(-300, 300)))
-def test_features_share_out_the_log_of_the_mean_exactly(by_tree):
+def test_attributions_sum_to_the_log_of_the_mean(by_tree):
     whole = logsumexp(by_tree.sum(axis=1)) - math.log(len(by_tree))
-    parts = share_out(by_tree)
+    parts = attribute(by_tree)
     assert parts.sum() == pytest.approx(whole, abs=1e-9 * max(abs(by_tree).max(), 1))
 
 
 @given(st.lists(st.floats(-5, 20), min_size=1, max_size=8))
-def test_a_feature_that_no_tree_cuts_carries_nothing(factors):
-    parts = share_out(np.column_stack([factors, np.zeros(len(factors))]))
+def test_a_feature_without_cuts_has_no_attribution(factors):
+    parts = attribute(np.column_stack([factors, np.zeros(len(factors))]))
     assert parts[1] == 0
 
 
 @given(st.lists(st.integers(0, 1), min_size=8, max_size=30), st.integers(1, 5), st.integers(0, 2**32))
-def test_labels_are_dealt_in_whole_blocks(labels, size, seed):
+def test_labels_are_permuted_in_whole_blocks(labels, size, seed):
     labels = np.array(labels, np.uint8)
-    (dealt,) = deal(labels, 3, size, np.random.default_rng(seed))
+    (permuted,) = permute_labels(labels, 3, size, np.random.default_rng(seed))
     own = [np.flatnonzero(labels == label) for label in (1, 0)]
-    assert (dealt.sum(axis=0) == labels.sum()).all()
+    assert (permuted.sum(axis=0) == labels.sum()).all()
     for rows in own:
         whole = len(rows) // size * size
-        blocks = dealt[rows[:whole]].reshape(-1, size, 3)
+        blocks = permuted[rows[:whole]].reshape(-1, size, 3)
         assert (blocks == blocks[:, :1]).all()
-        assert (dealt[rows[whole:]] == labels[rows[whole:], None]).all()
+        assert (permuted[rows[whole:]] == labels[rows[whole:], None]).all()
 
 
 values = st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(np.nan), st.integers(0, 3).map(float)), min_size=1)
@@ -149,7 +148,7 @@ def test_cuts_of_an_axis_fall_between_levels(column, cut):
 
 
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e3), st.floats(1e-6, 1e3))
-def test_the_shortest_number_lies_in_its_range(value, below, above):
+def test_shortest_lies_in_its_range(value, below, above):
     low, high = value - below, value + above
     found = shortest(value, low, high)
     assert low <= found <= high
@@ -157,7 +156,7 @@ def test_the_shortest_number_lies_in_its_range(value, below, above):
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(50, 90), st.integers(50, 90))
-def test_a_set_and_its_complement_gain_the_same_and_equal_shares_nothing(n_a, n_b, total_a, total_b):
+def test_gain_is_equal_for_complements_and_zero_for_equal_shares(n_a, n_b, total_a, total_b):
     one, other = gain(n_a, n_b, (total_a, total_b)), gain(total_a - n_a, total_b - n_b, (total_a, total_b))
     assert one == pytest.approx(float(other), abs=1e-9)
     assert gain(n_a, n_a, (total_a, total_a)) == pytest.approx(0, abs=1e-9)

@@ -1,4 +1,4 @@
-"""Comparisons keep their word: false alarms as stated, evidence for one distribution that grows, honest intervals.
+"""Laws of comparisons: rates of false alarms, growth of the evidence, coverage of intervals.
 
 Each case may fail by chance about once in a million runs.
 """
@@ -58,7 +58,7 @@ def p_values(draw, n, d, trials, seed, **options):
 
 
 def refute_too_many(p_values, level):
-    """Fail if more p-values are at most `level` than such a level gives, but for chance."""
+    """Fail if significantly more p-values than a share of `level` are at most `level`."""
     most = binom.ppf(1 - CHANCE, len(p_values), level)
     assert (p_values <= level).sum() <= most
 
@@ -88,7 +88,7 @@ def test_p_values_are_uniform_under_one_distribution(draw, n, d, any_seed):
     found = p_values(draw, n, d, 120, any_seed)
     for level in (0.05, 0.1, 0.25, 0.5):
         refute_too_many(found, level)
-    if draw is not tied:  # where deals never tie, p-values are no larger than uniform ones either
+    if draw is not tied:  # without ties, p-values are no larger than uniform ones either
         refute_too_many(1 - found, 0.5 - 1e-9)
 
 
@@ -99,7 +99,7 @@ def test_p_values_are_uniform_for_many_rows(any_seed):
     refute_too_many(1 - found, 0.5 - 1e-9)
 
 
-def test_neighbours_alike_are_no_change_in_blocks(any_seed):
+def test_blocks_keep_the_false_alarm_rate_of_dependent_rows(any_seed):
     in_blocks = p_values(series, 1000, 1, 60, any_seed, block_size=100)
     refute_too_many(in_blocks, 0.1)
     alone = p_values(series, 1000, 1, 20, any_seed)
@@ -109,7 +109,7 @@ def test_neighbours_alike_are_no_change_in_blocks(any_seed):
 @pytest.mark.parametrize(
     ("draw", "d"), mostly_slow([(smooth, 2), (mixed, 3), (smooth, 1), (smooth, 20), (mixed, 10)], 0, 1)
 )
-def test_the_bayes_factor_favours_one_distribution_and_grows_with_the_rows(draw, d, any_seed):
+def test_evidence_for_one_distribution_grows_with_the_rows(draw, d, any_seed):
     means = []
     for n in (50, 500, 5000):
         logs = []
@@ -119,11 +119,11 @@ def test_the_bayes_factor_favours_one_distribution_and_grows_with_the_rows(draw,
             found = compare(draw(rng, n, d), draw(rng, n, d), random_state=trial, **options)
             logs.append(found.log_bayes_factor)
         means.append(np.mean(logs))
-        assert binom.sf((np.array(logs) >= np.log(10)).sum() - 1, 20, 0.1) > CHANCE  # above 10 once in 10 at the most
+        assert binom.sf((np.array(logs) >= np.log(10)).sum() - 1, 20, 0.1) > CHANCE  # above 10 at most once in 10
     assert 0 > means[0] > means[1] > means[2]
 
 
-def test_evidence_for_two_grows_with_the_rows(any_seed):
+def test_evidence_for_two_distributions_grows_with_the_rows(any_seed):
     logs = []
     for n in (200, 2000):
         rng = np.random.default_rng([any_seed, n])
@@ -132,7 +132,7 @@ def test_evidence_for_two_grows_with_the_rows(any_seed):
 
 
 @pytest.mark.parametrize("shift", mostly_slow([0.5, 0.0, 0.1, 2.0]))
-def test_bounds_of_the_distance_are_honest(shift, any_seed):
+def test_bounds_rarely_exceed_the_true_distance(shift, any_seed):
     truth, trials = 2 * norm.cdf(shift / 2) - 1, 60
     found = []
     for trial in range(trials):
@@ -144,7 +144,7 @@ def test_bounds_of_the_distance_are_honest(shift, any_seed):
     divergence = jensen_shannon_of(shift)
     n_above = sum(one.jensen_shannon.low > divergence for one in found)
     assert binom.sf(n_above - 1, trials, 0.05) > CHANCE
-    if shift >= 0.5:  # and near: most of the distance is found
+    if shift >= 0.5:  # the bound is tight
         assert np.mean([one.total_variation.value for one in found]) > 0.6 * truth
 
 
@@ -156,7 +156,7 @@ def jensen_shannon_of(shift):
     return trapezoid(sum(terms) / 2, x)
 
 
-def test_intervals_of_regions_hold_their_shares(any_seed):
+def test_intervals_of_regions_cover_the_true_shares(any_seed):
     n_right = n_all = 0
     far = [np.random.default_rng([any_seed, 0, sample]).standard_normal((100_000, 2)) for sample in range(2)]
     far[1][:, 0] += 0.8
@@ -171,7 +171,7 @@ def test_intervals_of_regions_hold_their_shares(any_seed):
     assert binom.sf(n_all - n_right - 1, n_all, 0.08) > CHANCE  # Jeffreys' intervals of 95 % may miss a little more
 
 
-def test_a_corner_of_two_per_cent_is_found_and_located():
+def test_compare_locates_a_corner_of_two_per_cent():
     n_found = 0
     for trial in range(10):
         rng = np.random.default_rng(trial)
@@ -195,7 +195,7 @@ def requests(rng, n):
 COMPARED = {"n_estimators": 60, "n_permutations": 99, "categorical_features": ["country", "merchant"]}
 
 
-def test_a_category_that_became_more_common_is_found_and_named():
+def test_compare_names_a_category_that_became_more_common():
     n_found = 0
     for trial in range(10):
         rng = np.random.default_rng(trial)
@@ -207,7 +207,7 @@ def test_a_category_that_became_more_common_is_found_and_named():
     assert n_found >= 9
 
 
-def test_one_of_many_categories_is_found_and_named():
+def test_compare_names_one_of_many_categories():
     n_found = 0
     for trial in range(10):
         rng = np.random.default_rng(trial)
@@ -219,7 +219,7 @@ def test_one_of_many_categories_is_found_and_named():
     assert n_found >= 8
 
 
-def test_a_number_that_changed_for_one_category_is_found_and_located():
+def test_compare_locates_a_number_that_changed_for_one_category():
     n_found = 0
     for trial in range(10):
         rng = np.random.default_rng(trial)

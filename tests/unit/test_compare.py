@@ -1,4 +1,4 @@
-"""`polyaforest.drift.compare`: what it finds, where, in which words, and what it refuses."""
+"""`polyaforest.drift.compare`: results, regions, reports and errors."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def changed():
     )
 
 
-def test_one_distribution_is_no_change():
+def test_compare_finds_no_change_in_one_distribution():
     found = compare(normal(800, 3, 0), normal(700, 3, 1), **QUICK)
     assert not found.is_changed
     assert found.log_bayes_factor < 0
@@ -47,7 +47,7 @@ def test_one_distribution_is_no_change():
     assert "for one distribution" in found.verdict
 
 
-def test_a_corner_is_found_located_and_put_into_words(changed):
+def test_compare_locates_a_changed_corner_and_describes_it(changed):
     assert changed.is_changed
     assert changed.p_value == 0.01
     assert changed.log_bayes_factor > 30
@@ -67,19 +67,19 @@ def test_a_corner_is_found_located_and_put_into_words(changed):
     assert words in str(changed)
 
 
-def test_bounds_of_distances_hold_what_moved(changed):
+def test_bounds_of_distances_contain_the_true_distance(changed):
     assert changed.total_variation.low <= 0.062 <= changed.total_variation.high
     assert 0 < changed.jensen_shannon.low < changed.jensen_shannon.high < 0.1
 
 
-def test_features_add_up_to_the_evidence(changed):
+def test_feature_bits_sum_to_the_evidence(changed):
     assert changed.feature_bits.sum() == pytest.approx(changed.log_bayes_factor / math.log(2))
     only_first = compare(normal(500, 4, 0), normal(500, 4, 1) + np.array([1.0, 0, 0, 0]), **QUICK)
     assert only_first.feature_bits.argmax() == 0
     assert only_first.feature_bits[0] > 10 * np.abs(only_first.feature_bits[1:]).max()
 
 
-def test_a_changed_share_of_gaps_is_a_change():
+def test_compare_detects_a_changed_share_of_missing_values():
     a, b = normal(2000, 3, 0), normal(2000, 3, 1)
     rng = np.random.default_rng(2)
     a[rng.random(2000) < 0.01, 1] = np.nan
@@ -91,7 +91,7 @@ def test_a_changed_share_of_gaps_is_a_change():
     assert compare(b, a, **QUICK).regions[0].change.value < 0
 
 
-def test_only_the_order_of_values_counts():
+def test_compare_is_invariant_to_monotone_transformations():
     a, b = normal(400, 2, 0), normal(400, 2, 1) * [1.5, 1.0]
     plain = compare(a, b, **QUICK)
     scaled = compare(np.exp(a) * [1e6, 1e-6], np.exp(b) * [1e6, 1e-6], **QUICK)
@@ -99,29 +99,29 @@ def test_only_the_order_of_values_counts():
     assert scaled.p_value == plain.p_value
 
 
-def test_the_same_seed_gives_the_same_result_for_any_number_of_threads():
+def test_compare_is_reproducible_for_any_number_of_threads():
     a, b = normal(300, 2, 0), normal(300, 2, 1) + 0.3
     once, again = compare(a, b, **QUICK), compare(a, b, **QUICK, n_jobs=2)
     assert once.to_dict() == again.to_dict()
     assert compare(a, b, **{**QUICK, "random_state": 1}).log_bayes_factor != once.log_bayes_factor
 
 
-def test_many_rows_are_counted_though_few_lay_out_axes_and_trees(monkeypatch):
-    from polyaforest.drift import _compare, _regions
+def test_compare_counts_all_rows_when_axes_and_trees_use_a_subsample(monkeypatch):
+    from polyaforest.drift import comparison, regions
 
     a, b = normal(3000, 2, 0), normal(3000, 2, 1) + np.array([1.0, 0])
     whole = compare(a, b, **QUICK)
-    monkeypatch.setattr(_compare, "_MOST_LAID_OUT", 500)
-    monkeypatch.setattr(_compare, "_MOST_GROWN", 200)
-    monkeypatch.setattr(_regions, "_MOST_FOUND_ON", 600)
+    monkeypatch.setattr(comparison, "_MAX_AXIS_ROWS", 500)
+    monkeypatch.setattr(comparison, "_MAX_TREE_ROWS", 200)
+    monkeypatch.setattr(regions, "_MAX_SEARCH_ROWS", 600)
     part = compare(a, b, **QUICK)
     assert part.log_bayes_factor > 0.5 * whole.log_bayes_factor
-    assert part.regions[0].change.high - part.regions[0].change.low < 0.1  # all others measure
+    assert part.regions[0].change.high - part.regions[0].change.low < 0.1  # measured on all other rows
 
 
-def test_rows_that_depend_on_neighbours_need_blocks():
+def test_blocks_prevent_false_changes_of_dependent_rows():
     noise = np.random.default_rng(0).standard_normal(6000)
-    series = lfilter([1.0], [1.0, -0.97], noise)[:, None]  # which forgets within about 33 steps
+    series = lfilter([1.0], [1.0, -0.97], noise)[:, None]  # memory of about 33 steps
     a, b = series[:3000], series[3000:]
     assert compare(a, b, **QUICK).p_value <= 0.01
     in_blocks = compare(a, b, **QUICK, block_size=200)
@@ -131,7 +131,7 @@ def test_rows_that_depend_on_neighbours_need_blocks():
     assert wide > 2 * np.ptp(compare(a, b, **QUICK).total_variation[1:])
 
 
-def test_what_is_sure_but_small_is_no_change():
+def test_a_significant_but_small_difference_is_no_change():
     a, b = normal(40_000, 1, 0), normal(40_000, 1, 1) + 0.06
     found = compare(a, b, **QUICK, least_effect=0.1)
     assert found.is_significant
@@ -141,7 +141,7 @@ def test_what_is_sure_but_small_is_no_change():
     assert compare(a, b, **QUICK, least_effect=0.0).is_changed
 
 
-def test_ties_and_constant_columns():
+def test_compare_accepts_ties_and_constant_columns():
     rng = np.random.default_rng(0)
     a = np.column_stack([rng.integers(0, 2, 500), np.ones(500), np.full(500, np.nan)]).astype(float)
     b = np.column_stack([rng.random(500) < 0.7, np.ones(500), np.full(500, np.nan)]).astype(float)
@@ -174,15 +174,15 @@ def test_frames_are_matched_by_name(frame):
         ({"u": [1.0] * 20}, {"u": [np.inf] * 20}, "sample B: Input X contains infinity"),
     ],
 )
-def test_samples_that_cannot_be_compared_are_refused(a, b, message):
+def test_compare_rejects_unusable_samples(a, b, message):
     with pytest.raises(ValueError, match=message):
         compare(pd.DataFrame(a), pd.DataFrame(b))
 
 
-def test_other_refusals():
+def test_compare_rejects_mismatched_samples_and_invalid_parameters():
     with pytest.raises(ValueError, match="sample A has 2 columns and sample B has 3"):
         compare(normal(20, 2, 0), normal(20, 3, 0))
-    with pytest.raises(ValueError, match="sample A has names of columns and sample B has none"):
+    with pytest.raises(ValueError, match="sample A has column names and sample B does not"):
         compare(pd.DataFrame({"u": [1.0] * 20}), normal(20, 1, 0))
     with pytest.raises(ValueError, match="fewer than four blocks of 6"):
         compare(normal(20, 1, 0), normal(20, 1, 0), block_size=6)
@@ -190,7 +190,7 @@ def test_other_refusals():
         compare(normal(20, 1, 0), normal(20, 1, 0), alpha=2)
 
 
-def test_names_are_hostile():
+def test_reports_escape_hostile_names():
     a, b = normal(300, 1, 0), normal(300, 1, 1) + 2
     found = compare(pd.DataFrame(a, columns=[HOSTILE]), pd.DataFrame(b, columns=[HOSTILE]), **QUICK)
     assert found.regions
@@ -202,7 +202,7 @@ def test_names_are_hostile():
     assert "\x1b" not in found.to_json()
 
 
-def test_machines_get_everything(changed):
+def test_to_json_has_everything(changed):
     facts = json.loads(changed.to_json())
     assert facts["changed"] is True
     assert facts["regions"][0]["conditions"][0] == {
@@ -219,7 +219,7 @@ def test_machines_get_everything(changed):
     assert facts["samples"] == [{"name": "A", "rows": 3000}, {"name": "B", "rows": 3000}]
 
 
-def test_regions_tell_their_rows(changed):
+def test_region_holds_returns_its_rows(changed):
     rows = corner(seed=2)
     share = changed.regions[0].holds(rows).mean()
     assert changed.regions[0].after.low <= share <= changed.regions[0].after.high
@@ -236,11 +236,11 @@ def test_regions_tell_their_rows(changed):
         (-math.inf, 3.0, True, True, "(u ≤ 3 or missing)"),
     ],
 )
-def test_conditions_in_words(low, high, values, missing, words):
+def test_condition_as_text(low, high, values, missing, words):
     assert str(Condition(0, "u", low, high, values, missing)) == words
 
 
-def test_odds_stay_finite_and_the_result_is_public():
+def test_odds_stay_finite():
     found = compare(normal(3000, 1, 0), normal(3000, 1, 1) + 5, **QUICK)
     assert isinstance(found, Comparison)
     assert math.isfinite(found.odds)

@@ -1,4 +1,4 @@
-"""`compare` with categories: what it finds, the categories it names, and what it refuses."""
+"""`compare` with categories: changes found, categories named, and errors."""
 
 import json
 
@@ -9,9 +9,8 @@ import pytest
 
 from polyaforest.core.arrays import NONE
 from polyaforest.core.validation import NamedRows
-from polyaforest.drift import Condition, _regions, compare
-from polyaforest.drift._axes import MISSING, Coded, Corners, Grid
-from polyaforest.drift._evidence import draw_weights, grow_partitions
+from polyaforest.drift import Condition, compare, regions
+from polyaforest.drift.evidence import MISSING, Coded, Corners, Grid, draw_weights, grow_partitions
 
 QUICK = {"n_estimators": 40, "n_permutations": 99, "random_state": 0}
 HOSTILE = '<script>alert("x")</script>\x1b[31m\u202e$a$'
@@ -40,7 +39,7 @@ def changed(samples):
     return compare(*samples, **QUICK)
 
 
-def test_a_category_is_found_and_named(changed):
+def test_compare_names_the_category_that_changed(changed):
     assert changed.is_changed
     assert changed.log_bayes_factor > 30
     region = changed.regions[0]
@@ -52,14 +51,14 @@ def test_a_category_is_found_and_named(changed):
     assert changed.total_variation.low <= 0.058 <= changed.total_variation.high
 
 
-def test_features_of_categories_have_bits_that_add_up(changed):
+def test_bits_of_categorical_features_sum_to_the_evidence(changed):
     assert changed.names == ["country", "latency", "merchant"]
     assert changed.feature_bits.argmax() == 0
     assert np.abs(changed.feature_bits[1:]).max() < 0.05 * changed.feature_bits[0]
     assert changed.feature_bits.sum() == pytest.approx(changed.log_bayes_factor / np.log(2))
 
 
-def test_regions_tell_the_rows_of_any_table(changed, samples):
+def test_region_holds_accepts_any_table(changed, samples):
     region, after = changed.regions[0], samples[1]
     expected = (after["country"] == "XK").to_numpy()
     assert (region.holds(after) == expected).all()
@@ -71,7 +70,7 @@ def test_regions_tell_the_rows_of_any_table(changed, samples):
         region.holds(after[["latency"]])
 
 
-def test_machines_get_the_categories(changed):
+def test_to_json_has_the_categories(changed):
     (condition,) = json.loads(changed.to_json())["regions"][0]["conditions"]
     assert condition == {
         "feature": "country", "low": None, "high": None, "values": True, "missing": False, "categories": ["XK"],
@@ -79,10 +78,10 @@ def test_machines_get_the_categories(changed):
     }  # fmt: skip
 
 
-def test_a_category_and_a_number_together_are_found():
+def test_compare_finds_a_category_and_a_number_together():
     before, after = requests(6000, seed=1), requests(6000, seed=2)
     slow = (after["merchant"] == "m07") & (np.random.default_rng(3).random(6000) < 0.8)
-    after.loc[slow, "latency"] = np.random.default_rng(4).uniform(40, 50, slow.sum())  # which is not rare as such
+    after.loc[slow, "latency"] = np.random.default_rng(4).uniform(40, 50, slow.sum())  # common elsewhere
     found = compare(before, after, categorical_features=["country", "merchant"], **QUICK)
     assert found.is_changed
     latency, merchant = found.regions[0].conditions
@@ -92,7 +91,7 @@ def test_a_category_and_a_number_together_are_found():
     assert " and merchant = m07: from 0" in str(found.regions[0])
 
 
-def test_several_categories_are_named_together_and_no_others():
+def test_compare_names_exactly_the_categories_that_changed():
     before, after = requests(4000, seed=1), requests(4000, seed=2)
     moved = np.random.default_rng(3).random(4000) < 0.2
     after.loc[moved, "merchant"] = np.random.default_rng(4).choice(["m03", "m11", "m20"], moved.sum())
@@ -102,7 +101,7 @@ def test_several_categories_are_named_together_and_no_others():
     assert str(condition).startswith("merchant is one of ")
 
 
-def test_a_category_of_one_sample_alone_is_a_category():
+def test_compare_names_a_category_that_only_one_sample_has():
     before, after = requests(seed=1), requests(seed=2)
     after.loc[::20, "country"] = "new"
     found = compare(before, after, categorical_features=["country", "merchant"], **QUICK)
@@ -112,7 +111,7 @@ def test_a_category_of_one_sample_alone_is_a_category():
     assert back.regions[0].change.value < 0
 
 
-def test_missing_categories_have_a_place():
+def test_compare_detects_missing_categories():
     before, after = requests(seed=1), requests(seed=2)
     after.loc[::12, "country"] = None
     before.loc[::200, "country"] = None
@@ -121,14 +120,14 @@ def test_missing_categories_have_a_place():
     assert found.regions[0].holds(after).sum() == after["country"].isna().sum()
 
 
-def test_one_distribution_of_many_categories_is_no_change():
+def test_compare_finds_no_change_in_one_distribution_of_many_categories():
     found = compare(requests(seed=1), requests(seed=2), categorical_features=["country", "merchant"], **QUICK)
     assert not found.is_changed
     assert found.log_bayes_factor < 0
     assert found.regions == []
 
 
-def test_ids_do_not_swamp_the_rest():
+def test_a_column_of_ids_does_not_hide_other_changes():
     frames = [requests(600, seed=1), requests(600, seed=2)]
     frames[1]["latency"] += 6.0
     plain = compare(*(frame[["latency", "country"]] for frame in frames), categorical_features=["country"], **QUICK)
@@ -140,7 +139,7 @@ def test_ids_do_not_swamp_the_rest():
     assert [one.name for one in found.regions[0].conditions] == ["latency"]
 
 
-def test_all_columns_may_be_categories():
+def test_compare_accepts_only_categorical_columns():
     before, after = requests(seed=1), requests(xk=0.06, seed=2)
     found = compare(before[["country"]], after[["country"]], categorical_features=[True], **QUICK)
     assert str(found.regions[0]).startswith("country = XK")
@@ -149,7 +148,7 @@ def test_all_columns_may_be_categories():
 # ---- which columns ---------------------------------------------------------------------------------------------------
 
 
-def test_columns_are_chosen_by_type_name_place_or_mask(samples):
+def test_categorical_features_accepts_types_names_positions_and_masks(samples):
     texts = [frame.astype({"country": object, "merchant": object}) for frame in samples]
     expected = compare(*samples, **QUICK).to_dict()
     for given in (["country", "merchant"], [0, 2], [True, False, True]):
@@ -162,16 +161,16 @@ def test_columns_are_chosen_by_type_name_place_or_mask(samples):
     assert str(unnamed.regions[0]).startswith("x0 = XK: ")
 
 
-def test_columns_of_frames_may_come_in_another_order(samples):
+def test_compare_accepts_frames_with_columns_in_a_different_order(samples):
     before, after = samples
     expected = compare(before, after, **QUICK).to_dict()
     assert compare(before, after[["merchant", "latency", "country"]], **QUICK).to_dict() == expected
     turned = after.astype({"country": object, "merchant": object})[["merchant", "latency", "country"]]
     assert compare(before, turned, **QUICK).to_dict() == expected  # a categorical type in one sample is enough
-    assert compare(before, turned, categorical_features=[0, 2], **QUICK).to_dict() == expected  # places in A
+    assert compare(before, turned, categorical_features=[0, 2], **QUICK).to_dict() == expected  # positions in A
 
 
-def test_numbers_can_be_categories():
+def test_compare_accepts_numbers_as_categories():
     rng = np.random.default_rng(0)
     before, after = (pd.DataFrame({"status": rng.choice([200, 404, 500], 1000, p=p), "u": rng.random(1000)})
                      for p in ([0.9, 0.08, 0.02], [0.82, 0.08, 0.1]))  # fmt: skip
@@ -190,18 +189,18 @@ def test_numbers_can_be_categories():
         ({"categorical_features": [7]}, "sample A: categorical_features has column 7, but there are 3 columns"),
     ],
 )
-def test_wrong_columns_are_refused(options, message):
+def test_compare_rejects_invalid_categorical_features(options, message):
     with pytest.raises(ValueError, match=message):
         compare(requests(50), requests(50), **options)
 
 
-def test_what_can_be_no_category_is_refused():
+def test_compare_rejects_values_that_cannot_be_categories():
     frame = pd.DataFrame({"u": [(1, 2)] * 20})
     with pytest.raises(ValueError, match="sample A: column 'u': a category must be text"):
         compare(frame, frame, categorical_features=["u"])
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
+# ---- text ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -219,7 +218,7 @@ def test_what_can_be_no_category_is_refused():
         (("", "New York, NY"), False, False, True, "c is one of '', 'New York, NY'"),
     ],
 )
-def test_conditions_in_words(categories, others, missing, values, words):
+def test_condition_on_categories_as_text(categories, others, missing, values, words):
     one = Condition(0, "c", -np.inf, np.inf, values, missing, categories, others)
     assert str(one) == words
     column = ["XK", "FR", "DE", "a", "", None, "New York, NY"]
@@ -227,7 +226,7 @@ def test_conditions_in_words(categories, others, missing, values, words):
     assert one.holds(column).tolist() == expected
 
 
-def test_categories_are_hostile():
+def test_reports_escape_hostile_categories():
     before, after = requests(seed=1), requests(seed=2)
     after.loc[::15, "country"] = HOSTILE
     after.loc[1::15, "country"] = "x" * 100_000
@@ -242,7 +241,7 @@ def test_categories_are_hostile():
     assert "\x1b" not in found.to_json()
 
 
-def test_names_are_bounded():
+def test_regions_limit_the_number_of_categories_named():
     rng = np.random.default_rng(0)
     before = pd.DataFrame({"c": rng.choice([f"old{i}" for i in range(300)], 3000)})
     after = pd.DataFrame({"c": rng.choice([f"new{i}" for i in range(300)], 3000)})
@@ -253,7 +252,7 @@ def test_names_are_bounded():
         assert len(str(region)) < 200
 
 
-def test_categories_without_texts_are_not_named():
+def test_regions_do_not_name_categories_of_unknown_text():
     from polyaforest.core.categories import Categories, encode
 
     before, after = requests(seed=1)[["country", "latency"]], requests(xk=0.06, seed=2)[["country", "latency"]]
@@ -274,7 +273,7 @@ def test_categories_without_texts_are_not_named():
 # ---- trees -----------------------------------------------------------------------------------------------------------
 
 
-def test_cells_of_trees_hold_the_levels_that_their_cuts_leave():
+def test_ranges_of_a_leaf_hold_exactly_its_rows():
     rng = np.random.default_rng(0)
     rows = np.column_stack([rng.integers(0, 9, 500), rng.random(500), rng.integers(0, 3, 500)]).astype(float)
     rows[::7, 0], rows[::9, 1] = np.nan, np.nan
@@ -283,7 +282,7 @@ def test_cells_of_trees_hold_the_levels_that_their_cuts_leave():
     for tree in grow_partitions(grid, np.arange(500), 9, 6, np.random.SeedSequence(1), 1):
         assert set(tree.feature[tree.left != NONE].tolist()) <= {0, 1, 2}
         for leaf in np.unique(tree.leaves).tolist():
-            ranges = _regions._ranges(tree, leaf, grid.axes)
+            ranges = regions._ranges(tree, leaf, grid.axes)
             is_in = np.ones(500, bool)
             for k, part in ranges.items():
                 own = grid.levels[:, k]
@@ -292,7 +291,7 @@ def test_cells_of_trees_hold_the_levels_that_their_cuts_leave():
             assert (is_in == (tree.leaves == leaf)).all()
 
 
-def test_levels_are_by_how_common_categories_are():
+def test_corners_order_levels_by_frequency():
     values = np.array([5.0, np.nan, 7.0, 7.0, 3.0, 7.0, 3.0])
     corners = Corners.of(values, {5.0: "e", 7.0: "g"}, np.random.default_rng(0))
     assert corners.levels(values).tolist() == [3, MISSING, 1, 1, 2, 1, 2]
@@ -300,9 +299,9 @@ def test_levels_are_by_how_common_categories_are():
     assert len(set(corners.positions.tolist())) == corners.n_levels == 4
 
 
-def test_one_tree_in_four_looks_at_a_single_feature_of_categories():
+def test_one_tree_in_four_uses_a_single_feature_of_categories():
     weights = draw_weights(np.ones(5), 16, np.random.default_rng(0), n_categories=2)
-    looks_at = [np.flatnonzero(row).tolist() for row in weights]
-    assert sorted(map(tuple, looks_at[1::4])) == [(3,), (3,), (4,), (4,)]
-    assert [len(one) for one in looks_at[::2]] == [1, 2] * 4
-    assert [len(one) for one in looks_at[3::4]] == [5] * 4
+    used = [np.flatnonzero(row).tolist() for row in weights]
+    assert sorted(map(tuple, used[1::4])) == [(3,), (3,), (4,), (4,)]
+    assert [len(one) for one in used[::2]] == [1, 2] * 4
+    assert [len(one) for one in used[3::4]] == [5] * 4

@@ -1,4 +1,4 @@
-"""`polyaforest compare`: tell whether two files have the same distribution, how far they are apart, and where."""
+"""`polyaforest compare`: report whether two files have the same distribution, how far apart they are, and where."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CompareOptions:
     quiet: bool
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Reject combinations that cannot work."""
         if self.before == self.after == "-":
             raise click.UsageError("Only one of the files can be standard input.")
         if self.html == "-":
@@ -70,15 +70,14 @@ class CompareOptions:
         )
 
 
-_HELP = """Tell whether the rows of AFTER have the same distribution as those of BEFORE: how far apart they are, where,
-and which columns carry it.
+_HELP = """Report whether the rows of AFTER have the same distribution as those of BEFORE: how far apart they are, where
+they differ, and which columns contribute.
 
-Files are read as by `detect`. Columns are matched by name; those of numbers are compared, and so are those of text that
-repeat few different values, as categories. A missing value counts as a value of its own. Times, ids and free text are
-left out, which is said.
+Files are read as by `detect`, and columns matched by name. Columns of numbers are compared, and text with few different
+values, as categories. A missing value is a value of its own. Times, ids and free text are skipped, and listed.
 
-Exits with 1 if the rows have changed, as diff does: by more than chance (--alpha) and not surely by less than matters
-(--least-effect). With many rows everything differs a little: then the size decides.
+Exits with 1 if the rows have changed, as diff does: significantly (--alpha) and not surely by less than --least-effect.
+With many rows any difference is significant; then its size decides.
 
 \b
 Examples:
@@ -104,7 +103,7 @@ Examples:
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.01,
     show_default=True,
-    help="How often files of the same distribution may count as changed.",
+    help="Rate at which files of the same distribution may count as changed.",
 )
 @click.option(
     "--least-effect",
@@ -118,7 +117,7 @@ Examples:
     "--block-size",
     metavar="N",
     type=click.IntRange(min=1),
-    help="For rows in order of time: how many consecutive rows depend on each other.",
+    help="Number of consecutive rows that depend on each other, for rows in order of time.",
 )
 @click.option(
     "--permutations",
@@ -126,11 +125,11 @@ Examples:
     type=click.IntRange(min=1),
     default=199,
     show_default=True,
-    help="How often rows are dealt to both files at random, for the p-value.",
+    help="Number of random permutations of the rows between both files, for the p-value.",
 )
 @options.seed
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--html", metavar="FILE", type=click.Path(), help="Write a report with a picture to FILE, one HTML page.")
+@click.option("--html", metavar="FILE", type=click.Path(), help="Write a report with a chart to FILE, one HTML page.")
 @options.quiet
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> None:
@@ -149,7 +148,7 @@ def command(ctx: click.Context, /, **given: Any) -> None:
 
 
 def _check_place(chosen: CompareOptions) -> None:
-    """Refuse a report that cannot be written, before anything is read."""
+    """Check that the report can be written, before reading anything."""
     from polyaforest.persistence.modelfile import refuse_irregular, refuse_location
     from polyaforest.plots._canvas import matplotlib
 
@@ -184,16 +183,15 @@ def compare_files(chosen: CompareOptions) -> Comparison:
 
 
 def _open_both(chosen: CompareOptions) -> list[Table]:
-    """Open both files with the same columns: those that either has values to compare in, if both have them at all.
+    """Open both files with the same columns: those used in either file.
 
-    A column that is constant in one file, or another constant in each, would otherwise be left out, though it has
-    changed.
+    Otherwise a column that is constant in one file, or a different constant in each, would be skipped.
     """
     from polyaforest.io.errors import BadInput
 
     tables = [chosen.open_table(path, chosen.columns, chosen.categories) for path in chosen.paths]
     try:
-        _refuse_unlike(tables)
+        _check_columns_match(tables)
         times = {table.columns.time for table in tables}
         constant = _changed_constants(tables)
         used = dict.fromkeys(name for table in tables for name in (*table.columns.used, *constant))
@@ -206,7 +204,7 @@ def _open_both(chosen: CompareOptions) -> list[Table]:
                     raise BadInput("Standard input can be read only once: select the columns with --columns.")
                 table.close()
                 again = chosen.open_table(chosen.paths[at], wanted, [name for name in wanted if name in of_text])
-                tables[at] = _as_first_understood(again, table)
+                tables[at] = _with_first_notes(again, table)
     except BaseException:
         for table in tables:
             table.close()
@@ -214,8 +212,8 @@ def _open_both(chosen: CompareOptions) -> list[Table]:
     return tables
 
 
-def _refuse_unlike(tables: Sequence[Table]) -> None:
-    """Raise if a column of one file is not in the other, or holds text in one and numbers in the other."""
+def _check_columns_match(tables: Sequence[Table]) -> None:
+    """Raise BadInput if a column is not in both files, or holds text in one and numbers in the other."""
     from polyaforest.io.errors import BadInput
 
     for one, other in (tables, tables[::-1]):
@@ -235,15 +233,15 @@ def _refuse_unlike(tables: Sequence[Table]) -> None:
 
 
 def _changed_constants(tables: Sequence[Table]) -> dict[str, bool]:
-    """Return columns that are left out as constant in both files, though not the same, and whether they are text."""
+    """Return columns that are a different constant in each file, and whether they are text."""
     before, after = (table.columns.skipped for table in tables)
     both = [name for name, reason in before.items() if reason.startswith("constant ") and name in after]
     changed = [name for name in both if after[name].startswith("constant ") and after[name] != before[name]]
     return {name: any(reasons[name].startswith("constant '") for reasons in (before, after)) for name in changed}
 
 
-def _as_first_understood(again: Table, first: Table) -> Table:
-    """Return a table that was opened again with columns chosen, with what was said of its columns at first."""
+def _with_first_notes(again: Table, first: Table) -> Table:
+    """Return a reopened table with the notes about its columns from when it was opened first."""
     from polyaforest.io.reading import Understood
 
     skipped = {name: first.columns.skipped.get(name, reason) for name, reason in again.columns.skipped.items()}
@@ -255,7 +253,7 @@ def _as_first_understood(again: Table, first: Table) -> Table:
 
 
 def _read(table: Table, quiet: bool) -> NamedRows:
-    """Return the rows of a file, and say what was read."""
+    """Return the rows of a file, and report what was read."""
     from polyaforest.io.tables import gather
 
     rows = gather(options.counting(table, quiet)).named(table.columns)

@@ -1,6 +1,6 @@
-"""The report of `compare` as one page of HTML that needs nothing else, and runs nothing.
+"""The report of `compare` as one self-contained HTML page.
 
-Everything from files is escaped, and the page forbids itself scripts and anything from elsewhere.
+Everything from files is escaped, and the content security policy forbids scripts and external resources.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def page(result: Comparison) -> str:
 
 
 def _picture(result: Comparison) -> str:
-    """Return the regions as a picture within the page; nothing if there are none."""
+    """Return the chart of the regions as an inline image; empty without regions."""
     if not result.regions:
         return ""
     from matplotlib.figure import Figure

@@ -4,10 +4,9 @@
 """
 
 from polyaforest.drift._change import Change
-from polyaforest.drift._compare import compare
-from polyaforest.drift._comparison import Bound, Comparison, Condition, Region, Share
 from polyaforest.drift._monitor import DriftMonitor, Trace
 from polyaforest.drift._runs import RunLengths
+from polyaforest.drift.comparison import Bound, Comparison, Condition, Region, Share, compare
 
 __all__ = [
     "Bound", "Change", "Comparison", "Condition", "DriftMonitor", "Region", "RunLengths", "Share", "Trace", "compare",

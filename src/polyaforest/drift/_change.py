@@ -12,8 +12,7 @@ import numpy as np
 from polyaforest.core import schema
 from polyaforest.core.arrays import Array
 from polyaforest.core.validation import NamedRows
-from polyaforest.drift import _words as words
-from polyaforest.drift._compare import FEWEST, compare
+from polyaforest.drift.comparison import MIN_ROWS, compare, percent
 
 LEAST = 128  # points of a reference
 KINDS = ("burst", "drift", "gradual drift", "scale change", "return to normal")
@@ -133,7 +132,7 @@ def _when(number: int, time: float | None, noticed: float | None) -> str:
 
 def where(before: NamedRows, after: NamedRows, seed: int) -> tuple[str, ...]:
     """Return where the share of records changed, in words, the clearest first; nothing if there are too few."""
-    if min(len(before), len(after)) < FEWEST:
+    if min(len(before), len(after)) < MIN_ROWS:
         return ()
     # that there is a change is known already
     found = compare(
@@ -141,8 +140,8 @@ def where(before: NamedRows, after: NamedRows, seed: int) -> tuple[str, ...]:
     )
     shares = [[float(one.holds(rows).mean()) for rows in (before, after)] for one in found.regions]
     return tuple(
-        f"the share of records with {words.place(one)} has {'risen' if new > old else 'fallen'} from "
-        f"{words.percent(old)} to {words.percent(new)}"
+        f"the share of records with {one.place} has {'risen' if new > old else 'fallen'} from "
+        f"{percent(old)} to {percent(new)}"
         for one, (old, new) in zip(found.regions, shares, strict=True)
     )
 

@@ -12,7 +12,7 @@ from polyaforest.core.arrays import QUESTIONS, Array, stack
 from polyaforest.core.boxes import bounding_box, empty_box
 from polyaforest.core.categories import ABSENT
 from polyaforest.core.rng import seed_states
-from polyaforest.drift._evidence import deal_features
+from polyaforest.drift.evidence import draw_features
 from polyaforest.forest.draws import priorities
 from polyaforest.forest.grow import grow_trees
 from polyaforest.forest.spec import Plan, weighting_of_rows
@@ -257,7 +257,7 @@ def _views(n_trees: int, n_features: int, rng: np.random.Generator) -> Array:
     for t in range(n_trees):
         size, kind = _SIZES[t // 2 % len(_SIZES)], t % 2
         if size < n_features:
-            own = deal_features(decks.setdefault((size, kind), []), size, n_features, rng, dealt[kind])
+            own = draw_features(decks.setdefault((size, kind), []), size, n_features, rng, dealt[kind])
             dealt[kind].append(set(own))
             views[t] = False
             views[t, own] = True

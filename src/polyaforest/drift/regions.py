@@ -1,10 +1,9 @@
-"""Where two samples differ: few boxes of one to three conditions whose share of the rows changed.
+"""Where two samples differ: a few boxes of one to three conditions whose share of the rows changed.
 
-Boxes are found on one half of the rows and measured on the other, so that the choice among many does not flatter them.
-The candidates are the cells of all trees; the best are stripped of the conditions that they can do without, their
-bounds are moved to where they tell the samples apart best, conditions that tell more are added, and bounds are rounded
-as far as that costs little. Categories are chosen one by one, each for what it tells by itself: the cuts of trees,
-which part them at random, only say that the feature matters.
+Boxes are found on one half of the rows and measured on the other, which avoids selection bias. The candidates are the
+cells of all trees. The search refits the bounds of the best, drops conditions that add little, adds conditions that
+gain more than noise would, and rounds the bounds. Categories are chosen one by one by their own gain: cuts of trees
+separate them at random, and only indicate that the feature matters.
 """
 
 from __future__ import annotations
@@ -17,21 +16,19 @@ import numpy as np
 from scipy.special import betaincinv, xlogy
 
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.drift._axes import MISSING, Axis, Corners, Grid, Levels
-from polyaforest.drift._comparison import Condition, Region, Share, holds
-from polyaforest.drift._effects import LEVEL, Mean, Split, mean_of
-from polyaforest.drift._evidence import Partition
+from polyaforest.drift.comparison import Condition, Region, Share
+from polyaforest.drift.evidence import LEVEL, MISSING, Axis, Corners, Grid, Levels, Mean, Partition, Split, mean_of
 
-_FEW = 8  # values of a feature up to which a range of one is told as that value
-_MOST_CONDITIONS = 3
-_CANDIDATES = 48  # cells that are looked at closely, in each round
-_PROMISING = 12  # of them to which conditions are added
-_MOST_FOUND_ON = 40_000  # rows that regions are found on
-_ROUNDING = 2.0  # what rounding a bound may cost of the gain of a region
-_WIDE = (0.02, 0.005)  # of all rows: how far rounding may move a bound
-_ALIKE = 1.0  # gains that differ by less are about the same
-_ONE_MORE = 1.0  # what each category named after the first costs, beyond the choice among all
-_MOST_NAMED = 64  # categories in a condition
+_FEW_VALUES = 8  # of a feature with so few values, a range of one is reported as that value
+_MAX_CONDITIONS = 3
+_N_CANDIDATES = 48  # cells that are refined, in each round
+_N_PROMISING = 12  # of them to which conditions are added
+_MAX_SEARCH_ROWS = 40_000  # rows that regions are found on
+_ROUNDING_LOSS = 2.0  # gain that a region may lose by rounding a bound
+_ROUNDING_REACH = (0.02, 0.005)  # share of all rows that rounding may move a bound across
+_EQUAL_GAIN = 1.0  # gains that differ by less count as equal
+_EXTRA_CATEGORY = 1.0  # penalty of each category after the first, beyond the choice among all
+_MAX_NAMED = 64  # categories in a condition
 
 
 class _Choice(NamedTuple):
@@ -41,8 +38,8 @@ class _Choice(NamedTuple):
     others: bool = False
 
 
-_Range: TypeAlias = tuple[int, int] | _Choice  # levels of a feature of numbers, both ends included, or of categories
-_Side: TypeAlias = tuple[int, _Range]  # a feature, and what a single condition leaves of it
+_Range: TypeAlias = tuple[int, int] | _Choice  # levels of a numeric feature, both ends included, or of categories
+_Side: TypeAlias = tuple[int, _Range]  # a feature, and the range that a single condition leaves
 
 
 class _Box(NamedTuple):
@@ -55,9 +52,9 @@ class _Box(NamedTuple):
 def find_regions(
     partitions: Sequence[Partition], grid: Grid, rows: Array, split: Split, names: Sequence[str], most: int
 ) -> list[Region]:
-    """Return the regions whose share changed, the clearest first; none of their intervals of change holds 0."""
+    """Return the regions whose share changed, the clearest first; no interval of a change contains 0."""
     chosen = np.flatnonzero(split.folds == 0)
-    chosen = chosen[:: -(-len(chosen) // _MOST_FOUND_ON)]  # as many of both samples as they have in all
+    chosen = chosen[:: -(-len(chosen) // _MAX_SEARCH_ROWS)]  # keeps the proportions of the samples
     is_measured = np.ones(len(rows), np.bool_)
     is_measured[chosen] = False
     search = _Search(partitions, grid, rows, split.labels, chosen, names)
@@ -69,7 +66,7 @@ def find_regions(
 
 
 class _Search:
-    """The rows that regions are found on; those in regions already found are left out."""
+    """Search for regions among rows; rows of the regions already found are left out."""
 
     def __init__(
         self,
@@ -83,19 +80,19 @@ class _Search:
         self.trees = [one._replace(leaves=one.leaves[chosen]) for one in partitions]
         self.axes, self.levels = grid.axes, grid.levels[chosen]
         self.rows, self.labels, self.names = rows[chosen], labels[chosen], names
-        # what noise gains by the choice of a feature and a side, and of a bound
+        # the expected gain of noise by choosing a feature and a side, and by choosing a bound too
         self.choice = math.log(2 * len(grid.axes))
-        self.price = self.choice + 2.0
+        self.penalty = self.choice + 2.0
 
     def next(self) -> tuple[Condition, ...] | None:
-        """Return the best region among the rows that are left, and leave its rows out from now on."""
+        """Return the best region among the remaining rows, and leave its rows out from then on."""
         simple = {}
         for box in self._candidates():
-            better = self._moved(self._stripped(self._moved(box)))
+            better = self._refitted(self._simplified(self._refitted(box)))
             simple[str(better.ranges)] = better
-        promising = sorted(simple.values(), key=self._worth, reverse=True)[:_PROMISING]
-        best = max(map(self._extended, promising), key=self._worth, default=None)
-        if best is None or self._worth(best) <= 0:
+        promising = sorted(simple.values(), key=self._net_gain, reverse=True)[:_N_PROMISING]
+        best = max(map(self._extended, promising), key=self._net_gain, default=None)
+        if best is None or self._net_gain(best) <= 0:
             return None
         conditions = self._rounded(self._smaller(best))
         is_out = ~holds(conditions, self.rows)
@@ -103,33 +100,33 @@ class _Search:
         self.levels, self.rows, self.labels = self.levels[is_out], self.rows[is_out], self.labels[is_out]
         return conditions
 
-    def _worth(self, box: _Box) -> float:
-        return box.gain - sum(map(self._price, _sides(box.ranges, self.axes)))
+    def _net_gain(self, box: _Box) -> float:
+        return box.gain - sum(map(self._penalty_of, _sides(box.ranges, self.axes)))
 
-    def _price(self, side: _Side) -> float:
-        """Return what noise gains by the choice of a condition; each category named is a choice among all.
+    def _penalty_of(self, side: _Side) -> float:
+        """Return the expected gain of noise by the choice of a condition; each category named is a choice among all.
 
-        All but some categories costs more, for it says less.
+        Excluding categories costs more, because it says less.
         """
         k, part = side
         if not isinstance(part, _Choice):
-            return self.price
-        return self.choice + self.price * part.others + float(_prices_of_names(len(part.named), self.axes[k]))
+            return self.penalty
+        return self.choice + self.penalty * part.others + float(_penalties_of_names(len(part.named), self.axes[k]))
 
     def _smaller(self, box: _Box) -> _Box:
-        """Return a box of a single bound, or what lies beyond the bound if fewer rows do: either tells as much."""
+        """Return the complement of a box with a single bound if it holds fewer rows: the gain is the same."""
         sides = _sides(box.ranges, self.axes)
         if len(sides) != 1 or 2 * self._inside(box.ranges).sum() <= len(self.levels):
             return box
         ((k, part),) = sides
         axis = self.axes[k]
-        if isinstance(part, _Choice):  # a category that is named says more than all others
+        if isinstance(part, _Choice):  # naming a category is clearer than excluding it
             return box
         low, high = part
         return box._replace(ranges={k: (high + 1, axis.highest) if low == axis.lowest else (axis.lowest, low - 1)})
 
     def _candidates(self) -> list[_Box]:
-        """Return the cells that tell the samples apart best, one of each kind."""
+        """Return the cells with the highest gains, at most four on the same features."""
         marks = np.stack([self.labels == 1, self.labels == 0], axis=1).astype(np.uint8)
         gains = []
         for tree in self.trees:
@@ -137,29 +134,26 @@ class _Search:
             gains.append(gain(counts[:, 0], counts[:, 1], self._totals()))
         places = np.repeat(np.arange(len(gains)), [len(own) for own in gains])
         nodes = np.concatenate([np.arange(len(own)) for own in gains])
-        order = np.argsort(-np.concatenate(gains), kind="stable")[: 4 * _CANDIDATES]
+        order = np.argsort(-np.concatenate(gains), kind="stable")[: 4 * _N_CANDIDATES]
         boxes: dict[tuple[int, ...], list[_Box]] = {}
         for at in order.tolist():
             ranges = _ranges(self.trees[places[at]], int(nodes[at]), self.axes)
             if ranges:
                 boxes.setdefault(tuple(sorted(ranges)), []).append(_Box(ranges, float(gains[places[at]][nodes[at]])))
         best = [box for alike in boxes.values() for box in alike[:4]]
-        return sorted(best, key=lambda box: -box.gain)[:_CANDIDATES]
+        return sorted(best, key=lambda box: -box.gain)[:_N_CANDIDATES]
 
-    def _stripped(self, box: _Box) -> _Box:
-        """Drop conditions, the one that costs least first, while there are too many or they are not worth their price.
-
-        A row fails a box without one condition if it fails any other.
-        """
+    def _simplified(self, box: _Box) -> _Box:
+        """Drop conditions, the least useful first, while there are too many or one gains less than its penalty."""
         sides = _sides(box.ranges, self.axes)
         if not sides:
             return _Box({}, 0.0)
         fails = np.stack([~self._within(side) for side in sides], axis=1)
         while len(sides) > 1:
             n_failed = fails.sum(axis=1)
-            prices = np.array([self._price(side) for side in sides])
-            gains = prices + [self._gain(np.equal(n_failed, fails[:, c])) for c in range(len(sides))]
-            best, is_too_many = int(np.argmax(gains)), len({k for k, _ in sides}) > _MOST_CONDITIONS
+            penalties = np.array([self._penalty_of(side) for side in sides])
+            gains = penalties + [self._gain(np.equal(n_failed, fails[:, c])) for c in range(len(sides))]
+            best, is_too_many = int(np.argmax(gains)), len({k for k, _ in sides}) > _MAX_CONDITIONS
             if not is_too_many and gains[best] < self._gain(n_failed == 0):
                 break
             sides.pop(best)
@@ -168,19 +162,19 @@ class _Search:
         return _Box(ranges, self._gain(np.equal(fails.sum(axis=1), 0)))
 
     def _extended(self, box: _Box) -> _Box:
-        """Add the condition on another feature that gains most, as long as one is worth its price."""
-        while len(box.ranges) < _MOST_CONDITIONS:
+        """Add the condition on another feature that gains most, while one gains more than its penalty."""
+        while len(box.ranges) < _MAX_CONDITIONS:
             is_in = self._inside(box.ranges)
             sides = [self._best_side(k, is_in) for k in range(len(self.axes)) if k not in box.ranges]
             k, part, most = max(sides, key=lambda side: side[2], default=(0, (0, 0), -math.inf))
-            grown = self._stripped(self._moved(self._moved(_Box({**box.ranges, k: part}, most))))
-            if self._worth(grown) <= self._worth(box):
+            grown = self._simplified(self._refitted(self._refitted(_Box({**box.ranges, k: part}, most))))
+            if self._net_gain(grown) <= self._net_gain(box):
                 break
             box = grown
         return box
 
     def _best_side(self, k: int, is_in: Array) -> tuple[int, _Range, float]:
-        """Return the single condition on a feature that tells the samples apart best among rows, with its gain."""
+        """Return the single condition on a feature with the highest gain among rows, and its gain."""
         axis = self.axes[k]
         if isinstance(axis, Corners):
             return k, *self._best_choice(k, axis, is_in)
@@ -196,8 +190,8 @@ class _Search:
             return k, (low, low + best), float(at_most[best])
         return k, (low + other + 1, high), float(at_least[other])
 
-    def _moved(self, box: _Box) -> _Box:
-        """Move each bound in turn to where the samples are told apart best."""
+    def _refitted(self, box: _Box) -> _Box:
+        """Move each bound in turn to where the gain is highest."""
         ranges = dict(box.ranges)
         for k, part in box.ranges.items():
             is_in, axis = self._inside({j: other for j, other in ranges.items() if j != k}), self.axes[k]
@@ -208,14 +202,14 @@ class _Search:
         return _Box(ranges, self._gain(self._inside(ranges)))
 
     def _inside(self, ranges: dict[int, _Range]) -> Array:
-        """Return which rows lie in a box."""
+        """Return which rows fall in a box."""
         is_in: Array = np.ones(len(self.levels), np.bool_)
         for side in ranges.items():
             is_in = is_in & self._within(side)
         return is_in
 
     def _within(self, side: _Side) -> Array:
-        """Return which rows have a level in a range."""
+        """Return which rows fulfil a condition."""
         k, part = side
         levels = self.levels[:, k]
         if isinstance(part, _Choice):
@@ -225,11 +219,10 @@ class _Search:
         return np.asarray((levels >= part[0]) & (levels <= part[1]))
 
     def _best_choice(self, k: int, axis: Corners, is_in: Array) -> tuple[_Choice, float]:
-        """Return the categories that tell the samples apart best among rows, with their gain beyond the price of names.
+        """Return the categories with the highest gain among rows, and their gain beyond the penalty of their names.
 
-        Those whose share rose are tried together, and those whose share fell, the clearest first; and all others. Only
-        a single category may leave more than half of all rows: what several have in common would be what they are not.
-        A category whose text is not known cannot be named.
+        Candidates are categories whose share rose, those whose share fell, the clearest first, and the complement of
+        either. Only a single category may cover more than half of all rows. A category of unknown text cannot be named.
         """
         level, labels, totals = self.levels[is_in, k], self.labels[is_in], self._totals()
         of_a, of_b = (np.bincount(level[labels == own], minlength=axis.n_levels) for own in (1, 0))
@@ -238,24 +231,24 @@ class _Search:
         best, most = _Choice(()), -math.inf
         for is_wanted in (is_risen, ~is_risen):
             named = np.flatnonzero(can_be_named & is_wanted & (of_a + of_b > 0))
-            named = named[np.argsort(-own_gains[named], kind="stable")][:_MOST_NAMED]
+            named = named[np.argsort(-own_gains[named], kind="stable")][:_MAX_NAMED]
             if not len(named):
                 continue
-            prices = _prices_of_names(np.arange(1, len(named) + 1), axis)
+            penalties = _penalties_of_names(np.arange(1, len(named) + 1), axis)
             sums = [np.cumsum(counts[named]) for counts in (of_a, of_b)]
             rests = [counts.sum() - part for counts, part in zip((of_a, of_b), sums, strict=True)]
             for others, (n_a, n_b) in ((False, sums), (True, rests)):
-                says_little = (2 * (n_a + n_b) > len(self.labels)) & (others | (np.arange(len(named)) > 0))
-                worths = np.where(says_little, -math.inf, gain(n_a, n_b, totals) - prices - self.price * others)
-                at = int(np.argmax(worths))
-                if worths[at] > most:
-                    best, most = _Choice(tuple(named[: at + 1].tolist()), others), float(worths[at])
+                is_vague = (2 * (n_a + n_b) > len(self.labels)) & (others | (np.arange(len(named)) > 0))
+                net_gains = np.where(is_vague, -math.inf, gain(n_a, n_b, totals) - penalties - self.penalty * others)
+                at = int(np.argmax(net_gains))
+                if net_gains[at] > most:
+                    best, most = _Choice(tuple(named[: at + 1].tolist()), others), float(net_gains[at])
         return best, most
 
     def _best_range(self, k: int, axis: Levels, ends: tuple[int, int], is_in: Array) -> tuple[int, int]:
-        """Return the range of levels of a feature that tells the samples apart best, one bound after the other.
+        """Return the range of levels of a feature with the highest gain, one bound after the other.
 
-        Of bounds that do so about equally well it has the tightest.
+        Of bounds with about equal gains, return the tightest.
         """
         below, totals = self._counts_below(k, axis, is_in), self._totals()
         low, high = ends
@@ -265,33 +258,31 @@ class _Search:
         if low > axis.lowest:
             of_a, of_b = (counts[high + 1] - counts[: high + 1] for counts in below)
             low = max(int(_about_best(gain(of_a, of_b, totals))[-1]), axis.lowest)
-        if axis.has_gaps and (
-            low == MISSING or high == axis.highest
-        ):  # whether the value is missing may be all there is to it
+        if axis.has_gaps and (low == MISSING or high == axis.highest):  # the difference may only be missingness
             plain = (MISSING, MISSING) if low == MISSING else (MISSING + 1, axis.highest)
             ranges = np.array([plain, (low, high)])
             of_a, of_b = (counts[ranges[:, 1] + 1] - counts[ranges[:, 0]] for counts in below)
             gains = gain(of_a, of_b, totals)
-            return plain if gains[0] >= gains[1] - _ROUNDING else (low, high)
+            return plain if gains[0] >= gains[1] - _ROUNDING_LOSS else (low, high)
         return low, high
 
     def _counts_below(self, k: int, axis: Levels, is_in: Array) -> list[Array]:
-        """Return for both samples how many of some rows lie below each level of a feature, and below the end."""
+        """Return, for both samples, the numbers of rows below each level of a feature, and their total."""
         level, labels, n_levels = self.levels[is_in, k], self.labels[is_in], axis.n_levels
         return [np.append(0, np.cumsum(np.bincount(level[labels == own], minlength=n_levels))) for own in (1, 0)]
 
     def _totals(self) -> tuple[int, int]:
-        """Return the rows of A and B."""
+        """Return the numbers of rows of A and B."""
         n_a = int(self.labels.sum())
         return n_a, len(self.labels) - n_a
 
     def _gain(self, is_in: Array) -> float:
-        """Return how well a set of rows tells the samples apart."""
+        """Return the gain of a set of rows."""
         n_a = int(self.labels[is_in].sum())
         return float(gain(n_a, int(is_in.sum()) - n_a, self._totals()))
 
     def _rounded(self, box: _Box) -> tuple[Condition, ...]:
-        """Return a box as conditions on values, with bounds in as few digits as will do."""
+        """Return a box as conditions on values, with rounded bounds."""
         conditions = [_condition(k, self.names[k], self.axes[k], part) for k, part in sorted(box.ranges.items())]
         for at, one in enumerate(conditions):
             if one.categories is not None or one.is_one_value:
@@ -301,31 +292,31 @@ class _Search:
         return tuple(conditions)
 
     def _rounded_bound(self, one: Condition, others: Array, side: str) -> Condition:
-        """Return a condition with one bound rounded, unless that loses too much of the gain of the whole region."""
+        """Return a condition with one bound rounded, unless the region would lose too much of its gain."""
         bound, column = float(getattr(one, side)), self.rows[:, one.feature]
         if not math.isfinite(bound):
             return one
         before = self._gain(others & one.holds_coded(column))
-        for window in _windows(column, bound):
-            short = shortest(bound, *window)
+        for interval in _rounding_intervals(column, bound):
+            short = shortest(bound, *interval)
             tried = one._replace(low=short) if side == "low" else one._replace(high=short)
-            if self._gain(others & tried.holds_coded(column)) >= before - _ROUNDING:
+            if self._gain(others & tried.holds_coded(column)) >= before - _ROUNDING_LOSS:
                 return tried
         return one
 
 
-def _prices_of_names(n: Any, axis: Levels) -> Array:
-    """Return what noise gains by the choice of `n` categories."""
-    return np.asarray(n * math.log(axis.n_levels) + (n - 1) * _ONE_MORE)
+def _penalties_of_names(n: Any, axis: Levels) -> Array:
+    """Return the expected gain of noise by the choice of `n` categories."""
+    return np.asarray(n * math.log(axis.n_levels) + (n - 1) * _EXTRA_CATEGORY)
 
 
 def _about_best(gains: Array) -> Array:
-    """Return the places of the largest gain, and of those that are about as large."""
-    return np.flatnonzero(gains >= gains.max() - _ALIKE)
+    """Return the places of the largest gain, and of those about equal to it."""
+    return np.flatnonzero(gains >= gains.max() - _EQUAL_GAIN)
 
 
 def gain(n_a: Any, n_b: Any, totals: Sequence[int]) -> Array:
-    """Return the log-likelihood ratio of a set that holds so many rows of A and B: two shares against one."""
+    """Return the log-likelihood ratio, two shares against one, of a set with `n_a` rows of A and `n_b` of B."""
     (total_a, total_b), n, total = totals, n_a + n_b, sum(totals)
     own = xlogy(n_a, n_a) + xlogy(n_b, n_b) + xlogy(total_a - n_a, total_a - n_a) + xlogy(total_b - n_b, total_b - n_b)
     both = xlogy(n, n) + xlogy(total - n, total - n)
@@ -334,11 +325,19 @@ def gain(n_a: Any, n_b: Any, totals: Sequence[int]) -> Array:
     return value
 
 
+def holds(conditions: Sequence[Condition], rows: Array) -> Array:
+    """Return which rows fulfil all conditions, given categories by their codes."""
+    is_in: Array = np.ones(len(rows), np.bool_)
+    for one in conditions:
+        is_in = is_in & one.holds_coded(rows[:, one.feature])
+    return is_in
+
+
 # ---- boxes -----------------------------------------------------------------------------------------------------------
 
 
 def _ranges(tree: Partition, node: int, axes: Sequence[Axis | Corners]) -> dict[int, _Range]:
-    """Return the ranges of levels that the cuts above a node leave to it."""
+    """Return the ranges of levels of a node, by the cuts above it."""
     ranges: dict[int, tuple[int, int]] = {}
     chosen: dict[int, Array] = {}
     while tree.parent[node] != NONE:
@@ -346,7 +345,7 @@ def _ranges(tree: Partition, node: int, axes: Sequence[Axis | Corners]) -> dict[
         k, cut, is_left = int(tree.feature[above]), float(tree.cut[above]), tree.left[above] == node
         axis = axes[k]
         if isinstance(axis, Corners):
-            chosen[k] = chosen.get(k, True) & (axis.says_yes(cut) != is_left)
+            chosen[k] = chosen.get(k, True) & (axis.answers_yes(cut) != is_left)
         else:
             low, high = ranges.get(k, (axis.lowest, axis.highest))
             last = axis.last_below(cut)
@@ -356,7 +355,7 @@ def _ranges(tree: Partition, node: int, axes: Sequence[Axis | Corners]) -> dict[
 
 
 def _sides(ranges: dict[int, _Range], axes: Sequence[Axis | Corners]) -> list[_Side]:
-    """Return the conditions of a box one by one: a feature and the range that the condition alone leaves."""
+    """Return the conditions of a box, each as a feature and a range."""
     sides: list[_Side] = []
     for k, part in ranges.items():
         if isinstance(part, _Choice):
@@ -371,7 +370,7 @@ def _sides(ranges: dict[int, _Range], axes: Sequence[Axis | Corners]) -> list[_S
 
 
 def _joined(sides: Sequence[_Side], axes: Sequence[Axis | Corners]) -> dict[int, _Range]:
-    """Return the box that has these conditions."""
+    """Return the box with these conditions."""
     ranges: dict[int, _Range] = {}
     for k, part in sides:
         before = ranges.get(k, (axes[k].lowest, axes[k].highest))
@@ -391,7 +390,7 @@ def _condition(k: int, name: str, axis: Axis | Corners, part: _Range) -> Conditi
     low, high = part
     least = -np.inf if low <= MISSING + 1 else float(axis.edges[low - 2])
     most = np.inf if high >= axis.highest else float(axis.edges[high - 1]) if high > MISSING else -np.inf
-    if 1 < len(axis.edges) <= _FEW and max(low, MISSING + 1) == high:
+    if 1 < len(axis.edges) <= _FEW_VALUES and max(low, MISSING + 1) == high:
         most = float(axis.edges[high - 1])
         least = math.nextafter(most, -math.inf)
     return Condition(k, name, least, most, values=high > MISSING, missing=axis.has_gaps and low == MISSING)
@@ -407,22 +406,22 @@ def _condition_on_categories(k: int, name: str, axis: Corners, choice: _Choice) 
     )
 
 
-# ---- bounds in few digits --------------------------------------------------------------------------------------------
+# ---- rounding --------------------------------------------------------------------------------------------------------
 
 
-def _windows(column: Array, bound: float) -> list[tuple[float, float]]:
-    """Return ranges within which a bound may be moved, the widest first; within the last it makes no difference."""
+def _rounding_intervals(column: Array, bound: float) -> list[tuple[float, float]]:
+    """Return intervals that a bound may move within, the widest first; within the last, no row changes sides."""
     present = np.sort(column[~np.isnan(column)])
     place, last = int(np.searchsorted(present, bound, side="right")), len(present) - 1
-    windows = []
-    for share in _WIDE:
+    intervals = []
+    for share in _ROUNDING_REACH:
         reach = int(share * len(column))
-        windows.append((float(present[max(place - 1 - reach, 0)]), float(present[min(place + reach, last)])))
-    return [*windows, (bound, float(present[place]) if place <= last else math.inf)]
+        intervals.append((float(present[max(place - 1 - reach, 0)]), float(present[min(place + reach, last)])))
+    return [*intervals, (bound, float(present[place]) if place <= last else math.inf)]
 
 
 def shortest(value: float, low: float, high: float) -> float:
-    """Return the number of fewest digits from `low` up to, but not including, `high`: the nearest to `value`.
+    """Return `value` rounded to the fewest digits with which it stays within ``[low, high)``.
 
     Examples
     --------
@@ -442,10 +441,10 @@ def shortest(value: float, low: float, high: float) -> float:
 def _measure(
     conditions: tuple[Condition, ...], rows: Array, split: Split, among: Array, n_regions: int
 ) -> Region | None:
-    """Measure the shares of a region on rows it was not found on; None if they may be the same."""
+    """Measure the shares of a region on held-out rows; return None if they may be equal."""
     is_in = holds(conditions, rows).astype(np.float64)
     of_a, of_b = (mean_of(is_in, split, label, smooth=True, among=among) for label in (1, 0))
-    level = 1 - (1 - LEVEL) / (1 + n_regions)  # one more, for the bound of the distance that may choose among them
+    level = 1 - (1 - LEVEL) / (1 + n_regions)  # one more, because `total_variation` chooses among them
     change = _change(of_a, of_b, level)
     if change.low <= 0 <= change.high:
         return None
@@ -453,7 +452,7 @@ def _measure(
 
 
 def _share(mean: Mean, level: float) -> Share:
-    """Return a share with its equal-tailed interval, by Jeffreys' prior; blocks count for fewer rows."""
+    """Return a share with its equal-tailed interval, by Jeffreys' prior on the effective number of rows."""
     n = mean.n / mean.design
     a, b = mean.value * n + 0.5, (1 - mean.value) * n + 0.5
     low = float(betaincinv(a, b, (1 - level) / 2)) if mean.value > 0 else 0.0
@@ -462,7 +461,7 @@ def _share(mean: Mean, level: float) -> Share:
 
 
 def _change(before: Mean, after: Mean, level: float) -> Share:
-    """Return the difference of two shares with its interval, by Newcombe's rule from those of the shares."""
+    """Return the difference of two shares with its interval, by Newcombe's method."""
     old, new = _share(before, level), _share(after, level)
     value = new.value - old.value
     low = value - np.hypot(new.value - new.low, old.high - old.value)
