@@ -112,7 +112,8 @@ def families_of(rows: Rows) -> list[str]:
 
 def over_families(rows: Rows, horizon: int, column: str) -> float:
     """Return the mean over families of the median over series: single series can be off by any factor."""
-    return mean(median(of_family(rows, family, horizon, column)) for family in families_of(rows))
+    values = (of_family(rows, family, horizon, column) for family in families_of(rows))
+    return mean(median(own) for own in values if own)
 
 
 def summary_table(rows: Rows) -> str:
@@ -137,7 +138,7 @@ def family_table(rows: Rows, horizon: int) -> str:
         numbers = [f"{median(float(row[column]) for row in own):.2f}" for column in columns]
         return [family, str(len(own)), *numbers, f"{n_behind} of {len(own)}"]
 
-    return table(header, map(line, families_of(rows)))
+    return table(header, map(line, families_of([row for row in rows if int(row["horizon"]) == horizon])))
 
 
 def losses_table(rows: Rows, horizon: int = 1, most: int = 10) -> str:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from benchmarks.registry import Benchmark, of_rows
 from benchmarks.shared.metrics import auc
 from benchmarks.shared.pages import PAGES, fill, table
-from benchmarks.shared.results import Results
+from benchmarks.shared.results import Results, picked, present
 from polyaforest import BatchMPF, Tree
 from polyaforest.datasets import load
 
@@ -67,14 +67,12 @@ def measure(data: str, trees: int, depth: int, seed: int) -> list[dict[str, obje
 def render(rows: Iterable[Mapping[str, str]], pages: Path = PAGES) -> None:
     """Fill the page from the results."""
     found = list(rows)
-
-    def cell(column: str, **wanted: object) -> float:
-        return mean(
-            float(row[column]) for row in found if all(row[name] == str(value) for name, value in wanted.items())
-        )
+    data = present(found, "data", DATA)
 
     def numbers(column: str, **wanted: object) -> list[str]:
-        return [f"{cell(column, epsilon=f'{epsilon:g}', **wanted):.3f}" for epsilon in reversed(EPSILONS)]
+        return [
+            f"{mean(picked(found, column, epsilon=f'{epsilon:g}', **wanted)):.3f}" for epsilon in reversed(EPSILONS)
+        ]
 
     words = ["true counts", *(f"ε = {epsilon:g}" for epsilon in reversed(EPSILONS[:-1]))]
     sizes = [
@@ -82,9 +80,9 @@ def render(rows: Iterable[Mapping[str, str]], pages: Path = PAGES) -> None:
     ]
     fill(PAGE, "sizes", table(["trees", "depth", *words], sizes), pages)
     trees, depth = SUGGESTED
-    tables = [_line(name, found, numbers("auc", data=name, trees=trees, depth=depth)) for name in DATA]
+    tables = [_line(name, found, numbers("auc", data=name, trees=trees, depth=depth)) for name in data]
     fill(PAGE, "tables", table(["", "rows", *words], tables), pages)
-    flags = [_line(name, found, numbers("flagged", data=name, trees=trees, depth=depth)) for name in DATA]
+    flags = [_line(name, found, numbers("flagged", data=name, trees=trees, depth=depth)) for name in data]
     fill(PAGE, "flagged", table(["", "rows", *words], flags), pages)
 
 
