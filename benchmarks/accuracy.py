@@ -26,7 +26,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-from benchmarks.registry import Benchmark, of_rows
+from benchmarks.registry import Benchmark, of_rows, only
 from benchmarks.shared import paper
 from benchmarks.shared.methods import DETERMINISTIC, FORESTS, METHODS, OURS, Method, warm_up
 from benchmarks.shared.pages import PAGES, fill, table
@@ -346,7 +346,7 @@ BENCHMARK = Benchmark(
     of_rows(render, "accuracy"),
     quick="small tables, few methods, two seeds",
     options={
-        "--methods": {"nargs": "+", "choices": METHODS, "default": list(METHODS), "metavar": "METHOD"},
+        "--methods": only(METHODS),
         "--data": {"nargs": "+", "default": [*TABLES, *SERIES], "metavar": "NAME"},
         "--seeds": {"type": int, "default": N_SEEDS, "help": "how many"},
         "--limit": {"type": int, "default": LIMIT, "help": "processor seconds for one measurement"},

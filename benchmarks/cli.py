@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.registry import Benchmark, of_rows
+from benchmarks.registry import Benchmark, of_rows, only
 from benchmarks.shared.pages import PAGES, fill, table
 from benchmarks.shared.results import Results, picked
 
@@ -445,6 +445,6 @@ BENCHMARK = Benchmark(
     measure_all,
     of_rows(render, "cli"),
     quick="few records and one round",
-    options={"--part": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "only these parts"}},
+    options={"--part": only(PARTS)},
     peers=("krcf", "polars", "river", "rrcf"),
 )

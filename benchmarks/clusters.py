@@ -7,7 +7,6 @@ process per core. The no-op reads the same rows on the same engine and returns o
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import warnings
 from argparse import Namespace
@@ -19,11 +18,11 @@ from typing import Any
 import dask.array as da
 import numpy as np
 from distributed import Client, LocalCluster
-from pyspark.sql import SparkSession
 from pyspark.sql.types import DoubleType, StructField, StructType
 
-from benchmarks.registry import Benchmark
+from benchmarks.registry import Benchmark, only
 from benchmarks.shared.results import write
+from benchmarks.shared.spark import new_session
 from benchmarks.shared.timing import seconds
 from polyaforest import BatchMPF, StreamingMPF
 from polyaforest.distributed import dask as forests
@@ -103,19 +102,9 @@ def _drain(frame: Any) -> None:
 
 @contextmanager
 def _spark() -> Iterator[Any]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        session = (
-            SparkSession.builder.master("local[*]")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.warehouse.dir", str(Path(folder)))
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("ERROR")
+        session = new_session("*", spark_sql_warehouse_dir=folder)
         try:
             yield session
         finally:
@@ -142,7 +131,7 @@ BENCHMARK = Benchmark(
     measure_all,
     quick="few rows",
     options={
-        "--engine": {"nargs": "+", "choices": list(ENGINES), "default": list(ENGINES), "help": "only these engines"},
+        "--engine": only(ENGINES),
         "--rows": {"type": int, "default": 1_000_000},
     },
     peers=("dask", "distributed", "pyspark"),

@@ -26,13 +26,14 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import psutil
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 import polyaforest
-from benchmarks.registry import Benchmark
+from benchmarks.registry import Benchmark, only
 from benchmarks.shared.pages import ROOT, fill, table
 from benchmarks.shared.results import Results, read
+from benchmarks.shared.spark import new_session
 from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.distributed.spark.stream import watch
 from polyaforest.estimators import loads
@@ -138,18 +139,7 @@ def measure(kind: str, n_workers: int, n_keys: int, folder: Path) -> dict[str, A
         path = folder / "in" / f"{batch}.parquet"
         rows.write_parquet(path)
         os.utime(path, (1e9 + batch, 1e9 + batch))
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(f"local[{n_workers}]").config("spark.sql.shuffle.partitions", "4")
-    for option, value in {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "3g",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-    }.items():
-        builder = builder.config(option, value)
-    spark = builder.getOrCreate()
+    spark = new_session(n_workers, spark_sql_shuffle_partitions="4", spark_driver_memory="3g")
     schema = ", ".join(f"f{k} double" for k in range(FEATURES)) + ", host long, offset long"
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     before: list[float] = []
@@ -289,7 +279,7 @@ BENCHMARK = Benchmark(
     render,
     quick="few rounds and few keys",
     options={
-        "--part": {"nargs": "+", "choices": list(BLOCKS), "default": list(BLOCKS), "help": "only these parts"},
+        "--part": only(BLOCKS),
         "--keys": {"type": int, "default": KEYS, "help": "of the stream on Spark"},
     },
     peers=("pyspark",),

@@ -23,7 +23,7 @@ from scipy import stats
 from scipy.signal import lfilter
 from tqdm import tqdm
 
-from benchmarks.registry import Benchmark
+from benchmarks.registry import Benchmark, only
 from benchmarks.shared.pages import fill, table
 from benchmarks.shared.results import Results, read
 from polyaforest.drift import DriftMonitor
@@ -542,6 +542,6 @@ BENCHMARK = Benchmark(
     measure_all,
     render,
     quick="one trial of each change",
-    options={"--methods": {"nargs": "+", "choices": list(METHODS), "default": list(METHODS), "help": "only these"}},
+    options={"--methods": only(METHODS)},
     peers=("river",),
 )

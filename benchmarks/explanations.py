@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from benchmarks.baselines.diffi import local_diffi
-from benchmarks.registry import Benchmark, again
+from benchmarks.registry import Benchmark, again, only
 from benchmarks.shared.pages import PAGES, fill, table
 from benchmarks.shared.results import Results, picked, present, read
 from polyaforest import BatchMPF, StreamingMPF
@@ -562,7 +562,7 @@ BENCHMARK = Benchmark(
     render_all,
     quick="one seed, small sets, few rows to time",
     options={
-        "--part": {"nargs": "+", "choices": FILES, "default": list(FILES), "help": "only these parts"},
+        "--part": only(FILES),
         "--again": again(METHODS),
     },
     peers=("krcf", "rcf3", "shap"),

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.registry import Benchmark
+from benchmarks.registry import Benchmark, only
 from benchmarks.shared.nab_scoring import OUTSIDE, PROFILES, Corpus, probation, windows_of
 from benchmarks.shared.pages import PAGES, ROOT, fill, table
 from benchmarks.shared.results import RESULTS, Results, picked, read
@@ -523,9 +523,9 @@ BENCHMARK = Benchmark(
     draw_all,
     quick="six series and one seed",
     options={
-        "--detectors": {"nargs": "+", "choices": DETECTORS, "default": list(DETECTORS), "help": "only these"},
+        "--detectors": only(DETECTORS),
         "--seeds": {"nargs": "+", "type": int, "default": SEEDS, "help": "only these"},
-        "--part": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "only these parts"},
+        "--part": only(PARTS),
     },
     peers=("krcf", "rcf3", "river"),
 )

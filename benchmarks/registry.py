@@ -11,7 +11,7 @@ import ast
 import subprocess
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
@@ -44,10 +44,25 @@ def of_rows(function: Callable[..., None], *files: str) -> Callable[[Path, Path]
     return lambda results, pages: function(*(read(results / f"{name}.csv") for name in files), pages)
 
 
-def again(methods: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+def only(names: Iterable[str]) -> dict[str, Any]:
+    """Return the arguments of an option that selects some of these names, by default all."""
+    return {
+        "nargs": "+",
+        "choices": tuple(names),
+        "default": tuple(names),
+        "metavar": "NAME",
+        "help": f"only some of: {_one_of(names)}",
+    }
+
+
+def again(methods: Iterable[str]) -> dict[str, Any]:
     """Return the arguments of an option that names methods to measure again."""
-    words = "measure these again; without a name, the methods of polyaforest"
-    return {"nargs": "*", "choices": list(methods), "metavar": "METHOD", "help": words}
+    words = f"measure methods again (without a name, those of polyaforest): {_one_of(methods)}"
+    return {"nargs": "*", "choices": tuple(methods), "metavar": "METHOD", "help": words}
+
+
+def _one_of(names: Iterable[str]) -> str:
+    return "; ".join(names).replace("%", "%%")
 
 
 def load(name: str) -> Benchmark:

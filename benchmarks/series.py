@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.registry import Benchmark
+from benchmarks.registry import Benchmark, only
 from benchmarks.shared.metrics import auc, average_precision, vus_pr
 from benchmarks.shared.nab_scoring import PROFILES, Corpus, probation
 from benchmarks.shared.pages import PAGES, ROOT, fill, table
@@ -364,7 +364,7 @@ BENCHMARK = Benchmark(
     render,
     quick="a piece of one series of each family",
     options={
-        "--detector": {"nargs": "+", "choices": DETECTORS, "default": list(DETECTORS), "help": "only these detectors"},
+        "--detector": only(DETECTORS),
         "--again": {"action": "store_true", "help": "run these detectors again"},
     },
     peers=PEERS,

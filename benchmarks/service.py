@@ -26,7 +26,7 @@ import httpx
 import numpy as np
 import orjson
 
-from benchmarks.registry import Benchmark, of_rows
+from benchmarks.registry import Benchmark, of_rows, only
 from benchmarks.shared.pages import PAGES, fill, table
 from benchmarks.shared.results import Results
 
@@ -399,6 +399,6 @@ BENCHMARK = Benchmark(
     measure_all,
     of_rows(render, "service"),
     quick="few records",
-    options={"--part": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "only these parts"}},
+    options={"--part": only(PARTS)},
     peers=("fastapi", "uvicorn"),
 )

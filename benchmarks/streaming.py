@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.registry import Benchmark
+from benchmarks.registry import Benchmark, only
 from benchmarks.shared.results import read, write
 
 PARTS = ("memory", "throughput", "growth", "gaps")  # memory first, while the process is fresh
@@ -532,7 +532,7 @@ BENCHMARK = Benchmark(
     draw=draw_all,
     quick="a small version, in less than a minute",
     options={
-        "--part": {"nargs": "+", "choices": PARTS, "default": PARTS, "help": "only these parts"},
+        "--part": only(PARTS),
         "--only": {"nargs": "+", "help": "throughput of methods whose names contain a word; writes no file"},
     },
     peers=("krcf", "pysad", "rcf3", "river", "rrcf"),

@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shared.pages import ROOT
+from benchmarks.shared.results import ADDED
 
 ALWAYS = ("polyaforest", "numba", "numpy", "scikit-learn", "scipy")
 
 
 @contextmanager
 def recorded(name: str, peers: Iterable[str], directory: Path) -> Iterator[None]:
-    """Append a record to ``NAME.json`` for a run that changes results, even if it is stopped halfway.
+    """Append a record to ``NAME.json`` for a run that adds results, even if it is interrupted.
 
-    A file of results can hold rows of several runs; each record says how many rows of each file are new.
+    A file of results can hold rows of several runs; each record says how many rows of each file it added.
     """
-    before = _lines(directory)
+    before = ADDED.copy()
     record = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "code": {folder: digest(ROOT / folder) for folder in ("src", "benchmarks")},
@@ -34,11 +35,11 @@ def recorded(name: str, peers: Iterable[str], directory: Path) -> Iterator[None]
     try:
         yield
     finally:
-        new = {file: len(lines - before.get(file, set())) for file, lines in _lines(directory).items()}
-        if any(new.values()):
+        added = ADDED - before
+        if added:
             path = directory / f"{name}.json"
             records = json.loads(path.read_text("utf-8")) if path.exists() else []
-            records.append({**record, "new_rows": {file: n for file, n in new.items() if n}})
+            records.append({**record, "added_rows": {file.name: n for file, n in added.items()}})
             path.write_text(json.dumps(records, indent=1) + "\n", "utf-8")
 
 
@@ -79,11 +80,3 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-
-
-def _lines(directory: Path) -> dict[str, set[str]]:
-    """Return the lines of each CSV file, without the header and remarks."""
-    return {
-        path.name: set([line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")][1:])
-        for path in sorted(directory.glob("*.csv"))
-    }

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import os
 import platform
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parents[1] / "results"
+ADDED: Counter[Path] = Counter()  # measurements that this process has written, by file
 
 
 class Results:
@@ -27,7 +29,23 @@ class Results:
 
     def add(self, row: dict[str, Any]) -> None:
         """Append a measurement to the file immediately."""
-        text = {column: _text(value) for column, value in row.items()}
+        self._append({column: _text(value) for column, value in row.items()})
+        ADDED[self.path] += 1
+
+    def forget(self, **wanted: Any) -> None:
+        """Remove the rows that have these values, to measure them again."""
+        kept = [row for row in self if not all(row[column] == str(value) for column, value in wanted.items())]
+        self.path.unlink(missing_ok=True)
+        self._rows = {}
+        for row in kept:
+            self._append(row)
+
+    def forget_methods(self, names: Sequence[str] | None, ours: Iterable[str], column: str = "method") -> None:
+        """Remove the rows of methods named by `--again`: None is none of them, an empty list means ours."""
+        for name in () if names is None else names or ours:
+            self.forget(**{column: name})
+
+    def _append(self, text: dict[str, str]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not self.path.exists()
         with self.path.open("a", newline="") as file:
@@ -36,19 +54,6 @@ class Results:
                 writer.writeheader()
             writer.writerow(text)
         self._rows[self._key(text)] = text
-
-    def forget(self, **wanted: Any) -> None:
-        """Remove the rows that have these values, to measure them again."""
-        kept = [row for row in self if not all(row[column] == str(value) for column, value in wanted.items())]
-        self.path.unlink(missing_ok=True)
-        self._rows = {}
-        for row in kept:
-            self.add(row)
-
-    def forget_methods(self, names: Sequence[str] | None, ours: Iterable[str], column: str = "method") -> None:
-        """Remove the rows of methods named by `--again`: None is none of them, an empty list means ours."""
-        for name in () if names is None else names or ours:
-            self.forget(**{column: name})
 
     def _key(self, row: dict[str, str]) -> tuple[str, ...]:
         return tuple(row[column] for column in self.keys)
@@ -81,6 +86,7 @@ def write(name: str, rows: Iterable[dict[str, Any]], directory: Path = RESULTS) 
         writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+    ADDED[path] += len(rows)
     print(f"-> {path}")
 
 

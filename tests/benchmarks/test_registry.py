@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.registry import NAMES, PROGRAM, Benchmark, load, main, summary
 from benchmarks.shared import pages, provenance
-from benchmarks.shared.results import RESULTS, read
+from benchmarks.shared.results import RESULTS, Results, read
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [
@@ -87,7 +87,7 @@ def test_a_quick_run_leaves_the_files_of_the_project_alone(tmp_path, monkeypatch
     assert {row["missing"] for row in rows} == {"impute", "marginalise"}
     assert {path: path.read_bytes() for folder in (RESULTS, pages.PAGES) for path in folder.glob("*.*")} == before
     (record,) = json.loads((tmp_path / "streaming" / "streaming.json").read_text("utf-8"))
-    assert record["new_rows"] == {"streaming-gaps.csv": len(rows)}
+    assert record["added_rows"] == {"streaming-gaps.csv": len(rows)}
     assert record["code"]["src"] == provenance.digest(ROOT / "src")
     assert {"numpy", "polyaforest"} <= set(record["versions"])
 
@@ -109,17 +109,19 @@ def test_several_benchmarks_run_in_processes_of_their_own_and_failures_are_named
 def test_a_run_that_measures_nothing_leaves_no_record(tmp_path):
     shutil.copy(RESULTS / "toy.csv", tmp_path)
     with provenance.recorded("toy", (), tmp_path):
-        pass
+        Results("toy", ("data", "method", "seed"), tmp_path).forget(seed=4)
     assert not (tmp_path / "toy.json").exists()
 
 
-def test_an_interrupted_run_is_recorded(tmp_path):
-    for n_rows in (1, 3):
+def test_interrupted_runs_are_recorded(tmp_path):
+    results = Results("toy", ("a",), tmp_path)
+    for n_rows in (1, 2):
         with pytest.raises(KeyboardInterrupt), provenance.recorded("toy", (), tmp_path):  # noqa: PT012 -- as a run does
-            (tmp_path / "toy.csv").write_text("\n".join(["a", *map(str, range(n_rows))]), "utf-8")
+            for row in range(n_rows):
+                results.add({"a": row})
             raise KeyboardInterrupt
     records = json.loads((tmp_path / "toy.json").read_text("utf-8"))
-    assert [record["new_rows"] for record in records] == [{"toy.csv": 1}, {"toy.csv": 2}]
+    assert [record["added_rows"] for record in records] == [{"toy.csv": 1}, {"toy.csv": 2}]
 
 
 def test_the_makefile_names_no_benchmark():
