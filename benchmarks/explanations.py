@@ -128,7 +128,7 @@ def deviations(X: Array, seed: int) -> Fitted:
 
 
 def chance(X: Array, seed: int) -> Fitted:
-    """Blame drawn at random: what has to be beaten. Its score is that of `deviations`, for want of its own."""
+    """Attribution drawn at random: what has to be beaten. Its score is that of `deviations`, for want of its own."""
     rng = np.random.default_rng(seed)
     return Fitted(deviations(X, seed).scores, lambda rows: rng.random(rows.shape))
 

@@ -82,7 +82,7 @@ def draw(rows: pd.DataFrame, kinds: np.ndarray, forest: StreamingMPF) -> plt.Fig
             kind, points[0], offset, textcoords="offset points", color="white", fontsize=9, ha=side
         )
         label.set_path_effects([withStroke(linewidth=2.5, foreground="#1b2a49")])
-    plots.blame_bars(forest.explain(rows.iloc[np.flatnonzero(kinds == "slow although idle")[:1]])[0], ax=axes[2])
+    plots.attribution_bars(forest.explain(rows.iloc[np.flatnonzero(kinds == "slow although idle")[:1]])[0], ax=axes[2])
     return figure
 
 

@@ -44,9 +44,9 @@ MODELS = {
         ROWS[:4],
         times=TIMES[:4],
     ),
-    "courses": lambda: judged(SeriesMPF(made(StreamingMPF, **SMALL, window=40)), LONG, times=1e9 + np.arange(560.0)),
-    "courses of a table": lambda: judged(SeriesMPF(made(StreamingMPF, **SMALL, window=40)).fit(LONG), ROWS[:9]),
-    "young courses": lambda: judged(
+    "contexts": lambda: judged(SeriesMPF(made(StreamingMPF, **SMALL, window=40)), LONG, times=1e9 + np.arange(560.0)),
+    "contexts of a table": lambda: judged(SeriesMPF(made(StreamingMPF, **SMALL, window=40)).fit(LONG), ROWS[:9]),
+    "young contexts": lambda: judged(
         SeriesMPF(made(StreamingMPF, **SMALL, window=9), calendar=["time of day"]), ROWS[:4], times=TIMES[:4]
     ),
 }

@@ -18,7 +18,7 @@ from waiting import until
 MEMORY = "700m"  # of each executor
 
 
-def refuse_without_java() -> None:
+def skip_without_java() -> None:
     """Skip the test where there is no Java."""
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java 17, which is not installed: apt-get install openjdk-17-jre-headless")
@@ -80,7 +80,7 @@ class Cluster:
 @contextmanager
 def spark_session(directory: Path) -> Iterator[Any]:
     """A session on a cluster of its own; skips the test where there is no Java."""
-    refuse_without_java()
+    skip_without_java()
     from pyspark.sql import SparkSession
 
     cluster = Cluster(directory)

@@ -13,7 +13,7 @@ from polyaforest import StreamingMPF
 from polyaforest.core.validation import NamedRows
 from polyaforest.detection import pipeline, report
 from polyaforest.detection.findings import Findings
-from polyaforest.detection.pipeline import Detected, Settings, TableDetector, places_by_partition, refuse_disorder
+from polyaforest.detection.pipeline import Detected, Settings, TableDetector, check_order, places_by_partition
 from polyaforest.forest.point_store import keys_named, point_keys
 from polyaforest.io.tables import BadInput, Chunk, Columns, Rejected
 from polyaforest.timeseries import find_events
@@ -70,23 +70,23 @@ def test_the_report_names_rows_reasons_and_what_is_not_shown(explained):
     first, second, third, last = click.unstyle(report.report(summary(n_findings=3), [event, alone])).split("\n\n")
     bits = f"{explained.surprise:.1f}"
     assert first.endswith(f"A usual row has {explained.typical:.1f} bits of surprise; each bit more is half as likely.")
-    head, blame, missing = second.splitlines()
+    head, attribution, missing = second.splitlines()
     assert head == (
         f"1. rows 15–19, web-1, 2024-05-01 11:00 to 13:00 (4 flagged, worst 17, req 7): {bits} bits, p = 0.0004"
     )
-    assert blame.split()[:4] == ["latency", "90", "too", "high"]
-    assert "usual 1" in blame
-    assert "would be normal: 1" in blame
+    assert attribution.split()[:4] == ["latency", "90", "too", "high"]
+    assert "usual 1" in attribution
+    assert "would be normal: 1" in attribution
     assert missing.strip() == "missing: errors"
     assert third == "2. row 3, req 3, 60.5"
     assert last == "1 more event: --top N prints more, --out FILE writes all."
 
 
 def test_reasons_on_one_line(explained):
-    bits = explained.blamed[0].bits
+    bits = explained.attributions[0].bits
     assert report.reason(explained, ["errors"]).startswith("latency 90 (usual 1")
     assert report.reason(explained, ["errors"]).endswith(f"): {bits:+.1f} bits; missing: errors")
-    ordinary = SimpleNamespace(blamed=[], summary="")
+    ordinary = SimpleNamespace(attributions=[], summary="")
     assert report.reason(ordinary) == "no single value: the combination is rare"
     assert report.reasons(ordinary) == ["no single value: the combination is rare"]
 
@@ -203,11 +203,11 @@ def test_names_with_the_sign_of_keys_are_refused():
 
 
 def test_readings_out_of_order_are_named():
-    refuse_disorder(np.array([NOON, NOON, NOON + 60]), np.array([4, 5, 6]))
+    check_order(np.array([NOON, NOON, NOON + 60]), np.array([4, 5, 6]))
     with pytest.raises(BadInput, match=r"row 6 is from 2024-05-01 12:00, .* from 2024-05-01 12:01: .*Sort"):
-        refuse_disorder(np.array([NOON, NOON + 60, NOON]), np.array([4, 5, 6]))
+        check_order(np.array([NOON, NOON + 60, NOON]), np.array([4, 5, 6]))
     with pytest.raises(BadInput, match="row 4"):
-        refuse_disorder(np.array([NOON]), np.array([4]), latest=NOON + 60)
+        check_order(np.array([NOON]), np.array([4]), latest=NOON + 60)
 
 
 # ---- findings --------------------------------------------------------------------------------------------------------
@@ -261,11 +261,11 @@ def test_what_is_written_keeps_the_names_of_the_input_apart(explained):
     judged = Detected(chunk, np.array([-9.0, np.nan]), np.array([0.1, np.nan]), np.array([True, False]), {0: explained})
     written = Findings(columns, Settings()).to_columns(judged)
     assert list(written) == ["row", "when", "row_", "cpu", "score_", "errors", "score", "p_value", "is_anomaly",
-                             "blamed", "reason"]  # fmt: skip
+                             "attributions", "reason"]  # fmt: skip
     first = [next(iter(column)) for column in written.values()]
     assert first[:4] == [4, "2024-05-01T12:00:00Z", "a", 1.0]
     np.testing.assert_array_equal(first[4:8], [np.nan, 3.0, -9.0, 0.1])
-    assert written["blamed"] == [["latency"], []]
+    assert written["attributions"] == [["latency"], []]
     assert written["reason"][0].endswith("missing: score")
     assert judged.flagged().chunk.numbers.tolist() == [4]
     assert judged.flagged().explanations == {0: explained}

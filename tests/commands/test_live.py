@@ -294,7 +294,9 @@ def test_lines_are_those_of_the_detector_whatever_the_batches(tmp_path, make, at
     assert [i for i, line in enumerate(lines) if "reasons" in line] == sorted(expected.explanations)
     for i, why in expected.explanations.items():
         assert lines[i]["region"] == why.region
-        assert [reason["feature"] for reason in lines[i]["reasons"]] == [blame.name for blame in why.blamed]
+        assert [reason["feature"] for reason in lines[i]["reasons"]] == [
+            attributions.name for attributions in why.attributions
+        ]
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 300])
@@ -395,7 +397,7 @@ def test_neighbours_become_events(tmp_path):
     assert all(event["first"] == event["last"] for event in begun)
     both = [event for event in events if event["first"] <= 150 <= event["last"]]
     assert both[0]["n_flagged"] >= 2
-    assert {"cpu", "disk"} == set(both[0]["blame"])
+    assert {"cpu", "disk"} == set(both[0]["attributions"])
     assert sum(event["n_flagged"] for event in events) == forest().detect_then_learn(ROWS).is_anomaly.sum()
 
 

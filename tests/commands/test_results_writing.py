@@ -17,10 +17,10 @@ FIRST = {
     "row": np.array([1, 2]),
     "score": np.array([0.1 + 0.2, np.nan]),
     "p": [None, None],
-    "blame": [["cpu", "a"], []],
+    "attributions": [["cpu", "a"], []],
 }
-SECOND = {"row": np.array([3]), "score": np.array([-1.5]), "p": [0.5], "blame": [None]}
-NONE = {"row": np.array([], int), "score": np.array([]), "p": [], "blame": []}
+SECOND = {"row": np.array([3]), "score": np.array([-1.5]), "p": [0.5], "attributions": [None]}
+NONE = {"row": np.array([], int), "score": np.array([]), "p": [], "attributions": []}
 
 
 def write_all(path, format=None):
@@ -31,7 +31,7 @@ def write_all(path, format=None):
 
 def test_csv(tmp_path):
     write_all(tmp_path / "found.csv")
-    lines = ["row,score,p,blame", '1,0.30000000000000004,,"cpu, a"', "2,,,", "3,-1.5,0.5,"]
+    lines = ["row,score,p,attributions", '1,0.30000000000000004,,"cpu, a"', "2,,,", "3,-1.5,0.5,"]
     assert (tmp_path / "found.csv").read_text().splitlines() == lines
     write_all(tmp_path / "found.tsv")
     assert (tmp_path / "found.tsv").read_text().splitlines()[1] == "1\t0.30000000000000004\t\tcpu, a"
@@ -41,16 +41,16 @@ def test_json_lines(tmp_path):
     write_all(tmp_path / "found.jsonl")
     rows = [orjson.loads(line) for line in (tmp_path / "found.jsonl").read_bytes().splitlines()]
     assert rows == [
-        {"row": 1, "score": 0.1 + 0.2, "p": None, "blame": ["cpu", "a"]},
-        {"row": 2, "score": None, "p": None, "blame": []},
-        {"row": 3, "score": -1.5, "p": 0.5, "blame": None},
+        {"row": 1, "score": 0.1 + 0.2, "p": None, "attributions": ["cpu", "a"]},
+        {"row": 2, "score": None, "p": None, "attributions": []},
+        {"row": 3, "score": -1.5, "p": 0.5, "attributions": None},
     ]
 
 
 def test_parquet(tmp_path):
     write_all(tmp_path / "found.parquet")
     frame = pl.read_parquet(tmp_path / "found.parquet")
-    assert frame.schema == {"row": pl.Int64, "score": pl.Float64, "p": pl.Float64, "blame": pl.List(pl.String)}
+    assert frame.schema == {"row": pl.Int64, "score": pl.Float64, "p": pl.Float64, "attributions": pl.List(pl.String)}
     rows = [(1, 0.1 + 0.2, None, ["cpu", "a"]), (2, None, None, []), (3, -1.5, 0.5, None)]
     assert frame.rows() == rows
     assert os.listdir(tmp_path) == ["found.parquet"]

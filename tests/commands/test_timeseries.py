@@ -24,11 +24,11 @@ from polyaforest import EpsilonPhi, ModelFileError, Reservoir, SeriesMPF, Stream
 from polyaforest.forest.spec import weighting_of_rows
 from polyaforest.persistence.modelfile import read_model, write_model
 from polyaforest.timeseries import Shingler
-from polyaforest.timeseries._courses import LEAST, course_features, layout_of, phase_features, season_features
+from polyaforest.timeseries._contexts import LEAST, context_features, layout_of, phase_features, season_features
 
 NOISE = np.random.default_rng(0).normal(size=(600, 2))
 MINUTES = np.arange(600) * 60.0
-FIRST = LEAST - 1  # the reading at which the first course ends
+FIRST = LEAST - 1  # the reading at which the first context window ends
 
 
 def build(window=40, n_estimators=4, contamination="auto", **parameters):
@@ -36,7 +36,7 @@ def build(window=40, n_estimators=4, contamination="auto", **parameters):
     return SeriesMPF(forest, **{"shingle": 3} | parameters)
 
 
-def courses(n_estimators=6, window=300, **parameters):
+def contexts(n_estimators=6, window=300, **parameters):
     return SeriesMPF(StreamingMPF(n_estimators=n_estimators, window=window, random_state=0), **parameters)
 
 
@@ -204,7 +204,7 @@ def test_flagged_readings_are_explained_before_they_are_learned():
     assert set(reason.names) == {f"{name}{step}" for name in ("cpu", "load") for step in ("[-2]", "[-1]", "")}
     np.testing.assert_allclose(-np.log(2) * reason.surprise, detected.scores[300], rtol=1e-9)
     assert reason.p_value == detected.p_values[300]
-    assert next(iter(model.blame_by_channel(reason))) in ("cpu", "load")
+    assert next(iter(model.bits_by_channel(reason))) in ("cpu", "load")
 
 
 def test_rows_are_silent_until_a_shingle_is_whole():
@@ -277,23 +277,23 @@ def test_explanations_speak_of_channels_and_steps():
     model = build(window=200, n_estimators=20, calendar=("time of day",)).partial_fit(frame, times=MINUTES[:300])
     odd = pd.DataFrame([[0.0, 0.0], [25.0, 0.0], [0.0, 0.0]], columns=["cpu", "disk"])
     said = model.explain(odd, times=MINUTES[300:303])
-    assert said[1].blamed[0].name == "cpu"
-    assert said[2].blamed[0].name == "cpu[-1]"
+    assert said[1].attributions[0].name == "cpu"
+    assert said[2].attributions[0].name == "cpu[-1]"
     assert "cpu[-1]" in str(said[2])
-    bits = model.blame_by_channel(said[2])
+    bits = model.bits_by_channel(said[2])
     assert next(iter(bits)) == "cpu"
     assert set(bits) == {"cpu", "disk", "time of day"}
     assert sum(bits.values()) == pytest.approx(said[2].surprise - said[2].typical)
     assert str(model.explain(odd, times=MINUTES[300:303], rows=[2])[0]) == str(said[2])
     only = model.explain(odd, ["disk"], times=MINUTES[300:303], rows=[1])
-    assert {blame.name for blame in only[0].blamed} <= {"disk"}
+    assert {attributions.name for attributions in only[0].attributions} <= {"disk"}
     many = model.explain(frame.iloc[:40], times=MINUTES[300:340])  # words are looked up when asked for
     assert many.names == said.names
-    assert {blame.name for one in many for blame in one.blamed} <= set(said.names)
+    assert {attributions.name for one in many for attributions in one.attributions} <= set(said.names)
     assert model.n_seen_ == 300
 
 
-# ---- courses ---------------------------------------------------------------------------------------------------------
+# ---- context windows -------------------------------------------------------------------------------------------------
 
 
 def columns_of(model, view):
@@ -309,7 +309,7 @@ def test_a_series_looks_at_courses_by_default():
     assert sizes == dict.fromkeys(("change", "shape", "season", "rhythm"), 25)
     assert (model.n_seen_, model.n_points_, model.periods_) == (500, 500 - FIRST, (24,))
     layout = layout_of(1)
-    expected = course_features(rows, np.arange(FIRST, 500), np.zeros(500 - FIRST, int))
+    expected = context_features(rows, np.arange(FIRST, 500), np.zeros(500 - FIRST, int))
     expected[:, -4:] = phase_features(np.arange(float(FIRST), 500), (24,))
     expected[:, layout.season] = season_features(rows, np.arange(FIRST, 500), 24)
     for name, forest in model.estimators_.items():
@@ -322,11 +322,11 @@ def test_a_series_looks_at_courses_by_default():
 
 
 def test_the_score_is_the_mean_over_the_trees_of_all_views():
-    model = courses(n_estimators=9).fit(waves(600, n_channels=2))
+    model = contexts(n_estimators=9).fit(waves(600, n_channels=2))
     rows = waves(20, seed=1, n_channels=2)
-    laid = model._history.lay(rows, np.full(20, np.nan)).shingles()
+    aligned = model._history.align(rows, np.full(20, np.nan)).shingles()
     forests = model.estimators_
-    scores = [forest.score_samples(laid[:, columns_of(model, name)]) for name, forest in forests.items()]
+    scores = [forest.score_samples(aligned[:, columns_of(model, name)]) for name, forest in forests.items()]
     sizes = [len(forest.forest_.left) for forest in forests.values()]
     assert sum(sizes) == 9
     np.testing.assert_allclose(model.score_samples(rows), np.average(scores, axis=0, weights=sizes), rtol=1e-12)
@@ -335,7 +335,7 @@ def test_the_score_is_the_mean_over_the_trees_of_all_views():
 
 
 def test_rows_are_silent_until_enough_courses_have_been_learned_whoever_asks():
-    model, rows = courses(), waves(370)
+    model, rows = contexts(), waves(370)
     for i in range(0, 370, 10):
         part = rows[i : i + 10]
         ahead = model.score_samples(part) if i else np.full(10, np.nan)
@@ -348,30 +348,30 @@ def test_rows_are_silent_until_enough_courses_have_been_learned_whoever_asks():
         if i:
             np.testing.assert_array_equal(np.isnan(ahead), np.full(10, i < FIRST + 256))
             np.testing.assert_array_equal(np.isnan(asked.scores), np.isnan(ahead))
-    with pytest.raises(ValueError, match="course of 96 unbroken readings"):
-        courses().partial_fit(rows[:100]).explain(rows[:5])
-    assert not np.isnan(courses().fit(rows[:120]).score_then_learn(rows[120:130])).any()  # a table needs no warming up
+    with pytest.raises(ValueError, match="context window of 96 unbroken readings"):
+        contexts().partial_fit(rows[:100]).explain(rows[:5])
+    assert not np.isnan(contexts().fit(rows[:120]).score_then_learn(rows[120:130])).any()  # a table needs no warming up
 
 
 def test_a_course_begins_anew_after_a_long_gap_and_goes_on_over_a_short_one():
     rows, times = waves(700), np.arange(700) * 60.0
     times[400:] += 2 * 60.0
     times[500:] += 50 * 60.0
-    model = courses(every=60.0)
+    model = contexts(every=60.0)
     scores = model.score_then_learn(rows, times=times)
     expected = (np.arange(700) < FIRST + 256) | ((np.arange(700) >= 500) & (np.arange(700) < 500 + FIRST))
     np.testing.assert_array_equal(np.isnan(scores), expected)
-    late = courses()
+    late = contexts()
     assert np.flatnonzero(np.isnan(late.score_then_learn(rows, times=times)) != expected).tolist() == [FIRST + 256]
-    assert late.every_ == 60.0  # measured by as many steps, after the first course could have ended
+    assert late.every_ == 60.0  # measured by as many steps, after the first context window could have ended
     rows[450] = np.nan
-    judged = courses(every=60.0).detect_then_learn(rows[:, 0], times=times)
+    judged = contexts(every=60.0).detect_then_learn(rows[:, 0], times=times)
     assert np.flatnonzero(np.isnan(judged.scores) & ~expected).tolist() == [450]
 
 
 def test_a_threshold_is_the_same_before_a_row_is_learned_and_when_it_is():
     rows = waves(900, noise=0.3)
-    for model in (courses().fit(rows[:800]), courses().partial_fit(rows[:800])):
+    for model in (contexts().fit(rows[:800]), contexts().partial_fit(rows[:800])):
         for i in range(800, 830):
             ahead, offset = model.detect(rows[i : i + 1]), model.offset_
             judged = model.detect_then_learn(rows[i : i + 1])
@@ -380,7 +380,7 @@ def test_a_threshold_is_the_same_before_a_row_is_learned_and_when_it_is():
 
 
 def test_a_rhythm_is_found_in_a_stream_and_kept_whatever_is_held():
-    model = courses()
+    model = contexts()
     assert model.partial_fit(waves(511)).periods_ == ()
     assert model.partial_fit(waves(512)[511:]).periods_ == (24,)
     rhythm = model.estimators_["rhythm"]
@@ -392,13 +392,13 @@ def test_a_rhythm_is_found_in_a_stream_and_kept_whatever_is_held():
     assert sampled.partial_fit(rows[3000:]).periods_ == (24,)
     holes = rows[:600].copy()
     holes[::50] = np.nan
-    assert courses().partial_fit(holes).periods_ == (24,)
+    assert contexts().partial_fit(holes).periods_ == (24,)
 
 
 def test_a_spacing_without_times_is_no_clock():
-    with_every, without = courses(every=60.0).fit(waves(600)), courses().fit(waves(600))
+    with_every, without = contexts(every=60.0).fit(waves(600)), contexts().fit(waves(600))
     np.testing.assert_array_equal(with_every._views.points, without._views.points)
-    streamed = courses(every=60.0).partial_fit(waves(600))
+    streamed = contexts(every=60.0).partial_fit(waves(600))
     assert streamed.periods_ == (24,)
     assert not np.isnan(streamed._views.points).any()
 
@@ -407,13 +407,13 @@ def test_a_rhythm_goes_by_the_clock():
     """After an outage the phase is that of the time, not of the count."""
     rows, times = waves(1000), np.arange(1000) * 3600.0
     kept = np.r_[0:700, 712:1000]  # half a day without readings
-    model = courses(window=900).fit(rows[kept], times=times[kept])
+    model = contexts(window=900).fit(rows[kept], times=times[kept])
     phases = model.estimators_["rhythm"].points_[:, -4:]
     clock = times[kept][np.array(model.estimators_["rhythm"].keys_)] / 3600.0
     np.testing.assert_allclose(phases, phase_features(clock, (24,)), atol=1e-9)
 
 
-# ---- what courses find -----------------------------------------------------------------------------------------------
+# ---- what context windows find ---------------------------------------------------------------------------------------
 
 
 def best_of(n=40):
@@ -454,16 +454,16 @@ def test_a_table_is_judged_by_the_series_that_was_fitted_on_it():
     rows = waves(2000)
     rows[1500:1530] = rows[1500]
     model = best_of().fit(rows)
-    found = model.detect(rows, anew=True)
+    found = model.detect(rows, standalone=True)
     np.testing.assert_array_equal(np.isnan(found.scores), np.arange(2000) < FIRST)
     assert flagged_in(found, 1500, 1560)
-    np.testing.assert_array_equal(model.score_samples(rows, anew=True), found.scores)
-    np.testing.assert_array_equal(model.predict(rows, anew=True) == -1, found.is_anomaly)
+    np.testing.assert_array_equal(model.score_samples(rows, standalone=True), found.scores)
+    np.testing.assert_array_equal(model.predict(rows, standalone=True) == -1, found.is_anomaly)
     np.testing.assert_array_equal(best_of().fit_predict(rows) == -1, found.is_anomaly)
-    distance = model.decision_function(rows, anew=True)
+    distance = model.decision_function(rows, standalone=True)
     np.testing.assert_array_equal(distance[FIRST:] < 0, found.is_anomaly[FIRST:])
-    np.testing.assert_array_equal(model.p_value(rows, anew=True), found.p_values)
-    explained = model.explain(rows, rows=np.flatnonzero(found.is_anomaly), anew=True)
+    np.testing.assert_array_equal(model.p_value(rows, standalone=True), found.p_values)
+    explained = model.explain(rows, rows=np.flatnonzero(found.is_anomaly), standalone=True)
     assert all(one.is_anomaly for one in explained)
     assert model.n_seen_ == 2000
 
@@ -471,7 +471,7 @@ def test_a_table_is_judged_by_the_series_that_was_fitted_on_it():
 @pytest.mark.parametrize("period", [12, 24, 50])
 def test_neither_the_beginning_of_a_series_nor_of_a_course_is_odd(period):
     rows = waves(1600, period)
-    found = best_of().fit(rows).detect(rows, anew=True)
+    found = best_of().fit(rows).detect(rows, standalone=True)
     assert found.is_anomaly[:200].sum() < 5
     times = 60.0 * (np.arange(1600) + 100 * (np.arange(1600) >= 1100))
     streamed = best_of().detect_then_learn(rows, times=times)
@@ -480,19 +480,19 @@ def test_neither_the_beginning_of_a_series_nor_of_a_course_is_odd(period):
 
 def test_explanations_of_courses_name_the_channel():
     rows = pd.DataFrame(waves(900, n_channels=2), columns=["cpu", "disk"])
-    model = courses(40, window=2048, calendar=("time of day",)).fit(rows, times=np.arange(900) * 3600.0)
+    model = contexts(40, window=2048, calendar=("time of day",)).fit(rows, times=np.arange(900) * 3600.0)
     odd = pd.DataFrame(waves(1000, n_channels=2)[900:], columns=["cpu", "disk"])
     odd.loc[50:, "disk"] += 4.0
     said = model.explain(odd, times=np.arange(900, 1000) * 3600.0, rows=[50, 55, 60])
     for one in said:
         assert one.is_anomaly
-        assert "disk" in one.blamed[0].name
-        bits = model.blame_by_channel(one)
+        assert "disk" in one.attributions[0].name
+        bits = model.bits_by_channel(one)
         assert next(iter(bits)) == "disk"
         assert set(bits) == {"cpu", "disk", "phase", "time of day"}
         assert sum(bits.values()) == pytest.approx(one.surprise - one.typical)
     with pytest.raises(ValueError, match="not of this series"):
-        courses().fit(rows.rename(columns={"cpu": "gpu"})).blame_by_channel(said[0])
+        contexts().fit(rows.rename(columns={"cpu": "gpu"})).bits_by_channel(said[0])
 
 
 def test_flagged_courses_are_explained_before_they_are_learned():
@@ -505,7 +505,7 @@ def test_flagged_courses_are_explained_before_they_are_learned():
     assert set(detected.explanations) == set(np.flatnonzero(detected.is_anomaly).tolist())
     reason = detected.explanations[800]
     assert reason.is_anomaly
-    assert next(iter(model.blame_by_channel(reason))) == "x1"
+    assert next(iter(model.bits_by_channel(reason))) == "x1"
 
 
 # ---- switches --------------------------------------------------------------------------------------------------------
@@ -521,7 +521,7 @@ def with_switches(n, n_switches, seed=0):
 @pytest.mark.parametrize("is_table", [True, False])
 def test_channels_of_two_values_together_weigh_a_quarter_of_another(n_switches, is_table, tmp_path):
     rows = with_switches(600, n_switches)
-    model = courses().fit(rows) if is_table else courses().partial_fit(rows)
+    model = contexts().fit(rows) if is_table else contexts().partial_fit(rows)
     channels, first = model._history.pattern.channels(2 + n_switches), 0
     model.save(tmp_path / "model")
     for forest, loaded in zip(
@@ -535,16 +535,16 @@ def test_channels_of_two_values_together_weigh_a_quarter_of_another(n_switches, 
 
 
 def test_switches_alone_or_a_single_channel_weigh_as_ever():
-    only = courses().fit(with_switches(600, 2)[:, 2:])
+    only = contexts().fit(with_switches(600, 2)[:, 2:])
     for forest in only.estimators_.values():
         assert forest._stream.rules.damping is None or (forest._stream.rules.damping == 1).all()
-    single = courses().fit(with_switches(600, 1)[:, 2:])
+    single = contexts().fit(with_switches(600, 1)[:, 2:])
     assert all(forest._stream.rules.damping is None for forest in single.estimators_.values())
 
 
 def test_a_damped_feature_is_cut_less_often():
     rows = with_switches(900, 2)
-    model = courses(60).fit(rows)
+    model = contexts(60).fit(rows)
     forest = model.estimators_["change"].forest_
     channels = model._history.pattern.channels(4)[: model.estimators_["change"].n_features_in_]
     cut = forest.feature[forest.left >= 0]
@@ -636,7 +636,7 @@ def test_once_nothing_is_held_the_forest_begins_anew():
 
 def test_a_reading_that_was_deleted_has_no_part_in_any_course_held():
     keys = [f"row {i}" for i in range(600)]
-    model, rows = courses(window=400), waves(600)
+    model, rows = contexts(window=400), waves(600)
     rows[500] = SECRET
     model.detect_then_learn(rows, keys=keys)
     assert model.keys_ == keys  # those that are no longer held are still known for their season
@@ -650,7 +650,7 @@ def test_a_reading_that_was_deleted_has_no_part_in_any_course_held():
     assert np.abs(model._views.points).max() < 10
     assert traces(model, SECRET) == 0
     assert b"row 500" not in bytes_of(model)
-    assert model._views.calibration.arrivals.max() < 500 - FIRST  # no score of a course with it
+    assert model._views.calibration.arrivals.max() < 500 - FIRST  # no score of a context window with it
     assert model.n_points_ == 300
     model._history.provenance.check(model.n_seen_)
     scores = model.score_then_learn(waves(640)[600:])
@@ -658,7 +658,7 @@ def test_a_reading_that_was_deleted_has_no_part_in_any_course_held():
 
 
 def test_after_deletion_of_all_readings_a_series_of_courses_begins_anew():
-    model = courses().partial_fit(1e6 * waves(600))
+    model = contexts().partial_fit(1e6 * waves(600))
     assert model.periods_ == (24,)
     model.delete(model.keys_)
     assert (model.n_points_, model.keys_, model.periods_) == (0, [], ())
@@ -668,7 +668,7 @@ def test_after_deletion_of_all_readings_a_series_of_courses_begins_anew():
 
 def test_courses_can_be_deleted_by_value():
     rows = waves(400)
-    model = courses().partial_fit(rows).delete_rows(rows[[200]])
+    model = contexts().partial_fit(rows).delete_rows(rows[[200]])
     assert not model.holds(200)
     assert set(model.estimators_["shape"].keys_) & set(range(200, 328)) == set()
     with pytest.raises(ValueError, match="row 0"):
@@ -733,15 +733,15 @@ MODELS = {
     "no spacing yet": lambda: build().partial_fit(NOISE[:3], times=MINUTES[:3]),
     "emptied": lambda: build().partial_fit(NOISE[:9]).delete(list(range(9))),
     "by default": lambda: SeriesMPF(shingle=2).fit(NOISE[:50]),
-    "courses": lambda: courses().partial_fit(NOISE[:400]),
-    "courses with a rhythm": lambda: judged(courses(), waves(600, n_channels=2)),
-    "courses of a table": lambda: judged(courses().fit(waves(500, n_channels=2)), NOISE[:20]),
-    "courses in time": lambda: courses(window=Window(timedelta(minutes=200)), calendar=("time of day",)).partial_fit(
+    "contexts": lambda: contexts().partial_fit(NOISE[:400]),
+    "contexts with a rhythm": lambda: judged(contexts(), waves(600, n_channels=2)),
+    "contexts of a table": lambda: judged(contexts().fit(waves(500, n_channels=2)), NOISE[:20]),
+    "contexts in time": lambda: contexts(window=Window(timedelta(minutes=200)), calendar=("time of day",)).partial_fit(
         NOISE[:500], times=MINUTES[:500]
     ),
-    "courses warming up": lambda: courses().partial_fit(NOISE[:200], keys=[f"row {i}" for i in range(200)]),
-    "no course yet": lambda: courses().partial_fit(NOISE[:20]),
-    "courses emptied": lambda: courses().partial_fit(NOISE[:100]).delete(list(range(100))),
+    "contexts warming up": lambda: contexts().partial_fit(NOISE[:200], keys=[f"row {i}" for i in range(200)]),
+    "no context yet": lambda: contexts().partial_fit(NOISE[:20]),
+    "contexts emptied": lambda: contexts().partial_fit(NOISE[:100]).delete(list(range(100))),
 }
 
 
@@ -789,7 +789,7 @@ def same_array(one, other):
 WRONG = [None, -1, "x", 10**9, [], {}, 1.5, True]
 
 
-@pytest.mark.parametrize("kind", ["keyed", "courses with a rhythm"])
+@pytest.mark.parametrize("kind", ["keyed", "contexts with a rhythm"])
 def test_a_file_that_does_not_hold_together_is_refused(tmp_path, kind):
     path, other = tmp_path / "model", tmp_path / "other"
     MODELS[kind]().save(path)
@@ -898,13 +898,16 @@ def test_another_detector_is_not_a_series(tmp_path):
         (lambda m: m.set_params(every=timedelta(0)).fit(NOISE), "positive"),
         (lambda m: m.set_params(rescale=1.0).fit(NOISE), "rescale"),
         (lambda m: m.set_params(shingle="auto").fit(NOISE), "difference=True is for shingles"),
-        (lambda m: m.set_params(shingle="auto", difference=False).fit(NOISE[:60]), "no course of 96 unbroken readings"),
+        (
+            lambda m: m.set_params(shingle="auto", difference=False).fit(NOISE[:60]),
+            "no context window of 96 unbroken readings",
+        ),
         *(
             (lambda m, given=given: m.set_params(shingle="auto", difference=False, estimator=given).fit(NOISE), words)
             for given, words in (
                 (StreamingMPF(window=Reservoir(9)), "cannot draw one sample"),
-                (StreamingMPF(score_type="mass"), "courses are scored by"),
-                (StreamingMPF(score_type=EpsilonPhi(0.01)), "courses are scored by"),
+                (StreamingMPF(score_type="mass"), "context windows are scored by"),
+                (StreamingMPF(score_type=EpsilonPhi(0.01)), "context windows are scored by"),
                 (StreamingMPF(tree=Tree(domain="data")), "no domain or weights"),
                 (StreamingMPF(tree=Tree(feature_weights=[1.0, 2.0])), "no domain or weights"),
             )
@@ -945,7 +948,7 @@ def test_a_shingle_outside_a_domain_is_refused_with_its_row():
 def test_words_name_the_channel_by_its_place_and_not_by_how_its_name_looks():
     for first, second in (("cpu", "cpu2"), ("a", "wave 1 of a"), ("roughness", "change")):
         rows = pd.DataFrame(waves(900, n_channels=2), columns=[first, second])
-        model = courses(40, window=2048).fit(rows)
+        model = contexts(40, window=2048).fit(rows)
         odd = pd.DataFrame(waves(1000, n_channels=2)[900:], columns=[first, second])
         odd.loc[50:, second] += 4.0
         said = model.explain(odd, rows=[50, 52])

@@ -17,10 +17,10 @@ def test_one_odd_reading_makes_many_shingles_odd_and_one_event():
     model.detect_then_learn(rows[:390])
     judged, said = model.detect(rows[390:]), model.explain(rows[390:])
     assert judged.is_anomaly.sum() >= 4
-    blame = [model.blame_by_channel(explanation) for explanation in said]
-    events = find_events(judged.is_anomaly, judged.scores, p_values=judged.p_values, blame=blame)
+    attributions = [model.bits_by_channel(explanation) for explanation in said]
+    events = find_events(judged.is_anomaly, judged.scores, p_values=judged.p_values, attributions=attributions)
     assert [(event.first, event.last) for event in events] == [(10, 14)]
-    assert max(events[0].blame, key=events[0].blame.get) == "x1"
+    assert max(events[0].attributions, key=events[0].attributions.get) == "x1"
     assert str(events[0]).startswith("10 to 14, peak at ")
     assert str(events[0]).endswith("mostly x1")
     assert events[0].p_value == judged.p_values[events[0].peak]

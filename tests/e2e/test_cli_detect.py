@@ -75,9 +75,9 @@ def test_everything_that_went_wrong_is_found_at_the_first_try(cli, folder):
     for incident in INCIDENTS:
         start = incident.start.replace("T", " ")[:16]
         (block,) = [block for block in blocks if f", {start} to " in block]
-        (blamed,) = [name for begin, name in TO_BLAME.items() if incident.what.startswith(begin)]
+        (attributions,) = [name for begin, name in TO_BLAME.items() if incident.what.startswith(begin)]
         assert f"({incident.n_readings} flagged, worst " in block
-        assert block.splitlines()[1].split()[0] == blamed
+        assert block.splitlines()[1].split()[0] == attributions
     assert err.splitlines() == [
         "Read 4,032 rows of metrics.csv, using host, requests, cpu, memory, latency_ms, errors (6 of 7 columns).",
         "Times from timestamp.",
@@ -141,7 +141,7 @@ def test_results_have_every_row_its_score_and_the_reason(cli, folder, metrics):
         "score",
         "p_value",
         "is_anomaly",
-        "blamed",
+        "attributions",
         "reason",
     ]
     assert written["row"].to_list() == list(range(1, 4033))
@@ -153,7 +153,7 @@ def test_results_have_every_row_its_score_and_the_reason(cli, folder, metrics):
     flagged = written.filter(pl.col("is_anomaly"))
     assert len(flagged) == 20
     assert flagged["score"].max() < written.filter(~pl.col("is_anomaly"))["score"].min()
-    assert (flagged["blamed"].list.len() > 0).all()
+    assert (flagged["attributions"].list.len() > 0).all()
     assert flagged["reason"].str.contains(r"^\w+ [\d.]+ \(usual .+\): \+\d+\.\d bits").all()
     assert (written.filter(~pl.col("is_anomaly"))["reason"].fill_null("") == "").all()
     cli(*args, "--out", folder / "some.jsonl", "--only-anomalies")
@@ -325,7 +325,7 @@ def test_a_series_without_a_course_is_judged_as_rows_or_left_out(cli, series, tm
     assert "time series" not in err
     code, _, err = cli("detect", tmp_path / "torn.csv", "--series")
     assert code == 3
-    assert "no course of 96 unbroken readings" in err
+    assert "no context window of 96 unbroken readings" in err
     both = pl.concat([table.with_columns(host=pl.lit("whole")), torn[:200]])
     both.write_csv(tmp_path / "both.csv")
     code, _, err = cli("detect", tmp_path / "both.csv", "--by", "host")
@@ -394,7 +394,7 @@ def test_a_picture_is_drawn(cli, folder, monkeypatch, args):
     path = folder / "picture.svg"
     assert cli("detect", folder / "metrics.csv", "--plot", path, *args)[0] == 0
     assert path.read_text().startswith("<?xml")
-    assert cli("detect", folder / "quiet.csv", "--plot", path)[0] == 0  # nothing to blame anybody for
+    assert cli("detect", folder / "quiet.csv", "--plot", path)[0] == 0  # nothing to attribution anybody for
 
 
 @pytest.mark.parametrize("args", mostly_slow([[], ["--stream", "--series"]]))
@@ -476,7 +476,7 @@ def test_rows_are_explained_in_words_and_for_machines(cli, folder, rush):
     code, out, err = cli("explain", "-m", model, folder / "metrics.csv", "--row", row, "--row", "100", "--json")
     facts = [json.loads(line) for line in out.splitlines()]
     assert [(fact["row"], fact["is_anomaly"]) for fact in facts] == [(row, True), (100, False)]
-    assert facts[0]["blamed"][0]["name"] == "errors"
+    assert facts[0]["attributions"][0]["name"] == "errors"
     for number, words in ((4033, "there is no row 4,033: the input has 4,032"), (17, "row 17 cannot be read: ")):
         code, out, err = cli("explain", "-m", model, folder / "holes.csv", "--row", number)
         assert (code, out) == (3, "")

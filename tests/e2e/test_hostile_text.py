@@ -214,18 +214,18 @@ CELLS = {
 
 @pytest.mark.parametrize("form", ["csv", "tsv"])
 def test_formulas_are_made_text_and_numbers_stay(tmp_path, form):
-    written = {"=name": list(CELLS), "score": np.full(len(CELLS), -1.5), "blamed": [["=a", "b"]] * len(CELLS)}
+    written = {"=name": list(CELLS), "score": np.full(len(CELLS), -1.5), "attributions": [["=a", "b"]] * len(CELLS)}
     for is_safe in (False, True):
         path = str(tmp_path / f"found.{form}")
         with Results(path, spreadsheet_safe=is_safe) as results:
             results.write(written)
         with open(path, encoding="utf-8", newline="") as file:
             names, *cells = csv.reader(file, delimiter="\t" if form == "tsv" else ",")
-        texts, scores, blamed = zip(*cells, strict=True)
-        assert names == ["'=name" if is_safe else "=name", "score", "blamed"]
+        texts, scores, attributions = zip(*cells, strict=True)
+        assert names == ["'=name" if is_safe else "=name", "score", "attributions"]
         assert list(texts) == list(CELLS.values() if is_safe else CELLS)
         assert set(scores) == {"-1.5"}
-        assert set(blamed) == {"'=a, b" if is_safe else "=a, b"}
+        assert set(attributions) == {"'=a, b" if is_safe else "=a, b"}
 
 
 def test_only_sheets_are_made_safe(tmp_path):

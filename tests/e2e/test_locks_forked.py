@@ -35,7 +35,7 @@ def in_child(*visits):
     assert os.waitpid(pid, 0)[1] == 0
 
 
-READ, WRITE, TURN, REPLACE = ("reading", {}), ("writing", {}), ("turn", {}), ("writing", {"anew": True})
+READ, WRITE, TURN, REPLACE = ("reading", {}), ("writing", {}), ("turn", {}), ("writing", {"standalone": True})
 
 
 def held_by_others(*hows):

@@ -47,9 +47,9 @@ def detectors():
         yield f"table, {score}", StreamingMPF(score_type=score, contamination=0.05, **SMALL)
         yield f"batch, {score}", BatchMPF(score_type=score, contamination=0.05, **SMALL)
     for name, policy in POLICIES.items():
-        if "score_type" not in policy:  # courses are not scored by leaves
-            yield f"courses, {name}", SeriesMPF(StreamingMPF(**SMALL, **policy))
-    yield "courses, log_mass", SeriesMPF(StreamingMPF(score_type="log_mass", contamination=0.05, **SMALL))
+        if "score_type" not in policy:  # context windows are not scored by leaves
+            yield f"context windows, {name}", SeriesMPF(StreamingMPF(**SMALL, **policy))
+    yield "context windows, log_mass", SeriesMPF(StreamingMPF(score_type="log_mass", contamination=0.05, **SMALL))
 
 
 def forests_of(detector):
@@ -57,7 +57,7 @@ def forests_of(detector):
     return list(detector.estimators_.values()) if isinstance(detector, SeriesMPF) else [detector]
 
 
-def is_of_courses(detector):
+def is_of_contexts(detector):
     return isinstance(detector, SeriesMPF) and detector.shingle == "auto"
 
 
@@ -93,7 +93,7 @@ def assert_one_verdict(detector, rows):
     is_series = isinstance(detector, SeriesMPF)
     explained = detector.explain(rows, rows=judged) if is_series else detector.explain(rows)
     np.testing.assert_array_equal([one.is_anomaly for one in explained], found.is_anomaly[judged])
-    if not is_of_courses(detector):  # each is explained by the view in which it is oddest
+    if not is_of_contexts(detector):  # each is explained by the view in which it is oddest
         np.testing.assert_array_equal(explained.is_anomaly, found.is_anomaly[judged])
         if explained.p_values is not None:
             np.testing.assert_array_equal(explained.p_values, found.p_values[judged])
@@ -134,8 +134,8 @@ def test_rows_with_missing_values_have_one_verdict(missing):
 @pytest.mark.parametrize("detector", mostly_slow(STREAMS, *range(0, len(STREAMS), 2)))
 @pytest.mark.parametrize("first", mostly_slow([0, 260], 1))
 def test_a_stream_flags_what_predict_would_have_flagged_just_before(detector, first):
-    if not first and is_of_courses(detector):
-        pytest.skip("courses are still warming up at the end of these rows")
+    if not first and is_of_contexts(detector):
+        pytest.skip("contexts are still warming up at the end of these rows")
     alone, at_once, explained = (clone(detector) for _ in range(3))
     if first:
         for one in (alone, at_once, explained):
@@ -143,7 +143,7 @@ def test_a_stream_flags_what_predict_would_have_flagged_just_before(detector, fi
     parts = []
     for i in range(first, len(EVERY)):
         row = EVERY[i : i + 1]
-        ahead = alone.detect(row) if hasattr(alone, "n_features_in_") and (i > first or is_of_courses(alone)) else None
+        ahead = alone.detect(row) if hasattr(alone, "n_features_in_") and (i > first or is_of_contexts(alone)) else None
         verdict = alone.predict(row) if ahead is not None else None
         parts.append(alone.detect_then_learn(row))
         if ahead is not None:
@@ -268,13 +268,13 @@ def test_detect_is_the_detector_fitted_on_the_table(cli, path, kind, rate, by):
     given = {"random_state": 0, **(policy[rate[0]] if rate else {})}
     leaves = LEAVES if "--epsilon" in rate else {}
     if kind == ["--series"] and leaves:
-        pytest.skip("courses are not scored by leaves")
+        pytest.skip("contexts are not scored by leaves")
     detector = BatchMPF(**given) if kind == ["--batch"] else StreamingMPF(**leaves, **given)
     written = scored(cli, "detect", path, "--columns", "a,b,c", *kind, *rate, *by)
     for part in (slice(0, None, 2), slice(1, None, 2)) if by else (slice(None),):
         rows = NamedRows(ROWS[part], NAMES)
         if kind == ["--series"]:
-            found = SeriesMPF(clone(detector)).fit(rows).detect(rows, anew=True)
+            found = SeriesMPF(clone(detector)).fit(rows).detect(rows, standalone=True)
         else:
             found = assert_one_verdict(clone(detector).fit(rows), rows)
         assert_written([column[part] for column in written[:3]], found)

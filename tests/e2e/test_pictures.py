@@ -21,7 +21,7 @@ from matplotlib.testing.compare import compare_images
 from matplotlib.text import Text
 
 from polyaforest import BatchMPF, StreamingMPF, plots
-from polyaforest.explain import Course, Explanation
+from polyaforest.explain import ContextWindow, Explanation
 from polyaforest.timeseries import Forecast
 
 IMAGES = Path(__file__).parents[1] / "images"
@@ -48,11 +48,11 @@ def band(width: float) -> Forecast:
     return Forecast(middle, middle - width, middle + width, middle)
 
 
-def course(width: float) -> Explanation:
+def context(width: float) -> Explanation:
     parts = [part[:72] for part in band(width)[:3]]
     bits = np.maximum(np.abs(WAVE[:72, None] - parts[0]) - 0.5, 0.0)
     nothing = np.zeros(1)
-    seen = Course(["wave"], 60.0 * np.arange(72), WAVE[:72, None], *parts, bits)
+    seen = ContextWindow(["wave"], 60.0 * np.arange(72), WAVE[:72, None], *parts, bits)
     return Explanation(nothing, ["wave"], 9.0, 1.0, nothing, nothing, True, None, np.arange(1), None, "", seen)
 
 
@@ -89,14 +89,17 @@ PICTURES = {
         lambda ax: plots.trace(SCORES, WAVE, flagged=SCORES < -3.0, expected=band(0.5), ax=ax),
         lambda ax: plots.trace(SCORES, WAVE, flagged=SCORES < -3.0, expected=band(0.9), ax=ax),
     ),
-    "course": (lambda ax: plots.course(course(0.5), ax=ax), lambda ax: plots.course(course(0.9), ax=ax)),
-    "blame-bars": (
-        lambda ax: plots.blame_bars(explained(15.0)[13], ax=ax),
-        lambda ax: plots.blame_bars(explained(15.0)[21], ax=ax),
+    "context": (
+        lambda ax: plots.context_window(context(0.5), ax=ax),
+        lambda ax: plots.context_window(context(0.9), ax=ax),
     ),
-    "blame-map": (
-        lambda ax: plots.blame_map(explained(), ax=ax),
-        lambda ax: plots.blame_map(explained(4.0), ax=ax),
+    "attribution-bars": (
+        lambda ax: plots.attribution_bars(explained(15.0)[13], ax=ax),
+        lambda ax: plots.attribution_bars(explained(15.0)[21], ax=ax),
+    ),
+    "attribution-map": (
+        lambda ax: plots.attribution_map(explained(), ax=ax),
+        lambda ax: plots.attribution_map(explained(4.0), ax=ax),
     ),
     "tree": (lambda ax: plots.tree(tree(), ax=ax), lambda ax: plots.tree(tree(), 1, ax=ax)),
     "credible-bands": (

@@ -395,7 +395,7 @@ def test_strings_are_categories():
     assert model.score_one({**PAYMENTS[-1], "country": "XK"}) > usual  # never seen
     assert model.score_one({**PAYMENTS[-1], "amount": 90.0}) > usual
     [explanation] = model.forest.explain(pd.DataFrame([{"amount": 12.0, "country": "XK", "merchant": "shop 1"}]))
-    assert explanation.blamed[0].value == "XK"
+    assert explanation.attributions[0].value == "XK"
 
 
 def test_frames_with_text_are_learned_like_their_rows():

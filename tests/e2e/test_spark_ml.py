@@ -72,7 +72,7 @@ def test_what_the_cluster_fits_is_the_local_forest(detector, frame, rows):
     assert found["reasons"][17][0]["feature"] == "cpu"
     assert found["reasons"][17][0]["value"] == 30.0
     (why,) = local.explain(rows.loc[[17], COLUMNS])
-    assert found["reasons"][17][0]["bits"] == pytest.approx(why.blamed[0].bits)
+    assert found["reasons"][17][0]["bits"] == pytest.approx(why.attributions[0].bits)
     assert found["reasons"][found["prediction"] == 1].isna().all()
 
 

@@ -232,7 +232,7 @@ def test_a_metric_as_a_time_series_with_one_flag(tmp_path, factory):
     worst = min((event for event in events if event["state"] == "ended"), key=lambda event: event["score"])
     assert 1000 <= worst["peak"] <= 1022
     assert worst["n_flagged"] > 1
-    assert set(worst["blame"]) == {"cpu"}
+    assert set(worst["attributions"]) == {"cpu"}
 
 
 def test_a_job_that_did_not_run_is_missed_without_a_single_option(tmp_path, factory):

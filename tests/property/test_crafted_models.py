@@ -124,49 +124,49 @@ LIES = [
     *(("series", "forest.parameters.domain", n) for n in ({"array": [1.0]}, {"array": [[1.0], [0.0]]})),
     *(("series", "forest.stream.n_seen", n) for n in (2**31, 61)),
     *(("series", "template", n) for n in (1, {"score": "x"}, {"more": 1})),
-    *(("courses", "forest.views", n) for n in (None, 1, [], [{}], [{}] * 3, [1, 2, 3], {"0": {}}, "abc")),
-    *(("courses", "forest.spell", n) for n in (0, 0.5, -1, True, None, "1", 1e300, 10**400, {"float": "nan"}, 33)),
-    *(("courses", "forest.is_seeded", n) for n in (False, 0, None)),
-    ("courses", "forest.more", 1),
-    *(("courses", f"forest.views.{v}.stream.n_seen", n) for v in (0, 2) for n in (2**31, 2**62, 5, True)),
-    *(("courses", f"forest.views.{v}.stream.next_rebuild", n) for v in (0, 1) for n in (256, 1, 1024)),
+    *(("contexts", "forest.views", n) for n in (None, 1, [], [{}], [{}] * 3, [1, 2, 3], {"0": {}}, "abc")),
+    *(("contexts", "forest.spell", n) for n in (0, 0.5, -1, True, None, "1", 1e300, 10**400, {"float": "nan"}, 33)),
+    *(("contexts", "forest.is_seeded", n) for n in (False, 0, None)),
+    ("contexts", "forest.more", 1),
+    *(("contexts", f"forest.views.{v}.stream.n_seen", n) for v in (0, 2) for n in (2**31, 2**62, 5, True)),
+    *(("contexts", f"forest.views.{v}.stream.next_rebuild", n) for v in (0, 1) for n in (256, 1, 1024)),
     *(
-        ("courses", f"forest.views.{v}.stream.policy", {"window": [n, None]})
+        ("contexts", f"forest.views.{v}.stream.policy", {"window": [n, None]})
         for v in (0, 1)
         for n in (1, 39, 41, 10**9)
     ),
-    *(("courses", "forest.views.1.stream.policy", p) for p in (None, {"reservoir": [40, None, False]})),
+    *(("contexts", "forest.views.1.stream.policy", p) for p in (None, {"reservoir": [40, None, False]})),
     *(
-        ("courses", f"forest.views.{v}.parameters.window", n)
+        ("contexts", f"forest.views.{v}.parameters.window", n)
         for v in (0, 1)
         for n in (None, "auto", 2, {"window": [2, None]})
     ),
-    *(("courses", f"forest.views.{v}.parameters.n_estimators", n) for v in (0, 2) for n in (0, 7, 10**400)),
-    *(("courses", "forest.views.1.parameters.score", n) for n in ("mass", "log_mass", "multiscale")),
-    *(("courses", f"forest.views.{v}.parameters.false_alarm_rate", n) for v in (0, 1) for n in (0.5, 1e-9)),
-    *(("courses", "forest.views.2.n_features", n) for n in (1, 3, 11)),
-    *(("courses", "series.n_seen", n) for n in (2**31, 2**62, 561, 559, 100)),
-    *(("courses", "series.is_timed", n) for n in (False, None)),
-    *(("courses", "series.pattern.shingle", n) for n in (1, 3, 128, 2**20, "auto")),
-    *(("courses", "series.pattern.calendar", n) for n in (["time of day"], ["x"])),
-    *(("courses", "series.pattern.difference", n) for n in (True, 1)),
-    *(("courses", "series.pattern.max_gap", n) for n in (0, 9, 2**16)),
-    *(("courses", "parameters.shingle", n) for n in (None, 3, "x", 0, 1.5)),
-    *(("courses", "template.domain", n) for n in ("data", {"array": [[0.0] * 2, [1.0] * 2]})),
-    *(("courses", "template.window", n) for n in (None, {"reservoir": [40, None, False]})),
-    *(("courses", "n_features", n) for n in (1, 3, 4, 2**31 - 1)),
-    *(("young courses", f"forest.views.{v}.parameters.window", n) for v in (0, 1) for n in (None, "auto", 2)),
+    *(("contexts", f"forest.views.{v}.parameters.n_estimators", n) for v in (0, 2) for n in (0, 7, 10**400)),
+    *(("contexts", "forest.views.1.parameters.score", n) for n in ("mass", "log_mass", "multiscale")),
+    *(("contexts", f"forest.views.{v}.parameters.false_alarm_rate", n) for v in (0, 1) for n in (0.5, 1e-9)),
+    *(("contexts", "forest.views.2.n_features", n) for n in (1, 3, 11)),
+    *(("contexts", "series.n_seen", n) for n in (2**31, 2**62, 561, 559, 100)),
+    *(("contexts", "series.is_timed", n) for n in (False, None)),
+    *(("contexts", "series.pattern.shingle", n) for n in (1, 3, 128, 2**20, "auto")),
+    *(("contexts", "series.pattern.calendar", n) for n in (["time of day"], ["x"])),
+    *(("contexts", "series.pattern.difference", n) for n in (True, 1)),
+    *(("contexts", "series.pattern.max_gap", n) for n in (0, 9, 2**16)),
+    *(("contexts", "parameters.shingle", n) for n in (None, 3, "x", 0, 1.5)),
+    *(("contexts", "template.domain", n) for n in ("data", {"array": [[0.0] * 2, [1.0] * 2]})),
+    *(("contexts", "template.window", n) for n in (None, {"reservoir": [40, None, False]})),
+    *(("contexts", "n_features", n) for n in (1, 3, 4, 2**31 - 1)),
+    *(("young contexts", f"forest.views.{v}.parameters.window", n) for v in (0, 1) for n in (None, "auto", 2)),
     *(
-        ("young courses", f"forest.views.{v}.parameters.domain", n)
+        ("young contexts", f"forest.views.{v}.parameters.domain", n)
         for v in (0, 1)
         for n in ({"array": [1.0]}, {"array": [[1.0], [0.0]]}, "data")
     ),
-    *(("young courses", f"forest.views.{v}.parameters.feature_weights", {"array": [1.0] * 4}) for v in (0, 1)),
-    *(("young courses", f"forest.views.{v}.parameters.score", "mass") for v in (0, 2)),
-    *(("young courses", f"forest.views.{v}.parameters.n_estimators", n) for v in (0, 2) for n in (0, 10**9, 10**400)),
-    *(("young courses", "series.n_seen", n) for n in (2**31, 5, 3)),
-    *(("young courses", "series.pattern.shingle", n) for n in (1, 3, 2**20)),
-    *(("young courses", "forest.spell", n) for n in (0, 33)),
+    *(("young contexts", f"forest.views.{v}.parameters.feature_weights", {"array": [1.0] * 4}) for v in (0, 1)),
+    *(("young contexts", f"forest.views.{v}.parameters.score", "mass") for v in (0, 2)),
+    *(("young contexts", f"forest.views.{v}.parameters.n_estimators", n) for v in (0, 2) for n in (0, 10**9, 10**400)),
+    *(("young contexts", "series.n_seen", n) for n in (2**31, 5, 3)),
+    *(("young contexts", "series.pattern.shingle", n) for n in (1, 3, 2**20)),
+    *(("young contexts", "forest.spell", n) for n in (0, 33)),
 ]
 
 CALIBRATION = "forest/calibration"
@@ -192,7 +192,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_slow(["courses", "courses of a table"]))
+@pytest.mark.parametrize("name", mostly_slow(["contexts", "contexts of a table"]))
 def test_arrays_of_courses_that_lie_are_refused_or_harmless(good, user, path, name):
     header, arrays = good[name]
     for place, change in ARRAY_LIES:
@@ -231,12 +231,12 @@ MUST_BE_REFUSED = [
     ("table", "is_open", 1),
     ("table", "more", 1),
     ("table", "feature_names", ["a", "a"]),
-    ("courses", "forest.spell", 33),
-    ("courses", "forest.views", []),
-    ("courses", "forest.views.1.parameters.window", 39),
-    ("courses", "forest.views.1.stream.policy", {"window": [41, None]}),
-    ("young courses", "forest.views.0.parameters.domain", "data"),
-    ("young courses", "forest.views.2.parameters.window", None),
+    ("contexts", "forest.spell", 33),
+    ("contexts", "forest.views", []),
+    ("contexts", "forest.views.1.parameters.window", 39),
+    ("contexts", "forest.views.1.stream.policy", {"window": [41, None]}),
+    ("young contexts", "forest.views.0.parameters.domain", "data"),
+    ("young contexts", "forest.views.2.parameters.window", None),
 ]
 
 

@@ -14,14 +14,14 @@ from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Window
 from polyaforest.core.validation import NamedRows
 from polyaforest.distributed.keyed import Arrival, KeyedJudge, State, Status, default_detector
 from polyaforest.estimators import loads
-from polyaforest.estimators.sifting import refuse_unusable
+from polyaforest.estimators.sifting import check_follows_streams
 
 NEW = State(None, None)
 SMALL = {"n_estimators": 3, "window": 12, "random_state": 0, "missing": "marginalise"}
 TEMPLATES = {
     "rows": lambda: made(StreamingMPF, **SMALL),
     "shingles": lambda: SeriesMPF(made(StreamingMPF, **SMALL), shingle=2),
-    "courses": lambda: SeriesMPF(made(StreamingMPF, **SMALL)),
+    "contexts": lambda: SeriesMPF(made(StreamingMPF, **SMALL)),
 }
 values = st.floats(-5, 5) | st.just(np.nan) | st.sampled_from([1e200, np.inf, -1e101])
 rows = st.lists(st.tuples(values, values), min_size=1, max_size=40)
@@ -173,9 +173,9 @@ def test_the_default_is_that_of_watch():
 )
 def test_a_detector_that_cannot_follow_streams_by_key_is_refused(detector, words):
     with pytest.raises(ValueError, match=words):
-        refuse_unusable(detector, has_times=False)
+        check_follows_streams(detector, has_times=False)
 
 
 def test_only_detectors_of_streams_are_taken():
     with pytest.raises(TypeError, match="BatchMPF"):
-        refuse_unusable(BatchMPF(), has_times=True)
+        check_follows_streams(BatchMPF(), has_times=True)

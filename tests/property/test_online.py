@@ -316,7 +316,7 @@ class StreamTwins:
         self.stream.begin_with(self.world.rows[rows], [None] * len(rows), np.full(len(rows), np.nan), None)
         self.held, self.n_seen, self.next_rebuild = rows[-(self.window or len(rows)) :], len(rows), 0
         self.arrivals = list(range(len(rows) - len(self.held), len(rows)))
-        self._grow_anew(weighting_of_rows(self.world.rows[rows], self.world.plan.n_categories))
+        self._grow_again(weighting_of_rows(self.world.rows[rows], self.world.plan.n_categories))
 
     def advance(self, rows: list[int], *, is_scored: bool) -> None:
         X, nothing = self.world.rows[rows], [None] * len(rows)
@@ -348,7 +348,7 @@ class StreamTwins:
         self.n_seen += 1
         if self.n_seen == self.next_rebuild:
             self.next_rebuild = 2 * self.next_rebuild if self.next_rebuild < WARM_UP else 0
-            self._grow_anew(weighting_of_rows(self.world.rows[self.held], self.world.plan.n_categories))
+            self._grow_again(weighting_of_rows(self.world.rows[self.held], self.world.plan.n_categories))
         return score
 
     def _leave(self, place: int) -> None:
@@ -371,7 +371,7 @@ class StreamTwins:
                 for arrival in arrivals:
                     change(rng, tree, *self.world.points(self.world.rows[[row_of[arrival]]]), *limits)
 
-    def _grow_anew(self, weighting: Weighting) -> None:
+    def _grow_again(self, weighting: Weighting) -> None:
         plan = self.world.plan
         weighting = weighting._replace(fixed=plan.weighting.fixed)
         times = np.minimum(GRID / weighting.unit, plan.lifetime)

@@ -46,7 +46,7 @@ def admitted(store, keys, times, draws):
         if schedule.slots[0] >= 0:
             name[int(schedule.slots[0])] = store.n_seen - 1 if keys[i] is None else keys[i]
         left += [name[slot] for slot in schedule.leaving.tolist()]
-        store.settle(schedule.leaving.tolist())
+        store.release(schedule.leaving.tolist())
     return left
 
 
@@ -79,7 +79,7 @@ def test_a_table_leaves_the_points_that_its_rows_would_leave_one_by_one(policy, 
         for store in whole, alone:
             slots = [store.slot_of[gone]]
             store.remove(slots)
-            store.settle(slots)
+            store.release(slots)
     keys, times, draws = later
     keys = [None if key is None else f"later {key}" for key in keys]
     times = times + max(whole.clock, 0.0) - 1.0

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from polyaforest import Reservoir, SeriesMPF, StreamingMPF, Window
 from polyaforest.datasets import shingle
 from polyaforest.timeseries import EventTracker, find_events
-from polyaforest.timeseries._courses import layout_of
-from polyaforest.timeseries._rhythm import has_course
-from polyaforest.timeseries._shingles import Pattern, lay, new_track
+from polyaforest.timeseries._contexts import layout_of
+from polyaforest.timeseries._rhythm import has_context
+from polyaforest.timeseries._shingles import Pattern, align, new_track
 
 # ---- the rules once more, slowly -------------------------------------------------------------------------------------
 
@@ -75,16 +75,16 @@ def series(draw, max_channels=2, max_rows=24):
     return rows, np.cumsum(gaps)
 
 
-def laid_in_chunks(rows, times, every, pattern, cuts):
-    """Row by row what `lay` says of a series that comes in chunks: shingles and their oldest readings."""
+def aligned_in_chunks(rows, times, every, pattern, cuts):
+    """Row by row what `align` says of a series that comes in chunks: shingles and their oldest readings."""
     track, shingles, oldest = new_track(rows.shape[1], np.nan if every is None else every), [], []
     stamps = np.full(len(rows), np.nan) if times is None else times
     for part in np.split(np.arange(len(rows)), cuts):
-        laid = lay(track, rows[part], stamps[part], int(part[0]) if len(part) else len(shingles), pattern)
-        found, since = iter(laid.shingles()), iter(laid.oldest().tolist())
-        shingles += [next(found) if is_whole else None for is_whole in laid.is_whole]
-        oldest += [next(since) if is_whole else None for is_whole in laid.is_whole]
-        track = laid.kept()
+        aligned = align(track, rows[part], stamps[part], int(part[0]) if len(part) else len(shingles), pattern)
+        found, since = iter(aligned.shingles()), iter(aligned.oldest().tolist())
+        shingles += [next(found) if is_whole else None for is_whole in aligned.is_whole]
+        oldest += [next(since) if is_whole else None for is_whole in aligned.is_whole]
+        track = aligned.kept()
         assert len(track.values) <= max(pattern.room, pattern.shingle)
     return shingles, oldest
 
@@ -94,7 +94,7 @@ def laid_in_chunks(rows, times, every, pattern, cuts):
 def test_shingles_are_what_the_rules_say_in_chunks_of_any_size(given_series, pattern, every, cuts):
     rows, times = given_series
     expected = naive_shingles(rows, times, every, pattern)
-    found, _ = laid_in_chunks(rows, times, every, pattern, np.minimum(cuts, len(rows)))
+    found, _ = aligned_in_chunks(rows, times, every, pattern, np.minimum(cuts, len(rows)))
     assert [one is None for one in found] == [one is None for one in expected]
     for mine, theirs in zip(found, expected, strict=True):
         assert mine is None or mine.tobytes() == theirs.tobytes()
@@ -104,9 +104,9 @@ def test_shingles_are_what_the_rules_say_in_chunks_of_any_size(given_series, pat
 @given(series(), patterns, st.data())
 def test_no_reading_changes_a_shingle_that_is_not_said_to_depend_on_it(given_series, pattern, data):
     rows, times = given_series
-    shingles, oldest = laid_in_chunks(rows, times, 1.0, pattern, [])
+    shingles, oldest = aligned_in_chunks(rows, times, 1.0, pattern, [])
     r = data.draw(st.integers(0, len(rows) - 1))
-    others = laid_in_chunks(rows + 7.0 * (np.arange(len(rows)) == r)[:, None], times, 1.0, pattern, [])[0]
+    others = aligned_in_chunks(rows + 7.0 * (np.arange(len(rows)) == r)[:, None], times, 1.0, pattern, [])[0]
     for i, (mine, other) in enumerate(zip(shingles, others, strict=True)):
         if mine is None:
             continue
@@ -120,8 +120,8 @@ def test_no_reading_changes_a_shingle_that_is_not_said_to_depend_on_it(given_ser
 @given(st.lists(st.floats(-9, 9), min_size=5, max_size=30), st.integers(1, 5))
 def test_without_gaps_shingles_are_those_of_the_data_sets(line, size):
     rows = np.array(line)[:, None]
-    laid = lay(new_track(1, np.nan), rows, np.full(len(rows), np.nan), 0, Pattern(size, 3, False, (), "UTC"))
-    assert np.array_equal(laid.shingles(), shingle(line, size))
+    aligned = align(new_track(1, np.nan), rows, np.full(len(rows), np.nan), 0, Pattern(size, 3, False, (), "UTC"))
+    assert np.array_equal(aligned.shingles(), shingle(line, size))
 
 
 # ---- series ----------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_deletion_takes_exactly_the_shingles_that_the_reading_has_a_part_in(give
     model._history.provenance.check(model.n_seen_)
 
 
-# ---- courses ---------------------------------------------------------------------------------------------------------
+# ---- context windows -------------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -226,7 +226,7 @@ def test_courses_are_the_same_in_chunks_and_go_on_from_a_copy(given_series, cuts
         times = np.arange(len(rows)) * 1.0
     whole, parts = (build(window, **{"shingle": "auto"} | parameters) for _ in range(2))
     start = 200 if is_fitted and len(rows) > 500 else 0
-    if start and has_course(None if times is None else times[:start], rows[:start]):
+    if start and has_context(None if times is None else times[:start], rows[:start]):
         for model in (whole, parts):
             model.set_params(max_gap=3).fit(rows[:start], times=None if times is None else times[:start])
     else:
@@ -253,9 +253,9 @@ def test_deletion_takes_exactly_the_courses_that_the_reading_has_a_part_in(given
     stamps = np.full(len(rows), np.nan) if times is None else times
     track, pattern = new_track(1, 1.0), model._history.pattern
     touched = rows + 7.0 * (np.arange(len(rows)) == r)[:, None]
-    laid, other = (lay(track, table, stamps, 0, pattern) for table in (rows, touched))
-    ends = np.flatnonzero(laid.is_whole)
-    is_changed = dict(zip(ends.tolist(), (laid.shingles() != other.shingles()).any(axis=1).tolist(), strict=True))
+    aligned, other = (align(track, table, stamps, 0, pattern) for table in (rows, touched))
+    ends = np.flatnonzero(aligned.is_whole)
+    is_changed = dict(zip(ends.tolist(), (aligned.shingles() != other.shingles()).any(axis=1).tolist(), strict=True))
     points = dict(zip(before, model._views.points if before else [], strict=True))
     model.delete(r)
     held = model._views.first.keys_ if model._has_begun else []
@@ -292,20 +292,20 @@ def test_events_are_runs_of_flagged_rows_and_the_same_online(rows, merge, stop, 
     flags, scores = [flag for flag, _ in rows], [float(score) for _, score in rows]
     start = datetime(2024, 1, 1, tzinfo=UTC)
     times = [start + timedelta(minutes=i) if has_dates else 5.0 * i for i in range(len(rows))]
-    blame = {i: {"a": float(i)} for i in range(len(rows))}
-    events = find_events(flags, scores, times=times, blame=blame, merge=merge)
+    attributions = {i: {"a": float(i)} for i in range(len(rows))}
+    events = find_events(flags, scores, times=times, attributions=attributions, merge=merge)
     groups = naive_events([i for i, flag in enumerate(flags) if flag], merge)
     assert [(event.first, event.last, event.n_flagged) for event in events] == [(g[0], g[-1], len(g)) for g in groups]
     for event, group in zip(events, groups, strict=True):
         peak = min(group, key=lambda i: scores[i])
         assert (event.start, event.end, event.peak) == (times[group[0]], times[group[-1]], times[peak])
         assert event.score == scores[peak]
-        assert event.blame == {"a": float(peak)}
+        assert event.attributions == {"a": float(peak)}
     tracker, online = EventTracker(merge), []
     for i, (flag, score) in enumerate(zip(flags, scores, strict=True)):
         if i == stop:
             tracker = EventTracker.of_state(json.loads(json.dumps(tracker.state())))
-        online.append(tracker.update(i, flag, score, time=times[i], blame=blame[i]))
+        online.append(tracker.update(i, flag, score, time=times[i], attributions=attributions[i]))
         assert online[-1] is None or i - online[-1].last >= merge  # told as soon as it is certain
     assert [event for event in (*online, tracker.close()) if event is not None] == events
 

@@ -67,7 +67,7 @@ def alarms(make: Callable[[int, np.random.Generator], Any], every: int, n: int, 
     return int((is_normal[:-1] & ~is_normal[1:]).sum()), int(is_normal.sum())
 
 
-def refuse_too_many(make: Callable[..., Any], every: int, n: int, seeds: range) -> None:
+def check_few_alarms(make: Callable[..., Any], every: int, n: int, seeds: range) -> None:
     counted = [alarms(make, every, n, seed) for seed in seeds]
     n_alarms, n_points = np.sum(counted, axis=0)
     most = poisson.isf(_CHANCE, 2 * n_points / every)
@@ -76,14 +76,14 @@ def refuse_too_many(make: Callable[..., Any], every: int, n: int, seeds: range) 
 
 @pytest.mark.parametrize("make", STREAMS, ids=lambda make: make.__name__)
 def test_false_alarms_are_as_far_apart_as_asked(make: Callable[..., Any]) -> None:
-    refuse_too_many(make, 500, 3000, range(2))
+    check_few_alarms(make, 500, 3000, range(2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [500, 5000])
 @pytest.mark.parametrize("make", STREAMS, ids=lambda make: make.__name__)
 def test_false_alarms_are_as_far_apart_as_asked_for_long(make: Callable[..., Any], every: int) -> None:
-    refuse_too_many(make, every, 10_000, range(20))
+    check_few_alarms(make, every, 10_000, range(20))
 
 
 def share_of_stretches(seed: int, every: float, n_stretches: int) -> float:

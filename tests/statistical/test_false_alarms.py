@@ -12,7 +12,7 @@ from effort import mostly_slow
 from scipy.signal import lfilter
 
 from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree
-from polyaforest.decision.thresholds import mean_spell
+from polyaforest.decision.thresholds import mean_run_length
 from polyaforest.timeseries._novelty import Known
 
 RATE, N_FITS, N_NEW = 0.1, 30, 400
@@ -132,7 +132,7 @@ def test_hardly_any_alarm_begins_in_a_normal_series_however_alike_neighbours_are
 
 def test_spells_are_measured_by_how_odd_rows_come_together():
     rng = np.random.default_rng(24)
-    spells = [mean_spell(autoregressive(4000, phi, rng)) for phi in (0.0, 0.9, 0.99)]
+    spells = [mean_run_length(autoregressive(4000, phi, rng)) for phi in (0.0, 0.9, 0.99)]
     assert 1 <= spells[0] < 1.5
     assert spells[0] < spells[1] < spells[2]
 

@@ -94,7 +94,7 @@ def test_cut_dimensions_are_proportional_to_weighted_length_and_places_uniform(d
     share = (drawn.place - drawn.lower[every, drawn.feature]) / (drawn.upper - drawn.lower)[every, drawn.feature]
     assert stats.kstest(share, "uniform").pvalue > RARE / 3
 
-    # both at once, for cuts of every depth: laid end to end, the weighted sides are hit uniformly
+    # both at once, for cuts of every depth: aligned end to end, the weighted sides are hit uniformly
     before = np.cumsum(sides, axis=1)[every, drawn.feature] - sides[every, drawn.feature]
     along = (before + share * sides[every, drawn.feature]) / sides.sum(axis=1)
     assert stats.kstest(along, "uniform").pvalue > RARE / 3

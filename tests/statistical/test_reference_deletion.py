@@ -48,7 +48,7 @@ def summary(tree):
     """What tells trees of the same rows apart: the root cut's time and place; how many cuts, when and how deep."""
     root, cuts = tree.root, [j for j in naive.preorder(tree.root) if not j.is_leaf]
     place = -1.0
-    if cuts:  # the weighted sides of the box, laid end to end
+    if cuts:  # the weighted sides of the box, aligned end to end
         sides = [w * (s.high - s.low) for w, s in zip(WEIGHTS, root.box, strict=True)]
         place = sum(sides[: root.feature]) + WEIGHTS[root.feature] * (root.cut - root.box[root.feature].low)
     times = [j.time for j in cuts]

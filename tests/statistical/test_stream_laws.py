@@ -92,7 +92,7 @@ def statistics(forest, held, probes, weights):
     """What tells trees of the same points apart: numbers, of which some may be ties, and counts."""
     trees, low = np.arange(len(forest.root)), held.min(axis=0)
     feature, cut = forest.feature[trees, forest.root], forest.cut[trees, forest.root]
-    sides = weights * (held.max(axis=0) - low)  # laid end to end, for the place of the root's cut
+    sides = weights * (held.max(axis=0) - low)  # aligned end to end, for the place of the root's cut
     place = (np.cumsum(sides) - sides + weights * (cut[:, None] - low))[trees, feature]
     is_cut = (forest.feature != NONE) & (np.arange(forest.left.shape[1]) < forest.size[:, None])
     times = np.where(is_cut, forest.time, 0.0)
@@ -242,7 +242,7 @@ def samples(policy, steps, n_runs, seed, times=None):
             else:
                 gone = [holdings.slot_of[~i]] if ~i in holdings.slot_of else []
                 holdings.remove(gone)
-            holdings.settle(gone)
+            holdings.release(gone)
         found[run, list(holdings.slot_of)] = True
     return found
 

@@ -249,7 +249,7 @@ def test_missing_categories_follow_the_parameter(kind):
         assert filled.shape == (1, 4)
         assert filled[0, 0] == gone.loc[5, "merchant"]
         explained = detector.explain(gone)[5]
-        assert "country" not in [blame.name for blame in explained.blamed]
+        assert "country" not in [attribution.name for attribution in explained.attributions]
 
 
 def test_a_series_has_numbers_only():
@@ -415,15 +415,15 @@ def test_explanations_speak_of_texts(kind):
     detector = small(kind, n_estimators=50).fit(FRAME)
     odd = FRAME[:1].assign(country=pd.Categorical(["XK"]))
     [explanation] = explanations = detector.explain(odd)
-    blame = explanation.blamed[0]
-    assert (blame.name, blame.value, blame.side) == ("country", "XK", "new")
-    assert blame.seen == "never seen in 300 rows"
-    assert set(blame.usual) == {"DE", "FR", "GB"}
-    assert HOMES[odd["merchant"].iloc[0]] in blame.expected
+    attribution = explanation.attributions[0]
+    assert (attribution.name, attribution.value, attribution.side) == ("country", "XK", "new")
+    assert attribution.seen == "never seen in 300 rows"
+    assert set(attribution.usual) == {"DE", "FR", "GB"}
+    assert HOMES[odd["merchant"].iloc[0]] in attribution.expected
     assert "country = XK (never seen in 300 rows)" in explanation.region
     facts = json.loads(explanation.to_json())
     assert facts["features"][2]["value"] == "XK"
-    assert facts["blamed"][0]["seen"] == "never seen in 300 rows"
+    assert facts["attributions"][0]["seen"] == "never seen in 300 rows"
     codes = {f"{code_of(text):.0f}"[:12] for text in [*HOMES, *HOMES.values(), "XK"]}
     for shown in (explanation.to_json(), str(explanation), explanation._repr_html_(), explanations.to_frame().to_csv()):
         assert not any(code in shown for code in codes)
@@ -434,7 +434,7 @@ def test_a_rare_combination_is_named():
     odd = FRAME[:1].assign(merchant=pd.Categorical(["Grocer"]), country=pd.Categorical(["GB"]), amount=20.0)
     [explanation] = detector.explain(odd)
     n = int((FRAME["merchant"] == "Grocer").sum())
-    seen = {blame.name: blame.seen for blame in explanation.blamed}
+    seen = {attribution.name: attribution.seen for attribution in explanation.attributions}
     assert seen["country"] == f"seen in 0 of {n} rows with merchant = Grocer"
     assert f"merchant = Grocer (seen in 0 of {(FRAME['country'] == 'GB').sum()} rows with country = GB)" in (
         explanation.region
@@ -457,5 +457,5 @@ def test_plots_of_planes_and_trees_are_for_numbers():
     for draw in (plots.tree, plots.partition, plots.density):
         with pytest.raises(ValueError, match="this one has categories"):
             draw(detector)
-    bars = plots.blame_bars(detector.explain(FRAME[:1].assign(country=pd.Categorical(["XK"])))[0])
+    bars = plots.attribution_bars(detector.explain(FRAME[:1].assign(country=pd.Categorical(["XK"])))[0])
     assert any("XK" in label.get_text() for label in bars.ax.get_yticklabels())

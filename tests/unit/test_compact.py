@@ -66,7 +66,7 @@ def test_what_comes_back_is_the_same_and_goes_on_the_same(name):
         assert_array_equal(one._stream.bars, other._stream.bars)
     rows = np.random.default_rng(1).normal(size=(9, 2)) * 2 + 4
     times = 2e9 + np.arange(9.0)
-    if name in ("named series", "courses of a table"):
+    if name in ("named series", "contexts of a table"):
         times = None
     labels = {"keys": [f"n{i}" for i in range(9)]} if name == "named series" else {}
     first, second = (one.detect_then_learn(rows, times=times, explain=True, **labels) for one in (model, read))

@@ -213,13 +213,13 @@ def test_bits_are_the_mean_over_the_completions(estimator):
 def test_what_is_missing_is_never_blamed_and_has_no_value(estimator, missing):
     forest = build(estimator, missing=missing).fit(ROWS)
     explanation = forest.explain(GAPPY)[3]
-    assert [blame.feature for blame in explanation.blamed] == [0]
+    assert [attribution.feature for attribution in explanation.attributions] == [0]
     assert_array_equal(np.isnan(explanation.values), [False, True, False])
     facts = explanation.to_dict()
     assert [feature["value"] for feature in facts["features"]] == [50.0, None, 0.5]
     assert "nan" not in str(explanation)
     nothing = forest.explain(np.full((1, 3), NAN))[0]
-    assert nothing.blamed == []
+    assert nothing.attributions == []
     assert "no feature stands out" in str(nothing)
 
 
@@ -229,7 +229,7 @@ def test_flagged_rows_of_a_stream_are_explained_before_they_are_learned():
     assert detected.is_anomaly[5]
     explanation = detected.explanations[5]
     assert explanation.surprise * -np.log(2) == pytest.approx(detected.scores[5], rel=1e-9)
-    assert explanation.blamed[0].feature == 0
+    assert explanation.attributions[0].feature == 0
 
 
 # ---- the default and files -------------------------------------------------------------------------------------------

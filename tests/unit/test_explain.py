@@ -1,4 +1,4 @@
-"""Explanations: the parts add up, are those of the rules, blame the guilty, and are well put."""
+"""Explanations: the parts add up, are those of the rules, attribution the guilty, and are well put."""
 
 import json
 import math
@@ -80,7 +80,7 @@ def forest_of(kind, score="typicality", **parameters):
 # ---- a plain reading of the rules ------------------------------------------------------------------------------------
 
 
-def naive_charges(forest, row):
+def naive_attributions(forest, row):
     """What the sides of each feature cost a row, in bits, and what every row is charged, by the rules of the docs."""
     lifetimes = forest.lifetimes_ if forest.score_type in ("typicality", "multiscale") else [None]
     n_trees, boxed = len(forest.forest_.left), forest.forest_.lower.shape[2] > 0
@@ -193,7 +193,7 @@ def test_parts_are_those_of_a_plain_reading_of_the_rules(kind, score):
     lifetimes = forest.lifetimes_ if score in ("typicality", "multiscale") else np.empty(0)
     charges, base = attribute.attribute_rows(forest.forest_, forest.posterior_, rows, lifetimes, None)
     for row, charge in zip(rows, charges, strict=True):
-        expected, expected_base = naive_charges(forest, row)
+        expected, expected_base = naive_attributions(forest, row)
         assert_allclose(charge, expected, rtol=1e-9, atol=1e-9)
         assert base == pytest.approx(expected_base, abs=1e-12)
 
@@ -299,7 +299,7 @@ def test_nothing_beyond_a_closed_world_is_infinitely_surprising():
     assert said.surprise == np.inf
     assert said.parts[1] == said.high[1] == np.inf
     assert np.isfinite(said.parts[[0, 2]]).all()
-    assert [blame.name for blame in said.blamed] == ["x1"]
+    assert [attribution.name for attribution in said.attributions] == ["x1"]
     facts = json.loads(said.to_json())
     assert facts["surprise"] is None
     assert "inf" in str(said)
@@ -406,11 +406,11 @@ def test_the_guilty_feature_is_blamed_on_the_right_side(kind, score, value, side
     row[0, 1] = value
     said = forest_of(kind, score, contamination=0.05).explain(row)[0]
     assert said.is_anomaly
-    blame = said.blamed[0]
-    assert (blame.feature, blame.name, blame.value, blame.side) == (1, "x1", value, side)
-    assert blame.bits == said.parts[1] == said.parts.max()
-    assert blame.usual[0] < 0 < blame.usual[1]
-    low, high = blame.expected
+    attribution = said.attributions[0]
+    assert (attribution.feature, attribution.name, attribution.value, attribution.side) == (1, "x1", value, side)
+    assert attribution.bits == said.parts[1] == said.parts.max()
+    assert attribution.usual[0] < 0 < attribution.usual[1]
+    low, high = attribution.expected
     assert -5 < low < high < 5
 
 
@@ -419,7 +419,7 @@ def test_both_of_two_guilty_features_are_blamed_and_no_other():
     row = np.zeros((1, 8))
     row[0, [2, 5]] = 6.0, -6.0
     said = StreamingMPF(n_estimators=30, random_state=0).fit(rows).explain(row)[0]
-    assert {(blame.feature, blame.side) for blame in said.blamed} == {(2, "high"), (5, "low")}
+    assert {(attribution.feature, attribution.side) for attribution in said.attributions} == {(2, "high"), (5, "low")}
     assert "x2 >" in said.region
     assert "x5 ≤" in said.region
 
@@ -436,7 +436,7 @@ def test_a_value_between_two_clusters_is_bounded_from_both_sides():
 def test_a_typical_row_has_nobody_to_blame():
     said = StreamingMPF(n_estimators=30, random_state=0).fit(table(150)).explain([[0.0, 0.0, 0.0]])[0]
     assert not said.is_anomaly
-    assert said.blamed == []
+    assert said.attributions == []
     assert said.region == "no feature stands out"
     assert said.share == pytest.approx(1, abs=0.01)
 
@@ -447,19 +447,19 @@ def test_a_row_hardly_more_surprising_than_a_typical_one_has_nobody_to_blame_eit
     excess = said.surprise - said.typical
     few = [one for one, bits in zip(said, excess, strict=True) if bits < 0.5]
     assert any(one.parts.max() > 0.5 for one in few), "for which its other features make good"
-    assert not any(one.blamed for one in few)
-    assert all(one.blamed for one, bits in zip(said, excess, strict=True) if bits >= 1.0)
+    assert not any(one.attributions for one in few)
+    assert all(one.attributions for one, bits in zip(said, excess, strict=True) if bits >= 1.0)
 
 
 def test_the_expected_range_is_normal_and_what_lies_just_beyond_is_not():
     forest = StreamingMPF(n_estimators=30, random_state=0).fit(table(150))
     row = np.array([0.2, 8.0, -0.3])
-    (blame,) = forest.explain(row[None])[0].blamed
+    (attribution,) = forest.explain(row[None])[0].attributions
 
     def with_value(value):
         return forest.predict([[row[0], value, row[2]]])[0]
 
-    low, high = blame.expected
+    low, high = attribution.expected
     assert with_value(low) == with_value(high) == 1
     assert with_value(high + 0.3) == -1
 
@@ -467,7 +467,7 @@ def test_the_expected_range_is_normal_and_what_lies_just_beyond_is_not():
 def test_no_value_is_expected_where_none_would_do():
     forest = StreamingMPF(n_estimators=30, random_state=0).fit(table(150))
     said = forest.explain([[8.0, 8.0, 8.0]], features=["x0"])[0]
-    assert [blame.expected for blame in said.blamed] == [None]
+    assert [attribution.expected for attribution in said.attributions] == [None]
     assert "no value" in str(said)
 
 
@@ -554,7 +554,7 @@ def test_a_forest_from_before_there_were_explanations_explains_too(kind):
     usual = forest.explain(table(1))[0].usual
     forest._quantiles = forest._reference = None
     said = forest.explain([[0.0, 9.0, 0.0]])[0]
-    assert said.blamed[0].name == "x1"
+    assert said.attributions[0].name == "x1"
     assert (np.abs(said.usual - usual) < 1.5).all()
 
 
@@ -579,7 +579,7 @@ def test_nothing_about_points_is_kept_when_they_have_gone():
 def test_many_rows_of_a_stream_must_be_read_before_it_moves_on():
     forest = streamed(window=40, n_estimators=3, random_state=0)
     rows = table(20, seed=5)
-    late, settled, few = forest.explain(rows), forest.explain(rows).settle(), forest.explain(rows[:2])
+    late, settled, few = forest.explain(rows), forest.explain(rows).materialise(), forest.explain(rows[:2])
     words = str(settled)
     forest.partial_fit(rows)
     with pytest.raises(RuntimeError, match="moved on"):
@@ -709,7 +709,7 @@ def test_json_goes_there_and_back(servers, odd):
     assert json.loads(said[0].to_json(indent=2)) == facts[0]
     assert facts[0]["surprise"] == said.surprise[0]
     assert sum(feature["bits"] for feature in facts[0]["features"]) == pytest.approx(said.surprise[0] - said.typical)
-    assert {blame["name"] for blame in facts[0]["blamed"]} == {"cpu", "latency"}
+    assert {attribution["name"] for attribution in facts[0]["attributions"]} == {"cpu", "latency"}
 
 
 def test_frames_have_names_and_the_index_of_the_rows(servers, odd):
@@ -764,9 +764,9 @@ def test_blame_is_folded_onto_time_steps():
 def test_only_some_features_may_be_blamed():
     row = [[9.0, 9.0, 0.0]]
     forest = forest_of("table")
-    assert {blame.name for blame in forest.explain(row)[0].blamed} == {"x0", "x1"}
+    assert {attribution.name for attribution in forest.explain(row)[0].attributions} == {"x0", "x1"}
     some = forest.explain(row, features=["x1", 2])
-    assert [blame.name for blame in some[0].blamed] == ["x1"]
+    assert [attribution.name for attribution in some[0].attributions] == ["x1"]
     assert_array_equal(some.parts, forest.explain(row).parts)
 
 
@@ -802,5 +802,5 @@ def test_words_are_found_at_any_scale(scale):
     rows = table(40) * scale
     said = StreamingMPF(n_estimators=8, random_state=0).fit(rows).explain([[0.0, 30 * scale, 0.0]])[0]
     assert np.isfinite(said.parts).all()
-    assert said.blamed[0].name == "x1"
+    assert said.attributions[0].name == "x1"
     assert "x1 > " in str(said)

@@ -628,12 +628,12 @@ def test_the_file_is_on_the_disk_before_it_takes_the_old_ones_place(model, monke
 def test_a_folder_that_cannot_be_synchronised_is_no_error(model, monkeypatch):
     fsync = os.fsync
 
-    def refuse_folders(descriptor):
+    def reject_folders(descriptor):
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not here")
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", refuse_folders)
+    monkeypatch.setattr(os, "fsync", reject_folders)
     write_model(model, {"new": 1}, ARRAYS)
     assert read_model(model)[0] == {"new": 1}
 

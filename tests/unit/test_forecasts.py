@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.timeseries import Forecast
-from polyaforest.timeseries._courses import LENGTH, layout_of, mean_deviations, season_features
+from polyaforest.timeseries._contexts import LENGTH, layout_of, mean_deviations, season_features
 from polyaforest.timeseries._forecasts import Samples, foresee, usual_by_rhythm
 from polyaforest.timeseries._steps import fold_on_steps
 
@@ -63,7 +63,7 @@ def test_near_courses_count_more_and_enough_of_them():
     rng = np.random.default_rng(0)
     states = rng.uniform(-1, 1, (2000, 1))
     samples = Samples(states, states + 0.01 * rng.normal(size=(2000, 1)), np.arange(2000))
-    found = foresee(samples, np.array([[0.5], [-0.5]]), 1e9, 1)  # at so fine a time, one course would decide
+    found = foresee(samples, np.array([[0.5], [-0.5]]), 1e9, 1)  # at so fine a time, one context would decide
     assert_allclose(found.mean[:, 0], [0.5, -0.5], atol=0.02)
     assert (found.high - found.low > 0.01).all()
 
@@ -77,7 +77,7 @@ def test_nine_readings_in_ten_lie_in_the_band(kind):
             rows[i] = 0.9 * rows[i - 1] + rng.normal()
     expected = taught(rows[:1000]).expect(rows[1000:])
     share = np.mean((expected.low <= rows[1000:]) & (rows[1000:] <= expected.high))
-    assert 0.84 <= share <= 0.97  # 600 readings: three standard errors are 0.04, and courses overlap
+    assert 0.84 <= share <= 0.97  # 600 readings: three standard errors are 0.04, and contexts overlap
 
 
 def test_a_rhythm_is_forecast_far_ahead():
@@ -88,19 +88,19 @@ def test_a_rhythm_is_forecast_far_ahead():
     assert np.mean(expected.high - expected.low) < 1.0  # while readings move by two
 
 
-@pytest.mark.parametrize("anew", [False, True])
-def test_what_is_expected_of_a_row_does_not_depend_on_it(anew):
+@pytest.mark.parametrize("standalone", [False, True])
+def test_what_is_expected_of_a_row_does_not_depend_on_it(standalone):
     rows = daily(900, n_channels=2)
     model = taught(rows)
-    asked = rows if anew else daily(80, seed=3, n_channels=2)
-    before = model.expect(asked, anew=anew)
-    place = 450 if anew else 40
+    asked = rows if standalone else daily(80, seed=3, n_channels=2)
+    before = model.expect(asked, standalone=standalone)
+    place = 450 if standalone else 40
     touched = asked.copy()
     touched[place] += 9.0
-    after = model.expect(touched, anew=anew)
+    after = model.expect(touched, standalone=standalone)
     for one, other in zip(before, after, strict=True):
         assert_array_equal(
-            one[: place + 1] if not anew else one[place], other[: place + 1] if not anew else other[place]
+            one[: place + 1] if not standalone else one[place], other[: place + 1] if not standalone else other[place]
         )
     assert (before.mean[place + 1] != after.mean[place + 1]).all()  # the next one does
 
@@ -111,24 +111,24 @@ def test_across_unseen_rows_the_rhythm_goes_on_whatever_came():
     hidden[600:640] = True
     flat = rows.copy()
     flat[600:640] = 0.0
-    expected = model.expect(flat, anew=True, unseen=hidden)
+    expected = model.expect(flat, standalone=True, unseen=hidden)
     truth = daily(900, noise=0.0)
     assert np.abs(expected.mean[600:640] - truth[600:640]).max() < 0.35
     other = rows.copy()
     other[600:640] = 7.0
-    assert_array_equal(model.expect(other, anew=True, unseen=hidden).mean[600:641], expected.mean[600:641])
+    assert_array_equal(model.expect(other, standalone=True, unseen=hidden).mean[600:641], expected.mean[600:641])
 
 
 def test_nothing_is_expected_before_a_course_or_of_shingles():
     model = taught(daily(700))
-    start = model.expect(daily(120), anew=True)
+    start = model.expect(daily(120), standalone=True)
     assert np.isnan(start.mean[:96]).all()
     assert not np.isnan(start.mean[96:]).any()
-    with pytest.raises(ValueError, match="only a series of courses"):
+    with pytest.raises(ValueError, match="only a series of context windows"):
         SeriesMPF(StreamingMPF(n_estimators=4, random_state=0), shingle=3).fit(daily(60)).expect(daily(9))
     for wrong in (np.zeros(5, bool), np.zeros(120)):
         with pytest.raises(ValueError, match="unseen must be True or False for each of the 120 rows"):
-            model.expect(daily(120), anew=True, unseen=wrong)
+            model.expect(daily(120), standalone=True, unseen=wrong)
 
 
 # ---- bits by step ----------------------------------------------------------------------------------------------------
@@ -141,23 +141,23 @@ def test_bits_of_all_features_are_shared_out(seed, n_channels, n_steps, view):
     widths[-1] += 2  # a calendar
     own = slice(sum(widths[:view]), sum(widths[: view + 1]))
     low, high = rng.normal(size=(2, widths[view]))
-    course, usual, deviations = rng.normal(size=(3, n_steps, n_channels)).round(rng.integers(0, 2))
-    folded = fold_on_steps(low, high, own, course, usual, deviations)
+    context, usual, deviations = rng.normal(size=(3, n_steps, n_channels)).round(rng.integers(0, 2))
+    folded = fold_on_steps(low, high, own, context, usual, deviations)
     assert folded.shape == (n_steps, n_channels)
     assert_allclose(folded.sum(), low.sum() + high.sum(), atol=1e-9)
 
 
 def test_bits_go_to_the_steps_that_make_a_feature_odd():
     layout = layout_of(1)
-    names, course, usual = layout.names(["{}"]), np.zeros((LENGTH, 1)), np.zeros((LENGTH, 1))
-    course[-3] = 5.0
+    names, context, usual = layout.names(["{}"]), np.zeros((LENGTH, 1)), np.zeros((LENGTH, 1))
+    context[-3] = 5.0
     k = names.index("mean of {} over 8")
     for sign, low, high in ((1, 0.0, 4.0), (-1, 4.0, 0.0)):
-        folded = fold_on_steps(np.array([low]), np.array([high]), slice(k, k + 1), sign * course, usual, usual)
+        folded = fold_on_steps(np.array([low]), np.array([high]), slice(k, k + 1), sign * context, usual, usual)
         assert folded[-3, 0] == 4.0
     k = names.index("change of {} over 4")  # the mean over four minus that over four before: -3 raises it, -6 lowers it
-    course[-6] = 5.0
-    folded = fold_on_steps(np.array([1.0]), np.array([2.0]), slice(k, k + 1), course, usual, usual)
+    context[-6] = 5.0
+    folded = fold_on_steps(np.array([1.0]), np.array([2.0]), slice(k, k + 1), context, usual, usual)
     assert (folded[-3, 0], folded[-6, 0]) == (2.0, 1.0)
 
 
@@ -184,23 +184,23 @@ def test_bits_of_a_rise_that_does_not_come_land_on_its_steps():
     bits = said.by_step()[:, 0]
     assert bits[-13:].sum() > 0.8 * bits.sum() > 0
     assert "rise" in said.summary
-    assert (said.course.readings[-4:, 0] < said.course.low[-4:, 0]).all()
+    assert (said.context.readings[-4:, 0] < said.context.low[-4:, 0]).all()
 
 
-def test_the_course_of_an_explanation_is_what_came_beside_what_was_expected():
+def test_the_context_of_an_explanation_is_what_came_beside_what_was_expected():
     rows = daily(900, n_channels=2)
     rows[850, 1] += 4.0
     said = explained(rows, 850)
-    course = said.course
-    assert course.channels == ["x0", "x1"]
-    assert_array_equal(course.readings, rows[850 + 1 - LENGTH : 851])
-    assert np.isnan(course.times).all()
-    assert np.isnan(course.mean[:-32]).all()
-    assert not np.isnan(course.mean[-32:]).any()
-    assert course.high[-1, 1] < rows[850, 1]
-    assert said.by_step() is course.bits
-    assert said.to_dict()["course"]["readings"][-1] == rows[850].tolist()
-    assert said.to_dict()["course"]["mean"][0] == [None, None]
+    context = said.context
+    assert context.channels == ["x0", "x1"]
+    assert_array_equal(context.readings, rows[850 + 1 - LENGTH : 851])
+    assert np.isnan(context.times).all()
+    assert np.isnan(context.mean[:-32]).all()
+    assert not np.isnan(context.mean[-32:]).any()
+    assert context.high[-1, 1] < rows[850, 1]
+    assert said.by_step() is context.bits
+    assert said.to_dict()["context"]["readings"][-1] == rows[850].tolist()
+    assert said.to_dict()["context"]["mean"][0] == [None, None]
     shingles = SeriesMPF(StreamingMPF(n_estimators=4, random_state=0), shingle=3).fit(rows)
     with pytest.raises(ValueError, match="see `fold`"):
         shingles.explain(rows[:4], rows=[3])[0].by_step()
@@ -211,9 +211,9 @@ def test_streams_explain_courses_as_well():
     rows[900] += 4.0
     found = SeriesMPF(StreamingMPF(n_estimators=20, random_state=0)).detect_then_learn(rows, explain=True)
     said = found.explanations[900]
-    assert_array_equal(said.course.readings, rows[901 - LENGTH : 901])
+    assert_array_equal(said.context.readings, rows[901 - LENGTH : 901])
     assert said.by_step()[-1, 0] > 0.5 * said.by_step().sum()
-    assert said.course.high[-1, 0] < rows[900, 0]
+    assert said.context.high[-1, 0] < rows[900, 0]
 
 
 # ---- a sensor that hangs ---------------------------------------------------------------------------------------------

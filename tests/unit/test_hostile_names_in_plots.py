@@ -31,8 +31,8 @@ DRAWN = {
     "roc": lambda names, ax: plots.roc(ROWS[:, 0] > 0, dict(zip(names, ROWS.T, strict=True)), ax=ax),
     "partition": lambda names, ax: plots.partition(forest(names), ax=ax),
     "tree": lambda names, ax: plots.tree(forest(names), ax=ax),
-    "blame_bars": lambda names, ax: plots.blame_bars(explained(names)[0], ax=ax),
-    "blame_map": lambda names, ax: plots.blame_map(explained(names), ax=ax),
+    "attribution_bars": lambda names, ax: plots.attribution_bars(explained(names)[0], ax=ax),
+    "attribution_map": lambda names, ax: plots.attribution_map(explained(names), ax=ax),
     "shares": lambda names, ax: plots.shares(compared(names), ax=ax),
 }
 

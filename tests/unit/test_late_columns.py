@@ -210,7 +210,7 @@ def test_categories_may_come_late_too():
 def test_values_that_are_ignored_are_not_explained():
     forest = build().partial_fit(without(ROWS[:300], 2, 300))
     explained = forest.explain(np.array([[30.0, -1.0, 1e9]]))[0]
-    assert [one.name for one in explained.blamed] == ["x0"]
+    assert [one.name for one in explained.attributions] == ["x0"]
     assert np.isnan(explained.values[2])
     assert all(np.isnan(point[2]) for _, point in explained.similar)
     assert len(explained.similar)

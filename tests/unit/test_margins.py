@@ -192,9 +192,9 @@ def test_a_departure_of_a_constant_column_is_flagged_and_blamed_in_bits_that_add
     explained = forest.explain(odd)
     assert explained.surprise[0] * -np.log(2) == pytest.approx(forest.score_samples(odd)[0], rel=1e-10)
     assert explained.parts[0].sum() == pytest.approx(explained.surprise[0] - explained.typical, abs=1e-9)
-    (blame,) = explained[0].blamed
-    assert (blame.feature, blame.side) == (5, "high")
-    assert blame.expected == pytest.approx((7.0, 7.0))
+    (attribution,) = explained[0].attributions
+    assert (attribution.feature, attribution.side) == (5, "high")
+    assert attribution.expected == pytest.approx((7.0, 7.0))
     gappy = odd.copy()
     gappy[0, 2] = np.nan
     assert forest.predict(gappy) == -1

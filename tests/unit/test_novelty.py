@@ -12,8 +12,8 @@ from numpy.testing import assert_array_equal
 import polyaforest
 from polyaforest import Detections, SeriesMPF, StreamingMPF
 from polyaforest.estimators import loads
-from polyaforest.kernels.courses import fill_novelties
-from polyaforest.timeseries._courses import REACH
+from polyaforest.kernels.contexts import fill_novelties
+from polyaforest.timeseries._contexts import REACH
 from polyaforest.timeseries._novelty import KNOWN, LEAST, Known
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -180,7 +180,7 @@ def test_a_table_is_known_and_judged_anew_by_itself():
     line = wave()
     series = small().fit(line[:1000])
     assert series.detect(np.append(line[:3], 9.0)).novelty[-1] > 0.7
-    anew = series.detect(line[:1000], anew=True).novelty
+    anew = series.detect(line[:1000], standalone=True).novelty
     assert np.isnan(anew[:LEAST]).all()
     assert not np.isnan(anew[LEAST:]).any()
 
@@ -220,7 +220,7 @@ def test_a_series_of_shingles_has_no_novelty():
 
 
 def test_older_files_know_the_readings_that_they_have():
-    old, new = (polyaforest.load(GOLDEN / f"{version}-courses.mpf") for version in (3, 4))
+    old, new = (polyaforest.load(GOLDEN / f"{version}-context windows.mpf") for version in (3, 4))
     assert_array_equal(old._history.known.readings, READINGS)
     assert_array_equal(new._history.known.readings, READINGS)
     times = 60.0 * np.arange(len(READINGS), len(READINGS) + len(NEXT))

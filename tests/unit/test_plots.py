@@ -25,7 +25,7 @@ from sklearn.metrics import auc, average_precision_score, roc_auc_score
 
 from polyaforest import BatchMPF, StreamingMPF, Tree, plots
 from polyaforest.drift import DriftMonitor
-from polyaforest.explain import Course, Explanation
+from polyaforest.explain import ContextWindow, Explanation
 from polyaforest.plots._canvas import HIGH, LOW
 from polyaforest.plots._nodes import nodes_of
 from polyaforest.plots._trace import spans_of
@@ -52,17 +52,19 @@ SCORES = np.r_[np.linspace(-1.0, -2.0, 20), -9.0, -8.0, np.linspace(-2.0, -1.0, 
 BAND = Forecast(PLANE.to_numpy(), PLANE.to_numpy() - 1.0, PLANE.to_numpy() + 1.0, PLANE.to_numpy() + 0.1)
 
 
-def course_of(times, n_channels=2, summary="load is lower than $its$ rhythm"):
-    """The explanation of a course that falls below what was expected at its end."""
+def context_of(times, n_channels=2, summary="load is lower than $its$ rhythm"):
+    """The explanation of a context window that falls below what was expected at its end."""
     readings = np.tile(np.r_[np.zeros(20), -5.0 * np.ones(4)][:, None], n_channels)
     expected = np.where(np.arange(24)[:, None] < 12, np.nan, np.zeros((24, n_channels)))
     bits = np.where(readings < 0, 3.0, -0.1)
-    seen = Course([f"x{c}" for c in range(n_channels)], times, readings, expected, expected - 1, expected + 1, bits)
+    seen = ContextWindow(
+        [f"x{c}" for c in range(n_channels)], times, readings, expected, expected - 1, expected + 1, bits
+    )
     none = np.zeros(1)
     return Explanation(none, ["x0"], 9.0, 1.0, none, none, True, None, np.arange(1), None, summary, seen)
 
 
-COURSE = course_of(np.full(24, np.nan))
+CONTEXT = context_of(np.full(24, np.nan))
 
 COMPARED = compared()
 
@@ -109,9 +111,9 @@ def drawers(table, wide, odd):
         "trace": partial(plots.trace, SCORES, PLANE, threshold=-5.0, windows=[(3, 5)]),
         "trace of scores": partial(plots.trace, SCORES),
         "trace expected": partial(plots.trace, SCORES, PLANE, expected=BAND),
-        "course": partial(plots.course, COURSE),
-        "blame_bars": partial(plots.blame_bars, odd),
-        "blame_map": partial(plots.blame_map, wide.explain(SPACE[:5])),
+        "context_window": partial(plots.context_window, CONTEXT),
+        "attribution_bars": partial(plots.attribution_bars, odd),
+        "attribution_map": partial(plots.attribution_map, wide.explain(SPACE[:5])),
         "tree": partial(plots.tree, table),
         "credible_bands": partial(plots.credible_bands, table, PLANE[:5]),
         "credible_bands of many": partial(plots.credible_bands, table, pd.concat([PLANE] * 2)),
@@ -480,7 +482,7 @@ def test_what_was_expected_is_a_band_behind_each_channel(ax):
     ("times", "first"), [(np.full(24, np.nan), -23), (np.arange(24.0), 0.0), (1.7e9 + 60 * np.arange(24.0), None)]
 )
 def test_a_course_is_drawn_beside_what_was_expected(times, first, ax):
-    drawn = plots.course(course_of(times), ax=ax)
+    drawn = plots.context_window(context_of(times), ax=ax)
     assert (drawn.ax, len(drawn.panels), len(drawn.values)) == (ax, 1, 2)
     if first is not None:
         assert drawn.values[0].get_xdata()[0] == first
@@ -491,16 +493,16 @@ def test_a_course_is_drawn_beside_what_was_expected(times, first, ax):
         assert sum(end > 0 for end in ends) == 4  # what makes a row less odd has no mark
     title = drawn.panels[0].get_title("left")
     assert title == "load is lower than $its$ rhythm"
-    assert len(plots.course(course_of(times), channels=["x1"], ax=Figure().subplots()).values) == 1
+    assert len(plots.context_window(context_of(times), channels=["x1"], ax=Figure().subplots()).values) == 1
 
 
 def test_a_course_that_cannot_be_drawn_is_refused(odd):
-    with pytest.raises(ValueError, match="explanation of a course"):
-        plots.course(odd)
+    with pytest.raises(ValueError, match="explanation of a context window"):
+        plots.context_window(odd)
     with pytest.raises(ValueError, match="choose 1 to 8 channels"):
-        plots.course(course_of(np.arange(24.0), n_channels=9))
+        plots.context_window(context_of(np.arange(24.0), n_channels=9))
     with pytest.raises(ValueError, match="unknown feature 'y'"):
-        plots.course(COURSE, channels=["y"])
+        plots.context_window(CONTEXT, channels=["y"])
 
 
 def test_four_days_have_dates(ax):
@@ -517,19 +519,19 @@ def test_scores_must_be_numbers():
         plots.trace(np.zeros((3, 2)))
 
 
-# ---- blame -----------------------------------------------------------------------------------------------------------
+# ---- attribution ---------------------------------------------------------------------------------------------------
 
 
 def test_bars_add_up_to_the_surprise(odd, ax):
     for top in (1, 2, 8):
-        drawn = plots.blame_bars(odd, top=top, ax=ax)
+        drawn = plots.attribution_bars(odd, top=top, ax=ax)
         lengths = [bar.get_width() for bar in drawn.bars]
         assert sum(lengths) == pytest.approx(odd.surprise - odd.typical, abs=1e-9)
         assert len(lengths) == min(top + 1, 4)
 
 
 def test_bars_name_what_is_odd_and_on_which_side(odd, ax):
-    drawn = plots.blame_bars(odd, ax=ax)
+    drawn = plots.attribution_bars(odd, ax=ax)
     names = [label.get_text() for label in ax.get_yticklabels()]
     worst = {names[place].split(" = ")[0]: place for place in (0, 1)}
     assert set(worst) == {"x1", "x3"}
@@ -546,13 +548,13 @@ def test_bars_name_what_is_odd_and_on_which_side(odd, ax):
 
 
 def test_a_row_that_nobody_is_to_blame_for_is_grey(wide, ax):
-    drawn = plots.blame_bars(wide.explain(np.median(SPACE, axis=0)[None])[0], ax=ax)
+    drawn = plots.attribution_bars(wide.explain(np.median(SPACE, axis=0)[None])[0], ax=ax)
     assert not {to_rgba(HIGH), to_rgba(LOW)} & {bar.get_facecolor() for bar in drawn.bars}
 
 
 def test_bits_without_end_have_a_bar_that_ends(ax):
     closed = BatchMPF(tree=Tree(domain="data"), n_estimators=4, random_state=0).fit(SPACE)
-    drawn = plots.blame_bars(closed.explain(np.array([[0.0, 99.0, 0.0, 0.0]]))[0], ax=ax)
+    drawn = plots.attribution_bars(closed.explain(np.array([[0.0, 99.0, 0.0, 0.0]]))[0], ax=ax)
     assert np.isfinite([bar.get_width() for bar in drawn.bars]).all()
     assert "∞" in drawn.labels[0].get_text()
     ax.figure.canvas.draw()
@@ -560,11 +562,11 @@ def test_bits_without_end_have_a_bar_that_ends(ax):
 
 def test_bars_are_of_one_explanation(wide, odd):
     with pytest.raises(TypeError, match="draws one row, got 3"):
-        plots.blame_bars(wide.explain(SPACE[:3]))
+        plots.attribution_bars(wide.explain(SPACE[:3]))
     with pytest.raises(TypeError, match=r"expected an Explanation, such as forest.explain\(X\)\[0\]; got ndarray"):
-        plots.blame_bars(SPACE[0])
+        plots.attribution_bars(SPACE[0])
     with pytest.raises(ValueError, match="top must be at least 1"):
-        plots.blame_bars(odd, top=0)
+        plots.attribution_bars(odd, top=0)
 
 
 def bits_of(drawn):
@@ -576,7 +578,7 @@ def bits_of(drawn):
 def test_a_map_shows_the_worse_side_of_every_feature(wide, ax):
     rows = np.vstack([SPACE[:6], [[0, 9, 0, 0]], [[0, 0, 0, -9]]])
     explained = wide.explain(rows)
-    drawn = plots.blame_map(explained, ax=ax)
+    drawn = plots.attribution_map(explained, ax=ax)
     bits = bits_of(drawn)
     assert bits[1, 6] == pytest.approx(explained.high[6, 1])
     assert bits[3, 7] == pytest.approx(-explained.low[7, 3])
@@ -589,18 +591,18 @@ def test_a_map_shows_the_worse_side_of_every_feature(wide, ax):
 
 def test_a_map_of_chosen_features(wide, ax):
     explained = wide.explain(np.vstack([SPACE[:6], [[0, 9, 0, -9]]]))
-    whole = bits_of(plots.blame_map(explained, ax=ax))
-    named = bits_of(plots.blame_map(explained, features=["x3", 1], ax=ax))
+    whole = bits_of(plots.attribution_map(explained, ax=ax))
+    named = bits_of(plots.attribution_map(explained, features=["x3", 1], ax=ax))
     assert np.array_equal(named, whole[[3, 1]])
-    worst = plots.blame_map(explained, top=2, limit=1.0, ax=ax)
+    worst = plots.attribution_map(explained, top=2, limit=1.0, ax=ax)
     assert np.array_equal(bits_of(worst), np.clip(whole[[1, 3]], -1, 1))
     assert worst.mesh.get_clim() == (-1.0, 1.0)
 
 
 def test_shingles_are_unfolded_onto_time(wide, ax):
     explained = wide.explain(SPACE[:3])  # of 2 steps of 2 channels
-    signed = bits_of(plots.blame_map(explained, ax=ax)).T
-    unfolded = bits_of(plots.blame_map(explained, n_steps=2, ax=ax)).T
+    signed = bits_of(plots.attribution_map(explained, ax=ax)).T
+    unfolded = bits_of(plots.attribution_map(explained, n_steps=2, ax=ax)).T
     steps = signed.reshape(3, 2, 2)
     expected = [steps[0, 0], (steps[0, 1] + steps[1, 0]) / 2, (steps[1, 1] + steps[2, 0]) / 2, steps[2, 1]]
     assert unfolded == pytest.approx(np.array(expected))
@@ -610,14 +612,14 @@ def test_shingles_are_unfolded_onto_time(wide, ax):
 def test_one_shingle_ends_at_step_0_and_keeps_the_names_of_its_channels(ax):
     columns = ["cpu[t-1]", "load[t-1]", "cpu[t]", "load[t]"]
     forest = StreamingMPF(n_estimators=2, random_state=0).fit(pd.DataFrame(SPACE, columns=columns))
-    drawn = plots.blame_map(forest.explain(pd.DataFrame(SPACE[:1], columns=columns))[0], n_steps=2, ax=ax)
+    drawn = plots.attribution_map(forest.explain(pd.DataFrame(SPACE[:1], columns=columns))[0], n_steps=2, ax=ax)
     assert drawn.mesh.get_coordinates()[0, :, 0].tolist() == [-1.5, -0.5, 0.5]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["cpu", "load"]
 
 
 def test_a_map_may_have_dates(wide, ax):
     days = np.datetime64("2026-03-01") + np.arange(5)
-    drawn = plots.blame_map(wide.explain(SPACE[:5]), times=days, ax=ax)
+    drawn = plots.attribution_map(wide.explain(SPACE[:5]), times=days, ax=ax)
     edges = np.asarray(drawn.mesh.get_coordinates()[0, :, 0])
     assert np.diff(edges) == pytest.approx(np.ones(5))
     ax.figure.canvas.draw()
@@ -626,21 +628,21 @@ def test_a_map_may_have_dates(wide, ax):
 def test_a_map_that_does_not_fit_is_refused(wide):
     explained = wide.explain(SPACE[:5])
     with pytest.raises(ValueError, match="n_steps must divide the number of features, 4; got 3"):
-        plots.blame_map(explained, n_steps=3)
+        plots.attribution_map(explained, n_steps=3)
     with pytest.raises(ValueError, match="unknown feature 'cpu'"):
-        plots.blame_map(explained, features=["cpu"])
+        plots.attribution_map(explained, features=["cpu"])
     with pytest.raises(ValueError, match="features must be a list of names"):
-        plots.blame_map(explained, features="x1")
+        plots.attribution_map(explained, features="x1")
     with pytest.raises(ValueError, match="one time for each of the 5 rows"):
-        plots.blame_map(explained, times=[1, 2])
+        plots.attribution_map(explained, times=[1, 2])
     with pytest.raises(ValueError, match="one time for each of the 6 steps"):
-        plots.blame_map(explained, n_steps=2, times=np.arange(5))
+        plots.attribution_map(explained, n_steps=2, times=np.arange(5))
     with pytest.raises(ValueError, match="top must be at least 1"):
-        plots.blame_map(explained, top=0)
+        plots.attribution_map(explained, top=0)
     with pytest.raises(TypeError, match="one or more explanations of rows"):
-        plots.blame_map([])
+        plots.attribution_map([])
     with pytest.raises(TypeError, match="one or more explanations of rows"):
-        plots.blame_map(SPACE)
+        plots.attribution_map(SPACE)
     assert isinstance(explained[0], Explanation)
 
 

@@ -341,11 +341,11 @@ def held_by(policy, n, seed, remove=None, after=None):
     holdings = PointStore(policy)
     holdings.reserve(policy.n + 1)
     for i, draw in enumerate(np.random.default_rng(seed).exponential(size=n)):
-        holdings.settle(holdings.admit([None], np.array([float(i)]), np.array([draw])).leaving.tolist())
+        holdings.release(holdings.admit([None], np.array([float(i)]), np.array([draw])).leaving.tolist())
         if i == after and remove in holdings.slot_of:
             slots = [holdings.slot_of[remove]]
             holdings.remove(slots)
-            holdings.settle(slots)
+            holdings.release(slots)
     return holdings.held_keys
 
 
@@ -436,7 +436,7 @@ def test_holdings_keep_the_same_points_as_a_plain_book(policy, steps, rng):
             for key in gone:
                 del book.held[key]
             in_use -= set(slots)
-            holdings.settle(slots)
+            holdings.release(slots)
         else:
             holdings.reserve(len(holdings) + len(step))
             keys = [f"key {book.n_seen + i}" if named else None for i, (_, named) in enumerate(step)]
@@ -454,7 +454,7 @@ def test_holdings_keep_the_same_points_as_a_plain_book(policy, steps, rng):
                 n_left = schedule.until[i]
             assert n_left == len(schedule.leaving)
             in_use -= set(schedule.leaving.tolist())
-            holdings.settle(schedule.leaving.tolist())
+            holdings.release(schedule.leaving.tolist())
         assert_same(holdings, book, where)
 
 
@@ -486,7 +486,7 @@ def test_holdings_are_the_same_in_chunks_of_any_size(policy, times, rng, data):
         for start, stop in pairwise(cuts):
             holdings.reserve(len(holdings) + stop - start)
             chunk = slice(start, stop)
-            holdings.settle(holdings.admit([None] * (stop - start), np.array(times)[chunk], draws[chunk]).leaving)
+            holdings.release(holdings.admit([None] * (stop - start), np.array(times)[chunk], draws[chunk]).leaving)
     assert whole.held_keys == parts.held_keys
     assert (whole.clock, whole.floor, whole.n_seen) == (parts.clock, parts.floor, parts.n_seen)
 
@@ -495,8 +495,8 @@ def test_keys_that_come_twice_are_refused_whoever_named_them():
     holdings = PointStore(Window(5))
     holdings.reserve(5)
     holdings.admit(["a", None, 7], np.zeros(3), np.empty(0))
-    holdings.refuse_keys(["b", None, 1000])
+    holdings.check_keys(["b", None, 1000])
     for keys in (["a"], ["b", "b"], [1], [7], ["b", 5, None]):
         with pytest.raises(ValueError, match="is held already"):
-            holdings.refuse_keys(keys)
+            holdings.check_keys(keys)
     assert holdings.held_keys == ["a", 1, 7]

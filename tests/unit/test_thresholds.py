@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from polyaforest.decision.calibration import RunningCalibration
 from polyaforest.decision.thresholds import (
     AUTO_RATE,
-    LONGEST_SPELL,
+    LONGEST_RUN,
     ThresholdPolicy,
     benjamini_hochberg,
+    check_calibration_size,
     conformal_p_values,
     least_calibration,
-    mean_spell,
+    mean_run_length,
     raised,
-    refuse_too_few,
     tail_threshold,
 )
 
@@ -83,13 +83,13 @@ def test_a_spell_is_a_run_of_low_scores(runs, expected):
     for length in runs:
         scores[place : place + length] = -np.arange(1.0, length + 1) - place
         place += length + (640 - sum(runs)) // len(runs)
-    assert mean_spell(scores) == pytest.approx(expected)
-    assert mean_spell(7 * scores - 3) == mean_spell(scores)
+    assert mean_run_length(scores) == pytest.approx(expected)
+    assert mean_run_length(7 * scores - 3) == mean_run_length(scores)
 
 
 def test_spells_are_bounded_and_one_row_long_if_there_are_few_scores():
-    assert mean_spell(np.arange(6400.0)) == LONGEST_SPELL
-    assert mean_spell(np.arange(15.0)) == mean_spell(np.empty(0)) == 1.0
+    assert mean_run_length(np.arange(6400.0)) == LONGEST_RUN
+    assert mean_run_length(np.arange(15.0)) == mean_run_length(np.empty(0)) == 1.0
 
 
 def test_a_longer_spell_raises_the_automatic_threshold_and_no_other():
@@ -170,7 +170,7 @@ def test_below_the_threshold_is_where_p_values_are_small(new, calibration, alpha
     if len(calibration) < least_calibration(alpha):
         assert threshold == -np.inf
         with pytest.raises(ValueError, match=f"at least {least_calibration(alpha):,} calibration scores"):
-            refuse_too_few(len(calibration), alpha, "give more")
+            check_calibration_size(len(calibration), alpha, "give more")
         return
     with np.errstate(invalid="ignore"):
         gaps = np.abs(np.subtract.outer(np.append(new, calibration), calibration))
@@ -182,8 +182,8 @@ def test_below_the_threshold_is_where_p_values_are_small(new, calibration, alpha
 
 def test_too_few_scores_are_refused_with_the_number_needed():
     with pytest.raises(ValueError, match=r"rate of 0\.001 needs at least 999 calibration scores; there are 500: hold"):
-        refuse_too_few(500, 0.001, "hold more")
-    refuse_too_few(999, 0.001, "hold more")
+        check_calibration_size(500, 0.001, "hold more")
+    check_calibration_size(999, 0.001, "hold more")
     rate = ThresholdPolicy(false_alarm_rate=0.001)
     assert rate.threshold(np.arange(999.0).tolist()) == pytest.approx(0.0, abs=1e-8)
 

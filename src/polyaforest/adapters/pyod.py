@@ -39,7 +39,7 @@ class _Detector(Guarded, BaseDetector):
         parameters = self.get_params(deep=False) | ({} if is_share else {"contamination": "auto"})
         detector = self._wrapped(**parameters).fit(X, sample_weight=sample_weight)
         scores = anomaly_scores(detector.score_samples(X))
-        with self._lock.turn(), self._anew() as draft:
+        with self._lock.turn(), self._drafted() as draft:
             draft._set_n_classes(y)
             draft.detector_, draft.decision_scores_ = detector, scores
             draft._process_decision_scores()

@@ -238,13 +238,13 @@ class StreamingMPF(Guarded, AnomalyDetector):
         """
         names = list(X.columns)
         cells = {name: _cells_of(X[name]) for name in names}
-        is_settled = self._n_since_new is None and self._columns.keys() == set(names)
-        if self._forest is not None and is_settled and len(X) and self._learn_settled(self._forest, cells):
+        has_known_columns = self._n_since_new is None and self._columns.keys() == set(names)
+        if self._forest is not None and has_known_columns and len(X) and self._learn_known_columns(self._forest, cells):
             return
         for row in zip(*(cells[name].tolist() for name in names), strict=True):
             self.learn_one(dict(zip(names, row, strict=True)))
 
-    def _learn_settled(self, forest: estimators.StreamingMPF, cells: Mapping[Hashable, Array]) -> bool:
+    def _learn_known_columns(self, forest: estimators.StreamingMPF, cells: Mapping[Hashable, Array]) -> bool:
         """Learn columns of known features together; return False if they have to be learned one by one."""
         texts: dict[float, str] = {}
         table = np.empty((len(next(iter(cells.values()))), len(cells)))

@@ -149,14 +149,14 @@ def command(ctx: click.Context, /, **given: Any) -> None:
 
 def _check_place(chosen: CompareOptions) -> None:
     """Check that the report can be written, before reading anything."""
-    from polyaforest.persistence.modelfile import refuse_irregular, refuse_location
+    from polyaforest.persistence.modelfile import check_location, check_regular_file
     from polyaforest.plots._canvas import matplotlib
 
     assert chosen.html is not None
     if os.path.realpath(chosen.html) in map(os.path.realpath, (chosen.before, chosen.after)):
         raise ValueError(f"{chosen.html} is also the input: write to another file")
-    refuse_location(chosen.html)
-    refuse_irregular(chosen.html)
+    check_location(chosen.html)
+    check_regular_file(chosen.html)
     matplotlib()
 
 

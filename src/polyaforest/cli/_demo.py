@@ -58,9 +58,9 @@ def write_example(folder: str) -> str:
 
 def _contents(path: str) -> str:
     """Return the text of a file, empty if there is none."""
-    from polyaforest.persistence.modelfile import refuse_irregular
+    from polyaforest.persistence.modelfile import check_regular_file
 
-    refuse_irregular(path)
+    check_regular_file(path)
     try:
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
             return file.read()

@@ -84,8 +84,8 @@ Reads CSV, TSV, Parquet, JSON lines, Excel and SQLite, also compressed; - is sta
 stand for the files in them, and postgresql://host/name and the like for databases, with --query. How numbers and dates
 are written is found out, and said. All numeric columns are used, and those of text with few different values, such as
 countries; ids and free text are left out. Each row is compared with all others; with --stream only with those before
-it. Rows with even times whose neighbours resemble each other are a time series: there the course that leads to each
-row is compared with all other courses.
+it. Rows with even times whose neighbours resemble each other are a time series: there the context window that leads to
+each row is compared with all other context windows.
 
 \b
 Examples:
@@ -225,11 +225,11 @@ def _detect_in_stream(chosen: DetectOptions, table: Table, found: Findings, pict
 
 def _refusing_unique(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     """Yield the chunks; raise if the partitions of the first hardly ever have a second row."""
-    from polyaforest.detection.pipeline import refuse_unique_partitions
+    from polyaforest.detection.pipeline import check_partitions
 
     for number, chunk in enumerate(chunks):
         if number == 0:
-            refuse_unique_partitions(chunk.keys)
+            check_partitions(chunk.keys)
         yield chunk
 
 

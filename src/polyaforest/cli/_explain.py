@@ -22,7 +22,7 @@ Rows are numbered as in the output of `detect` and `score`.
 \b
 Examples:
   polyaforest explain -m model.mpf today.csv --row 4211
-  polyaforest explain -m model.mpf today.csv --row 4211 --json | jq .blamed
+  polyaforest explain -m model.mpf today.csv --row 4211 --json | jq .attributions
 """
 
 

@@ -158,8 +158,8 @@ def series(default: str) -> Decorator:
         "--series/--rows",
         "is_series",
         default=None,
-        help="Whether rows are readings of a time series, judged by the course that leads to each, or independent of "
-        f"each other.  [default: {default}]",
+        help="Whether rows are readings of a time series, scored by the context window that leads to each, "
+        f"or independent rows.  [default: {default}]",
     )
 
 

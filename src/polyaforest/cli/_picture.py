@@ -1,7 +1,7 @@
 """The picture that `detect` draws: scores over time and flagged rows.
 
-Below them is the attribution of the worst row or, of a time series, the courses of the worst events beside what was
-expected.
+Below them is the attribution of the worst row or, of a time series, the context windows of the worst events beside what
+was expected.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from polyaforest.core.text import label
 from polyaforest.detection.pipeline import Detected
 from polyaforest.detection.report import Finding, format_place, format_span, is_date
 from polyaforest.io.tables import BadInput, gather
-from polyaforest.persistence.modelfile import refuse_irregular, replacing
+from polyaforest.persistence.modelfile import check_regular_file, replacing
 
 if TYPE_CHECKING:
-    from polyaforest.explain import Course, Explanation
+    from polyaforest.explain import ContextWindow, Explanation
     from polyaforest.io.tables import Columns
     from polyaforest.plots import Trace
     from polyaforest.timeseries import Forecast
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 FORMATS = (".pdf", ".png", ".svg")
 _MOST_ROWS = 40_000  # to draw, besides the flagged ones
 _MOST_CHANNELS = 4
-_MOST_COURSES = 4  # of events that are drawn
+_MOST_CONTEXTS = 4  # of events that are drawn
 _DOTS_PER_INCH = 140
 _LONGEST_HEADING = 100  # characters
-_LONGEST_LINE = 68  # above a course
-_COURSE_HEIGHT = 2.6
+_LONGEST_LINE = 68  # above a context window
+_CONTEXT_HEIGHT = 2.6
 
 
 def check_place(path: str) -> None:
@@ -44,7 +44,7 @@ def check_place(path: str) -> None:
         raise BadInput(f"{path} must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     if not os.path.isdir(os.path.dirname(os.path.realpath(path))):
         raise BadInput(f"{path} cannot be written: there is no directory {os.path.dirname(path)}. Create it first.")
-    refuse_irregular(path)
+    check_regular_file(path)
     matplotlib()
 
 
@@ -72,7 +72,7 @@ class Picture:
         """Draw the rows, of several partitions those of the worst finding, and its attribution."""
         from matplotlib.figure import Figure
 
-        from polyaforest.plots import blame_bars, trace
+        from polyaforest.plots import attribution_bars, trace
 
         worst = findings[0] if findings else None
         rows = self._rows_of(None if worst is None else worst.partition)
@@ -80,13 +80,13 @@ class Picture:
         events = [
             (rank, finding)
             for rank, finding in enumerate(findings, 1)
-            if worst is not None and finding.partition == worst.partition and _course_of(finding) is not None
-        ][:_MOST_COURSES]
+            if worst is not None and finding.partition == worst.partition and _context_of(finding) is not None
+        ][:_MOST_CONTEXTS]
         channels = self._channels(explanation)
         names = [self.columns.numeric[k] for k in channels]
         heights = [1.6 + (1.7 if events else 1.1) * len(channels)]
         if events:
-            heights += [_COURSE_HEIGHT] * -(-len(events) // 2)
+            heights += [_CONTEXT_HEIGHT] * -(-len(events) // 2)
         elif explanation is not None:
             heights.append(1.6 + 0.5 * min(len(explanation.names), 9))  # a bar each
         figure = Figure(figsize=(9.0, sum(heights)), layout="constrained")
@@ -105,10 +105,10 @@ class Picture:
         if events:
             _number_events(drawn, events)
             for panel, pair in zip(panels[1:], (events[:2], events[2:]), strict=False):
-                _draw_courses(panel, pair)
+                _draw_contexts(panel, pair)
         elif explanation is not None and worst is not None:
             _head(panels[1], f"The worst: {format_place(worst)}")
-            blame_bars(explanation, ax=panels[1].subplots())
+            attribution_bars(explanation, ax=panels[1].subplots())
         with replacing(os.path.realpath(path)) as file:
             figure.savefig(file, format=os.path.splitext(path)[1][1:].lower(), dpi=_DOTS_PER_INCH)
 
@@ -139,7 +139,7 @@ class Picture:
         bits = np.zeros(n) if explanation is None else explanation.parts
         if self.columns.categories and explanation is not None and explanation.categories is not None:
             bits = bits[~explanation.categories.mask]
-        if explanation is not None and explanation.course is not None:
+        if explanation is not None and explanation.context is not None:
             bits = explanation.by_step().sum(axis=0)
         elif len(bits) != n:  # a shingle holds its steps one after another
             bits = bits[: len(bits) // n * n].reshape(-1, n).sum(axis=0)
@@ -156,8 +156,8 @@ class Picture:
         return f"{whose}{n_flagged:,} rows flagged{thinned}{band}" if n_flagged else f"{whose}nothing stands out{band}"
 
 
-def _course_of(finding: Finding) -> Course | None:
-    return None if finding.explanation is None else finding.explanation.course
+def _context_of(finding: Finding) -> ContextWindow | None:
+    return None if finding.explanation is None else finding.explanation.context
 
 
 def _number_events(drawn: Trace, events: list[tuple[int, Finding]]) -> None:
@@ -181,16 +181,16 @@ def _number_events(drawn: Trace, events: list[tuple[int, Finding]]) -> None:
             )
 
 
-def _draw_courses(panel: Any, events: list[tuple[int, Finding]]) -> None:
-    """Draw the courses of events side by side, each of the channel with the most bits, under their words."""
-    from polyaforest.plots import course
+def _draw_contexts(panel: Any, events: list[tuple[int, Finding]]) -> None:
+    """Draw the context windows of events side by side, each of the channel with the most bits, under their words."""
+    from polyaforest.plots import context_window
     from polyaforest.plots._canvas import drawable, plain
 
     for ax, (rank, finding) in zip(panel.subplots(1, 2, squeeze=False)[0], events, strict=False):
         explanation = finding.explanation
         assert explanation is not None
         worst = int(explanation.by_step().sum(axis=0).argmax())
-        course(explanation, channels=[worst], ax=ax)
+        context_window(explanation, channels=[worst], ax=ax)
         words = [f"{rank}. {format_span(finding) or format_place(finding)}", explanation.summary]
         lines = [line for text in words for line in wrap(drawable(text, _LONGEST_HEADING), _LONGEST_LINE)]
         plain(ax.set_title("\n".join(lines), loc="left", fontsize=8.5))

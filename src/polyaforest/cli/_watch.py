@@ -210,7 +210,7 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     """Run `polyaforest watch`."""
     from polyaforest.cli._warmup import compile_first
 
-    _refuse_contradictions(ctx, given)
+    _check_options(ctx, given)
     with ExitStack() as stack:
         is_stopped = stack.enter_context(_stop_signals())
         watcher = _watcher(given, stack)
@@ -227,7 +227,7 @@ def command(ctx: click.Context, /, **given: Any) -> None:
         ctx.exit(1)
 
 
-def _refuse_contradictions(ctx: click.Context, given: dict[str, Any]) -> None:
+def _check_options(ctx: click.Context, given: dict[str, Any]) -> None:
     """Raise a usage error for options that contradict each other."""
     if given["address"] is not None and given["file"] != "-":
         raise click.UsageError(f"FILE and --from contradict each other: read {given['file']}, or {given['address']}.")
@@ -242,7 +242,9 @@ def _refuse_contradictions(ctx: click.Context, given: dict[str, Any]) -> None:
     if isinstance(given["drift_alarms_every"], str) and given["drift"] is not None and given["time"] is None:
         raise click.UsageError("a --drift-alarms-every of time needs --time, the column with the timestamps.")
     if given["is_series"] and (given["shingle"] or given["difference"]):
-        raise click.UsageError("--series looks at courses, which include changes: omit --shingle and --difference.")
+        raise click.UsageError(
+            "--series looks at context windows, which include changes: omit --shingle and --difference."
+        )
     if given["is_series"] is False and (given["shingle"] or given["difference"] or given["calendar"]):
         raise click.UsageError("--shingle, --difference and --calendar are for time series: omit --rows.")
     settings = ("window", "is_series", "shingle", "difference", "calendar", "false_alarm_rate", "trees", "seed")
@@ -250,10 +252,10 @@ def _refuse_contradictions(ctx: click.Context, given: dict[str, Any]) -> None:
     if given["start_from"] and given_here:
         option = "--series" if given_here[0] == "is_series" else f"--{given_here[0].replace('_', '-')}"
         raise click.UsageError(f"--start-from has its own settings: give {option} to `fit` instead.")
-    _refuse_one_file_for_two_things(given)
+    _check_distinct_files(given)
 
 
-def _refuse_one_file_for_two_things(given: dict[str, Any]) -> None:
+def _check_distinct_files(given: dict[str, Any]) -> None:
     """Raise a usage error if verdicts would be written into the data or the model."""
     taken: dict[str, str] = {}
     for name in ("file", "model", "start_from", "out", "quarantine"):
@@ -300,7 +302,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     except NotAStoreError as problem:
         raise NotAStoreError(f"{problem}; to start from a model made by `fit`, use --start-from") from problem
     settings = _settings(given)
-    _refuse_other_settings(store.notes.get("settings"), settings, given["model"])
+    _check_same_settings(store.notes.get("settings"), settings, given["model"])
     watcher = Watcher(
         source,
         reader,
@@ -396,7 +398,7 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in names} | {"window": span, "calendar": list(given["calendar"])} | found
 
 
-def _refuse_other_settings(before: dict[str, Any] | None, now: dict[str, Any], model: str) -> None:
+def _check_same_settings(before: dict[str, Any] | None, now: dict[str, Any], model: str) -> None:
     """Raise if models would go on with other settings than they started with."""
     from polyaforest.io.errors import BadInput
 

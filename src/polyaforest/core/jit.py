@@ -81,17 +81,17 @@ def jit_borrowing(kernel: Kernel) -> Kernel:
 
 def jit_helper(kernel: Kernel) -> Kernel:
     """Compile a kernel that only kernels call: it becomes part of their machine code and needs no way in of its own."""
-    return _refuse_python(_compile(kernel, _INNER))  # type: ignore[no-any-return]
+    return _forbid_python_calls(_compile(kernel, _INNER))  # type: ignore[no-any-return]
 
 
 def jit_borrowing_helper(kernel: Kernel) -> Kernel:
     """Compile a kernel that only borrowing kernels call."""
-    return _refuse_python(_compile(kernel, _INNER | _BORROWS))  # type: ignore[no-any-return]
+    return _forbid_python_calls(_compile(kernel, _INNER | _BORROWS))  # type: ignore[no-any-return]
 
 
 def jit_inline(kernel: Kernel) -> Kernel:
     """Compile a borrowing helper and always inline it: for steps of a walk that cost less than a call."""
-    return _refuse_python(_compile(kernel, _INNER | _BORROWS | {"forceinline": True}))  # type: ignore[no-any-return]
+    return _forbid_python_calls(_compile(kernel, _INNER | _BORROWS | {"forceinline": True}))  # type: ignore[no-any-return]
 
 
 def direct(kernel: Kernel) -> Kernel:
@@ -139,7 +139,7 @@ def _compile_cached(kernel: Callable[..., Any], options: dict[str, Any]) -> Any:
     return numba.njit(**{**options, "cache": False})(kernel)
 
 
-def _refuse_python(helper: Any) -> Any:
+def _forbid_python_calls(helper: Any) -> Any:
     """Let a call of `helper` from Python raise: there is nothing that Python could call."""
     if not numba.config.DISABLE_JIT:
 

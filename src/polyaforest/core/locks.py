@@ -93,7 +93,7 @@ class ReadersWriterLock:
     def _begin_to_read(self) -> None:
         me = get_ident()
         with self._changed:
-            self._refuse_if_torn()
+            self._check_not_torn()
             if me not in self._readers:
                 self._wait_to_read(me)
             self._readers.append(me)
@@ -104,7 +104,7 @@ class ReadersWriterLock:
             self._changed.notify_all()
 
     def _wait_to_read(self, me: int) -> None:
-        self._refuse_twice(me == self._writer)
+        self._check_not_reentrant(me == self._writer)
         came = self._n_written
         self._n_to_read += 1
         try:
@@ -114,20 +114,20 @@ class ReadersWriterLock:
             self._n_passing -= self._n_written > came
             self._changed.notify_all()
 
-    def writing(self, *, anew: bool = False) -> _Held:
-        """Hold off everyone else; with `anew`, to replace all that the lock guards, whatever has become of it."""
-        if anew:
+    def writing(self, *, replace_all: bool = False) -> _Held:
+        """Take the lock for writing; with `replace_all`, also if a failed change left the state inconsistent."""
+        if replace_all:
             return _Held(self._begin_to_replace, self._end_replacing)
         return _Held(self._begin_to_write, self._end_writing)
 
     def _begin_to_write(self) -> None:
-        self._refuse_if_torn()
+        self._check_not_torn()
         self._begin_to_replace()
 
     def _begin_to_replace(self) -> None:
         me = get_ident()
         with self._changed:
-            self._refuse_twice(me == self._writer or me in self._readers)
+            self._check_not_reentrant(me == self._writer or me in self._readers)
             self._n_to_write += 1
             if self._readers or self._n_passing or self._writer is not None:
                 self._wait_to_write()
@@ -159,7 +159,7 @@ class ReadersWriterLock:
         with self._turn:
             yield
 
-    def _refuse_if_torn(self) -> None:
+    def _check_not_torn(self) -> None:
         if self._is_torn:
             raise RuntimeError(
                 "this process was forked while the detector was being changed, so that its copy here is half changed: "
@@ -168,7 +168,7 @@ class ReadersWriterLock:
             )
 
     @staticmethod
-    def _refuse_twice(is_inside: bool) -> None:
+    def _check_not_reentrant(is_inside: bool) -> None:
         if is_inside:
             raise RuntimeError(
                 "this very thread already uses the detector and would deadlock: signal handlers must not use the "
@@ -231,7 +231,7 @@ class Guarded:
             yield
 
     @contextmanager
-    def _anew(self) -> Iterator[Self]:
+    def _drafted(self) -> Iterator[Self]:
         """Yield a draft that takes the place of this object in one step, or not at all if anything goes wrong.
 
         It shares all parts with the object: they are to be replaced, not to be written to.
@@ -239,7 +239,7 @@ class Guarded:
         draft = type(self).__new__(type(self))
         vars(draft).update(self._parts())
         yield draft
-        with uninterrupted(), self._lock.writing(anew=True):
+        with uninterrupted(), self._lock.writing(replace_all=True):
             self.__dict__ = {**vars(draft), "_lock": self._lock}
 
     def _parts(self) -> dict[str, Any]:

@@ -28,27 +28,27 @@ def anything(value: Any, place: str) -> None:
 
 def flag(value: Any, place: str) -> None:
     """Accept true and false."""
-    _refuse_unless(type(value) is bool, value, place, "true or false")
+    _require(type(value) is bool, value, place, "true or false")
 
 
 def path(value: Any, place: str) -> None:
     """Accept strings, also those that stand for file names that are not Unicode."""
-    _refuse_unless(isinstance(value, str), value, place, "a string")
+    _require(isinstance(value, str), value, place, "a string")
 
 
 def text(value: Any, place: str) -> None:
     """Accept strings without lone surrogates, which could not be written again."""
-    _refuse_unless(isinstance(value, str) and not _LONE.search(value), value, place, "a string of whole characters")
+    _require(isinstance(value, str) and not _LONE.search(value), value, place, "a string of whole characters")
 
 
 def number(value: Any, place: str) -> None:
     """Accept finite numbers, not booleans."""
-    _refuse_unless(type(value) in (int, float), value, place, "a number")
+    _require(type(value) in (int, float), value, place, "a number")
 
 
 def nothing(value: Any, place: str) -> None:
     """Accept null."""
-    _refuse_unless(value is None, value, place, "null")
+    _require(value is None, value, place, "null")
 
 
 def whole(least: int = 0, most: int | None = MOST_COUNTED) -> Rule:
@@ -57,7 +57,7 @@ def whole(least: int = 0, most: int | None = MOST_COUNTED) -> Rule:
 
     def check(value: Any, place: str) -> None:
         is_right = type(value) is int and value >= least and (most is None or value <= most)
-        _refuse_unless(is_right, value, place, wanted)
+        _require(is_right, value, place, wanted)
 
     return check
 
@@ -66,7 +66,7 @@ def one_of(*words: str) -> Rule:
     """Accept only the strings given."""
 
     def check(value: Any, place: str) -> None:
-        _refuse_unless(isinstance(value, str) and value in words, value, place, f"one of {', '.join(words)}")
+        _require(isinstance(value, str) and value in words, value, place, f"one of {', '.join(words)}")
 
     return check
 
@@ -91,7 +91,7 @@ def listed(*rules: Rule) -> Rule:
 
     def check(value: Any, place: str) -> None:
         is_right = isinstance(value, list) and len(value) == len(rules)
-        _refuse_unless(is_right, value, place, f"a list of {len(rules)} values")
+        _require(is_right, value, place, f"a list of {len(rules)} values")
         for i, (rule, part) in enumerate(zip(rules, value, strict=True)):
             rule(part, f"{place}[{i}]")
 
@@ -102,7 +102,7 @@ def many(rule: Rule) -> Rule:
     """Accept lists of any length whose values all follow one rule."""
 
     def check(value: Any, place: str) -> None:
-        _refuse_unless(isinstance(value, list), value, place, "a list")
+        _require(isinstance(value, list), value, place, "a list")
         for i, part in enumerate(value):
             rule(part, f"{place}[{i}]")
 
@@ -113,7 +113,7 @@ def record(rules: Mapping[str, Rule], optional: Collection[str] = ()) -> Rule:
     """Accept objects with exactly these keys, except that the `optional` ones may be absent."""
 
     def check(value: Any, place: str) -> None:
-        _refuse_unless(isinstance(value, dict), value, place, "an object")
+        _require(isinstance(value, dict), value, place, "an object")
         unknown = [key for key in value if key not in rules]
         if unknown:
             raise ValueError(f"{place}: key {_shown(unknown[0])} is not part of this format version")
@@ -126,7 +126,7 @@ def record(rules: Mapping[str, Rule], optional: Collection[str] = ()) -> Rule:
     return check
 
 
-def _refuse_unless(is_right: bool, value: Any, place: str, wanted: str) -> None:
+def _require(is_right: bool, value: Any, place: str, wanted: str) -> None:
     if not is_right:
         raise ValueError(f"{place}: {_shown(value)} is not {wanted}")
 
@@ -142,7 +142,7 @@ def _shown(value: Any) -> str:
 
 def mapping(value: Any, place: str) -> None:
     """Accept objects of any content."""
-    _refuse_unless(isinstance(value, dict), value, place, "an object")
+    _require(isinstance(value, dict), value, place, "an object")
 
 
 def names(value: Any, place: str) -> None:

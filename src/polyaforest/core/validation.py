@@ -103,7 +103,7 @@ def read_coded(
     texts: dict[float, str] = {}
     if isinstance(X, NamedRows):
         _check_names(estimator, X, reset, at_least)
-        rows = _coded_anew(estimator, X, columns, texts)
+        rows = _coded_again(estimator, X, columns, texts)
     elif columns and not isinstance(estimator.categorical_features, Codes):
         rows = _read_mixed(estimator, X, columns, reset, at_least, texts)
     else:
@@ -115,7 +115,7 @@ def read_coded(
 
 def _read_numeric(estimator: BaseEstimator, X: Any, reset: bool, at_least: int) -> Array:
     """Return a table of numbers as a matrix."""
-    _refuse_unmeasurable(X)
+    _check_measurable(X)
     try:
         rows = validate_data(
             estimator,
@@ -211,7 +211,7 @@ def _read_mixed(
 
 def _numbers_of(estimator: BaseEstimator, part: Any, places: list[int]) -> Array:
     """Return the numeric columns of a table, which are at these places of it, as a matrix."""
-    _refuse_unmeasurable(part)
+    _check_measurable(part)
     try:
         return np.asarray(check_array(part, dtype=np.float64, ensure_all_finite=False))
     except (TypeError, ValueError) as problem:
@@ -240,7 +240,7 @@ def _check_names(estimator: BaseEstimator, rows: NamedRows, reset: bool, at_leas
         raise ValueError(f"the columns are {rows.names.tolist()}, but when the forest was fitted {given}")
 
 
-def _coded_anew(estimator: BaseEstimator, X: NamedRows, columns: tuple[int, ...], texts: dict[float, str]) -> Array:
+def _coded_again(estimator: BaseEstimator, X: NamedRows, columns: tuple[int, ...], texts: dict[float, str]) -> Array:
     """Return named rows with the columns of categories last, as codes; their texts are added to `texts`."""
     own = () if X.categories is None else X.categories.columns
     numeric = sorted(set(own) - set(columns))
@@ -400,7 +400,7 @@ def read_domain(domain: Any, n_features: int) -> Array:
     return bounds
 
 
-def refuse_rows_outside(estimator: BaseEstimator, rows: Array, domain: Array) -> None:
+def check_rows_inside(estimator: BaseEstimator, rows: Array, domain: Array) -> None:
     """Raise if a row to learn lies outside the fixed `domain`."""
     n_categories = getattr(estimator, "_n_categories", 0)
     outside = distances(domain, rows, n_categories) > 0
@@ -417,7 +417,7 @@ def refuse_rows_outside(estimator: BaseEstimator, rows: Array, domain: Array) ->
         )
 
 
-def refuse_box_outside(estimator: BaseEstimator, box: Array, domain: Array) -> None:
+def check_box_inside(estimator: BaseEstimator, box: Array, domain: Array) -> None:
     """Raise if the bounding box, (2, D), of rows to learn is not within the fixed `domain`."""
     outside = np.flatnonzero((box[0] < domain[0]) | (box[1] > domain[1]))
     if outside.size:
@@ -428,7 +428,7 @@ def refuse_box_outside(estimator: BaseEstimator, box: Array, domain: Array) -> N
         )
 
 
-def refuse_uncountable(n_seen: int, n_coming: int) -> None:
+def check_countable(n_seen: int, n_coming: int) -> None:
     """Raise if rows would be more than can be counted."""
     if n_seen + n_coming > MOST_COUNTED:
         raise ValueError(f"at most {MOST_COUNTED:,} rows can be counted, and {n_seen:,} have been: fit a new forest")
@@ -554,7 +554,7 @@ def _measurable(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> A
         if _SMALLEST_OF(sizes, axis=None, initial=1.0) >= SMALLEST and largest <= LARGEST:
             continue
         if not largest <= LARGEST and (not allow_missing or (sizes > LARGEST).any()):  # which NaN is not
-            _refuse_extreme(estimator, given, allow_missing)
+            _check_extreme(estimator, given, allow_missing)
         is_tiny = (sizes < SMALLEST) & ((sizes > 0) | np.signbit(given[start : start + n_rows]))  # -0.0 is 0.0
         if is_tiny.any():
             rows = given.copy() if rows is given else rows
@@ -565,10 +565,10 @@ def _measurable(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> A
 def check_complete(estimator: BaseEstimator, rows: Array) -> None:
     """Raise ValueError if a value is missing, naming the first."""
     if np.isnan(rows).any():
-        _refuse_extreme(estimator, rows, allow_missing=False)
+        _check_extreme(estimator, rows, allow_missing=False)
 
 
-def _refuse_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> NoReturn:
+def _check_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> NoReturn:
     """Raise for values that are NaN, unless that is allowed, infinite or too large to measure, naming the first."""
     sizes = np.abs(rows)
     bad = sizes > LARGEST if allow_missing else ~(sizes <= LARGEST)
@@ -586,7 +586,7 @@ def _refuse_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) 
     raise ValueError(f"{place} is {value:g}{more}: values beyond {LARGEST:g} cannot be measured; rescale the column")
 
 
-def _refuse_unmeasurable(X: Any) -> None:
+def _check_measurable(X: Any) -> None:
     """Raise if a column holds what would be read as a number but should not be: a date, or an integer that no float is.
 
     Such integers are most often identifiers or nanosecond stamps.

@@ -19,7 +19,7 @@ from polyaforest.core.arrays import Array
 
 AUTO_RATE = 0.001  # share of normal rows expected below the automatic threshold
 _LEAST_SCORES = 8  # fewer do not show where the bulk ends
-LONGEST_SPELL = 32.0
+LONGEST_RUN = 32.0
 _SLACK = 1e-9  # relative; rounding errors of scores are below 1e-13
 _MOST_SCORE = 2.0  # above any probability, rounding included
 
@@ -135,7 +135,7 @@ def tail_threshold(ascending: Sequence[float], rate: float = AUTO_RATE) -> float
     return median - halvings * step if step < inf else -inf
 
 
-def mean_spell(scores: Array) -> float:
+def mean_run_length(scores: Array) -> float:
     """Return how many rows in a row, on average, have low scores, given the scores of consecutive rows.
 
     The lowest eighth count. Rows that resemble each other, as those of a series do, are odd together. The longest tenth
@@ -143,7 +143,7 @@ def mean_spell(scores: Array) -> float:
 
     Examples
     --------
-    >>> mean_spell(np.tile(np.arange(16.0), 40))
+    >>> mean_run_length(np.tile(np.arange(16.0), 40))
     2.0
     """
     n_low = len(scores) // 8
@@ -152,7 +152,7 @@ def mean_spell(scores: Array) -> float:
     low = np.sort(np.argpartition(scores, n_low)[:n_low])
     ends = np.flatnonzero(np.diff(low) > 1)
     spells = np.sort(np.diff(ends, prepend=-1, append=n_low - 1))
-    return float(min(spells[: -(-9 * len(spells) // 10)].mean(), LONGEST_SPELL))
+    return float(min(spells[: -(-9 * len(spells) // 10)].mean(), LONGEST_RUN))
 
 
 def _interpolated(ascending: Sequence[float], share: float) -> float:
@@ -202,7 +202,7 @@ def least_calibration(alpha: float) -> int:
     return n - 1 if n > 0 and 1 / n <= alpha else n  # by the p-value as it is rounded: 1 / 3 is not above itself
 
 
-def refuse_too_few(n: int, alpha: float, remedy: str) -> None:
+def check_calibration_size(n: int, alpha: float, remedy: str) -> None:
     """Raise if `n` calibration scores are too few for any p-value to be `alpha` or less."""
     if n < least_calibration(alpha):
         raise ValueError(

@@ -110,13 +110,13 @@ class Findings:
         return result_columns(found, self.columns, labels, values, self._reasons(found))
 
     def _reasons(self, found: Detected) -> dict[str, list[Any]]:
-        """Return the features to blame and the reasons as text; empty for rows without an explanation."""
-        blamed: list[list[str]] = [[] for _ in found.scores]
+        """Return the features to attribution and the reasons as text; empty for rows without an explanation."""
+        attributions: list[list[str]] = [[] for _ in found.scores]
         reasons: list[str | None] = [None] * len(found.scores)
         for i, explanation in found.explanations.items():
-            blamed[i] = [blame.name for blame in explanation.blamed]
+            attributions[i] = [attribution.name for attribution in explanation.attributions]
             reasons[i] = reason(explanation, self._missing(found.chunk.rows[i]))
-        return {"blamed": blamed, "reason": reasons}
+        return {"attributions": attributions, "reason": reasons}
 
     def _add_partition(self, name: str, places: Array, found: Detected) -> None:
         """Add the rows of a partition by time; those of a stream stay in order of arrival."""

@@ -32,8 +32,8 @@ from polyaforest.io.tables import BadInput, Chunk, Columns, open_table
 from polyaforest.persistence.model_store import ModelStore, is_model_store, read_model, read_notes
 from polyaforest.timeseries import Forecast, find_events
 from polyaforest.timeseries._calendar import moved_on
-from polyaforest.timeseries._courses import LEAST, REACH
-from polyaforest.timeseries._rhythm import LEAST_READINGS, has_course, is_series
+from polyaforest.timeseries._contexts import LEAST, REACH
+from polyaforest.timeseries._rhythm import LEAST_READINGS, has_context, is_series
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation
@@ -154,7 +154,7 @@ class TableDetector:
     def detect(self) -> Detected:
         """Return all rows with their results; partitions with too few rows have none."""
         found = Detected.nothing(self.table)
-        refuse_unique_partitions(self.table.keys)
+        check_partitions(self.table.keys)
         partitions = places_by_partition(self.table.keys, len(self.table.rows))
         if self.settings.is_series is None:
             self.settings = replace(self.settings, is_series=self._is_series(list(partitions.values())))
@@ -211,7 +211,7 @@ class TableDetector:
     @property
     def _in_place(self) -> dict[str, bool]:
         """How to ask for rows that a detector was fitted on."""
-        return {"anew": True} if self.settings.is_series else {}
+        return {"standalone": True} if self.settings.is_series else {}
 
     def _is_series(self, partitions: list[Array]) -> bool:
         """Return whether all partitions that are long enough to tell are time series."""
@@ -225,9 +225,9 @@ class TableDetector:
         return bool(long) and all(is_series(times[places], rows[np.ix_(places, is_number)]) for places in long)
 
     def _can_be_judged(self, places: Array) -> bool:
-        """Return whether there is a course in a time series; rows can be judged by themselves."""
+        """Return whether there is a context window in a time series; rows can be judged by themselves."""
         times = None if self.table.times is None else self.table.times[places]
-        return not self.settings.is_series or has_course(times, self.table.rows[np.ix_(places, self._is_number)])
+        return not self.settings.is_series or has_context(times, self.table.rows[np.ix_(places, self._is_number)])
 
     @property
     def _is_number(self) -> Array:
@@ -239,7 +239,7 @@ class TableDetector:
         if not self.settings.is_series or self.table.times is None:
             return {}
         times = self.table.times[places]
-        refuse_disorder(times, self.table.numbers[places])
+        check_order(times, self.table.numbers[places])
         return {"times": times}
 
     def _fit(self, places: Array) -> Any:
@@ -273,7 +273,7 @@ def places_by_partition(names: list[str] | None, n: int) -> dict[str, Array]:
     return dict(zip(codes, np.split(np.argsort(inverse, kind="stable"), ends[:-1]), strict=False))
 
 
-def refuse_unique_partitions(names: list[str] | None) -> None:
+def check_partitions(names: list[str] | None) -> None:
     """Raise if the names of partitions are rather those of single rows."""
     if names is None or len(names) < _LEAST_TO_COUNT:
         return
@@ -321,11 +321,11 @@ def times_of(detector: Any, chunk: Chunk) -> Array | None:
     if not isinstance(detector, SeriesMPF) or chunk.times is None:
         return None
     latest = detector.latest_ if detector.is_fitted else None
-    refuse_disorder(chunk.times, chunk.numbers, -inf if latest is None else latest)
+    check_order(chunk.times, chunk.numbers, -inf if latest is None else latest)
     return chunk.times
 
 
-def refuse_disorder(times: Array, numbers: Array, latest: float = -inf) -> None:
+def check_order(times: Array, numbers: Array, latest: float = -inf) -> None:
     """Raise if a row of a time series is earlier than the one before it."""
     before = np.concatenate([[latest], times[:-1]])
     if (times < before).any():
@@ -439,5 +439,5 @@ class SavedModel:
         latest = self.detector.latest_ if self.is_series else None
         if latest is None or chunk.times is None:
             return {}
-        refuse_disorder(chunk.times, chunk.numbers)
+        check_order(chunk.times, chunk.numbers)
         return {"times": moved_on(chunk.times, latest)}

@@ -12,12 +12,12 @@ import click
 from polyaforest.core.text import label, width
 
 if TYPE_CHECKING:
-    from polyaforest.explain import Blame, Explanation
+    from polyaforest.explain import Attribution, Explanation
     from polyaforest.io.reading import Understood
     from polyaforest.io.tables import Table
 
 _MOST_NAMED = 8  # columns of a kind to name
-_MOST_BLAMED = 3  # features of a finding to show
+_MOST_ATTRIBUTIONS = 3  # features of a finding to show
 _MOST_REJECTED = 3  # skipped rows to show
 _FIRST_DATE = 631_152_000.0  # 1990: smaller numbers are not taken for dates
 _LAST_DATE = 253_402_300_800.0  # the year 10000
@@ -200,10 +200,10 @@ def format_surprise(finding: Finding) -> str:
 
 
 def reasons(explanation: Explanation, missing: Sequence[str] = ()) -> list[str]:
-    """Return the features to blame, one per line, in columns."""
-    blamed = explanation.blamed[:_MOST_BLAMED]
-    lines = aligned([_cells(explanation, blame) for blame in blamed])
-    if not blamed:
+    """Return the features to attribution, one per line, in columns."""
+    attributions = explanation.attributions[:_MOST_ATTRIBUTIONS]
+    lines = aligned([_cells(explanation, attribution) for attribution in attributions])
+    if not attributions:
         lines = [_NO_SINGLE]
     if explanation.summary:
         lines.insert(0, explanation.summary)
@@ -212,24 +212,24 @@ def reasons(explanation: Explanation, missing: Sequence[str] = ()) -> list[str]:
     return lines
 
 
-def _cells(explanation: Explanation, blame: Blame) -> list[str]:
-    normal = explanation.format_expected(blame)
+def _cells(explanation: Explanation, attribution: Attribution) -> list[str]:
+    normal = explanation.format_expected(attribution)
     return [
-        click.style(label(blame.name), fg="red"),
-        explanation.format_value(blame.feature, blame.value),
-        explanation.format_side(blame),
-        f"{blame.bits:+.1f} bits",
-        blame.seen or f"usual {explanation.format_usual(blame.feature)}",
+        click.style(label(attribution.name), fg="red"),
+        explanation.format_value(attribution.feature, attribution.value),
+        explanation.format_side(attribution),
+        f"{attribution.bits:+.1f} bits",
+        attribution.seen or f"usual {explanation.format_usual(attribution.feature)}",
         f"would be normal: {normal}" if normal not in ("", "as it is", "no value") else "",
     ]
 
 
 def reason(explanation: Explanation, missing: Sequence[str] = ()) -> str:
-    """Return the features to blame on one line, such as "latency_ms 912 (usual 20–80): +14.2 bits; cpu ..."."""
+    """Return the features to attribution on one line, such as "latency_ms 912 (usual 20–80): +14.2 bits; cpu ..."."""
     parts = [
-        f"{label(blame.name)} {explanation.format_value(blame.feature, blame.value)} "
-        f"({blame.seen or f'usual {explanation.format_usual(blame.feature)}'}): {blame.bits:+.1f} bits"
-        for blame in explanation.blamed
+        f"{label(one.name)} {explanation.format_value(one.feature, one.value)} "
+        f"({one.seen or f'usual {explanation.format_usual(one.feature)}'}): {one.bits:+.1f} bits"
+        for one in explanation.attributions
     ]
     parts = parts or [_NO_SINGLE]
     if explanation.summary:

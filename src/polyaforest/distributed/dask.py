@@ -53,7 +53,7 @@ def fit(detector: Forest, X: Any, *, sample_weight: Any = None) -> Forest:
     sample_weight : dask.array.Array or dask.dataframe.Series of shape (n_rows,), optional
         How often each row counts, as in `fit` of the detector; in the same chunks as `X`.
     """
-    _refuse_others(X)
+    _check_dask(X)
     columns: Any = int(X.shape[1]) if isinstance(X, da.Array) else [str(name) for name in X.columns]
     parts: list[Any] = _parts(X)
     starts = _starts(_lengths(X, parts))
@@ -105,7 +105,7 @@ def explain(detector: BatchMPF | StreamingMPF, X: Any) -> Any:
     For a frame the lines of `Explanations.to_frame`, for an array its columns of bits, (n_rows, n_features). Words are
     for few rows: ``detector.explain(X[17:18].compute())``.
     """
-    _refuse_others(X)
+    _check_dask(X)
     model = _in_graph(detector)
     if isinstance(X, da.Array):
         X = X.rechunk({1: -1})
@@ -114,7 +114,7 @@ def explain(detector: BatchMPF | StreamingMPF, X: Any) -> Any:
 
 
 def _by_row(detector: BatchMPF | StreamingMPF, X: Any, method: str, dtype: type) -> Any:
-    _refuse_others(X)
+    _check_dask(X)
     task = partial(_values, method=method, dtype=dtype)
     model = _in_graph(detector)
     if isinstance(X, da.Array):
@@ -123,7 +123,7 @@ def _by_row(detector: BatchMPF | StreamingMPF, X: Any, method: str, dtype: type)
     return X.map_partitions(task, model, meta=meta)
 
 
-def _refuse_others(X: Any) -> None:
+def _check_dask(X: Any) -> None:
     if not isinstance(X, da.Array | dd.DataFrame) or X.ndim != 2:
         raise TypeError(
             f"X must be a Dask array or frame with rows and columns; got {type(X).__name__}: for what is in memory "

@@ -22,12 +22,12 @@ from polyaforest.core.categories import Categories, Codes, Texts
 from polyaforest.core.locks import Guarded
 from polyaforest.core.validation import (
     NamedRows,
+    check_countable,
     feature_names,
     read_coded,
     read_keys,
     read_one_or_more_keys,
     read_stamps,
-    refuse_uncountable,
 )
 from polyaforest.decision.thresholds import Detections
 from polyaforest.drift._change import LEAST, Change
@@ -184,7 +184,7 @@ class DriftMonitor(Guarded, BaseEstimator):
         X, keys, times
             As in `update`.
         """
-        with self._anew() as draft:
+        with self._drafted() as draft:
             rows, stamps, names = draft._begin(X, keys, times)
             if len(rows) < LEAST:
                 raise ValueError(f"a reference of {len(rows)} rows is too small: give at least {LEAST}")
@@ -565,7 +565,7 @@ class DriftMonitor(Guarded, BaseEstimator):
 
     def _read(self, X: Any, keys: Any, times: Any) -> tuple[Array, Array, list[Key | None]]:
         rows, texts = read_coded(self, X, reset=False, at_least=0, allow_missing=True)
-        refuse_uncountable(self._follower.n_seen, len(rows))
+        check_countable(self._follower.n_seen, len(rows))
         labels = self._read_labels(len(rows), keys, times)
         self._note(texts)
         return rows, *labels
@@ -602,7 +602,7 @@ class DriftMonitor(Guarded, BaseEstimator):
     def _take_in(self, X: Any, keys: Any, times: Any, *, tells_outliers: bool = False) -> list[tuple[Step, Array]]:
         """Follow the stream over rows; return its steps, each with the bars that were in force."""
         if not hasattr(self, "_follower"):
-            with self._anew() as draft:
+            with self._drafted() as draft:
                 rows, stamps, names = draft._begin(X, keys, times)
                 draft._follower = draft._new_follower(int(self.reference))
                 return draft._pass_on(rows, stamps, names, tells_outliers=tells_outliers)

@@ -18,14 +18,14 @@ from polyaforest.core.boxes import are_within
 from polyaforest.core.derived import Derived, lasting
 from polyaforest.core.score import EpsilonPhi, Score
 from polyaforest.core.validation import (
+    check_countable,
+    check_rows_inside,
     read_coded,
     read_copies,
     read_rows,
-    refuse_rows_outside,
-    refuse_uncountable,
 )
 from polyaforest.decision.calibration import n_to_calibrate
-from polyaforest.decision.thresholds import check_scores, refuse_too_few
+from polyaforest.decision.thresholds import check_calibration_size, check_scores
 from polyaforest.estimators._explaining import PolyaForest
 from polyaforest.estimators._forest import Offset
 from polyaforest.estimators._sample import Sample
@@ -195,7 +195,7 @@ class BatchMPF(PolyaForest):
             How often each row counts: 2 is the row twice, 0 not at all, exactly. The fraction of a weight is the
             chance of one more, decided by the number of the row.
         """
-        with self._lock.turn(), self._anew() as draft:
+        with self._lock.turn(), self._drafted() as draft:
             draft._begin(X, sample_weight, follows=False)
         return self
 
@@ -206,7 +206,7 @@ class BatchMPF(PolyaForest):
         A hundred rows or more place the threshold, and calibrate `p_value`, anew. `sample_weight` is that of `fit`; a
         fraction is decided by how many came before.
         """
-        with self._lock.turn(), self._anew() as draft:
+        with self._lock.turn(), self._drafted() as draft:
             if hasattr(draft, "forest_"):
                 draft._count(X, sample_weight)
             else:
@@ -214,18 +214,18 @@ class BatchMPF(PolyaForest):
         return self
 
     def _count(self, X: Any, sample_weight: Any) -> None:
-        self._refuse_private()
+        self._check_not_private()
         rows, texts = read_coded(self, X, reset=False, allow_missing=self._allows_missing)
-        copies, n_coins = self._copies_that_follow(sample_weight, len(rows), _SEED_OF_SAMPLES)
-        self._n_coins += n_coins
+        copies, n_random_draws = self._copies_that_follow(sample_weight, len(rows), _SEED_OF_SAMPLES)
+        self._n_random_draws += n_random_draws
         survey = self._survey(rows, copies)
         n = survey.facts.n
         if not n:
             return
         self._note(texts)
-        forests.imputation.refuse_empty_columns(self, survey.facts.n_missing, n)
+        forests.imputation.check_columns_have_values(self, survey.facts.n_missing, n)
         if not self.prior_.is_open:
-            refuse_rows_outside(self, rows if copies is None else rows[copies > 0], self.forest_.domain)
+            check_rows_inside(self, rows if copies is None else rows[copies > 0], self.forest_.domain)
         if n < _ROWS_THAT_TELL:
             self._settle()  # else the threshold would depend on whether it was asked for before these rows came
         self._was_filled |= bool(survey.facts.n_missing.any())
@@ -239,13 +239,13 @@ class BatchMPF(PolyaForest):
         Nothing remains of them but the threshold, ``offset_``; `p_value` waits for the next hundred rows to compare
         with. `sample_weight` says how often each row is counted out, by whole numbers.
         """
-        with self._lock.turn(), self._anew() as draft:
+        with self._lock.turn(), self._drafted() as draft:
             draft._count_out(X, sample_weight)
         return self
 
     def _count_out(self, X: Any, sample_weight: Any) -> None:
         rows = self._read(X)
-        self._refuse_private()
+        self._check_not_private()
         copies = read_copies(sample_weight, len(rows))
         count, outside = self._counted(None, rows, copies)
         if (self.forest_.counts < count).any() or (self.forest_.outside < outside).any():
@@ -269,8 +269,8 @@ class BatchMPF(PolyaForest):
         if not isinstance(other, BatchMPF):
             raise TypeError(f"only a BatchMPF can be merged into a BatchMPF, not {type(other).__name__}")
         check_is_fitted(other)
-        with self._lock.turn(), self._anew() as draft:
-            draft._refuse_other_partition(other)
+        with self._lock.turn(), self._drafted() as draft:
+            draft._check_same_partition(other)
             with other._frozen():
                 theirs, sample, epsilon = other.forest_, other._sample, other._epsilon  # as they are now
                 categories = other.encoding_
@@ -318,13 +318,13 @@ class BatchMPF(PolyaForest):
         check_is_fitted(self)
         if isinstance(epsilon, bool) or not isinstance(epsilon, Real) or not 0 < float(epsilon) <= _MOST_EPSILON:
             raise ValueError(f"epsilon must be a number above 0, at most {_MOST_EPSILON}; got {epsilon!r}")
-        self._refuse_betrayal()
+        self._check_can_be_private()
         rows = None if X is None else self._read(X)
         words = forests.privacy.system_words if random_state is None else _words_of(random_state)
         budget = forests.privacy.Budget.of(float(epsilon), len(self.forest_.root), has_scores=rows is not None)
         twin: BatchMPF = clone(self)
         with self._frozen():
-            self._refuse_private()
+            self._check_not_private()
             if rows is not None and len(rows) != self.n_points_:
                 raise ValueError(f"{self.n_points_:,} rows were counted, but X has {len(rows):,}: give the same rows")
             counts, outside = forests.privacy.private_counts(self.forest_, budget, words)
@@ -347,7 +347,7 @@ class BatchMPF(PolyaForest):
         most = max(n_to_calibrate(self.false_alarm_rate), _LEAST_SAMPLE)
         return found if len(found) <= most else found[np.linspace(0, len(found) - 1, most).astype(int)]
 
-    def _refuse_betrayal(self) -> None:
+    def _check_can_be_private(self) -> None:
         """Raise if the counts depend on a row in more ways than by one leaf of each tree."""
         if not self._has_given_domain or self._notes.get("domain") == "rows":
             raise ValueError(
@@ -360,7 +360,7 @@ class BatchMPF(PolyaForest):
                 "complete rows alone"
             )
 
-    def _refuse_private(self) -> None:
+    def _check_not_private(self) -> None:
         if self._epsilon is not None:
             raise ValueError(
                 "this forest is a private release: true rows among its noisy counts would not be protected. Add or "
@@ -375,12 +375,12 @@ class BatchMPF(PolyaForest):
     def _begin(self, X: Any, sample_weight: Any, *, follows: bool) -> None:
         """Begin with a table, or, if more of it `follows`, with the first part of one."""
         rows = read_rows(self, X, reset=True, allow_missing=self._allows_missing)
-        self._n_coins, self._epsilon = 0, None
+        self._n_random_draws, self._epsilon = 0, None
         if follows:
-            copies, self._n_coins = self._copies_that_follow(sample_weight, len(rows), _SEED_OF_SAMPLES)
+            copies, self._n_random_draws = self._copies_that_follow(sample_weight, len(rows), _SEED_OF_SAMPLES)
         else:
             copies = self._copies_of_table(sample_weight, len(rows), _SEED_OF_SAMPLES)
-        forests.copies.refuse_none(copies)
+        forests.copies.check_any_counts(copies)
         survey = self._survey(rows, copies)
         self._cut(survey, self._seed())
         self._take_counts(survey, *self._counted(survey, rows, copies))
@@ -412,8 +412,8 @@ class BatchMPF(PolyaForest):
         tree, facts = self._tree, survey.facts
         if self._max_depth is None and not np.isfinite(tree.lifetime):
             raise ValueError("a Mondrian process without max_depth and lifetime would never end: set one of them")
-        self._refuse_rates(facts.n)
-        forests.imputation.refuse_empty_columns(self, facts.n_missing, facts.n)
+        self._check_rates(facts.n)
+        forests.imputation.check_columns_have_values(self, facts.n_missing, facts.n)
         domain = self._given_domain(self.n_features_in_) if self._has_given_domain else facts.box
         measured = weighting_of_domain(domain, self._n_categories)
         self.forest_ = forests.grow.sample_processes(self._plan(measured, domain, seed))
@@ -446,7 +446,7 @@ class BatchMPF(PolyaForest):
             )
         offset, rate = self._place_threshold(), self.false_alarm_rate
         if offset == -np.inf and rate is not None:
-            refuse_too_few(len(self._calibration_scores()), rate, "fit more rows or allow a higher rate")
+            check_calibration_size(len(self._calibration_scores()), rate, "fit more rows or allow a higher rate")
         return offset
 
     def _place_threshold(self) -> float:
@@ -587,10 +587,10 @@ class BatchMPF(PolyaForest):
     def _with_counts(self, counts: Array, outside: Array) -> Forest:
         """Return the forest with these counts added to its own."""
         forest = self.forest_
-        refuse_uncountable(_n_counted(forest), _n_counted(forest._replace(counts=counts, outside=outside)))
+        check_countable(_n_counted(forest), _n_counted(forest._replace(counts=counts, outside=outside)))
         return forest._replace(counts=forest.counts + counts, outside=forest.outside + outside)
 
-    def _refuse_other_partition(self, other: BatchMPF) -> None:
+    def _check_same_partition(self, other: BatchMPF) -> None:
         if (self._epsilon is None) != (other._epsilon is None):
             raise ValueError("only one of the forests is a private release: true and noisy counts cannot be merged")
         for name, mine, theirs in (

@@ -61,7 +61,7 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
         p_values : ndarray of shape (n_rows,)
             From ``1 / (n + 1)``, for rows more anomalous than all n calibration scores, to 1.
         """
-        self._refuse_uncalibrated()
+        self._check_calibrated()
         return self._p_values(self.score_samples(X, **labels))
 
     def decision_function(self, X: Any, **labels: Any) -> Array:
@@ -96,11 +96,11 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
         """Return the p-values of rows with these scores, NaN without calibration scores."""
         raise NotImplementedError
 
-    def _refuse_uncalibrated(self) -> None:
+    def _check_calibrated(self) -> None:
         """Raise if there are no calibration scores, and say what to do."""
         raise NotImplementedError
 
-    def _refuse_unfitted(self) -> None:
+    def _check_fitted(self) -> None:
         """Raise if nothing has been learned."""
         if not self.is_fitted:
             check_is_fitted(self)  # slow, but it says what is wrong
@@ -116,7 +116,7 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
     def companion(self, companion: Companion | bytes | None) -> None:
         self._companion = companion
 
-    def _refuse_dormant_companion(self) -> None:
+    def _check_companion(self) -> None:
         """Raise before points are deleted that the companion could not delete."""
         if isinstance(self._companion, bytes):
             raise ValueError(
@@ -178,7 +178,7 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
         self, notes: Mapping[str, Any] | None, *, is_compact: bool = False
     ) -> Iterator[tuple[Header, Arrays]]:
         """Yield what to save, which does not change until it is written."""
-        self._refuse_unfitted()
+        self._check_fitted()
         self._validate_params()  # or it could not be read again
         with self._frozen():
             header, arrays = self._state(is_compact=is_compact)

@@ -19,7 +19,7 @@ from polyaforest.estimators._masses import MassForest
 from polyaforest.explain import Explanations, read_features
 
 if TYPE_CHECKING:
-    from polyaforest.explain.context import Witness
+    from polyaforest.explain.context import Snapshot
 
 _FEW = 16  # rows for which only a part of the posterior is derived, and whose words are safe from changes of a stream
 
@@ -43,7 +43,8 @@ class PolyaForest(MassForest):
         ----------
         X : array-like or frame of shape (n_rows, n_features)
             A row with missing values is explained by the mean over its completions, or with ``missing="marginalise"``
-            as `impute` fills it in. What a missing value adds is what is expected of it; it is never blamed.
+            as `impute` fills it in. What a missing value adds is what is expected of it; it never receives
+            attributions.
         features : sequence of names or column numbers, optional
             The features that may be named, if not all; the bits of the others count all the same.
 
@@ -52,9 +53,9 @@ class PolyaForest(MassForest):
         explanations : Explanations
             A sequence of one `Explanation` per row, with the arrays ``surprise``, ``low``, ``high`` and ``parts``.
             Words are looked up on first use. Those of a few rows are looked up before a stream changes, at the latest;
-            for more, see `Explanations.settle`.
+            for more, see `Explanations.materialise`.
         """
-        self._refuse_unfitted()
+        self._check_fitted()
         given, texts = read_coded(self, X, reset=False, allow_missing=self._allows_missing)
         explained = self._explained(given, features, X.index if hasattr(X, "iloc") else None, texts=texts)
         is_marginal = self.missing == "marginalise" and np.isnan(given).any()
@@ -74,9 +75,9 @@ class PolyaForest(MassForest):
         names = self._feature_names
         candidates, threshold = read_features(features, names), self.offset_ if offset is None else offset
         with self._frozen():
-            rows, charges, base = self._charges(self._as_scored(given))
+            rows, charges, base = self._attributions(self._as_scored(given))
             given = self._as_explained(given)
-            ask, typical = self._asked(threshold), self._typical_charges()
+            ask, typical = self._asked(threshold), self._typical_attributions()
             categories = None if self.encoding_ is None else self.encoding_.with_texts(texts)
             if categories is not None:  # as the table has them
                 places = categories.places
@@ -93,7 +94,7 @@ class PolyaForest(MassForest):
         """Return rows without the values that scores ignore, NaN in their place."""
         return given
 
-    def _charges(self, given: Array) -> tuple[Array, Array, float]:
+    def _attributions(self, given: Array) -> tuple[Array, Array, float]:
         """Return rows without gaps that stand for those given, what their features cost, (n, 2, D), and the base.
 
         The cost of a row with gaps is the mean over its completions; the nearest stands for it.
@@ -109,7 +110,7 @@ class PolyaForest(MassForest):
         whole = np.concatenate([rows, completed[:, 1:].reshape(-1, rows.shape[1])]) if gaps.size else rows
         known = self._known_along(whole[None])
         charges, base = forests.attribute.attribute_rows(self.forest_, known, whole, self._times_of_cells, self.n_jobs)
-        beyond = self._margin_charges(whole)
+        beyond = self._margin_attributions(whole)
         if beyond is not None:
             charges += beyond
         if n_more:
@@ -117,7 +118,7 @@ class PolyaForest(MassForest):
             charges[gaps] = (charges[gaps] + others.sum(axis=1)) / completed.shape[1]
         return rows, charges[: len(rows)], base
 
-    def _margin_charges(self, rows: Array) -> Array | None:
+    def _margin_attributions(self, rows: Array) -> Array | None:
         """Return what features beyond their margins cost rows, (n, 2, D), in bits; None if there are no margins."""
         return None
 
@@ -134,7 +135,7 @@ class PolyaForest(MassForest):
         forests.posterior.derive_along(self.forest_, self.prior_, rows, self._times_of_cells, known)
         return known
 
-    def _typical_charges(self) -> Array:
+    def _typical_attributions(self) -> Array:
         """Return what the low and the high side of each feature cost a typical point, (2, D), in bits."""
         from polyaforest.explain import context
 
@@ -153,10 +154,10 @@ class PolyaForest(MassForest):
         """The times of the cells that a score is made of; none if it is made of leaves."""
         return self.lifetimes_ if self._score.uses_cells else np.empty(0)
 
-    def _asked(self, offset: float) -> Callable[[], Witness]:
+    def _asked(self, offset: float) -> Callable[[], Snapshot]:
         """Return a function that looks up the forest as it is now, for questions about rows."""
-        witness = self._witness(offset)
-        return lambda: witness
+        snapshot = self._snapshot(offset)
+        return lambda: snapshot
 
     def _remember(self, explained: Explanations) -> None:
         """See to it that the words of these explanations can be looked up even after the forest has changed."""
@@ -166,7 +167,7 @@ class PolyaForest(MassForest):
         has_p_values = not np.isnan(detected.p_values).all()
         return explained.judged(detected.is_anomaly, detected.p_values if has_p_values else None)
 
-    def _witness(self, offset: float) -> Witness:
+    def _snapshot(self, offset: float) -> Snapshot:
         """Return the forest as it is now, for questions about rows."""
         from polyaforest.explain import context
 
@@ -180,7 +181,7 @@ class PolyaForest(MassForest):
             self._reference = reference
         drawn = None if rows is None else lambda: rows
         score = self._score_by(forest, known)
-        return context.Witness(forest, known, times, score, offset, reference, None, nullcontext, categories, drawn)
+        return context.Snapshot(forest, known, times, score, offset, reference, None, nullcontext, categories, drawn)
 
     @property
     def _feature_names(self) -> list[str]:

@@ -33,9 +33,9 @@ from polyaforest.core.validation import (
 from polyaforest.decision.thresholds import (
     Detections,
     ThresholdPolicy,
+    check_calibration_size,
     check_scores,
     conformal_p_values,
-    refuse_too_few,
 )
 from polyaforest.estimators._detector import Detector
 from polyaforest.estimators._tree import Tree
@@ -131,7 +131,7 @@ class BaseForest(Detector):
     _reference = Derived[Any]()  # what is usual
     _names_of_shingle: list[str] | None = None  # what the features of a time series are called
     _quantiles: Array | None = None  # of the rows fitted, to say what is usual
-    _n_coins: int = 0  # rows that followed with a weight that is no whole number: each tossed a coin
+    _n_random_draws: int = 0  # rows that followed with a weight that is no whole number: each tossed a coin
     encoding_: Categories | None = None  # which columns are categories, if any, and the texts of those held
 
     def _parts(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class BaseForest(Detector):
 
     def _become(self, fitted: BaseForest) -> None:
         """Take over what another forest has learned, whatever was learned before."""
-        with self._lock.turn(), self._anew() as draft:
+        with self._lock.turn(), self._drafted() as draft:
             draft.__dict__ = fitted._parts() | self.get_params(deep=False)
 
     @property
@@ -229,7 +229,7 @@ class BaseForest(Detector):
         share = None if self.contamination == "auto" else float(self.contamination)
         return ThresholdPolicy(share, self.false_alarm_rate)
 
-    def _refuse_rates(self, n_rows: int | None = None) -> None:
+    def _check_rates(self, n_rows: int | None = None) -> None:
         """Raise if two rates are set, or if a table of `n_rows` has too few rows for the one that is."""
         if self.contamination != "auto" and self.false_alarm_rate is not None:
             raise ValueError(
@@ -237,7 +237,7 @@ class BaseForest(Detector):
                 "rows to flag: set one of them"
             )
         if self.false_alarm_rate is not None and n_rows is not None:
-            refuse_too_few(n_rows, self.false_alarm_rate, "give more rows or allow a higher rate")
+            check_calibration_size(n_rows, self.false_alarm_rate, "give more rows or allow a higher rate")
 
     @property
     def _grid(self) -> Array:
@@ -275,9 +275,11 @@ class BaseForest(Detector):
         weights = read_sample_weight(sample_weight, n_rows)
         if weights is None:
             return None, 0
-        is_tossed = forests.copies.has_coin(weights)
-        ids = -1 - (self._n_coins + np.cumsum(is_tossed) - is_tossed)  # rows of a table have numbers from 0 on
-        return forests.copies.n_copies(weights, ids, seed), int(is_tossed.sum())
+        is_fractional = forests.copies.is_fractional(weights)
+        ids = -1 - (
+            self._n_random_draws + np.cumsum(is_fractional) - is_fractional
+        )  # rows of a table have numbers from 0 on
+        return forests.copies.n_copies(weights, ids, seed), int(is_fractional.sum())
 
     # ---- scores and verdicts ----------------------------------------------------------------------------------------
 
@@ -315,7 +317,7 @@ class BaseForest(Detector):
     @property
     def offset_(self) -> float:
         """The threshold: ``decision_function = score_samples - offset_``."""
-        self._refuse_unfitted()
+        self._check_fitted()
         if isinstance(self.score_type, EpsilonPhi):
             return self.score_type.threshold
         return self._threshold()
@@ -342,8 +344,8 @@ class BaseForest(Detector):
         known = self._calibration_scores()
         return conformal_p_values(self._score.to_log(scores), known) if len(known) else np.full(len(scores), np.nan)
 
-    def _refuse_uncalibrated(self) -> None:
-        self._refuse_unfitted()
+    def _check_calibrated(self) -> None:
+        self._check_fitted()
         if isinstance(self.score_type, EpsilonPhi):
             raise ValueError("EpsilonPhi scores have no p-values: choose another score_type")
         if not len(self._calibration_scores()):
@@ -351,7 +353,7 @@ class BaseForest(Detector):
 
     def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
         """Return rows checked against those of the fit; they may have missing values only where the caller allows."""
-        self._refuse_unfitted()
+        self._check_fitted()
         return read_rows(self, X, reset=False, allow_missing=allow_missing and self._allows_missing)
 
     # ---- categories -------------------------------------------------------------------------------------------------
@@ -359,13 +361,13 @@ class BaseForest(Detector):
     @property
     def is_categorical_(self) -> Array | None:
         """Whether each column is one of categories, of shape (n_features,); None if none is, as in scikit-learn."""
-        self._refuse_unfitted()
+        self._check_fitted()
         return None if self.encoding_ is None else self.encoding_.mask
 
     @property
     def categories_(self) -> dict[str, list[str]]:
         """The categories of the rows held, ascending, by the name of their column."""
-        self._refuse_unfitted()
+        self._check_fitted()
         with self._frozen():
             categories, rows = self.encoding_, self._rows_known
         if categories is None or rows is None:
@@ -523,8 +525,8 @@ class BaseForest(Detector):
         arrays = {"prior_strength": np.array(self.prior_.strength), "offset": np.array(offset)}
         if self._quantiles is not None:
             arrays["quantiles"] = self._quantiles
-        if self._n_coins:
-            arrays["coins"] = np.array(self._n_coins, np.int64)
+        if self._n_random_draws:
+            arrays["coins"] = np.array(self._n_random_draws, np.int64)
         if categories is not None:
             arrays["texts"] = categories.pack_texts()
         trees = {} if is_compact else packed("forest", self.forest_)
@@ -554,7 +556,7 @@ class BaseForest(Detector):
             forest.forest_ = unpacked("forest", {**arrays, **n_categories}, Forest)
         forest.lifetimes_ = arrays["lifetimes"]
         forest.prior_ = Prior(float(arrays["prior_strength"]), header["is_open"])
-        forest._n_coins = int(arrays.get("coins", 0))
+        forest._n_random_draws = int(arrays.get("coins", 0))
         forest._quantiles, forest._notes = arrays.get("quantiles"), header.get("notes", {})
         offset = float(arrays["offset"])
         forest._offset = None if np.isnan(offset) else Offset(forest._policy, offset)
@@ -583,8 +585,8 @@ class BaseForest(Detector):
             raise ValueError(f"its trees are not those of a {type(self).__name__}")
         if not SMALLEST <= self.prior_.strength <= LARGEST:
             raise ValueError(f"its prior strength is {self.prior_.strength}")
-        if self._n_coins < 0:
-            raise ValueError(f"it has tossed {self._n_coins} coins")
+        if self._n_random_draws < 0:
+            raise ValueError(f"it has tossed {self._n_random_draws} coins")
         if self._offset is not None:
             check_scores("offset", np.array([self._offset.value]))
         times = self.lifetimes_

@@ -124,7 +124,7 @@ class GroupedMPF(Detector):
         groups : sequence of str or numbers, of shape (n_rows,), optional
             The group of each row, if `calibrate_by` names no column. None and NaN stand for no group.
         """
-        with self._lock.turn(), self._anew() as draft:
+        with self._lock.turn(), self._drafted() as draft:
             draft._begin(X, groups)
         return self
 
@@ -159,7 +159,7 @@ class GroupedMPF(Detector):
 
     def score_samples(self, X: Any, *, groups: Any = None) -> Array:
         """Return how normal each row is, as the detector says, whatever its group: higher is more normal."""
-        self._refuse_unfitted()
+        self._check_fitted()
         return self.estimator_.score_samples(self._split(X, groups, needs_groups=False)[0])
 
     def detect(self, X: Any, *, groups: Any = None) -> Detections:
@@ -176,7 +176,7 @@ class GroupedMPF(Detector):
         detections : Detections
             As of the detector; `thresholds` are those of the groups.
         """
-        self._refuse_unfitted()
+        self._check_fitted()
         with self._frozen():
             features, labels = self._split(X, groups)
             scores = self.estimator_.score_samples(features)
@@ -222,19 +222,19 @@ class GroupedMPF(Detector):
     @property
     def groups_(self) -> list[Label]:
         """The labels of groups with a calibration of their own."""
-        self._refuse_unfitted()
+        self._check_fitted()
         return list(self._scores_of)
 
     @property
     def offsets_(self) -> dict[Label, float]:
         """The threshold of each group that has its own."""
-        self._refuse_unfitted()
+        self._check_fitted()
         return {label: self._threshold_by(known) for label, known in self._scores_of.items()}
 
     @property
     def offset_(self) -> float:
         """The threshold of rows of all other groups."""
-        self._refuse_unfitted()
+        self._check_fitted()
         return self._threshold_by(self._rest)
 
     @property
@@ -248,7 +248,7 @@ class GroupedMPF(Detector):
     @property
     def n_points_(self) -> int:
         """Points that the forest rests on."""
-        self._refuse_unfitted()
+        self._check_fitted()
         return self.estimator_.n_points_
 
     @property

@@ -1,4 +1,4 @@
-"""The detector for time series: a forest on the courses, or shingles, of the readings."""
+"""The detector for time series: a forest on the context windows, or shingles, of the readings."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from polyaforest.core.boxes import empty_box
 from polyaforest.core.score import Score
 from polyaforest.core.validation import (
     NamedRows,
+    check_countable,
     feature_names,
     read_domain,
     read_flags,
@@ -28,7 +29,6 @@ from polyaforest.core.validation import (
     read_rows,
     read_stamps,
     read_weights,
-    refuse_uncountable,
 )
 from polyaforest.decision.thresholds import NOTHING, Detections
 from polyaforest.estimators._detector import Detector
@@ -41,18 +41,18 @@ from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import decode, encode, refusing_pickle
 from polyaforest.retention import Policy, Reservoir, as_policy
 from polyaforest.timeseries._calendar import AUTO, read_calendar, timezone_of
-from polyaforest.timeseries._courses import PHASE, REACH, layout_of, phase_features
+from polyaforest.timeseries._contexts import PHASE, REACH, layout_of, phase_features
 from polyaforest.timeseries._forecasts import Forecast
 from polyaforest.timeseries._history import History, widths_of_state
 from polyaforest.timeseries._rhythm import find_periods
 from polyaforest.timeseries._shingles import (
     CONSTRAINTS,
-    Laid,
+    Alignment,
+    check_times,
     measured_spacing,
     new_track,
     read_every,
     read_pattern,
-    refuse_times,
 )
 
 _PIECE = 256  # readings after which the scale of features is looked at again; also those that are learned at a time
@@ -64,34 +64,35 @@ _SAMPLES = 256  # of them in each tree by default: shingles lie along curves, wh
 
 
 class SeriesMPF(Detector):
-    """Streaming Mondrian Pólya forest on the courses of a time series. Scores are higher for normal readings.
+    """Streaming Mondrian Pólya forest on the context windows of a time series. Scores are higher for normal readings.
 
-    What counts as normal is a course, not a value. The forest looks at the course that ends at each reading in four
-    views, each in a quarter of the trees: *change* (differences of means at scales from 1 to 32 steps, the level, the
-    roughness), *shape* (the low waves of a cosine transform of the last 96 readings), *season* (how far readings are
-    from those one, two and three periods before) and *rhythm* (levels, and the phase of the periods at which the series
-    repeats). With ``shingle=n`` it looks at the last n readings as they are. Readings come one by one or in chunks of
-    any size, with the same result.
+    What counts as normal is a context window, not a value. The forest looks at the context window that ends at each
+    reading in four views, each in a quarter of the trees: *change* (differences of means at scales from 1 to 32 steps,
+    the level, the roughness), *shape* (the low waves of a cosine transform of the last 96 readings), *season* (how far
+    readings are from those one, two and three periods before) and *rhythm* (levels, and the phase of the periods at
+    which the series repeats). With ``shingle=n`` it looks at the last n readings as they are. Readings come one by one
+    or in chunks of any size, with the same result.
 
-    **Warming up.** A course begins with 96 unbroken readings; while there are fewer than 128, their mirror image stands
-    in for those before. Rows get NaN until 256 courses have been learned, by which features are weighed. `fit` needs no
-    warming up.
+    **Warming up.** A context window begins with 96 unbroken readings; while there are fewer than 128, their mirror
+    image stands in for those before. Rows get NaN until 256 context windows have been learned, by which features are
+    weighed. `fit` needs no warming up.
 
     **Gaps.** With `times`, the steps missing between two rows are round(time between them / `every`) - 1, but never
     fewer than 0, so jitter does not matter. Without, rows follow each other. A value that is NaN is missing too. Up to
     `max_gap` missing steps in a row are filled in on a straight line between the readings around them, once the second
-    has come; no course ends at a filled step. After a longer gap the course begins anew, and rows get NaN until then.
+    has come; no context window ends at a filled step. After a longer gap the context window begins anew, and rows get
+    NaN until then.
 
-    **Scale.** Features are weighed by their spread over the courses held. At every 256th reading it is measured again,
-    and if that of any feature has changed by more than a factor of `rescale`, the trees are grown anew with new
+    **Scale.** Features are weighed by their spread over the context windows held. At every 256th reading it is measured
+    again, and if that of any feature has changed by more than a factor of `rescale`, the trees are grown anew with new
     weights. Of several channels, those that take only two values are switches: together they weigh a quarter of what
     one other channel does.
 
     **Rhythm.** At most two periods are looked for by the autocorrelation of the last 3,200 readings, after 512,
     1,024, 2,048, ... of them, and of all in `fit`.
 
-    **Alarms.** Courses that share readings are odd together. The automatic threshold lets about one false *alarm* begin
-    in a thousand normal readings, however long alarms last.
+    **Alarms.** Context windows that share readings are odd together. The automatic threshold lets about one false
+    *alarm* begin in a thousand normal readings, however long alarms last.
 
     **Novelty.** `detect_then_learn` and `detect` also say how far a reading lies outside the last 4,096, as d / (d +
     range), d the distance to the nearest of them; of several channels, the most. It means the same on every series, so
@@ -99,19 +100,19 @@ class SeriesMPF(Detector):
     more than that of all 64 readings before, so that an event is announced once; NaN before the hundredth reading and
     with ``shingle=n``.
 
-    **Deletion.** `delete` removes every course that a reading has a part in, by its value, by filling in or by a
-    difference, and begins a new one behind it; new readings are compared with those behind it. If one of them had a
+    **Deletion.** `delete` removes every context window that a reading has a part in, by its value, by filling in or by
+    a difference, and begins a new one behind it; new readings are compared with those behind it. If one of them had a
     part in the scale, that is measured anew.
 
     Parameters
     ----------
     estimator : StreamingMPF, optional
-        The forest to use, of which a copy is made that has learned nothing. Its `window` counts courses; "auto" is
-        the last 2,048 of them here, or a random sample of as many for `fit`, and None is refused, since deletion needs
-        them. "auto" for `max_samples` is
+        The forest to use, of which a copy is made that has learned nothing. Its `window` counts context windows; "auto"
+        is the last 2,048 of them here, or a random sample of as many for `fit`, and None is refused, since deletion
+        needs them. "auto" for `max_samples` is
         256 here. By default a `StreamingMPF` with these.
     shingle : "auto" or int, default="auto"
-        How many readings to look at as they are; "auto" looks at courses.
+        How many readings to look at as they are; "auto" looks at context windows.
     every : float or timedelta, optional
         The usual time between readings, in seconds, or in the unit of `times` that are numbers. By default the median
         of the first rows, which get no scores until then; in `fit` of all its rows.
@@ -120,7 +121,7 @@ class SeriesMPF(Detector):
     difference : bool, default=False
         Whether to look at changes from step to step instead of levels; for shingles of a given length.
     calendar : sequence of {"time of day", "day of week"}, default=()
-        What to add to each course, as sine and cosine; needs times.
+        What to add to each context window, as sine and cosine; needs times.
     timezone : str, default="auto"
         The time zone of the calendar and of words, such as "Europe/Berlin" or "+02:00"; "auto" takes that of the first
         `times`, if they are dates with one, or else UTC.
@@ -132,14 +133,14 @@ class SeriesMPF(Detector):
     estimator_ : StreamingMPF
         The forest, with ``shingle=n``.
     estimators_ : dict of str to StreamingMPF
-        The forest of each view, or of the "shingle". Keys are those of the readings at which courses end.
+        The forest of each view, or of the "shingle". Keys are those of the readings at which context windows end.
     n_seen_ : int
         Readings that have come so far.
     n_points_ : int
-        Courses held.
+        Context windows held.
     keys_ : list
-        Keys of the readings that can be deleted: those that a course held is made of, or one to come may be made of or
-        compared with.
+        Keys of the readings that can be deleted: those that a context window held is made of, or one to come may be
+        made of or compared with.
     every_ : float or None
         The usual time between readings, if it is known.
     periods_ : tuple of int
@@ -245,36 +246,36 @@ class SeriesMPF(Detector):
             When each reading was taken. Give them always or never.
         """
         self._validate_params()
-        with self._lock.turn(), self._anew() as draft:
+        with self._lock.turn(), self._drafted() as draft:
             draft._grow(X, keys, times)
         return self
 
     def fit_predict(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Array:
         """Fit, then `predict` the same rows."""
-        return self.fit(X, keys=keys, times=times).predict(X, times=times, anew=True)
+        return self.fit(X, keys=keys, times=times).predict(X, times=times, standalone=True)
 
     def _grow(self, X: Any, keys: Any, times: Any) -> None:
         rows = self._begin(X, times)
         stamps, names = self._read_labels(len(rows), keys, times)
-        self._refuse_extreme(rows)
+        self._check_extreme(rows)
         self._history.is_timed = times is not None
         if isnan(self._history.track.every) and self._history.is_timed:
             self._history.track = self._history.track._replace(every=measured_spacing(stamps))
-        self._refuse_outside(rows, stamps)
-        laid = self._history.lay(rows, stamps)
-        if laid.pattern.shingle is None:
-            periods = find_periods(laid.track.values[laid.places][laid.is_complete])
-            laid = laid._replace(track=laid.track._replace(periods=periods))
-            self._history.known.learn(laid.rows, laid.deviations())
-        self._fit_forest(laid, stamps, names)
+        self._check_inside(rows, stamps)
+        aligned = self._history.align(rows, stamps)
+        if aligned.pattern.shingle is None:
+            periods = find_periods(aligned.track.values[aligned.places][aligned.is_complete])
+            aligned = aligned._replace(track=aligned.track._replace(periods=periods))
+            self._history.known.learn(aligned.rows, aligned.deviations())
+        self._fit_forest(aligned, stamps, names)
 
-    def _fit_forest(self, laid: Laid, stamps: Array, names: list[Key | None]) -> None:
+    def _fit_forest(self, aligned: Alignment, stamps: Array, names: list[Key | None]) -> None:
         """Fit the forest to a table, and weigh features by the shingles held."""
-        shingles, ends = laid.shingles(), np.flatnonzero(laid.is_whole)
+        shingles, ends = aligned.shingles(), np.flatnonzero(aligned.is_whole)
         if not len(shingles):
             raise ValueError(
-                f"there is no {laid.pattern.whole} without too long a gap in these {len(laid.places)} rows: give more "
-                "of them, or set a smaller shingle or a larger max_gap"
+                f"there is no {aligned.pattern.whole} without too long a gap in these {len(aligned.places)} rows: give "
+                "more of them, or set a smaller shingle or a larger max_gap"
             )
         self._history.provenance.enter_names(names, 0)
         kept = self._chosen(len(shingles))
@@ -283,14 +284,14 @@ class SeriesMPF(Detector):
         self._views.fit(
             shingles[kept], keys, stamps[ends[kept]] if self._history.is_timed else None, ends[kept].tolist()
         )
-        self._commit(laid, ends)
+        self._commit(aligned, ends)
         if self.rescale is not None and self._views.n_points < len(kept):
             self._views.rebuild()
         self._note_spread(self._history.n_seen)
-        self._views.measure_spell(shingles)
+        self._views.measure_run_length(shingles)
 
     def _chosen(self, n: int) -> Array:
-        """Return the courses of a table that are learned: all, or as many as the forest holds, drawn at random."""
+        """Return which context windows of a table to learn: all, or a random sample as large as the forest holds."""
         is_default = self.estimator is None or self.estimator.window == "auto"
         if self._history.pattern.shingle is not None or not is_default or n <= _WINDOW:
             return np.arange(n)
@@ -350,7 +351,7 @@ class SeriesMPF(Detector):
             If one is not in ``keys_``, a KeyError says so and nothing is deleted.
         """
         check_is_fitted(self)
-        self._refuse_dormant_companion()
+        self._check_companion()
         wanted = read_one_or_more_keys(keys)
         with self._lock.turn(), self._changing():
             numbers = self._numbers_of(wanted)
@@ -359,7 +360,7 @@ class SeriesMPF(Detector):
             if gone:
                 self._views.delete(gone)
             self._history.forget(numbers)
-            self._history.provenance.settle(self._held, self._history.recent)
+            self._history.provenance.prune(self._held, self._history.recent)
             if gone and not self._views.n_points:
                 self._history.follow_rhythm(())
                 self._begin_forest()
@@ -400,14 +401,14 @@ class SeriesMPF(Detector):
 
     # ---- as if rows came next ---------------------------------------------------------------------------------------
 
-    def score_samples(self, X: Any, *, times: Any = None, anew: bool = False) -> Array:
+    def score_samples(self, X: Any, *, times: Any = None, standalone: bool = False) -> Array:
         """Return the scores of rows as if they came next, one after another; nothing is learned.
 
         Parameters
         ----------
         X, times
             As in `fit`.
-        anew : bool, default=False
+        standalone : bool, default=False
             Whether the rows are a series of their own, such as the one given to `fit`, instead of coming next.
 
         Returns
@@ -415,22 +416,22 @@ class SeriesMPF(Detector):
         scores : ndarray of shape (n_rows,)
             Higher is more normal; NaN where no whole shingle would end, or the forest holds none to compare with.
         """
-        with self._looking_ahead(X, times, anew) as laid:
-            scores = np.full(len(laid.is_whole), np.nan)
-            if laid.is_whole.any():
-                scores[laid.is_whole] = self._views.score_samples(laid.shingles())
+        with self._looking_ahead(X, times, standalone) as aligned:
+            scores = np.full(len(aligned.is_whole), np.nan)
+            if aligned.is_whole.any():
+                scores[aligned.is_whole] = self._views.score_samples(aligned.shingles())
             return scores
 
-    def detect(self, X: Any, *, times: Any = None, anew: bool = False) -> Detections:
+    def detect(self, X: Any, *, times: Any = None, standalone: bool = False) -> Detections:
         """Return what `detect_then_learn` would, for rows as if they came next; nothing is learned.
 
         The parameters are those of `score_samples`.
         """
-        with self._looking_ahead(X, times, anew) as laid:
-            shingles = laid.shingles()
-            found = _placed(laid.is_whole, self._views.detect(shingles) if len(shingles) else NOTHING)
-            history = self._history_of(anew)
-            return found._replace(novelty=history.judge(laid, history.known.copy()))
+        with self._looking_ahead(X, times, standalone) as aligned:
+            shingles = aligned.shingles()
+            found = _placed(aligned.is_whole, self._views.detect(shingles) if len(shingles) else NOTHING)
+            history = self._history_of(standalone)
+            return found._replace(novelty=history.judge(aligned, history.known.copy()))
 
     def predict(self, X: Any, **labels: Any) -> Array:
         """Return +1 for normal rows, or where no complete shingle ends, and -1 for anomalies."""
@@ -447,11 +448,11 @@ class SeriesMPF(Detector):
         p_values[is_whole] = self._views.p_values(scores[is_whole])
         return p_values
 
-    def _refuse_uncalibrated(self) -> None:
+    def _check_calibrated(self) -> None:
         check_is_fitted(self)
         if not self._has_begun:
             raise ValueError("this detector has no calibration scores: it holds no shingles. Let it learn some first")
-        self._views.first._refuse_uncalibrated()
+        self._views.first._check_calibrated()
 
     def explain(
         self,
@@ -460,7 +461,7 @@ class SeriesMPF(Detector):
         *,
         times: Any = None,
         rows: Sequence[int] | None = None,
-        anew: bool = False,
+        standalone: bool = False,
     ) -> Sequence[Explanation]:
         """Explain the shingles that end at rows as if they came next; nothing is learned.
 
@@ -468,7 +469,7 @@ class SeriesMPF(Detector):
 
         Parameters
         ----------
-        X, times, anew
+        X, times, standalone
             As in `score_samples`.
         features
             As in `StreamingMPF.explain`.
@@ -478,30 +479,31 @@ class SeriesMPF(Detector):
         Returns
         -------
         explanations : sequence of Explanation
-            Of a course, by the view in which it is oddest. For what each channel adds see `blame_by_channel`.
+            Of a context window, by the view in which it is oddest. For what each channel adds see `bits_by_channel`.
         """
         check_is_fitted(self)
         read_features(features, self._history.pattern.names(feature_names(self)))  # before rows are looked at
-        with self._looking_ahead(X, times, anew) as laid:
-            wanted = np.arange(len(laid.is_whole)) if rows is None else np.asarray(rows, np.int64)
+        with self._looking_ahead(X, times, standalone) as aligned:
+            wanted = np.arange(len(aligned.is_whole)) if rows is None else np.asarray(rows, np.int64)
             if not len(wanted):
                 raise ValueError("there are no rows to explain")
-            silent = wanted[~laid.is_whole[wanted]]
+            silent = wanted[~aligned.is_whole[wanted]]
             if len(silent):
                 raise ValueError(
                     f"row {silent[0]} would end no {self._history.pattern.whole} that could be compared with others, "
                     "so there is nothing to explain: name the rows to explain in rows=, where score_samples is not NaN"
                 )
-            shingles = laid.shingles()[np.cumsum(laid.is_whole)[wanted] - 1]
-            return self._views.explain(shingles, features, laid, laid.places[wanted], is_apart=anew)
+            shingles = aligned.shingles()[np.cumsum(aligned.is_whole)[wanted] - 1]
+            return self._views.explain(shingles, features, aligned, aligned.places[wanted], is_apart=standalone)
 
-    def expect(self, X: Any, *, times: Any = None, anew: bool = False, unseen: Any = None) -> Forecast:
+    def expect(self, X: Any, *, times: Any = None, standalone: bool = False, unseen: Any = None) -> Forecast:
         """Return the readings that were to be expected at rows, each by those before it; nothing is learned.
 
         Parameters
         ----------
-        X, times, anew
-            As in `score_samples`. With `anew`, what shares readings with a row has no say in what is expected there.
+        X, times, standalone
+            As in `score_samples`. With `standalone`, what shares readings with a row has no say in what is expected
+            there.
         unseen : array-like of bool, shape (n_rows,), optional
             Rows not to look at, such as those flagged: across them the forecast goes on from the last row before, so
             that it shows what should have come.
@@ -510,7 +512,7 @@ class SeriesMPF(Detector):
         -------
         expected : Forecast
             A named tuple of arrays of shape (n_rows, n_channels): `mean`, `low`, `high` and `median`; NaN where no
-            course ends before a row.
+            context window ends before a row.
 
         Examples
         --------
@@ -519,45 +521,45 @@ class SeriesMPF(Detector):
         >>> wave = np.sin(np.arange(1000) / 8)
         >>> is_odd = np.arange(1000) // 20 == 35
         >>> series = SeriesMPF(StreamingMPF(random_state=0)).fit(np.where(is_odd, 0.0, wave))
-        >>> expected = series.expect(np.where(is_odd, 0.0, wave), anew=True, unseen=is_odd)
+        >>> expected = series.expect(np.where(is_odd, 0.0, wave), standalone=True, unseen=is_odd)
         >>> bool(np.abs(expected.mean[is_odd, 0] - wave[is_odd]).max() < 0.2)
         True
         """
-        with self._looking_ahead(X, times, anew) as laid:
-            expected = Forecast.nothing(len(laid.places), self.n_features_in_)
-            hidden = np.zeros(len(laid.track.values), np.bool_)
+        with self._looking_ahead(X, times, standalone) as aligned:
+            expected = Forecast.nothing(len(aligned.places), self.n_features_in_)
+            hidden = np.zeros(len(aligned.track.values), np.bool_)
             if unseen is not None:
-                hidden[laid.places] = read_flags("unseen", unseen, len(laid.places))
+                hidden[aligned.places] = read_flags("unseen", unseen, len(aligned.places))
             if self._history.pattern.shingle is not None:
-                raise ValueError("only a series of courses has expectations: set shingle='auto'")
+                raise ValueError("only a series of context windows has expectations: set shingle='auto'")
             if self._is_silent or not self._views.n_points:
                 return expected
-            ends = laid.ends_course() & ~hidden
+            ends = aligned.ends_context() & ~hidden
             before = np.maximum.accumulate(np.where(ends, np.arange(len(ends)), NONE))
-            origins = np.append(NONE, before)[laid.places]
-            ahead = np.where(origins != NONE, laid.places - origins, 0)
-            outlook = self._views.outlook(laid, is_apart=anew, unseen=hidden)
+            origins = np.append(NONE, before)[aligned.places]
+            ahead = np.where(origins != NONE, aligned.places - origins, 0)
+            outlook = self._views.outlook(aligned, is_apart=standalone, unseen=hidden)
             rows = np.flatnonzero(ahead == 1)
             if len(rows):
-                expected.fill(rows, outlook.after(origins[rows], laid.states(origins[rows]), 1))
-            for origin in np.unique(origins[(ahead > 1) | hidden[laid.places]]).tolist():
+                expected.fill(rows, outlook.after(origins[rows], aligned.states(origins[rows]), 1))
+            for origin in np.unique(origins[(ahead > 1) | hidden[aligned.places]]).tolist():
                 rows = np.flatnonzero((origins == origin) & (ahead <= _FARTHEST))
                 if origin != NONE and len(rows):
-                    steps = np.arange(origin + 1, laid.places[rows[-1]] + 1)
-                    across = outlook.across(steps, laid.states(np.array([origin])))
-                    expected.fill(rows, Forecast(*(part[laid.places[rows] - origin - 1] for part in across)))
+                    steps = np.arange(origin + 1, aligned.places[rows[-1]] + 1)
+                    across = outlook.across(steps, aligned.states(np.array([origin])))
+                    expected.fill(rows, Forecast(*(part[aligned.places[rows] - origin - 1] for part in across)))
             return expected
 
     def forecast(self, n_steps: int = 1) -> Forecast:
         """Return the readings expected next, and the range of nine in ten.
 
-        They are what followed similar courses, weighted by how likely the forest is to put them into one cell; with a
-        rhythm, courses that deviate alike from it, if their range is narrower.
+        They are what followed similar context windows, weighted by how likely the forest is to put them into one cell;
+        with a rhythm, context windows that deviate alike from it, if their range is narrower.
 
         Parameters
         ----------
         n_steps : int, default=1
-            Steps to look ahead, at most 1,024; the fewer courses are held, the fewer.
+            Steps to look ahead, at most 1,024; the fewer context windows are held, the fewer.
 
         Returns
         -------
@@ -578,12 +580,12 @@ class SeriesMPF(Detector):
             raise ValueError(f"n_steps must be a whole number from 1 to {_FARTHEST:,}; got {n_steps!r}")
         with self._frozen():
             if self._history.pattern.shingle is not None:
-                raise ValueError("only a series of courses has forecasts: set shingle='auto'")
+                raise ValueError("only a series of context windows has forecasts: set shingle='auto'")
             expected = Forecast.nothing(int(n_steps), self.n_features_in_)
-            laid = self._history.lay(np.empty((0, self.n_features_in_)), np.empty(0))
-            newest = np.array([len(laid.track.values) - 1])
-            if self._has_begun and self._views.n_points and laid.ends_course()[-1:].any():
-                outlook, state = self._views.outlook(laid), laid.states(newest)
+            aligned = self._history.align(np.empty((0, self.n_features_in_)), np.empty(0))
+            newest = np.array([len(aligned.track.values) - 1])
+            if self._has_begun and self._views.n_points and aligned.ends_context()[-1:].any():
+                outlook, state = self._views.outlook(aligned), aligned.states(newest)
                 for step in range(int(n_steps)):
                     expected.fill(slice(step, step + 1), outlook.after(newest, state, step + 1))
         if np.isnan(expected.mean).any():
@@ -592,7 +594,7 @@ class SeriesMPF(Detector):
             )
         return expected
 
-    def blame_by_channel(self, explanation: Explanation) -> dict[str, float]:
+    def bits_by_channel(self, explanation: Explanation) -> dict[str, float]:
         """Return the bits that each channel adds to the surprise of a shingle, over all its steps, the most first.
 
         What the calendar adds is listed under its own names.
@@ -610,20 +612,20 @@ class SeriesMPF(Detector):
         return dict(sorted(bits.items(), key=lambda item: -item[1]))
 
     @contextmanager
-    def _looking_ahead(self, X: Any, times: Any, anew: bool) -> Iterator[Laid]:
+    def _looking_ahead(self, X: Any, times: Any, standalone: bool) -> Iterator[Alignment]:
         """Lay out rows as if they came next, or by themselves; none is complete if the forest holds no shingles."""
         check_is_fitted(self)
         rows = read_rows(self, _as_table(X, self.n_features_in_), reset=False, allow_missing=True)
         with self._frozen():
-            self._refuse_extreme(rows)
-            history = self._history_of(anew)
-            laid = history.lay(rows, self._read_times(len(rows), times, history))
-            yield laid._replace(is_whole=np.zeros(len(rows), np.bool_)) if self._is_silent else laid
+            self._check_extreme(rows)
+            history = self._history_of(standalone)
+            aligned = history.align(rows, self._read_times(len(rows), times, history))
+            yield aligned._replace(is_whole=np.zeros(len(rows), np.bool_)) if self._is_silent else aligned
 
-    def _history_of(self, anew: bool) -> History:
+    def _history_of(self, standalone: bool) -> History:
         """Return what rows come after: the series so far, or nothing of it but its rhythm."""
         history = self._history
-        return History(history.pattern, history.track.last(0), is_timed=history.is_timed) if anew else history
+        return History(history.pattern, history.track.last(0), is_timed=history.is_timed) if standalone else history
 
     # ---- what is held -----------------------------------------------------------------------------------------------
 
@@ -648,7 +650,7 @@ class SeriesMPF(Detector):
         """The forest of a series of shingles."""
         check_is_fitted(self)
         if not self._views.is_one:
-            raise AttributeError("a series of courses has a forest for each view: see estimators_")
+            raise AttributeError("a series of context windows has a forest for each view: see estimators_")
         return self._views.first
 
     @property
@@ -717,7 +719,7 @@ class SeriesMPF(Detector):
         parameters["calendar"] = list(read_calendar(self.calendar))
         about, own = self._history.state()
         inner, parts = self._views.state(is_compact=is_compact)
-        of_courses = {"novelty": len(self._history.known)} if self._history.pattern.shingle is None else {}
+        of_contexts = {"novelty": len(self._history.known)} if self._history.pattern.shingle is None else {}
         header = {
             "detector": type(self).__name__,
             "parameters": {name: part if isinstance(part, list) else encode(part) for name, part in parameters.items()},
@@ -726,7 +728,7 @@ class SeriesMPF(Detector):
             "feature_names": None if names is None else [str(name) for name in names],
             "series": about,
             "forest": inner,
-            **of_courses,
+            **of_contexts,
         }
         return header, {**_under("series", own), **_under("forest", parts)}
 
@@ -765,12 +767,12 @@ class SeriesMPF(Detector):
         if names is not None and len(names) != self.n_features_in_:
             raise ValueError("the number of its channel names is not that of its channels")
         if self._history.pattern.shingle is None and self.estimator is not None:
-            _refuse_columns(self.estimator)  # which begins anew once all is deleted
+            _check_columns(self.estimator)  # which begins anew once all is deleted
         if not self._has_begun:
-            self._refuse_summary(self._views.first)
+            self._check_holds_points(self._views.first)
             if self._history.pattern.shingle is None:
-                _refuse_columns(self._views.first)
-            self._refuse_outside(np.empty((0, self.n_features_in_)), np.empty(0))
+                _check_columns(self._views.first)
+            self._check_inside(np.empty((0, self.n_features_in_)), np.empty(0))
             if not isinstance(self._views.first._tree.feature_weights, str):
                 read_weights(self._views.first._tree.feature_weights, n_features)
         elif self._views.n_features != n_features or self._views.first.n_seen_ > self._history.n_seen:
@@ -814,12 +816,14 @@ class SeriesMPF(Detector):
             forest.set_params(window=_WINDOW)
         if isinstance(forest.max_samples, str):
             forest.set_params(max_samples=_SAMPLES)
-        if forest.score_type == Score.MARGINS:  # features of a course are no values that have margins of their own
+        if (
+            forest.score_type == Score.MARGINS
+        ):  # features of a context window are no values that have margins of their own
             forest.set_params(score_type=str(Score.TYPICALITY))
         forest._validate_params()
-        self._refuse_summary(forest)
+        self._check_holds_points(forest)
         if self._history.pattern.shingle is None:
-            _refuse_columns(forest)
+            _check_columns(forest)
         n_channels = self.n_features_in_
         self._views = Views.like(forest, self._history.pattern.widths(n_channels), n_channels)
         self._history.spread, self._history.weighed_at = None, 0
@@ -832,7 +836,7 @@ class SeriesMPF(Detector):
             member._names_of_shingle, first = names[first : first + width], first + width
 
     @staticmethod
-    def _refuse_summary(forest: StreamingMPF) -> None:
+    def _check_holds_points(forest: StreamingMPF) -> None:
         if forest.window is None or isinstance(forest.window, str):
             raise ValueError(
                 "the forest of a series has to hold its shingles, so that readings can be deleted: give it a window"
@@ -845,7 +849,7 @@ class SeriesMPF(Detector):
             with self._lock.turn():
                 if not hasattr(self, "_views"):  # no other thread has begun meanwhile
                     self._validate_params()
-                    with self._anew() as draft:
+                    with self._drafted() as draft:
                         return draft._learn(draft._begin(X, times), keys, times, task)
         rows = read_rows(self, _as_table(X, self.n_features_in_), reset=False, at_least=0, allow_missing=True)
         with self._lock.turn():
@@ -854,8 +858,8 @@ class SeriesMPF(Detector):
     def _learn(self, rows: Array, keys: Any, times: Any, task: Task) -> Detections:
         """Learn rows piece by piece, after all checks. Ctrl-C waits for the end of a piece."""
         stamps, names = self._read_labels(len(rows), keys, times)
-        self._refuse_extreme(rows)
-        self._refuse_outside(rows, stamps)
+        self._check_extreme(rows)
+        self._check_inside(rows, stamps)
         if len(rows):
             self._history.is_timed = times is not None
         answers, start = [], 0
@@ -868,27 +872,29 @@ class SeriesMPF(Detector):
         return Detections.joined(answers)
 
     def _learn_piece(self, rows: Array, stamps: Array, names: list[Key | None], task: Task) -> Detections:
-        laid = self._history.lay(rows, stamps)
-        ends = np.flatnonzero(laid.is_whole)
+        aligned = self._history.align(rows, stamps)
+        ends = np.flatnonzero(aligned.is_whole)
         keys = [self._history.n_seen + end if names[end] is None else names[end] for end in ends.tolist()]
         detected = self._teach(
-            laid, keys, stamps[ends] if self._history.is_timed else None, task, self._history.n_seen + ends
+            aligned, keys, stamps[ends] if self._history.is_timed else None, task, self._history.n_seen + ends
         )
         self._history.provenance.enter_names(names, self._history.n_seen)
-        novelty = self._history.judge(laid, self._history.known)
-        self._commit(laid, self._history.n_seen + ends)
+        novelty = self._history.judge(aligned, self._history.known)
+        self._commit(aligned, self._history.n_seen + ends)
         if self._history.n_seen % _PIECE == 0 and len(self._views.calibration) >= _PIECE:
-            self._views.measure_spell()
+            self._views.measure_run_length()
         self._find_rhythm_if_due()
         self._rescale_if_due()
         if not task.is_scored:
             return NOTHING
-        placed = _placed(laid.is_whole, detected)
+        placed = _placed(aligned.is_whole, detected)
         return placed._replace(novelty=novelty) if task.is_judged else placed
 
-    def _teach(self, laid: Laid, keys: list[Any], stamps: Array | None, task: Task, numbers: Array) -> Detections:
+    def _teach(
+        self, aligned: Alignment, keys: list[Any], stamps: Array | None, task: Task, numbers: Array
+    ) -> Detections:
         """Teach the forest the shingles of rows, and record the scale whenever it has weighed features anew."""
-        shingles = laid.shingles()
+        shingles = aligned.shingles()
         answers, start = [], 0
         while start < len(shingles):
             n_until_weighed, is_silent = self._n_until_weighed, self._is_warming_up
@@ -896,7 +902,7 @@ class SeriesMPF(Detector):
             part = slice(start, stop)
             times = None if stamps is None else stamps[part]
             detected = self._views.advance(
-                shingles[part], keys[part], times, Task() if is_silent else task, numbers[part].tolist(), laid
+                shingles[part], keys[part], times, Task() if is_silent else task, numbers[part].tolist(), aligned
             )
             answers.append(_silence(stop - start) if is_silent and task.is_scored else detected)
             if stop - start == n_until_weighed:
@@ -922,7 +928,7 @@ class SeriesMPF(Detector):
 
     @property
     def _is_warming_up(self) -> bool:
-        """Whether courses are only learned so far, not judged."""
+        """Whether context windows are only learned so far, not judged."""
         return self._history.pattern.shingle is None and self._n_until_weighed > 0
 
     @property
@@ -930,13 +936,13 @@ class SeriesMPF(Detector):
         """Whether nothing can be said of the rows that come next."""
         return not self._has_begun or self._is_warming_up
 
-    def _commit(self, laid: Laid, ends: Array) -> None:
+    def _commit(self, aligned: Alignment, ends: Array) -> None:
         """Advance past rows that were learned, whose shingles end at the readings of numbers `ends`."""
         history = self._history
         if self._has_begun:
-            history.provenance.enter(laid.oldest().tolist(), ends.tolist(), self._held)
-        history.track, history.n_seen = laid.kept(), history.n_seen + len(laid.places)
-        history.provenance.settle(self._held, history.recent)
+            history.provenance.enter(aligned.oldest().tolist(), ends.tolist(), self._held)
+        history.track, history.n_seen = aligned.kept(), history.n_seen + len(aligned.places)
+        history.provenance.prune(self._held, history.recent)
 
     @property
     def _held(self) -> Mapping[Key, object]:
@@ -957,7 +963,7 @@ class SeriesMPF(Detector):
         self._note_spread(n_seen)
 
     def _amend_rhythm(self) -> None:
-        """Set season and phase of the courses held by the readings that are still known, and grow their trees anew."""
+        """Recompute season and phase of the held context windows from the known readings, and regrow their trees."""
         track, layout = self._history.track, layout_of(self.n_features_in_)
         numbers = np.array([newest for _, newest in self._history.provenance.spans.values()], np.int64)
         is_known = np.isin(numbers, track.numbers)
@@ -1005,8 +1011,8 @@ class SeriesMPF(Detector):
     def _read_labels(self, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
         """Return the times and keys of rows to learn, checked."""
         stamps, names = self._read_times(n_rows, times, self._history), read_keys(keys, n_rows)
-        refuse_uncountable(self._history.n_seen, n_rows)
-        self._history.provenance.refuse_keys(names, self._history.n_seen)
+        check_countable(self._history.n_seen, n_rows)
+        self._history.provenance.check_keys(names, self._history.n_seen)
         return stamps, names
 
     def _read_times(self, n_rows: int, times: Any, history: History) -> Array:
@@ -1015,10 +1021,10 @@ class SeriesMPF(Detector):
         if n_rows and history.is_timed is not None and history.is_timed != (times is not None):
             before = "times" if history.is_timed else "no times"
             raise ValueError(f"the readings before had {before}: give times to all rows or to none")
-        refuse_times(stamps, history.track.latest, history.pattern)
+        check_times(stamps, history.track.latest, history.pattern)
         return stamps
 
-    def _refuse_extreme(self, rows: Array) -> None:
+    def _check_extreme(self, rows: Array) -> None:
         """Raise if a change from one step to the next could be too large to measure."""
         largest = self._history.pattern.largest
         is_extreme = np.abs(rows) > largest
@@ -1029,16 +1035,16 @@ class SeriesMPF(Detector):
                 "be measured; rescale the column"
             )
 
-    def _refuse_outside(self, rows: Array, stamps: Array) -> None:
+    def _check_inside(self, rows: Array, stamps: Array) -> None:
         """Raise if a shingle would lie outside a domain that the forest was given."""
         low, high = self._domain
         if np.isinf(low).any():
             return
-        laid = self._history.lay(rows, stamps)
-        shingles = laid.shingles()
+        aligned = self._history.align(rows, stamps)
+        shingles = aligned.shingles()
         outside = ((shingles < low) | (shingles > high)).any(axis=1)
         if outside.any():
-            i = int(np.flatnonzero(laid.is_whole)[np.argmax(outside)])
+            i = int(np.flatnonzero(aligned.is_whole)[np.argmax(outside)])
             raise ValueError(
                 f"the shingle that ends at row {i} lies outside the domain of the forest: widen the domain or leave "
                 "the row out"
@@ -1054,12 +1060,12 @@ def _as_table(X: Any, n_channels: int = 1) -> Any:
     return np.reshape(X, (-1, 1)) if np.ndim(np.asanyarray(X)) == 1 else X
 
 
-def _refuse_columns(forest: StreamingMPF) -> None:
+def _check_columns(forest: StreamingMPF) -> None:
     """Raise if the parameters of a forest name columns, or a score or sample that several forests cannot share."""
     if isinstance(forest.window, Reservoir):
         raise ValueError(
-            "courses are seen by several forests, which cannot draw one sample: give a window that holds the last "
-            "ones, or set shingle to a number of readings"
+            "context windows are seen by several forests, which cannot draw one sample: give a window that holds the "
+            "last ones, or set shingle to a number of readings"
         )
     if any(
         np.ndim(part) or part == "data"
@@ -1067,13 +1073,13 @@ def _refuse_columns(forest: StreamingMPF) -> None:
         if part is not None
     ):
         raise ValueError(
-            "courses have features of their own, for which no domain or weights can be given: set shingle to a number "
-            "of readings, or omit them"
+            "context windows have features of their own, for which no domain or weights can be given: set shingle to a "
+            "number of readings, or omit them"
         )
     if forest.score_type not in (Score.MARGINS, Score.TYPICALITY, Score.LOG_MASS):
         raise ValueError(
-            f"courses are scored by score_type='typicality' or 'log_mass', not {forest.score_type!r}: set shingle to a "
-            "number of readings for others"
+            f"context windows are scored by score_type='typicality' or 'log_mass', not {forest.score_type!r}: set "
+            "shingle to a number of readings for others"
         )
 
 

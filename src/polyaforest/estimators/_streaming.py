@@ -28,19 +28,19 @@ from polyaforest.core.score import EpsilonPhi, Score
 from polyaforest.core.validation import (
     LARGEST,
     SMALLEST,
+    check_box_inside,
     check_complete,
+    check_countable,
+    check_rows_inside,
     read_coded,
     read_copies,
     read_keys,
     read_one_or_more_keys,
     read_rows,
     read_stamps,
-    refuse_box_outside,
-    refuse_rows_outside,
-    refuse_uncountable,
 )
 from polyaforest.decision.calibration import n_to_calibrate, out_of_bag_weights, some_rows
-from polyaforest.decision.thresholds import NOTHING, Detections, check_scores, refuse_too_few
+from polyaforest.decision.thresholds import NOTHING, Detections, check_calibration_size, check_scores
 from polyaforest.estimators._explaining import PolyaForest
 from polyaforest.estimators._forest import BaseForest
 from polyaforest.estimators._tree import Tree
@@ -51,7 +51,7 @@ from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.retention import Policy, Reservoir, Window, as_policy
 
 if TYPE_CHECKING:
-    from polyaforest.explain.context import Witness
+    from polyaforest.explain.context import Snapshot
     from polyaforest.forest.stream import Stream
     from polyaforest.forest.survey import Inquiry, Survey
 
@@ -239,8 +239,8 @@ class StreamingMPF(PolyaForest):
         `sample_weight` are those of `partial_fit`.
         """
         with suppress(RuntimeError):  # of a forest that can no longer be trusted
-            self._settle_unread()
-        with self._lock.turn(), self._anew() as draft:
+            self._resolve_unread()
+        with self._lock.turn(), self._drafted() as draft:
             draft._grow(X, keys, times, sample_weight)
         return self
 
@@ -313,7 +313,7 @@ class StreamingMPF(PolyaForest):
 
     def _explanation(self, row: Array, detected: Detections) -> Explanation:
         """Return why a row is flagged, by the threshold in force for it."""
-        explained = self._explained(row, offset=float(detected.thresholds[0])).settle()
+        explained = self._explained(row, offset=float(detected.thresholds[0])).materialise()
         return self._with_verdicts(explained, detected)[0]
 
     def insert(self, x: Any, key: Key | None = None, time: Any = None) -> Key | None:
@@ -354,7 +354,7 @@ class StreamingMPF(PolyaForest):
         """
         stream, wanted = self._continued(), read_one_or_more_keys(keys)
         limits = None if sample_weight is None else read_copies(sample_weight, len(wanted))
-        self._refuse_dormant_companion()
+        self._check_companion()
         with self._writing(stream):
             if not stream.keeps_points:
                 raise ValueError("a forest with window=None keeps no keys: use delete_rows")
@@ -377,7 +377,7 @@ class StreamingMPF(PolyaForest):
         rows = stream.columns.placed(super()._read(X, allow_missing=not stream.columns.are_known))
         check_complete(self, rows)
         copies = read_copies(sample_weight, len(rows))
-        self._refuse_dormant_companion()
+        self._check_companion()
         keys: list[Key] = []
         with self._writing(stream):
             too_often = np.flatnonzero(copies > stream.n_points)
@@ -413,7 +413,7 @@ class StreamingMPF(PolyaForest):
         """
         draft = clone(self).set_params(false_alarm_rate=rate)
         draft._validate_params()
-        draft._refuse_rates()
+        draft._check_rates()
         if hasattr(self, "forest_"):
             stream = self._continued()
             with self._writing(stream):
@@ -430,7 +430,7 @@ class StreamingMPF(PolyaForest):
         with self._writing(stream):
             if not stream.keeps_points:
                 raise ValueError("a forest with window=None keeps no points to be rebuilt from")
-            stream.refuse_if_in_doubt()
+            stream.check_consistent()
             stream.rebuild(self.n_jobs)
             self._refresh(stream)
         return self
@@ -464,7 +464,7 @@ class StreamingMPF(PolyaForest):
 
     def _become(self, fitted: BaseForest) -> None:
         with suppress(RuntimeError):  # of a forest that can no longer be trusted
-            self._settle_unread()
+            self._resolve_unread()
         super()._become(fitted)
 
     def _damp(self, damping: Array) -> None:
@@ -485,20 +485,20 @@ class StreamingMPF(PolyaForest):
     @property
     def keeps_points_(self) -> bool:
         """Whether the forest holds points; one with ``window=None`` does during its first 256 rows only."""
-        self._refuse_unfitted()
+        self._check_fitted()
         return self._stream.keeps_points
 
     @property
     def n_points_(self) -> int:
         """Points that the forest rests on: those that it holds, or has counted if it holds none."""
-        self._refuse_unfitted()
+        self._check_fitted()
         with self._frozen():
             return self._stream.n_points
 
     @property
     def is_frozen_(self) -> bool:
         """Whether the forest cannot learn: a table fitted by an earlier version, which was saved without its points."""
-        self._refuse_unfitted()
+        self._check_fitted()
         return self._stream.is_frozen
 
     @property
@@ -510,7 +510,7 @@ class StreamingMPF(PolyaForest):
     @property
     def n_seen_(self) -> int:
         """Rows learned so far, held or not: the position in the stream."""
-        self._refuse_unfitted()
+        self._check_fitted()
         return self._stream.store.n_seen
 
     @property
@@ -554,7 +554,7 @@ class StreamingMPF(PolyaForest):
                 scores = np.sort(self._first_scores(self._stream)[0]).tolist()
                 n, threshold = len(scores), policy.threshold(scores)
             if policy.false_alarm_rate is not None and (calibration.is_seeded or not len(calibration)):
-                refuse_too_few(n, policy.false_alarm_rate, REMEDY)
+                check_calibration_size(n, policy.false_alarm_rate, REMEDY)
             return float(self._score.from_log(np.array(threshold)))
 
     def _calibration_scores(self) -> Array:
@@ -596,7 +596,7 @@ class StreamingMPF(PolyaForest):
     def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
         return self._as_scored(super()._read(X, allow_missing=allow_missing))
 
-    def _margin_charges(self, rows: Array) -> Array | None:
+    def _margin_attributions(self, rows: Array) -> Array | None:
         margins = self._stream.margins
         return None if margins is None else margins.charges(rows)
 
@@ -677,7 +677,7 @@ class StreamingMPF(PolyaForest):
         if stream.is_frozen:
             scores = stream.rules.score.from_log(stream.calibration.scores)
             return {**header, "stream": None}, {**arrays, **({"calibration": scores} if len(scores) else {})}
-        stream.refuse_if_in_doubt()
+        stream.check_consistent()
         about, parts = stream.state(is_compact=is_compact)
         return {**header, "stream": about}, {**arrays, **parts}
 
@@ -728,27 +728,27 @@ class StreamingMPF(PolyaForest):
     def _grow(self, X: Any, keys: Any, times: Any, sample_weight: Any) -> None:
         rows = read_rows(self, X, reset=True, allow_missing=self._allows_missing)
         policy, seed = self._policy_of_table(), self._seed()
-        self._n_coins = 0
+        self._n_random_draws = 0
         copies = self._copies_of_table(sample_weight, len(rows), forests.survey.seed_of_draws(seed))
-        forests.copies.refuse_none(copies)
+        forests.copies.check_any_counts(copies)
         n = len(rows) if copies is None else int(copies.sum())
-        self._refuse_rates(n)
+        self._check_rates(n)
         domain = self._domain_around(rows if copies is None else rows[copies > 0])
         stream = self._new_stream((n, rows.shape[1]), domain, policy, seed)
         stamps, names = self._read_labels(stream, len(rows), keys, times)
         if policy is not None and policy.is_uniform and copies is not None:
-            stream.store.refuse_keys(copied_keys(names, copies) if keys is not None else [])
+            stream.store.check_keys(copied_keys(names, copies) if keys is not None else [])
             survey = self._inquiry(seed).of_copies(rows, copies, forests.copies.starts_of(copies))
             self._begin_with(stream, survey, lambda numbers: Labels.of_copies(names, stamps, copies, numbers))
         elif policy is not None and policy.is_uniform:
-            stream.store.refuse_keys(names)
+            stream.store.check_keys(names)
             survey = self._inquiry(seed).of_table(rows)
             self._begin_with(stream, survey, lambda places: Labels.of(names, stamps, places))
         else:
             if copies is not None:
-                forests.grow.refuse_table_too_large(n, rows.shape[1])
+                forests.grow.check_table_fits_memory(n, rows.shape[1])
                 rows, stamps, names = rows.repeat(copies, axis=0), stamps.repeat(copies), copied_keys(names, copies)
-            stream.store.refuse_keys(names)
+            stream.store.check_keys(names)
             whole = forests.imputation.fill_table(self, rows)
             stream.begin_with(whole, names, stamps, self.n_jobs)
             if not stream.keeps_points:
@@ -766,10 +766,10 @@ class StreamingMPF(PolyaForest):
     def _grow_from(self, survey: Survey, seed: np.random.SeedSequence) -> None:
         """Start anew with a table of which only a survey is known; keys are ids, unless these are row numbers."""
         facts, shape = survey.facts, (survey.facts.n, self.n_features_in_)
-        self._refuse_rates(facts.n)
+        self._check_rates(facts.n)
         domain = self._read_domain(self.n_features_in_)
         if self._has_given_domain:
-            refuse_box_outside(self, facts.box, domain)
+            check_box_inside(self, facts.box, domain)
         stream = self._new_stream(shape, domain, self._policy_of_table(), seed)
 
         def labels_of(ids: Array) -> Labels:
@@ -782,7 +782,7 @@ class StreamingMPF(PolyaForest):
     def _begin_with(self, stream: Stream, survey: Survey, labels_of: Callable[[Array], Labels]) -> None:
         """Begin a stream with the sample of a table; `labels_of` gives the keys and times of rows by their ids."""
         facts, drawn, policy = survey.facts, survey.drawn, stream.rules.policy
-        forests.imputation.refuse_empty_columns(self, facts.n_missing, facts.n)
+        forests.imputation.check_columns_have_values(self, facts.n_missing, facts.n)
         whole = survey.filled(drawn.rows, drawn.ids)
         assert policy is not None
         held = drawn.with_rows(whole).first(policy.n or facts.n)
@@ -800,7 +800,7 @@ class StreamingMPF(PolyaForest):
         if not hasattr(self, "forest_"):
             with self._lock.turn():
                 if not hasattr(self, "forest_"):  # no other thread has begun meanwhile
-                    with self._anew() as draft:
+                    with self._drafted() as draft:
                         return draft._begin(X, keys, times, task, sample_weight)
         rows, texts = read_coded(self, X, reset=False, at_least=0, allow_missing=self._allows_missing)
         stream = self._continued()
@@ -829,10 +829,10 @@ class StreamingMPF(PolyaForest):
         if sample_weight is None:
             return self._learn(stream, rows, names, stamps, task)
         with self._writing(stream):
-            copies, n_coins = self._copies_that_follow(sample_weight, len(rows), int(stream.seeds[0]))
+            copies, n_random_draws = self._copies_that_follow(sample_weight, len(rows), int(stream.seeds[0]))
             if copies is not None:
-                self._refuse_copies(stream, rows, copies, names)
-            self._n_coins += n_coins
+                self._check_copies(stream, rows, copies, names)
+            self._n_random_draws += n_random_draws
         if copies is None:
             return self._learn(stream, rows, names, stamps, task)
         if task.is_judged:
@@ -851,24 +851,24 @@ class StreamingMPF(PolyaForest):
                 answers.append(found.select(np.flatnonzero(turns == 0)) if task.is_scored else found)
         return Detections.joined(answers), key
 
-    def _refuse_copies(self, stream: Stream, rows: Array, copies: Array, names: list[Key | None]) -> None:
+    def _check_copies(self, stream: Stream, rows: Array, copies: Array, names: list[Key | None]) -> None:
         """Raise, before any row is learned, if one of them could not be."""
-        refuse_uncountable(stream.store.n_seen, int(copies.sum()))
+        check_countable(stream.store.n_seen, int(copies.sum()))
         if any(name is not None for name in names):
-            stream.store.refuse_keys(copied_keys(names, copies))
-        self._refuse_outside(rows[copies > 0])
+            stream.store.check_keys(copied_keys(names, copies))
+        self._check_inside(rows[copies > 0])
 
-    def _refuse_outside(self, rows: Array) -> None:
+    def _check_inside(self, rows: Array) -> None:
         low, high = self.forest_.domain[:, -1]
         if low <= high:  # only features that came later, hence last, are without bounds
-            refuse_rows_outside(self, rows, self.forest_.domain)
+            check_rows_inside(self, rows, self.forest_.domain)
 
     def _learn(
         self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: Task
     ) -> tuple[Detections, Key | None]:
         if task.is_explained and len(rows) > _FEW:
             return self._learn_and_replay(stream, rows, names, stamps, task)
-        self._refuse_outside(rows)
+        self._check_inside(rows)
         if task.is_judged:
             self._seed_calibration(stream, names)
         ends = [*self._places_alone(stream, rows, task), len(rows)]  # of stretches of rows that are learned together
@@ -882,8 +882,8 @@ class StreamingMPF(PolyaForest):
             ahead = self._detect_ahead(stream, rows[part], task) if stop == start else None
             with self._writing(stream) as is_interrupted:
                 came = stream.store.n_seen
-                refuse_uncountable(came, len(rows) - start)
-                stream.store.refuse_keys(names[start:])
+                check_countable(came, len(rows) - start)
+                stream.store.check_keys(names[start:])
                 try:
                     whole = rows[part] if ahead is None else self._filled_by_summary(stream, rows[part])
                     is_scored = task.is_scored and ahead is None
@@ -950,7 +950,7 @@ class StreamingMPF(PolyaForest):
         if len(stream.calibration) or not stream.n_points or not stream.keeps_points:
             return
         with self._writing(stream):
-            stream.store.refuse_keys(names)  # before anything is changed
+            stream.store.check_keys(names)  # before anything is changed
             scores, arrivals = self._first_scores(stream)
             order = np.argsort(arrivals)
             stream.calibration.seed(scores[order], arrivals[order])
@@ -983,7 +983,7 @@ class StreamingMPF(PolyaForest):
         self, shape: tuple[int, ...], domain: Array, policy: Policy | None, seed: np.random.SeedSequence
     ) -> Stream:
         """Return a stream by the parameters, that begins with so many rows and features."""
-        self._refuse_rates()
+        self._check_rates()
         if policy is None and self._max_depth is None:
             raise ValueError(
                 "an endless stream needs a bound: limit max_depth for a summary without points, or set a window"
@@ -1015,14 +1015,14 @@ class StreamingMPF(PolyaForest):
             if self._derived is not derived:
                 raise RuntimeError(
                     "the stream has moved on since these rows were explained: read the explanations before it does, "
-                    "or call settle() on them to have all words looked up"
+                    "or call materialise() on them to have all words looked up"
                 )
             yield
 
     @contextmanager
     def _with_points(self) -> Iterator[Stream]:
         """Yield the stream while it cannot change."""
-        self._refuse_unfitted()
+        self._check_fitted()
         stream = self._stream
         with self._frozen():
             if not stream.keeps_points:
@@ -1051,7 +1051,7 @@ class StreamingMPF(PolyaForest):
         """Change `stream` exclusively and as a whole, holding back Ctrl-C; yield whether it was pressed."""
         is_done = False
         while not is_done:
-            self._settle_unread()
+            self._resolve_unread()
             with uninterrupted() as is_interrupted, self._lock.writing():
                 if self._stream is not stream:
                     raise RuntimeError("another thread has fitted this forest anew meanwhile: nothing was changed")
@@ -1064,12 +1064,12 @@ class StreamingMPF(PolyaForest):
             self._unread = WeakSet()
         self._unread.update(explained)
 
-    def _settle_unread(self) -> None:
+    def _resolve_unread(self) -> None:
         """Have the words of explanations looked up by the forest before it changes, if anyone can still read them."""
         unread = self._unread
         if unread is not None:
             for explanation in list(unread):
-                unread.discard(explanation.settle())
+                unread.discard(explanation.materialise())
 
     def _policy_of_table(self) -> Policy | None:
         """Return what to hold of a table: as many points as the threshold and the trees need."""
@@ -1089,7 +1089,7 @@ class StreamingMPF(PolyaForest):
         self.forest_, self.lifetimes_ = stream.forest, stream.lifetimes
         self._derived, self._quantiles = {}, None
 
-    def _witness(self, offset: float) -> Witness:
+    def _snapshot(self, offset: float) -> Snapshot:
         from polyaforest.explain.context import Held
 
         stream, derived = self._stream, self._derived
@@ -1099,7 +1099,7 @@ class StreamingMPF(PolyaForest):
 
         return (
             super()
-            ._witness(offset)
+            ._snapshot(offset)
             ._replace(
                 held=held if stream.keeps_points else None,
                 drawn=(lambda: stream.rows) if stream.keeps_points else None,
@@ -1107,12 +1107,12 @@ class StreamingMPF(PolyaForest):
             )
         )
 
-    def _asked(self, offset: float) -> Callable[[], Witness]:
+    def _asked(self, offset: float) -> Callable[[], Snapshot]:
         derived = self._derived
 
-        def ask() -> Witness:
+        def ask() -> Snapshot:
             with self._watching(derived):
-                return self._witness(offset)
+                return self._snapshot(offset)
 
         return ask
 
@@ -1141,12 +1141,12 @@ class StreamingMPF(PolyaForest):
     def _frozen(self) -> Iterator[None]:
         with super()._frozen():
             if hasattr(self, "_stream"):
-                self._stream.refuse_if_in_doubt()
+                self._stream.check_consistent()
             yield
 
     def _continued(self) -> Stream:
         """Return the stream, to be changed."""
-        self._refuse_unfitted()
+        self._check_fitted()
         if self._stream.is_frozen:
             raise ValueError(
                 "this model was fitted on a table by an earlier version and holds no points: it can score, but not "
@@ -1162,7 +1162,7 @@ class StreamingMPF(PolyaForest):
         """Return the box of the trees of a stream that begins with these rows, checked to lie within it."""
         domain = self._read_domain(rows.shape[1])
         if self._has_given_domain:
-            refuse_rows_outside(self, rows, domain)
+            check_rows_inside(self, rows, domain)
         return domain
 
     def _read_domain(self, n_features: int) -> Array:

@@ -13,26 +13,26 @@ from polyaforest.core import schema
 from polyaforest.core.arrays import NONE, Array
 from polyaforest.decision.calibration import RunningCalibration, n_to_calibrate
 from polyaforest.decision.thresholds import (
-    LONGEST_SPELL,
+    LONGEST_RUN,
     NOTHING,
     Detections,
     ThresholdPolicy,
-    mean_spell,
-    refuse_too_few,
+    check_calibration_size,
+    mean_run_length,
 )
 from polyaforest.estimators._streaming import REMEDY, StreamingMPF, Task
-from polyaforest.explain import Course, Explanation, Explanations
+from polyaforest.explain import ContextWindow, Explanation, Explanations
 from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.timeseries._calendar import read_timezone
-from polyaforest.timeseries._courses import LENGTH, layout_of
+from polyaforest.timeseries._contexts import LENGTH, layout_of
 from polyaforest.timeseries._forecasts import Forecast, Held, Outlook, usual_by_rhythm
-from polyaforest.timeseries._shingles import Laid
+from polyaforest.timeseries._shingles import Alignment
 from polyaforest.timeseries._steps import fold_on_steps
 from polyaforest.timeseries._words import describe
 
-_BACK = 32  # steps before a reading from which the course up to it is foreseen
+_BACK = 32  # steps before a reading from which the context window up to it is foreseen
 _STRETCH = 2048  # consecutive rows of a table by which spells are measured
 
 
@@ -47,7 +47,7 @@ class Views:
     widths : list of int
         The columns of each, side by side.
     n_channels : int
-        Channels of the series whose courses the rows are; of no matter to a single forest.
+        Channels of the series whose context windows the rows are; of no matter to a single forest.
     """
 
     def __init__(self, members: Sequence[StreamingMPF], widths: Sequence[int], n_channels: int) -> None:
@@ -67,7 +67,7 @@ class Views:
             return self.calibration, self.policy
         seeded = RunningCalibration(self.calibration.n)
         seeded.seed(*self.left_out_scores())
-        spell = self.spell if self.spell > 1 else mean_spell(seeded.scores)
+        spell = self.spell if self.spell > 1 else mean_run_length(seeded.scores)
         return seeded, replace(self.first._policy, spell=spell)
 
     @classmethod
@@ -172,7 +172,7 @@ class Views:
 
     def _check(self) -> None:
         """Raise unless the forests hold the same points, each its own columns."""
-        if not 1 <= self.spell <= LONGEST_SPELL:
+        if not 1 <= self.spell <= LONGEST_RUN:
             raise ValueError(f"its false alarms last {self.spell} rows")
         if any(_common(member) != _common(self.first) for member in self.members):
             raise ValueError("its views were begun in different ways")
@@ -195,20 +195,20 @@ class Views:
             member.fit(part, keys=keys, times=times)
         self.calibration = RunningCalibration(self.calibration.n)
 
-    def measure_spell(self, rows: Array | None = None) -> None:
+    def measure_run_length(self, rows: Array | None = None) -> None:
         """Measure how many rows look odd together, by consecutive rows, or else by the calibration scores."""
         if not self.is_one:
             scores = self.calibration.scores if rows is None else self.score_samples(rows[-_STRETCH:])
-            self.spell = mean_spell(scores)
+            self.spell = mean_run_length(scores)
 
     def advance(
-        self, rows: Array, keys: Any, times: Array | None, task: Task, steps: Sequence[int], laid: Laid
+        self, rows: Array, keys: Any, times: Array | None, task: Task, steps: Sequence[int], aligned: Alignment
     ) -> Detections:
         """Learn rows, which came at these steps of a layout; return the results that the task asks for."""
         if self.is_one:
             return self.first._advance(rows, keys, times, task)[0]
         if task.is_explained:
-            return self._advance_and_replay(rows, keys, times, task, steps, laid)
+            return self._advance_and_replay(rows, keys, times, task, steps, aligned)
         if task.is_judged:
             self._seed_calibration()
         came, part_of = self.first.n_seen_ if self.has_begun else 0, Task(is_scored=task.is_scored)
@@ -226,17 +226,17 @@ class Views:
         return self.calibration.judge_then_learn(scores, np.arange(came, came + len(scores)), self.policy)
 
     def _advance_and_replay(
-        self, rows: Array, keys: Any, times: Array | None, task: Task, steps: Sequence[int], laid: Laid
+        self, rows: Array, keys: Any, times: Array | None, task: Task, steps: Sequence[int], aligned: Alignment
     ) -> Detections:
         """Learn rows together, and explain those flagged by a copy that learns what led to each of them."""
         before = deepcopy(self)
-        detected = self.advance(rows, keys, times, task._replace(is_explained=False), steps, laid)
+        detected = self.advance(rows, keys, times, task._replace(is_explained=False), steps, aligned)
         explanations, start = {}, 0
         for i in np.flatnonzero(detected.is_anomaly).tolist():
             part = slice(start, i)
-            before.advance(rows[part], keys[part], None if times is None else times[part], Task(), steps[part], laid)
-            places = np.array([laid.place_of(steps[i])])
-            explanations[i] = before.explain(rows[i : i + 1], None, laid, places, detected=detected.row(i))[0]
+            before.advance(rows[part], keys[part], None if times is None else times[part], Task(), steps[part], aligned)
+            places = np.array([aligned.place_of(steps[i])])
+            explanations[i] = before.explain(rows[i : i + 1], None, aligned, places, detected=detected.row(i))[0]
             start = i
         return detected._replace(explanations=explanations)
 
@@ -287,7 +287,7 @@ class Views:
             return float(self.first.offset_)
         judges, policy = self._judges()
         if policy.false_alarm_rate is not None and not len(self.calibration):
-            refuse_too_few(len(judges), policy.false_alarm_rate, REMEDY)
+            check_calibration_size(len(judges), policy.false_alarm_rate, REMEDY)
         return judges.threshold(policy)
 
     def p_values(self, scores: Array) -> Array:
@@ -315,7 +315,7 @@ class Views:
         """Compare rows to come with the points held, each left out of the forests, because those have changed."""
         self.calibration = RunningCalibration(self.calibration.n)
         self.calibration.seed(*self.left_out_scores())
-        self.measure_spell()
+        self.measure_run_length()
 
     # ---- reasons ----------------------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class Views:
         self,
         rows: Array,
         features: Any,
-        laid: Laid,
+        aligned: Alignment,
         places: Array,
         *,
         is_apart: bool = False,
@@ -331,19 +331,19 @@ class Views:
     ) -> Sequence[Explanation]:
         """Return an explanation of each row, by the view in which it is oddest.
 
-        The rows are the courses that end at `places` of a layout; `is_apart` as in `Outlook`.
+        The rows are the context windows that end at `places` of a layout; `is_apart` as in `Outlook`.
         """
         if self.is_one:
             return self.first.explain(rows, features)
         detected = self.detect(rows) if detected is None else detected
         explained = [self._explained(number, part, features, detected) for number, part in enumerate(self.split(rows))]
         excess = np.array([[one.surprise - one.typical for one in view] for view in explained])
-        outlook = self.outlook(laid, is_apart=is_apart)
+        outlook = self.outlook(aligned, is_apart=is_apart)
         chosen = []
         for i, (view, place) in enumerate(zip(excess.argmax(axis=0).tolist(), places.tolist(), strict=True)):
             explanation = explained[view][i]
-            explanation.course = self._course(view, explanation, laid, place, outlook)
-            explanation.summary = self._in_words(view, explanation, laid.pattern.timezone)
+            explanation.context = self._context(view, explanation, aligned, place, outlook)
+            explanation.summary = self._in_words(view, explanation, aligned.pattern.timezone)
             chosen.append(explanation)
         return chosen
 
@@ -355,49 +355,51 @@ class Views:
         offset = float(np.mean(member.score_samples(rows) + detected.thresholds - detected.scores))
         return member._with_verdicts(member._explained(rows, own, offset=offset), detected)
 
-    def _course(self, view: int, explanation: Explanation, laid: Laid, place: int, outlook: Outlook) -> Course:
+    def _context(
+        self, view: int, explanation: Explanation, aligned: Alignment, place: int, outlook: Outlook
+    ) -> ContextWindow:
         """Return the steps up to a place, what was expected of the last of them, and the bits of each."""
-        track, layout = laid.track, layout_of(self.n_channels)
-        first = max(laid.start_of(place), place + 1 - LENGTH)
+        track, layout = aligned.track, layout_of(self.n_channels)
+        first = max(aligned.start_of(place), place + 1 - LENGTH)
         steps, back = np.arange(first, place + 1), place - _BACK
         expected = Forecast.nothing(len(steps), self.n_channels)
-        if back >= 0 and laid.ends_course()[back]:
-            expected.fill(slice(-_BACK, None), outlook.across(steps[-_BACK:], laid.states(np.array([back]))))
+        if back >= 0 and aligned.ends_context()[back]:
+            expected.fill(slice(-_BACK, None), outlook.across(steps[-_BACK:], aligned.states(np.array([back]))))
         usual = np.tile(np.median(self._readings_held, axis=0), (len(steps), 1))
         if track.periods:
             by_rhythm = usual_by_rhythm(track.values, steps, track.periods[0])
             usual = np.where(np.isnan(by_rhythm), usual, by_rhythm)
         deviations = track.rhythm(steps)[0].reshape(len(steps), self.n_channels, -1)[:, :, 0]
         start = sum(self.widths[:view])
-        own, course = slice(start, start + self.widths[view]), track.values[steps]
-        bits = fold_on_steps(explanation.low, explanation.high, own, course, usual, deviations)
+        own, readings = slice(start, start + self.widths[view]), track.values[steps]
+        bits = fold_on_steps(explanation.low, explanation.high, own, readings, usual, deviations)
         names = self.members[-1]._feature_names
         channels = [names[column] for column in layout.readings_in_view.tolist()]
-        return Course(channels, track.times[steps], course, expected.mean, expected.low, expected.high, bits)
+        return ContextWindow(channels, track.times[steps], readings, expected.mean, expected.low, expected.high, bits)
 
     def _in_words(self, view: int, explanation: Explanation, timezone: str) -> str:
-        """Return what is odd about a course, in words; names of channels may look like those of features."""
+        """Return what is odd about a context window, in words; names of channels may look like those of features."""
         k, layout = int(explanation.parts.argmax()), layout_of(self.n_channels)
         place = sum(self.widths[:view]) + k
         is_of_channel = place < len(layout.channels()) and layout.channels()[place] != NONE
         c = int(layout.channels()[place]) if is_of_channel else 0
         name = layout.names(["{}"] * self.n_channels)[place] if is_of_channel else explanation.names[k]
         side = "high" if explanation.values[k] > np.median(self.members[view].points_[:, k]) else "low"
-        course = explanation.course
-        assert course is not None
-        actual, *expected = (part[-_BACK:, c] for part in (course.readings, course.mean, course.low, course.high))
+        context = explanation.context
+        assert context is not None
+        actual, *expected = (part[-_BACK:, c] for part in (context.readings, context.mean, context.low, context.high))
         zone = read_timezone(timezone)
-        return describe(name, side, course.channels[c], actual, expected, course.times[-_BACK:], zone)
+        return describe(name, side, context.channels[c], actual, expected, context.times[-_BACK:], zone)
 
     @property
     def _readings_held(self) -> Array:
-        """The newest readings of the courses held, (n, C)."""
+        """The newest readings of the context windows held, (n, C)."""
         return np.asarray(self.members[-1].points_[:, layout_of(self.n_channels).readings_in_view])
 
     # ---- what comes next --------------------------------------------------------------------------------------------
 
-    def outlook(self, laid: Laid, *, is_apart: bool = False, unseen: Array | None = None) -> Outlook:
-        """Return what is expected at the steps of a layout, by the courses held; parameters as in `Outlook`."""
+    def outlook(self, aligned: Alignment, *, is_apart: bool = False, unseen: Array | None = None) -> Outlook:
+        """Return what is expected at the steps of a layout, by the context windows held; parameters as in `Outlook`."""
         *_, season, rhythm = self.members
         held = Held(
             rhythm.points_,
@@ -407,8 +409,8 @@ class Views:
             season.forest_.weights.mean(axis=0),
             float(rhythm.lifetimes_[-1]),
         )
-        period = laid.track.periods[0] if laid.track.periods else None
-        return Outlook(held, laid.track.values, laid.track.numbers, period, is_apart=is_apart, unseen=unseen)
+        period = aligned.track.periods[0] if aligned.track.periods else None
+        return Outlook(held, aligned.track.values, aligned.track.numbers, period, is_apart=is_apart, unseen=unseen)
 
 
 _UNBEGUN = schema.record({"parameters": schema.parameters(StreamingMPF._names_in_files())})

@@ -11,7 +11,7 @@ from polyaforest.estimators._series import SeriesMPF
 from polyaforest.estimators._streaming import StreamingMPF
 from polyaforest.retention import as_policy
 
-__all__ = ["progress", "refuse_unusable", "sift", "why_unusable", "words_of"]
+__all__ = ["check_follows_streams", "progress", "sift", "why_unusable", "words_of"]
 
 Arrival = TypeVar("Arrival")
 
@@ -65,7 +65,7 @@ def words_of(problem: Exception) -> str:
     return str(problem) if isinstance(problem, ValueError) else f"{type(problem).__name__}: {problem}"
 
 
-def refuse_unusable(detector: StreamingMPF | SeriesMPF, *, has_times: bool) -> None:
+def check_follows_streams(detector: StreamingMPF | SeriesMPF, *, has_times: bool) -> None:
     """Raise unless a detector can follow streams by key, and repeats its results when a task is repeated."""
     if not isinstance(detector, StreamingMPF | SeriesMPF):
         raise TypeError(f"only StreamingMPF and SeriesMPF follow streams; got {type(detector).__name__}")

@@ -198,7 +198,7 @@ class TableFit(Generic[Kind]):
         survey, self._draft.encoding_ = seen.survey, seen.encoding
         if not survey.facts.n:
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required: the table has no rows")
-        survey.drawn.refuse_repeated_ids()
+        survey.drawn.check_unique_ids()
         self._survey = survey
         draft = self._draft
         if isinstance(draft, BatchMPF):

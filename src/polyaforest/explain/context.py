@@ -188,7 +188,7 @@ class Seen(NamedTuple):
     given: int | None = None
 
 
-class Witness(NamedTuple):
+class Snapshot(NamedTuple):
     """A snapshot of a forest for explaining rows later.
 
     Rows and features are asked for in the order of the table, and answered so.

@@ -24,14 +24,14 @@ from polyaforest.core.categories import Categories
 from polyaforest.core.text import json_shown, label, width
 
 if TYPE_CHECKING:
-    from polyaforest.explain.context import Condition, Seen, Witness
+    from polyaforest.explain.context import Condition, Seen, Snapshot
 
-__all__ = ["Blame", "Course", "Explanation", "Explanations"]
+__all__ = ["Attribution", "ContextWindow", "Explanation", "Explanations"]
 
-_LEAST_BITS = 0.5  # a feature that adds less is not blamed, nor is any for a row with no more beyond the typical
+_LEAST_BITS = 0.5  # a feature that adds less is not reported, nor is any for a row with no more beyond the typical
 _LEAST_SHARE = 0.1  # nor one that adds less than this share of what the first does
-_SURE_EXCESS = 1.0  # but a row with this excess has at least one feature blamed
-_MOST_BLAMED = 5
+_SURE_EXCESS = 1.0  # but a row with this excess has at least one feature reported
+_MOST_ATTRIBUTIONS = 5
 _OTHER_SIDE = 0.25  # a side with this share of a feature's bits bounds the region too
 _MOST_LINES = 8  # features shown
 _WIDTH = 96  # of lines of text
@@ -44,7 +44,7 @@ _MANY_BITS = math.log2(1e6)
 _NO_MATH = "tex2jax_ignore mathjax_ignore"  # notebooks would typeset names with dollar signs as formulas
 
 
-class Blame(NamedTuple):
+class Attribution(NamedTuple):
     """One feature with a large part in a row's surprise."""
 
     feature: int  # its column
@@ -67,7 +67,7 @@ class Blame(NamedTuple):
         return facts if self.is_category else {name: fact for name, fact in facts.items() if name != "seen"}
 
 
-class Course(NamedTuple):
+class ContextWindow(NamedTuple):
     """The steps of a time series that lead to the reading explained, oldest first.
 
     What was expected of the last of them comes from the readings before; it is NaN at earlier ones.
@@ -85,7 +85,7 @@ class Course(NamedTuple):
 class _Words(NamedTuple):
     """The lookups that the words of an explanation need."""
 
-    blamed: list[Blame]
+    attributions: list[Attribution]
     conditions: list[Condition]
     share: float
     share_interval: tuple[float, float]
@@ -115,7 +115,7 @@ class Explanation:
         Whether the forest flags the row.
     p_value : float or None
         The share of normal points that are at least as anomalous, if calibrated.
-    blamed : list of Blame
+    attributions : list of Attribution
         The features that matter most, the worst first.
     region : str
         The part of space the row is in, in words, and how many points live there.
@@ -124,9 +124,9 @@ class Explanation:
     similar : list of (key, values)
         The most similar normal points, if the forest keeps points.
     summary : str
-        What is odd about the course that leads to a reading of a time series; empty for other rows.
-    course : Course or None
-        That course, beside what was expected; None for other rows.
+        What is odd about the context window that leads to a reading of a time series; empty for other rows.
+    context : ContextWindow or None
+        That context window, beside what was expected; None for other rows.
     """
 
     values: Array
@@ -137,10 +137,10 @@ class Explanation:
     high: Array
     is_anomaly: bool
     p_value: float | None
-    candidates: Array = field(repr=False)  # the columns that may be blamed
-    ask: Callable[[], Witness] | None = field(repr=False)  # the forest, for questions about the row
+    candidates: Array = field(repr=False)  # the columns that may be reported
+    ask: Callable[[], Snapshot] | None = field(repr=False)  # the forest, for questions about the row
     summary: str = ""  # what is odd in one sentence, where the detector has one
-    course: Course | None = field(default=None, repr=False)
+    context: ContextWindow | None = field(default=None, repr=False)
     row: Array | None = field(default=None, repr=False)  # with codes of categories, and missing values filled in
     categories: Categories | None = field(default=None, repr=False)
 
@@ -150,9 +150,9 @@ class Explanation:
         return self.low + self.high
 
     @property
-    def blamed(self) -> list[Blame]:
+    def attributions(self) -> list[Attribution]:
         """The features that matter most, the worst first."""
-        return self._words.blamed
+        return self._words.attributions
 
     @property
     def usual(self) -> Array:
@@ -189,19 +189,19 @@ class Explanation:
         return folded
 
     def by_step(self) -> Array:
-        """Return `parts` by time step for a course of a time series, oldest first: (n_steps, n_channels).
+        """Return `parts` by time step for a context window of a time series, oldest first: (n_steps, n_channels).
 
         They add up to ``surprise - typical``. The bits of a feature go to the steps that take it away from what is
         usual, in proportion: those of a feature that is too high to the steps that raise it, those of one that is too
         low to the steps that lower it. Bits of the phase and the calendar go to the newest step.
         """
-        if self.course is None:
-            raise ValueError("only explanations of courses have steps; for shingles see `fold`")
-        return self.course.bits
+        if self.context is None:
+            raise ValueError("only explanations of context windows have steps; for shingles see `fold`")
+        return self.context.bits
 
     # ---- looking up -------------------------------------------------------------------------------------------------
 
-    def settle(self) -> Explanation:
+    def materialise(self) -> Explanation:
         """Look up all words now, for a row of a stream that is to go on before they are read."""
         self._words  # noqa: B018 - looked up and kept
         return self
@@ -209,25 +209,25 @@ class Explanation:
     @cached_property
     def _words(self) -> _Words:
         assert self.ask is not None
-        witness, row = self.ask(), self.values if self.row is None else self.row
-        columns = self._columns_to_blame()
-        seen = {k: witness.seen(row, k) for k in columns if self.is_category(k)}
-        conditions = self._conditions(witness, row, columns, seen)
-        share, interval = witness.share(conditions)
-        expected = dict(zip(columns, witness.expected(row, columns), strict=True))
-        common = {k: self._texts(witness.common(k).tolist()) for k in self._category_columns}
-        blamed = [
-            self._blame_category(k, common[k], expected[k], seen[k])
+        snapshot, row = self.ask(), self.values if self.row is None else self.row
+        columns = self._columns_to_report()
+        seen = {k: snapshot.seen(row, k) for k in columns if self.is_category(k)}
+        conditions = self._conditions(snapshot, row, columns, seen)
+        share, interval = snapshot.share(conditions)
+        expected = dict(zip(columns, snapshot.expected(row, columns), strict=True))
+        common = {k: self._texts(snapshot.common(k).tolist()) for k in self._category_columns}
+        attributions = [
+            self._attribute_to_category(k, common[k], expected[k], seen[k])
             if self.is_category(k)
-            else self._blame_number(k, witness.usual[:, k], expected[k])
+            else self._attribute_to_number(k, snapshot.usual[:, k], expected[k])
             for k in columns
         ]
-        words = _Words(blamed, conditions, share, interval, witness.similar(row), witness.usual, common)
+        words = _Words(attributions, conditions, share, interval, snapshot.similar(row), snapshot.usual, common)
         self.ask = None  # there is nothing more to say
         return words
 
     def _conditions(
-        self, witness: Witness, row: Array, columns: list[int], seen: dict[int, Seen | None]
+        self, snapshot: Snapshot, row: Array, columns: list[int], seen: dict[int, Seen | None]
     ) -> list[Condition]:
         """Return the conditions that bound the region of a row, in the order of the columns."""
         sides = []  # those with a substantial share of a feature's bits: both, if a value lies between others
@@ -236,25 +236,25 @@ class Explanation:
             pair = () if self.is_category(k) else enumerate((self.low[k], self.high[k]))
             sides += [(k, side) for side, bits in pair if bits >= least]
         features = np.array([k for k, _ in sides], np.int64)
-        found = witness.conditions(row, features, np.array([side for _, side in sides], np.int64))
-        found += [witness.same(row, k) for k, known in seen.items() if known is not None]
+        found = snapshot.conditions(row, features, np.array([side for _, side in sides], np.int64))
+        found += [snapshot.same(row, k) for k, known in seen.items() if known is not None]
         return sorted(found, key=lambda condition: columns.index(condition.feature))
 
-    def _blame_number(self, k: int, usual: Array, expected: tuple[float, ...] | None) -> Blame:
+    def _attribute_to_number(self, k: int, usual: Array, expected: tuple[float, ...] | None) -> Attribution:
         side = _SIDES[int(self.high[k] >= self.low[k])]
         ends = (float(usual[0]), float(usual[1]))
-        return Blame(k, self.names[k], float(self.values[k]), float(self.parts[k]), side, ends, expected)
+        return Attribution(k, self.names[k], float(self.values[k]), float(self.parts[k]), side, ends, expected)
 
-    def _blame_category(
+    def _attribute_to_category(
         self, k: int, common: list[str], expected: tuple[float, ...] | None, seen: Seen | None
-    ) -> Blame:
+    ) -> Attribution:
         side = "unusual" if seen is None or seen.n > _RARE * seen.n_rows else "rare"
         if seen is not None and seen.given is None and not seen.n:
             side = "new"
         normal = None if expected is None else tuple(self._texts(expected))
         usual = tuple(common[:_MOST_NAMED])
         words = "" if seen is None else self._seen_in_words(seen)
-        return Blame(k, self.names[k], self.values[k], float(self.parts[k]), side, usual, normal, words)
+        return Attribution(k, self.names[k], self.values[k], float(self.parts[k]), side, usual, normal, words)
 
     def _seen_in_words(self, seen: Seen) -> str:
         if seen.given is None:
@@ -277,15 +277,15 @@ class Explanation:
         """Return the texts of categories."""
         return [] if self.categories is None else [str(self.categories.text_of(code)) for code in codes]
 
-    def _columns_to_blame(self) -> list[int]:
-        blame = self.parts[self.candidates]
-        worst_first = np.argsort(-blame, kind="stable")[:_MOST_BLAMED]
+    def _columns_to_report(self) -> list[int]:
+        attribution = self.parts[self.candidates]
+        worst_first = np.argsort(-attribution, kind="stable")[:_MOST_ATTRIBUTIONS]
         if not len(worst_first) or self.surprise - self.typical < _LEAST_BITS:
             return []
-        largest = blame[worst_first[0]]
-        is_blamed = (blame >= _LEAST_BITS) & (blame >= _LEAST_SHARE * largest)
-        is_blamed[worst_first[0]] |= largest > 0 and self.surprise - self.typical >= _SURE_EXCESS
-        return [int(self.candidates[k]) for k in worst_first if is_blamed[k]]
+        largest = attribution[worst_first[0]]
+        is_reported = (attribution >= _LEAST_BITS) & (attribution >= _LEAST_SHARE * largest)
+        is_reported[worst_first[0]] |= largest > 0 and self.surprise - self.typical >= _SURE_EXCESS
+        return [int(self.candidates[k]) for k in worst_first if is_reported[k]]
 
     # ---- words ------------------------------------------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ class Explanation:
 
     def _condition_in_words(self, k: int) -> str:
         if self.is_category(k):
-            [seen] = [blame.seen for blame in self.blamed if blame.feature == k]
+            [seen] = [attribution.seen for attribution in self.attributions if attribution.feature == k]
             return f"{self._name(k)} = {self.format_value(k, self.values[k])} ({seen})"
         bounds = {c.side: self.format_value(k, c.bound) for c in self._words.conditions if c.feature == k}
         usual = f"(usual {self.format_usual(k)})"
@@ -336,15 +336,20 @@ class Explanation:
 
     def _lines(self) -> tuple[list[list[str]], list[float]]:
         """Return the cells of the features to show, and their bits."""
-        blames = {blame.feature: blame for blame in self.blamed}
-        order = [*blames, *sorted(set(self.candidates.tolist()) - set(blames), key=lambda k: (-self.parts[k], k))]
+        by_feature = {attribution.feature: attribution for attribution in self.attributions}
+        order = [
+            *by_feature,
+            *sorted(set(self.candidates.tolist()) - set(by_feature), key=lambda k: (-self.parts[k], k)),
+        ]
         shown = order[:_MOST_LINES] if len(order) > _MOST_LINES + 1 else order
         lines = []
         for k in shown:
-            blame = blames.get(k)
-            expected = self.format_expected(blame) if blame is not None and self.is_anomaly else ""
+            attribution = by_feature.get(k)
+            expected = self.format_expected(attribution) if attribution is not None and self.is_anomaly else ""
             cells = [self._name(k), self.format_value(k, self.values[k]), f"{self.parts[k]:+.1f}"]
-            verdict = "" if blame is None else self.format_side(blame) if self.is_anomaly else blame.side
+            verdict = (
+                "" if attribution is None else self.format_side(attribution) if self.is_anomaly else attribution.side
+            )
             lines.append([*cells, verdict, self.format_usual(k), expected])
         bits = [float(self.parts[k]) for k in shown]
         rest = [k for k in range(len(self.names)) if k not in shown]
@@ -355,18 +360,20 @@ class Explanation:
         return lines, bits
 
     @staticmethod
-    def format_side(blame: Blame) -> str:
+    def format_side(attribution: Attribution) -> str:
         """Return what is wrong with a value."""
-        return blame.side if blame.is_category else f"too {blame.side}"
+        return attribution.side if attribution.is_category else f"too {attribution.side}"
 
-    def format_expected(self, blame: Blame) -> str:
+    def format_expected(self, attribution: Attribution) -> str:
         """Return the values of a feature that would have been normal."""
-        if blame.expected is None:
+        if attribution.expected is None:
             return "no value"
-        if blame.is_category:
-            return "as it is" if blame.value in blame.expected else self._listed(blame.expected)
-        low, high = blame.expected
-        return "as it is" if low <= blame.value <= high else self._range(blame.feature, blame.expected)
+        if attribution.is_category:
+            return "as it is" if attribution.value in attribution.expected else self._listed(attribution.expected)
+        low, high = attribution.expected
+        return (
+            "as it is" if low <= attribution.value <= high else self._range(attribution.feature, attribution.expected)
+        )
 
     def __str__(self) -> str:
         lines, bits = self._lines()
@@ -383,7 +390,9 @@ class Explanation:
         return "\n".join(report)
 
     def _values_in_words(self, values: Array) -> str:
-        columns = [blame.feature for blame in self.blamed] or self.candidates[:_MOST_BLAMED].tolist()
+        columns = [attribution.feature for attribution in self.attributions] or self.candidates[
+            :_MOST_ATTRIBUTIONS
+        ].tolist()
         return ", ".join(f"{self._name(k)} {self.format_value(k, values[k])}" for k in columns)
 
     def _repr_html_(self) -> str:
@@ -431,15 +440,15 @@ class Explanation:
             "region": self.region,
             "share": self.share,
             "share_interval": list(self.share_interval),
-            "blamed": [blame.to_dict() for blame in self.blamed],
+            "attributions": [attribution.to_dict() for attribution in self.attributions],
             "features": features,
             "similar": [{"key": key, "values": values.tolist()} for key, values in self.similar],
         }
         if self.summary:
             facts["summary"] = self.summary
-        if self.course is not None:
-            facts["course"] = {
-                name: part if isinstance(part, list) else part.tolist() for name, part in self.course._asdict().items()
+        if self.context is not None:
+            facts["context"] = {
+                name: part if isinstance(part, list) else part.tolist() for name, part in self.context._asdict().items()
             }
         plain: dict[str, Any] = _finite(facts)
         return plain
@@ -449,7 +458,7 @@ class Explanation:
         return json_shown(json.dumps(self.to_dict(), allow_nan=False, **{"ensure_ascii": False, **options}))
 
     def __getstate__(self) -> dict[str, Any]:
-        self.settle()  # the forest stays behind
+        self.materialise()  # the forest stays behind
         return {**vars(self), "ask": None}
 
 
@@ -479,7 +488,7 @@ class Explanations(Sequence[Explanation]):
         base: float,
         typical: Array,
         candidates: Array,
-        ask: Callable[[], Witness],
+        ask: Callable[[], Snapshot],
         index: Any = None,
         categories: Categories | None = None,
     ) -> None:
@@ -542,10 +551,10 @@ class Explanations(Sequence[Explanation]):
     def __iter__(self) -> Iterator[Explanation]:
         return (self[i] for i in range(len(self)))
 
-    def settle(self) -> Explanations:
+    def materialise(self) -> Explanations:
         """Look up all words now, for rows of a stream that is to go on before they are read."""
         for explanation in self:
-            explanation.settle()
+            explanation.materialise()
         return self
 
     def fold(self, n_steps: int) -> Array:
@@ -583,7 +592,7 @@ class Explanations(Sequence[Explanation]):
         return whole if self._index is None else whole.set_axis(self._index, axis=0)
 
     def __getstate__(self) -> dict[str, Any]:
-        self.settle()
+        self.materialise()
         return {**vars(self), "_ask": None}
 
 

@@ -26,7 +26,7 @@ def attribute_rows(
     with_table = uses_table(forest, len(X))
 
     def look_up(rows: slice) -> Array:
-        return _charges(forest, known, X[None, rows], lifetimes, with_table) * bits
+        return _attributions(forest, known, X[None, rows], lifetimes, with_table) * bits
 
     trees = np.arange(n_trees)
     within = np.logaddexp(known.inside[trees, forest.root], known.complement[trees, forest.root])
@@ -36,11 +36,11 @@ def attribute_rows(
 
 def attribute_own_rows(forest: Forest, known: Posterior, X: Array, lifetimes: Array) -> Array:
     """Return the mean cost, (2, D), of the low and high side of each feature for rows of each tree, (T, n, D)."""
-    sides = _charges(forest, known, X, lifetimes, uses_table(forest, X.shape[1])) * _bits_per_nat(forest)
+    sides = _attributions(forest, known, X, lifetimes, uses_table(forest, X.shape[1])) * _bits_per_nat(forest)
     return np.asarray(sides.mean(axis=0))
 
 
-def _charges(forest: Forest, known: Posterior, X: Array, lifetimes: Array, with_table: bool) -> Array:
+def _attributions(forest: Forest, known: Posterior, X: Array, lifetimes: Array, with_table: bool) -> Array:
     """Return the sum over trees of the cost of rows, (n, 2, D), in nats."""
     turns, sides = np.zeros((2, forest.left.shape[1]), np.int32), np.zeros((X.shape[1], 2, X.shape[2]))
     attribution.attribute_rows(forest, known, X, lifetimes, with_table, turns, sides)

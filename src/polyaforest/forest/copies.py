@@ -18,7 +18,7 @@ AT_ONCE = 2**16  # copies that are held in memory together
 _SALT = np.uint64(0x5EED_0F_C0175)  # coins are independent of the priorities of the same seed and ids
 
 
-def has_coin(weights: Array) -> Array:
+def is_fractional(weights: Array) -> Array:
     """Return which rows have a weight with a fraction."""
     return np.asarray(weights % 1 != 0)
 
@@ -32,7 +32,7 @@ def n_copies(weights: Array, ids: Array, seed: int) -> Array:
     return copies
 
 
-def refuse_none(copies: Array | None) -> None:
+def check_any_counts(copies: Array | None) -> None:
     """Raise if a table has no row that counts."""
     if copies is not None and not copies.any():
         raise ValueError("all weights are zero, or came out so: there is no row to learn")

@@ -71,7 +71,7 @@ class Draw:
         """Return the draw with something else about each of its rows."""
         return replace(self, rows=rows)
 
-    def refuse_repeated_ids(self) -> None:
+    def check_unique_ids(self) -> None:
         """Raise if two of the rows have the same id."""
         ids, counts = np.unique(self.ids, return_counts=True)
         if len(ids) < len(self):

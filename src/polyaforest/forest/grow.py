@@ -44,7 +44,7 @@ def grow_trees(X: Array, plan: Plan, states: Array | None = None, members: Array
     if memory_needed(plan, plan.most_nodes(most), boxed=True) > memory_limit():  # it may not fit: try one tree
         largest = int(np.argmax([len(rows) for rows in rows_of]))
         pilot = _Grower(X, columns, most, plan).grow(states[largest].copy(), rows_of[largest])
-        refuse_if_too_large(plan, int(pilot.size[0]), boxed=True)
+        check_forest_fits_memory(plan, int(pilot.size[0]), boxed=True)
     spans_of_trees = run(grow_span, tree_spans(plan.n_trees, plan.n_jobs), plan.n_jobs)
     return stack([tree for span in spans_of_trees for tree in span])
 
@@ -54,7 +54,7 @@ def _grow_small(X: Array, plan: Plan, states: Array, members: Array) -> Forest:
     fixed, spread = plan.weighting.fixed, plan.weighting.spread
     weights = np.empty((plan.n_trees, X.shape[1])) if fixed is None else np.tile(fixed, (plan.n_trees, 1))
     n_nodes = plan.most_nodes(members.shape[1])
-    refuse_if_too_large(plan, n_nodes, boxed=True)
+    check_forest_fits_memory(plan, n_nodes, boxed=True)
     forest = allocate(plan, n_nodes, weights, states.copy(), boxed=True)
     drawn_by = spread if fixed is None else spread[:0]
     mondrian_tree.sample_trees(forest, X, members, drawn_by, plan.weighting.deviation, plan.lifetime, plan.depth_limit)
@@ -97,7 +97,7 @@ def sample_processes(plan: Plan) -> Forest:
         most = plan.most_nodes()
         capacity, levels = min(most, _FIRST_CAPACITY), max(min(plan.depth_limit, 64), 1)
         while True:
-            refuse_if_too_large(plan, capacity // 2, boxed=False)
+            check_forest_fits_memory(plan, capacity // 2, boxed=False)
             tree = allocate(plan, capacity, weights[None].copy(), state[None].copy(), boxed=False)
             regions = np.empty((levels, *plan.domain.shape))
             if mondrian_process.sample_process(tree, 0, regions, plan.lifetime, plan.depth_limit):
@@ -134,7 +134,7 @@ def memory_limit() -> float:
     return 0.8 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def refuse_table_too_large(n_rows: int, n_features: int) -> None:
+def check_table_fits_memory(n_rows: int, n_features: int) -> None:
     """Raise before a table that is repeated by weights would exhaust the machine's memory."""
     needed, limit = 16 * n_rows * n_features, memory_limit()  # the rows, and once more in the order of columns
     if needed > limit:
@@ -144,7 +144,7 @@ def refuse_table_too_large(n_rows: int, n_features: int) -> None:
         )
 
 
-def refuse_if_too_large(plan: Plan, n_nodes: int, *, boxed: bool) -> None:
+def check_forest_fits_memory(plan: Plan, n_nodes: int, *, boxed: bool) -> None:
     """Raise before a forest with trees of `n_nodes` nodes or more would exhaust the machine's memory."""
     needed, limit = memory_needed(plan, n_nodes, boxed=boxed), memory_limit()
     if needed > limit:

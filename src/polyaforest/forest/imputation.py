@@ -81,7 +81,7 @@ class Donors:
         return np.array(spreads)
 
 
-def refuse_empty_columns(estimator: BaseEstimator, n_missing: Array, n_rows: int) -> None:
+def check_columns_have_values(estimator: BaseEstimator, n_missing: Array, n_rows: int) -> None:
     """Raise if a column has no value in any of the rows."""
     empty = np.flatnonzero(n_missing == n_rows)
     if empty.size:
@@ -96,7 +96,7 @@ def fill_table(estimator: BaseEstimator, rows: Array) -> Array:
     is_missing, ids = np.isnan(rows), np.arange(len(rows))
     if not is_missing.any():
         return rows
-    refuse_empty_columns(estimator, is_missing.sum(axis=0), len(rows))
+    check_columns_have_values(estimator, is_missing.sum(axis=0), len(rows))
     n_categories: int = getattr(estimator, "_n_categories", 0)
     box = np.stack([np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)])  # of categories only whether they vary counts
     return Donors.of(rows, ids, n_categories).fill(rows, ids, box)

@@ -122,9 +122,9 @@ def check_unread(forest: Forest, values: Array, largest: float) -> None:
     _check_categories(forest)
     _check_domain(forest)
     _check_draws(forest)
-    _refuse_false_codes("values", values, int(forest.n_categories[0]))
+    _check_codes("values", values, int(forest.n_categories[0]))
     for name, part in {"domain": forest.domain[np.isfinite(forest.domain)], "values": values}.items():
-        _refuse_beyond(name, part, largest)
+        _check_bounded(name, part, largest)
 
 
 class _Nodes(NamedTuple):
@@ -183,7 +183,7 @@ class _Nodes(NamedTuple):
         """Raise about the first node of `where` that is `bad`; `explain` words what is wrong with the i-th."""
         if bad.any():
             i = _first(bad)
-            _refuse_node(*divmod(int(where[i]), self.capacity), explain(i))
+            _raise_at_node(*divmod(int(where[i]), self.capacity), explain(i))
 
 
 def check_sample_sizes(sizes: Array) -> None:
@@ -192,15 +192,15 @@ def check_sample_sizes(sizes: Array) -> None:
         raise CorruptForestError("array sizes: a tree must take at least one point, at most every point")
 
 
-def _refuse_node(t: int, j: int, what: str) -> NoReturn:
+def _raise_at_node(t: int, j: int, what: str) -> NoReturn:
     raise CorruptForestError(f"tree {t}, node {j}: {what}")
 
 
-def _refuse_trees(forest: Forest, bad: Array, explain: Callable[[int], str]) -> None:
+def _raise_at_first_tree(forest: Forest, bad: Array, explain: Callable[[int], str]) -> None:
     """Raise about the root of the first tree that is `bad`."""
     if bad.any():
         t = _first(bad)
-        _refuse_node(t, int(forest.root[t]), explain(t))
+        _raise_at_node(t, int(forest.root[t]), explain(t))
 
 
 def _first(bad: Array) -> int:
@@ -275,10 +275,10 @@ def _check_categories(forest: Forest) -> None:
     for name in ("domain", "lower", "upper"):
         part = getattr(forest, name)
         if part.shape[-1]:  # a process has no boxes
-            _refuse_false_codes(name, part, n_categories)
+            _check_codes(name, part, n_categories)
 
 
-def _refuse_false_codes(name: str, part: Array, n_categories: int) -> None:
+def _check_codes(name: str, part: Array, n_categories: int) -> None:
     if not is_code(part[..., part.shape[-1] - n_categories :]).all():
         raise CorruptForestError(f"array {name}: has categories whose codes are not whole numbers below 2**{QUESTIONS}")
 
@@ -303,10 +303,10 @@ def _check_extent(forest: Forest, points: Points | None, largest: float) -> None
     if points is not None:
         parts["values"] = points.values
     for name, part in parts.items():
-        _refuse_beyond(name, part, largest)
+        _check_bounded(name, part, largest)
 
 
-def _refuse_beyond(name: str, part: Array, largest: float) -> None:
+def _check_bounded(name: str, part: Array, largest: float) -> None:
     if not (np.abs(part) <= largest).all():  # which NaN is not
         raise CorruptForestError(f"array {name}: has values beyond {largest:g}, or NaN")
 
@@ -315,11 +315,11 @@ def _check_sizes(forest: Forest) -> None:
     """Check that the slots in use exist and hold the root. Trees are empty together: when all points are deleted."""
     size, root, capacity = forest.size, forest.root, forest.left.shape[1]
     bad = (size < 0) | (size > capacity)
-    _refuse_trees(forest, bad, lambda t: f"the tree's size is {size[t]}, but it has slots for {capacity} nodes")
+    _raise_at_first_tree(forest, bad, lambda t: f"the tree's size is {size[t]}, but it has slots for {capacity} nodes")
     if size.any() or not forest.lower.shape[2]:
-        _refuse_trees(forest, size == 0, lambda _: "the tree's size is 0, but it cannot be empty")
+        _raise_at_first_tree(forest, size == 0, lambda _: "the tree's size is 0, but it cannot be empty")
     bad = (root < 0) | (root >= size.clip(1))
-    _refuse_trees(forest, bad, lambda t: f"is the root, but does not exist (the tree's size is {size[t]})")
+    _raise_at_first_tree(forest, bad, lambda t: f"is the root, but does not exist (the tree's size is {size[t]})")
 
 
 def _check_draws(forest: Forest) -> None:
@@ -333,9 +333,9 @@ def _check_draws(forest: Forest) -> None:
             f"the weight of feature {k} is {weights[t, k]}, neither 0 nor between {1 / _HEAVIEST:g} and {_HEAVIEST:g}"
         )
 
-    _refuse_trees(forest, bad, explain)
+    _raise_at_first_tree(forest, bad, explain)
     is_zero: Array = (forest.rng == 0).all(axis=1)
-    _refuse_trees(forest, is_zero, lambda _: "the state of its generator is all zeros")
+    _raise_at_first_tree(forest, is_zero, lambda _: "the state of its generator is all zeros")
 
 
 # ---- which nodes there are ------------------------------------------------------------------------------------------
@@ -348,12 +348,12 @@ def _check_children(forest: Forest) -> None:
     bad = is_used & ((left == NONE) != (right == NONE))
     if bad.any():
         t, j = _first_pair(bad)
-        _refuse_node(t, j, f"has one child only (left {left[t, j]}, right {right[t, j]})")
+        _raise_at_node(t, j, f"has one child only (left {left[t, j]}, right {right[t, j]})")
     for child in (left, right):
         bad = is_used & ((child < NONE) | (child >= size[:, None]))
         if bad.any():
             t, j = _first_pair(bad)
-            _refuse_node(t, j, f"links to node {child[t, j]}, which does not exist (the tree's size is {size[t]})")
+            _raise_at_node(t, j, f"links to node {child[t, j]}, which does not exist (the tree's size is {size[t]})")
 
 
 def _number(forest: Forest) -> _Nodes:
@@ -474,11 +474,13 @@ def _check_totals(nodes: _Nodes, alike: bool) -> None:
     """Check that all trees counted as many points outside, and as many in all if they are to be `alike`."""
     inside, outside = nodes.counts[nodes.roots], nodes.forest.outside
     bad = (outside != 0) if nodes.boxed else (outside < 0) | (outside > MOST_COUNTED - inside)
-    _refuse_trees(nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside")
+    _raise_at_first_tree(nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside")
     bad = outside != outside[0]
-    _refuse_trees(nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside, in tree 0 {outside[0]}")
+    _raise_at_first_tree(
+        nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside, in tree 0 {outside[0]}"
+    )
     bad = (inside != inside[:1]) & alike
-    _refuse_trees(nodes.forest, bad, lambda t: f"its count is {inside[t]}, but that of tree 0 is {inside[0]}")
+    _raise_at_first_tree(nodes.forest, bad, lambda t: f"its count is {inside[t]}, but that of tree 0 is {inside[0]}")
 
 
 # ---- the boxes of Mondrian trees ------------------------------------------------------------------------------------
@@ -605,13 +607,13 @@ def _check_rows(nodes: _Nodes, rows: Array) -> None:
     if not nodes.boxed:
         held = rows[are_within(rows, nodes.forest.domain, int(nodes.forest.n_categories[0]))]
     n_outside, counted = len(rows) - len(held), nodes.forest.outside
-    _refuse_trees(
+    _raise_at_first_tree(
         nodes.forest,
         counted != n_outside,
         lambda t: f"{n_outside} rows lie outside, but {counted[t]} are counted there",
     )
     is_missing = np.full(len(nodes.forest.root), len(held) > 0 and not len(nodes.roots))
-    _refuse_trees(nodes.forest, is_missing, lambda _: f"the tree is empty, but has learned {len(held)} rows")
+    _raise_at_first_tree(nodes.forest, is_missing, lambda _: f"the tree is empty, but has learned {len(held)} rows")
     _check_contents(nodes, np.tile(held, (len(nodes.roots), 1)), _leaves_of(nodes, held))
 
 
@@ -695,7 +697,7 @@ class _Lists(NamedTuple):
 def _check_points(nodes: _Nodes, points: Points, held: Array | None, lengths: dict[str, int], alike: bool) -> None:
     """Check that each point held is in one list per tree, that of its leaf, and matches counts and boxes."""
     lengths = check_layout(points._asdict(), POINTS_LAYOUT, lengths)
-    _refuse_false_codes("values", points.values, int(nodes.forest.n_categories[0]))
+    _check_codes("values", points.values, int(nodes.forest.n_categories[0]))
     n_slots = lengths["P"]
     slots = _check_held(np.arange(n_slots) if held is None else held, n_slots)
     if not nodes.boxed:

@@ -50,7 +50,7 @@ class Labels(NamedTuple):
 class PointStore:
     """The points held, by slot: their order of arrival, rank, time and key. Values are kept elsewhere, in `Points`.
 
-    Slots of points that leave are given to others only after `settle`: until then their values are still needed.
+    Slots of points that leave are given to others only after `release`: until then their values are still needed.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -115,10 +115,10 @@ class PointStore:
         ranks, times = np.append(self.ranks, np.zeros(more)), np.append(self.times, np.zeros(more))
         self.arrivals, self.ranks, self.times, self.keys, self._free = arrivals, ranks, times, keys, free
 
-    def refuse_keys(self, keys: Sequence[Key | None]) -> None:
+    def check_keys(self, keys: Sequence[Key | None]) -> None:
         """Raise if a new key is already in use or occurs twice."""
         if self._has_numbered or any(key is not None for key in keys):
-            refuse_taken_keys(keys, self.n_seen, self.slot_of.__contains__)
+            check_new_keys(keys, self.n_seen, self.slot_of.__contains__)
 
     def slots_of(self, keys: Sequence[Key], limits: Array | None = None) -> list[int]:
         """Return the slots of points to delete: all copies of rows with these keys, or as many as `limits` says."""
@@ -215,7 +215,7 @@ class PointStore:
         self._forget(list(slots))
         self._line_up()  # forget its rank too
 
-    def settle(self, slots: Iterable[int]) -> None:
+    def release(self, slots: Iterable[int]) -> None:
         """Free the slots of points that have left."""
         for slot in slots:
             heapq.heappush(self._free, int(slot))
@@ -295,7 +295,7 @@ def _latest(times: Array) -> float:
     return float(np.fmax.reduce(times, initial=-math.inf))
 
 
-def refuse_taken_keys(keys: Sequence[Key | None], first: int, is_taken: Callable[[Key], bool]) -> None:
+def check_new_keys(keys: Sequence[Key | None], first: int, is_taken: Callable[[Key], bool]) -> None:
     """Raise if a key of new rows, the first of which is arrival `first`, is taken or occurs twice."""
     coming = set()
     for arrival, given in enumerate(keys, first):

@@ -374,7 +374,7 @@ class Stream:
         self.points = pad_points(self.points, 0, len(held))
         self.numbers = self.store.arrivals.copy()
         self.points.values[:] = held
-        self._grow_anew(plan, n_jobs)
+        self._grow_again(plan, n_jobs)
 
     def _draw_exponentials(self, n: int) -> Array:
         """Draw from Exp(1) for each of `n` rows, if the policy wants such draws."""
@@ -479,7 +479,7 @@ class Stream:
             self._fill_young_columns()
             if len(self.store):
                 plan = self._weigh(weighting_of_rows(self.rows, self.n_categories))
-            self._grow_anew(plan, n_jobs)
+            self._grow_again(plan, n_jobs)
 
     def widen(self, values: Array, n_jobs: int | None) -> None:
         """Add numbers, behind the others, that every point held has the value of, and grow the trees anew."""
@@ -488,7 +488,7 @@ class Stream:
         wider[self.store.held, n : n + n_new] = values
         domain, fixed = np.insert(plan.domain, [n] * n_new, empty_box(n_new), axis=1), plan.weighting.fixed
         weighting = unmeasured(self.n_features + n_new, None if fixed is None else np.insert(fixed, [n] * n_new, 1.0))
-        self.refuse_if_in_doubt()
+        self.check_consistent()
         with all_or_nothing(self):
             self.points = self.points._replace(values=wider)
             self.rules = self.rules._replace(plan=plan._replace(domain=domain, weighting=weighting))
@@ -499,7 +499,7 @@ class Stream:
         """Replace features of the points held, from the `first` on, by `values`, and grow the trees anew."""
         amended = self.points.values.copy()
         amended[self.store.held, first : first + values.shape[1]] = values
-        self.refuse_if_in_doubt()
+        self.check_consistent()
         with all_or_nothing(self):
             self.points = self.points._replace(values=amended)
             self.rebuild(n_jobs)
@@ -610,7 +610,7 @@ class Stream:
         """Clear the slots of points that have left."""
         if len(slots):
             self.points.values[slots], self.numbers[slots] = 0.0, NONE
-            self.store.settle(slots.tolist())
+            self.store.release(slots.tolist())
 
     def as_scored(self, rows: Array, *, is_marginal: bool) -> Array:
         """Return rows as they are scored: without values of columns that are unknown, or young.
@@ -729,7 +729,7 @@ class Stream:
         if needed <= capacity or capacity >= plan.most_nodes(most_points):
             return
         n_nodes = min(max(needed, 2 * capacity), plan.most_nodes(most_points))
-        grow.refuse_if_too_large(plan, n_nodes, boxed=True)
+        grow.check_forest_fits_memory(plan, n_nodes, boxed=True)
         forest = pad(self.forest, n_nodes + grow.SPARE_NODES)
         points = pad_points(self.points, n_nodes + grow.SPARE_NODES, 0) if self.keeps_points else self.points
         self.forest, self.points = forest, points
@@ -768,7 +768,7 @@ class Stream:
         self.lifetimes = self.rules.grid / weighting.unit
         return self.rules.plan._replace(weighting=weighting)
 
-    def _grow_anew(self, plan: Plan, n_jobs: int | None) -> None:
+    def _grow_again(self, plan: Plan, n_jobs: int | None) -> None:
         """Grow all trees from the points held, with the generators they have."""
         slots, n_nodes = self.store.held, self.forest.left.shape[1]
         if len(slots):
@@ -790,7 +790,7 @@ class Stream:
         self.points = new_points(len(self.forest.left), 0, 0, self.n_features)
         self.numbers = np.empty(0, np.int64)
 
-    def refuse_if_in_doubt(self) -> None:
+    def check_consistent(self) -> None:
         """Raise if learning was once cut short, so that the trees may disagree with the points and with each other."""
         if self.in_doubt:
             raise RuntimeError(
@@ -800,7 +800,7 @@ class Stream:
 
     def _begin_to_change(self) -> None:
         """Be in doubt until a change is complete: whoever begins it says so, and a failure halfway does not."""
-        self.refuse_if_in_doubt()
+        self.check_consistent()
         self.in_doubt = True
 
 

@@ -25,7 +25,7 @@ from polyaforest.forest.spec import Plan, weighting_of_domain
 from polyaforest.kernels import (
     attribution,
     change,
-    courses,
+    contexts,
     leave_one_out,
     marginal,
     moments,
@@ -168,9 +168,9 @@ def _remove() -> None:
 def _follow() -> None:
     steps, scales = np.zeros(1, np.int64), np.ones(1, np.int64)
     waves, window, out = np.ones((1, 1)), np.empty(2), np.empty((1, _ROWS.shape[1], 4))
-    courses.fill_courses(_ROWS, steps, steps, scales, scales, scales, waves, 1, window, out)
-    courses.fill_seasons(_ROWS, steps, 1, scales, np.empty((1, _ROWS.shape[1], 1)))
-    courses.fill_novelties(_ROWS, 0, 1, 1, 1, 1.0, np.zeros((len(_ROWS), 3)), np.empty(1))
+    contexts.fill_contexts(_ROWS, steps, steps, scales, scales, scales, waves, 1, window, out)
+    contexts.fill_seasons(_ROWS, steps, 1, scales, np.empty((1, _ROWS.shape[1], 1)))
+    contexts.fill_novelties(_ROWS, 0, 1, 1, 1, 1.0, np.zeros((len(_ROWS), 3)), np.empty(1))
 
 
 def _notice() -> None:
@@ -215,7 +215,7 @@ _GROUPS = {
         (mondrian_process.sample_process, traversal.count_rows, leave_one_out.left_out_masses), _sample_processes, 5
     ),
     "measure": _Group((moments.set_second_moments, moments.cells_of_rows, traversal.leaf_kinds), _measure, 9),
-    "courses": _Group((courses.fill_courses, courses.fill_seasons, courses.fill_novelties), _follow, 2),
+    "contexts": _Group((contexts.fill_contexts, contexts.fill_seasons, contexts.fill_novelties), _follow, 2),
     "two samples": _Group(
         (two_samples.find_leaves, two_samples.count_marked, two_samples.node_evidence), _tell_apart, 3
     ),
@@ -235,7 +235,7 @@ _GROUPS = {
     ),
     "gaps": _Group((marginal.leaf_values, marginal.cell_masses, marginal.guess_values), _score_gaps, 10),
 }
-_TABLE = ("grow", "hold", "derive", "score", "explain", "courses")
+_TABLE = ("grow", "hold", "derive", "score", "explain", "contexts")
 PURPOSES = {  # and the groups that each needs
     "table": _TABLE,
     "stream": (*_TABLE, "learn"),

@@ -122,7 +122,7 @@ def plan_columns(
     taken = {time, key, id, weight, group, *(categories or ())}.difference(columns or ())
     read = _read_columns(frame, reading, delimiter, taken)
     of_text = _chosen_categories(read, columns, categories)
-    _refuse_unusable(read, where, [name for name in columns or () if name not in of_text], weight)
+    _check_numbers(read, where, [name for name in columns or () if name not in of_text], weight)
     if time is None:
         free = [name for name in read if name not in (key, id, weight, group, *(columns or ()), *(categories or ()))]
         time = _inferred_time(free, read)
@@ -152,7 +152,7 @@ def plan_columns(
     return Plan(Columns(used, skipped, time, key, id, weight, group, chosen), clock, notations, understood)
 
 
-def _refuse_unusable(read: dict[str, _Read], where: str, columns: Sequence[str], weight: str | None) -> None:
+def _check_numbers(read: dict[str, _Read], where: str, columns: Sequence[str], weight: str | None) -> None:
     """Raise if a column that was chosen for its numbers does not have them."""
     for name in columns:
         if read[name].mixed:

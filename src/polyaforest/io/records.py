@@ -223,7 +223,7 @@ class RecordReader:
                 return numbers
         return [_number(name, value, of_text) for name, value in zip(self._numeric, values, strict=True)]
 
-    def _settling_row(self, fields: Mapping[str, Any], of_text: bool, format: str) -> Row:
+    def _first_row(self, fields: Mapping[str, Any], of_text: bool, format: str) -> Row:
         """Return the row of some fields; the first valid one determines what is not configured."""
         if self._settled:
             return self._row(fields, of_text)
@@ -265,8 +265,8 @@ class RecordReader:
         if len(texts) == 1:
             [text] = texts.values()
             if isinstance(text, str) and text.lstrip().startswith("{"):
-                return self._settling_row(_json_object(text.encode()), self._named, self.format)
-        return self._settling_row(texts, True, self.format)
+                return self._first_row(_json_object(text.encode()), self._named, self.format)
+        return self._first_row(texts, True, self.format)
 
     # Lines
 
@@ -278,7 +278,7 @@ class RecordReader:
             return self._row(_json_object(line), self._named) if not line.isspace() and line else None
         line = line.removeprefix(UTF8_BOM).strip()
         if self.format == "jsonl" or line.startswith(b"{"):
-            return self._settling_row(_json_object(line), self._named, "jsonl") if line else None
+            return self._first_row(_json_object(line), self._named, "jsonl") if line else None
         return self._of_csv(line)
 
     def _of_csv(self, line: bytes) -> Row | None:
@@ -309,7 +309,7 @@ class RecordReader:
         if self._delimiter == _OF_COMMAS:
             texts = (self.time, self.key, self.id, *self.categories)
             fields = {name: cell if name in texts else _pointed(cell) for name, cell in fields.items()}
-        return self._settling_row(fields, True, "csv")
+        return self._first_row(fields, True, "csv")
 
     def _first_of_csv(self, text: str) -> Row | None:
         """Take a line as the header; a line of numbers only is a row without a header."""

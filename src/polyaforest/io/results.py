@@ -57,9 +57,9 @@ class Results:
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "found.csv"
     >>> with Results(str(path)) as results:
-    ...     results.write({"row": [1, 2], "score": np.array([0.1, np.nan]), "blame": [["cpu", "mem"], []]})
+    ...     results.write({"row": [1, 2], "score": np.array([0.1, np.nan]), "attributions": [["cpu", "mem"], []]})
     >>> print(path.read_text())
-    row,score,blame
+    row,score,attributions
     1,0.1,"cpu, mem"
     2,,
     <BLANKLINE>
@@ -71,7 +71,7 @@ class Results:
         self._is_safe = spreadsheet_safe
         if spreadsheet_safe and self._format not in ("csv", "tsv"):
             raise BadInput(f"{path} is neither CSV nor TSV, the formats that --spreadsheet-safe applies to: omit it.")
-        _refuse_place(path)
+        _check_writable(path)
         self._writer: _Csv | _JsonLines | _Parts | None = None
         self._names: list[str] | None = None
         self._open = ExitStack()
@@ -127,7 +127,7 @@ def _checked_format(path: str, format: str | None) -> str:
     raise BadInput(f"Cannot infer the format of {path}. Use the extension .csv, .tsv, .jsonl or .parquet.")
 
 
-def _refuse_place(path: str) -> None:
+def _check_writable(path: str) -> None:
     """Raise if a file cannot be written at a path."""
     if path == "-" or _is_device(path):
         return

@@ -265,9 +265,9 @@ class _Files:
         for path in self._paths[1:]:
             if os.path.isfile(path):  # a pipe can be read only once
                 with closing(self._open(path)) as reader:
-                    self._refuse_other_columns(reader)
+                    self._check_same_columns(reader)
 
-    def _refuse_other_columns(self, reader: Reader) -> None:
+    def _check_same_columns(self, reader: Reader) -> None:
         """Raise if a file has other columns than the first."""
         if not (self.first.fixed and reader.fixed):
             return
@@ -284,7 +284,7 @@ class _Files:
         for at, path in enumerate(self._paths):
             if at:
                 self._reading = self._open(path)
-                self._refuse_other_columns(self._reading)
+                self._check_same_columns(self._reading)
             with closing(self._reading):
                 n_before = n_rows
                 batches = self._reading.batches(plan.wanted)

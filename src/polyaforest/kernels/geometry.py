@@ -203,7 +203,7 @@ def live_share(lower, upper, j, delta, low, high, child, n_categories):
         side = high - low if k == delta else side
         part *= length if length > 0.0 else 1.0
         whole *= side if length > 0.0 else 1.0
-    if are_told_apart(part, whole):
+    if are_distinguishable(part, whole):
         return min(part / whole, 1.0)
     for k in range(n):
         length, side = upper[child, k] - lower[child, k], upper[j, k] - lower[j, k]
@@ -213,7 +213,7 @@ def live_share(lower, upper, j, delta, low, high, child, n_categories):
 
 
 @jit_inline
-def are_told_apart(part, whole):
+def are_distinguishable(part, whole):
     """Return whether floats hold the volume of a box and that of a part of it without loss."""
     return part > _SMALL and whole < 1.0 / _SMALL
 

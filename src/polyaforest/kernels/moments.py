@@ -14,7 +14,7 @@ from polyaforest.core.arrays import NONE, Array
 from polyaforest.core.jit import jit, jit_borrowing, jit_helper
 from polyaforest.kernels.geometry import extension, log_live_share
 from polyaforest.kernels.polya import cut_strength, restriction_strength, side_share
-from polyaforest.kernels.traversal import descend, enter, follow, log_stay, new_chart, new_course, new_descent
+from polyaforest.kernels.traversal import descend, enter, follow, log_stay, new_chart, new_descent, new_path
 
 
 class SecondMoments(NamedTuple):
@@ -94,7 +94,7 @@ def set_restriction_moments(forest, t, j, strength, log_f, excess, second):
 def cells_of_rows(forest, X, lifetime, nodes, log_weights):
     """Write the cell of each row at a `lifetime`, (1,), and the log-probability that the row is in it, both (T, n)."""
     width = forest.left.shape[1]
-    chart, course, descent = new_chart(width, 1), new_course(width), new_descent(X.shape[0], width)
+    chart, path, descent = new_chart(width, 1), new_path(width), new_descent(X.shape[0], width)
     reached, n_categories = descent.nodes, forest.n_categories[0]
     domain_lower, domain_upper, is_process = forest.domain[:1], forest.domain[1:], forest.lower.shape[2] == 0
     for t in range(forest.left.shape[0]):
@@ -104,7 +104,7 @@ def cells_of_rows(forest, X, lifetime, nodes, log_weights):
         for i in range(np.uint32(X.shape[0])):
             j = reached[i]
             if chart.turn[j] != t + 1:
-                enter(chart, t + 1, parent, time, lifetime, j, course.path)
+                enter(chart, t + 1, parent, time, lifetime, j, path.nodes)
             base = extension(domain_lower, domain_upper, 0, weights, X, i, n_categories) if is_process else 0.0
-            first = follow(lower, upper, weights, base, parent, time, X, i, j, chart.step[j], course, n_categories)
-            nodes[t, i], log_weights[t, i] = chart.cells[j, 0], log_stay(chart, course, j, 0, first)
+            first = follow(lower, upper, weights, base, parent, time, X, i, j, chart.step[j], path, n_categories)
+            nodes[t, i], log_weights[t, i] = chart.cells[j, 0], log_stay(chart, path, j, 0, first)

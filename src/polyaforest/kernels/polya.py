@@ -12,7 +12,7 @@ from polyaforest.core.arrays import LEAST_LOG, NONE
 from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
 from polyaforest.kernels import cubes
 from polyaforest.kernels.geometry import (
-    are_told_apart,
+    are_distinguishable,
     excess,
     first_category,
     goes_left,
@@ -273,7 +273,7 @@ def box_share(lower, upper, j, delta, xi, is_left, child, share, whole, part, n_
     `whole` and `part` are the volumes of both boxes, which tell unless they are beyond what floats can tell, or 0
     because a dimension is not live; a question halves `part`.
     """
-    if are_told_apart(part, whole):
+    if are_distinguishable(part, whole):
         return min(part / (whole * share), 1.0)
     low, high = (lower[j, delta], xi) if is_left else (xi, upper[j, delta])
     return live_share(lower, upper, j, delta, low, high, child, n_categories)

@@ -11,7 +11,7 @@ import numpy as np
 from polyaforest.core.arrays import LEAST_LOG, NONE, SCORE_LOG_CELLS, SCORE_LOG_MASS, SCORE_NOTHING, Array
 from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
 from polyaforest.kernels.branches import set_cells
-from polyaforest.kernels.geometry import are_told_apart, contains_live, first_category, log_live_share
+from polyaforest.kernels.geometry import are_distinguishable, contains_live, first_category, log_live_share
 from polyaforest.kernels.online import delete_point, fetch, insert_point, plant, trace, tree_of
 from polyaforest.kernels.polya import (
     EVEN,
@@ -214,7 +214,7 @@ def weigh_path(tree, length, scoring, walk):
     walk.masses[0], walk.scales[0] = mass, scale
     for step in range(length - np.uint32(1)):
         below = step + np.uint32(1)
-        if walk.counts[below] == 1.0 or are_told_apart(walk.volumes[below], walk.volumes[step]):
+        if walk.counts[below] == 1.0 or are_distinguishable(walk.volumes[below], walk.volumes[step]):
             mass *= walk.means[step]
         else:
             mean, f = enter_child(tree, step, gamma, walk)

@@ -268,10 +268,10 @@ class Chart(NamedTuple):
     elapsed: Array  # float64 (C, S): how long the cell has lived by then
 
 
-class Course(NamedTuple):
-    """The way of one row, a number per node on its path, root first."""
+class Path(NamedTuple):
+    """The path of one row down a tree, root first."""
 
-    path: Array  # uint32 (C,)
+    nodes: Array  # uint32 (C,)
     rates: Array  # float64 (C,): at which the row is cut off from each node: its distance from the box, and a base
     logs: Array  # float64 (C,): log-probability that it has not been, when the node is born
 
@@ -285,9 +285,9 @@ def new_chart(width, n_lifetimes):
 
 
 @jit_helper
-def new_course(width):
-    """Allocate a course."""
-    return Course(np.empty(width, np.uint32), np.empty(width), np.empty(width))
+def new_path(width):
+    """Allocate a path."""
+    return Path(np.empty(width, np.uint32), np.empty(width), np.empty(width))
 
 
 @jit_borrowing_helper
@@ -308,8 +308,8 @@ def enter(chart, turn, parent, time, lifetimes, j, path):
 
 
 @jit_inline
-def follow(lower, upper, weights, base, parent, time, X, i, j, last, course, n_categories):
-    """Set the course of row `i` down to node `j`, step `last`; return its first step that tells the row anything.
+def follow(lower, upper, weights, base, parent, time, X, i, j, last, path, n_categories):
+    """Set the path of row `i` down to node `j`, step `last`; return its first step that tells the row anything.
 
     Upwards, until a box is no distance away: those above it are none either. A row at distance e from a node's box is
     still with the node after a time s with probability exp(-s * e): the extension of a Mondrian tree to the row
@@ -319,15 +319,15 @@ def follow(lower, upper, weights, base, parent, time, X, i, j, last, course, n_c
     while True:
         if distance > 0.0:
             distance = extension(lower, upper, j, weights, X, i, n_categories)
-        course.path[step], course.rates[step] = j, base + distance
-        if step == 0 or course.rates[step] == 0.0:
+        path.nodes[step], path.rates[step] = j, base + distance
+        if step == 0 or path.rates[step] == 0.0:
             break
         j = np.uint32(parent[j])
         step -= np.uint32(1)
     first, log_weight, began = step, 0.0, birth_time(parent, time, j)
     while step <= last:
-        course.logs[step] = log_weight
-        ends, rate = time[course.path[step]], course.rates[step]
+        path.logs[step] = log_weight
+        ends, rate = time[path.nodes[step]], path.rates[step]
         log_weight -= (ends - began) * rate if rate > 0.0 else 0.0  # the time may be infinite
         began = ends
         step += np.uint32(1)
@@ -335,13 +335,13 @@ def follow(lower, upper, weights, base, parent, time, X, i, j, last, course, n_c
 
 
 @jit_inline
-def log_stay(chart, course, j, s, first):
+def log_stay(chart, path, j, s, first):
     """Return the log-probability that a row which ends at node `j` is in its cell at lifetime `s`."""
     step = chart.steps[j, s]
     if step < first:
         return 0.0
-    elapsed, rate = chart.elapsed[j, s], course.rates[step]
-    return course.logs[step] - (elapsed * rate if rate > 0.0 and elapsed > 0.0 else 0.0)  # either may be infinite
+    elapsed, rate = chart.elapsed[j, s], path.rates[step]
+    return path.logs[step] - (elapsed * rate if rate > 0.0 and elapsed > 0.0 else 0.0)  # either may be infinite
 
 
 @jit
@@ -352,7 +352,7 @@ def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
     (T, S, n). The one not wanted has no rows.
     """
     n_lifetimes, width = lifetimes.shape[0], forest.left.shape[1]
-    chart, course, descent = new_chart(width, n_lifetimes), new_course(width), new_descent(X.shape[0], width)
+    chart, path, descent = new_chart(width, n_lifetimes), new_path(width), new_descent(X.shape[0], width)
     nodes = descent.nodes
     domain_lower, domain_upper, is_process = forest.domain[:1], forest.domain[1:], forest.lower.shape[2] == 0
     until, summed, n_categories = lifetimes[n_lifetimes - 1], total.shape[1] > 0, forest.n_categories[0]
@@ -363,12 +363,12 @@ def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
         for i in range(np.uint32(X.shape[0])):
             j = nodes[i]
             if chart.turn[j] != np.int64(t) + 1:
-                enter(chart, np.int64(t) + 1, parent, time, lifetimes, j, course.path)
+                enter(chart, np.int64(t) + 1, parent, time, lifetimes, j, path.nodes)
             # regions of a process reach as far as its domain; the boxes of a tree speak for themselves
             base = extension(domain_lower, domain_upper, 0, weights, X, i, n_categories) if is_process else 0.0
-            first = follow(lower, upper, weights, base, parent, time, X, i, j, chart.step[j], course, n_categories)
+            first = follow(lower, upper, weights, base, parent, time, X, i, j, chart.step[j], path, n_categories)
             for s in range(n_lifetimes):
-                mass, log_weight = masses[chart.cells[j, s]], log_stay(chart, course, j, s, first)
+                mass, log_weight = masses[chart.cells[j, s]], log_stay(chart, path, j, s, first)
                 if not summed:
                     logs[s, i] += max(mass + log_weight, LEAST_LOG)
                 elif log_weight == 0.0:

@@ -194,8 +194,8 @@ class Judge(Generic[Result]):
         if decided is not detector and not self._has_reported_series:
             self._has_reported_series = True
             self._notify(
-                f"from record {decided.n_seen_ + 1:,} on, judged as a time series, by the course that leads to each "
-                f"record; {self._rows_option} judges each by itself"
+                f"from record {decided.n_seen_ + 1:,} on, judged as a time series, by the context window that leads to "
+                f"each record; {self._rows_option} judges each by itself"
             )
         return decided
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import IO, Any, TypeAlias
 
 from polyaforest.io.file_identity import DIGESTED, digest, is_reused, read_birth_time
-from polyaforest.persistence.modelfile import refuse_location, without_waiting
+from polyaforest.persistence.modelfile import check_location, without_waiting
 
 __all__ = ["FileLines", "Lines", "PipeLines"]
 
@@ -65,7 +65,7 @@ class FileLines:
         self._length = 0  # of the file, unless it was truncated
         self._is_made = False  # whether it was created here
         self.notices: list[str] = []
-        refuse_location(self._path)
+        check_location(self._path)
 
     def write(self, lines: bytes) -> None:
         """Add lines to the end of the file."""

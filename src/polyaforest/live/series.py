@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from polyaforest.estimators import SeriesMPF, StreamingMPF
 from polyaforest.live import Detector
-from polyaforest.timeseries._courses import LEAST
+from polyaforest.timeseries._contexts import LEAST
 from polyaforest.timeseries._rhythm import is_series
 
 __all__ = ["decide", "n_until_decision"]
 
 _FIRST = 512  # records after which a model is first looked at; then at every power of two
-_LEAST = LEAST + 256  # records that a model of courses needs to judge the next one: a first course, and its warm-up
+_LEAST = (
+    LEAST + 256
+)  # records that a model of context windows needs to judge the next one: a first context window, and its warm-up
 
 
 def n_until_decision(detector: Detector) -> int:

@@ -19,7 +19,7 @@ from polyaforest.live import Detector, Entry
 from polyaforest.timeseries import Event, EventTracker
 
 __all__ = [
-    "Arrival", "Bad", "Tracked", "Verdict", "as_lines", "attribution", "close_event", "describe_bad",
+    "Arrival", "Bad", "Tracked", "Verdict", "as_lines", "bits_by_feature", "close_event", "describe_bad",
     "describe_changes", "describe_verdict", "track", "track_event",
 ]  # fmt: skip
 
@@ -87,15 +87,15 @@ def describe_verdict(arrival: Arrival, verdict: Verdict) -> dict[str, Any]:
             line["summary"] = why.summary
         line["reasons"] = [
             {
-                "feature": blame.name,
-                "value": blame.value if blame.is_category else _finite(blame.value),
-                "bits": _finite(blame.bits),
-                "side": blame.side,
-                "usual": blame.usual,
-                "expected": blame.expected,
-                **({"seen": blame.seen} if blame.is_category else {}),
+                "feature": attribution.name,
+                "value": attribution.value if attribution.is_category else _finite(attribution.value),
+                "bits": _finite(attribution.bits),
+                "side": attribution.side,
+                "usual": attribution.usual,
+                "expected": attribution.expected,
+                **({"seen": attribution.seen} if attribution.is_category else {}),
             }
-            for blame in why.blamed
+            for attribution in why.attributions
         ]
         line["region"] = why.region
     if verdict.novelty > 0:  # which NaN is not
@@ -155,7 +155,7 @@ def track(entry: Entry, verdict: Verdict, time: str | float | None, merge: int |
         verdict.score if isfinite(verdict.score) else -inf,
         time=time,
         p_value=_finite(verdict.p_value),
-        blame=None if why is None else attribution(entry.detector, why),
+        attributions=None if why is None else bits_by_feature(entry.detector, why),
         summary="" if why is None else why.summary,
     )
     entry.notes["events"] = tracker.state()
@@ -184,10 +184,10 @@ def _describe_event(key: str | None, event: Event, state: str) -> dict[str, Any]
     return {"event": facts} if key is None else {"key": key, "event": facts}
 
 
-def attribution(detector: Detector, why: Explanation) -> dict[str, float]:
+def bits_by_feature(detector: Detector, why: Explanation) -> dict[str, float]:
     """Return bits by channel or feature."""
     if isinstance(detector, SeriesMPF):
-        return detector.blame_by_channel(why)
+        return detector.bits_by_channel(why)
     return dict(zip(why.names, why.parts.tolist(), strict=True))
 
 

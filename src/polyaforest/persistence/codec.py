@@ -10,7 +10,7 @@
 Rows of a model store and the states of keyed streams have this format: they have transactions of their own, so an
 archive with a directory and two checksums, as model files are, would only cost time. What is left of a compact state
 is random to the last bit, so only states that are not compact are compressed, at the lowest level. Blocks of version 1
-store all arrays as they are; only models with categories, and series of courses, need version 3.
+store all arrays as they are; only models with categories, and series of context windows, need version 3.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _unpacked(block: memoryview) -> tuple[Header, Arrays]:
         body = _decompressed(body, n_header + n_arrays)
     if len(body) != n_header + n_arrays:
         raise ValueError("the sizes do not add up")
-    contents = json.loads(bytes(body[:n_header]), parse_constant=_refuse_constant)
+    contents = json.loads(bytes(body[:n_header]), parse_constant=_reject_constant)
     _CONTENTS[version](contents, "")
     return contents["header"], _read_arrays(contents["arrays"], body[n_header:])
 
@@ -168,5 +168,5 @@ def _read_arrays(described: list[Any], values: memoryview) -> Arrays:
     return arrays
 
 
-def _refuse_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"the header contains {name}")

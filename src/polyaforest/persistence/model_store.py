@@ -31,7 +31,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from urllib.parse import quote
 
 from polyaforest.persistence import databases
-from polyaforest.persistence.modelfile import ModelFileError, refuse_irregular, refuse_location
+from polyaforest.persistence.modelfile import ModelFileError, check_location, check_regular_file
 from polyaforest.persistence.state import MALFORMED
 
 __all__ = [
@@ -238,7 +238,7 @@ class ModelStore(Generic[Model]):
             if purge:
                 self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             if _identity_of(self._path) != self._identity:
-                self._write_anew()
+                self._rewrite()
             self._file.execute("BEGIN IMMEDIATE")
         self._changed.clear()
 
@@ -246,7 +246,7 @@ class ModelStore(Generic[Model]):
         """Close the file, as of the last commit."""
         self._resources.close()
 
-    def _write_anew(self) -> None:
+    def _rewrite(self) -> None:
         """Write the whole file again if it was deleted: its contents are still open.
 
         If another file has taken its place, that one is left alone, and the store cannot go on.
@@ -343,7 +343,7 @@ class ModelStore(Generic[Model]):
 
 def is_model_store(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is an SQLite database, as model stores are."""
-    refuse_irregular(path)
+    check_regular_file(path)
     with open(path, "rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
@@ -453,7 +453,7 @@ def refusing_notes(name: str) -> Iterator[None]:
 @contextmanager
 def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
     name = _resolved(path)
-    refuse_irregular(name)
+    check_regular_file(name)
     is_writable = os.access(name, os.W_OK) and os.access(os.path.dirname(os.path.abspath(name)), os.W_OK)
     with _reporting(name):
         if not _is_store(name):
@@ -522,9 +522,9 @@ def _bounded(file: sqlite3.Connection, name: str | os.PathLike[str]) -> Iterator
 @contextmanager
 def _sole_writer(name: str) -> Iterator[None]:
     """Keep others from writing, also between two transactions, when the database itself would not."""
-    refuse_location(name)
+    check_location(name)
     for path in (name, f"{name}-lock"):
-        refuse_irregular(path)
+        check_regular_file(path)
     with open(f"{name}-lock", "ab") as guard:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)

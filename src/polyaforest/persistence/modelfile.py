@@ -138,7 +138,7 @@ def read_model(path: Place) -> tuple[Header, Arrays]:
     try:
         if not isinstance(path, str | os.PathLike):
             return _read_file(path)
-        _refuse_irregular(os.stat(path).st_mode)  # before opening: a pipe would wait for a writer
+        _check_regular_mode(os.stat(path).st_mode)  # before opening: a pipe would wait for a writer
         with open(path, "rb") as file:
             return _read_file(file)
     except Exception as problem:  # zipfile and NumPy do not say all that a malformed archive makes them raise
@@ -304,7 +304,7 @@ def _mode_of(target: str) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        _refuse_irregular(mode)
+        _check_regular_mode(mode)
     except ValueError as problem:
         raise ModelFileError(f"nothing can be written to {target!r}: {problem}") from None
     if not os.access(target, os.W_OK):  # the folder's permissions alone would let a read-only file be replaced
@@ -312,16 +312,16 @@ def _mode_of(target: str) -> int | None:
     return stat.S_IMODE(mode) & 0o777
 
 
-def refuse_irregular(path: str | os.PathLike[str]) -> None:
+def check_regular_file(path: str | os.PathLike[str]) -> None:
     """Raise if `path` is there, but not a file: opening a pipe would wait for its other end."""
     with suppress(FileNotFoundError):
         try:
-            _refuse_irregular(os.stat(path).st_mode)
+            _check_regular_mode(os.stat(path).st_mode)
         except ValueError as problem:
             raise ModelFileError(f"{name_of(path)} cannot be used here: {problem}") from None
 
 
-def refuse_location(path: str) -> None:
+def check_location(path: str) -> None:
     """Raise if no file can be created at `path`: at once, rather than when there is something to write."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
@@ -344,7 +344,7 @@ def without_waiting(path: str, flags: int) -> int:
     return descriptor
 
 
-def _refuse_irregular(mode: int) -> None:
+def _check_regular_mode(mode: int) -> None:
     if not stat.S_ISREG(mode):
         raise ValueError(f"it is {'a directory' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file")
 

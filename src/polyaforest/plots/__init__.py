@@ -7,20 +7,20 @@ the colour-blind: the palette of Okabe and Ito, and viridis.
 matplotlib is imported on first use, not with this package: ``pip install "polyaforest[plots]"``.
 """
 
-from polyaforest.plots._attribution import Bars, BlameMap, blame_bars, blame_map
+from polyaforest.plots._attribution import AttributionMap, Bars, attribution_bars, attribution_map
 from polyaforest.plots._bands import Bands, credible_bands
 from polyaforest.plots._curves import Curves, precision_recall, roc
 from polyaforest.plots._drift import Drift, drift
 from polyaforest.plots._plane import Density, Partition, density, partition
 from polyaforest.plots._shares import Shares, shares
-from polyaforest.plots._trace import CoursePlot, Trace, course, trace
+from polyaforest.plots._trace import ContextPlot, Trace, context_window, trace
 from polyaforest.plots._tree import Diagram, tree
 
 __all__ = [
+    "AttributionMap",
     "Bands",
     "Bars",
-    "BlameMap",
-    "CoursePlot",
+    "ContextPlot",
     "Curves",
     "Density",
     "Diagram",
@@ -28,9 +28,9 @@ __all__ = [
     "Partition",
     "Shares",
     "Trace",
-    "blame_bars",
-    "blame_map",
-    "course",
+    "attribution_bars",
+    "attribution_map",
+    "context_window",
     "credible_bands",
     "density",
     "drift",

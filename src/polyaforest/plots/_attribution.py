@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.explain import Blame, Explanation, Explanations
+from polyaforest.explain import Attribution, Explanation, Explanations
 from polyaforest.plots._canvas import (
     GREY,
     HIGH,
@@ -38,15 +38,15 @@ _LONGEST_HEADLINE = 500  # characters of the description of a region
 
 
 class Bars(NamedTuple):
-    """Artists of `blame_bars`."""
+    """Artists of `attribution_bars`."""
 
     ax: Axes
     bars: BarContainer  # largest attribution first, the sum of the features not shown last
     labels: list[Text]
 
 
-class BlameMap(NamedTuple):
-    """Artists of `blame_map`."""
+class AttributionMap(NamedTuple):
+    """Artists of `attribution_map`."""
 
     ax: Axes
     mesh: QuadMesh
@@ -65,7 +65,7 @@ class Bar(NamedTuple):
 # ---- one row ---------------------------------------------------------------------------------------------------------
 
 
-def blame_bars(explanation: Any, *, top: int = 8, ax: Axes | None = None) -> Bars:
+def attribution_bars(explanation: Any, *, top: int = 8, ax: Axes | None = None) -> Bars:
     """Draw the attribution of one row: the bits that each feature adds to the surprise of a typical row, largest first.
 
     Features that explain the anomaly are coloured by side, too high or too low, and labelled with their normal range.
@@ -86,7 +86,9 @@ def blame_bars(explanation: Any, *, top: int = 8, ax: Axes | None = None) -> Bar
         ``ax``, ``bars``, ``labels``.
     """
     if isinstance(explanation, Explanations):
-        raise TypeError(f"blame_bars draws one row, got {len(explanation)}: pass explanations[0], or use blame_map")
+        raise TypeError(
+            f"attribution_bars draws one row, got {len(explanation)}: pass explanations[0], or use attribution_map"
+        )
     if not isinstance(explanation, Explanation):
         raise TypeError(f"expected an Explanation, such as forest.explain(X)[0]; got {type(explanation).__name__}")
     if top < 1:
@@ -121,13 +123,13 @@ def _bars_of(explanation: Explanation, top: int) -> list[Bar]:
     order = np.argsort(-np.abs(parts), kind="stable").tolist()
     if len(order) == top + 1:
         top += 1  # a single other feature is shown by name
-    explaining = {one.feature: one for one in explanation.blamed}
+    explaining = {one.feature: one for one in explanation.attributions}
     bars = [_bar_of(explanation, k, explaining.get(k)) for k in sorted(order[:top], key=lambda k: -parts[k])]
     rest = order[top:]
     return [*bars, Bar(f"{len(rest)} others", float(parts[rest].sum()), PALE, "")] if rest else bars
 
 
-def _bar_of(explanation: Explanation, k: int, attribution: Blame | None) -> Bar:
+def _bar_of(explanation: Explanation, k: int, attribution: Attribution | None) -> Bar:
     """Return the bar of feature `k`, labelled with its value, its usual range and its normal values."""
     value = explanation.format_value(k, explanation.values[k])
     name = f"{drawable(explanation.names[k], _LONGEST_NAME)} = {value}\nusual {explanation.format_usual(k)}"
@@ -180,7 +182,7 @@ def _write_headline(ax: Axes, explanation: Explanation) -> None:
 # ---- many rows -------------------------------------------------------------------------------------------------------
 
 
-def blame_map(
+def attribution_map(
     explanations: Any,
     n_steps: int | None = None,
     times: Any = None,
@@ -190,7 +192,7 @@ def blame_map(
     limit: float | None = None,
     colorbar: bool = True,
     ax: Axes | None = None,
-) -> BlameMap:
+) -> AttributionMap:
     """Draw attributions by feature and time as a heat map: bits of surprise for being too high or too low.
 
     Parameters
@@ -215,7 +217,7 @@ def blame_map(
 
     Returns
     -------
-    drawn : BlameMap
+    drawn : AttributionMap
         ``ax``, ``mesh``, ``colorbar``.
     """
     signed, names = _signed_bits(explanations)
@@ -248,7 +250,7 @@ def blame_map(
     if times is None:
         ax.set_xlabel("row" if n_steps is None else "step, 0 being the last" if is_one else "step")
     bar = _draw_key(ax, mesh, most) if colorbar else None
-    return BlameMap(ax, mesh, bar)
+    return AttributionMap(ax, mesh, bar)
 
 
 def _signed_bits(explanations: Any) -> tuple[Array, list[str]]:

@@ -128,10 +128,12 @@ def check_tree(forest: PolyaForest, tree: int) -> int:
     return int(tree) % n_trees
 
 
-def refuse_categories(forest: PolyaForest) -> None:
+def check_numeric(forest: PolyaForest) -> None:
     """Raise for a forest with categories, whose cuts are questions and have no place on an axis."""
     if forest.encoding_ is not None:
-        raise ValueError("this plot is for forests of numbers, and this one has categories: see explain and blame_bars")
+        raise ValueError(
+            "this plot is for forests of numbers, and this one has categories: see explain and attribution_bars"
+        )
 
 
 def place_of(feature: str | int, names: Sequence[str]) -> int:

@@ -18,13 +18,13 @@ from polyaforest.plots._canvas import (
     VERMILION,
     canvas,
     check_forest,
+    check_numeric,
     check_tree,
     drawable,
     hull,
     matplotlib,
     place_of,
     plain,
-    refuse_categories,
 )
 from polyaforest.plots._nodes import Node, is_met, nodes_of, seen_on_plane
 
@@ -201,7 +201,7 @@ def density(
 
 def _read_plane(forest: PolyaForest, features: Sequence[str | int] | None, at: Any) -> Plane:
     """Validate `features` and `at`."""
-    refuse_categories(forest)
+    check_numeric(forest)
     names = feature_names(forest)
     if features is None:
         if len(names) != 2:

@@ -56,8 +56,8 @@ class Trace(NamedTuple):
     bands: list[PolyCollection]  # shading of what was expected, on every panel
 
 
-class CoursePlot(NamedTuple):
-    """Artists of `course`."""
+class ContextPlot(NamedTuple):
+    """Artists of `context_window`."""
 
     ax: Axes  # of the last channel
     panels: list[Axes]  # from the top, one per channel, without `ax`
@@ -167,17 +167,18 @@ def trace(
     return Trace(ax, panels, line, drawn, boundary, dots, spans, shades, bands)
 
 
-def course(
+def context_window(
     explanation: Explanation, *, channels: Sequence[str | int] | None = None, ax: Axes | None = None
-) -> CoursePlot:
-    """Draw the course that an explanation is about, what was expected of its last steps, and which steps are odd.
+) -> ContextPlot:
+    """Draw the context window that an explanation is about, what was expected of its last steps, and which steps are
+    odd.
 
     Bits of the steps are drawn as marks from the bottom, the highest for the oddest step.
 
     Parameters
     ----------
     explanation : Explanation
-        Of a course: from `explain` or `detect_then_learn` of a `SeriesMPF` without a `shingle`.
+        Of a context window: from `explain` or `detect_then_learn` of a `SeriesMPF` without a `shingle`.
     channels : sequence of str or int, optional
         Those to draw, by name or number; all of them by default.
     ax : Axes, optional
@@ -185,19 +186,21 @@ def course(
 
     Returns
     -------
-    drawn : CoursePlot
+    drawn : ContextPlot
         ``ax``, ``panels``, ``values``, ``expected``, ``bands``, ``bits``.
     """
-    seen = getattr(explanation, "course", None)
+    seen = getattr(explanation, "context", None)
     if seen is None:
-        raise ValueError("course draws the explanation of a course: one of a SeriesMPF without a shingle")
+        raise ValueError(
+            "context_window draws the explanation of a context window: one of a SeriesMPF without a shingle"
+        )
     chosen = [place_of(one, seen.channels) for one in (range(len(seen.channels)) if channels is None else channels)]
     if not 1 <= len(chosen) <= _MOST_CHANNELS:
         raise ValueError(f"choose 1 to {_MOST_CHANNELS} channels to draw; got {len(chosen)}")
     ax = canvas(ax, 7.4, 1.2 + 1.8 * len(chosen))
     panels = split_above(ax, [1.0] * len(chosen)) if len(chosen) > 1 else []
     times, most = _moments(seen.times), max(float(seen.bits.max()), 1e-12)
-    drawn = CoursePlot(ax, panels, [], [], [], [])
+    drawn = ContextPlot(ax, panels, [], [], [], [])
     for c, panel in zip(chosen, (*panels, ax), strict=True):
         line, band = draw_band(panel, times, seen.mean[:, c], seen.low[:, c], seen.high[:, c])
         values = panel.plot(times, seen.readings[:, c], color=BLUE, linewidth=1.1, zorder=2.5)[0]

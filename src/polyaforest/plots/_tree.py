@@ -15,12 +15,12 @@ from polyaforest.plots._canvas import (
     SMALL,
     canvas,
     check_forest,
+    check_numeric,
     check_tree,
     drawable,
     matplotlib,
     percent,
     plain,
-    refuse_categories,
 )
 from polyaforest.plots._nodes import Node, nodes_of
 
@@ -76,7 +76,7 @@ def tree(
         ``ax``, ``branches``, ``cuts``, ``ends``, ``labels``.
     """
     check_forest(forest)
-    refuse_categories(forest)
+    check_numeric(forest)
     if max_depth < 0:
         raise ValueError(f"max_depth must not be negative; got {max_depth}")
     layout = _lay_out(nodes_of(forest, check_tree(forest, tree), max_depth), max_depth)

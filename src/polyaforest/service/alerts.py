@@ -176,7 +176,7 @@ class Outbox:
         if event.get("bits"):
             lines.append(f"{event['bits']:.1f} bits of surprise, p = {event.get('p_value') or 0:.2g}.")
         link = f"{self._link}/#/event/{quote(self._stream)}/{event['id']}"
-        names = ("id", "stream", "key", "kind", "start", "end", "is_open", "bits", "p_value", "summary", "blame")
+        names = ("id", "stream", "key", "kind", "start", "end", "is_open", "bits", "p_value", "summary", "attributions")
         return {
             "id": f"{event['id']}-{kind}-{level}",
             "type": kind,

@@ -162,7 +162,7 @@ class GateConfig(Settings):
 
 
 class MuteConfig(Settings):
-    """Flags that are not to be events: of a key, of records mostly blamed on a field, or of both."""
+    """Flags that are not to be events: of a key, of records mostly attributed to a field, or of both."""
 
     key: str | None = None
     field: str | None = None
@@ -317,7 +317,9 @@ class StreamConfig(Settings):
         if self.series is False and (self.shingle or self.difference or self.seasons):
             raise ValueError("`shingle`, `difference` and `seasons` are for time series: omit `series = false`")
         if self.series and (self.shingle or self.difference):
-            raise ValueError("`series` looks at courses, which include changes: omit `shingle` and `difference`")
+            raise ValueError(
+                "`series` looks at context windows, which include changes: omit `shingle` and `difference`"
+            )
         needs_time = self.seasons or isinstance(self.window, timedelta)
         if needs_time and self.time is None and self.source != "prometheus":
             raise ValueError("`seasons` and a window of time need `time`, the field with the timestamps")

@@ -96,7 +96,7 @@ class EventLog:
             is_about = event.get("record") == name
             if is_about:
                 event |= dict.fromkeys(("record", "values", "expected", "departure", "region"))
-                event |= {"reasons": [], "blame": {}, "similar": [], "summary": "deleted on request"}
+                event |= {"reasons": [], "attributions": {}, "similar": [], "summary": "deleted on request"}
                 file.execute("DELETE FROM outbox WHERE event = ? AND state != 'waiting'", (event["id"],))
             elif len(others) == len(event.get("similar", ())):
                 continue
@@ -139,6 +139,8 @@ class EventLog:
             except (orjson.JSONDecodeError, TypeError):
                 event = None
             if isinstance(event, dict) and event.get("id") == id:
+                if "blame" in event:  # as earlier releases wrote it
+                    event["attributions"] = event.pop("blame")
                 events.append(event)
             else:
                 self._damage.add(id)
@@ -213,7 +215,8 @@ class EventLog:
 def _likeness(one: dict[str, Any], other: dict[str, Any]) -> float:
     """Return the cosine between the bits by field of two events, from 0 to 1."""
     shares = [
-        {name: max(bits or 0.0, 0.0) for name, bits in (event.get("blame") or {}).items()} for event in (one, other)
+        {name: max(bits or 0.0, 0.0) for name, bits in (event.get("attributions") or {}).items()}
+        for event in (one, other)
     ]
     lengths = [sqrt(sum(bits * bits for bits in share.values())) for share in shares]
     product = sum(bits * shares[1].get(name, 0.0) for name, bits in shares[0].items())

@@ -154,7 +154,7 @@ def feedback_on(stream: Stream, id: str) -> list[dict[str, Any]]:
 
 
 def known_normals(stream: Stream) -> list[Known]:
-    """Return what was said to be normal of a series, which cannot be taught single courses."""
+    """Return what was said to be normal of a series, which cannot be taught single context windows."""
     known = []
     for event in stream.events.find(label="normal", most=1000):
         departed = event.get("departure")
@@ -206,7 +206,9 @@ def _apply(entry: Entry, worker: Worker, block: Block, verdict: str, latest: flo
         if held:
             entry.detector.delete(held)
         return {"n_deleted": len(held), "points": held}
-    if isinstance(entry.detector, SeriesMPF):  # a course cannot be repeated: what is like it is not flagged any more
+    if isinstance(
+        entry.detector, SeriesMPF
+    ):  # a context window cannot be repeated: what is like it is not flagged any more
         return {"n_taught": 0}
     return {"n_taught": _teach(entry.detector, worker, block.where((block.flags & FLAGGED) > 0), latest)}
 

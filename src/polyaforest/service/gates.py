@@ -39,7 +39,7 @@ class Known(NamedTuple):
 
 def departure(
     explanation: Explanation,
-    blame: Mapping[str, float],
+    attributions: Mapping[str, float],
     fields: Sequence[str],
     values: Sequence[float],
     band: Band | None,
@@ -50,27 +50,27 @@ def departure(
     ----------
     explanation : Explanation
         Of the record.
-    blame : mapping of str to float
+    attributions : mapping of str to float
         Bits by field, the fields of a series summed over all steps.
     fields, values
         Of the record.
     band : Band or None
         What was expected of each field, if that is known.
     """
-    known = {name: bits for name, bits in blame.items() if name in fields}
+    known = {name: bits for name, bits in attributions.items() if name in fields}
     if not known:
         return None
     name = max(known, key=lambda field: known[field])
     place = list(fields).index(name)
     value = values[place]
-    own = next((one for one in explanation.blamed if one.name == name), None)
+    own = next((one for one in explanation.attributions if one.name == name), None)
     if own is not None:
         low, high = own.usual if own.expected is None else own.expected
         return Departure(name, value, min(max(value, low), high), own.side)
     if band is None or not isfinite(band.middle[place]):
         return None
     expected = min(max(value, band.low[place]), band.high[place])
-    if expected == value:  # the value is usual, its course is not
+    if expected == value:  # the value is usual, its context window is not
         expected = band.middle[place]
     return Departure(name, value, expected, "high" if value >= band.middle[place] else "low")
 

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from polyaforest.io.records import LONGEST_KEY
-from polyaforest.live.verdicts import attribution
+from polyaforest.live.verdicts import bits_by_feature
 from polyaforest.service.blocks import FLAGGED, Block
 from polyaforest.service.changes import KINDS, Kind
 from polyaforest.service.config import GateConfig, Settings, StreamConfig, Window, to_toml
@@ -174,7 +174,9 @@ def _judge(
             score, p_value = float(piece.detected.scores[i]), float(piece.detected.p_values[i])
             when = float(piece.block.times[i])
             found.append(
-                tracker.update(row, verdict.is_flagged, score, time=when, p_value=p_value, blame=verdict.blame)
+                tracker.update(
+                    row, verdict.is_flagged, score, time=when, p_value=p_value, attributions=verdict.attributions
+                )
             )
             row += 1
     found.append(tracker.close())
@@ -183,7 +185,7 @@ def _judge(
 
 class _Verdict(NamedTuple):
     is_flagged: bool
-    blame: dict[str, float] | None
+    attributions: dict[str, float] | None
 
 
 def _verdict(stream: Stream, config: StreamConfig, key: str, piece: Replayed, i: int) -> _Verdict:
@@ -192,10 +194,10 @@ def _verdict(stream: Stream, config: StreamConfig, key: str, piece: Replayed, i:
     is_outside = why_outside(config.gates, names, values) is not None
     if why is None:
         return _Verdict(bool(piece.detected.is_anomaly[i]) or is_outside, None)
-    blame = attribution(piece.judge, why)
-    departed = departure(why, blame, names, values, None)
+    attributions = bits_by_feature(piece.judge, why)
+    departed = departure(why, attributions, names, values, None)
     muted = why_muted(config.gates, config.mute, key, float(piece.block.times[i]), departed)
-    return _Verdict(muted is None or is_outside, blame)
+    return _Verdict(muted is None or is_outside, attributions)
 
 
 def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:

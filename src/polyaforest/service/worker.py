@@ -14,7 +14,7 @@ from polyaforest.io.sources import Position, Source
 from polyaforest.live import Entry, Store
 from polyaforest.live.judge import Judged, Piece
 from polyaforest.live.loop import Cadence, Loop
-from polyaforest.live.verdicts import Arrival, Tracked, Verdict, attribution, describe_verdict, track
+from polyaforest.live.verdicts import Arrival, Tracked, Verdict, bits_by_feature, describe_verdict, track
 from polyaforest.service import outlook
 from polyaforest.service.blocks import FLAGGED, MUTED, NOT_JUDGED, NOT_LEARNED, Band, Sample
 from polyaforest.service.clocks import Clocks
@@ -248,8 +248,8 @@ class Worker(Loop[Result]):
         gates = self._config.gates
         if verdict.explanation is None:
             return None
-        blame = attribution(entry.detector, verdict.explanation)
-        departed = departure(verdict.explanation, blame, self.reader.names, arrival.row.values, band)
+        attributions = bits_by_feature(entry.detector, verdict.explanation)
+        departed = departure(verdict.explanation, attributions, self.reader.names, arrival.row.values, band)
         key, bits = arrival.row.key or "", verdict.explanation.surprise - verdict.explanation.typical
         is_series = isinstance(entry.detector, SeriesMPF)  # others were taught
         if is_series and departed is not None and any(known.covers(key, departed, bits) for known in self.known):
@@ -285,14 +285,14 @@ class Worker(Loop[Result]):
             "region": line.get("region", ""),
             "values": dict(zip(names, values, strict=True)),
             "expected": _by_field(names, band),
-            "blame": {},
+            "attributions": {},
             "departure": None,
             "similar": [],
         }
         if why is not None:
-            blame = attribution(entry.detector, why)
-            departed = departure(why, blame, names, values, band)
-            facts["blame"] = blame
+            attributions = bits_by_feature(entry.detector, why)
+            departed = departure(why, attributions, names, values, band)
+            facts["attributions"] = attributions
             facts["departure"] = None if departed is None else departed._asdict()
             features = [dict(zip(why.names, point.tolist(), strict=True)) for _, point in why.similar]
             facts["similar"] = (

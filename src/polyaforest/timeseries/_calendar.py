@@ -99,7 +99,7 @@ def moved_on(stamps: Array, latest: float) -> Array:
     return stamps + week * (1 + np.ceil((latest - stamps[0]) / week)) if stamps[0] < latest else stamps
 
 
-def refuse_no_dates(stamps: Array) -> None:
+def check_dates(stamps: Array) -> None:
     """Raise if a time has no date."""
     bad = np.flatnonzero(~((stamps >= _EARLIEST) & (stamps < _LATEST)))
     if bad.size:

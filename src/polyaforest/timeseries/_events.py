@@ -12,15 +12,15 @@ import numpy as np
 
 from polyaforest.core import schema
 
-Blames = Sequence[Mapping[str, float] | None] | Mapping[int, Mapping[str, float]]
+Attributions = Sequence[Mapping[str, float] | None] | Mapping[int, Mapping[str, float]]
 
 
 class Event(NamedTuple):
     """Flagged rows that belong together.
 
     `start`, `end` and `peak` are the times of the first, the last and the oddest flagged row, or their numbers if no
-    times were given. `score`, `p_value`, `blame` and `summary` are those of the oddest row: of the rows with the lowest
-    score, the first.
+    times were given. `score`, `p_value`, `attributions` and `summary` are those of the oddest row: of the rows with the
+    lowest score, the first.
     """
 
     start: Any
@@ -31,12 +31,12 @@ class Event(NamedTuple):
     n_flagged: int
     score: float
     p_value: float | None
-    blame: dict[str, float]  # bits by channel or feature
+    attributions: dict[str, float]  # bits by channel or feature
     summary: str = ""  # what is odd, in words
 
     def __str__(self) -> str:
-        worst = max(self.blame, key=lambda name: self.blame[name], default=None)
-        because = f", mostly {worst}" if worst is not None and self.blame[worst] > 0 else ""
+        worst = max(self.attributions, key=lambda name: self.attributions[name], default=None)
+        because = f", mostly {worst}" if worst is not None and self.attributions[worst] > 0 else ""
         because = f": {self.summary}" if self.summary else because
         rows = f"{self.n_flagged} flagged row" + ("s" if self.n_flagged > 1 else "")
         return f"{self.start} to {self.end}, peak at {self.peak}: {rows}, score {self.score:.2f}{because}"
@@ -82,7 +82,7 @@ class EventTracker:
         *,
         time: Any = None,
         p_value: float | None = None,
-        blame: Mapping[str, float] | None = None,
+        attributions: Mapping[str, float] | None = None,
         summary: str = "",
     ) -> Event | None:
         """Add the next row; return the event that ended before it, if any.
@@ -96,7 +96,7 @@ class EventTracker:
             Lower is odder.
         time : float, str or datetime, optional
         p_value : float, optional
-        blame : dict of str to float, optional
+        attributions : dict of str to float, optional
             Bits by channel or feature, wanted for flagged rows only.
         summary : str, optional
             What is odd about a flagged row, in words.
@@ -108,7 +108,7 @@ class EventTracker:
         self._row = int(row)
         if is_anomaly:
             when = _plain(row if time is None else time)
-            bits = {str(name): float(part) for name, part in (blame or {}).items()}
+            bits = {str(name): float(part) for name, part in (attributions or {}).items()}
             self._take_in(Event(when, when, when, int(row), int(row), 1, _plain(score), _plain(p_value), bits, summary))
         return ended
 
@@ -125,7 +125,7 @@ class EventTracker:
             return
         self._event = event._replace(end=one.end, last=one.last, n_flagged=event.n_flagged + 1)
         if one.score < event.score or (isnan(event.score) and not isnan(one.score)):
-            oddest = {name: getattr(one, name) for name in ("peak", "score", "p_value", "blame", "summary")}
+            oddest = {name: getattr(one, name) for name in ("peak", "score", "p_value", "attributions", "summary")}
             self._event = self._event._replace(**oddest)
 
     # ---- to stop and go on ------------------------------------------------------------------------------------------
@@ -182,10 +182,10 @@ def _check(event: Event) -> None:
     _float(event.score, "events.score")
     schema.either(schema.nothing, _float)(event.p_value, "events.p_value")
     schema.text(event.summary, "events.summary")
-    schema.mapping(event.blame, "events.blame")
-    for name, bits in event.blame.items():
-        schema.text(name, "events.blame")
-        _float(bits, f"events.blame.{name}")
+    schema.mapping(event.attributions, "events.attributions")
+    for name, bits in event.attributions.items():
+        schema.text(name, "events.attributions")
+        _float(bits, f"events.attributions.{name}")
 
 
 def find_events(
@@ -194,7 +194,7 @@ def find_events(
     *,
     times: Any = None,
     p_values: Any = None,
-    blame: Blames | None = None,
+    attributions: Attributions | None = None,
     merge: int = 10,
 ) -> list[Event]:
     """Merge flagged rows into events.
@@ -208,8 +208,8 @@ def find_events(
     times : sequence, optional
         When each row happened.
     p_values : array-like of float, shape (n_rows,), optional
-    blame : sequence of dicts, or dict of row number to dict, optional
-        Bits by channel or feature, as of `SeriesMPF.blame_by_channel`, at least of the flagged rows; None elsewhere.
+    attributions : sequence of dicts, or dict of row number to dict, optional
+        Bits by channel or feature, as of `SeriesMPF.bits_by_channel`, at least of the flagged rows; None elsewhere.
     merge : int, default=10
         Flagged rows at most so many rows apart are one event.
 
@@ -220,7 +220,7 @@ def find_events(
     Examples
     --------
     >>> find_events([0, 1, 1, 0, 0, 0, 1], [0, -9, -8, 0, 0, 0, -7], merge=3)[0]
-    Event(start=1, end=2, peak=1, first=1, last=2, n_flagged=2, score=-9.0, p_value=None, blame={}, summary='')
+    Event(start=1, end=2, peak=1, first=1, last=2, n_flagged=2, score=-9.0, p_value=None, attributions={}, summary='')
     """
     flags, values = np.asarray(is_anomaly, np.bool_), np.asarray(scores, np.float64)
     columns = {"scores": values, "times": times, "p_values": p_values}
@@ -230,7 +230,11 @@ def find_events(
     tracker, events = EventTracker(merge), []
     for row in np.flatnonzero(flags).tolist():
         time, p_value = (None if column is None else _item(column, row) for column in (times, p_values))
-        events.append(tracker.update(row, True, values[row], time=time, p_value=p_value, blame=_blame_of(blame, row)))
+        events.append(
+            tracker.update(
+                row, True, values[row], time=time, p_value=p_value, attributions=_attributions_of(attributions, row)
+            )
+        )
     return [event for event in (*events, tracker.close()) if event is not None]
 
 
@@ -238,10 +242,10 @@ def _item(column: Any, row: int) -> Any:
     return column.iloc[row] if hasattr(column, "iloc") else column[row]
 
 
-def _blame_of(blame: Blames | None, row: int) -> Mapping[str, float] | None:
-    if blame is None:
+def _attributions_of(attributions: Attributions | None, row: int) -> Mapping[str, float] | None:
+    if attributions is None:
         return None
-    return blame.get(row) if isinstance(blame, Mapping) else blame[row]
+    return attributions.get(row) if isinstance(attributions, Mapping) else attributions[row]
 
 
 def _plain(value: Any) -> Any:

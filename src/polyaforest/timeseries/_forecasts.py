@@ -1,4 +1,4 @@
-"""What is expected next in a series, by what followed similar courses."""
+"""What is expected next in a series, by what followed similar context windows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from polyaforest.core.arrays import Array
-from polyaforest.timeseries._courses import LENGTH, mean_deviations
+from polyaforest.timeseries._contexts import LENGTH, mean_deviations
 
 _OUTSIDE = 0.1  # share of readings outside the band
-_NEIGHBOURS = 20  # courses that a forecast rests on, about: by fewer, the band would be a guess
+_NEIGHBOURS = 20  # context windows that a forecast rests on, about: by fewer, the band would be a guess
 _STEEPNESS = 2.0  # the farthest of them weighs exp(-2) of the nearest
 _CLEARLY = 0.8  # ratio of widths: of two bands, the narrower one by chance would hold too few readings
 _MOST_CELLS = 2**21  # distances held at a time
@@ -47,7 +47,7 @@ class Forecast(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The courses that a forest holds, by order of arrival."""
+    """The context windows that a forest holds, by order of arrival."""
 
     states: Array  # float64 (m, D): what the forest sees of each
     readings: Array  # float64 (m, C): the newest reading of each
@@ -58,7 +58,7 @@ class Held(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """What followed courses of the past."""
+    """What followed context windows of the past."""
 
     states: Array  # float64 (m, D): each feature by its weight
     changes: Array  # float64 (m, C)
@@ -68,8 +68,8 @@ class Samples(NamedTuple):
 class Outlook:
     """What is expected at the steps of a series.
 
-    A course is followed by what followed similar ones: those held or, if that is clearly narrower, courses that
-    deviated alike from the rhythm.
+    A context window is followed by what followed similar ones: those held or, if that is clearly narrower, context
+    windows that deviated alike from the rhythm.
 
     Parameters
     ----------
@@ -81,8 +81,8 @@ class Outlook:
     period : int, optional
         Of the rhythm, in steps.
     is_apart : bool, default=False
-        Whether the steps may be those of the courses held. What shares readings with a course, or with what follows it,
-        then has no say in it; else what came later has none.
+        Whether the steps may be those of the context windows held. What shares readings with a context window, or with
+        what follows it, then has no say in it; else what came later has none.
     unseen : ndarray of bool, shape (n_steps,), optional
         Steps whose readings are not to be looked at.
     """
@@ -105,7 +105,7 @@ class Outlook:
             self.is_known = ~np.isnan(self.deviations).any(axis=1)
 
     def after(self, steps: Array, states: Array, ahead: int) -> Forecast:
-        """Return the readings expected `ahead` steps after courses that end at `steps`, seen as `states`, (n, D)."""
+        """Return the readings expected `ahead` steps after `steps`, at which context windows end, `states` (n, D)."""
         held, newest = self.held, int(steps.min())
         own, places = (self.numbers[steps], steps) if self.is_apart else (None, None)
         samples = _followed(held, ahead, None if self.is_apart else int(self.numbers[newest]))
@@ -121,7 +121,8 @@ class Outlook:
         return Forecast(*(np.where(is_better, one, other) for one, other in zip(by_rhythm, expected, strict=True)))
 
     def across(self, steps: Array, state: Array) -> Forecast:
-        """Return what was expected of consecutive steps whatever they were, after a course seen as `state`, (1, D).
+        """Return what was expected of consecutive steps whatever they were, after a context window seen as `state`, (1,
+        D).
 
         With a rhythm it is the rhythm alone: what is odd may have begun before them.
         """
@@ -155,7 +156,7 @@ class Outlook:
 
 
 def _followed(held: Held, ahead: int, last: int | None) -> Samples:
-    """Return how readings changed after the courses held; not after arrival `last`, if it is given."""
+    """Return how readings changed after the context windows held; not after arrival `last`, if it is given."""
     later = np.searchsorted(held.numbers, held.numbers + ahead)
     has_later = held.numbers[np.minimum(later, len(later) - 1)] == held.numbers + ahead
     has_later &= True if last is None else held.numbers + ahead <= last
@@ -164,22 +165,22 @@ def _followed(held: Held, ahead: int, last: int | None) -> Samples:
 
 
 def foresee(samples: Samples, states: Array, lifetime: float, ahead: int, numbers: Array | None = None) -> Forecast:
-    """Return the changes expected after courses; NaN without any to compare with.
+    """Return the changes expected after context windows; NaN without any to compare with.
 
-    In a Mondrian partition two courses share a cell at time t with probability exp(-t * distance): by these weights,
-    what followed others is a sample of what follows this one. The time is that of the finest score, or an earlier one
-    by which enough of them are near.
+    In a Mondrian partition two context windows share a cell at time t with probability exp(-t * distance): by these
+    weights, what followed others is a sample of what follows this one. The time is that of the finest score, or an
+    earlier one by which enough of them are near.
 
     Parameters
     ----------
     samples : Samples
     states : ndarray of shape (n, D)
-        What is seen of each course, each feature by its weight.
+        What is seen of each context window, each feature by its weight.
     lifetime : float
     ahead : int
         Steps until the change.
     numbers : ndarray of int64, shape (n,), optional
-        When the courses were; samples that share readings with one, or with what follows it, have no say in it.
+        When the context windows were; samples that share readings with one, or with what follows it, have no say in it.
     """
     expected = Forecast.nothing(len(states), samples.changes.shape[1])
     if not len(samples.changes):
@@ -209,7 +210,7 @@ def usual_by_rhythm(values: Array, steps: Array, period: int, ahead: int = 1) ->
 
 
 def _weights(distance: Array, lifetime: float) -> Array:
-    """Return how much each of the courses held counts, (n, m), rows summing to 1; NaN if none is left."""
+    """Return how much each of the context windows held counts, (n, m), rows summing to 1; NaN if none is left."""
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # rows without any, or far from all
         near = distance - distance.min(axis=1, keepdims=True)
         rank = min(_NEIGHBOURS, near.shape[1]) - 1

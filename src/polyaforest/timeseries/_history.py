@@ -15,10 +15,10 @@ from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import pack_keys, unpack_keys
-from polyaforest.timeseries._courses import LONGEST_PERIOD, MOST_PERIODS
+from polyaforest.timeseries._contexts import LONGEST_PERIOD, MOST_PERIODS
 from polyaforest.timeseries._novelty import KNOWN, Known
 from polyaforest.timeseries._provenance import Provenance
-from polyaforest.timeseries._shingles import Laid, Pattern, Track, checked_pattern, lay
+from polyaforest.timeseries._shingles import Alignment, Pattern, Track, align, checked_pattern
 
 _STATE = schema.record(
     {
@@ -90,11 +90,11 @@ class History:
         oldest, of_known = self.track.oldest, self.n_seen - len(self.known)
         return of_known if oldest is None else min(oldest, of_known)
 
-    def judge(self, laid: Laid, known: Known) -> Array:
+    def judge(self, aligned: Alignment, known: Known) -> Array:
         """Return how new the rows of a layout are by what is known, and add them to it; NaN beside shingles."""
         if self.pattern.shingle is not None:
-            return np.full(len(laid.rows), np.nan)
-        return known.judge_then_learn(laid.rows, laid.deviations())
+            return np.full(len(aligned.rows), np.nan)
+        return known.judge_then_learn(aligned.rows, aligned.deviations())
 
     def follow_rhythm(self, periods: tuple[int, ...]) -> None:
         """Go on with other periods."""
@@ -108,9 +108,9 @@ class History:
             self.known.keep_last(self.n_seen - 1 - number)
         self.known.begin_rhythm()
 
-    def lay(self, rows: Array, stamps: Array) -> Laid:
+    def align(self, rows: Array, stamps: Array) -> Alignment:
         """Lay out rows as if they came next."""
-        return lay(self.track, rows, stamps, self.n_seen, self.pattern)
+        return align(self.track, rows, stamps, self.n_seen, self.pattern)
 
     # ---- files ------------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 The share of cuts, uniform over the readings known and a new one, that part it from all of them: d / (d + r), d being
 the distance to the nearest and r their range. A Mondrian tree would cut it off with that probability at its root. A
-score compares a course with what is usual in its series; this compares one value with the range of its channel, so one
-limit serves many series.
+score compares a context window with what is usual in its series; this compares one value with the range of its channel,
+so one limit serves many series.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from copy import deepcopy
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.timeseries._courses import REACH, kernels
+from polyaforest.timeseries._contexts import REACH, kernels
 
 KNOWN = 4096  # readings that a new one is compared with
 LEAST = 100  # readings before which nothing is new

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from polyaforest.forest.point_store import Key, refuse_taken_keys
+from polyaforest.forest.point_store import Key, check_new_keys
 
 
 class Provenance:
@@ -38,10 +38,10 @@ class Provenance:
         """Return the numbers of all known readings, ascending."""
         return sorted({*self._uses, *range(self._recent, n_seen)})
 
-    def refuse_keys(self, keys: Sequence[Key | None], n_seen: int) -> None:
+    def check_keys(self, keys: Sequence[Key | None], n_seen: int) -> None:
         """Raise if a new key is already in use, or given twice."""
         if self._has_numbered or any(key is not None for key in keys):
-            refuse_taken_keys(keys, n_seen, lambda key: self.number_of(key, n_seen) is not None)
+            check_new_keys(keys, n_seen, lambda key: self.number_of(key, n_seen) is not None)
 
     def enter_names(self, keys: Sequence[Key | None], first: int) -> None:
         """Add the keys of new readings."""
@@ -65,7 +65,7 @@ class Provenance:
             for number in range(begin, end) if n else ():
                 uses[number] = uses.get(number, 0) + n
 
-    def settle(self, held: Mapping[Key, object], recent: int) -> None:
+    def prune(self, held: Mapping[Key, object], recent: int) -> None:
         """Remove shingles that are no longer held, and readings that were only in those."""
         n_left, left = len(self.spans) - len(held), list[Key]()
         for key in self.spans:

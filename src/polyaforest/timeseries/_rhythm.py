@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.timeseries._courses import LEAST, LONGEST_PERIOD, MOST_PERIODS
+from polyaforest.timeseries._contexts import LEAST, LONGEST_PERIOD, MOST_PERIODS
 
 _LEAST_CYCLES = 3  # seen of a rhythm before it counts as one
 _LEAST_STEPS = 4  # of a period
@@ -21,7 +21,7 @@ def is_series(times: Array, values: Array) -> bool:
     """Return whether rows are readings of a series rather than independent of each other.
 
     They are if times rise in mostly even steps, in at least half of the columns that vary, neighbours resemble each
-    other, and a course can be made of some of them.
+    other, and a context window can be made of some of them.
 
     Examples
     --------
@@ -37,11 +37,11 @@ def is_series(times: Array, values: Array) -> bool:
         return False
     found = [_resemblance(column) for column in values.T]
     known = [value for value in found if value is not None]
-    return bool(known) and float(np.median(known)) >= _RESEMBLING and has_course(times, values)
+    return bool(known) and float(np.median(known)) >= _RESEMBLING and has_context(times, values)
 
 
-def has_course(times: Array | None, values: Array) -> bool:
-    """Return whether enough complete rows follow each other without too long a gap to make a course."""
+def has_context(times: Array | None, values: Array) -> bool:
+    """Return whether enough complete rows follow each other without too long a gap to make a context window."""
     places = np.flatnonzero(~np.isnan(values).any(axis=1))
     when = places if times is None else times[places]
     usual = 1.0 if times is None else float(np.median(np.diff(times)))

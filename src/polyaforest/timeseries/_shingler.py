@@ -15,12 +15,12 @@ from polyaforest.core.arrays import Array
 from polyaforest.core.validation import read_rows, read_stamps
 from polyaforest.timeseries._shingles import (
     CONSTRAINTS,
-    lay,
+    align,
+    check_times,
     measured_spacing,
     new_track,
     read_every,
     read_pattern,
-    refuse_times,
 )
 
 
@@ -121,7 +121,7 @@ class Shingler(TransformerMixin, BaseEstimator):
         rows = read_rows(self, X, reset=False, allow_missing=True)
         stamps = self._read_times(times, len(rows))
         every = measured_spacing(stamps) if self.every_ is None else self.every_
-        return lay(new_track(rows.shape[1], every), rows, stamps, 0, read_pattern(self)).padded_shingles()
+        return align(new_track(rows.shape[1], every), rows, stamps, 0, read_pattern(self)).padded_shingles()
 
     def fit_transform(self, X: Any, y: Any = None, *, times: Any = None) -> Array:
         """Fit, then transform the same rows with the same times."""
@@ -135,7 +135,7 @@ class Shingler(TransformerMixin, BaseEstimator):
 
     def _read_times(self, times: Any, n_rows: int) -> Array:
         stamps = read_stamps(times, n_rows, needed=False)
-        refuse_times(stamps, np.nan, read_pattern(self))
+        check_times(stamps, np.nan, read_pattern(self))
         return stamps
 
     def __sklearn_tags__(self) -> Any:

@@ -1,8 +1,8 @@
 """Readings laid out in even steps, and the shingles that end at them.
 
 A shingle is the last readings of all channels in one row, oldest first. Readings may come late, lack values or stay
-away: here is what is done about it, for tables and streams alike. `lay` is a pure function of what was kept of the past
-and of the rows that come, so rows can also be laid on trial, and the result is the same row by row or in chunks.
+away: here is what is done about it, for tables and streams alike. `align` is a pure function of what was kept of the
+past and of the rows that come, so rows can also be laid on trial, and the result is the same row by row or in chunks.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from polyaforest.core.validation import LARGEST
 from polyaforest.timeseries._calendar import (
     calendar_features,
     calendar_names,
+    check_dates,
     read_calendar,
     read_timezone,
-    refuse_no_dates,
 )
-from polyaforest.timeseries._courses import (
+from polyaforest.timeseries._contexts import (
     LEAST,
     LENGTH,
     LONGEST_PERIOD,
     PHASE,
-    course_features,
+    context_features,
     layout_of,
     phase_features,
     season_features,
@@ -50,7 +50,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 class Pattern(NamedTuple):
     """What shingles are made of."""
 
-    shingle: int | None  # readings in each; None for courses
+    shingle: int | None  # readings in each; None for context windows
     max_gap: int  # the most steps in a row that are filled in
     difference: bool  # whether changes count instead of levels
     calendar: tuple[str, ...]
@@ -70,7 +70,7 @@ class Pattern(NamedTuple):
     def whole(self) -> str:
         """What a row needs to be judged, in words."""
         return (
-            f"course of {LEAST} unbroken readings"
+            f"context window of {LEAST} unbroken readings"
             if self.shingle is None
             else f"whole shingle of {self.shingle} readings"
         )
@@ -128,7 +128,7 @@ def checked_pattern(**settings: Any) -> Pattern:
     shingle, max_gap, difference, calendar, timezone = (settings[name] for name in Pattern._fields)
     read_timezone(timezone)
     if shingle is None and difference:
-        raise ValueError("difference=True is for shingles of a given length: courses look at changes anyway")
+        raise ValueError("difference=True is for shingles of a given length: context windows look at changes anyway")
     return Pattern(
         None if shingle is None else int(shingle), int(max_gap), bool(difference), read_calendar(calendar), timezone
     )
@@ -152,12 +152,12 @@ def read_every(every: Any) -> float:
     return float(seconds)
 
 
-def refuse_times(stamps: Array, latest: float, pattern: Pattern) -> None:
+def check_times(stamps: Array, latest: float, pattern: Pattern) -> None:
     """Raise if times decrease, or are missing or out of range where a calendar needs them."""
     if pattern.calendar:
         if np.isnan(stamps).any():
             raise ValueError(f"calendar={pattern.calendar} needs times: give one for each row")
-        refuse_no_dates(stamps)
+        check_dates(stamps)
     before = np.append(latest, stamps[:-1])
     is_back = stamps < before
     if is_back.any():
@@ -245,7 +245,7 @@ def new_track(n_channels: int, every: float) -> Track:
     return Track(np.empty((0, n_channels)), none, none, np.empty(0), every)
 
 
-class Laid(NamedTuple):
+class Alignment(NamedTuple):
     """Rows laid out in steps, behind those of a track."""
 
     track: Track  # all steps, gaps filled in where that may be; not cut to size
@@ -265,7 +265,7 @@ class Laid(NamedTuple):
         """Return the shingles that end at complete rows, (n_whole, n_features)."""
         places = self.places[self.is_whole]
         if self.pattern.shingle is None:
-            return self.courses(places, self.starts[self.is_whole])
+            return self.contexts(places, self.starts[self.is_whole])
         return self._finished(self.track.values[self._steps_to(places)], places)
 
     def place_of(self, number: int) -> int:
@@ -276,20 +276,20 @@ class Laid(NamedTuple):
         """Return the first of the unbroken steps that end at a step."""
         return int(starts_of(self.track.values)[place])
 
-    def ends_course(self) -> Array:
-        """Return at which steps a course ends, bool (S,): at readings that follow enough others."""
+    def ends_context(self) -> Array:
+        """Return at which steps a context window ends, bool (S,): at readings that follow enough others."""
         values, steps = self.track.values, np.arange(len(self.track.values))
         is_reading = (self.track.numbers != NONE) & ~np.isnan(values).any(axis=1)
         return np.asarray(is_reading & (steps - starts_of(values) + 1 >= self.pattern.least))
 
     def states(self, places: Array) -> Array:
-        """Return what the view of levels and rhythm sees of the courses that end at steps, (n, D)."""
+        """Return what the view of levels and rhythm sees of the context windows that end at steps, (n, D)."""
         width = self.pattern.widths(self.track.values.shape[1])[-1]
-        return self.courses(places, starts_of(self.track.values)[places])[:, -width:]
+        return self.contexts(places, starts_of(self.track.values)[places])[:, -width:]
 
-    def courses(self, places: Array, starts: Array) -> Array:
-        """Return the features of the courses that end at steps, (n, n_features)."""
-        features = course_features(self.track.values, places, starts)
+    def contexts(self, places: Array, starts: Array) -> Array:
+        """Return the features of the context windows that end at steps, (n, n_features)."""
+        features = context_features(self.track.values, places, starts)
         season, phase = self.track.rhythm(places)
         features[:, layout_of(self.track.values.shape[1]).season] = season
         features[:, -len(PHASE) :] = phase
@@ -334,7 +334,7 @@ class Laid(NamedTuple):
         return np.hstack([features, clock])
 
 
-def lay(track: Track, rows: Array, stamps: Array, number: int, pattern: Pattern) -> Laid:
+def align(track: Track, rows: Array, stamps: Array, number: int, pattern: Pattern) -> Alignment:
     """Lay rows out behind a track, the first of them as arrival `number`. The track stays as it is.
 
     The steps missing before a row are the time since the row before it in units of the usual spacing, rounded, but
@@ -345,30 +345,30 @@ def lay(track: Track, rows: Array, stamps: Array, number: int, pattern: Pattern)
     arrivals = np.arange(number, number + n)
     values, times = np.concatenate([track.values, rows]), np.concatenate([track.times, stamps])
     numbers, since = np.concatenate([track.numbers, arrivals]), np.concatenate([track.since, arrivals])
-    every, n_laid, n_mute = track.every, n_old, n_old
+    every, n_aligned, n_mute = track.every, n_old, n_old
     is_pending = isnan(every) and len(times) > 0 and not isnan(times[-1])
     if is_pending:
-        n_laid, n_mute = 0, max(n_old, pattern.n_to_measure)  # rows before the spacing is known end no shingle
+        n_aligned, n_mute = 0, max(n_old, pattern.n_to_measure)  # rows before the spacing is known end no shingle
         is_pending = len(values) <= pattern.n_to_measure
         every = nan if is_pending else measured_spacing(times[: pattern.n_to_measure + 1])
     steps, places = Track(values, numbers, since, times, every, track.periods), np.arange(n_old + n)
     if every > 0 and not np.isnan(stamps).any():
-        steps, places = _with_gaps(steps, n_laid, pattern.max_gap)
+        steps, places = _with_gaps(steps, n_aligned, pattern.max_gap)
     if not is_pending:
         _fill(steps, pattern.max_gap)
     new = places[n_old:]
     starts, is_complete = starts_of(steps.values)[new], np.logical_not(np.isnan(rows).any(axis=1))
     is_whole = is_complete & (new - starts + 1 >= pattern.least)
     is_whole[: n_mute - n_old] = False
-    return Laid(steps, new, starts, is_whole, is_complete, pattern, rows)
+    return Alignment(steps, new, starts, is_whole, is_complete, pattern, rows)
 
 
-def _with_gaps(steps: Track, n_laid: int, max_gap: int) -> tuple[Track, Array]:
-    """Put empty steps where readings are missing, behind the first `n_laid` steps; also where each step is now.
+def _with_gaps(steps: Track, n_aligned: int, max_gap: int) -> tuple[Track, Array]:
+    """Put empty steps where readings are missing, behind the first `n_aligned` steps; also where each step is now.
 
     Beyond `max_gap` it does not matter how many they are.
     """
-    n, behind = len(steps.values), max(n_laid, 1)
+    n, behind = len(steps.values), max(n_aligned, 1)
     missing = np.rint((steps.times[behind:] - steps.times[behind - 1 : -1]) / steps.every) - 1
     missing = np.clip(missing, 0, max_gap + 1).astype(np.int64)
     if not missing.any():

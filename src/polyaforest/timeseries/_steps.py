@@ -1,4 +1,4 @@
-"""Which steps of a course its bits come from."""
+"""Which steps of a context window its bits come from."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from functools import cache
 import numpy as np
 
 from polyaforest.core.arrays import NONE, Array
-from polyaforest.timeseries._courses import LENGTH, Layout, layout_of
+from polyaforest.timeseries._contexts import LENGTH, Layout, layout_of
 
 
-def fold_on_steps(low: Array, high: Array, features: slice, course: Array, usual: Array, deviations: Array) -> Array:
+def fold_on_steps(low: Array, high: Array, features: slice, readings: Array, usual: Array, deviations: Array) -> Array:
     """Share the bits of features out to the steps that the features look at, (n, C); what is shared out adds up.
 
     A feature is the sum of what each step adds to it: a reading, weighted; a change from the step before; a deviation.
@@ -23,13 +23,13 @@ def fold_on_steps(low: Array, high: Array, features: slice, course: Array, usual
     low, high : ndarray of shape (F,)
         Bits of the features, for being low and for being high.
     features : slice
-        Which of all features of a course they are; those beyond the last are of the calendar.
-    course, usual, deviations : ndarray of shape (n, C)
-        The readings of a course, oldest first; the usual ones; deviations from the rhythm as features have them.
+        Which of all features of a context window they are; those beyond the last are of the calendar.
+    readings, usual, deviations : ndarray of shape (n, C)
+        The readings of a readings, oldest first; the usual ones; deviations from the rhythm as features have them.
     """
-    n, n_channels = course.shape
+    n, n_channels = readings.shape
     layout, ages = layout_of(n_channels), _mirrored(n)
-    newest_first = [part[::-1][ages] for part in (course, usual, deviations)]
+    newest_first = [part[::-1][ages] for part in (readings, usual, deviations)]
     folded = np.zeros((n, n_channels))
     channels, labels = layout.channels(), layout.names(["{}"] * n_channels)
     for k, place in enumerate(range(features.start, features.stop)):
@@ -51,11 +51,11 @@ def _mirrored(n: int) -> Array:
     return np.where(turn < n, turn, 2 * n - 1 - turn)
 
 
-def _added(layout: Layout, label: str, course: Array, usual: Array, deviations: Array) -> tuple[Array, Array]:
+def _added(layout: Layout, label: str, readings: Array, usual: Array, deviations: Array) -> tuple[Array, Array]:
     """Return how much a feature looks at each age, and by how much each takes it away from what is usual."""
     weights = _weights(layout.n_channels)[label]
     if label.startswith("roughness"):
-        changes = np.abs(np.diff(course, append=course[-1]))
+        changes = np.abs(np.diff(readings, append=readings[-1]))
         added, usual = weights * (changes - changes[:-1].mean()), changes[: layout.steps[2][-1]].mean()
         if label == layout.stillness:
             is_still = np.cumprod(changes == 0).astype(np.bool_) & (np.arange(LENGTH) < layout.coordinates.most_still)
@@ -63,7 +63,7 @@ def _added(layout: Layout, label: str, course: Array, usual: Array, deviations: 
         return weights, added
     if label.startswith("deviation"):
         return weights, weights * deviations
-    return np.abs(weights), weights * (course - usual)
+    return np.abs(weights), weights * (readings - usual)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""How a course differs from what was expected, in words."""
+"""How a context window differs from what was expected, in words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polyaforest.core.text import label as shown
 _MOST_MISSING = 0.4  # a rise or fall of less than this share of the expected one is missing
 _BEGUN = 0.25  # a rise or fall begins with the step that takes it past this share of its height
 _STILL = 0.7  # where readings move by more than this share of it, something else happened
-_CLEAR = 2.0  # bands by which an expected course must move to have a rise or fall
+_CLEAR = 2.0  # bands by which an expected context window must move to have a rise or fall
 _LEAST_STILL = 4  # steps of standing still that are worth a word
 _FIRST_DATE, _LAST_DATE = 1e8, 1e11  # seconds since 1970 that are dates
 
@@ -21,7 +21,7 @@ _FIRST_DATE, _LAST_DATE = 1e8, 1e11  # seconds since 1970 that are dates
 def describe(
     label: str, side: str, channel: str, actual: Array, expected: Sequence[Array], times: Array, zone: tzinfo
 ) -> str:
-    """Return what is odd about a course, in words.
+    """Return what is odd about a readings, in words.
 
     Parameters
     ----------
@@ -91,11 +91,11 @@ def _missing_move(actual: Array, expected: Array, low: Array, high: Array, times
     return ""
 
 
-def _rise(course: Array) -> tuple[float, int, int]:
-    """Return the largest rise between two steps of a course, and the steps."""
-    climbed = course - np.minimum.accumulate(course)
+def _rise(readings: Array) -> tuple[float, int, int]:
+    """Return the largest rise between two steps of a readings, and the steps."""
+    climbed = readings - np.minimum.accumulate(readings)
     end = int(np.argmax(climbed))
-    return float(climbed[end]), int(np.argmin(course[: end + 1])), end
+    return float(climbed[end]), int(np.argmin(readings[: end + 1])), end
 
 
 def _time(seconds: float, zone: tzinfo) -> str:

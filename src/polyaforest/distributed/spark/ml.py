@@ -108,7 +108,7 @@ class _MPFParams(HasInputCols, HasPredictionCol, HasSeed):
         names = [self._given(name) for name in ("scoreCol", "pValueCol", "predictionCol", "reasonsCol")]
         return [name for name in names if name]
 
-    def _refuse_columns(self, schema: Any, wanted: Sequence[str]) -> None:
+    def _check_columns(self, schema: Any, wanted: Sequence[str]) -> None:
         """Raise unless the columns wanted are there, once each, and are numbers or strings."""
         names, kinds = schema.fieldNames(), {field.name: field.dataType for field in schema.fields}
         for name in wanted:
@@ -158,8 +158,8 @@ class MPFEstimator(_MPFParams, Estimator[Any], DefaultParamsReadable[Any], Defau
     scoreCol, pValueCol, predictionCol : str
         Output columns, "score", "pValue" and "prediction" by default; an empty name leaves one out.
     reasonsCol : str, optional
-        Output column of the features to blame, their values or categories, and bits, for rows that are flagged; null
-        for others.
+        Output column of the features to attribution, their values or categories, and bits, for rows that are flagged;
+        null for others.
     """
 
     @keyword_only
@@ -217,11 +217,11 @@ class MPFEstimator(_MPFParams, Estimator[Any], DefaultParamsReadable[Any], Defau
         return made
 
     def _fit(self, dataset: Any) -> MPFModel:
-        _refuse_connect(dataset)
+        _check_classic(dataset)
         columns = self._given("inputCols")
         if not columns:
             raise ValueError("inputCols is not set: name the columns to learn from")
-        self._refuse_columns(dataset.schema, columns)
+        self._check_columns(dataset.schema, columns)
         table = _Table(dataset, columns, self._id_column(dataset), self._weight_column(dataset))
         detector, texts = self.local_detector(), _of_text(dataset, columns)
         if texts:
@@ -236,7 +236,7 @@ class MPFEstimator(_MPFParams, Estimator[Any], DefaultParamsReadable[Any], Defau
         name = self._given("idCol")
         if name is None:
             return None
-        self._refuse_columns(dataset.schema, [name])
+        self._check_columns(dataset.schema, [name])
         if not isinstance(dataset.schema[name].dataType, _WHOLE):
             kind = dataset.schema[name].dataType.simpleString()
             raise TypeError(f"idCol {name!r} is of type {kind}: ids must be whole numbers, such as xxhash64({name})")
@@ -248,7 +248,7 @@ class MPFEstimator(_MPFParams, Estimator[Any], DefaultParamsReadable[Any], Defau
             return None
         if self._given("idCol") is not None:
             raise ValueError("weightCol numbers the copies of rows in the order of the partitions: omit idCol")
-        self._refuse_columns(dataset.schema, [name])
+        self._check_columns(dataset.schema, [name])
         return str(name)
 
 
@@ -356,7 +356,7 @@ def _as_row(result: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"result": pa.array([packed(result)], pa.binary())})
 
 
-def _refuse_connect(frame: Any) -> None:
+def _check_classic(frame: Any) -> None:
     """Raise for frames of Spark Connect, whose sessions cannot broadcast."""
     if not isinstance(frame, ClassicFrame):
         raise NotImplementedError(
@@ -459,9 +459,9 @@ class MPFModel(_MPFParams, Model, MLReadable[Any], MLWritable):
         self.forest = forest
 
     def _transform(self, dataset: Any) -> Any:
-        _refuse_connect(dataset)
+        _check_classic(dataset)
         columns, outputs = self._given("inputCols"), self._outputs
-        self._refuse_columns(dataset.schema, columns)
+        self._check_columns(dataset.schema, columns)
         taken = [name for name in outputs if name in dataset.columns]
         if taken or len(set(outputs)) < len(outputs):
             raise ValueError(f"output columns {taken or outputs} exist already: choose other names")
@@ -545,7 +545,7 @@ class _Scoring:
 
 
 def _reasons(forest: BatchMPF | StreamingMPF, rows: Any, is_anomaly: Array) -> pa.Array:
-    """Return the features to blame for rows that are flagged, null for others."""
+    """Return the features to attribution for rows that are flagged, null for others."""
     places = np.flatnonzero(is_anomaly)
     said: list[list[dict[str, Any]] | None] = [None] * len(is_anomaly)
     if places.size:
@@ -553,12 +553,12 @@ def _reasons(forest: BatchMPF | StreamingMPF, rows: Any, is_anomaly: Array) -> p
         for place, explanation in zip(places.tolist(), forest.explain(odd), strict=True):
             said[place] = [
                 {
-                    "feature": blame.name,
-                    "value": None if blame.is_category else float(blame.value),
-                    "category": blame.value if blame.is_category else None,
-                    "bits": float(blame.bits),
+                    "feature": attribution.name,
+                    "value": None if attribution.is_category else float(attribution.value),
+                    "category": attribution.value if attribution.is_category else None,
+                    "bits": float(attribution.bits),
                 }
-                for blame in explanation.blamed
+                for attribution in explanation.attributions
             ]
     fields = [("feature", pa.string()), ("value", pa.float64()), ("bits", pa.float64())]
     if forest.encoding_ is not None:

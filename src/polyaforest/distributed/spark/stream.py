@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from polyaforest.distributed.keyed import Arrival, Detector, KeyedJudge, Result, State, Status, default_detector
 from polyaforest.estimators import SeriesMPF
-from polyaforest.estimators.sifting import refuse_unusable
+from polyaforest.estimators.sifting import check_follows_streams
 
 try:
     import google.protobuf  # noqa: F401 -- else Spark's own workers fail without a word about it
@@ -106,7 +106,7 @@ def watch(
     template, models = _read_models(detector, start_from)
     names = _read_columns(df, key, order, time, columns, template, models)
     for model in (template, *models.values()):
-        refuse_unusable(model, has_times=time is not None)
+        check_follows_streams(model, has_times=time is not None)
     texts = [name for name in names if isinstance(df.schema[name].dataType, T.StringType)]
     judge = KeyedJudge(names, template, has_times=time is not None, explain=explain, categories=texts)
     timers = Timers(
@@ -121,7 +121,7 @@ def watch(
         F.array(*(F.col(_quoted(name)) for name in texts)).cast("array<string>").alias("texts"),
         (F.lit(0.0) if time is None else _as_time(df, time)).alias("time"),
     )
-    _refuse_too_large(df, judge)
+    _check_broadcast_size(df, judge)
     for option, value in _CONFIGURATION.items():
         df.sparkSession.conf.set(option, value)
     _ = df.sparkSession.streams  # creates what Spark 4.1 needs to keep states, also for a frame that is no stream
@@ -258,7 +258,7 @@ def _read_columns(
     """Return the columns to judge by; raise if any column that is needed is not there or of the wrong type."""
     results = [field.name for field in _RESULTS]
     for role, name in {"key": key, "order": order, **({} if time is None else {"time": time})}.items():
-        _refuse_absent(df, name, role)
+        _check_present(df, name, role)
         if role != "time" and name in results:
             raise ValueError(f"{role}: column {name!r} has the name of a result: rename it")
     if not isinstance(df.schema[order].dataType, T.IntegralType | T.TimestampType):
@@ -270,20 +270,20 @@ def _read_columns(
     if not names:
         raise ValueError("columns: there is no numeric column to judge by")
     for name in names:
-        _refuse_absent(df, name, "columns")
+        _check_present(df, name, "columns")
         if name == key:
             raise ValueError(f"columns: {name!r} is the key, which all rows of a detector share: leave it out")
-        _refuse_type(df, name, template)
+        _check_type(df, name, template)
     for model, other in zip(_named(template, models), known, strict=True):
         if other != names:
             raise ValueError(
                 f"columns: the model to start from was made with {', '.join(other)}; got {', '.join(names)}"
             )
-        _refuse_other_categories(df, names, model)
+        _check_same_categories(df, names, model)
     return names
 
 
-def _refuse_other_categories(df: DataFrame, names: Sequence[str], model: Detector) -> None:
+def _check_same_categories(df: DataFrame, names: Sequence[str], model: Detector) -> None:
     """Raise unless the columns that hold strings are those that are categories of a model."""
     encoding = getattr(model, "encoding_", None)
     for k, name in enumerate(names):
@@ -301,12 +301,12 @@ def _named(template: Detector, models: Mapping[Any, Detector]) -> list[Detector]
     return [model for model in (template, *models.values()) if hasattr(model, "feature_names_in_")]
 
 
-def _refuse_absent(df: DataFrame, name: str, role: str) -> None:
+def _check_present(df: DataFrame, name: str, role: str) -> None:
     if name not in df.columns:
         raise ValueError(f"{role}: there is no column {name!r} among {', '.join(df.columns)}")
 
 
-def _refuse_type(df: DataFrame, name: str, template: Detector) -> None:
+def _check_type(df: DataFrame, name: str, template: Detector) -> None:
     """Raise unless a column holds what the detector can judge: numbers, or the text of categories."""
     kind, is_series = df.schema[name].dataType, isinstance(template, SeriesMPF)
     if _is_number(kind) or (isinstance(kind, T.StringType) and not is_series):
@@ -348,7 +348,7 @@ def _milliseconds(name: str, span: timedelta | None) -> int | None:
     return max(round(span / timedelta(milliseconds=1)), 1)
 
 
-def _refuse_too_large(df: DataFrame, judge: KeyedJudge) -> None:
+def _check_broadcast_size(df: DataFrame, judge: KeyedJudge) -> None:
     """Raise if Spark would broadcast what keys begin with, which is not there yet when states are declared."""
     size, limit = len(pickle.dumps(judge)), _size_in_bytes(df.sparkSession.conf.get(_THRESHOLD, "1m"))
     if size > 0.9 * limit:

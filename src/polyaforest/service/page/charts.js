@@ -11,7 +11,7 @@ const SURPRISE_HEIGHT = 140;
 const SMALL_HEIGHT = 150;
 const STILL = 3; // pixels that a click may move
 const AXIS = 54; // pixels left of the plots, the same for all, so that their times are aligned
-const BLAMED = 0.08; // share of the largest blame from which on a field counts
+const LEAST_SHARE = 0.08; // share of the largest attribution from which on a field counts
 const GLARING = 10; // bits above the threshold that are seen among any number of records
 const GAP = 5; // times the distance of the neighbours: no records came
 const [ABOVE, BELOW] = [0, 2]; // sides of a plot
@@ -331,7 +331,7 @@ export class ChartStack {
     const margin = isRaw ? 0 : (this._range[1] - this._range[0]) / Math.max(1, time.length);
     this._eachFlag(plot, (i) => {
       const event = events.find(({ start, end }) => start - margin <= time[i] && time[i] <= end + margin);
-      if (event ? !blamedFields(event.blame).includes(field) : !isRaw) return; // unusual for another reason, or unknown
+      if (event ? !attributedFields(event.attributions).includes(field) : !isRaw) return; // unusual for another reason, or unknown
       const above = high[i] === null ? 0 : most[i] - high[i];
       const below = low[i] === null || least[i] === null ? 0 : low[i] - least[i];
       if (Math.max(above, below) > 0) mark(plot, time[i], above >= below ? most[i] : least[i], above >= below);
@@ -493,10 +493,10 @@ export class ChartStack {
   }
 }
 
-/** Return the fields that an event blames, the first to blame first. */
-export function blamedFields(blame) {
-  const all = Object.entries(blame ?? {}).sort((a, b) => b[1] - a[1]);
-  return all.filter(([, amount], i) => i === 0 || amount > BLAMED * all[0][1]).map(([field]) => field);
+/** Return the fields of an event with the most bits, most first. */
+export function attributedFields(attributions) {
+  const all = Object.entries(attributions ?? {}).sort((a, b) => b[1] - a[1]);
+  return all.filter(([, amount], i) => i === 0 || amount > LEAST_SHARE * all[0][1]).map(([field]) => field);
 }
 
 /** Return the limits of an axis, with some room. */

@@ -1,7 +1,7 @@
 // One event: what was unusual, why, what would have been normal, and what people say of it.
 
 import { get, ofStream, post, remove, softly } from "./api.js";
-import { ChartStack, blamedFields } from "./charts.js";
+import { ChartStack, attributedFields } from "./charts.js";
 import { announce, h, name, visible, visibleLines } from "./dom.js";
 import { ago, bits, count, duration, fullMoment, moment, number, plural, range, span } from "./format.js";
 import { chips, eventList, eventRow, facts, place, rarity, sentence, streamLink } from "./parts.js";
@@ -301,10 +301,10 @@ export class EventScreen {
     const [series, within] = await this._seriesAround();
     if (!series.time.length) return;
     const known = Object.keys(series.fields);
-    const blamed = blamedFields(this._event.blame).filter((field) => known.includes(field));
+    const fields = attributedFields(this._event.attributions).filter((field) => known.includes(field));
     this._hasCharts = true;
     this._chartsBox.hidden = false;
-    this._stack.show(series, within, (blamed.length ? blamed : known).slice(0, MOST_CHARTS));
+    this._stack.show(series, within, (fields.length ? fields : known).slice(0, MOST_CHARTS));
   }
 
   /** Return the records around the event, from as far as it takes to see what was before. */

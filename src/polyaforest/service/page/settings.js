@@ -307,7 +307,7 @@ function reloadResult(done) {
 function trialRow(stream, event) {
   const margin = Math.max(60, 3 * (event.end - event.start));
   const query = new TimeRange({ from: event.start - margin, to: event.end + margin }).toQuery();
-  const [field] = Object.entries(event.blame ?? {}).sort((a, b) => b[1] - a[1])[0] ?? [];
+  const [field] = Object.entries(event.attributions ?? {}).sort((a, b) => b[1] - a[1])[0] ?? [];
   return h(
     "li",
     { class: "event-row" },

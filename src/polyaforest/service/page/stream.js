@@ -279,15 +279,15 @@ export class StreamScreen {
       : `${n} in ${count(series.time.length)} steps: the line is their mean, the shadow their least and largest. ${how}`;
   }
 
-  /** The fields that the events of the range blame come first, and keep their places then. */
+  /** The fields that the events of the range attributions come first, and keep their places then. */
   _orderedFields(fields) {
     if (!this._order || this._order.length !== fields.length) {
-      const blame = new Map(fields.map((field) => [field, 0]));
+      const attributions = new Map(fields.map((field) => [field, 0]));
       for (const event of this._events.values()) {
-        for (const [field, amount] of Object.entries(event.blame ?? {}))
-          if (blame.has(field)) blame.set(field, blame.get(field) + Math.max(0, amount));
+        for (const [field, amount] of Object.entries(event.attributions ?? {}))
+          if (attributions.has(field)) attributions.set(field, attributions.get(field) + Math.max(0, amount));
       }
-      this._order = [...fields].sort((a, b) => blame.get(b) - blame.get(a));
+      this._order = [...fields].sort((a, b) => attributions.get(b) - attributions.get(a));
     }
     return this._order;
   }

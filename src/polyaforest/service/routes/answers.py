@@ -33,7 +33,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 CONFLICT: dict[int | str, dict[str, Any]] = {409: {"description": "Not possible now; `detail` says why."}}
 _BRIEF = (
     "id", "stream", "key", "kind", "label", "start", "end", "peak", "is_open", "bits", "p_value", "score", "n_flagged",
-    "summary", "blame", "what", "field", "first", "last", "closed_by",
+    "summary", "attributions", "what", "field", "first", "last", "closed_by",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Coordinates of courses: what the last readings of a series look like at several scales.
+"""Coordinates of context windows: what the last readings of a series look like at several scales.
 
 All are fixed functions of the readings, nearly all linear, so a Mondrian tree over them is a Mondrian tree.
 """
@@ -9,16 +9,16 @@ from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper
 
 
 @jit_borrowing
-def fill_courses(values, places, starts, edges, means, roughness, waves, most_still, window, out):
-    """Fill `out`, (n, C, K), with the coordinates of the courses that end at the steps `places`.
+def fill_contexts(values, places, starts, edges, means, roughness, waves, most_still, window, out):
+    """Fill `out`, (n, C, K), with the coordinates of the context windows that end at the steps `places`.
 
     Parameters
     ----------
     values : float64 (S, C)
         Readings in even steps.
     places, starts : int64 (n,)
-        The step at which each course ends, and the first of the unbroken steps before it. Where the run is shorter than
-        the window, its mirror image stands in for what came before.
+        The step at which each context window ends, and the first of the unbroken steps before it. Where the run is
+        shorter than the window, its mirror image stands in for what came before.
     edges : int64 (E,)
         Numbers of steps: the mean of the last so many, minus that of as many before.
     means : int64 (M,)
@@ -31,7 +31,7 @@ def fill_courses(values, places, starts, edges, means, roughness, waves, most_st
     most_still : int
         Most steps of standing still that count.
     window : float64 (A,)
-        Workspace for the readings of a course, newest first; A is the longest age that a coordinate needs.
+        Workspace for the readings of a context window, newest first; A is the longest age that a coordinate needs.
     """
     for i in range(places.shape[0]):
         for c in range(values.shape[1]):

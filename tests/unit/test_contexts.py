@@ -1,4 +1,4 @@
-"""Courses: their coordinates against plain numpy, the views made of them, rhythms, and what counts as a series."""
+"""Context windows: their coordinates against plain numpy, the views made of them, rhythms, what is a series."""
 
 import numpy as np
 import pytest
@@ -8,25 +8,25 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from polyaforest.core.arrays import NONE
 from polyaforest.timeseries import Shingler
-from polyaforest.timeseries._courses import (
+from polyaforest.timeseries._contexts import (
     LEAST,
     LENGTH,
     PHASE,
-    course_features,
+    context_features,
     layout_of,
     phase_features,
     season_features,
 )
-from polyaforest.timeseries._rhythm import LEAST_READINGS, find_periods, has_course, is_series
-from polyaforest.timeseries._shingles import Pattern, lay, new_track
+from polyaforest.timeseries._rhythm import LEAST_READINGS, find_periods, has_context, is_series
+from polyaforest.timeseries._shingles import Pattern, align, new_track
 
-COURSE = Pattern(None, 3, False, (), "UTC")
+CONTEXT = Pattern(None, 3, False, (), "UTC")
 
 # ---- coordinates ----------------------------------------------------------------------------------------------------
 
 
 def naive_coordinates(line, most_still):
-    """The coordinates of a course by name, from its readings, oldest first; mirrored where there are too few."""
+    """The coordinates of a context window by name, from its readings, oldest first; mirrored if there are too few."""
     past = np.asarray(line, float)[::-1]
     while len(past) < LENGTH:
         past = np.concatenate([past, past[::-1]])
@@ -45,7 +45,7 @@ def naive_coordinates(line, most_still):
 
 
 def naive_features(rows):
-    """The features of the course that ends with rows, by name."""
+    """The features of the context window that ends with rows, by name."""
     names, found = [f"x{c}" for c in range(rows.shape[1])], dict.fromkeys(PHASE, 0.0)
     for c, name in enumerate(names):
         found |= {
@@ -57,7 +57,7 @@ def naive_features(rows):
 
 
 def features_of(rows, places, starts):
-    return course_features(rows, np.array(places), np.array(starts))
+    return context_features(rows, np.array(places), np.array(starts))
 
 
 @pytest.mark.parametrize("n_channels", [1, 2, 3, 4, 6])
@@ -148,8 +148,8 @@ def test_views_share_out_all_features(n_channels):
     for name, channel in zip(names, layout.channels().tolist(), strict=True):
         assert name in PHASE if channel == NONE else f"x{channel}" in name.split()
     assert [names[place] for place in layout.readings()] == [f"x{c}" for c in range(n_channels)]
-    assert COURSE.widths(n_channels) == layout.widths
-    with_calendar = COURSE._replace(calendar=("time of day",))
+    assert CONTEXT.widths(n_channels) == layout.widths
+    with_calendar = CONTEXT._replace(calendar=("time of day",))
     assert with_calendar.widths(n_channels) == [*layout.widths[:-1], layout.widths[-1] + 2]
     assert with_calendar.n_features(n_channels) == len(names) + 2
 
@@ -167,14 +167,14 @@ def test_phases_go_round_with_the_period_and_are_nothing_without():
 def test_courses_begin_with_their_least_readings_and_anew_after_a_gap():
     rows = np.random.default_rng(1).normal(size=(300, 1))
     times = np.arange(300.0) + 2.0 * (np.arange(300) >= 100) + 9.0 * (np.arange(300) >= 200)
-    laid = lay(new_track(1, 1.0), rows, times, 0, COURSE)
-    assert np.flatnonzero(laid.is_whole).tolist() == [*range(LEAST - 1, 200), *range(200 + LEAST - 1, 300)]
+    aligned = align(new_track(1, 1.0), rows, times, 0, CONTEXT)
+    assert np.flatnonzero(aligned.is_whole).tolist() == [*range(LEAST - 1, 200), *range(200 + LEAST - 1, 300)]
     steps = np.interp(np.arange(202.0), times[:200], rows[:200, 0])  # two are missing, and filled in
-    first, *_, last = laid.shingles()
+    first, *_, last = aligned.shingles()
     assert_allclose(first, naive_features(rows[:LEAST]), rtol=1e-9, atol=1e-10)
     assert_allclose(last, naive_features(rows[200:]), rtol=1e-9, atol=1e-10)
-    at = int(np.flatnonzero(np.flatnonzero(laid.is_whole) == 150)[0])
-    assert_allclose(laid.shingles()[at], naive_features(steps[:153, None]), rtol=1e-9, atol=1e-10)
+    at = int(np.flatnonzero(np.flatnonzero(aligned.is_whole) == 150)[0])
+    assert_allclose(aligned.shingles()[at], naive_features(steps[:153, None]), rtol=1e-9, atol=1e-10)
 
 
 def test_phases_go_by_time_if_there_is_one_and_else_by_number():
@@ -184,9 +184,9 @@ def test_phases_go_by_time_if_there_is_one_and_else_by_number():
         (np.arange(100) * 60.0 + 600, np.arange(100) + 10),
         (np.full(100, np.nan), np.arange(1000, 1100)),
     ):
-        laid = lay(track, rows, stamps, number, COURSE)
+        aligned = align(track, rows, stamps, number, CONTEXT)
         expected = phase_features(clock[LEAST - 1 :].astype(float), (24,))
-        assert_array_equal(laid.shingles()[:, -len(PHASE) :], expected)
+        assert_array_equal(aligned.shingles()[:, -len(PHASE) :], expected)
 
 
 def test_a_shingler_needs_a_length():
@@ -299,10 +299,10 @@ def test_few_rows_do_not_show_whether_they_are_a_series():
 @pytest.mark.parametrize("run", [40, LEAST - 1, LEAST, 100])
 @pytest.mark.parametrize("missing", [2, 3, 4, 9])
 def test_rows_without_a_course_are_no_series(run, missing):
-    """As `lay` has it, of which this is a quick look ahead."""
+    """As `align` has it, of which this is a quick look ahead."""
     times = EVEN + missing * 60.0 * (np.arange(N) // run)
-    expected = bool(lay(new_track(1, 60.0), SMOOTH[:, :1], times, 0, COURSE).is_whole.any())
-    assert has_course(times, SMOOTH[:, :1]) == is_series(times, SMOOTH[:, :1]) == expected
+    expected = bool(align(new_track(1, 60.0), SMOOTH[:, :1], times, 0, CONTEXT).is_whole.any())
+    assert has_context(times, SMOOTH[:, :1]) == is_series(times, SMOOTH[:, :1]) == expected
     holes = np.insert(SMOOTH[:, :1], np.repeat(np.arange(run, N, run), missing), np.nan, axis=0)
-    laid = lay(new_track(1, np.nan), holes, np.full(len(holes), np.nan), 0, COURSE)
-    assert has_course(None, holes) == bool(laid.is_whole.any()) == expected
+    aligned = align(new_track(1, np.nan), holes, np.full(len(holes), np.nan), 0, CONTEXT)
+    assert has_context(None, holes) == bool(aligned.is_whole.any()) == expected

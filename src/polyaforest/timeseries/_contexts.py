@@ -1,4 +1,4 @@
-"""What the forest of a series looks at: the course of its readings, seen in several ways.
+"""What the forest of a series looks at: the context window of its readings, seen in several ways.
 
 Neighbouring readings are nearly equal, so cuts along raw readings all cut the same direction. Here are coordinates that
 differ: changes at several scales, roughness, the waves of a cosine transform, levels, and the phase of a rhythm. A view
@@ -15,10 +15,12 @@ import numpy as np
 
 from polyaforest.core.arrays import NONE, Array
 
-LENGTH = 128  # readings that a course is made of
+LENGTH = 128  # readings that a context window is made of
 REACH = 64  # readings over which an odd one makes those after it look odd; what is long ago counts as a whole
 _WAVE_LENGTH = 96  # readings that waves are fitted to
-LEAST = _WAVE_LENGTH  # unbroken readings from which on there is a course: in a mirror, waves of a rhythm look odd
+LEAST = (
+    _WAVE_LENGTH  # unbroken readings from which on there is a context window: in a mirror, waves of a rhythm look odd
+)
 _MOST_WAVES = 12
 _MOST_DETAILED = 3  # channels up to which each is looked at in full detail
 _OF_SEASON = "deviation of {} from its rhythm"
@@ -150,15 +152,15 @@ def mean_deviations(deviations: Array) -> Array:
     return np.ascontiguousarray(means.transpose(0, 2, 1)).reshape(len(deviations), -1)
 
 
-def course_features(values: Array, places: Array, starts: Array) -> Array:
-    """Return the features of the courses that end at steps, (n, F); those of the season and the phase are 0.
+def context_features(values: Array, places: Array, starts: Array) -> Array:
+    """Return the features of the context windows that end at steps, (n, F); those of the season and the phase are 0.
 
     `values` are the readings in even steps, (S, C); `starts` are the first of the unbroken steps before `places`.
     """
     n, n_channels = len(places), values.shape[1]
     layout = layout_of(n_channels)
     coordinates = np.empty((n, n_channels, sum(map(len, layout.steps)) + len(layout.waves)))
-    fill: Callable[..., None] = kernels().fill_courses
+    fill: Callable[..., None] = kernels().fill_contexts
     steps = (np.ascontiguousarray(part, np.int64) for part in (places, starts))
     still = layout.coordinates.most_still
     fill(np.ascontiguousarray(values), *steps, *layout.steps, layout.waves, still, np.empty(LENGTH), coordinates)
@@ -179,9 +181,9 @@ def phase_features(clock: Array, periods: Sequence[int]) -> Array:
 @cache
 def kernels() -> Any:
     """Return the compiled loops, imported when they are needed."""
-    from polyaforest.kernels import courses
+    from polyaforest.kernels import contexts
 
-    return courses
+    return contexts
 
 
 def _waves() -> Array:
