@@ -35,7 +35,7 @@ CHANGES = {
     "series": True,
     "shingle": 2,
     "difference": True,
-    "seasons": ["time of day"],
+    "calendar": ["time of day"],
     "window": "2h",
     "trees": 6,
     "false_alarm_rate": 0.001,
@@ -55,7 +55,7 @@ CHANGES = {
     "gates.smallest_relative": 0.5,
     "gates.valid": {"cpu": [0, 100]},
     "mute": [{"key": "web-1"}],
-    "calendars": [{"name": "nights", "mode": "judge-only", "days": ["mon"]}],
+    "maintenance": [{"name": "nights", "mode": "judge-only", "days": ["mon"]}],
     "prometheus.url": "http://127.0.0.1:10",
     "prometheus.queries": {"cpu": "a", "load": "b", "requests": "d"},
     "prometheus.by": "instance",
@@ -264,17 +264,21 @@ def test_naming_what_was_detected_changes_nothing(tmp_path):
         assert "the field 'cpu' is a column" in service.streams["web"].error
 
 
-def test_settings_saved_by_an_earlier_version_are_understood(past, tmp_path):
-    """They were those of models and reading only, and the queries of Prometheus had another name."""
+def test_settings_saved_by_an_earlier_version_are_read(past, tmp_path):
+    """They lack most settings; `calendar`, `maintenance` and `prometheus.queries` had other names."""
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "data" / "web.models"
     with closing(sqlite3.connect(path)) as file, file:
         notes = json.loads(file.execute("SELECT text FROM notes").fetchone()[0])
-        names = ("format", "columns", "time", "by", "id", "series", "shingle", "difference", "seasons", "trees", "seed")
-        notes["settings"] = {name: notes["settings"][name] for name in (*names, "window", "false_alarm_rate")}
+        names = ("format", "columns", "time", "by", "id", "series", "shingle", "difference", "trees", "seed")
+        former = {"seasons": notes["settings"]["calendar"], "calendars": notes["settings"]["maintenance"]}
+        notes["settings"] = {name: notes["settings"][name] for name in (*names, "window", "false_alarm_rate")} | former
         file.execute("UPDATE notes SET text = ?", (json.dumps(notes).encode(),))
     plan, _ = stored_plan(str(tmp_path / "data"), "web", StreamConfig(**WEB))
     assert (plan.applied, plan.relearned, plan.refused) == ({}, {}, {})
+    by_day = StreamConfig(**WEB, calendar=["time of day"], maintenance=CHANGES["maintenance"])
+    plan, _ = stored_plan(str(tmp_path / "data"), "web", by_day)
+    assert (list(plan.applied), plan.relearned) == (["maintenance"], {"calendar": ([], ["time of day"])})
     with running(tmp_path, changed(tmp_path, "trees", WEB)) as service:
         assert settled(service).is_ready
         assert audit(service.streams["web"]) == [("start", "settings"), ("the service", "relearned")]

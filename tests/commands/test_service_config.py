@@ -18,7 +18,7 @@ valid = {cpu = [0, 100]}
 [[streams.web.mute]]
 key = "web-1"
 until = 2026-03-01T00:00:00Z
-[[streams.web.calendars]]
+[[streams.web.maintenance]]
 name = "nights"
 mode = "judge-only"
 from = 02:00:00
@@ -64,17 +64,19 @@ streams = ["web"]
         ("[streams.a]\nwindow = '99999999999999d'\n", 2, "streams.a.window", "longer than"),
         ("[streams.a]\nseed = 4294967296\n", 2, "streams.a.seed", "less than 4294967296"),
         ("[streams.a]\nshingle = 100000000\n", 2, "streams.a.shingle", "less than or equal to 1048576"),
-        ("[streams.a]\ntime='t'\nseasons = ['time of day', 'time of day']\n", 3, "streams.a.seasons", "twice"),
+        ("[streams.a]\ntime='t'\ncalendar = ['time of day', 'time of day']\n", 3, "streams.a.calendar", "twice"),
         ("[streams.a]\ncolumns = ['x', 'x']\n", 2, "streams.a.columns", "twice"),
         ("[server]\npublic_url = 'http://['\n[streams.a]\n", 2, "server.public_url", "http://host:port"),
         (
-            "[[streams.a.calendars]]\nname='c'\nmode='judge-only'\ndays=['mon']\ntimezone = 'Europe'\n",
+            "[[streams.a.maintenance]]\nname='c'\nmode='judge-only'\ndays=['mon']\ntimezone = 'Europe'\n",
             5,
-            "streams.a.calendars.0.timezone",
+            "streams.a.maintenance.0.timezone",
             "unknown timezone",
         ),
         ("[streams.a.prometheus]\nurl = 'ftp://x'\nqueries = {a = 'b'}\n", 2, "streams.a.prometheus.url", "http://"),
-        ("[[streams.a.calendars]]\nname='c'\nmode='judge-only'\n", 1, "streams.a.calendars.0", "says no time"),
+        ("[[streams.a.maintenance]]\nname='c'\nmode='judge-only'\n", 1, "streams.a.maintenance.0", "no time given"),
+        ("[streams.a]\nseasons = ['time of day']\n", 2, "streams.a.seasons", "unknown key, use `calendar` instead"),
+        ("[[streams.a.calendars]]\nname='c'\n", 1, "streams.a.calendars", "unknown key, use `maintenance` instead"),
         ("x = 1\n[streams.a]\n", 1, "x", "unknown key"),
         ("", 1, "streams", "is missing"),
     ],

@@ -1,4 +1,4 @@
-"""Parts of the service, without HTTP: history, gates, calendars, feedback, silence, alerts."""
+"""Parts of the service, without HTTP: history, gates, maintenance windows, feedback, silence, alerts."""
 
 import json
 import re
@@ -17,11 +17,11 @@ from streams_served import post, running, service_of
 from polyaforest.service import silence
 from polyaforest.service.alerts import Destination, Outbox
 from polyaforest.service.blocks import FLAGGED, Band, Block, Buckets, Sample
-from polyaforest.service.config import AlertConfig, CalendarConfig, GateConfig, MuteConfig
+from polyaforest.service.config import AlertConfig, GateConfig, MaintenanceConfig, MuteConfig
 from polyaforest.service.database import Database
 from polyaforest.service.events import Change, EventLog
 from polyaforest.service.feedback import Conflict, feedback_on, give, undo
-from polyaforest.service.gates import Calendars, Departure, Known, why_muted, why_outside
+from polyaforest.service.gates import Departure, Known, MaintenanceWindows, why_muted, why_outside
 from polyaforest.service.history import History
 from polyaforest.service.metrics import Metrics
 from polyaforest.service.worker import Worker
@@ -135,7 +135,7 @@ def test_labels_come_from_closed_sets():
     assert "METHOD" not in text
 
 
-# ---- gates and calendars ---------------------------------------------------------------------------------------------
+# ---- gates and maintenance windows -----------------------------------------------------------------------------------
 
 HIGH = Departure("cpu", 60.0, 50.0, "high")
 
@@ -184,7 +184,7 @@ def moment(text):
 
 
 @pytest.mark.parametrize(
-    ("calendar", "inside", "outside"),
+    ("window", "inside", "outside"),
     [
         ({"days": ["sat", "sun"]}, "2026-03-07T12:00", "2026-03-06T12:00"),
         ({"dates": ["2026-12-25"]}, "2026-12-25T23:59", "2026-12-26T00:00"),
@@ -194,8 +194,10 @@ def moment(text):
         ({"from": "02:00", "to": "04:00", "timezone": "Europe/Berlin"}, "2026-07-01T00:30", "2026-07-01T02:30"),
     ],
 )
-def test_calendars(calendar, inside, outside):
-    made = Calendars([CalendarConfig.model_validate({"name": "c", "mode": "judge-only", **calendar}, strict=False)])
+def test_maintenance_windows(window, inside, outside):
+    made = MaintenanceWindows(
+        [MaintenanceConfig.model_validate({"name": "c", "mode": "judge-only", **window}, strict=False)]
+    )
     assert not made.mode(moment(inside)).is_learned
     assert made.mode(moment(inside)).is_judged
     assert made.mode(moment(outside)) == (True, True)

@@ -317,7 +317,7 @@ def test_keys_that_are_odd_together_are_one_incident_with_who_was_first(service)
     assert full["incident"] == found[0]["id"]
 
 
-def test_gates_mutes_and_calendars(start):
+def test_gates_mutes_and_maintenance_windows(start):
     service = start(
         WEB
         + """
@@ -328,12 +328,12 @@ valid = {cpu = [0, 1000]}
 [[streams.web.mute]]
 key = "noisy"
 reason = "being replaced"
-[[streams.web.calendars]]
+[[streams.web.maintenance]]
 name = "migration"
 mode = "judge-only"
 start = 2023-11-15T00:00:00Z
 end = 2023-11-16T00:00:00Z
-[[streams.web.calendars]]
+[[streams.web.maintenance]]
 name = "holiday"
 mode = "learn-only"
 dates = [2023-11-17]

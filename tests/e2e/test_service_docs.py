@@ -18,7 +18,7 @@ def test_the_configuration_of_the_page_is_valid():
     (text,) = [text for kind, text in FOUND if kind == "toml"]
     config = parse_config(text)
     assert list(config.streams) == ["web", "sensor", "cluster"]
-    tables = {"gates", "mute", "calendars", "prometheus"}  # explained by the example
+    tables = {"gates", "mute", "maintenance", "prometheus"}  # explained by the example
     assert keys_in_table("key of a stream") == set(StreamConfig.model_fields) - tables
     in_text = {"host", "port", "data", "admin_token_file", "read_token_file", "key_labels"}
     assert keys_in_table("key of `[server]`") == set(ServerConfig.model_fields) - in_text

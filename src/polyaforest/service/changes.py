@@ -72,7 +72,7 @@ KINDS: dict[str, Kind] = {
     "series": Kind.RELEARNED,
     "shingle": Kind.RELEARNED,
     "difference": Kind.RELEARNED,
-    "seasons": Kind.RELEARNED,
+    "calendar": Kind.RELEARNED,
     "window": Kind.RELEARNED,
     "trees": Kind.RELEARNED,
     "seed": Kind.RELEARNED,
@@ -92,9 +92,10 @@ KINDS: dict[str, Kind] = {
     "gates.smallest_relative": Kind.APPLIED,
     "gates.valid": Kind.APPLIED,
     "mute": Kind.APPLIED,
-    "calendars": Kind.APPLIED,
+    "maintenance": Kind.APPLIED,
 }
-_OLD_NAMES = {"queries": "prometheus.queries"}  # of earlier versions
+# names under which earlier versions saved settings
+_OLD_NAMES = {"queries": "prometheus.queries", "seasons": "calendar", "calendars": "maintenance"}
 
 Changed = dict[str, tuple[Any, Any]]  # settings before and after, by name
 

@@ -32,7 +32,7 @@ from polyaforest.io.sources.prometheus import TIME, PrometheusServer
 from polyaforest.service.toml_text import Places, to_toml
 
 __all__ = [
-    "AlertConfig", "CalendarConfig", "Config", "GateConfig", "MuteConfig", "PrometheusConfig", "RetentionConfig",
+    "AlertConfig", "Config", "GateConfig", "MaintenanceConfig", "MuteConfig", "PrometheusConfig", "RetentionConfig",
     "ServerConfig", "Settings", "StreamConfig", "Window", "parse_config", "public", "read_config", "to_toml",
     "web_address",
 ]  # fmt: skip
@@ -42,6 +42,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # also the name of a file
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WORDS = {"extra_forbidden": "unknown key", "missing": "is missing"}
+_RENAMED = {"seasons": "calendar", "calendars": "maintenance"}
 _LONGEST_SPAN = 1e10  # seconds, about three centuries
 _SHORTEST_WINDOW = 1e-3  # seconds
 _MOST_RECORDS = 10**12
@@ -181,8 +182,8 @@ class MuteConfig(Settings):
         return float("inf") if self.until is None else _moment(self.until)
 
 
-class CalendarConfig(Settings):
-    """Times at which records are judged but not learned, or learned but not judged."""
+class MaintenanceConfig(Settings):
+    """A maintenance window: its records are scored but not learned, or learned but not scored."""
 
     name: str
     mode: Literal["judge-only", "learn-only"]
@@ -199,7 +200,7 @@ class CalendarConfig(Settings):
         if (self.from_ is None) != (self.to is None):
             raise ValueError("`from` and `to` need each other")
         if not (self.start or self.end or self.days or self.dates or self.from_):
-            raise ValueError("says no time: give start and end, days, dates, or from and to")
+            raise ValueError("no time given: set `start` and `end`, `days`, `dates`, or `from` and `to`")
         return self
 
     @field_validator("timezone")
@@ -277,7 +278,7 @@ class StreamConfig(Settings):
     series: bool | None = None
     shingle: int | None = Field(default=None, ge=1, le=2**20)
     difference: bool = False
-    seasons: list[Literal["time of day", "day of week"]] = []
+    calendar: list[Literal["time of day", "day of week"]] = []
     window: Window = 1024
     trees: int = Field(default=100, ge=1, le=10_000)
     false_alarm_rate: float | None = Field(default=None, gt=0, lt=1)
@@ -293,7 +294,7 @@ class StreamConfig(Settings):
     retention: RetentionConfig = RetentionConfig()
     gates: GateConfig = GateConfig()
     mute: list[MuteConfig] = []
-    calendars: list[CalendarConfig] = []
+    maintenance: list[MaintenanceConfig] = []
 
     @field_validator("source")
     @classmethod
@@ -302,7 +303,7 @@ class StreamConfig(Settings):
             scheme_of(source)  # raises if the address is malformed
         return source
 
-    @field_validator("columns", "seasons")
+    @field_validator("columns", "calendar")
     @classmethod
     def _check_repeated(cls, names: list[str] | None) -> list[str] | None:
         twice = [name for place, name in enumerate(names or ()) if name in (names or ())[:place]]
@@ -314,15 +315,15 @@ class StreamConfig(Settings):
     def _check(self) -> Self:
         if (self.source == "prometheus") != (self.prometheus is not None):
             raise ValueError('source = "prometheus" and a table `prometheus` need each other')
-        if self.series is False and (self.shingle or self.difference or self.seasons):
-            raise ValueError("`shingle`, `difference` and `seasons` are for time series: omit `series = false`")
+        if self.series is False and (self.shingle or self.difference or self.calendar):
+            raise ValueError("`shingle`, `difference` and `calendar` are for time series: omit `series = false`")
         if self.series and (self.shingle or self.difference):
             raise ValueError(
                 "`series` looks at context windows, which include changes: omit `shingle` and `difference`"
             )
-        needs_time = self.seasons or isinstance(self.window, timedelta)
+        needs_time = self.calendar or isinstance(self.window, timedelta)
         if needs_time and self.time is None and self.source != "prometheus":
-            raise ValueError("`seasons` and a window of time need `time`, the field with the timestamps")
+            raise ValueError("`calendar` and a window of time need `time`, the field with the timestamps")
         return self
 
     @property
@@ -333,7 +334,7 @@ class StreamConfig(Settings):
     @property
     def finds_series(self) -> bool:
         """Whether models find out if the records of a key are a time series, as those of `watch` do."""
-        return self.series is None and not (self.shingle or self.difference or self.seasons)
+        return self.series is None and not (self.shingle or self.difference or self.calendar)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -454,6 +455,8 @@ def parse_config(text: str, path: str = "polyaforest.toml") -> Config:
         errors = []
         for error in problem.errors(include_url=False, include_context=False, include_input=False):
             words = _WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
+            if error["type"] == "extra_forbidden" and (name := _RENAMED.get(str(error["loc"][-1]))):
+                words += f", use `{name}` instead"
             errors.append((tuple(_path_in(tables, error["loc"])), words))
     if errors:
         raise BadInput("; ".join(_words_at(path, places, place, words) for place, words in errors))

@@ -1,4 +1,4 @@
-"""Gates and calendars: which flagged records count, and when records are judged or learned at all."""
+"""Gates and maintenance windows: which flagged records count, and when records are judged or learned at all."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 
 from polyaforest.explain import Explanation
 from polyaforest.service.blocks import Band
-from polyaforest.service.config import CalendarConfig, GateConfig, MuteConfig
+from polyaforest.service.config import GateConfig, MaintenanceConfig, MuteConfig
 
-__all__ = ["Calendars", "Departure", "Known", "Mode", "departure", "why_muted", "why_outside"]
+__all__ = ["Departure", "Known", "MaintenanceWindows", "Mode", "departure", "why_muted", "why_outside"]
 
 
 class Departure(NamedTuple):
@@ -112,35 +112,35 @@ class Mode(NamedTuple):
     is_learned: bool = True
 
 
-class Calendars:
+class MaintenanceWindows:
     """Times at which records are judged but not learned, or learned but not judged; the first that fits decides."""
 
-    def __init__(self, calendars: Sequence[CalendarConfig]) -> None:
-        self._calendars = [(calendar, ZoneInfo(calendar.timezone)) for calendar in calendars]
+    def __init__(self, windows: Sequence[MaintenanceConfig]) -> None:
+        self._windows = [(window, ZoneInfo(window.timezone)) for window in windows]
 
     def mode(self, when: float | None) -> Mode:
         """Return what happens to a record of a time."""
-        for calendar, zone in self._calendars:
-            if when is not None and _is_in(calendar, zone, when):
-                return Mode(is_learned=False) if calendar.mode == "judge-only" else Mode(is_judged=False)
+        for window, zone in self._windows:
+            if when is not None and _is_in(window, zone, when):
+                return Mode(is_learned=False) if window.mode == "judge-only" else Mode(is_judged=False)
         return Mode()
 
     def __bool__(self) -> bool:
-        return bool(self._calendars)
+        return bool(self._windows)
 
 
-def _is_in(calendar: CalendarConfig, zone: ZoneInfo, when: float) -> bool:
-    """Return whether a time is one of a calendar."""
-    start, end = calendar.span
+def _is_in(window: MaintenanceConfig, zone: ZoneInfo, when: float) -> bool:
+    """Return whether a time is one of a window."""
+    start, end = window.span
     if not start <= when < end:
         return False
     try:
         moment = datetime.fromtimestamp(when, zone)
     except (OverflowError, ValueError, OSError):
         return False
-    is_day = not calendar.days or moment.weekday() in calendar.weekdays
-    is_date = not calendar.dates or moment.date() in calendar.dates
-    return is_day and is_date and _is_between(moment.time(), calendar.from_, calendar.to)
+    is_day = not window.days or moment.weekday() in window.weekdays
+    is_date = not window.dates or moment.date() in window.dates
+    return is_day and is_date and _is_between(moment.time(), window.from_, window.to)
 
 
 def _is_between(now: time, start: time | None, end: time | None) -> bool:

@@ -78,7 +78,7 @@ def detector_of(config: StreamConfig) -> Detector:
         is_series=config.series,
         shingle=config.shingle,
         difference=config.difference,
-        calendar=tuple(config.seasons),
+        calendar=tuple(config.calendar),
     )
 
 

@@ -20,7 +20,7 @@ from polyaforest.service.blocks import FLAGGED, MUTED, NOT_JUDGED, NOT_LEARNED, 
 from polyaforest.service.clocks import Clocks
 from polyaforest.service.config import StreamConfig
 from polyaforest.service.events import Change, event_id
-from polyaforest.service.gates import Calendars, Known, Mode, departure, why_muted, why_outside
+from polyaforest.service.gates import Known, MaintenanceWindows, Mode, departure, why_muted, why_outside
 from polyaforest.service.inbox import Inbox
 from polyaforest.service.numbering import Numbering
 from polyaforest.timeseries import EventTracker
@@ -107,7 +107,7 @@ class Worker(Loop[Result]):
             notify=notify,
         )
         self._name, self._config, self._clocks = name, config, clocks
-        self._calendars = Calendars(config.calendars)
+        self._maintenance = MaintenanceWindows(config.maintenance)
         self._write_batch, self._mark, self._take_back, self._saved = write, mark, rewind, saved
         self.known: list[Known] = []  # what was said to be normal, of series
         self.position = 0  # records so far
@@ -175,7 +175,7 @@ class Worker(Loop[Result]):
         if self._config.band:
             outlook.renew(entry)
             n = min(n, outlook.n_until_renewed(entry.detector) or n)
-        if not self._calendars and not self._config.gates.valid:
+        if not self._maintenance and not self._config.gates.valid:
             return Piece(n)
         is_learned = self._is_learned(arrivals[0])
         alike = next((i for i in range(1, n) if self._is_learned(arrivals[i]) != is_learned), n)
@@ -185,7 +185,7 @@ class Worker(Loop[Result]):
         return self._mode(arrival).is_learned and self._why_outside(arrival) is None
 
     def _mode(self, arrival: Arrival) -> Mode:
-        return self._calendars.mode(self._time_of(arrival))
+        return self._maintenance.mode(self._time_of(arrival))
 
     def _why_outside(self, arrival: Arrival) -> str | None:
         return why_outside(self._config.gates, self.reader.names, arrival.row.values)
@@ -206,11 +206,11 @@ class Worker(Loop[Result]):
         return [self._result(entry, arrival, verdict, band) for arrival, verdict, band in parts]
 
     def _result(self, entry: Entry, arrival: Arrival, verdict: Verdict, band: Band | None) -> Result:
-        """Apply gates and calendars to a verdict, and track events."""
+        """Apply gates and maintenance windows to a verdict, and track events."""
         key, when = arrival.row.key or "", self._time_of(arrival)
         muted = None
         outside = self._why_outside(arrival) if self._config.gates.valid else None
-        mode = self._calendars.mode(when) if self._calendars else Mode()
+        mode = self._maintenance.mode(when) if self._maintenance else Mode()
         if verdict.is_anomaly and outside is None:
             muted = self._why_muted(entry, arrival, verdict, band, when) if mode.is_judged else "not judged now"
         is_flagged = (verdict.is_anomaly and muted is None) or (outside is not None and mode.is_judged)
