@@ -15,7 +15,7 @@ from polyaforest.detection import pipeline, report
 from polyaforest.detection.findings import Findings
 from polyaforest.detection.pipeline import Detected, Settings, TableDetector, check_order, places_by_partition
 from polyaforest.forest.point_store import keys_named, point_keys
-from polyaforest.io.tables import BadInput, Chunk, Columns, Rejected
+from polyaforest.io.tables import BadInput, Rejected, TableChunk, TableColumns
 from polyaforest.timeseries import find_events
 
 NOON = 1_714_564_800.0  # 2024-05-01 12:00 UTC
@@ -38,7 +38,7 @@ def summary(**changes):
 
 def chunk_of(rows, *, times=None, keys=None, first=1):
     rows = np.asarray(rows, np.float64)
-    return Chunk(rows, np.arange(first, first + len(rows)), times, keys, None)
+    return TableChunk(rows, np.arange(first, first + len(rows)), times, keys, None)
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
@@ -92,10 +92,10 @@ def test_reasons_on_one_line(explained):
 
 
 def test_what_was_read_and_left_out():
-    columns = Columns(["cpu", "mem"], {"host": "text", "os": "text", "id": "row counter"}, "when", None, "name")
+    columns = TableColumns(["cpu", "mem"], {"host": "text", "os": "text", "id": "row counter"}, "when", None, "name")
     rejected = [Rejected(17, "4 cells instead of 7", "..."), Rejected(30, "it is cut off", "...")]
     table = SimpleNamespace(
-        columns=columns, n_rows=5000, n_rejected=2, rejected=rejected, understood=[], sources=["metrics.csv"]
+        columns=columns, n_rows=5000, n_rejected=2, rejected=rejected, interpretations=[], sources=["metrics.csv"]
     )
     assert report.input_lines(table) == [
         "Read 5,000 rows of metrics.csv, using cpu, mem (2 of 7 columns).",
@@ -103,7 +103,12 @@ def test_what_was_read_and_left_out():
         "Skipped 2 invalid rows: row 17: 4 cells instead of 7; row 30: it is cut off.",
     ]
     plain = SimpleNamespace(
-        columns=Columns(["cpu"]), n_rows=1, n_rejected=0, rejected=[], understood=[], sources=["standard input"]
+        columns=TableColumns(["cpu"]),
+        n_rows=1,
+        n_rejected=0,
+        rejected=[],
+        interpretations=[],
+        sources=["standard input"],
     )
     assert report.input_lines(plain) == ["Read 1 row of standard input, using cpu (1 of 1 column)."]
     table.n_rejected = 9
@@ -133,28 +138,28 @@ def test_the_threshold_finds_many_anomalies_as_well_as_few(n_odd):
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(2000, 3))
     rows[:n_odd] = rng.normal(9.0, 1.0, size=(n_odd, 3))
-    judged = TableDetector(chunk_of(rows), Columns(["a", "b", "c"]), Settings()).detect()
+    judged = TableDetector(chunk_of(rows), TableColumns(["a", "b", "c"]), Settings()).detect()
     assert judged.is_anomaly[:n_odd].all()
     assert judged.is_anomaly[n_odd:].sum() <= 4
 
 
 def test_counts_do_not_make_everything_stand_out():
     rows = np.random.default_rng(2).poisson(0.3, size=(3000, 3))
-    judged = TableDetector(chunk_of(rows), Columns(["a", "b", "c"]), Settings()).detect()
+    judged = TableDetector(chunk_of(rows), TableColumns(["a", "b", "c"]), Settings()).detect()
     assert judged.is_anomaly.mean() < 0.02
 
 
 def test_too_few_rows_are_refused_or_told():
     names, rows = ["a"], np.arange(30.0)[:, None]
     with pytest.raises(BadInput, match="only 1 row; at least 8 are needed to tell what is normal"):
-        TableDetector(chunk_of([[1.0]]), Columns(names), Settings()).detect()
+        TableDetector(chunk_of([[1.0]]), TableColumns(names), Settings()).detect()
     with pytest.raises(BadInput, match=r"at least 100 are needed for a false alarm rate of 0.01"):
-        TableDetector(chunk_of(rows), Columns(names), Settings(false_alarm_rate=0.01)).detect()
+        TableDetector(chunk_of(rows), TableColumns(names), Settings(false_alarm_rate=0.01)).detect()
     with pytest.raises(BadInput, match="none of the 5 partitions has the 8 rows"):
-        TableDetector(chunk_of(rows, keys=[*"abcde"] * 6), Columns(names), Settings()).detect()
+        TableDetector(chunk_of(rows, keys=[*"abcde"] * 6), TableColumns(names), Settings()).detect()
     with pytest.raises(BadInput, match=r"30 different values in 30 rows.*--id"):
-        TableDetector(chunk_of(rows, keys=[str(i) for i in range(30)]), Columns(names), Settings()).detect()
-    judge = TableDetector(chunk_of(rows, keys=["a"] * 25 + ["b"] * 5), Columns(names), Settings())
+        TableDetector(chunk_of(rows, keys=[str(i) for i in range(30)]), TableColumns(names), Settings()).detect()
+    judge = TableDetector(chunk_of(rows, keys=["a"] * 25 + ["b"] * 5), TableColumns(names), Settings())
     assert np.isnan(judge.detect().scores).tolist() == [False] * 25 + [True] * 5
     assert judge.too_small == {"b": 5}
 
@@ -166,7 +171,7 @@ def test_forests_of_many_keys_are_not_kept_and_say_the_same(monkeypatch):
     words = []
     for most in (9, 1):
         monkeypatch.setattr(pipeline, "_MOST_DETECTORS", most)
-        judge = TableDetector(chunk_of(rows, keys=keys), Columns(["x", "y"]), Settings())
+        judge = TableDetector(chunk_of(rows, keys=keys), TableColumns(["x", "y"]), Settings())
         assert np.flatnonzero(judge.detect().is_anomaly).tolist() == [40, 80]
         assert sum(detector is not None for _, detector in judge._fitted) == min(most, 3)
         words.append({place: str(explanation) for place, explanation in judge.explain([40, 80]).items()})
@@ -217,7 +222,7 @@ FLAGS = st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.integers(-4,
 
 def found_in(rows, cuts, rule, top=100, times=None):
     """What is found in rows that come in chunks."""
-    found = Findings(Columns(["x"], time="t" if times is not None else None, key="k"), rule, top=top)
+    found = Findings(TableColumns(["x"], time="t" if times is not None else None, key="k"), rule, top=top)
     edges = sorted({0, len(rows), *(cut % len(rows) for cut in cuts)})
     for start, stop in pairwise(edges):
         flags, keys, scores = zip(*rows[start:stop], strict=True)
@@ -256,8 +261,8 @@ def test_rows_of_a_table_are_findings_of_their_own_unless_they_have_times():
 
 
 def test_what_is_written_keeps_the_names_of_the_input_apart(explained):
-    columns = Columns(["cpu", "score", "errors"], time="when", id="row")
-    chunk = Chunk(np.array([[1.0, np.nan, 3.0]] * 2), np.array([4, 5]), np.array([NOON, NOON]), None, ["a", "b"])
+    columns = TableColumns(["cpu", "score", "errors"], time="when", id="row")
+    chunk = TableChunk(np.array([[1.0, np.nan, 3.0]] * 2), np.array([4, 5]), np.array([NOON, NOON]), None, ["a", "b"])
     judged = Detected(chunk, np.array([-9.0, np.nan]), np.array([0.1, np.nan]), np.array([True, False]), {0: explained})
     written = Findings(columns, Settings()).to_columns(judged)
     assert list(written) == ["row", "when", "row_", "cpu", "score_", "errors", "score", "p_value", "is_anomaly",

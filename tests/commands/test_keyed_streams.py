@@ -11,7 +11,7 @@ from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.detection.pipeline import Settings, StreamDetector
 from polyaforest.forest.point_store import PointStore
 from polyaforest.io.records import RecordReader
-from polyaforest.io.tables import Chunk, Columns
+from polyaforest.io.tables import TableChunk, TableColumns
 from polyaforest.live import open_store
 from polyaforest.live.outputs import FileLines
 from polyaforest.live.watcher import Watcher
@@ -21,8 +21,8 @@ ROWS = np.random.default_rng(0).normal(size=(60, 2))
 
 def test_detect_keeps_the_models_of_several_partitions_in_memory():
     keys = [f"web-{i % 5}" for i in range(len(ROWS))]
-    with StreamDetector(Columns(["a", "b"]), Settings("stream", window=20, n_jobs=None)) as detector:
-        detector.detect(Chunk(ROWS, np.arange(len(ROWS)), None, keys, None))
+    with StreamDetector(TableColumns(["a", "b"]), Settings("stream", window=20, n_jobs=None)) as detector:
+        detector.detect(TableChunk(ROWS, np.arange(len(ROWS)), None, keys, None))
         assert detector._models.n_in_memory == 5
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from polyaforest.cli import run
 from polyaforest.detection.pipeline import Settings, TableDetector
-from polyaforest.io.tables import Chunk, Columns, gather
+from polyaforest.io.tables import TableChunk, TableColumns, gather
 
 N_CHUNKS, N_ROWS, N_COLUMNS = 20, 5_000, 40
 N_BYTES = 8 * N_CHUNKS * N_ROWS * N_COLUMNS
@@ -25,7 +25,7 @@ def chunks():
     for i in range(N_CHUNKS):
         rows = rng.normal(size=(N_ROWS, N_COLUMNS))
         numbers = np.arange(i * N_ROWS, (i + 1) * N_ROWS)
-        yield Chunk(rows, numbers, None, None, None)
+        yield TableChunk(rows, numbers, None, None, None)
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def test_a_table_is_judged_without_a_copy_of_it():
     names = [f"c{k}" for k in range(N_COLUMNS)]
 
     def peak(n_rows):
-        part = Chunk(whole.rows[:n_rows].copy(), whole.numbers[:n_rows], None, None, None)
-        return peak_of(TableDetector(part, Columns(names), Settings(n_jobs=1)).detect)[0]
+        part = TableChunk(whole.rows[:n_rows].copy(), whole.numbers[:n_rows], None, None, None)
+        return peak_of(TableDetector(part, TableColumns(names), Settings(n_jobs=1)).detect)[0]
 
     few, many = 20_000, 60_000
     peak(few)  # kernels are loaded now

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from polyaforest.io._conventions import seconds
-from polyaforest.io.records import LONGEST_LINE, Record, RecordReader, Row
+from polyaforest.io.records import LONGEST_LINE, ParsedRow, Record, RecordReader
 
 
 def parse(reader, *lines):
@@ -15,7 +15,7 @@ def parse(reader, *lines):
 
 
 def same(row, values, **others):
-    expected = Row(values, **({"time": None, "key": None, "id": None} | others))
+    expected = ParsedRow(values, **({"time": None, "key": None, "id": None} | others))
     return repr(row) == repr(expected)  # NaN is not equal to itself
 
 
@@ -85,7 +85,7 @@ GOOD = b'{"ts": 1700000000, "host": "a", "a": 1.5, "b": 2}'
 def test_a_bad_record_has_a_reason_and_the_next_is_read_as_before(line, reason):
     good, bad, again = parse(RecordReader(key="host"), GOOD, line, GOOD)
     assert reason in bad
-    assert good == again == Row([1.5, 2.0], 1700000000.0, "a", None)
+    assert good == again == ParsedRow([1.5, 2.0], 1700000000.0, "a", None)
 
 
 def test_what_is_not_used_may_be_anything():
@@ -167,7 +167,7 @@ def test_a_header_that_comes_again_may_have_changed():
     lines = [b"t,a,b", b"1,2,3", b"t,a,b", b"b,t,new,a", b"3,1,x,2", b"t,b", b"1,3", b"t,a,b", b"1,2,3"]
     rows = parse(reader, *lines)
     assert [row is None for row in rows] == [line.startswith((b"t", b"b")) for line in lines]
-    assert rows[1] == rows[4] == rows[8] == Row([2.0, 3.0], 1.0, None, None)
+    assert rows[1] == rows[4] == rows[8] == ParsedRow([2.0, 3.0], 1.0, None, None)
     assert rows[6] == "header lacks the column 'a'"
 
 

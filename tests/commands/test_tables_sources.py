@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+import re
 import sqlite3
 import sys
 from contextlib import closing
@@ -15,7 +16,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from servers import postgres_server
 
-from polyaforest.detection.report import format_sources, format_understood
+from polyaforest.detection.report import format_interpretations, format_sources
 from polyaforest.io import _database, tables
 from polyaforest.io.tables import BadInput, Reading, gather, open_table
 
@@ -31,7 +32,7 @@ def everything(*paths, **options):
 
 
 def said(table):
-    return format_understood(table.understood) if table.understood else ""
+    return format_interpretations(table.interpretations) if table.interpretations else ""
 
 
 # ---- compressed files ------------------------------------------------------------------------------------------------
@@ -172,8 +173,9 @@ def test_a_sheet_of_a_workbook(workbook):
     assert chunk.times.tolist() == [noon.replace(day=1 + i, tzinfo=UTC).timestamp() for i in kept]
     assert [row.number for row in table.rejected] == [6]
     assert table.rejected[0].reason == "column 'load' is 'oops', not a number"
-    assert said(table).startswith(
-        "Understood: sheet 'Data', the first of 2; amount: 1.230,50 is 1230.5; latency in s: "
+    assert re.match(
+        r"Interpreted: sheet 'Data' \(first of 2\) as the table; amount: 1\.230,50 as 1230\.5; latency: \S+ as \S+ s",
+        said(table),
     )
     for sheet in ("Notes", "2"):
         assert_array_equal(everything(path, sheet=sheet)[1].rows, [[1], [2]])
@@ -182,7 +184,7 @@ def test_a_sheet_of_a_workbook(workbook):
 def test_workbooks_without_header_or_of_nothing(workbook, tmp_path):
     table, chunk = everything(workbook(A=[[1.5, 2], [2.5, 7], [4, 1]]))
     assert (table.has_header, len(chunk.rows), table.columns.used) == (False, 3, ["column_1", "column_2"])
-    assert said(table) == "Understood: no header: the first row has values. To overrule: --header."
+    assert said(table) == "Interpreted: first row as data (no header). Override with --header."
     with pytest.raises(BadInput, match="has an empty sheet"):
         everything(workbook(A=[]))
     with pytest.raises(BadInput, match=r"has no sheet 'C'. Its sheets are 'A', 'B'"):
@@ -236,10 +238,10 @@ def test_a_sqlite_file(database, monkeypatch, n_rows):
     assert np.isnan(chunk.rows[3, 1])
     assert chunk.ids == [str(2**53 + i) for i in range(25)]
     assert chunk.times[1] - chunk.times[0] == 86_400
-    assert said(table).startswith("""Understood: table 'load "7"', the only one; price: """)
+    assert said(table).startswith("""Interpreted: table 'load "7"' (the only one); price: """)
     table, chunk = everything(database, query='SELECT cpu, anything FROM "load ""7""" WHERE host = \'web-1\'')
     assert table.columns.used == ["cpu", "anything"]
-    assert table.understood == []
+    assert table.interpretations == []
     assert [row.reason for row in table.rejected] == ["column 'anything' is 'text', not a number"]
     assert len(chunk.rows) == 7
 
@@ -318,7 +320,7 @@ def test_a_query_to_postgresql(server, monkeypatch):
     assert chunk.keys[:3] == ["shop-0", "shop-1", "shop-2"]
     assert chunk.times[0] == datetime(2024, 5, 31, 10, tzinfo=UTC).timestamp()
     assert table.sources == ["postgresql database"]
-    assert "price in €: " in said(table)
+    assert re.search(r"price: \S.* as [\d.]+ €", said(table))
 
 
 def test_bad_wishes_to_postgresql(server):

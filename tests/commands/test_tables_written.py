@@ -1,13 +1,14 @@
-"""Numbers and dates as people write them: what is understood, what is said of it, and what is refused."""
+"""Numbers and dates as people write them: how they are interpreted and reported, and which are invalid."""
 
 import gzip
+import re
 from datetime import UTC, datetime
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from polyaforest.detection.report import format_understood
+from polyaforest.detection.report import format_interpretations
 from polyaforest.io import _batches, tables
 from polyaforest.io.tables import BadInput, Reading, gather, open_table
 
@@ -37,7 +38,7 @@ def column(cells, name="x", delimiter=";"):
 
 
 def said(table):
-    return format_understood(table.understood) if table.understood else ""
+    return format_interpretations(table.interpretations) if table.interpretations else ""
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
@@ -69,7 +70,7 @@ def test_numbers_are_read_as_written(written, cells, values):
     table, chunk = everything(written(column(cells)), columns=["x"])
     assert table.rejected == []
     assert_allclose(chunk.rows[:, 0], values, rtol=1e-15)
-    assert len(table.understood) == 1
+    assert len(table.interpretations) == 1
 
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
@@ -99,14 +100,14 @@ PLAIN = {
 def test_plain_numbers_stay_as_they_are(written, cells):
     table, chunk = everything(written(column(cells)), columns=["x"])
     assert_array_equal(chunk.rows[:, 0], list(map(float, cells)))
-    assert table.understood == []
+    assert table.interpretations == []
 
 
 def test_dots_separate_thousands_where_the_rest_of_the_file_has_decimal_commas(written):
     lines = ["price;size", "3,5;1.234", "12,25;999", "7,1;12.500"]
     table, chunk = everything(written("\n".join(lines)))
     assert_array_equal(chunk.rows, [[3.5, 1234], [12.25, 999], [7.1, 12500]])
-    assert said(table) == "Understood: price, size: 12,25 is 12.25. To overrule: --decimal."
+    assert said(table) == "Interpreted: price, size: 12,25 as 12.25. Override with --decimal."
     lines = ["price;size;share", "3,5;1.234;0.5", "12,25;999;0.25", "7,1;12.500;0.125"]  # the file is of two minds
     _, chunk = everything(written("\n".join(lines)))
     assert_array_equal(chunk.rows, [[3.5, 1.234, 0.5], [12.25, 999, 0.25], [7.1, 12.5, 0.125]])
@@ -120,7 +121,7 @@ def test_what_can_be_read_in_two_ways_is_said_and_overruled(written, delimiter, 
     path = written(column(["1,234", "5,678"], delimiter=delimiter))
     table, chunk = everything(path, columns=["x"])
     assert chunk.rows[:, 0].tolist() == values
-    assert f"x: 1,234 is {values[0]:g}, ambiguous. To overrule: --decimal." in said(table)
+    assert f"x: 1,234 as {values[0]:g} (ambiguous). Override with --decimal." in said(table)
     table, chunk = everything(path, columns=["x"], decimal=decimal)
     assert chunk.rows[:, 0].tolist() == ([1234, 5678] if decimal == "point" else [1.234, 5.678])
     assert "ambiguous" not in said(table)
@@ -162,7 +163,7 @@ def test_a_unit_that_is_missing_or_of_another_kind_is_bad(written):
         (3, "column 'x' is '5', not a number with unit like s"),
         (4, "column 'x' is '3kg', not a number with unit like s"),
     ]
-    assert said(table).startswith("Understood: x in s: ")
+    assert re.match(r"Interpreted: x: \d+ ?\w+ as [\d.]+ s\.", said(table))
     table, _ = everything(written(column(["$5", "€6", "$7", "€8"])))  # no currency has enough of them
     assert table.columns.skipped["x"] == "text, such as '$5'"
 
@@ -179,7 +180,7 @@ def test_what_is_no_number_stays_text(written):
     ):
         table, _ = everything(written(column(cells)))
         assert table.columns.used == ["n"]
-        assert table.understood == []
+        assert table.interpretations == []
 
 
 def test_numbers_that_are_not_finite_are_bad_in_any_notation(written):
@@ -193,7 +194,7 @@ def test_numbers_that_are_not_finite_are_bad_in_any_notation(written):
 def test_plain_leaves_everything_else_as_text(written):
     table, _ = everything(written(column(["93ms", "94ms"])), plain=True)
     assert table.columns.skipped == {"x": "text, such as '93ms'"}
-    assert table.understood == []
+    assert table.interpretations == []
 
 
 def test_names_and_cells_are_shown_safely(written):
@@ -205,7 +206,7 @@ def test_names_and_cells_are_shown_safely(written):
 
 def test_columns_written_alike_are_named_together(written):
     table, _ = everything(written("a;b;c\n1,5;2,5;9ms\n2,5;7,5;1ms\n8,25;3,125;7ms\n"))
-    assert said(table) == "Understood: a, b: 8,25 is 8.25; c in s: 9ms is 0.009. To overrule: --decimal, --plain."
+    assert said(table) == "Interpreted: a, b: 8,25 as 8.25; c: 9ms as 0.009 s. Override with --decimal, --plain."
 
 
 # ---- dates -----------------------------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ def test_dates_in_either_order(written, text):
 def test_a_day_above_twelve_tells_for_all(written):
     table, chunk = everything(written("when;x\n01/02/2024;1\n02/02/2024;3\n13/02/2024;2\n30/02/2024;5\n2024-02-14;7\n"))
     assert chunk.times.tolist() == [day(2024, 2, 1), day(2024, 2, 2), day(2024, 2, 13), day(2024, 2, 14)]
-    assert said(table) == "Understood: when day-first: 01/02/2024 is 2024-02-01. To overrule: --dates."
+    assert said(table) == "Interpreted: when: 01/02/2024 as 2024-02-01 (day-first). Override with --dates."
     assert table.rejected[0].reason == "column 'when' is '30/02/2024', not a time"
     table, chunk = everything(written("when;x\n01/02/2024;1\n02/02/2024;3\n02/13/2024;2\n"))
     assert chunk.times.tolist() == [day(2024, 1, 2), day(2024, 2, 2), day(2024, 2, 13)]
@@ -254,14 +255,14 @@ def test_a_day_above_twelve_tells_for_all(written):
 def test_dates_that_leave_both_orders_open_are_said_and_overruled(written):
     path = written("when;x\n01/02/2024;1\n03/04/2024;3\n05/06/2024;2\n")
     table, chunk = everything(path)
-    assert said(table) == "Understood: when day-first: 01/02/2024 is 2024-02-01, ambiguous. To overrule: --dates."
+    assert said(table) == "Interpreted: when: 01/02/2024 as 2024-02-01 (day-first, ambiguous). Override with --dates."
     assert chunk.times[0] == day(2024, 2, 1)
     table, chunk = everything(path, dates="month-first")
     assert chunk.times[0] == day(2024, 1, 2)
     assert "ambiguous" not in said(table)
     table, chunk = everything(written("when;x\n1/2/2024 3:00 PM;1\n3/4/2024 1:00 AM;3\n"))
     assert chunk.times[0] == day(2024, 1, 2, 15)
-    assert "month-first: 1/2/2024 3:00 PM is 2024-01-02, ambiguous" in said(table)
+    assert "1/2/2024 3:00 PM as 2024-01-02 (month-first, ambiguous)" in said(table)
 
 
 # ---- what comes before the table -------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ def test_the_line_of_spreadsheets_names_the_delimiter(written, first):
     table, chunk = everything(written(f"{first}\na,1;b\n1,5;2\n2,5;7\n"))
     assert table.columns.used == ["a,1", "b"]
     assert_array_equal(chunk.rows, [[1.5, 2], [2.5, 7]])
-    assert "delimiter ';' from its first line" in said(table)
+    assert "';' as the delimiter" in said(table)
     assert "--delimiter" in said(table)
 
 
@@ -281,10 +282,10 @@ def test_comments_before_and_between_rows(written):
     table, chunk = everything(written(text))
     assert_array_equal(chunk.rows, [[1, 2], [3, 5], [4, 4]])
     assert_array_equal(chunk.numbers, [1, 2, 3])
-    assert said(table) == "Understood: lines with # are comments. To overrule: --comment."
+    assert said(table) == "Interpreted: lines with # as comments. Override with --comment."
     table, chunk = everything(written("% of all\na,b\n1,2\n%\n3,5\n"), comment="%")
     assert_array_equal(chunk.rows, [[1, 2], [3, 5]])
-    assert table.understood == []
+    assert table.interpretations == []
 
 
 def test_a_header_in_a_comment(written):
@@ -334,7 +335,7 @@ def test_headers_of_tables_with_written_numbers(written, case):
     table, chunk = everything(written(text))
     assert table.has_header == (case in ("names with units", "a year for a name"))
     assert len(chunk.rows) == n_rows
-    assert ("no header: the first line is a row" in said(table)) == (not table.has_header)
+    assert ("first line as data (no header)" in said(table)) == (not table.has_header)
 
 
 def test_header_is_overruled(written):
@@ -344,7 +345,7 @@ def test_header_is_overruled(written):
     table, chunk = everything(path, header=True)
     assert (table.columns.used, len(chunk.rows)) == (["1", "2"], 2)
     table, chunk = everything(written("a,b\n1,2\n3,5\n4,4\n5,5\n"), header=False)
-    assert (table.columns.used, table.n_rejected, table.understood) == (["column_1", "column_2"], 1, [])
+    assert (table.columns.used, table.n_rejected, table.interpretations) == (["column_1", "column_2"], 1, [])
 
 
 def test_the_delimiter_is_overruled(written):

@@ -23,7 +23,7 @@ def test_the_rare_combination_is_found_without_preparation(cli, payments):
     assert code == 0
     assert "using merchant, country, currency, amount, postcode (5 of 7 columns)" in err
     assert "Skipped: order_id (text, all different); note (free text)." in err
-    assert "Understood: merchant, country, currency, postcode: categories; amount: 1." in err
+    assert "Interpreted: merchant, country, currency, postcode as categories; amount: 1." in err
     worst = out.split("\n\n")[2]
     assert worst.startswith("2. row 778: ")  # of 2,000, after one with an amount that is far too high
     assert re.search(

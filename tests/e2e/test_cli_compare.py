@@ -150,7 +150,7 @@ def test_compare_treats_text_of_few_different_values_as_categories(cli, mixed):
     code, out, err = cli("compare", mixed / "a.csv", mixed / "b.csv")
     assert code == 1
     assert err.count("using u, v, country, plan (4 of 4 columns).") == 2
-    assert err.count("Understood: country, plan: categories. To overrule: --categories, --numbers-only.") == 2
+    assert err.count("Interpreted: country, plan as categories. Override with --categories, --numbers-only.") == 2
     assert re.search(r"^  country = XK: from 0[.\d]* % to \d", out, re.M)
     assert re.search(r"^  plan = paid: from 0 % to 3\d %", out, re.M)
     assert re.search(r"^  country +\+\d", out, re.M)

@@ -81,7 +81,7 @@ def test_everything_that_went_wrong_is_found_at_the_first_try(cli, folder):
     assert err.splitlines() == [
         "Read 4,032 rows of metrics.csv, using host, requests, cpu, memory, latency_ms, errors (6 of 7 columns).",
         "Times from timestamp.",
-        "Understood: host: categories. To overrule: --categories, --numbers-only.",
+        "Interpreted: host as categories. Override with --categories, --numbers-only.",
     ]
     code, out, err = cli("detect", folder / "metrics.csv", "--numbers-only")
     assert out.startswith("20 of 4,032 rows stand out, in 5 events.")

@@ -1,4 +1,6 @@
-"""Files as people have them through the commands: what is said, what overrules it, and models that read them again."""
+"""Commands interpret files as people write them, report how, take options that override it, and save it in models."""
+
+import re
 
 import numpy as np
 import polars as pl
@@ -25,12 +27,12 @@ def test_a_table_in_words_is_judged_as_its_plain_twin(cli, payments):
     code, out, err = cli("detect", payments / "payments.csv", "--rows", "--columns", "Betrag,Dauer")
     assert code == 0
     assert "row 151, 2024-05-19 06:00" in out
-    assert "Understood: lines with # are comments; Betrag in €: " in err
-    assert "; Dauer in s: " in err
-    assert err.strip().endswith("To overrule: --comment, --decimal, --plain, --dates.")
+    assert re.search(r"Interpreted: lines with # as comments; Betrag: .* as [\d.]+ €; ", err)
+    assert re.search(r"; Dauer: .* as [\d.]+ s; ", err)
+    assert err.strip().endswith("Override with --comment, --decimal, --plain, --dates.")
     code, plain, err = cli("detect", payments / "plain.csv", "--rows", "--columns", "Betrag,Dauer")
     assert (code, plain) == (0, out)
-    assert "Understood" not in err
+    assert "Interpreted" not in err
 
 
 def test_a_model_reads_files_of_either_kind(cli, payments):
@@ -43,7 +45,7 @@ def test_a_model_reads_files_of_either_kind(cli, payments):
     assert "Betrag" in out
 
 
-def test_what_was_understood_is_overruled(cli, payments):
+def test_options_override_interpretations(cli, payments):
     code, _, err = cli("detect", payments / "payments.csv", "--plain")
     assert code == 3
     assert "has no column to use" in err

@@ -7,7 +7,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyaforest.io.records import LONGEST_LINE, Record, RecordReader, Row
+from polyaforest.io.records import LONGEST_LINE, ParsedRow, Record, RecordReader
 from polyaforest.io.sources._lines import Lines
 
 NAMES = st.sampled_from(["a", "b", "a.b", "ts", "host", "é", ""])
@@ -44,7 +44,7 @@ def test_any_record_gives_a_row_or_a_reason_and_a_restart_changes_nothing(option
         settled = reader.names, reader.time, reader.format
         result = reader.parse(Record(str(place), data))
         assert repr(other.parse(Record(str(place), data))) == repr(result)
-        if isinstance(result, Row):
+        if isinstance(result, ParsedRow):
             assert len(result.values) == len(reader.names) > 0
             assert not any(map(math.isinf, result.values))
             assert all(type(value) is float for value in result.values)
@@ -61,7 +61,7 @@ def test_any_record_gives_a_row_or_a_reason_and_a_restart_changes_nothing(option
 @given(st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="."), min_size=1), NUMBERS, min_size=1))
 def test_numbers_come_out_as_they_went_in(fields):
     row = RecordReader(columns=list(fields)).parse(Record("1", json.dumps(fields).encode()))
-    assert isinstance(row, Row), row
+    assert isinstance(row, ParsedRow), row
     assert row.values == [float(value) for value in fields.values()]
 
 

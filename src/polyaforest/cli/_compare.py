@@ -242,13 +242,13 @@ def _changed_constants(tables: Sequence[Table]) -> dict[str, bool]:
 
 def _with_first_notes(again: Table, first: Table) -> Table:
     """Return a reopened table with the notes about its columns from when it was opened first."""
-    from polyaforest.io.reading import Understood
+    from polyaforest.io.reading import Interpretation
 
     skipped = {name: first.columns.skipped.get(name, reason) for name, reason in again.columns.skipped.items()}
     again.columns = replace(again.columns, skipped=skipped)
     if again.columns.categories:
-        known = Understood(": categories", ("--categories", "--numbers-only"), tuple(again.columns.categories))
-        again.understood = [known, *again.understood]
+        known = Interpretation("as categories", ("--categories", "--numbers-only"), tuple(again.columns.categories))
+        again.interpretations = [known, *again.interpretations]
     return again
 
 

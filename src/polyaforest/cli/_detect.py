@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from polyaforest.cli._picture import Picture
     from polyaforest.detection.findings import Findings
     from polyaforest.detection.pipeline import Detected, Settings
-    from polyaforest.io.tables import Chunk, Table
+    from polyaforest.io.tables import Table, TableChunk
 
 _ROWS_OF_STREAM = 4_096  # judged at a time without partitions: those up to the last flagged one are learned twice
 _LEAST_OF_STREAM = 100  # rows of a stream before any is flagged
@@ -223,7 +223,7 @@ def _detect_in_stream(chosen: DetectOptions, table: Table, found: Findings, pict
         options.say(f"The first {_LEAST_OF_STREAM} rows of a stream are never flagged.", chosen.quiet)
 
 
-def _refusing_unique(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+def _refusing_unique(chunks: Iterable[TableChunk]) -> Iterator[TableChunk]:
     """Yield the chunks; raise if the partitions of the first hardly ever have a second row."""
     from polyaforest.detection.pipeline import check_partitions
 

@@ -12,7 +12,7 @@ from polyaforest.cli import _options as options
 if TYPE_CHECKING:
     from polyaforest.detection.pipeline import SavedModel
     from polyaforest.explain import Explanation
-    from polyaforest.io.tables import Chunk, Table
+    from polyaforest.io.tables import Table, TableChunk
 
 
 _HELP = """Explain why a model finds rows of FILE... anomalous or normal.
@@ -77,7 +77,7 @@ def _explained(saved: SavedModel, table: Table, numbers: list[int], quiet: bool)
     from polyaforest.io.tables import gather
 
     found: dict[int, Explanation] = {}
-    leading: list[Chunk] = []
+    leading: list[TableChunk] = []
     for chunk in table.chunks():
         places = np.flatnonzero(np.isin(chunk.numbers, numbers))
         leading = [*leading, chunk] if saved.is_series else [chunk]
@@ -91,7 +91,7 @@ def _explained(saved: SavedModel, table: Table, numbers: list[int], quiet: bool)
     raise _no_such_row(table, next(number for number in numbers if number not in found))
 
 
-def _say_missing(table: Table, chunk: Chunk, places: list[int], quiet: bool) -> None:
+def _say_missing(table: Table, chunk: TableChunk, places: list[int], quiet: bool) -> None:
     """Print which values were imputed."""
     import numpy as np
 

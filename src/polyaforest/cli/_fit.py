@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from polyaforest import BatchMPF
     from polyaforest.core.arrays import Array
     from polyaforest.detection.pipeline import Settings
-    from polyaforest.io.tables import Chunk, Table
+    from polyaforest.io.tables import Table, TableChunk
 
 _MARGIN = 0.1  # of the range of a column, added to either side of the domain for later rows
 
@@ -147,7 +147,7 @@ def _template(path: str) -> BatchMPF:
     return model
 
 
-def _fit_like(like: BatchMPF, table: Table, chunks: Iterator[Chunk]) -> Any:
+def _fit_like(like: BatchMPF, table: Table, chunks: Iterator[TableChunk]) -> Any:
     """Count rows in the cells of another model, chunk by chunk."""
     from sklearn.base import clone
 
@@ -157,7 +157,7 @@ def _fit_like(like: BatchMPF, table: Table, chunks: Iterator[Chunk]) -> Any:
     return model
 
 
-def _fit_stream(chosen: FitOptions, table: Table, chunks: Iterator[Chunk]) -> Any:
+def _fit_stream(chosen: FitOptions, table: Table, chunks: Iterator[TableChunk]) -> Any:
     """Learn rows one after another, chunk by chunk."""
     from polyaforest.detection.pipeline import times_of
     from polyaforest.forest.point_store import point_keys
@@ -173,7 +173,7 @@ def _fit_stream(chosen: FitOptions, table: Table, chunks: Iterator[Chunk]) -> An
     return model
 
 
-def _fit_table(chosen: FitOptions, table: Table, chunks: Iterator[Chunk]) -> Any:
+def _fit_table(chosen: FitOptions, table: Table, chunks: Iterator[TableChunk]) -> Any:
     """Learn all rows at once."""
     import numpy as np
 

@@ -16,7 +16,7 @@ from polyaforest.core.text import printable
 from polyaforest.io.reading import DATES, DECIMALS, Reading
 
 if TYPE_CHECKING:
-    from polyaforest.io.tables import Chunk, Table
+    from polyaforest.io.tables import Table, TableChunk
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -283,7 +283,7 @@ def say(words: str, quiet: bool = False) -> None:
             click.echo(printable(words), err=True)
 
 
-def counting(table: Table, quiet: bool = False) -> Iterator[Chunk]:
+def counting(table: Table, quiet: bool = False) -> Iterator[TableChunk]:
     """Yield the chunks of a table, with a progress line on a terminal."""
     if quiet or not sys.stderr.isatty():
         yield from table.chunks()

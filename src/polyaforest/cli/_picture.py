@@ -22,7 +22,7 @@ from polyaforest.persistence.modelfile import check_regular_file, replacing
 
 if TYPE_CHECKING:
     from polyaforest.explain import ContextWindow, Explanation
-    from polyaforest.io.tables import Columns
+    from polyaforest.io.tables import TableColumns
     from polyaforest.plots import Trace
     from polyaforest.timeseries import Forecast
 
@@ -51,7 +51,7 @@ def check_place(path: str) -> None:
 class Picture:
     """The rows to draw: all of them, or of many a random part and all flagged ones."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: TableColumns) -> None:
         self.columns = columns
         self._share = 1.0  # of the rows that are not flagged
         self._parts: list[Detected] = []

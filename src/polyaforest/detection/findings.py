@@ -16,7 +16,7 @@ from polyaforest.timeseries import Event, EventTracker
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation
-    from polyaforest.io.tables import Columns
+    from polyaforest.io.tables import TableColumns
 
 _NEAR = 5  # most rows between flagged rows of one event, if an odd one does not make those after it look odd
 Explain = Callable[[Iterable[int]], "dict[int, Explanation]"]
@@ -37,13 +37,13 @@ class Findings:
 
     Parameters
     ----------
-    columns : Columns
+    columns : TableColumns
     settings : Settings
     top : int
         Number of findings to keep, the worst.
     """
 
-    def __init__(self, columns: Columns, settings: Settings, *, top: int = 10) -> None:
+    def __init__(self, columns: TableColumns, settings: Settings, *, top: int = 10) -> None:
         self.columns, self.settings, self.top = columns, settings, top
         self.in_events = settings.is_stream or columns.time is not None
         self.n_rows = self.n_flagged = self.n_findings = 0
@@ -183,7 +183,7 @@ def _texts(codes: Array, texts: dict[float, str]) -> list[str | None]:
 
 def result_columns(
     found: Detected,
-    columns: Columns,
+    columns: TableColumns,
     labels: dict[str | None, list[str] | None] | None = None,
     values: Mapping[str | None, Any] | None = None,
     reasons: dict[str, list[Any]] | None = None,

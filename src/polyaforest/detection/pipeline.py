@@ -28,7 +28,7 @@ from polyaforest.estimators import (
     load,
     loads,
 )
-from polyaforest.io.tables import BadInput, Chunk, Columns, open_table
+from polyaforest.io.tables import BadInput, TableChunk, TableColumns, open_table
 from polyaforest.persistence.model_store import ModelStore, is_model_store, read_model, read_notes
 from polyaforest.timeseries import Forecast, find_events
 from polyaforest.timeseries._calendar import moved_on
@@ -105,14 +105,14 @@ class Settings:
 class Detected(NamedTuple):
     """Rows with their results; scores and p-values are NaN where a row could not be judged."""
 
-    chunk: Chunk
+    chunk: TableChunk
     scores: Array  # higher is more normal
     p_values: Array
     is_anomaly: Array
     explanations: dict[int, Explanation]  # by position
 
     @classmethod
-    def nothing(cls, chunk: Chunk) -> Self:
+    def nothing(cls, chunk: TableChunk) -> Self:
         """Return rows without results, to be filled in."""
         n = len(chunk.rows)
         return cls(chunk, np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.bool_), {})
@@ -145,8 +145,8 @@ class Detected(NamedTuple):
 class TableDetector:
     """Judge a table as a whole; with partitions, each of them is a table of its own."""
 
-    table: Chunk
-    columns: Columns
+    table: TableChunk
+    columns: TableColumns
     settings: Settings
     too_small: dict[str, int] = field(init=False, default_factory=dict)  # rows of the partitions not judged
     _fitted: list[tuple[Array, Any]] = field(init=False, default_factory=list)  # places and detector, None if not kept
@@ -294,7 +294,7 @@ class StreamDetector:
     Models of partitions that have not been seen for long are kept in a temporary file, so memory is bounded.
     """
 
-    def __init__(self, columns: Columns, settings: Settings) -> None:
+    def __init__(self, columns: TableColumns, settings: Settings) -> None:
         self.columns, self.settings = columns, settings
         self._models = ModelStore(None, settings.new_detector, loads)
 
@@ -304,7 +304,7 @@ class StreamDetector:
     def __exit__(self, *_: object) -> None:
         self._models.close()
 
-    def detect(self, chunk: Chunk) -> Detected:
+    def detect(self, chunk: TableChunk) -> Detected:
         """Return rows with their results, flagged ones explained; then learn them."""
         found = Detected.nothing(chunk)
         for name, places in places_by_partition(chunk.keys, len(chunk.rows)).items():
@@ -316,7 +316,7 @@ class StreamDetector:
         return found
 
 
-def times_of(detector: Any, chunk: Chunk) -> Array | None:
+def times_of(detector: Any, chunk: TableChunk) -> Array | None:
     """Return the times of rows to learn, for a time series that has any; raise if they decrease."""
     if not isinstance(detector, SeriesMPF) or chunk.times is None:
         return None
@@ -379,7 +379,7 @@ class SavedModel:
             self._set_rate(false_alarm_rate)
         names = getattr(self.detector, "feature_names_in_", None)
         self.names = None if names is None else [str(name) for name in names]
-        self._columns: Columns | None = None  # of the table opened
+        self._columns: TableColumns | None = None  # of the table opened
 
     def _set_rate(self, rate: float) -> None:
         forests = list(self.detector.estimators_.values()) if self.is_series else [self.detector]
@@ -415,23 +415,23 @@ class SavedModel:
             )
         return table
 
-    def detect(self, chunk: Chunk) -> Detected:
+    def detect(self, chunk: TableChunk) -> Detected:
         """Return rows with their results; those of a time series are judged as if they came next."""
         found = Detected.nothing(chunk)
         found.fill(np.arange(len(chunk.rows)), self.detector.detect(self._rows(chunk), **self._times(chunk)))
         return found
 
-    def explain(self, chunk: Chunk, places: Sequence[int]) -> list[Explanation]:
+    def explain(self, chunk: TableChunk, places: Sequence[int]) -> list[Explanation]:
         """Return explanations of the rows at these places."""
         if self.is_series:
             return list(self.detector.explain(self._rows(chunk), **self._times(chunk), rows=places))
         return list(self.detector.explain(self._rows(chunk.select(np.array(places, np.intp)))))
 
-    def _rows(self, chunk: Chunk) -> Any:
+    def _rows(self, chunk: TableChunk) -> Any:
         assert self._columns is not None
         return chunk.rows if self.names is None else chunk.named(self._columns)
 
-    def _times(self, chunk: Chunk) -> dict[str, Array]:
+    def _times(self, chunk: TableChunk) -> dict[str, Array]:
         """Return the times of rows, if the model has any.
 
         Rows from before what was learned are moved by whole weeks, to come next: time of day and day of week stay.

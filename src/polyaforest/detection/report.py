@@ -13,7 +13,7 @@ from polyaforest.core.text import label, width
 
 if TYPE_CHECKING:
     from polyaforest.explain import Attribution, Explanation
-    from polyaforest.io.reading import Understood
+    from polyaforest.io.reading import Interpretation
     from polyaforest.io.tables import Table
 
 _MOST_NAMED = 8  # columns of a kind to name
@@ -75,8 +75,8 @@ def input_lines(table: Table) -> list[str]:
     asides = [f"{role} {name}." for name, role in parts if name]
     asides += [format_skipped(columns.skipped)] if columns.skipped else []
     lines += [" ".join(asides)] if asides else []
-    if table.understood:
-        lines.append(format_understood(table.understood))
+    if table.interpretations:
+        lines.append(format_interpretations(table.interpretations))
     if table.n_rejected:
         shown = [f"row {row.number:,}: {row.reason}" for row in table.rejected[:_MOST_REJECTED]]
         more = ["..."] if table.n_rejected > len(shown) else []
@@ -84,13 +84,14 @@ def input_lines(table: Table) -> list[str]:
     return lines
 
 
-def format_understood(understood: Sequence[Understood]) -> str:
-    """Return how the files were understood, and the options that overrule it."""
+def format_interpretations(interpretations: Sequence[Interpretation]) -> str:
+    """Describe how the files were interpreted, and name the options that override it."""
     parts = [
-        f"{listed(columns)} {words}".replace(" :", ":") if columns else label(words) for words, _, columns in understood
+        f"{listed(columns)} {words}".replace(" :", ":") if columns else label(words)
+        for words, _, columns in interpretations
     ]
-    options = dict.fromkeys(option for _, options, _ in understood for option in options)
-    return f"Understood: {'; '.join(parts)}. To overrule: {', '.join(options)}."
+    options = dict.fromkeys(option for _, options, _ in interpretations for option in options)
+    return f"Interpreted: {'; '.join(parts)}. Override with {', '.join(options)}."
 
 
 def format_sources(names: Sequence[str]) -> str:

@@ -10,10 +10,20 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ._blocks import Opened, blocks
-from .reading import Understood
+from ._blocks import OpenedInput, blocks
+from .reading import Interpretation
 
-__all__ = ["Batch", "BlockReader", "Reader", "Rejected", "Sample", "glimpse", "row_text", "sample_of", "shortened"]
+__all__ = [
+    "BlockReader",
+    "Rejected",
+    "RowBatch",
+    "TableReader",
+    "TableSample",
+    "glimpse",
+    "row_text",
+    "sample_of",
+    "shortened",
+]
 
 _SAMPLE_ROWS = 10_000  # used to infer the types of columns
 _SAMPLE_CELLS = 1_000_000  # fewer rows if there are very many columns
@@ -38,7 +48,7 @@ class Rejected(NamedTuple):
     text: str
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Some rows of a file.
 
     Attributes
@@ -64,7 +74,7 @@ class Batch(NamedTuple):
         return len(self.numbers) + len(self.faults)
 
 
-class Sample(NamedTuple):
+class TableSample(NamedTuple):
     """The first rows of a file, with all columns; `is_all` if the file has no more."""
 
     frame: pl.DataFrame
@@ -73,10 +83,10 @@ class Sample(NamedTuple):
     is_all: bool
 
 
-def sample_of(batches: Iterable[Batch], n_columns: int) -> Sample:
+def sample_of(batches: Iterable[RowBatch], n_columns: int) -> TableSample:
     """Return the first rows of some batches, reading no more batches than needed."""
     most = max(min(_SAMPLE_ROWS, _SAMPLE_CELLS // max(n_columns, 1)), 100)
-    taken: list[Batch] = []
+    taken: list[RowBatch] = []
     n_rows = 0
     for batch in batches:
         taken.append(batch)
@@ -87,27 +97,27 @@ def sample_of(batches: Iterable[Batch], n_columns: int) -> Sample:
     numbers = np.concatenate([np.empty(0, np.int64), *(batch.numbers for batch in taken)])
     faults = [fault for batch in taken for fault in batch.faults if fault.number <= most]
     n_good = int(np.searchsorted(numbers, most, side="right"))
-    return Sample(frame.head(n_good), numbers[:n_good], faults, n_rows <= most)
+    return TableSample(frame.head(n_good), numbers[:n_good], faults, n_rows <= most)
 
 
-class Reader(Protocol):
-    """Reader of one file."""
+class TableReader(Protocol):
+    """Read one file."""
 
     name: str  # for messages
     is_file: bool  # whether it is a regular file, not a pipe
     names: list[str]  # of its columns
     has_header: bool
     fixed: bool  # whether every row must have every column
-    understood: list[Understood]  # about the file as a whole
+    interpretations: list[Interpretation]  # about the file as a whole
 
     @property
     def delimiter(self) -> str | None:
         """Delimiter of CSV."""
 
-    def sample(self) -> Sample:
+    def sample(self) -> TableSample:
         """Return the first rows, which `batches` yields again."""
 
-    def batches(self, wanted: Mapping[str, Any]) -> Iterator[Batch]:
+    def batches(self, wanted: Mapping[str, Any]) -> Iterator[RowBatch]:
         """Yield all rows; `wanted` maps columns to polars.Float64, polars.String, or None for as they are written."""
 
     def close(self) -> None:
@@ -117,10 +127,10 @@ class Reader(Protocol):
 class BlockReader:
     """Base of readers that parse a file block by block; blocks of the sample are kept to be read again."""
 
-    def __init__(self, opened: Opened, cut: Callable[[bytearray, int], int], block_bytes: int) -> None:
+    def __init__(self, opened: OpenedInput, cut: Callable[[bytearray, int], int], block_bytes: int) -> None:
         self.name = opened.name
         self.is_file = opened.is_file
-        self.understood: list[Understood] = []
+        self.interpretations: list[Interpretation] = []
         self._opened = opened
         self._blocks = blocks(opened, cut, block_bytes)
         self._held: list[bytes] = []
@@ -129,12 +139,12 @@ class BlockReader:
         """Close the file."""
         self._opened.close()
 
-    def batches(self, wanted: Mapping[str, Any]) -> Iterator[Batch]:
+    def batches(self, wanted: Mapping[str, Any]) -> Iterator[RowBatch]:
         """Yield all rows, block by block."""
         held, self._held = self._held, []
         return self._parsed(chain(held, self._blocks), wanted)
 
-    def _first_batches(self, wanted: Mapping[str, Any] | None) -> Iterator[Batch]:
+    def _first_batches(self, wanted: Mapping[str, Any] | None) -> Iterator[RowBatch]:
         """Yield rows from the first on, which `batches` yields again."""
         return self._parsed(self._kept_blocks(), wanted)
 
@@ -144,14 +154,14 @@ class BlockReader:
             self._held.append(block)
             yield block
 
-    def _parsed(self, blocks: Iterable[bytes], wanted: Mapping[str, Any] | None) -> Iterator[Batch]:
+    def _parsed(self, blocks: Iterable[bytes], wanted: Mapping[str, Any] | None) -> Iterator[RowBatch]:
         number = 1
         for block in blocks:
             batch = self._parse(block, wanted, number)
             number += batch.n_rows
             yield batch
 
-    def _parse(self, block: bytes, wanted: Mapping[str, Any] | None, number: int) -> Batch:
+    def _parse(self, block: bytes, wanted: Mapping[str, Any] | None, number: int) -> RowBatch:
         """Parse the wanted columns of a block whose first row has a number; all columns for None."""
         raise NotImplementedError
 

@@ -18,7 +18,7 @@ from typing import IO, Any, BinaryIO, NamedTuple, Protocol, TypeVar, cast
 from ._conventions import UTF8_BOM
 from .errors import BadInput
 
-__all__ = ["BLOCK_BYTES", "Opened", "after_last_line", "blocks", "copied", "one_ahead", "open_bytes"]
+__all__ = ["BLOCK_BYTES", "OpenedInput", "after_last_line", "blocks", "copied", "one_ahead", "open_bytes"]
 
 _T = TypeVar("_T")
 
@@ -29,7 +29,7 @@ _UTF16 = "is UTF-16. Convert it first: iconv -f UTF-16 -t UTF-8"
 _REFUSED = {b"\xff\xfe": _UTF16, b"\xfe\xff": _UTF16}
 
 
-class _Source(Protocol):
+class _ByteSource(Protocol):
     """A file, or a decompressor of one."""
 
     def read(self, n_bytes: int, /) -> bytes:
@@ -39,10 +39,10 @@ class _Source(Protocol):
         """Read the next bytes into a buffer."""
 
 
-class _Stream:
+class _PeekableBytes:
     """A source of bytes that supports peeking."""
 
-    def __init__(self, source: _Source) -> None:
+    def __init__(self, source: _ByteSource) -> None:
         self._source = source
         self._held = b""
 
@@ -64,7 +64,7 @@ class _Stream:
         return len(held) + self._source.readinto(buffer[len(held) :])
 
 
-class _Packing(NamedTuple):
+class _Compression(NamedTuple):
     """A compressed format: its name, what decompresses a stream of it, and what it raises for damaged data."""
 
     name: str
@@ -72,33 +72,33 @@ class _Packing(NamedTuple):
     errors: tuple[type[Exception], ...] = ()
 
 
-def _zstd(name: str) -> _Packing:
+def _zstd(name: str) -> _Compression:
     """Return zstd; raise if no library for it is installed."""
     for module in ("compression.zstd", "backports.zstd"):  # the former from Python 3.14 on
         try:
             zstd = import_module(module)
         except ImportError:
             continue
-        return _Packing("zstd", zstd.ZstdFile, (zstd.ZstdError,))
+        return _Compression("zstd", zstd.ZstdFile, (zstd.ZstdError,))
     raise BadInput(
         f"{name} is compressed with zstd. Install what reads it: pip install 'polyaforest[zstd]', "
         "or decompress it: zstd -dc FILE | polyaforest ... -"
     )
 
 
-def _packing(start: bytes, name: str) -> _Packing | None:
+def _packing(start: bytes, name: str) -> _Compression | None:
     """Return the compressed format of a file that starts so."""
     if start.startswith(b"\x1f\x8b"):
-        return _Packing("gzip", lambda file: gzip.GzipFile(fileobj=file), (gzip.BadGzipFile, zlib.error))
+        return _Compression("gzip", lambda file: gzip.GzipFile(fileobj=file), (gzip.BadGzipFile, zlib.error))
     if start.startswith(b"BZh"):
-        return _Packing("bzip2", import_module("bz2").BZ2File)  # it raises an OSError for damaged data
+        return _Compression("bzip2", import_module("bz2").BZ2File)  # it raises an OSError for damaged data
     if start.startswith(b"\xfd7zXZ"):
         lzma = import_module("lzma")  # not every Python is built with it
-        return _Packing("xz", lzma.LZMAFile, (lzma.LZMAError,))
+        return _Compression("xz", lzma.LZMAFile, (lzma.LZMAError,))
     return _zstd(name) if start.startswith(b"\x28\xb5\x2f\xfd") else None
 
 
-class Opened:
+class OpenedInput:
     """An input open for reading, decompressed, without a UTF-8 byte order mark.
 
     Attributes
@@ -115,12 +115,12 @@ class Opened:
         self.name = path or "standard input"
         self.is_file = _is_regular(file)
         self._close = weakref.finalize(self, file.close) if file is not getattr(sys.stdin, "buffer", None) else None
-        self._stream = _Stream(cast(_Source, file))
-        self._packing: _Packing | None = None
+        self._stream = _PeekableBytes(cast(_ByteSource, file))
+        self._packing: _Compression | None = None
         packing = _packing(self.peek(8), self.name)
         self.path = path if self.is_file and not packing else None
         if packing:
-            self._stream, self._packing = _Stream(packing.unpacked(self._stream)), packing
+            self._stream, self._packing = _PeekableBytes(packing.unpacked(self._stream)), packing
         start = self.peek(8)
         for mark, words in _REFUSED.items():
             if start.startswith(mark):
@@ -151,7 +151,7 @@ class Opened:
     @contextmanager
     def _named(self) -> Iterator[None]:
         """Turn errors while reading into `BadInput` that names the input."""
-        packing = self._packing or _Packing("", lambda file: file)
+        packing = self._packing or _Compression("", lambda file: file)
         try:
             yield
         except EOFError:
@@ -164,7 +164,7 @@ class Opened:
             raise BadInput(f"{self.name} cannot be read: {error.strerror or error}.") from None
 
 
-def copied(opened: Opened, suffix: str) -> IO[bytes]:
+def copied(opened: OpenedInput, suffix: str) -> IO[bytes]:
     """Return a temporary copy of an input that cannot be read at any place, such as a pipe."""
     copy = tempfile.NamedTemporaryFile(suffix=suffix)  # noqa: SIM115 - closed by the caller
     try:
@@ -177,12 +177,12 @@ def copied(opened: Opened, suffix: str) -> IO[bytes]:
     return copy
 
 
-def open_bytes(path: str) -> Opened:
+def open_bytes(path: str) -> OpenedInput:
     """Open a file, or standard input for "-"."""
     if path == "-":
         if sys.stdin is None:  # closed by the shell
             raise BadInput("Standard input is closed. Pass a file, or pipe data in.")
-        return Opened(sys.stdin.buffer)
+        return OpenedInput(sys.stdin.buffer)
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed with the table
     except FileNotFoundError:
@@ -192,7 +192,7 @@ def open_bytes(path: str) -> Opened:
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} cannot be opened: {getattr(error, 'strerror', None) or error}.") from None
     try:
-        return Opened(file, path)
+        return OpenedInput(file, path)
     except BaseException:
         file.close()
         raise
@@ -206,7 +206,7 @@ def _is_regular(file: BinaryIO) -> bool:
         return False
 
 
-def blocks(opened: Opened, cut: Callable[[bytearray, int], int], size: int = BLOCK_BYTES) -> Iterator[bytes]:
+def blocks(opened: OpenedInput, cut: Callable[[bytearray, int], int], size: int = BLOCK_BYTES) -> Iterator[bytes]:
     """Yield the bytes of an input in blocks of about `size` that end at record boundaries.
 
     `cut` takes a buffer and its used length, and returns the length of the complete records in it.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from polyaforest.core.categories import code_of, encode
 
 from ._conventions import MISSING, NO_CATEGORY, TRUTH, units_per_second
-from ._dates import Order, infer_order, ordered_seconds
+from ._dates import DateOrder, infer_order, ordered_seconds
 from ._notation import Notation
 
 __all__ = ["Clock", "categories", "category_texts", "numbers", "texts"]
@@ -140,13 +140,13 @@ class Clock(NamedTuple):
         Units per second of numeric timestamps; None for dates.
     pattern : str or None
         Format string of the dates, if known.
-    order : Order or None
+    order : DateOrder or None
         The order of day and month of dates that do not begin with the year.
     """
 
     per_second: float | None
     pattern: str | None = None
-    order: Order | None = None
+    order: DateOrder | None = None
 
     @classmethod
     def of_numbers(cls, values: Floats) -> Clock:

@@ -11,14 +11,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ._batches import Sample, shortened
+from ._batches import TableSample, shortened
 from ._cells import Clock, category_texts, numbers
 from ._conventions import looks_like_time
-from ._notation import ENOUGH, Mixed, Notation, infer_notations
+from ._notation import ENOUGH, MixedNotation, Notation, infer_notations
 from .errors import BadInput, unknown_column
-from .reading import Reading, Understood
+from .reading import Interpretation, Reading
 
-__all__ = ["Columns", "Plan", "plan_columns"]
+__all__ = ["ReadPlan", "TableColumns", "plan_columns"]
 
 _FEWEST_COUNTED = 10  # rows; fewer equally spaced numbers may not be a counter
 _SOME_DATE = "2000-01-01"
@@ -31,7 +31,7 @@ _NEARLY = re.compile(r"^\W?\s*\d")  # start of what may be meant as a number
 
 
 @dataclass(frozen=True)
-class Columns:
+class TableColumns:
     """The columns of a table and their roles.
 
     Attributes
@@ -62,13 +62,13 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReadPlan:
     """The columns, how to read their numbers and times, and what of this was inferred."""
 
-    columns: Columns
+    columns: TableColumns
     clock: Clock | None
     notations: dict[str, Notation] = field(default_factory=dict)
-    understood: list[Understood] = field(default_factory=list)
+    interpretations: list[Interpretation] = field(default_factory=list)
 
     @property
     def wanted(self) -> dict[str, type[pl.DataType] | None]:
@@ -87,7 +87,7 @@ class Plan:
 
 
 def plan_columns(
-    sample: Sample,
+    sample: TableSample,
     where: str,
     columns: Sequence[str] | None,
     time: str | None,
@@ -98,7 +98,7 @@ def plan_columns(
     weight: str | None = None,
     categories: Sequence[str] | None = (),
     group: str | None = None,
-) -> Plan:
+) -> ReadPlan:
     """Infer which columns are numeric, which are categories, and which holds the times.
 
     Only the `categories` named are such; with None those among `columns` that are text, or else those of few different
@@ -143,16 +143,18 @@ def plan_columns(
     chosen = [name for name in used if name in of_text or (finds and not read[name].is_number)]
     numeric = [name for name in used if name not in chosen]
     notations = {name: notation for name in numeric if (notation := read[name].notation) is not None}
-    understood = (
-        [Understood(": categories", ("--categories", "--numbers-only"), tuple(chosen))] if chosen and finds else []
+    interpretations = (
+        [Interpretation("as categories", ("--categories", "--numbers-only"), tuple(chosen))] if chosen and finds else []
     )
-    understood += _understood_numbers({name: read[name] for name in notations})
+    interpretations += _interpreted_numbers({name: read[name] for name in notations})
     if time and clock and clock.order and not clock.order.is_plain:
-        understood.append(_understood_dates(time, read[time], clock))
-    return Plan(Columns(used, skipped, time, key, id, weight, group, chosen), clock, notations, understood)
+        interpretations.append(_interpreted_dates(time, read[time], clock))
+    return ReadPlan(
+        TableColumns(used, skipped, time, key, id, weight, group, chosen), clock, notations, interpretations
+    )
 
 
-def _check_numbers(read: dict[str, _Read], where: str, columns: Sequence[str], weight: str | None) -> None:
+def _check_numbers(read: dict[str, _SampleColumn], where: str, columns: Sequence[str], weight: str | None) -> None:
     """Raise if a column that was chosen for its numbers does not have them."""
     for name in columns:
         if read[name].mixed:
@@ -165,7 +167,7 @@ def _check_numbers(read: dict[str, _Read], where: str, columns: Sequence[str], w
 
 
 def _chosen_categories(
-    read: dict[str, _Read], columns: Sequence[str] | None, categories: Sequence[str] | None
+    read: dict[str, _SampleColumn], columns: Sequence[str] | None, categories: Sequence[str] | None
 ) -> list[str]:
     """Return the columns that are categories because they were named, as such or among the columns to use."""
     if categories is not None:
@@ -173,16 +175,16 @@ def _chosen_categories(
     return [name for name in columns or () if _is_wanted_text(read[name])]
 
 
-def _is_wanted_text(read: _Read) -> bool:
+def _is_wanted_text(read: _SampleColumn) -> bool:
     """Return whether a column that was asked for is one of categories rather than of numbers, some of them bad."""
     return read.is_text and (read.is_numerals or read.has_words or not read.n_read)
 
 
 def _read_columns(
     frame: pl.DataFrame, reading: Reading, delimiter: str | None, taken: set[str | None]
-) -> dict[str, _Read]:
+) -> dict[str, _SampleColumn]:
     """Return the columns of the sample, each in its notation; columns that are taken for other things are plain."""
-    read = {name: _Read(frame[name]) for name in frame.columns}
+    read = {name: _SampleColumn(frame[name]) for name in frame.columns}
     free = {name: cells for name, cells in read.items() if cells.cells.dtype == pl.String and name not in taken}
     notations = infer_notations(
         {name: cells.cells for name, cells in free.items()},
@@ -191,41 +193,41 @@ def _read_columns(
         reading,
     )
     for name, notation in notations.items():
-        if isinstance(notation, Mixed):
+        if isinstance(notation, MixedNotation):
             read[name].mixed = notation
         else:
-            read[name] = _Read(frame[name], notation)
+            read[name] = _SampleColumn(frame[name], notation)
     return read
 
 
-def _understood_numbers(read: dict[str, _Read]) -> list[Understood]:
+def _interpreted_numbers(read: dict[str, _SampleColumn]) -> list[Interpretation]:
     """Return how numbers are written, by notation."""
     alike: dict[Notation, list[str]] = {}
     for name, cells in read.items():
         assert cells.notation is not None
         if cells.n_read:
             alike.setdefault(cells.notation, []).append(name)
-    return [Understood(read[names[0]].written, like.options, tuple(names)) for like, names in alike.items()]
+    return [Interpretation(read[names[0]].written, like.options, tuple(names)) for like, names in alike.items()]
 
 
-def _understood_dates(name: str, read: _Read, clock: Clock) -> Understood:
+def _interpreted_dates(name: str, read: _SampleColumn, clock: Clock) -> Interpretation:
     """Return in which order dates are written, with an example."""
     order = clock.order
     assert order is not None
     seconds = clock.seconds(read.cells)
     [at] = np.flatnonzero(~np.isnan(seconds))[:1]
     day = np.datetime64(int(seconds[at]), "s").astype("M8[D]")
-    words = f"{order.words}: {shortened(str(read.cells[int(at)]))} is {day}{', ambiguous' * order.is_guess}"
-    return Understood(words, ("--dates",), (name,))
+    words = f": {shortened(str(read.cells[int(at)]))} as {day} ({order.words}{', ambiguous' * order.is_guess})"
+    return Interpretation(words, ("--dates",), (name,))
 
 
-class _Read:
+class _SampleColumn:
     """A column of the sample, parsed as numbers and as times."""
 
     def __init__(self, cells: pl.Series, notation: Notation | None = None) -> None:
         self.cells = cells
         self.notation = notation
-        self.mixed: Mixed | None = None
+        self.mixed: MixedNotation | None = None
         self.is_moment = cells.dtype in (pl.Date, pl.Datetime)
         self.is_other = not (self.is_moment or cells.dtype == pl.String or _is_numeric(cells.dtype))
         unreadable = self.is_moment or self.is_other
@@ -293,13 +295,13 @@ class _Read:
 
     @property
     def written(self) -> str:
-        """The notation of numbers, by an example."""
+        """An example of a number and its value."""
         assert self.notation is not None
         family = self.notation.family
         read = pl.DataFrame({"cell": self.cells, "value": self.values}).filter(~pl.col("value").is_nan()).head(1000)
         [cell, value] = read.sort(pl.col("cell").str.len_chars(), descending=True, maintain_order=True).row(0)
-        unit = f" in {family.base}" if family and family.base else ""
-        return f"{unit}: {shortened(cell.strip())} is {value:.15g}{', ambiguous' * self.notation.is_guess}".lstrip()
+        unit = f" {family.base}" if family and family.base else ""
+        return f": {shortened(cell.strip())} as {value:.15g}{unit}{' (ambiguous)' * self.notation.is_guess}"
 
     @property
     def what(self) -> str:
@@ -316,7 +318,7 @@ def _is_numeric(dtype: pl.DataType) -> bool:
     return dtype.is_numeric() or dtype in (pl.Boolean, pl.Null)
 
 
-def _no_rows(sample: Sample, where: str) -> BadInput:
+def _no_rows(sample: TableSample, where: str) -> BadInput:
     """Return the error for a table without rows, or without valid ones."""
     faults = sample.faults
     if not faults:
@@ -325,7 +327,7 @@ def _no_rows(sample: Sample, where: str) -> BadInput:
     return BadInput(f"{where} has no valid row. Row {first.number}: {first.reason}. Content: {first.text}")
 
 
-def _reason(read: _Read, sample: Sample, *, finds: bool) -> str | None:
+def _reason(read: _SampleColumn, sample: TableSample, *, finds: bool) -> str | None:
     """Return why a column is not used, or None if it is; text may be if it `finds` categories."""
     if (finds and read.is_text) or read.is_other:
         return f"of type {read.cells.dtype}" if read.is_other else _reason_of_text(read, is_all=sample.is_all)
@@ -342,7 +344,7 @@ def _reason(read: _Read, sample: Sample, *, finds: bool) -> str | None:
     return "row counter" if _counts_rows(read.values, sample.numbers) else None
 
 
-def _reason_of_text(read: _Read, *, is_all: bool) -> str | None:
+def _reason_of_text(read: _SampleColumn, *, is_all: bool) -> str | None:
     """Return why a column of text is not one of categories, or None if it is."""
     text = category_texts(read.cells.cast(pl.String)).drop_nulls()
     n, n_distinct = len(text), text.n_unique()
@@ -358,7 +360,7 @@ def _reason_of_text(read: _Read, *, is_all: bool) -> str | None:
     return f"text, {n_distinct:,} different in {n:,} rows" if is_rare else None
 
 
-def _in_two_ways(read: _Read) -> str:
+def _in_two_ways(read: _SampleColumn) -> str:
     """Return what is wrong with a column of mixed notations."""
     one, other = map(shortened, read.mixed or ())
     return f"numbers written in two ways, such as '{one}' and '{other}'; see --decimal"
@@ -372,7 +374,7 @@ def _counts_rows(values: NDArray[np.float64], rows: NDArray[np.int64]) -> bool:
     return bool(step > 0 and (values == values[0] + step * (rows - rows[0])).all())
 
 
-def _inferred_time(names: list[str], read: dict[str, _Read]) -> str | None:
+def _inferred_time(names: list[str], read: dict[str, _SampleColumn]) -> str | None:
     """Return the column of times: one with such a name, or the only column of dates."""
     named = [name for name in names if looks_like_time(name, _SOME_DATE)]
     for name in named:
@@ -382,13 +384,13 @@ def _inferred_time(names: list[str], read: dict[str, _Read]) -> str | None:
     return dates[0] if len(dates) == 1 else None
 
 
-def _is_rising(read: _Read) -> bool:
+def _is_rising(read: _SampleColumn) -> bool:
     """Return whether numbers never decrease and are not constant."""
     values = read.values[np.isfinite(read.values)]
     return bool((np.diff(values) >= 0).all() and values[-1] > values[0]) if len(values) else False
 
 
-def _clock(name: str, read: dict[str, _Read], where: str, dates: str | None) -> Clock:
+def _clock(name: str, read: dict[str, _SampleColumn], where: str, dates: str | None) -> Clock:
     """Return how to read a column of times; raise if it has none."""
     column = read[name]
     if column.is_times:

@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ._batches import Batch, BlockReader, Rejected, Sample, sample_of, shortened
-from ._blocks import BLOCK_BYTES, Opened, after_last_line
+from ._batches import BlockReader, Rejected, RowBatch, TableSample, sample_of, shortened
+from ._blocks import BLOCK_BYTES, OpenedInput, after_last_line
 from ._headers import is_data, names_of
 from .errors import BadInput
-from .reading import Reading, Understood
+from .reading import Interpretation, Reading
 
 __all__ = ["CsvReader"]
 
@@ -147,13 +147,13 @@ def _is_even(block: bytes, delimiter: bytes, n_cells: int) -> bool:
 
 
 class CsvReader(BlockReader):
-    """Reader of CSV and TSV files."""
+    """Read CSV and TSV files."""
 
     fixed = True
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedInput,
         delimiter: str | None = None,
         block_bytes: int = BLOCK_BYTES,
         reading: Reading | None = None,
@@ -172,9 +172,9 @@ class CsvReader(BlockReader):
         self.has_header = bool(start.header) or is_header
         self.names = names_of(cells, self.has_header, self.name)
         self._held = [first[len(line) :] if self.has_header else first]
-        self.understood += start.understood
+        self.interpretations += start.interpretations
         if not self.has_header and reading.header is None:
-            self.understood.append(Understood("no header: the first line is a row", ("--header",)))
+            self.interpretations.append(Interpretation("first line as data (no header)", ("--header",)))
         self._with_words: set[str] = set()  # columns with words such as NA or true, not numbers to polars
 
     def _after_last_record(self, buffer: bytearray, n_bytes: int) -> int:
@@ -223,14 +223,14 @@ class CsvReader(BlockReader):
         found = records(block, self._comment)
         return [record for record in found if not record.startswith(self._comment)] if self._comment else found
 
-    def sample(self) -> Sample:
+    def sample(self) -> TableSample:
         """Return the first rows, with every cell as text."""
         sample = sample_of(self._first_batches(None), len(self.names))
         as_numbers = sample.frame.select(pl.all().cast(pl.Float64, strict=False).is_null() & pl.all().is_not_null())
         self._with_words = {column.name for column in as_numbers if column.any()}
         return sample
 
-    def _parse(self, block: bytes, wanted: Mapping[str, Any] | None, number: int) -> Batch:
+    def _parse(self, block: bytes, wanted: Mapping[str, Any] | None, number: int) -> RowBatch:
         wanted = {name: kind or pl.String for name, kind in (wanted or dict.fromkeys(self.names)).items()}
         if self._comment and (block.startswith(self._comment) or b"\n" + self._comment in block):
             block = b"".join(record + b"\n" for record in self._without_comments(block))
@@ -241,7 +241,7 @@ class CsvReader(BlockReader):
         """Return the records that are rows; blank lines count only in a table of one column."""
         return iter(found) if len(self.names) == 1 else (record for record in found if record.strip(b"\r"))
 
-    def _parse_block(self, block: bytes, wanted: Mapping[str, Any], number: int) -> Batch | None:
+    def _parse_block(self, block: bytes, wanted: Mapping[str, Any], number: int) -> RowBatch | None:
         """Parse a block with polars; None if that is not possible."""
         delimiter = self.delimiter.encode()
         quoted = b'"' in block
@@ -252,7 +252,7 @@ class CsvReader(BlockReader):
             frame = self._read_csv(block, dict.fromkeys(wanted, pl.String), quoted)
         if frame is None or not self._are_complete(frame, block):
             return None
-        return Batch(frame, np.arange(number, number + len(frame)), [], lambda at: shortened(block.split(b"\n")[at]))
+        return RowBatch(frame, np.arange(number, number + len(frame)), [], lambda at: shortened(block.split(b"\n")[at]))
 
     def _are_complete(self, frame: pl.DataFrame, block: bytes) -> bool:
         """Return whether every row has the right number of cells.
@@ -280,7 +280,7 @@ class CsvReader(BlockReader):
             return None
         return frame.rename({place: places[place] for place in frame.columns})
 
-    def _parse_records(self, rows: list[bytes], wanted: Mapping[str, Any], number: int) -> Batch:
+    def _parse_records(self, rows: list[bytes], wanted: Mapping[str, Any], number: int) -> RowBatch:
         """Parse records one by one, with every cell as text."""
         good: list[list[str]] = []
         places: list[int] = []
@@ -297,7 +297,7 @@ class CsvReader(BlockReader):
                 places.append(at)
         columns = zip(self.names, zip(*good, strict=True), strict=True) if good else ((name, ()) for name in self.names)
         frame = pl.DataFrame({name: pl.Series(cells, dtype=pl.String) for name, cells in columns if name in wanted})
-        return Batch(frame, number + np.array(places, np.int64), faults, lambda at: shortened(rows[places[at]]))
+        return RowBatch(frame, number + np.array(places, np.int64), faults, lambda at: shortened(rows[places[at]]))
 
     def _cells(self, record: bytes) -> list[str] | str:
         """Return the cells of a record, or why it cannot be parsed."""
@@ -324,14 +324,14 @@ class _Preamble(NamedTuple):
         How lines begin that are comments; empty if there are none.
     header : bytes
         The header, if it was the last comment.
-    understood : list of Understood
+    interpretations : list of Interpretation
     """
 
     n_bytes: int
     delimiter: str
     comment: bytes
     header: bytes
-    understood: list[Understood]
+    interpretations: list[Interpretation]
 
 
 def _preamble(start: bytes, delimiter: str | None, reading: Reading) -> _Preamble:
@@ -340,26 +340,26 @@ def _preamble(start: bytes, delimiter: str | None, reading: Reading) -> _Preambl
     Lines with # are comments if the file begins with one. The last of them is the header if it has as many cells as
     the rows.
     """
-    understood = []
+    interpretations = []
     mark = _COMMENT if reading.comment is None else reading.comment.encode()
     separator = _SEPARATOR_LINE.match(start)
     n_bytes = separator.end() if separator else 0
     if separator and delimiter is None:
         delimiter = separator[1].decode("ascii")
-        understood.append(Understood(f"delimiter {delimiter!r} from its first line", ("--delimiter",)))
+        interpretations.append(Interpretation(f"{delimiter!r} as the delimiter", ("--delimiter",)))
     comments = re.compile(rb"(?:[ \t\r]*\n|%s[^\n]*\n)*" % re.escape(mark)).match(start, n_bytes) if mark else None
     lines = [line for line in comments[0].split(b"\n") if line.startswith(mark)] if comments else []
     rest = start[comments.end() if comments else n_bytes :]
     if not comments or not lines or not rest:  # if there is no rest, they may be tags
         mark = b"" if reading.comment is None else mark
-        return _Preamble(n_bytes, delimiter or _likely_delimiter(start[n_bytes:]), mark, b"", understood)
+        return _Preamble(n_bytes, delimiter or _likely_delimiter(start[n_bytes:]), mark, b"", interpretations)
     delimiter = delimiter or _likely_delimiter(rest)
     if reading.comment is None:
-        understood.append(Understood(f"lines with {mark.decode()} are comments", ("--comment",)))
+        interpretations.append(Interpretation(f"lines with {mark.decode()} as comments", ("--comment",)))
     header = lines[-1].removeprefix(mark).strip()
     if reading.header is False or not _is_header_above(header, rest, delimiter):
         header = b""
-    return _Preamble(comments.end(), delimiter, mark, header, understood)
+    return _Preamble(comments.end(), delimiter, mark, header, interpretations)
 
 
 def _is_header_above(line: bytes, rest: bytes, delimiter: str) -> bool:

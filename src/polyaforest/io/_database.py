@@ -22,12 +22,12 @@ from urllib.parse import quote, quote_plus, unquote
 import numpy as np
 import polars as pl
 
-from ._batches import Batch, Sample, row_text, sample_of, shortened
-from ._blocks import Opened, copied
+from ._batches import RowBatch, TableSample, row_text, sample_of, shortened
+from ._blocks import OpenedInput, copied
 from ._headers import names_of
 from .errors import BadInput, in_words
 from .paths import shown_path
-from .reading import Reading, Understood
+from .reading import Interpretation, Reading
 
 __all__ = ["SQLITE", "DatabaseReader", "open_database", "open_sqlite"]
 
@@ -47,7 +47,7 @@ class _Rows(Protocol):
 
 
 class DatabaseReader:
-    """Reader of the result of a query, which is fetched in batches."""
+    """Read the result of a query in batches."""
 
     fixed = True
     has_header = True
@@ -57,18 +57,18 @@ class DatabaseReader:
     def __init__(self, name: str, names: list[str], rows: _Rows, close: Callable[[], None], guard: Any) -> None:
         self.name = name
         self.names = names_of(names, True, name)
-        self.understood: list[Understood] = []
+        self.interpretations: list[Interpretation] = []
         self.close = weakref.finalize(self, close)  # also when it is garbage collected
         self._rows = rows
         self._guard = guard
         self._held: list[list[Sequence[Any]]] = []
         self._n_rows = max(min(_BATCH_CELLS // max(len(names), 1), _MOST_ROWS), _FEWEST_ROWS)
 
-    def sample(self) -> Sample:
+    def sample(self) -> TableSample:
         """Return the first rows, which `batches` yields again."""
         return sample_of(self._parsed(self._kept(), dict.fromkeys(self.names)), len(self.names))
 
-    def batches(self, wanted: Mapping[str, Any]) -> Iterator[Batch]:
+    def batches(self, wanted: Mapping[str, Any]) -> Iterator[RowBatch]:
         """Yield all rows in batches; numbers and times have their types."""
         held, self._held = self._held, []
         return self._parsed(chain(held, self._fetched()), wanted)
@@ -86,13 +86,13 @@ class DatabaseReader:
                 return
             yield rows
 
-    def _parsed(self, parts: Iterator[list[Sequence[Any]]], wanted: Mapping[str, Any]) -> Iterator[Batch]:
+    def _parsed(self, parts: Iterator[list[Sequence[Any]]], wanted: Mapping[str, Any]) -> Iterator[RowBatch]:
         places = {name: self.names.index(name) for name in wanted}
         number = 1
         for rows in parts:
             columns = {name: _column([row[at] for row in rows], wanted[name]) for name, at in places.items()}
             frame = pl.DataFrame(columns)
-            yield Batch(frame, np.arange(number, number + len(rows)), [], partial(row_text, frame))
+            yield RowBatch(frame, np.arange(number, number + len(rows)), [], partial(row_text, frame))
             number += len(rows)
 
 
@@ -131,7 +131,7 @@ def _text(value: Any) -> str:
 # ---- SQLite ----------------------------------------------------------------------------------------------------------
 
 
-def open_sqlite(opened: Opened, reading: Reading) -> DatabaseReader:
+def open_sqlite(opened: OpenedInput, reading: Reading) -> DatabaseReader:
     """Return the reader of a SQLite file; that of a pipe is copied to a temporary file first."""
     copy = None if opened.path else copied(opened, ".sqlite")
     name = opened.name
@@ -153,20 +153,20 @@ def open_sqlite(opened: Opened, reading: Reading) -> DatabaseReader:
     connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)
     try:
         connection.text_factory = partial(str, encoding="utf-8", errors="replace")
-        understood: list[Understood] = []
+        interpretations: list[Interpretation] = []
         with guard():
             connection.execute("PRAGMA query_only = ON")
-            query = reading.query or _only_table(connection, name, understood)
+            query = reading.query or _only_table(connection, name, interpretations)
             cursor = connection.execute(query)
         reader = DatabaseReader(name, _names(cursor.description, name), cursor, close, guard)
-        reader.understood += understood
+        reader.interpretations += interpretations
     except BaseException:
         close()
         raise
     return reader
 
 
-def _only_table(connection: sqlite3.Connection, name: str, understood: list[Understood]) -> str:
+def _only_table(connection: sqlite3.Connection, name: str, interpretations: list[Interpretation]) -> str:
     """Return the query of the only table; raise if there are more."""
     found = connection.execute(
         "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
@@ -175,7 +175,7 @@ def _only_table(connection: sqlite3.Connection, name: str, understood: list[Unde
     if len(tables) != 1:
         has = f"the tables {in_words(tables)}" if tables else "no tables"
         raise BadInput(f"{name} has {has}. Say what to read, such as --query 'SELECT * FROM {(tables or ['t'])[0]}'.")
-    understood.append(Understood(f"table '{tables[0]}', the only one", ("--query",)))
+    interpretations.append(Interpretation(f"table '{tables[0]}' (the only one)", ("--query",)))
     return 'SELECT * FROM "{}"'.format(tables[0].replace('"', '""'))
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ._batches import glimpse
 
-__all__ = ["Order", "infer_order", "looks_like_date", "ordered_seconds"]
+__all__ = ["DateOrder", "infer_order", "looks_like_date", "ordered_seconds"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -31,7 +31,7 @@ _MONTHS = [
 _NUMBERS = {name[:n]: number for number, name in enumerate(_MONTHS, 1) for n in (3, 4, 9)} | {"sept": 9}
 
 
-class Order(NamedTuple):
+class DateOrder(NamedTuple):
     """The order of day and month.
 
     Attributes
@@ -53,7 +53,7 @@ class Order(NamedTuple):
         return "day-first" if self.day_first else "month-first"
 
 
-class _Parts(NamedTuple):
+class _DateParts(NamedTuple):
     """The parts of dates; -1 in `first` where a cell is none, and for a month that has a name in `named`."""
 
     frame: pl.DataFrame
@@ -67,7 +67,7 @@ class _Parts(NamedTuple):
         return (self.first >= 0) & (self.second >= 0)
 
 
-def _parts(cells: pl.Series) -> _Parts:
+def _parts(cells: pl.Series) -> _DateParts:
     """Split dates."""
     frame = cells.str.strip_chars(" \t").str.extract_groups(_PATTERN).struct.unnest()
     frame.columns = list(_PARTS)
@@ -76,7 +76,7 @@ def _parts(cells: pl.Series) -> _Parts:
     frame = frame.with_columns(pl.when(~is_short).then(pl.col("year")))
     first, second = frame["first"], frame["second"]
     month = _month(first) + _month(second)
-    return _Parts(frame, _integers(first, -1), _integers(second, -1), month)
+    return _DateParts(frame, _integers(first, -1), _integers(second, -1), month)
 
 
 def _month(words: pl.Series) -> Integers:
@@ -92,7 +92,7 @@ def _integers(texts: pl.Series, missing: int = 0) -> Integers:
     return np.asarray(texts.cast(pl.Int64, strict=False).fill_null(missing).to_numpy())
 
 
-def infer_order(cells: pl.Series, dates: str | None = None) -> Order | None:
+def infer_order(cells: pl.Series, dates: str | None = None) -> DateOrder | None:
     """Return the order of the dates in a column; None if there are none.
 
     A number above 12 is a day. If no date has one, dates with dots, slashes or dashes begin with the day, and those
@@ -112,16 +112,16 @@ def infer_order(cells: pl.Series, dates: str | None = None) -> Order | None:
         return None
     both = is_date & parts.has_digits
     if dates is not None:
-        return Order(dates == "day-first", is_plain=not both.any())
+        return DateOrder(dates == "day-first", is_plain=not both.any())
     n_days_first, n_months_first = (int((both & (part > 12)).sum()) for part in (parts.first, parts.second))
     if n_days_first or n_months_first or not both.any():
-        return Order(n_days_first >= n_months_first, is_plain=not both.any())
+        return DateOrder(n_days_first >= n_months_first, is_plain=not both.any())
     frame = parts.frame.filter(pl.Series(both))
     is_american = bool(frame["half"].is_not_null().any())
-    return Order(not is_american, is_guess=not (frame["mark"] == ".").all())
+    return DateOrder(not is_american, is_guess=not (frame["mark"] == ".").all())
 
 
-def ordered_seconds(cells: pl.Series, order: Order) -> Floats:
+def ordered_seconds(cells: pl.Series, order: DateOrder) -> Floats:
     """Return seconds since 1970 of dates in an order, UTC unless they have an offset; NaN for other text."""
     parts = _parts(cells)
     frame = parts.frame

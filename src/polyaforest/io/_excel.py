@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ._batches import Batch, Sample, row_text, sample_of, shortened
-from ._blocks import Opened
+from ._batches import RowBatch, TableSample, row_text, sample_of, shortened
+from ._blocks import OpenedInput
 from ._headers import is_data, names_of
 from .errors import BadInput, in_words
-from .reading import Reading, Understood
+from .reading import Interpretation, Reading
 
 __all__ = ["ExcelReader", "is_workbook"]
 
@@ -31,15 +31,15 @@ def is_workbook(start: bytes, name: str) -> bool:
 
 
 class ExcelReader:
-    """Reader of a sheet; blank rows and columns are left out."""
+    """Read a sheet without its blank rows and columns."""
 
     fixed = True
     is_file = True
     delimiter = None
 
-    def __init__(self, opened: Opened, reading: Reading) -> None:
+    def __init__(self, opened: OpenedInput, reading: Reading) -> None:
         self.name = opened.name
-        self.understood: list[Understood] = []
+        self.interpretations: list[Interpretation] = []
         self._opened = opened
         frame = self._sheet(reading)
         frame = frame.filter(pl.any_horizontal(pl.all().is_not_null())) if frame.width else frame
@@ -51,7 +51,7 @@ class ExcelReader:
             not is_data(first, below if len(frame) > 1 else []) if reading.header is None else reading.header
         )
         if not self.has_header and reading.header is None:
-            self.understood.append(Understood("no header: the first row has values", ("--header",)))
+            self.interpretations.append(Interpretation("first row as data (no header)", ("--header",)))
         self.names = names_of(first, self.has_header, self.name)
         frame.columns = self.names
         self._rows = frame.slice(int(self.has_header))
@@ -60,15 +60,15 @@ class ExcelReader:
         """Close the file."""
         self._opened.close()
 
-    def sample(self) -> Sample:
+    def sample(self) -> TableSample:
         """Return the first rows."""
         return sample_of(self.batches(dict.fromkeys(self.names)), len(self.names))
 
-    def batches(self, wanted: Mapping[str, Any]) -> Iterator[Batch]:
+    def batches(self, wanted: Mapping[str, Any]) -> Iterator[RowBatch]:
         """Yield all rows in batches."""
         for start in range(0, len(self._rows), _BATCH_ROWS):
             frame = self._rows.select(list(wanted)).slice(start, _BATCH_ROWS)
-            yield Batch(frame, np.arange(start + 1, start + 1 + len(frame)), [], partial(row_text, frame))
+            yield RowBatch(frame, np.arange(start + 1, start + 1 + len(frame)), [], partial(row_text, frame))
 
     def _sheet(self, reading: Reading) -> pl.DataFrame:
         """Return all cells of the sheet."""
@@ -92,7 +92,9 @@ class ExcelReader:
         """Return the name of the sheet to read: the first by default."""
         if sheet is None and names:
             if len(names) > 1:
-                self.understood.append(Understood(f"sheet '{names[0]}', the first of {len(names)}", ("--sheet",)))
+                self.interpretations.append(
+                    Interpretation(f"sheet '{names[0]}' (first of {len(names)}) as the table", ("--sheet",))
+                )
             return names[0]
         if sheet in names:
             return sheet

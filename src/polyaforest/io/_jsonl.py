@@ -11,8 +11,8 @@ import numpy as np
 import orjson
 import polars as pl
 
-from ._batches import Batch, BlockReader, Rejected, Sample, sample_of, shortened
-from ._blocks import BLOCK_BYTES, Opened, after_last_line
+from ._batches import BlockReader, Rejected, RowBatch, TableSample, sample_of, shortened
+from ._blocks import BLOCK_BYTES, OpenedInput, after_last_line
 from ._json import flattened, parse_object
 from .errors import BadInput, in_words
 
@@ -22,17 +22,17 @@ _NUMBERS = frozenset({int, float, bool, type(None)})
 
 
 class JsonlReader(BlockReader):
-    """Reader of JSON lines; fields of nested objects have dotted names ("cpu.user")."""
+    """Read JSON lines; fields of nested objects get dotted names ("cpu.user")."""
 
     fixed = False
     has_header = True
     delimiter = None
 
-    def __init__(self, opened: Opened, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, opened: OpenedInput, block_bytes: int = BLOCK_BYTES) -> None:
         super().__init__(opened, after_last_line, block_bytes)
         self.names: list[str] = []
 
-    def sample(self) -> Sample:
+    def sample(self) -> TableSample:
         """Return the first rows, with every field that occurs in them."""
         sample = sample_of(self._first_batches(None), 1)
         if not len(sample.frame) and not sample.faults:
@@ -40,7 +40,7 @@ class JsonlReader(BlockReader):
         self.names = sample.frame.columns
         return sample
 
-    def _parse(self, block: bytes, wanted: Mapping[str, Any] | None, number: int) -> Batch:
+    def _parse(self, block: bytes, wanted: Mapping[str, Any] | None, number: int) -> RowBatch:
         batch = _parse_block(block, wanted, number) if wanted else None
         if batch is None:
             lines = [line for line in block.split(b"\n") if line and not line.isspace()]
@@ -48,7 +48,7 @@ class JsonlReader(BlockReader):
         return batch
 
 
-def _parse_block(block: bytes, wanted: Mapping[str, Any], number: int) -> Batch | None:
+def _parse_block(block: bytes, wanted: Mapping[str, Any], number: int) -> RowBatch | None:
     """Parse a block with polars; None if a value is missing or of another type, on which its versions differ."""
     # nested fields, numbers in text or not, lone surrogates
     if any("." in name for name in wanted) or None in wanted.values() or b"\\ud" in block:
@@ -61,10 +61,10 @@ def _parse_block(block: bytes, wanted: Mapping[str, Any], number: int) -> Batch 
     if len(frame) != n_lines or any(column.null_count() for column in frame):
         return None
     numbers = np.arange(number, number + n_lines)
-    return Batch(frame, numbers, [], lambda at: shortened(block.split(b"\n")[at]))
+    return RowBatch(frame, numbers, [], lambda at: shortened(block.split(b"\n")[at]))
 
 
-def _parse_lines(lines: list[bytes], wanted: Mapping[str, Any] | None, number: int) -> Batch:
+def _parse_lines(lines: list[bytes], wanted: Mapping[str, Any] | None, number: int) -> RowBatch:
     """Parse lines one by one."""
     good: list[dict[str, Any]] = []
     places: list[int] = []
@@ -83,7 +83,7 @@ def _parse_lines(lines: list[bytes], wanted: Mapping[str, Any] | None, number: i
     names = dict.fromkeys(chain.from_iterable(good)) if wanted is None else wanted
     kinds = wanted or {}
     frame = pl.DataFrame({name: _column([fields.get(name) for fields in good], kinds.get(name)) for name in names})
-    return Batch(frame, number + np.array(places, np.int64), faults, lambda at: shortened(lines[places[at]]))
+    return RowBatch(frame, number + np.array(places, np.int64), faults, lambda at: shortened(lines[places[at]]))
 
 
 def _fields(line: bytes, flatten: bool) -> dict[str, Any] | str:

@@ -20,7 +20,7 @@ from ._conventions import MISSING
 from ._units import SIGNS, Family, family_of
 from .reading import DECIMALS, Reading
 
-__all__ = ["ENOUGH", "Mixed", "Notation", "infer_notations", "looks_written"]
+__all__ = ["ENOUGH", "MixedNotation", "Notation", "infer_notations", "looks_written"]
 
 ENOUGH = 0.75  # share of cells that makes a column numeric, or one of times
 _OTHER = {".": ",", ",": "."}
@@ -56,7 +56,7 @@ class Notation(NamedTuple):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options that overrule it."""
+        """Options that override it."""
         by_decimal = self.decimal == "," or self.thousands == ","
         return ("--decimal",) * by_decimal + ("--plain",) * (self.family is not None or not by_decimal)
 
@@ -96,7 +96,7 @@ class Notation(NamedTuple):
         return np.asarray(np.where(is_negative.fill_null(False).to_numpy(), -values, values))
 
 
-class Mixed(NamedTuple):
+class MixedNotation(NamedTuple):
     """Numbers of a column that are written in two ways; examples of each."""
 
     one: str
@@ -206,7 +206,7 @@ class _Evidence:
         return best
 
     @property
-    def mixed(self) -> Mixed | None:
+    def mixed(self) -> MixedNotation | None:
         """Examples of cells that contradict each other, if too many do."""
         if len(self._decimals) == 1 or np.logical_or(*self.is_read.values()).sum() < ENOUGH * len(self.cells):
             return None
@@ -217,7 +217,7 @@ class _Evidence:
         n_points, n_commas = int(points.sum()), int(commas.sum())
         if max(n_points, n_commas) >= ENOUGH * (n_points + n_commas):
             return None
-        return Mixed(*(str(self.cells[int(np.flatnonzero(marks)[0])]) for marks in (points, commas)))
+        return MixedNotation(*(str(self.cells[int(np.flatnonzero(marks)[0])]) for marks in (points, commas)))
 
     def is_enough(self, decimal: str) -> bool:
         """Return whether enough cells can be read with a decimal separator."""
@@ -256,7 +256,7 @@ class _Evidence:
 
 def infer_notations(
     columns: Mapping[str, pl.Series], unread: Mapping[str, NDArray[np.bool_]], delimiter: str | None, reading: Reading
-) -> dict[str, Notation | Mixed]:
+) -> dict[str, Notation | MixedNotation]:
     """Return the notations of columns of text that are not plain, or why there is none.
 
     Parameters
@@ -284,7 +284,7 @@ def infer_notations(
                 evidence[name] = _Evidence(cells)
     proven = {found.proven for found in evidence.values()} - {None}
     of_file = proven.pop() if len(proven) == 1 else None
-    notations: dict[str, Notation | Mixed | None] = {
+    notations: dict[str, Notation | MixedNotation | None] = {
         name: (None if is_plain[name] and not reading.decimal else found.mixed) or found.notation(of_file, delimiter)
         for name, found in evidence.items()
     }

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 
-from ._batches import Batch, Sample, row_text, sample_of, shortened
-from ._blocks import Opened, copied
+from ._batches import RowBatch, TableSample, row_text, sample_of, shortened
+from ._blocks import OpenedInput, copied
 from .errors import BadInput
-from .reading import Understood
+from .reading import Interpretation
 
 __all__ = ["ParquetReader"]
 
@@ -22,15 +22,15 @@ _FEWEST_ROWS, _MOST_ROWS = 1 << 12, 1 << 18
 
 
 class ParquetReader:
-    """Reader of a Parquet file; a pipe is copied to a temporary file first, since the metadata are at the end."""
+    """Read a Parquet file; copy a pipe to a temporary file first, since the metadata are at the end."""
 
     fixed = True
     has_header = True
     delimiter = None
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenedInput) -> None:
         self.name = opened.name
-        self.understood: list[Understood] = []
+        self.interpretations: list[Interpretation] = []
         self.is_file = True
         self._opened = opened
         self._copy = None if opened.path else copied(opened, ".parquet")
@@ -50,21 +50,21 @@ class ParquetReader:
         if self._copy:
             self._copy.close()
 
-    def sample(self) -> Sample:
+    def sample(self) -> TableSample:
         """Return the first rows."""
         return sample_of(self._batches(self.names, _FEWEST_ROWS), len(self.names))
 
-    def batches(self, wanted: Mapping[str, Any]) -> Iterator[Batch]:
+    def batches(self, wanted: Mapping[str, Any]) -> Iterator[RowBatch]:
         """Yield all rows in batches; columns have the types of the file."""
         most = max(_BATCH_CELLS // len(wanted), _FEWEST_ROWS)
         return self._batches(list(wanted), min(most, _MOST_ROWS))
 
-    def _batches(self, names: list[str], n_rows: int) -> Iterator[Batch]:
+    def _batches(self, names: list[str], n_rows: int) -> Iterator[RowBatch]:
         """Yield batches of `n_rows`."""
         for start in range(0, self._n_rows, n_rows):
             part = self._rows.select([_plain(name, self._schema[name]) for name in names]).slice(start, n_rows)
             frame = self._tried(part.collect)
-            yield Batch(frame, np.arange(start + 1, start + 1 + len(frame)), [], partial(row_text, frame))
+            yield RowBatch(frame, np.arange(start + 1, start + 1 + len(frame)), [], partial(row_text, frame))
 
     def _tried(self, work: Callable[[], _T]) -> _T:
         """Call `work`; raise BadInput if the file is damaged."""

@@ -1,6 +1,6 @@
-"""What a user may say about how a file is written, and what was understood without a word.
+"""Options that describe how a file is written, and interpretations inferred without them.
 
-Imports nothing heavy, so that help answers at once.
+Imports nothing heavy, so that `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["DATES", "DECIMALS", "Reading", "Understood"]
+__all__ = ["DATES", "DECIMALS", "Interpretation", "Reading"]
 
 DECIMALS = {"point": ".", "comma": ","}
 DATES = ("day-first", "month-first")
@@ -16,22 +16,22 @@ DATES = ("day-first", "month-first")
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are written; whatever is None is inferred.
+    """How files are written; None means inferred.
 
     Parameters
     ----------
     decimal : {"point", "comma"}, optional
         Decimal separator of numbers in text; the other one then separates thousands.
     dates : {"day-first", "month-first"}, optional
-        Order of dates such as 01/02/2024.
+        Order of day and month in dates such as 01/02/2024.
     plain : bool
-        Whether only numbers such as -1234.5e6 count as numbers: no units, signs or separators.
+        Whether to accept only numbers such as -1234.5e6, without units, signs or separators.
     delimiter : str, optional
         Delimiter of CSV.
     header : bool, optional
         Whether the first line of CSV, or the first row of a sheet, has the names of the columns.
     comment : str, optional
-        Beginning of lines of CSV that are comments; "" if there are none.
+        Prefix of comment lines in CSV; "" for no comments.
     sheet : str, optional
         Sheet of a workbook, by name or by number from 1.
     query : str, optional
@@ -48,16 +48,16 @@ class Reading:
     query: str | None = None
 
 
-class Understood(NamedTuple):
-    """Something that was inferred, for the report.
+class Interpretation(NamedTuple):
+    """An inference about how a file is written, for the report.
 
     Attributes
     ----------
     words : str
     options : tuple of str
-        The options that overrule it.
+        Options that override it.
     columns : tuple of str
-        The columns that it is about; empty for the whole file.
+        Columns it concerns; empty for the whole file.
     """
 
     words: str

@@ -17,7 +17,7 @@ from polyaforest.io._conventions import MISSING, NO_CATEGORY, TRUTH, UTF8_BOM, c
 from polyaforest.io._json import flattened, parse_object
 from polyaforest.io.errors import in_words
 
-__all__ = ["LONGEST_KEY", "LONGEST_LINE", "Record", "RecordReader", "Row"]
+__all__ = ["LONGEST_KEY", "LONGEST_LINE", "ParsedRow", "Record", "RecordReader"]
 
 LONGEST_LINE = 1 << 20  # bytes
 LONGEST_KEY = 4096  # characters of a key or id, which programs send in addresses
@@ -47,7 +47,7 @@ class Record(NamedTuple):
         ]
 
 
-class Row(NamedTuple):
+class ParsedRow(NamedTuple):
     """A record as numbers, NaN for missing fields; its time in seconds since 1970, its key and id if configured.
 
     Fields of categories hold their codes, which have these `texts`.
@@ -99,7 +99,7 @@ class RecordReader:
     --------
     >>> reader = RecordReader()
     >>> reader.parse(Record("1", b'{"ts": "1970-01-01T00:01:00Z", "host": "a", "cpu": {"user": 7, "idle": 93}}'))
-    Row(values=[7.0, 93.0], time=60.0, key=None, id=None, texts={})
+    ParsedRow(values=[7.0, 93.0], time=60.0, key=None, id=None, texts={})
     >>> reader.names
     ['cpu.user', 'cpu.idle']
     >>> reader.parse(Record("2", b'{"ts": 61, "cpu": {"user": "high"}}'))
@@ -129,7 +129,7 @@ class RecordReader:
         self._delimiter = ","
         self._prepare()
 
-    def parse(self, record: Record) -> Row | str | None:
+    def parse(self, record: Record) -> ParsedRow | str | None:
         """Return the row of a record, or why it is invalid; None for a header or a blank line."""
         data = record.data
         try:
@@ -186,7 +186,7 @@ class RecordReader:
 
     # Rows
 
-    def _row(self, fields: Mapping[str, Any], of_text: bool) -> Row:
+    def _row(self, fields: Mapping[str, Any], of_text: bool) -> ParsedRow:
         """Return the row of some fields; with `of_text`, text that can be parsed as a number counts as one."""
         try:
             values = self._values_of(fields)
@@ -197,7 +197,7 @@ class RecordReader:
             text = _category(name, _found(fields, name))
             numbers.insert(k, math.nan if text is None else code_of(text))
             texts |= {} if text is None else {numbers[k]: text}
-        return Row(
+        return ParsedRow(
             numbers,
             None if self.time is None else _moment(self.time, _found(fields, self.time)),
             None if self.key is None else _label(self.key, _found(fields, self.key), needed=True),
@@ -205,7 +205,7 @@ class RecordReader:
             texts,
         )
 
-    def encoding(self, rows: Sequence[Row]) -> Categories | None:
+    def encoding(self, rows: Sequence[ParsedRow]) -> Categories | None:
         """Return which columns of rows are categories, and their texts; None if none is."""
         if not self._coded:
             return None
@@ -223,7 +223,7 @@ class RecordReader:
                 return numbers
         return [_number(name, value, of_text) for name, value in zip(self._numeric, values, strict=True)]
 
-    def _first_row(self, fields: Mapping[str, Any], of_text: bool, format: str) -> Row:
+    def _first_row(self, fields: Mapping[str, Any], of_text: bool, format: str) -> ParsedRow:
         """Return the row of some fields; the first valid one determines what is not configured."""
         if self._settled:
             return self._row(fields, of_text)
@@ -259,7 +259,7 @@ class RecordReader:
         self.skipped = {name: "not selected" if kind == "a number" else kind for name, kind in others.items()}
         self._prepare()
 
-    def _of_fields(self, fields: dict[str, Any]) -> Row:
+    def _of_fields(self, fields: dict[str, Any]) -> ParsedRow:
         """Return the row of parsed fields; a single field that contains a JSON object is parsed as that object."""
         texts = {name: _text(value) if isinstance(value, bytes) else value for name, value in fields.items()}
         if len(texts) == 1:
@@ -270,7 +270,7 @@ class RecordReader:
 
     # Lines
 
-    def _of_line(self, line: bytes) -> Row | None:
+    def _of_line(self, line: bytes) -> ParsedRow | None:
         """Return the row of a line; None for a header or a blank line."""
         if self.format == "csv":
             return self._of_csv(line)
@@ -281,7 +281,7 @@ class RecordReader:
             return self._first_row(_json_object(line), self._named, "jsonl") if line else None
         return self._of_csv(line)
 
-    def _of_csv(self, line: bytes) -> Row | None:
+    def _of_csv(self, line: bytes) -> ParsedRow | None:
         """Return the row of a CSV line; None for a header or a blank line."""
         text = _decoded(line.removeprefix(UTF8_BOM)).rstrip("\r")
         if not text or text.isspace():
@@ -299,7 +299,7 @@ class RecordReader:
                 self._first_of_csv(text)  # what was taken for the header may not have been one
             raise
 
-    def _of_cells(self, cells: list[str]) -> Row:
+    def _of_cells(self, cells: list[str]) -> ParsedRow:
         """Return the row of cells in the order of the header."""
         if self._gone:
             raise _BadRecordError(f"header lacks the column {in_words(self._gone)}")
@@ -311,7 +311,7 @@ class RecordReader:
             fields = {name: cell if name in texts else _pointed(cell) for name, cell in fields.items()}
         return self._first_row(fields, True, "csv")
 
-    def _first_of_csv(self, text: str) -> Row | None:
+    def _first_of_csv(self, text: str) -> ParsedRow | None:
         """Take a line as the header; a line of numbers only is a row without a header."""
         delimiter = max(_DELIMITERS, key=text.count)
         cells = _cells(text, delimiter)

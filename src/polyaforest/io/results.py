@@ -72,7 +72,7 @@ class Results:
         if spreadsheet_safe and self._format not in ("csv", "tsv"):
             raise BadInput(f"{path} is neither CSV nor TSV, the formats that --spreadsheet-safe applies to: omit it.")
         _check_writable(path)
-        self._writer: _Csv | _JsonLines | _Parts | None = None
+        self._writer: _CsvWriter | _JsonLinesWriter | _ParquetWriter | None = None
         self._names: list[str] | None = None
         self._open = ExitStack()
 
@@ -83,7 +83,9 @@ class Results:
             if self._format == "parquet":
                 self._writer = opening.enter_context(_parquet(file, self._path))
             else:
-                self._writer = _JsonLines(file) if self._format == "jsonl" else _Csv(file, self._format, self._is_safe)
+                self._writer = (
+                    _JsonLinesWriter(file) if self._format == "jsonl" else _CsvWriter(file, self._format, self._is_safe)
+                )
             self._open = opening.pop_all()
         return self
 
@@ -163,7 +165,7 @@ def _written(path: str) -> Iterator[IO[bytes]]:
 # ---- formats ---------------------------------------------------------------------------------------------------------
 
 
-class _Csv:
+class _CsvWriter:
     """CSV and TSV; on a terminal, control characters are escaped."""
 
     def __init__(self, file: IO[bytes], format: str, is_safe: bool) -> None:
@@ -196,7 +198,7 @@ def _inert(text: str) -> str:
     return text if _NUMBER.fullmatch(text) else _FORMULA.sub("'", text)
 
 
-class _JsonLines:
+class _JsonLinesWriter:
     """One JSON object per line."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -211,7 +213,7 @@ class _JsonLines:
         self._file.writelines(to_json(dict(zip(names, row, strict=True)), options) for row in rows)
 
 
-class _Parts:
+class _ParquetWriter:
     """One Parquet file per chunk, since polars writes a Parquet file in one call."""
 
     def __init__(self, folder: str) -> None:
@@ -232,11 +234,11 @@ class _Parts:
 
 
 @contextmanager
-def _parquet(file: IO[bytes], path: str) -> Iterator[_Parts]:
+def _parquet(file: IO[bytes], path: str) -> Iterator[_ParquetWriter]:
     """Return a writer of parts that are joined into one Parquet file at the end."""
     beside = None if path == "-" or _is_device(path) else os.path.dirname(os.path.realpath(path))
     with tempfile.TemporaryDirectory(prefix=".polyaforest-", dir=beside) as folder:
-        parts = _Parts(folder)
+        parts = _ParquetWriter(folder)
         yield parts
         with open(parts.joined(), "rb") as whole:
             shutil.copyfileobj(whole, file)

@@ -19,11 +19,11 @@ from polyaforest.core.categories import Categories
 from polyaforest.core.schema import MOST_COPIES
 from polyaforest.core.validation import LARGEST, NamedRows
 
-from ._batches import Batch, Reader, Rejected, shortened
-from ._blocks import BLOCK_BYTES, Opened, one_ahead, open_bytes
+from ._batches import Rejected, RowBatch, TableReader, shortened
+from ._blocks import BLOCK_BYTES, OpenedInput, one_ahead, open_bytes
 from ._cells import categories as categories_of
 from ._cells import numbers, texts
-from ._columns import Columns, Plan, plan_columns
+from ._columns import ReadPlan, TableColumns, plan_columns
 from ._csv import CsvReader
 from ._database import SQLITE, open_database, open_sqlite
 from ._excel import ExcelReader, is_workbook
@@ -31,17 +31,17 @@ from ._jsonl import JsonlReader
 from ._parquet import ParquetReader
 from .errors import BadInput, in_words
 from .paths import expand_paths, is_database, shown_path
-from .reading import Reading, Understood
+from .reading import Interpretation, Reading
 
 __all__ = [
     "FORMATS",
     "BadInput",
-    "Chunk",
-    "Columns",
+    "Interpretation",
     "Reading",
     "Rejected",
     "Table",
-    "Understood",
+    "TableChunk",
+    "TableColumns",
     "gather",
     "open_table",
 ]
@@ -54,7 +54,7 @@ _MOST_KEPT = 20  # rejected rows
 _SNIFFED_BYTES = 512
 
 
-class Chunk(NamedTuple):
+class TableChunk(NamedTuple):
     """Some rows of a table.
 
     Attributes
@@ -84,7 +84,7 @@ class Chunk(NamedTuple):
     groups: list[str] | None = None
     texts: dict[float, str] = {}  # noqa: RUF012 -- never written to
 
-    def select(self, places: NDArray[np.intp] | slice) -> Chunk:
+    def select(self, places: NDArray[np.intp] | slice) -> TableChunk:
         """Return some of the rows."""
 
         def chosen(field: Any) -> Any:
@@ -92,16 +92,16 @@ class Chunk(NamedTuple):
                 return [field[i] for i in places.tolist()]
             return field if field is None or isinstance(field, dict) else field[places]
 
-        return Chunk(*map(chosen, self))
+        return TableChunk(*map(chosen, self))
 
-    def named(self, columns: Columns, places: NDArray[np.intp] | slice | None = None) -> NamedRows:
+    def named(self, columns: TableColumns, places: NDArray[np.intp] | slice | None = None) -> NamedRows:
         """Return the rows, or some of them, with the names of their columns."""
         rows = self.rows if places is None else self.rows[places]
         at = tuple(k for k, name in enumerate(columns.used) if name in columns.categories)
         categories = Categories(at, len(columns.used), self.texts) if at else None
         return NamedRows(rows, columns.used, categories)
 
-    def pieces(self, n: int) -> Iterator[Chunk]:
+    def pieces(self, n: int) -> Iterator[TableChunk]:
         """Yield the rows, `n` at a time, fewer at the end."""
         for start in range(0, len(self.numbers), n):
             yield self.select(slice(start, start + n))
@@ -114,11 +114,11 @@ class Table:
 
     Attributes
     ----------
-    columns : Columns
+    columns : TableColumns
     sources : list of str
         What it is read from, by names that are safe to show.
-    understood : list of Understood
-        What was inferred about how the files are written, with the options that overrule it.
+    interpretations : list of Interpretation
+        What was inferred about how the files are written, with the options that override it.
     has_header : bool
         False if the first line is data; columns are then named column_1, column_2 and so on.
     n_rows : int
@@ -129,10 +129,10 @@ class Table:
         The first twenty skipped rows.
     """
 
-    def __init__(self, files: _Files, plan: Plan, strict: bool, chunk_rows: int) -> None:
+    def __init__(self, files: _Files, plan: ReadPlan, strict: bool, chunk_rows: int) -> None:
         self.columns = plan.columns
         self.sources = files.sources
-        self.understood = [*files.first.understood, *plan.understood]
+        self.interpretations = [*files.first.interpretations, *plan.interpretations]
         self.has_header = files.first.has_header
         self.n_rows = 0
         self.n_rejected = 0
@@ -142,7 +142,7 @@ class Table:
         self._strict = strict
         self._chunk_rows = chunk_rows
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[TableChunk]:
         """Yield the rows in chunks of `chunk_rows`, fewer at the end.
 
         Raises
@@ -150,7 +150,7 @@ class Table:
         BadInput
             If a later file has other columns, if no row is valid, or at the first invalid row if `strict`.
         """
-        waiting: list[Chunk] = []
+        waiting: list[TableChunk] = []
         for batch in self._files.batches(self._plan):
             waiting.append(self._chunk(batch))
             if sum(len(chunk.numbers) for chunk in waiting) >= self._chunk_rows:
@@ -171,12 +171,12 @@ class Table:
         """Close the current file."""
         self._files.close()
 
-    def _counted(self, chunk: Chunk) -> Chunk:
+    def _counted(self, chunk: TableChunk) -> TableChunk:
         """Count the rows of a chunk."""
         self.n_rows += len(chunk.numbers)
         return chunk
 
-    def _chunk(self, batch: Batch) -> Chunk:
+    def _chunk(self, batch: RowBatch) -> TableChunk:
         """Return the valid rows of a batch as numbers; count the others as rejected."""
         frame, columns = batch.frame, self.columns
         rows = np.empty((len(frame), len(columns.used)))
@@ -200,13 +200,13 @@ class Table:
             weights, unread = numbers(frame[columns.weight], None)
             bad |= unread | ~((weights >= 0) & (weights <= MOST_COPIES))  # which NaN is not
         groups = texts(frame[columns.group]) if columns.group else None
-        chunk = Chunk(rows, batch.numbers, times, keys, ids, weights, groups, known)
+        chunk = TableChunk(rows, batch.numbers, times, keys, ids, weights, groups, known)
         if batch.faults or bad.any():
             self._reject(batch, np.flatnonzero(bad))
             chunk = chunk.select(np.flatnonzero(~bad))
         return chunk
 
-    def _reject(self, batch: Batch, bad: NDArray[np.intp]) -> None:
+    def _reject(self, batch: RowBatch, bad: NDArray[np.intp]) -> None:
         """Count rejected rows and keep the first of them; raise at the first if strict."""
         limit = 1 if self._strict else _MOST_KEPT - len(self.rejected)
         cells = [
@@ -218,7 +218,7 @@ class Table:
         self.rejected += first
         self.n_rejected += len(batch.faults) + len(bad)
 
-    def _reason(self, batch: Batch, at: int) -> str:
+    def _reason(self, batch: RowBatch, at: int) -> str:
         """Return why a parsed row is rejected."""
         for name in self.columns.numeric:
             cell = batch.frame[name][at : at + 1]
@@ -252,7 +252,7 @@ class _Files:
         self._reading = self.first
         self._columns = set(self.first.names)
 
-    def _open(self, path: str) -> Reader:
+    def _open(self, path: str) -> TableReader:
         """Return the reader of a file."""
         return _open_reader(path, self._format, self._reading_as, self._block_bytes)
 
@@ -267,7 +267,7 @@ class _Files:
                 with closing(self._open(path)) as reader:
                     self._check_same_columns(reader)
 
-    def _check_same_columns(self, reader: Reader) -> None:
+    def _check_same_columns(self, reader: TableReader) -> None:
         """Raise if a file has other columns than the first."""
         if not (self.first.fixed and reader.fixed):
             return
@@ -278,7 +278,7 @@ class _Files:
                 "Files read together must have the same columns."
             )
 
-    def batches(self, plan: Plan) -> Iterator[Batch]:
+    def batches(self, plan: ReadPlan) -> Iterator[RowBatch]:
         """Yield the rows of all files, numbered consecutively."""
         n_rows = 0
         for at, path in enumerate(self._paths):
@@ -293,7 +293,7 @@ class _Files:
                     n_rows += batch.n_rows
                     yield self._renumbered(batch, n_before)
 
-    def _renumbered(self, batch: Batch, n_before: int) -> Batch:
+    def _renumbered(self, batch: RowBatch, n_before: int) -> RowBatch:
         """Return a batch numbered consecutively over all files, whose faults name their file."""
         if len(self._paths) == 1:
             return batch
@@ -391,7 +391,7 @@ def open_table(
     return Table(files, plan, strict, chunk_rows)
 
 
-def _open_reader(path: str, format: str | None, reading: Reading, block_bytes: int) -> Reader:
+def _open_reader(path: str, format: str | None, reading: Reading, block_bytes: int) -> TableReader:
     """Return a reader for the format of a file, inferred from its name or first bytes by default."""
     if is_database(path):
         return open_database(path, reading)
@@ -403,7 +403,7 @@ def _open_reader(path: str, format: str | None, reading: Reading, block_bytes: i
         raise
 
 
-def _reader(opened: Opened, format: str, reading: Reading, block_bytes: int) -> Reader:
+def _reader(opened: OpenedInput, format: str, reading: Reading, block_bytes: int) -> TableReader:
     """Return the reader of a format."""
     if reading.query is not None and format != "sqlite":
         raise BadInput(f"{opened.name} is not a database: --query is for SQLite files and addresses of databases.")
@@ -421,7 +421,7 @@ def _reader(opened: Opened, format: str, reading: Reading, block_bytes: int) -> 
     return CsvReader(opened, reading.delimiter or ("\t" if format == "tsv" else None), block_bytes, reading)
 
 
-def _sniffed(path: str, opened: Opened) -> str:
+def _sniffed(path: str, opened: OpenedInput) -> str:
     """Infer the format of a file from its first bytes, or else from its name."""
     start = opened.peek(_SNIFFED_BYTES)
     if start.startswith(b"PAR1"):
@@ -443,12 +443,12 @@ def _ends_in(path: str, extension: str) -> bool:
     return re.sub(r"\.(gz|zst|bz2|xz)$", "", path.lower()).endswith("." + extension)
 
 
-def gather(chunks: Iterable[Chunk]) -> Chunk:
+def gather(chunks: Iterable[TableChunk]) -> TableChunk:
     """Return all chunks as one, grown in place: the parts beside the whole would take twice the memory."""
     whole: list[Any] = []
     for chunk in chunks:
         whole = list(map(_extended, whole, chunk)) if whole else list(map(_copied, chunk))
-    return Chunk(*whole)
+    return TableChunk(*whole)
 
 
 def _copied(part: Any) -> Any:

@@ -17,7 +17,7 @@ from polyaforest.estimators.sifting import progress, sift, why_unusable, words_o
 from polyaforest.explain import Explanation
 from polyaforest.forest.point_store import Key, point_keys
 from polyaforest.io.errors import in_words
-from polyaforest.io.records import Record, RecordReader, Row
+from polyaforest.io.records import ParsedRow, Record, RecordReader
 from polyaforest.live import Detector, Entry, Store
 from polyaforest.live.series import decide, n_until_decision
 from polyaforest.live.verdicts import Arrival, Bad, Verdict
@@ -85,7 +85,7 @@ class Judge(Generic[Result]):
         finds_series: bool = False,
         drift: Mapping[str, Any] | None = None,
         rows_option: str = "--rows",
-        check: Callable[[Record, Row], str | None] = lambda record, row: None,
+        check: Callable[[Record, ParsedRow], str | None] = lambda record, row: None,
         notify: Callable[[str], None] = lambda message: None,
     ) -> None:
         self._check, self._rows_option = check, rows_option
@@ -102,9 +102,9 @@ class Judge(Generic[Result]):
         for place, record in enumerate(records):
             row = self.reader.parse(record)
             judged.n_records += row is not None
-            if isinstance(row, Row) and (reason := self._check(record, row)) is not None:
+            if isinstance(row, ParsedRow) and (reason := self._check(record, row)) is not None:
                 judged.bad.append(Bad(place, record, reason))
-            elif isinstance(row, Row):
+            elif isinstance(row, ParsedRow):
                 streams.setdefault(row.key or "", []).append(Arrival(place, record, row))
             elif row is not None:
                 judged.bad.append(Bad(place, record, row))

@@ -16,7 +16,7 @@ from typing import Any, Generic
 
 from polyaforest.core import schema
 from polyaforest.io import file_identity
-from polyaforest.io.records import Record, RecordReader, Row
+from polyaforest.io.records import ParsedRow, Record, RecordReader
 from polyaforest.io.sources import Position, Source
 from polyaforest.live import Entry, Store
 from polyaforest.live.judge import Judge, Judged, Piece, Result, whole_piece
@@ -179,7 +179,7 @@ class Loop(ABC, Generic[Result]):
         """Return how many of the next records of a key to judge together."""
         return whole_piece(entry, arrivals)
 
-    def _check(self, record: Record, row: Row) -> str | None:
+    def _check(self, record: Record, row: ParsedRow) -> str | None:
         """Return why a record cannot be used, None if it can."""
         return None
 

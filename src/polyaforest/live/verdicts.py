@@ -14,7 +14,7 @@ from polyaforest.estimators import SeriesMPF
 from polyaforest.explain import Explanation
 from polyaforest.forest.point_store import Key
 from polyaforest.io._json import to_json
-from polyaforest.io.records import Record, Row
+from polyaforest.io.records import ParsedRow, Record
 from polyaforest.live import Detector, Entry
 from polyaforest.timeseries import Event, EventTracker
 
@@ -32,7 +32,7 @@ class Arrival(NamedTuple):
 
     place: int  # in its batch
     record: Record
-    row: Row
+    row: ParsedRow
 
 
 class Bad(NamedTuple):

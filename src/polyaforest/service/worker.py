@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from polyaforest.core.text import label
 from polyaforest.estimators import SeriesMPF
-from polyaforest.io.records import Record, RecordReader, Row
+from polyaforest.io.records import ParsedRow, Record, RecordReader
 from polyaforest.io.sources import Position, Source
 from polyaforest.live import Entry, Store
 from polyaforest.live.judge import Judged, Piece
@@ -161,7 +161,7 @@ class Worker(Loop[Result]):
 
     # ---- before records are judged -----------------------------------------------------------------------------------
 
-    def _check(self, record: Record, row: Row) -> str | None:
+    def _check(self, record: Record, row: ParsedRow) -> str | None:
         """Return why a record is dated too far in the future, None if it is not."""
         return None if row.time is None else self._clocks.why_ahead(row.time, self._received(record))
 

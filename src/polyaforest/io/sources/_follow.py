@@ -27,7 +27,7 @@ _BEGINNING: Position = {"offset": 0, "last": 0}
 _NOTHING: Position = {"device": None, "inode": None, "offset": 0, "last": 0}  # no file before
 
 
-class _Seen(NamedTuple):
+class _ListedFile(NamedTuple):
     """A file as listed in its directory; sorts from oldest to newest."""
 
     changed: int  # in nanoseconds
@@ -199,7 +199,7 @@ class FollowedFile(LineSource):
                     return True
         return False
 
-    def _open(self, seen: _Seen, place: Position = _BEGINNING) -> bool:
+    def _open(self, seen: _ListedFile, place: Position = _BEGINNING) -> bool:
         """Continue in another file at a position; return False if it is gone or has changed."""
         try:
             file = os.open(seen.path, os.O_RDONLY)
@@ -231,7 +231,7 @@ class FollowedFile(LineSource):
         self._offset = self._read_to = offset
         self._start, self._last = b"", last
 
-    def _following(self, place: Position, *, is_open: bool = False) -> tuple[_Seen | None, bool]:
+    def _following(self, place: Position, *, is_open: bool = False) -> tuple[_ListedFile | None, bool]:
         """Return the oldest non-empty file after a given one; and whether the latter is gone."""
         files = self._files()
         current = _current(files, self._path)
@@ -245,7 +245,7 @@ class FollowedFile(LineSource):
             files = [seen for seen in files if seen is current or not _is_beginning(seen, current)]
         return next((seen for seen in files if seen.size), None), at is None
 
-    def _files(self) -> list[_Seen]:
+    def _files(self) -> list[_ListedFile]:
         """Return the current and the rotated files, oldest first, in a consistent snapshot of names."""
         before = None
         while True:
@@ -352,7 +352,7 @@ class FollowedFile(LineSource):
         self.notices.append(self._last_notice)
 
 
-def _seen(path: str) -> _Seen | None:
+def _seen(path: str) -> _ListedFile | None:
     """Return the current state of a file, if it exists."""
     try:
         found = os.stat(path)
@@ -363,15 +363,15 @@ def _seen(path: str) -> _Seen | None:
     if stat.S_ISDIR(found.st_mode):
         raise BadInput(f"'{path}' is a directory; pass a file in it")
     number = re.search(r"[.-](\d{1,4})$", path)
-    return _Seen(found.st_mtime_ns, -int(number[1]) if number else 0, path, *identity(found), found.st_size)
+    return _ListedFile(found.st_mtime_ns, -int(number[1]) if number else 0, path, *identity(found), found.st_size)
 
 
-def _current(files: list[_Seen], path: str) -> _Seen | None:
+def _current(files: list[_ListedFile], path: str) -> _ListedFile | None:
     """Return the file that has the name itself, given files sorted oldest first."""
     return files[-1] if files and files[-1].path == path else None
 
 
-def _find(files: list[_Seen], place: Position, *, is_open: bool) -> int | None:
+def _find(files: list[_ListedFile], place: Position, *, is_open: bool) -> int | None:
     """Return the index of the file of a position: -1 if there never was one, None if it is gone.
 
     The inode of an open file is unique; that of a closed one may have been reused.
@@ -383,7 +383,7 @@ def _find(files: list[_Seen], place: Position, *, is_open: bool) -> int | None:
     return next((i for i in found if is_open or _has(files[i], place)), None)
 
 
-def _has(seen: _Seen, place: Position) -> bool:
+def _has(seen: _ListedFile, place: Position) -> bool:
     """Return whether a file is that of a position, or a copy of it."""
     try:
         with open(seen.path, "rb") as file:
@@ -405,7 +405,7 @@ def _is_of(place: Position, file: int, begins: bytes, last: tuple[bytes, int]) -
     return not place["offset"] or mark(begins[: place["offset"]], *last)["mark"] == place["mark"]
 
 
-def _is_beginning(seen: _Seen, other: _Seen) -> bool:
+def _is_beginning(seen: _ListedFile, other: _ListedFile) -> bool:
     """Return whether a file is a prefix of another, judged by its first and last bytes."""
     if seen.size > other.size:
         return False

@@ -26,7 +26,7 @@ _OURS = {"stream", "start", "protocol", "decode_responses"}  # not passed to the
 
 
 @dataclass
-class _Place:
+class _StreamPosition:
     """Position in a stream: the last entry read, and the number of entries added by then, None if unknown."""
 
     id: str
@@ -56,7 +56,7 @@ class RedisStreams:
         self.notices: list[str] = []
         self._redis = import_extra("redis", "redis", "redis.backoff", "redis.exceptions", "redis.retry")
         address, self._server, streams, start = _parts(where)
-        self._places = {stream: _Place(start) for stream in streams}
+        self._places = {stream: _StreamPosition(start) for stream in streams}
         retry = self._redis.retry.Retry(self._redis.backoff.NoBackoff(), 0)  # retries are handled and reported here
         patience = {"socket_timeout": _PATIENCE, "socket_connect_timeout": _PATIENCE / 2}
         try:
@@ -165,7 +165,7 @@ class RedisStreams:
                 self.notices.append(f"stream '{stream}' was deleted: waiting for it to reappear")
             elif place.added is None:
                 self.notices.append(f"waiting for stream '{stream}' to appear")
-            self._places[stream] = _Place(_BEGINNING, 0)
+            self._places[stream] = _StreamPosition(_BEGINNING, 0)
             return
         if isinstance(info, Exception):
             raise info
@@ -175,7 +175,7 @@ class RedisStreams:
             place.id = last
         if _order(last) < _order(place.id):
             self.notices.append(f"stream '{stream}' was reset from {place.id} to {last}: continuing after that")
-            self._places[stream] = _Place(last, added)
+            self._places[stream] = _StreamPosition(last, added)
         elif added is not None:
             self._count(stream, added, added - info["length"], at_end=last == place.id)
 
@@ -206,7 +206,7 @@ class RedisStreams:
         for stream in self._places:
             if stream in position:
                 _PLACE(position[stream], stream)
-                self._places[stream] = _Place(**position[stream])
+                self._places[stream] = _StreamPosition(**position[stream])
 
     def close(self) -> None:
         """Close the connection; idempotent."""
