@@ -39,7 +39,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-# Where each name lives: it is imported when first asked for, so that the command line can answer at once.
+# The module of each name. Names are imported on first use, so that the command line starts fast.
 _HOMES = {
     "BatchMPF": "estimators",
     "Detections": "estimators",
@@ -59,7 +59,7 @@ _MODULES = {"datasets", "decision", "distributed", "drift", "estimators", "expla
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is called `name`, imported on first use."""
+    """Import `name` on first use and return it."""
     if name in _HOMES:
         globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
         return globals()[name]
@@ -69,5 +69,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Everything there is, whether it was imported yet or not."""
+    """Return all names, imported or not."""
     return sorted({*globals(), *_HOMES, *_MODULES})

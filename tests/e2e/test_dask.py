@@ -67,11 +67,11 @@ def test_weights_on_a_cluster_are_those_of_a_local_fit(kind, client):
     chunks = (1, 2500, 0, 3499)
     array, own = da.from_array(GAPS, chunks=(chunks, 3)), da.from_array(weights, chunks=(chunks,))
     assert forests.fit(build(kind), array, sample_weight=own).to_bytes() == local.to_bytes()
-    with pytest.raises(ValueError, match="sample_weight has 1 chunks, and X has 4"):
+    with pytest.raises(ValueError, match="sample_weight has 1 chunks, but X has 4"):
         forests.fit(build(kind), array, sample_weight=own.rechunk(-1))
     with pytest.raises(TypeError, match="sample_weight must be a Dask array or series; got ndarray"):
         forests.fit(build(kind), array, sample_weight=weights)
-    with pytest.raises(ValueError, match="chunk counted from row 1: the weight of row 3 is -1"):
+    with pytest.raises(ValueError, match="in the chunk that starts at row 1: the weight of row 3 is -1"):
         forests.fit(build(kind), array, sample_weight=da.where(da.arange(6000, chunks=(chunks,)) == 4, -1, own))
 
 
@@ -119,7 +119,7 @@ def test_a_share_of_the_rows_is_flagged_by_their_scores(client):
 
 
 def test_bad_input_is_refused(client):
-    with pytest.raises(TypeError, match="must be a Dask array or frame"):
+    with pytest.raises(TypeError, match="must be a two-dimensional Dask array or frame"):
         forests.fit(build("batch"), ROWS)
     with pytest.raises(ValueError, match="depends on the order"):
         forests.fit(build("streaming", window=Window(9)), da.from_array(ROWS))

@@ -184,7 +184,7 @@ def test_a_key_that_stays_away_is_reported_once_and_then_forgotten(folder, rows)
     for status in ("silent", "forgotten"):
         told = found.filter(pl.col("status") == status).sort("host")
         assert told["host"].to_list() == sorted(set(rows[:50]["host"]))
-        assert told["error"].str.contains(r"no row has come for [\d.]+ s").all()
+        assert told["error"].str.contains(r"no row for [\d.]+ s").all()
         latest = rows[:50].group_by("host").agg(pl.col("offset").max()).sort("host")
         assert told["offset"].to_list() == latest["offset"].to_list()
 
@@ -209,24 +209,24 @@ def test_what_cannot_be_done_is_refused_before_the_query_starts(folder):
     for (_, words), wanted in zip(
         said,
         [
-            "there is no column 'hosts'",
-            "order: column 'host' must hold whole numbers or timestamps, not string",
+            "no column 'hosts'",
+            "order: column 'host' must hold integers or timestamps, not string",
             "order: column 'a' must",
-            "has the name of a result",
-            "columns: 'host' is the key, which all rows of a detector share",
+            "has the name of an output column",
+            "columns: 'host' is the key, which is constant within a stream",
             "columns: 'at' must hold numbers or strings, not timestamp",
-            "columns: 'zone' must hold numbers, as a time series has no others, not string",
+            "columns: 'zone' must hold numbers (SeriesMPF takes no categories), not string",
             "columns: 'b' has categories in the model to start from, but is int here: cast it to string",
-            "there is no column 'nothing'",
+            "no column 'nothing'",
             "no numeric column",
             "time: column 'host' must hold timestamps or numbers",
             "silence must be a positive timedelta; got 5",
             "forget_after must be",
             "set random_state",
-            "both say what keys begin with",
-            "start_from has learned nothing",
-            "the detector of 'web-1' has learned nothing",
-            "was made with a, b; got b, a",
+            "pass either detector or start_from",
+            "start_from is not fitted",
+            "the detector of 'web-1' is not fitted",
+            "was fitted on a, b; got b, a",
             "name the column with the times",
             "[('x', 0, 'judged'), ('x', 1, 'judged'), ('x', 2, 'judged')]",
         ],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Window
 from polyaforest.core.validation import NamedRows
-from polyaforest.distributed.keyed import Arrival, KeyedJudge, State, Status, default_detector
+from polyaforest.distributed.keyed import KeyedJudge, KeyedRow, State, Status, default_detector
 from polyaforest.estimators import loads
 from polyaforest.estimators.sifting import check_follows_streams
 
@@ -39,7 +39,7 @@ def run(judge, arrivals, cuts):
 @settings(max_examples=examples(150))
 @given(rows=rows, data=st.data(), kind=st.sampled_from(sorted(TEMPLATES)))
 def test_batches_say_what_one_process_says(rows, data, kind):
-    arrivals = [Arrival(3 * i, row, 10.0 * i) for i, row in enumerate(rows)]
+    arrivals = [KeyedRow(3 * i, row, 10.0 * i) for i, row in enumerate(rows)]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     judge = KeyedJudge(["a", "b"], TEMPLATES[kind](), has_times=True)
     state, results = run(judge, arrivals, cuts)
@@ -93,9 +93,9 @@ def test_batches_with_categories_say_what_one_process_says(rows, data):
 
 def test_rows_that_are_not_after_the_last_are_late_and_not_learned():
     judge = KeyedJudge(["a"], made(StreamingMPF, **SMALL))
-    state, _ = judge.judge(NEW, [Arrival(5, (1.0,)), Arrival(7, (2.0,))])
+    state, _ = judge.judge(NEW, [KeyedRow(5, (1.0,)), KeyedRow(7, (2.0,))])
     after, results = judge.judge(
-        state, [Arrival(8, (3.0,)), Arrival(6, (9.0,)), Arrival(7, (9.0,)), Arrival(8, (9.0,))]
+        state, [KeyedRow(8, (3.0,)), KeyedRow(6, (9.0,)), KeyedRow(7, (9.0,)), KeyedRow(8, (9.0,))]
     )
     assert [(result.order, result.status) for result in results] == [
         (6, "late"),
@@ -105,15 +105,15 @@ def test_rows_that_are_not_after_the_last_are_late_and_not_learned():
     ]
     assert "not after 7" in results[0].error
     assert loads(after.model).n_seen_ == 3
-    assert judge.judge(state, [Arrival(8, (3.0,))])[0] == after  # a task that is repeated
+    assert judge.judge(state, [KeyedRow(8, (3.0,))])[0] == after  # a task that is repeated
 
 
 def test_rows_without_order_or_time_are_bad():
     judge = KeyedJudge(["a"], made(StreamingMPF, **SMALL), has_times=True)
-    state, results = judge.judge(NEW, [Arrival(None, (1.0,), 0.0), Arrival(1, (1.0,), np.nan)])
+    state, results = judge.judge(NEW, [KeyedRow(None, (1.0,), 0.0), KeyedRow(1, (1.0,), np.nan)])
     assert [(result.status, result.error) for result in results] == [
-        ("bad", "its order is missing"),
-        ("bad", "its time is missing"),
+        ("bad", "order is missing"),
+        ("bad", "time is missing"),
     ]
     assert state == NEW
 
@@ -139,8 +139,8 @@ def test_a_detector_that_fails_halfway_costs_the_row_only(monkeypatch):
     monkeypatch.setattr("polyaforest.distributed.keyed.loads", lambda block: deepcopy(saved[block]))
     monkeypatch.setattr(Faulty, "to_bytes", to_bytes)
     judge = KeyedJudge(["a"], Faulty(n_estimators=3, window=12, random_state=0))
-    state, _ = judge.judge(NEW, [Arrival(i, (float(i),)) for i in range(3)])
-    state, results = judge.judge(state, [Arrival(3, (3.0,)), Arrival(4, (101.0,)), Arrival(5, (4.0,))])
+    state, _ = judge.judge(NEW, [KeyedRow(i, (float(i),)) for i in range(3)])
+    state, results = judge.judge(state, [KeyedRow(3, (3.0,)), KeyedRow(4, (101.0,)), KeyedRow(5, (4.0,))])
     assert [result.status for result in results] == ["judged", "bad", "judged"]
     assert results[1].error == "RuntimeError: out of order"
     wanted = StreamingMPF(n_estimators=3, window=12, random_state=0)

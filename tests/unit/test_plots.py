@@ -446,7 +446,7 @@ def test_times_may_be_dates(ax, zone):
     ("arguments", "message"),
     [
         ({"values": np.zeros(39)}, "values must have one row for each of the 40 scores; got shape"),
-        ({"values": np.zeros((40, 9))}, "got 9, choose at most 8"),
+        ({"values": np.zeros((40, 9))}, "choose at most 8; got 9"),
         ({"values": np.zeros(40), "names": ["a", "b"]}, "one name for each of the 1 channels; got 2"),
         ({"times": np.arange(3)}, "one time for each of the 40 rows; got shape"),
         ({"times": ["noon"] * 40}, "times must be numbers or dates; got <U4"),
@@ -474,7 +474,7 @@ def test_what_was_expected_is_a_band_behind_each_channel(ax):
         assert heights.max() == BAND.high[:, c].max()
         assert band.get_zorder() < values.get_zorder()
     assert plots.trace(SCORES, PLANE, ax=Figure().subplots()).bands == []
-    with pytest.raises(ValueError, match="expected must be of 40 rows and 1 channels"):
+    with pytest.raises(ValueError, match="expected must have the shape of values, 40 rows and 1 channels"):
         plots.trace(SCORES, PLANE["load"], expected=BAND)
 
 

@@ -1,4 +1,4 @@
-"""Both detectors with PyOD's interface: `decision_function` higher for anomalies, `labels_`, `threshold_`."""
+"""`StreamingMPF` and `BatchMPF` as PyOD detectors: `decision_function` is higher for anomalies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["BatchMPF", "StreamingMPF"]
 
 
 class _Detector(Guarded, BaseDetector):
-    """Common base; the parameters are those of the wrapped detector, except for a thresholder as `contamination`."""
+    """Common base. It takes the parameters of the wrapped detector; `contamination` may be a thresholder."""
 
     _wrapped: ClassVar[type[estimators.StreamingMPF | estimators.BatchMPF]]
 
@@ -33,7 +33,7 @@ class _Detector(Guarded, BaseDetector):
         ----------
         X : array-like or frame of shape (n_rows, n_features)
         sample_weight : array-like of shape (n_rows,), optional
-            How often each row counts; ``decision_scores_`` has one score for each row, whatever its weight.
+            How often each row counts. ``decision_scores_`` has one score per row, whatever its weight.
         """
         is_share = isinstance(self.contamination, Real)
         parameters = self.get_params(deep=False) | ({} if is_share else {"contamination": "auto"})
@@ -43,7 +43,7 @@ class _Detector(Guarded, BaseDetector):
             draft._set_n_classes(y)
             draft.detector_, draft.decision_scores_ = detector, scores
             draft._process_decision_scores()
-            if is_share:  # the detector's own threshold, so that it and PyOD flag the same rows
+            if is_share:  # use the detector's threshold, so that both flag the same rows
                 draft.threshold_ = float(anomaly_scores(np.array(detector.offset_)))
                 draft.labels_ = (scores > draft.threshold_).astype(int)
         return self
@@ -66,7 +66,7 @@ class _Detector(Guarded, BaseDetector):
 class StreamingMPF(_Detector):
     """`polyaforest.StreamingMPF` on tables, for PyOD. Scores are higher for anomalies.
 
-    With the default score they are surprises: minus a log probability, 0 or more, in nats.
+    The default score is the surprise in nats: a negative log probability, 0 or more.
 
     Parameters
     ----------
@@ -78,14 +78,14 @@ class StreamingMPF(_Detector):
     Attributes
     ----------
     detector_ : polyaforest.StreamingMPF
-        The fitted forest, for methods beyond PyOD's interface, such as ``mass``. It flags the same rows, unless a
-        thresholder was given.
+        The fitted forest, for methods beyond PyOD's interface, such as ``mass``. It flags the same rows unless
+        `contamination` is a thresholder.
     decision_scores_ : ndarray of shape (n_rows,)
         ``decision_function`` of the fitted rows.
     threshold_ : float
         Rows with scores above it are anomalies.
     labels_ : ndarray of int, shape (n_rows,)
-        1 for the anomalies among the fitted rows, 0 for the others.
+        1 for anomalies among the fitted rows, 0 for other rows.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class StreamingMPF(_Detector):
 class BatchMPF(_Detector):
     """`polyaforest.BatchMPF` for PyOD. Scores are higher for anomalies.
 
-    With the default score they are surprises: minus a log probability, 0 or more, in nats.
+    The default score is the surprise in nats: a negative log probability, 0 or more.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""River's interfaces: `learn_one` and `score_one` on dicts with varying features, `update` and `drift_detected`."""
+"""`StreamingMPF` and `DriftMonitor` as river models, which take dicts with varying features."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ __all__ = ["DriftMonitor", "StreamingMPF"]
 
 Observation: TypeAlias = Mapping[Hashable, Any]
 _ROWS_AT_ONCE = 4096  # rows of a frame learned per lock and per check for Ctrl-C
-_SETTLED = 256  # observations after which the scale of a new feature is known
+_N_TO_SCALE = 256  # observations after which the scale of a new feature is known
 
 
 class _Given(NamedTuple):
     """The features of an observation that are not missing."""
 
     values: dict[Hashable, float]
-    texts: dict[float, str]  # of the codes among the values
+    texts: dict[float, str]  # categories by their codes
     coded: set[Hashable]  # features that are categories
 
 
@@ -48,18 +48,17 @@ class StreamingMPF(Guarded, AnomalyDetector):
 
     They lie between 0 and 1, as river's metrics and filters expect: s / (1 + s) for a surprise of s nats, the negative
     log probability that `polyaforest.StreamingMPF` returns as its score. So 0.5 is a surprise of 1 nat, 0.8 of 4 and
-    0.9 of 9, without saturation. With ``score_type="mass"`` the score is 1 - mass. Until `grace_period` observations
-    have been learned it is 0. Scores above `threshold` are those of anomalies.
+    0.9 of 9, without saturation. With ``score_type="mass"`` the score is 1 - mass. It is 0 until the model has learned
+    `grace_period` observations. Observations with scores above `threshold` are anomalies.
 
-    **Categories.** A feature whose first value is a string is one of categories. One never seen is a category like any
-    other, only new.
+    **Categories.** A feature whose first value is a string is categorical. Unseen categories are allowed.
 
     **Varying features.** The order of features does not matter. None and NaN count as missing.
 
     - A missing known feature is imputed from the stored point that is nearest in the other features, or with `missing`.
     - A new feature is ignored in scores. When learned, it becomes a new column: the stored points get its first value,
       or `missing`, and the trees are rebuilt, then and after 1, 2, 4, ..., 256 more observations, while its scale is
-      being learned.
+      unknown.
     - A feature that no longer occurs keeps its column.
     - A forest with ``window=None`` stores no points after its first 256 observations: from then on it imputes the last
       observation learned, and ignores new features.
@@ -69,15 +68,15 @@ class StreamingMPF(Guarded, AnomalyDetector):
     n_estimators : int, default=100
         Number of trees.
     window : int, Window, Reservoir or None, default=256
-        Observations to keep: the last `window`, or as the policy says. None keeps only a summary of all observations,
-        and requires a limited depth.
+        Observations to keep: the last `window`, or the choice of a policy. None keeps only a summary of all
+        observations, and requires a limited depth.
     tree : Tree, optional
-        As for `polyaforest.StreamingMPF`, but for feature weights and a domain by column: columns come and go.
+        As for `polyaforest.StreamingMPF`, without feature weights or a domain by column, since columns come and go.
     score_type, contamination, false_alarm_rate, n_jobs
         As for `polyaforest.StreamingMPF`.
     grace_period : int, default=64
-        Observations to learn before scoring. Scores of an untrained forest are high, which filters that adapt to the
-        scores, such as `QuantileFilter`, would take long to recover from.
+        Observations to learn before scoring. An untrained forest scores high, and filters that adapt to the scores,
+        such as `QuantileFilter`, take long to recover.
     missing : float or None, default=None
         Value of missing features; 0 suits sparse observations, such as word counts.
     seed : int or None, default=None
@@ -141,7 +140,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
 
     @property
     def threshold(self) -> float:
-        """The score above which observations are anomalies, as by `forest`; 1 in the grace period."""
+        """The score above which `forest` flags observations; 1 in the grace period."""
         with self._frozen():
             if self._forest is None or self._n_learned < self.grace_period:
                 return 1.0
@@ -163,7 +162,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         t : float or datetime, optional
             Time of the observation, required by time-based windows.
         w : float, default=1.0
-            Weight: 2 learns the observation twice, 0 not at all; a fraction is the chance of once more.
+            Weight: 2 learns the observation twice, 0 not at all; a fraction is the probability of one more time.
         """
         with self._changing():
             self._learn_weighted(x, t, w)
@@ -245,7 +244,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
             self.learn_one(dict(zip(names, row, strict=True)))
 
     def _learn_known_columns(self, forest: estimators.StreamingMPF, cells: Mapping[Hashable, Array]) -> bool:
-        """Learn columns of known features together; return False if they have to be learned one by one."""
+        """Learn columns of known features together; return False if rows have to be learned one by one."""
         texts: dict[float, str] = {}
         table = np.empty((len(next(iter(cells.values()))), len(cells)))
         for name, k in self._columns.items():
@@ -286,7 +285,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         return _given(x, self._coded, self._columns)
 
     def _rows(self, rows: Array, texts: Mapping[float, str]) -> Any:
-        """Return rows as the forest takes them."""
+        """Return rows in the form that the forest accepts."""
         return _named(rows, self._columns, self._coded, texts) if self._coded else rows
 
     def _is_empty(self, given: Mapping[Hashable, float]) -> bool:
@@ -355,7 +354,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         )
 
     def _partial_fit(self, forest: estimators.StreamingMPF, row: Array, named: Any, t: Any, chance: float) -> None:
-        """Learn a row, `named` as the forest takes it, with some chance."""
+        """Learn a row with probability `chance`; `named` is the row in the form that the forest accepts."""
         n_before = forest.n_seen_ if forest.is_fitted else 0
         forest.partial_fit(named, times=_times(t), sample_weight=None if chance == 1 else [chance])
         if forest.n_seen_ > n_before:
@@ -366,7 +365,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         new = _in_order(given.values.keys() - self._columns.keys())
         if not new or not forest.keeps_points_:
             return forest
-        read_stamps(_times(t), 1, needed=getattr(self.window, "needs_times", False))  # before anything is changed
+        read_stamps(_times(t), 1, needed=getattr(self.window, "needs_times", False))  # raise before any change
         values = np.array(
             [given.values[name] if self.missing is None else self._filler(name in given.coded) for name in new]
         )
@@ -389,7 +388,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         coded: set[Hashable],
         texts: Mapping[float, str],
     ) -> estimators.StreamingMPF:
-        """Return a forest that has learned the stored points with these values of new features."""
+        """Return a forest fitted on the stored points, extended by these values of new features."""
         held = self._held(forest)
         if not len(held):
             return self._new_forest()
@@ -399,7 +398,7 @@ class StreamingMPF(Guarded, AnomalyDetector):
         return self._new_forest().partial_fit(_named(rows, columns, coded, {**known, **texts}), times=times)
 
     def _filler(self, is_coded: bool) -> float:
-        """Return the value of missing features, as a number or as a category."""
+        """Return `missing` as a number or as the code of a category."""
         assert self.missing is not None
         return code_of(canonical(self.missing) or "") if is_coded else self.missing
 
@@ -412,20 +411,20 @@ class StreamingMPF(Guarded, AnomalyDetector):
         self._n_since_new += 1
         if self._n_since_new.bit_count() == 1 and forest.keeps_points_:
             forest.rebuild()
-        if self._n_since_new == _SETTLED:
+        if self._n_since_new == _N_TO_SCALE:
             self._n_since_new = None
 
     def _bounded(self, scores: Array) -> float:
-        """Return the score of a single row, from 0 to 1, higher for anomalies."""
+        """Convert the score of a single row to the range 0 to 1, higher for anomalies."""
         surprise = float(anomaly_scores(scores)[0])
         is_mass = self.score_type == "mass" or isinstance(self.score_type, EpsilonPhi)
         return 1.0 + surprise if is_mass else 1.0 - 1.0 / (1.0 + max(surprise, 0.0))
 
 
 def _given(x: Observation, coded: Collection[Hashable], known: Collection[Hashable]) -> _Given:
-    """Return the features that are not missing, as numbers; categories as codes, and their texts.
+    """Return the features that are not missing, as numbers; categories as codes.
 
-    Those are categories that are `coded`, and those that are not `known` yet and have a string.
+    Features in `coded` are categories, and so are new features, not in `known`, whose value is a string.
     """
     given = _Given({}, {}, set())
     for name, value in x.items():
@@ -455,7 +454,7 @@ def _number(name: Hashable, value: Any) -> float:
 
 
 def _named(rows: Array, columns: dict[Hashable, int], coded: set[Hashable], texts: Mapping[float, str]) -> NamedRows:
-    """Return rows with names, and which of them are categories."""
+    """Return rows with column names and categories."""
     at = tuple(sorted(columns[name] for name in coded))
     return NamedRows(rows, list(map(str, columns)), Categories(at, len(columns), texts))
 
@@ -473,7 +472,7 @@ def _times(t: Any) -> list[Any] | None:
 
 
 def _cells_of(column: Any) -> Array:
-    """Return a column of a frame: of numbers if it can be, of objects otherwise."""
+    """Return a column of a frame, as numbers if possible, else as objects."""
     try:
         return np.asarray(column, np.float64)
     except (TypeError, ValueError):
@@ -481,18 +480,17 @@ def _cells_of(column: Any) -> Array:
 
 
 def _features(x: float | Observation) -> Observation:
-    """Return an observation of features, given one or a single number."""
+    """Return an observation; a single number becomes the feature "x"."""
     return x if isinstance(x, Mapping) else {"x": x}
 
 
 class DriftMonitor(Guarded, base.DriftDetector):
-    """Monitor of a stream, for river: whether its distribution has changed.
+    """Drift detector for river: report when the distribution of a stream changes.
 
-    `update` takes a number, as river's drift detectors do, or a dict of numbers and strings, as its models do. The
-    features are those of the first observation, and those of them that are strings are categories: None, NaN and a
-    feature that is absent count as missing, new features are ignored.
-    After an alarm, `drift_detected` is False again until the monitor has learned the new distribution, or the stream
-    has returned to the old one.
+    `update` takes a number, like river's drift detectors, or a dict of numbers and strings, like its models. The first
+    observation defines the features; its strings are categories. None, NaN and absent features count as missing; new
+    features are ignored. After an alarm, `drift_detected` is False until the monitor has learned the new distribution,
+    or the stream has returned to the old one.
 
     Parameters
     ----------
@@ -544,11 +542,11 @@ class DriftMonitor(Guarded, base.DriftDetector):
 
     @property
     def change(self) -> drift.Change | None:
-        """The change that goes on, as far as it is known."""
+        """The current change, as far as it is known; None if there is none."""
         return self._monitor.change_
 
     def update(self, x: float | Observation) -> None:
-        """Follow the stream over one more observation.
+        """Process one observation and set `drift_detected`.
 
         Parameters
         ----------

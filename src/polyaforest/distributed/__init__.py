@@ -1,5 +1,5 @@
-"""Forests from clusters: adapters for engines that hold tables in parts.
+"""Detectors on clusters: `polyaforest.distributed.dask` and `polyaforest.distributed.spark`.
 
-What a cluster fits is the forest of a local `fit`, bit for bit, whatever the partitions, their order, or the tasks that
-died on the way. `polyaforest.distributed.dask` and `polyaforest.distributed.spark` need the extras of that name.
+A cluster fits the same forest as a local `fit`, bit for bit, whatever the partitions, their order or retried tasks.
+Each module requires the extra of the same name.
 """

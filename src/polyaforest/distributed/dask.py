@@ -1,7 +1,7 @@
-"""Forests on Dask: fit to, and score, arrays and frames that are larger than one machine.
+"""Fit detectors to Dask arrays and frames, and score them.
 
-`fit` runs at once, with the scheduler in force; what the other functions return is computed when it is asked for.
-Models and tasks are part of the graph, so that nothing is lost with a worker.
+`fit` runs immediately, with the current scheduler; the other functions are lazy. Models and tasks are part of the
+graph, so that a lost worker loses nothing.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ with extra(__name__, "dask", "datasketches", "pandas"):
 __all__ = ["explain", "fit", "p_value", "predict", "score_samples"]
 
 Forest = TypeVar("Forest", BatchMPF, StreamingMPF)
-_AT_ONCE = 8  # results that are added up together
+_AT_ONCE = 8  # results added up by one task
 
 
 def fit(detector: Forest, X: Any, *, sample_weight: Any = None) -> Forest:
-    """Fit a detector to the rows of a Dask array or frame; return it.
+    """Fit a detector to a Dask array or frame; return the detector.
 
-    It becomes the detector that ``detector.fit(X.compute())`` would be, bit for bit, whatever the chunks. Only the
-    threshold of a numeric `contamination` is estimated otherwise where there are many rows: by a sketch of the scores
-    of all rows instead of a sample.
+    The result equals ``detector.fit(X.compute())``, bit for bit, whatever the chunks. The only exception is the
+    threshold of a numeric `contamination` for many rows: it is estimated from a sketch of the scores of all rows, not
+    from a sample.
 
     Parameters
     ----------
     detector : BatchMPF or StreamingMPF
         A `StreamingMPF` needs ``window="auto"`` or a `Reservoir` without half-life.
     X : dask.array.Array or dask.dataframe.DataFrame of shape (n_rows, n_features)
-        Read once for a `StreamingMPF`, twice for a `BatchMPF`, and once more for a numeric `contamination`: persist it
-        if it is costly to compute.
+        Read once for a `StreamingMPF`, twice for a `BatchMPF`, and once more for a numeric `contamination`. Persist it
+        if it is expensive to compute.
     sample_weight : dask.array.Array or dask.dataframe.Series of shape (n_rows,), optional
-        How often each row counts, as in `fit` of the detector; in the same chunks as `X`.
+        How often each row counts, as in the detector's `fit`; with the same chunks as `X`.
     """
     _check_dask(X)
     columns: Any = int(X.shape[1]) if isinstance(X, da.Array) else [str(name) for name in X.columns]
@@ -102,8 +102,8 @@ def predict(detector: BatchMPF | StreamingMPF, X: Any) -> Any:
 def explain(detector: BatchMPF | StreamingMPF, X: Any) -> Any:
     """Return how surprising rows are, in bits by feature.
 
-    For a frame the lines of `Explanations.to_frame`, for an array its columns of bits, (n_rows, n_features). Words are
-    for few rows: ``detector.explain(X[17:18].compute())``.
+    For a frame, return the rows of `Explanations.to_frame`; for an array, its columns of bits, (n_rows, n_features).
+    To get texts for a few rows, call ``detector.explain(X[17:18].compute())``.
     """
     _check_dask(X)
     model = _in_graph(detector)
@@ -126,8 +126,8 @@ def _by_row(detector: BatchMPF | StreamingMPF, X: Any, method: str, dtype: type)
 def _check_dask(X: Any) -> None:
     if not isinstance(X, da.Array | dd.DataFrame) or X.ndim != 2:
         raise TypeError(
-            f"X must be a Dask array or frame with rows and columns; got {type(X).__name__}: for what is in memory "
-            "call the detector's own methods"
+            f"X must be a two-dimensional Dask array or frame; got {type(X).__name__}: for data in memory, call the "
+            "detector's own methods"
         )
 
 
@@ -136,14 +136,14 @@ def _parts(X: Any) -> list[Any]:
 
 
 def _lengths(X: Any, parts: list[Any]) -> list[int]:
-    """Return how many rows each part has; they are counted unless the chunks say so."""
+    """Return the number of rows of each part; count them if the chunk sizes are unknown."""
     if isinstance(X, da.Array) and not np.isnan(X.chunks[0]).any():
         return [int(length) for length in X.chunks[0]]
     return list(dask.compute(*(dask.delayed(len)(part) for part in parts)))
 
 
 def _starts(lengths: Sequence[int]) -> list[int]:
-    """Return how many come before each part."""
+    """Return the number of rows before each part."""
     return [0, *accumulate(map(int, lengths))][:-1]
 
 
@@ -152,7 +152,7 @@ def _parts_of_weights(sample_weight: Any, n_parts: int) -> list[Any]:
         raise TypeError(f"sample_weight must be a Dask array or series; got {type(sample_weight).__name__}")
     weights: list[Any] = np.ravel(sample_weight.to_delayed()).tolist()
     if len(weights) != n_parts:
-        raise ValueError(f"sample_weight has {len(weights)} chunks, and X has {n_parts}: rechunk it like X")
+        raise ValueError(f"sample_weight has {len(weights)} chunks, but X has {n_parts}: rechunk it like X")
     return weights
 
 
@@ -160,11 +160,11 @@ def _copies(weigh: Weigh, part: Any, weights: Any, start: int) -> Array:
     try:
         return weigh(weights, numbered(start, len(part)))
     except ValueError as problem:
-        raise ValueError(f"chunk counted from row {start}: {problem}") from problem
+        raise ValueError(f"in the chunk that starts at row {start}: {problem}") from problem
 
 
 def _added(results: list[Any]) -> Any:
-    """Return the sum of results, added up in a tree, so that no worker has to hold them all."""
+    """Add up results in a tree, so that no worker has to hold them all."""
     while len(results) > 1:
         groups = (results[i : i + _AT_ONCE] for i in range(0, len(results), _AT_ONCE))
         results = [dask.delayed(_sum)(group) for group in groups]
@@ -182,7 +182,7 @@ def _apply(task: Task, part: Any, first: int, copies: Array | None) -> Any:
 
 
 def _in_graph(detector: BatchMPF | StreamingMPF) -> Any:
-    """Return the detector as a part of a graph, loaded where it is needed."""
+    """Return the detector as a node of the graph, which loads it where it is needed."""
     return dask.delayed(loads)(detector.to_bytes())
 
 

@@ -1,4 +1,4 @@
-"""Fit a detector in passes over a table in parts, with any engine that can map a function and add up the results."""
+"""Fit a detector in passes over a partitioned table, on any engine that can map a function and add up results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from polyaforest.estimators import BatchMPF, StreamingMPF
 from polyaforest.estimators.tables import Score, TableFit, Weigh
 
 Kind = TypeVar("Kind", BatchMPF, StreamingMPF)
-Task = Callable[..., Any]  # takes the rows of a part, their ids, and copies if any; what it returns can be added
-Gather = Callable[[Task], Any]  # applies a task to every part, and returns the sum of the results
+Task = Callable[..., Any]  # takes the rows of a part, their ids, and copies if any; its results can be added
+Gather = Callable[[Task], Any]  # applies a task to each part and returns the sum of the results
 
 
 def fit_in_passes(
@@ -25,23 +25,23 @@ def fit_in_passes(
     of_categorical_type: Sequence[int] = (),
     prepare: Callable[[Weigh], None] = lambda weigh: None,
 ) -> Kind:
-    """Fit a detector to a table; return it.
+    """Fit a detector to a table; return the detector.
 
-    One pass for `StreamingMPF`, two for `BatchMPF`; another if `contamination` is a number and the table has more rows
-    than are drawn.
+    This takes one pass for `StreamingMPF`, two for `BatchMPF`, and another if `contamination` is a number and the table
+    has more rows than the sample for the threshold.
 
     Parameters
     ----------
     detector : BatchMPF or StreamingMPF
     columns : int or sequence of str
-        The number of columns, or their names.
+        Number of columns, or their names.
     gather : callable
-        Takes a task that can be pickled, applies it to the rows and ids of every part, in any order, and returns the
-        sum of the results. A part may have no rows. A task that is repeated returns the same again.
+        Applies a task, which can be pickled, to the rows and ids of each part, in any order, and returns the sum of the
+        results. A part may have no rows. A retried task returns the same result.
     of_categorical_type : sequence of int
-        Which columns have a categorical type.
+        Indices of the columns with a categorical type.
     prepare : callable, optional
-        Called first with what turns weights into copies, for tables that have any: see `TableFit`.
+        Called first, with the function that turns weights into copies: see `TableFit`.
     """
     fit = TableFit(detector, columns, of_categorical_type)
     prepare(fit.weigh)
@@ -56,7 +56,7 @@ def fit_in_passes(
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """The task of sketching the distribution of scores."""
+    """Task that sketches the distribution of scores."""
 
     score: Score
 
@@ -67,5 +67,5 @@ class Sketch:
 
 
 def numbered(n_before: int, n_rows: int) -> Array:
-    """Return the numbers of rows that come after `n_before` others."""
+    """Return the numbers of `n_rows` rows that follow `n_before` others."""
     return np.arange(n_before, n_before + n_rows)

@@ -1,4 +1,4 @@
-"""Quantiles of more numbers than one machine sees: an Apache DataSketches REQ sketch, precise in the lower tail."""
+"""Mergeable quantiles: an Apache DataSketches REQ sketch, precise in the lower tail."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from datasketches import req_floats_sketch
 
 from polyaforest.core.arrays import Array
 
-_PRECISION = 64  # the sketch's k: ranks are known to about half a per cent of themselves
+_PRECISION = 64  # the sketch's k: a relative error of ranks of about half a per cent
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)
 class Quantiles:
-    """A sketch of numbers; those of parts add up.
+    """A sketch of numbers. Sketches of parts can be added.
 
-    How a sketch forgets is random: two runs differ within its error.
+    Sketches drop numbers at random: two runs differ within the error.
 
     Examples
     --------
@@ -30,19 +30,19 @@ class Quantiles:
 
     @classmethod
     def of(cls, values: Array) -> Quantiles:
-        """Sketch numbers; infinite ones count as the largest that the sketch can hold."""
+        """Sketch numbers; infinite ones count as the largest number that the sketch can hold."""
         sketch = req_floats_sketch(_PRECISION, False)
         if len(values):
             sketch.update(np.clip(values, -_LARGEST, _LARGEST).astype(np.float32))
         return cls(sketch.serialize())
 
     def __add__(self, other: Quantiles) -> Quantiles:
-        """Return the sketch of the numbers of both."""
+        """Merge two sketches."""
         sketch = req_floats_sketch.deserialize(self.packed)
         sketch.merge(req_floats_sketch.deserialize(other.packed))
         return Quantiles(sketch.serialize())
 
     def quantile(self, share: float) -> float:
-        """Return a number just below which a share of all numbers lies, so that ones equal to it do not."""
+        """Return the largest float below the quantile, so that numbers equal to the quantile lie above it."""
         found = np.float32(req_floats_sketch.deserialize(self.packed).get_quantile(share))
         return -np.inf if found <= -_LARGEST else float(np.nextafter(found, np.float32(-np.inf)))

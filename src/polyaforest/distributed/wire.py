@@ -1,7 +1,6 @@
-"""What travels between the driver and the workers of one cluster: compressed pickles.
+"""Compressed pickles, sent between the driver and the workers of one cluster.
 
-They are as trustworthy as the cluster: engines send code and data the same way. Models that are stored or come from
-elsewhere have a format of their own, `save`.
+Unpickling is as safe as the cluster itself, which sends code the same way. Stored models use the safe format of `save`.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from typing import Any
 
 
 def packed(thing: Any) -> bytes:
-    """Return a thing as bytes."""
+    """Return an object as bytes."""
     return zlib.compress(pickle.dumps(thing, protocol=pickle.HIGHEST_PROTOCOL), level=1)
 
 
 def unpacked(block: bytes) -> Any:
-    """Return the thing in bytes from `packed`."""
+    """Return the object from bytes made by `packed`."""
     return pickle.loads(zlib.decompress(block))

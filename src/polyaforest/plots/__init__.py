@@ -1,8 +1,8 @@
 """Plots: partitions, densities, score traces, attributions, trees, intervals, shares, drift, ROC and precision-recall.
 
-Every function draws on `ax`, or on a new figure, and returns a named tuple of the Axes (``ax``) and the artists, which
-can be modified further. None shows, saves or closes a figure, or changes a setting of matplotlib. Colours are safe for
-the colour-blind: the palette of Okabe and Ito, and viridis.
+Each function draws on `ax`, or on a new figure, and returns a named tuple of the Axes (``ax``) and the artists, which
+you can modify further. No function shows, saves or closes a figure or changes a matplotlib setting. Colours are safe
+for the colour-blind: the palette of Okabe and Ito, and viridis.
 
 matplotlib is imported on first use, not with this package: ``pip install "polyaforest[plots]"``.
 """

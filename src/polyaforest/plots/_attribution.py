@@ -96,7 +96,7 @@ def attribution_bars(explanation: Any, *, top: int = 8, ax: Axes | None = None) 
     bars = _bars_of(explanation, top)
     bits = np.array([bar.bits for bar in bars])
     longest = 1.3 * max(float(np.abs(bits[np.isfinite(bits)]).max(initial=0.0)), 1.0)
-    lengths = np.nan_to_num(bits, posinf=longest, neginf=-longest)  # infinite ones are a little longer than the others
+    lengths = np.nan_to_num(bits, posinf=longest, neginf=-longest)  # infinite bars are a little longer than the others
     ax = canvas(ax, 7.4, 1.7 + 0.5 * len(bars))
     places = np.arange(len(bars))
     drawn = ax.barh(places, lengths, height=0.56, color=[bar.colour for bar in bars])
@@ -108,11 +108,11 @@ def attribution_bars(explanation: Any, *, top: int = 8, ax: Axes | None = None) 
     plain(*ax.get_yticklabels())
     ax.set_ylim(len(bars) - 0.45, -0.55)
     low, high = min(0.0, lengths.min()), max(0.0, lengths.max())
-    width = max(high - low, 1e-9)  # part of it holds the labels
+    width = max(high - low, 1e-9)  # of the bars, without their labels
     ax.set_xlim(low - (0.16 if low < 0 else 0.01) * width, high + 0.42 * width)
     ax.tick_params(axis="y", length=0, labelsize=SMALL)
     ax.spines["left"].set_visible(False)
-    ax.set_xlabel("bits of surprise, beyond those of a typical row")
+    ax.set_xlabel("bits of surprise beyond a typical row")
     _write_headline(ax, explanation)
     return Bars(ax, drawn, labels)
 
@@ -130,7 +130,7 @@ def _bars_of(explanation: Explanation, top: int) -> list[Bar]:
 
 
 def _bar_of(explanation: Explanation, k: int, attribution: Attribution | None) -> Bar:
-    """Return the bar of feature `k`, labelled with its value, its usual range and its normal values."""
+    """Return the bar of feature `k`, labelled with its value, usual range and normal values."""
     value = explanation.format_value(k, explanation.values[k])
     name = f"{drawable(explanation.names[k], _LONGEST_NAME)} = {value}\nusual {explanation.format_usual(k)}"
     bits = float(explanation.parts[k])
@@ -198,7 +198,7 @@ def attribution_map(
     Parameters
     ----------
     explanations : Explanations or Explanation
-        ``forest.explain(X)`` with the rows of `X` in time order; or one row that is a shingle.
+        ``forest.explain(X)`` with the rows of `X` in time order; or the explanation of one shingle.
     n_steps : int, optional
         For shingles, the number of steps in each. Attributions are drawn at the time of their step, averaged over
         the shingles that contain it.
@@ -207,7 +207,7 @@ def attribution_map(
     features : sequence of names or numbers, optional
         Features (for shingles, channels) to show, from the top.
     top : int, default=16
-        Number of features to show if `features` is None: those of largest attribution, in column order.
+        Number of features to show if `features` is None: the largest attributions, in column order.
     limit : float, optional
         Bits at the ends of the colour scale; the largest attribution by default.
     colorbar : bool, default=True
@@ -248,7 +248,7 @@ def attribution_map(
     ax.tick_params(axis="y", length=0)
     ax.spines[:].set_visible(False)
     if times is None:
-        ax.set_xlabel("row" if n_steps is None else "step, 0 being the last" if is_one else "step")
+        ax.set_xlabel("row" if n_steps is None else "step (0: the last)" if is_one else "step")
     bar = _draw_key(ax, mesh, most) if colorbar else None
     return AttributionMap(ax, mesh, bar)
 
@@ -256,7 +256,7 @@ def attribution_map(
 def _signed_bits(explanations: Any) -> tuple[Array, list[str]]:
     """Return bits, (n, D), positive for too high and negative for too low, and the feature names.
 
-    The larger of the two sides counts; a feature more normal than that of a typical row gets 0.
+    The larger of the two sides counts; a feature more normal than in a typical row gets 0.
     """
     if isinstance(explanations, Explanation):
         explanations = [explanations]
@@ -290,7 +290,7 @@ def _name_of_channel(names: list[str], k: int) -> str:
 
 
 def _choose(signed: Array, names: list[str], features: Sequence[str | int] | None, top: int) -> list[int]:
-    """Return the features to show: those named, or those of largest attribution."""
+    """Return the features to show: those named, else the largest attributions."""
     if features is not None:
         if isinstance(features, str) or not len(features):
             raise ValueError(f"features must be a list of names or numbers; got {features!r}")

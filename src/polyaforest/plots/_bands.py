@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 _MOST_BARS = 60  # rows drawn as bars; more are drawn as a band
-_DEPTH, _OUT_OF_SIGHT = 1e-3, 1e-6  # lower limit of the axis and of the values drawn, relative to the lowest mass
+_DEPTH, _OUT_OF_SIGHT = 1e-3, 1e-6  # lower limits of the axis and of the values drawn, relative to the lowest mass
 
 
 class Bands(NamedTuple):
@@ -47,7 +47,7 @@ def credible_bands(
     ----------
     forest : BatchMPF or StreamingMPF, optional
     X : array-like of shape (n_rows, n_features), optional
-        Rows. `masses` and `intervals` are computed by the forest unless given.
+        Rows. The forest computes `masses` and `intervals` unless given.
     level : float in (0, 1), default=0.9
         Probability of the intervals.
     lifetime : float, optional
@@ -70,14 +70,14 @@ def credible_bands(
     """
     middle, ends = _read(forest, X, level, lifetime, masses, intervals)
     if sort and times is not None:
-        raise ValueError("rows are ordered either by mass or by time: omit sort or times")
+        raise ValueError("cannot order rows by mass and by time: omit sort or times")
     x = read_times(times, len(middle), "rows")
     if sort:
         order = np.argsort(middle, kind="stable")
         middle, ends = middle[order], ends[order]
     library, ax = matplotlib(), canvas(ax)
     lowest = float(middle[middle > 0].min(initial=1.0))
-    low, high = np.maximum(ends, lowest * _OUT_OF_SIGHT).T  # there is no 0 on a logarithmic axis
+    low, high = np.maximum(ends, lowest * _OUT_OF_SIGHT).T  # a logarithmic axis has no 0
     is_few = len(middle) <= _MOST_BARS
     style = {"linestyle": "none", "marker": "o", "markersize": 4.5} if is_few else {"linewidth": 1.1}
     line = ax.plot(x, np.maximum(middle, lowest * _OUT_OF_SIGHT), color=BLUE, zorder=3, **style)[0]
@@ -114,5 +114,5 @@ def _read(
         raise ValueError(f"intervals must have shape ({len(middle)}, 2); got {ends.shape}")
     bad = np.flatnonzero(~((ends[:, 0] <= ends[:, 1]) & (ends[:, 0] >= 0)))
     if bad.size:
-        raise ValueError(f"interval of row {bad[0]} must be two masses in ascending order; got {ends[bad[0]].tolist()}")
+        raise ValueError(f"the interval of row {bad[0]} must be two ascending masses; got {ends[bad[0]].tolist()}")
     return middle, ends

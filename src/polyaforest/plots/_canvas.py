@@ -89,7 +89,7 @@ def drawable(name: str, most: int = _LONGEST_NAME) -> str:
         return shown
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
-    families = FontProperties().get_family()  # a character is drawn by the first font that has it
+    families = FontProperties().get_family()  # matplotlib draws a character with the first font that has it
     fonts = [get_font(findfont(FontProperties(family=[family]))) for family in families]
     chars = (char if any(font.get_char_index(ord(char)) for font in fonts) else spelled(char) for char in shown)
     return label("".join(chars), most)
@@ -104,15 +104,14 @@ def plain(*texts: Text) -> None:
 
 def write_dates(ax: Axes) -> None:
     """Label the horizontal axis with concise dates."""
-    locator = matplotlib().dates.AutoDateLocator(
-        minticks=3, maxticks=8
-    )  # with more as the least, it finds none for four days
+    # with minticks > 3, the locator finds no ticks for four days
+    locator = matplotlib().dates.AutoDateLocator(minticks=3, maxticks=8)
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(matplotlib().dates.ConciseDateFormatter(locator))
 
 
 def check_forest(forest: Any) -> None:
-    """Raise unless this is a fitted forest that holds points."""
+    """Raise unless `forest` is fitted and holds points."""
     if not isinstance(forest, PolyaForest):
         raise TypeError(f"forest must be a fitted BatchMPF or StreamingMPF; got {type(forest).__name__}")
     check_is_fitted(forest)
@@ -121,7 +120,7 @@ def check_forest(forest: Any) -> None:
 
 
 def check_tree(forest: PolyaForest, tree: int) -> int:
-    """Return the index of a tree, validated."""
+    """Validate the index of a tree; return it, counted from 0."""
     n_trees = len(forest.forest_.root)
     if not -n_trees <= tree < n_trees:
         raise ValueError(f"no tree {tree}: the forest has {n_trees} trees, numbered from 0")
@@ -129,10 +128,10 @@ def check_tree(forest: PolyaForest, tree: int) -> int:
 
 
 def check_numeric(forest: PolyaForest) -> None:
-    """Raise for a forest with categories, whose cuts are questions and have no place on an axis."""
+    """Raise for a forest with categories: cuts by category have no position on an axis."""
     if forest.encoding_ is not None:
         raise ValueError(
-            "this plot is for forests of numbers, and this one has categories: see explain and attribution_bars"
+            "this plot needs numeric features, and the forest has categories: use explain and attribution_bars"
         )
 
 
@@ -149,7 +148,7 @@ def place_of(feature: str | int, names: Sequence[str]) -> int:
 
 
 def read_times(times: Any, n: int, what: str) -> Array:
-    """Return positions of `n` things along the horizontal axis: `times`, numbers or dates, or else 0 to n - 1."""
+    """Return `n` positions on the horizontal axis: `times`, numbers or dates, else 0 to n - 1."""
     if times is None:
         return np.arange(n)
     values = np.asarray(times)
@@ -168,7 +167,7 @@ def read_times(times: Any, n: int, what: str) -> Array:
 
 
 def _without_zone(time: Any) -> Any:
-    """Return a naive datetime in UTC for an aware one; anything else unchanged."""
+    """Convert an aware datetime to a naive one in UTC; return anything else unchanged."""
     is_zoned = isinstance(time, datetime) and time.tzinfo is not None
     return time.astimezone(UTC).replace(tzinfo=None) if is_zoned else time
 
@@ -181,7 +180,7 @@ def read_vector(name: str, values: Any, n: int | None = None) -> Array:
         raise ValueError(f"{name} must contain {wanted}; got shape {vector.shape}")
     missing = np.flatnonzero(np.isnan(vector))
     if missing.size:
-        raise ValueError(f"{name} is NaN in row {missing[0]}: drop such rows")
+        raise ValueError(f"{name} is NaN in row {missing[0]}: drop rows with NaN")
     return vector
 
 

@@ -59,10 +59,10 @@ def roc(y: Any, scores: Any, *, higher: str = "normal", ax: Axes | None = None) 
     ----------
     y : array-like of shape (n_rows,)
         True labels: True or 1 for anomalies and False or 0 for normal rows; or -1 and 1, as returned by `predict`.
-    scores : array-like of shape (n_rows,), or a mapping of names to such
+    scores : array-like of shape (n_rows,), or a mapping from names to such arrays
         As returned by `score_samples`; a mapping draws one curve per name.
     higher : {"normal", "anomalous"}, default="normal"
-        Which rows have higher scores: normal ones here and in scikit-learn, anomalous ones in PyOD and river.
+        Which rows have higher scores: normal rows here and in scikit-learn, anomalies in PyOD and river.
     ax : Axes, optional
         Axes to draw on; a new figure if None.
 
@@ -79,7 +79,7 @@ def roc(y: Any, scores: Any, *, higher: str = "normal", ax: Axes | None = None) 
 
     curves = _read_scores(scores, len(truth), read_direction(higher), curve)
     drawn = _draw(canvas(ax, 5.4, 5.0), curves, [0, 1], "AUC")
-    drawn.ax.set(xlabel="share of the normal rows flagged", ylabel="share of the anomalies found")
+    drawn.ax.set(xlabel="share of normal rows flagged", ylabel="share of anomalies found")
     return drawn
 
 
@@ -106,8 +106,8 @@ def precision_recall(y: Any, scores: Any, *, higher: str = "normal", ax: Axes | 
 
     curves = _read_scores(scores, len(truth), read_direction(higher), curve)
     drawn = _draw(canvas(ax, 5.4, 5.0), curves, [truth.mean()] * 2, "AP", drawstyle="steps-post")
-    drawn.ax.set(xlabel="share of the anomalies found (recall)")
-    drawn.ax.set(ylabel="share of anomalies in what is flagged (precision)")
+    drawn.ax.set(xlabel="share of anomalies found (recall)")
+    drawn.ax.set(ylabel="share of flagged rows that are anomalies (precision)")
     return drawn
 
 
@@ -125,7 +125,7 @@ def _read_truth(y: Any) -> Array:
 
 
 def _read_scores(scores: Any, n: int, sign: int, curve: Callable[[str, Array], Curve]) -> list[Curve]:
-    """Return the curve of each method, computed from ranks, which are finite even for infinite scores."""
+    """Compute the curve of each method from ranks, which are finite even if scores are not."""
     named = scores if isinstance(scores, Mapping) else {"": scores}
     if not named:
         raise ValueError("scores is empty: nothing to draw")

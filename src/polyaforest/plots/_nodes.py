@@ -18,14 +18,14 @@ class Node(NamedTuple):
     parent: int  # index in the list, NONE for the root
     is_left: bool
     depth: int
-    feature: int  # that is cut; NONE for a leaf
+    feature: int  # the feature cut; NONE for a leaf
     cut: float
     time: float
     n_rows: int
-    side: Array  # (2, D): its side of the parent's cut, the domain for the root
+    side: Array  # (2, D): its side of the parent's cut; the domain for the root
     part: Array  # (2, D): `side` restricted to the box of its points, in dimensions of positive length
     log_masses: tuple[float, float]  # of `part`, and of the rest of `side`
-    log_densities: tuple[float, float]  # likewise
+    log_densities: tuple[float, float]  # of the same two regions
 
 
 def nodes_of(forest: PolyaForest, tree: int, max_depth: float = np.inf) -> list[Node]:
@@ -52,7 +52,7 @@ def _read_node(forest: PolyaForest, tree: int, j: int, parent: int, is_left: boo
     """Return node `j` of a tree."""
     arrays, known, place = forest.forest_, forest.posterior_, (tree, j)
     lower, upper = arrays.lower[place], arrays.upper[place]
-    # a process has no boxes, and a box does not restrict dimensions in which it has no length
+    # trees of a BatchMPF have no boxes; a box does not restrict dimensions in which it has no length
     part = np.where(lower < upper, np.stack([lower, upper]), side) if lower.size else side
     masses = float(known.inside[place]), float(known.complement[place])
     volumes = float(known.inside_volume[place]), float(known.complement_volume[place])

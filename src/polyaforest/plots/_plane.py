@@ -62,7 +62,7 @@ class Density(NamedTuple):
 
 
 class Plane(NamedTuple):
-    """The two features shown, and a row that fixes the others."""
+    """Two features, and the row that fixes the values of the others."""
 
     shown: tuple[int, int]
     at: Array  # (D,): only the values of features not shown matter
@@ -82,7 +82,7 @@ def partition(
 ) -> Partition:
     """Draw how one tree cuts the plane of two features; earlier cuts are thicker.
 
-    A `BatchMPF` cuts its whole domain. The trees of a `StreamingMPF` cut the bounding boxes of their data, drawn too.
+    A `BatchMPF` cuts its whole domain. A `StreamingMPF` cuts the bounding boxes of its data; they are drawn too.
 
     Parameters
     ----------
@@ -146,8 +146,8 @@ def density(
     ----------
     forest : BatchMPF or StreamingMPF
     kind : {"density", "mass", "score"}, default="density"
-        The log density; the mass of the cell around each point; or the score, with the threshold below which rows
-        are flagged.
+        The log density; the mass of the cell around each point; or the score, with the threshold below which the
+        forest flags rows.
     lifetime : float, optional
         For masses, the time of the partition: early cells are large, late cells small. None: the leaves.
     flag : bool, default=False
@@ -206,7 +206,7 @@ def _read_plane(forest: PolyaForest, features: Sequence[str | int] | None, at: A
     if features is None:
         if len(names) != 2:
             remedy = "pass two features, and a row as at" if len(names) > 2 else "fit it on two columns"
-            raise ValueError(f"this plot needs two features, and the forest has {len(names)}: {remedy}")
+            raise ValueError(f"this plot needs two features, but the forest has {len(names)}: {remedy}")
         features = (0, 1)
     if isinstance(features, str) or len(features) != 2:
         raise ValueError(f"features must be two names or indices; got {features!r}")
@@ -216,7 +216,7 @@ def _read_plane(forest: PolyaForest, features: Sequence[str | int] | None, at: A
     if len(names) == 2:
         return Plane((across, up), np.zeros(2), names)
     if at is None:
-        raise ValueError(f"the forest has {len(names)} features: pass a row as at, for the values of those not shown")
+        raise ValueError(f"the forest has {len(names)} features: pass a row as at, to fix the features not shown")
     row = np.asarray(at, dtype=np.float64).ravel()
     if len(row) != len(names):
         raise ValueError(f"at must be one row of {len(names)} features; got {len(row)} values")
@@ -280,7 +280,7 @@ def _color_range(values: Array, n_decades: float = np.inf) -> tuple[float, float
 
 
 def _draw_cells(library: Any, ax: Axes, nodes: list[Node], plane: Plane) -> PolyCollection:
-    """Draw parts of nodes and what surrounds them, coloured by density; later ones cover earlier ones."""
+    """Draw the parts of nodes and their surroundings, coloured by density; later patches cover earlier ones."""
     patches, densities = [], []
     for node in nodes:
         inside, around = node.log_densities
@@ -301,7 +301,7 @@ def _draw_cells(library: Any, ax: Axes, nodes: list[Node], plane: Plane) -> Poly
 def _draw_lines(
     library: Any, ax: Axes, nodes: list[Node], plane: Plane, on_shades: bool
 ) -> tuple[PolyCollection, LineCollection]:
-    """Draw the boxes of nodes, where they differ from their sides of the cuts, and the cuts on top."""
+    """Draw the boxes of nodes that are smaller than their side of the cut, and the cuts on top."""
     boxes = library.collections.PolyCollection(
         [_corners(node.part, plane) for node in nodes if node.parent == NONE or node.part is not node.side],
         facecolors="none",
@@ -336,7 +336,7 @@ def _segment(node: Node, plane: Plane) -> Array:
 
 
 def _draw_points(ax: Axes, rows: Array, flagged: Array | None = None) -> PathCollection:
-    """Draw rows as dots, with rings around flagged ones."""
+    """Draw rows as dots, with rings around flagged rows."""
     size = float(np.clip(1800 / len(rows), 3, 10))
     points = ax.scatter(*rows.T, s=size, color=BLACK, alpha=0.6, linewidths=0, zorder=3)
     if flagged is not None and flagged.any():

@@ -1,4 +1,4 @@
-"""The share of each region before and after a change."""
+"""Shares of regions before and after a change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.collections import LineCollection, PathCollection
 
 _LONGEST_PLACE = 160  # characters of the conditions of a region
-_LINE = 38  # characters of a line of them
+_LINE = 38  # characters per line of the conditions
 
 
 class Shares(NamedTuple):
@@ -24,18 +24,18 @@ class Shares(NamedTuple):
     ax: Axes
     before: PathCollection | None  # a dot for each region, from the top; None if there are no regions
     after: PathCollection | None
-    intervals: LineCollection | None  # those of the dots before, then those of the dots after
+    intervals: LineCollection | None  # of `before`, then of `after`
 
 
 def shares(comparison: Any, *, top: int = 8, ax: Axes | None = None) -> Shares:
-    """Draw the regions whose share of the rows changed: the share before and after, with intervals of 95 %.
+    """Draw the regions whose share of the rows changed: the shares before and after, with 95 % intervals.
 
     Parameters
     ----------
     comparison : Comparison
         The result of ``polyaforest.drift.compare``.
     top : int, default=8
-        Most regions to show.
+        Maximum number of regions to show.
     ax : Axes, optional
         Axes to draw on; a new figure if None.
 

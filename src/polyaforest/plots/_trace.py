@@ -1,4 +1,4 @@
-"""Streams over time: values beside those expected, scores, threshold, flagged rows (as in the paper's NAB figures)."""
+"""Streams over time: values, forecasts, scores, threshold and flagged rows (as in the paper's NAB figures)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 24  # characters, limited by the height of a panel
 _MOST_CHANNELS = 8
 _LONGEST_WORDS = 90  # characters, limited by the width of a figure
-_BITS_HEIGHT = 0.3  # of a panel, of the oddest step
-_FIRST_DATE, _LAST_DATE = 1e8, 1e11  # seconds since 1970 that are dates
+_BITS_HEIGHT = 0.3  # share of a panel that the mark of the most unusual step takes
+_FIRST_DATE, _LAST_DATE = 1e8, 1e11  # numbers in this range are drawn as dates, in seconds since 1970
 _NOWHERE = 1e300  # a threshold beyond this flags nothing, and is not drawn
 
 
@@ -51,9 +51,9 @@ class Trace(NamedTuple):
     values: list[Line2D]
     threshold: Line2D | None
     flagged: list[Line2D]  # flagged rows, on every panel and on `ax`
-    spans: list[PolyCollection]  # shading of runs of flagged rows, likewise
-    windows: list[PolyCollection]  # shading of `windows`, likewise
-    bands: list[PolyCollection]  # shading of what was expected, on every panel
+    spans: list[PolyCollection]  # shading of runs of flagged rows, on every panel and on `ax`
+    windows: list[PolyCollection]  # shading of `windows`, on every panel and on `ax`
+    bands: list[PolyCollection]  # forecast intervals, on every panel
 
 
 class ContextPlot(NamedTuple):
@@ -73,10 +73,10 @@ class _Input(NamedTuple):
     scores: Array
     values: Array  # (n_channels, n)
     times: Array
-    threshold: Array | None  # scalar, or one per row
+    threshold: Array | None  # a scalar, or one value per row
     flagged: Array
     names: list[str]
-    is_numbered: bool  # whether rows have no times, only numbers
+    is_numbered: bool  # whether row numbers stand in for times
 
 
 def trace(
@@ -105,11 +105,11 @@ def trace(
     threshold : float or array-like of shape (n_rows,), optional
         Rows on its anomalous side are flagged; an array for a threshold that varies.
     flagged : array-like of bool of shape (n_rows,), optional
-        Flagged rows, instead of those by the threshold.
+        Flagged rows; overrides the threshold.
     windows : sequence of (first, last), optional
         Known anomalies, in units of `times`.
     expected : Forecast, optional
-        What was expected at each row, as returned by `SeriesMPF.expect`: a line and a band behind the values.
+        Forecast of each row, as returned by `SeriesMPF.expect`, drawn as a line and a band behind the values.
     names : sequence of str, optional
         Names of the channels; column names of a frame by default.
     higher : {"normal", "anomalous"}, default="normal"
@@ -131,10 +131,10 @@ def trace(
     n_channels = len(given.values)
     if expected is not None and expected.mean.shape != given.values.T.shape:
         raise ValueError(
-            f"expected must be of {given.values.shape[1]} rows and {n_channels} channels, as values are; got shape "
+            f"expected must have the shape of values, {given.values.shape[1]} rows and {n_channels} channels; got "
             f"{expected.mean.shape}"
         )
-    tall = 1.0 if expected is None else 1.6  # a band needs room
+    tall = 1.0 if expected is None else 1.6  # a band needs space
     ax = canvas(ax, 7.4, 2.4 + 1.2 * max(n_channels * tall, 0.7))
     panels = split_above(ax, [tall] * n_channels + [1.4 if n_channels < 3 else 1.8]) if n_channels else []
     line = ax.plot(given.times, given.scores, color=GREY, linewidth=0.8)[0]
@@ -170,17 +170,16 @@ def trace(
 def context_window(
     explanation: Explanation, *, channels: Sequence[str | int] | None = None, ax: Axes | None = None
 ) -> ContextPlot:
-    """Draw the context window that an explanation is about, what was expected of its last steps, and which steps are
-    odd.
+    """Draw the context window of an explanation, with the forecast of its last steps.
 
-    Bits of the steps are drawn as marks from the bottom, the highest for the oddest step.
+    Marks at the bottom show the bits of each step; the most unusual step has the tallest mark.
 
     Parameters
     ----------
     explanation : Explanation
-        Of a context window: from `explain` or `detect_then_learn` of a `SeriesMPF` without a `shingle`.
+        From `explain` or `detect_then_learn` of a `SeriesMPF` without a `shingle`.
     channels : sequence of str or int, optional
-        Those to draw, by name or number; all of them by default.
+        Channels to draw, by name or number; all by default.
     ax : Axes, optional
         Axes to draw on; with several channels, panels are taken from its top. A new figure if None.
 
@@ -191,9 +190,7 @@ def context_window(
     """
     seen = getattr(explanation, "context", None)
     if seen is None:
-        raise ValueError(
-            "context_window draws the explanation of a context window: one of a SeriesMPF without a shingle"
-        )
+        raise ValueError("this explanation has no context window: pass one from a SeriesMPF without a shingle")
     chosen = [place_of(one, seen.channels) for one in (range(len(seen.channels)) if channels is None else channels)]
     if not 1 <= len(chosen) <= _MOST_CHANNELS:
         raise ValueError(f"choose 1 to {_MOST_CHANNELS} channels to draw; got {len(chosen)}")
@@ -221,7 +218,7 @@ def context_window(
     return drawn
 
 
-# ---- what to show ----------------------------------------------------------------------------------------------------
+# ---- input -----------------------------------------------------------------------------------------------------------
 
 
 def _read(
@@ -248,7 +245,7 @@ def _read(
 
 
 def _read_channels(values: Any, n: int) -> Array:
-    """Return the channels of a stream, (n_channels, n); none without values."""
+    """Return the channels of a stream, (n_channels, n); n_channels is 0 without values."""
     if values is None:
         return np.empty((0, n))
     rows = np.asarray(values, dtype=np.float64)
@@ -256,12 +253,12 @@ def _read_channels(values: Any, n: int) -> Array:
         raise ValueError(f"values must have one row for each of the {n} scores; got shape {rows.shape}")
     channels = np.atleast_2d(rows.T)
     if len(channels) > _MOST_CHANNELS:
-        raise ValueError(f"too many channels to draw: got {len(channels)}, choose at most {_MOST_CHANNELS}")
+        raise ValueError(f"too many channels to draw: choose at most {_MOST_CHANNELS}; got {len(channels)}")
     return channels
 
 
 def _read_flags(flagged: Any, heights: Array, limit: Array | None) -> Array:
-    """Return which rows are flagged: as given, or else those below the threshold."""
+    """Return which rows are flagged: `flagged` if given, else the rows below the threshold."""
     if flagged is None:
         return np.zeros(len(heights), bool) if limit is None else heights < limit
     flags = np.asarray(flagged)
@@ -293,7 +290,7 @@ def spans_of(flagged: Array, x: Array) -> list[tuple[float, float]]:
 
 
 def _moments(times: Array) -> Array:
-    """Return times as dates if they are dates; steps before the last if they are not known."""
+    """Return times as dates if they look like dates, else unchanged; if unknown, steps counted back from 0."""
     if np.isnan(times).any():
         return np.arange(1 - len(times), 1)
     is_date = float(times.min()) >= _FIRST_DATE and float(times.max()) < _LAST_DATE
@@ -304,7 +301,7 @@ def _moments(times: Array) -> Array:
 
 
 def _mark_bits(panel: Axes, x: Array, shares: Array) -> LineCollection:
-    """Draw the bits of steps from the bottom of a panel, as shares of the most."""
+    """Draw a mark for each step from the bottom of a panel; its height is the share of the largest bits."""
     ends = _BITS_HEIGHT * np.clip(shares, 0.0, None)
     marks = matplotlib().collections.LineCollection(
         [[(at, 0.0), (at, end)] for at, end in zip(x, ends, strict=True)],
@@ -318,7 +315,7 @@ def _mark_bits(panel: Axes, x: Array, shares: Array) -> LineCollection:
 
 
 def draw_band(panel: Axes, times: Array, middle: Array, low: Array, high: Array) -> tuple[Line2D, PolyCollection]:
-    """Draw what was expected, behind everything else."""
+    """Draw a forecast, behind everything else."""
     band = panel.fill_between(times, low, high, color=SKY, alpha=0.38, linewidth=0, zorder=1)
     line = panel.plot(times, middle, color=SKY, linewidth=0.9, zorder=1.5)[0]
     return line, band
@@ -336,7 +333,7 @@ def _draw_threshold(ax: Axes, given: _Input) -> Line2D | None:
 
 
 def _shade(panel: Axes, spans: Sequence[tuple[float, float]], colour: str, alpha: float) -> PolyCollection:
-    """Shade spans over the full height of a panel; edges keep narrow ones visible."""
+    """Shade spans over the full height of a panel; edges keep narrow spans visible."""
     shade = matplotlib().collections.PolyCollection(
         [[(first, 0.0), (last, 0.0), (last, 1.0), (first, 1.0)] for first, last in spans],
         transform=panel.get_xaxis_transform(),

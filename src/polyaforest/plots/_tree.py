@@ -93,17 +93,17 @@ def tree(
 
 
 def share_of(node: Node) -> float:
-    """Return the mass of a node's whole side, including what lies outside its part."""
+    """Return the mass of a node's whole side, inside and outside its part."""
     return float(np.exp(node.log_masses).sum())
 
 
 def _lay_out(nodes: list[Node], max_depth: int) -> Branches:
-    """Give every node a column of its own, in order from left to right, so that labels of cuts do not overlap branches.
+    """Give each node its own column, from left to right, so that labels of cuts do not overlap branches.
 
     Ends and cuts alternate in that order, and the columns of ends are 1 apart.
     """
     is_end = [node.feature == NONE or node.depth == max_depth for node in nodes]
-    n_ends_from = np.cumsum(is_end[::-1])[::-1]  # among each node and those after it
+    n_ends_from = np.cumsum(is_end[::-1])[::-1]  # ends from each node onwards
     n_ends_below = np.zeros(len(nodes), int)
     for place in range(len(nodes) - 1, -1, -1):
         n_ends_below[place] += is_end[place]

@@ -1,1 +1,1 @@
-"""Forests on Apache Spark."""
+"""Detectors on Apache Spark."""

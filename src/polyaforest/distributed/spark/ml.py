@@ -1,7 +1,6 @@
-"""Spark ML: an estimator whose model is an ordinary forest, fitted on the cluster and scored where the rows are.
+"""Spark ML estimator and model: fit an ordinary forest on a cluster, and score rows where they are.
 
-Rows reach Python as Arrow batches, read and checked as a local detector would. Nothing needs more of Spark than
-``mapInArrow``.
+Rows reach Python as Arrow batches through ``mapInArrow``, and are validated as by a local detector.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ with extra(__name__, "pyspark", "pyarrow", "pandas", "datasketches", name="spark
 
 __all__ = ["MPFEstimator", "MPFModel"]
 
-_ROWS_AT_ONCE = 65_536  # rows that a task takes together
-_MERGERS = 8  # tasks that add up the results of all others
+_ROWS_AT_ONCE = 65_536  # rows that a task processes together
+_MERGERS = 8  # tasks that add up results on the cluster
 _DETECTORS = {"streaming": StreamingMPF, "batch": BatchMPF}
 _WHOLE = (st.ByteType, st.ShortType, st.IntegerType, st.LongType)
 _NUMBERS = (*_WHOLE, st.FloatType, st.DoubleType, st.BooleanType, st.DecimalType)
@@ -58,7 +57,7 @@ _REASON = st.StructType(
         st.StructField("bits", st.DoubleType()),
     ]
 )
-_CATEGORY = st.StructField("category", st.StringType())  # the value, where it is one; only of forests that have any
+_CATEGORY = st.StructField("category", st.StringType())  # the value of a category; only for forests with categories
 
 
 class _MPFParams(HasInputCols, HasPredictionCol, HasSeed):
@@ -66,13 +65,13 @@ class _MPFParams(HasInputCols, HasPredictionCol, HasSeed):
 
     idCol = Param(Params._dummy(), "idCol", "column of whole numbers, one for each row.", TypeConverters.toString)
     weightCol = Param(
-        Params._dummy(), "weightCol", "column that says how often each row counts.", TypeConverters.toString
+        Params._dummy(), "weightCol", "column of weights: how often each row counts.", TypeConverters.toString
     )
     detector = Param(Params._dummy(), "detector", '"streaming" or "batch".', TypeConverters.toString)
     numTrees = Param(Params._dummy(), "numTrees", "number of trees.", TypeConverters.toInt)
     maxDepth = Param(Params._dummy(), "maxDepth", "depth at which cutting stops.", TypeConverters.toInt)
     maxSamples = Param(Params._dummy(), "maxSamples", "points per tree (streaming).", TypeConverters.toInt)
-    scoreType = Param(Params._dummy(), "scoreType", "what the score is.", TypeConverters.toString)
+    scoreType = Param(Params._dummy(), "scoreType", "kind of score, as score_type.", TypeConverters.toString)
     contamination = Param(Params._dummy(), "contamination", "share of rows to flag.", TypeConverters.toFloat)
     falseAlarmRate = Param(
         Params._dummy(), "falseAlarmRate", "share of new, normal rows that may be flagged.", TypeConverters.toFloat
@@ -84,7 +83,7 @@ class _MPFParams(HasInputCols, HasPredictionCol, HasSeed):
     scoreCol = Param(Params._dummy(), "scoreCol", "output: higher is more normal.", TypeConverters.toString)
     pValueCol = Param(Params._dummy(), "pValueCol", "output: conformal p-value.", TypeConverters.toString)
     reasonsCol = Param(
-        Params._dummy(), "reasonsCol", "output: what is odd about rows that are flagged.", TypeConverters.toString
+        Params._dummy(), "reasonsCol", "output: unusual features of flagged rows.", TypeConverters.toString
     )
 
     def __init__(self) -> None:
@@ -99,7 +98,7 @@ class _MPFParams(HasInputCols, HasPredictionCol, HasSeed):
         )
 
     def _given(self, name: str) -> Any:
-        """Return a parameter, None if it is not set."""
+        """Return the value of a parameter, or None if it is not set."""
         param = self.getParam(name)
         return self.getOrDefault(param) if self.isDefined(param) else None
 
@@ -109,44 +108,44 @@ class _MPFParams(HasInputCols, HasPredictionCol, HasSeed):
         return [name for name in names if name]
 
     def _check_columns(self, schema: Any, wanted: Sequence[str]) -> None:
-        """Raise unless the columns wanted are there, once each, and are numbers or strings."""
+        """Raise unless each of the columns occurs once and holds numbers or strings."""
         names, kinds = schema.fieldNames(), {field.name: field.dataType for field in schema.fields}
         for name in wanted:
             if names.count(name) != 1:
-                there = "is not" if name not in names else "is more than once"
+                there = "is not" if name not in names else "occurs more than once"
                 raise ValueError(f"column {name!r} {there} among the columns {names}")
             if not isinstance(kinds[name], (*_NUMBERS, st.StringType)):
                 raise TypeError(
-                    f"column {name!r} is of type {kinds[name].simpleString()}: inputCols must be numbers or strings; "
-                    "encode it first, or leave it out"
+                    f"column {name!r} has type {kinds[name].simpleString()}: inputCols must be numbers or strings; "
+                    "encode or omit it"
                 )
 
 
 class MPFEstimator(_MPFParams, Estimator[Any], DefaultParamsReadable[Any], DefaultParamsWritable):
     """Spark ML estimator: fit a Mondrian Pólya forest to a table on a cluster.
 
-    With an `idCol`, the forest depends on the ids and the rows alone, not on partitions, their order or tasks that were
-    repeated; ids 0, 1, 2, ... give the forest of a local `fit` to the rows in that order, bit for bit. Without, rows
-    are numbered in the order of the partitions, which takes a pass of its own.
+    With an `idCol`, the forest depends only on the ids and the rows, not on partitions, their order or retried tasks.
+    Ids 0, 1, 2, ... give the forest of a local `fit` to the rows in that order, bit for bit. Without an `idCol`, rows
+    are numbered in the order of the partitions, in one more pass.
 
     Parameters
     ----------
     inputCols : list of str
-        Columns of numbers, and of strings, which are categories.
+        Columns of numbers, or of strings, which are categories.
     idCol : str, optional
         Column of distinct whole numbers.
     weightCol : str, optional
-        Column of weights: 2 is the row twice, 0 not at all, and a fraction a chance. Not together with `idCol`: copies
-        of rows are numbered in the order of the partitions, which takes another pass. Each pass has to find the rows in
-        the same order: persist a frame that was repartitioned.
+        Column of weights: 2 counts a row twice, 0 not at all; a fraction is a probability. Cannot be combined with
+        `idCol`: copies of rows are numbered in the order of the partitions, in one more pass. Each pass must see the
+        rows in the same order: persist a repartitioned frame.
     detector : {"streaming", "batch"}, default="streaming"
-        `StreamingMPF`, one pass, or `BatchMPF`, two.
+        `StreamingMPF` (one pass) or `BatchMPF` (two passes).
     numTrees : int, default=100
     maxDepth, maxSamples : int, optional
     scoreType : str, optional
         As `score_type` of the detector.
     contamination : float, optional
-        Share of rows to flag; takes a pass more.
+        Share of rows to flag; takes one more pass.
     falseAlarmRate : float, optional
         Share of new, normal rows that may be flagged.
     missing : {"impute", "marginalise", "error"}, default="impute"
@@ -154,12 +153,12 @@ class MPFEstimator(_MPFParams, Estimator[Any], DefaultParamsReadable[Any], Defau
     domain : list of two lists, optional
         Lower and upper bounds of the columns.
     seed : int, optional
-        The `random_state`; by default another one every time.
+        The `random_state`; by default, a different one for each fit.
     scoreCol, pValueCol, predictionCol : str
-        Output columns, "score", "pValue" and "prediction" by default; an empty name leaves one out.
+        Output columns, "score", "pValue" and "prediction" by default; an empty name omits the column.
     reasonsCol : str, optional
-        Output column of the features to attribution, their values or categories, and bits, for rows that are flagged;
-        null for others.
+        Output column with the unusual features of flagged rows, their values or categories, and bits; null for other
+        rows.
     """
 
     @keyword_only
@@ -189,11 +188,11 @@ class MPFEstimator(_MPFParams, Estimator[Any], DefaultParamsReadable[Any], Defau
         self._set(**{name: value for name, value in self._input_kwargs.items() if value is not None})
 
     def _unset_seed(self) -> None:
-        """Drop Spark's own default, the same for every estimator."""
+        """Drop Spark's default, which is the same for all estimators."""
         self._defaultParamMap.pop(self.getParam("seed"), None)
 
     def local_detector(self) -> BatchMPF | StreamingMPF:
-        """Return the detector with these parameters, not fitted: its `fit` is the local equivalent."""
+        """Return an unfitted detector with these parameters; its `fit` is the local equivalent."""
         name = self.getOrDefault(self.detector)
         if name not in _DETECTORS:
             raise ValueError(f"detector must be one of {list(_DETECTORS)}; got {name!r}")
@@ -208,7 +207,7 @@ class MPFEstimator(_MPFParams, Estimator[Any], DefaultParamsReadable[Any], Defau
             "random_state": self._given("seed"),
         }
         if name == "batch" and options["max_samples"] is not None:
-            raise ValueError("maxSamples is for the streaming detector: every tree of a batch counts all rows")
+            raise ValueError('maxSamples requires detector="streaming": each tree of a BatchMPF counts all rows')
         kind: Any = _DETECTORS[name]
         made: BatchMPF | StreamingMPF = kind(
             tree=Tree(**{key: value for key, value in tree.items() if value is not None}),
@@ -239,7 +238,7 @@ class MPFEstimator(_MPFParams, Estimator[Any], DefaultParamsReadable[Any], Defau
         self._check_columns(dataset.schema, [name])
         if not isinstance(dataset.schema[name].dataType, _WHOLE):
             kind = dataset.schema[name].dataType.simpleString()
-            raise TypeError(f"idCol {name!r} is of type {kind}: ids must be whole numbers, such as xxhash64({name})")
+            raise TypeError(f"idCol {name!r} has type {kind}: ids must be integers, such as xxhash64({name})")
         return str(name)
 
     def _weight_column(self, dataset: Any) -> str | None:
@@ -247,7 +246,7 @@ class MPFEstimator(_MPFParams, Estimator[Any], DefaultParamsReadable[Any], Defau
         if name is None:
             return None
         if self._given("idCol") is not None:
-            raise ValueError("weightCol numbers the copies of rows in the order of the partitions: omit idCol")
+            raise ValueError("weightCol cannot be combined with idCol: omit idCol")
         self._check_columns(dataset.schema, [name])
         return str(name)
 
@@ -258,7 +257,7 @@ def _of_text(dataset: Any, columns: Sequence[str]) -> list[str]:
 
 
 class _Table:
-    """A table on a cluster, over which tasks are run."""
+    """A table on a cluster; runs tasks over its partitions."""
 
     def __init__(self, frame: Any, columns: Sequence[str], id_column: str | None, weight_column: str | None) -> None:
         self.columns, self.id_column, self.weight_column = list(columns), id_column, weight_column
@@ -269,7 +268,7 @@ class _Table:
 
     @staticmethod
     def _number(frame: Any, count: Callable[[Any], Iterator[pa.RecordBatch]]) -> dict[int, int]:
-        """Return how many of what is counted come before every partition."""
+        """Return the running total of `count` before each partition."""
         counted = frame.mapInArrow(count, "partition int, n long").collect()
         starts, n = {}, 0
         for partition, length in sorted((row.partition, row.n) for row in counted):
@@ -280,13 +279,13 @@ class _Table:
     def prepare(self, weigh: Weigh) -> None:
         """Count the copies of rows, if they have weights.
 
-        Of whole rows, since Spark may put those of a single column into another order.
+        Read whole rows: Spark may return a single column in another order.
         """
         if self.weight_column is not None:
             self.copying = _Copying(weigh, self._number(self.frame, _CopyCount(weigh, self.starts)))
 
     def gather(self, task: Task) -> Any:
-        """Apply a task to every partition; return the sum of the results, which are added up on the cluster first."""
+        """Apply a task to each partition; return the sum of the results, most of it computed on the cluster."""
         run = _Run(_broadcast(self.frame, packed(task)), self.columns, self.id_column, self.starts, self.copying)
         results = self.frame.mapInArrow(run, "result binary")
         merged = results.repartition(_MERGERS).mapInArrow(_merge, "result binary").collect()
@@ -295,12 +294,12 @@ class _Table:
 
 
 def _plain(frame: Any) -> Any:
-    """Return a frame whose columns are named by their places: ``mapInArrow`` takes dots in names for fields."""
+    """Rename columns to their positions, since ``mapInArrow`` interprets dots in names as fields."""
     return frame.toDF(*(f"_{place}" for place in range(len(frame.columns))))
 
 
 def _quoted(name: str) -> str:
-    """Return a name as Spark takes it literally, dots and all."""
+    """Quote a column name, so that Spark takes dots in it literally."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -316,11 +315,11 @@ class _Copying(NamedTuple):
     """How rows with weights are repeated."""
 
     weigh: Weigh
-    firsts: dict[int, int]  # copies before every partition
+    firsts: dict[int, int]  # number of copies before each partition
 
 
 class _CopyCount:
-    """Counts the copies of the rows of a partition, given their weights."""
+    """Task that counts the copies of the rows of a partition."""
 
     def __init__(self, weigh: Weigh, starts: dict[int, int]) -> None:
         self.weigh, self.starts = weigh, starts
@@ -336,7 +335,7 @@ class _CopyCount:
 
 
 def _weights_of(table: pa.Table) -> Array:
-    """Return the last column; nulls are NaN, which is no weight."""
+    """Return the last column; nulls become NaN, which is an invalid weight."""
     return np.asarray(table.column(table.num_columns - 1).to_pandas(), np.float64)
 
 
@@ -361,7 +360,7 @@ def _check_classic(frame: Any) -> None:
     if not isinstance(frame, ClassicFrame):
         raise NotImplementedError(
             "MPFEstimator and MPFModel need a classic Spark session (local, standalone, YARN, Kubernetes): Spark "
-            "Connect sessions have no broadcast variables. Fit where the driver is; the saved model opens anywhere"
+            "Connect has no broadcast variables. Fit in a classic session; the saved model can be loaded anywhere"
         )
 
 
@@ -371,7 +370,7 @@ def _broadcast(frame: Any, block: bytes) -> Any:
 
 
 class _Run:
-    """Applies a task to the rows of a partition."""
+    """Apply a task to the rows of a partition."""
 
     def __init__(
         self,
@@ -406,21 +405,21 @@ class _Run:
             return numbered(n_before, table.num_rows)
         ids = table.column(len(self.columns))
         if ids.null_count:
-            raise ValueError(f"idCol {self.id_column!r} has nulls: every row needs an id of its own")
+            raise ValueError(f"idCol {self.id_column!r} contains nulls: each row needs a distinct id")
         return np.asarray(ids.to_numpy(), np.int64)
 
 
 @contextmanager
 def _naming(partition: int, start: int) -> Iterator[None]:
-    """Say in which partition, and after how many of its rows, a ValueError was raised."""
+    """Add the partition and the first row of the group to the message of a ValueError."""
     try:
         yield
     except ValueError as problem:
-        raise ValueError(f"partition {partition}, counted from its row {start}: {problem}") from problem
+        raise ValueError(f"partition {partition}, rows from {start}: {problem}") from problem
 
 
 def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Put batches together, so that what a task costs for each group does not count; none is empty."""
+    """Combine batches into larger tables, none of them empty, to amortise the overhead of a task."""
     waiting: list[pa.RecordBatch] = []
     n = 0
     for batch in batches:
@@ -435,7 +434,7 @@ def _grouped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _rows_of(table: pa.Table, places: Iterable[int], names: list[str]) -> Any:
-    """Return columns as rows that a detector reads; integers and decimals are left to it to be checked."""
+    """Return columns as rows that a detector accepts; it validates integers and decimals itself."""
     chosen = table.select(list(places)).rename_columns(names)
     if all(pa.types.is_floating(field.type) for field in chosen.schema):
         values = np.empty((chosen.num_rows, len(names)))
@@ -446,12 +445,12 @@ def _rows_of(table: pa.Table, places: Iterable[int], names: list[str]) -> Any:
 
 
 class MPFModel(_MPFParams, Model, MLReadable[Any], MLWritable):
-    """A forest on a cluster: `transform` adds the score, p-value and verdict of every row.
+    """Spark ML model of a fitted forest: `transform` adds the score, p-value and prediction of each row.
 
     Attributes
     ----------
     forest : BatchMPF or StreamingMPF
-        The ordinary, local forest: explain rows with it, plot it, save it.
+        The local forest, to explain rows, plot or save.
     """
 
     def __init__(self, forest: BatchMPF | StreamingMPF) -> None:
@@ -464,7 +463,7 @@ class MPFModel(_MPFParams, Model, MLReadable[Any], MLWritable):
         self._check_columns(dataset.schema, columns)
         taken = [name for name in outputs if name in dataset.columns]
         if taken or len(set(outputs)) < len(outputs):
-            raise ValueError(f"output columns {taken or outputs} exist already: choose other names")
+            raise ValueError(f"output columns {taken or outputs} already exist: choose other names")
         schema = st.StructType(list(dataset.schema.fields))
         kinds = {"scoreCol": st.DoubleType(), "pValueCol": st.DoubleType(), "predictionCol": st.IntegerType()}
         has_categories = self.forest.encoding_ is not None
@@ -477,12 +476,12 @@ class MPFModel(_MPFParams, Model, MLReadable[Any], MLWritable):
         return _plain(dataset).mapInArrow(_Scoring(sent, places, columns, schema.names, list(named)), schema)
 
     def write(self) -> MLWriter:
-        """Return a writer; ``model.save(path)`` is the short way."""
+        """Return a writer; ``model.save(path)`` is a shortcut."""
         return _ModelWriter(self)
 
     @classmethod
     def read(cls) -> MLReader[Any]:
-        """Return a reader; ``MPFModel.load(path)`` is the short way."""
+        """Return a reader; ``MPFModel.load(path)`` is a shortcut."""
         return _ModelReader()
 
 
@@ -492,7 +491,7 @@ class _ModelWriter(MLWriter):
         self.model = model
 
     def saveImpl(self, path: str) -> None:
-        """Write parameters and forest, wherever Spark writes."""
+        """Write parameters and forest to any path that Spark can write."""
         DefaultParamsWriter.saveMetadata(self.model, path, self.sparkSession)
         frame = self.sparkSession.createDataFrame([(bytearray(self.model.forest.to_bytes()),)], "forest binary")
         frame.coalesce(1).write.parquet(os.path.join(path, "forest"))
@@ -511,16 +510,16 @@ class _ModelReader(MLReader[Any]):
 
 @lru_cache(4)
 def _loaded(block: bytes) -> BatchMPF | StreamingMPF:
-    """Return a forest, loaded once in every worker process."""
+    """Load a forest once per worker process."""
     return loads(block)
 
 
 class _Scoring:
-    """Adds what a forest says to the rows of a partition."""
+    """Append the outputs of a forest to the rows of a partition."""
 
     def __init__(self, forest: Any, places: list[int], columns: list[str], names: list[str], wanted: list[str]) -> None:
         self.forest, self.places, self.columns = forest, places, columns
-        self.names, self.wanted = names, wanted  # of all columns of the result; the parameters that name new ones
+        self.names, self.wanted = names, wanted  # all columns of the result; the parameters that name new columns
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         forest, partition, n = _loaded(bytes(self.forest.value)), _partition(), 0
@@ -533,7 +532,7 @@ class _Scoring:
                 yield pa.RecordBatch.from_arrays([*batch.columns, *found], names=self.names)
 
     def _found(self, forest: BatchMPF | StreamingMPF, rows: Any) -> list[pa.Array]:
-        """Return a column for each of the outputs."""
+        """Return one column per output."""
         detected = forest.detect(rows)
         results: dict[str, Callable[[], pa.Array]] = {
             "scoreCol": lambda: pa.array(detected.scores, pa.float64()),
@@ -545,13 +544,13 @@ class _Scoring:
 
 
 def _reasons(forest: BatchMPF | StreamingMPF, rows: Any, is_anomaly: Array) -> pa.Array:
-    """Return the features to attribution for rows that are flagged, null for others."""
+    """Return the attributions of flagged rows; null for other rows."""
     places = np.flatnonzero(is_anomaly)
-    said: list[list[dict[str, Any]] | None] = [None] * len(is_anomaly)
+    reasons: list[list[dict[str, Any]] | None] = [None] * len(is_anomaly)
     if places.size:
         odd = rows[places] if isinstance(rows, NamedRows) else rows.iloc[places]
         for place, explanation in zip(places.tolist(), forest.explain(odd), strict=True):
-            said[place] = [
+            reasons[place] = [
                 {
                     "feature": attribution.name,
                     "value": None if attribution.is_category else float(attribution.value),
@@ -563,4 +562,4 @@ def _reasons(forest: BatchMPF | StreamingMPF, rows: Any, is_anomaly: Array) -> p
     fields = [("feature", pa.string()), ("value", pa.float64()), ("bits", pa.float64())]
     if forest.encoding_ is not None:
         fields.append(("category", pa.string()))
-    return pa.array(said, pa.list_(pa.struct(fields)))
+    return pa.array(reasons, pa.list_(pa.struct(fields)))

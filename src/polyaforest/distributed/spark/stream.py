@@ -1,4 +1,4 @@
-"""Keyed streams on Apache Spark: `watch` judges each row by the detector of its key."""
+"""Keyed streams on Apache Spark: `watch` scores each row with the detector of its key."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import timedelta
 from math import nan
 from typing import Any, NamedTuple
 
-from polyaforest.distributed.keyed import Arrival, Detector, KeyedJudge, Result, State, Status, default_detector
+from polyaforest.distributed.keyed import Detector, KeyedJudge, KeyedResult, KeyedRow, State, Status, default_detector
 from polyaforest.estimators import SeriesMPF
 from polyaforest.estimators.sifting import check_follows_streams
 
 try:
-    import google.protobuf  # noqa: F401 -- else Spark's own workers fail without a word about it
+    import google.protobuf  # noqa: F401 -- without it, Spark's workers fail without naming it
     from pyspark.sql import DataFrame, Row
     from pyspark.sql import functions as F  # noqa: N812 -- as everywhere in Spark
     from pyspark.sql import types as T  # noqa: N812 -- as above
@@ -25,13 +25,13 @@ except ImportError as problem:
 
 __all__ = ["watch"]
 
-_CONFIGURATION = {  # states by key are kept by RocksDB; a micro-batch writes what it changed, not everything
+_CONFIGURATION = {  # keep states in RocksDB, with a changelog: a micro-batch writes only its changes
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-_THRESHOLD = "spark.broadcast.UDFCompressionThreshold"  # beyond which what tasks need is broadcast
+_THRESHOLD = "spark.broadcast.UDFCompressionThreshold"  # Spark broadcasts larger functions
 _RESULTS = [
     T.StructField("status", T.StringType()),
     T.StructField("score", T.DoubleType()),
@@ -55,53 +55,52 @@ def watch(
     forget_after: timedelta | None = None,
     explain: bool = True,
 ) -> DataFrame:
-    """Judge each row of a streaming frame by the rows of its key before it, then learn it.
+    """Score each row of a streaming frame by the earlier rows of its key, then learn it.
 
-    Every key has a detector of its own, in Spark's state store. Scores, p-values and verdicts are those of one process
-    that calls `detect_then_learn` on the rows of the key by `order`, bit for bit, whatever the micro-batches; with the
-    defaults they are those of ``polyaforest watch --by --rows``. With a sink that writes every micro-batch once, such
-    as files, each row gets one result, also when the driver or executors are killed.
+    Spark's state store keeps one detector per key. Scores, p-values and verdicts equal those of one process that calls
+    `detect_then_learn` on the rows of the key by `order`, bit for bit, whatever the micro-batches; with the defaults
+    they equal those of ``polyaforest watch --by --rows``. With a sink that writes each micro-batch once, such as files,
+    each row gets one result, even if the driver or executors are killed.
 
     Parameters
     ----------
     df : DataFrame
-        Usually a streaming one; a static one is judged as a whole.
+        A streaming frame; or a static one, as a single batch.
     key : str
-        The column that says which stream a row belongs to.
+        Column that identifies the stream of a row.
     order : str
-        A column of whole numbers or timestamps that rises along each stream, such as an offset. Rows of a micro-batch
-        are judged by it. A row that is not after all rows of its key in earlier micro-batches is *late*: it is reported
-        and not learned, and so is a second row of the same order.
+        Column of integers or timestamps that increases along each stream, such as an offset; rows of a micro-batch are
+        sorted by it. A row is *late* if an earlier row of its key has the same or a higher order. Late rows are
+        reported and not learned.
     columns : sequence of str, optional
-        Columns to judge by: numbers, and strings, which are categories. By default those of the model to start from, or
-        else all other numeric ones. A null is a missing value.
+        Columns to score: numbers, or strings, which are categories. By default the columns of `start_from`, else all
+        other numeric columns. Nulls are missing values.
     time : str, optional
-        The column that says when a row happened, a timestamp or a number; windows in time and calendars need it.
+        Column of timestamps or numbers; required by time-based windows and calendars.
     detector : StreamingMPF or SeriesMPF, optional
-        What a new key begins with; it needs a fixed `random_state`. By default a `StreamingMPF` that holds
-        the last 1,024 rows.
+        Detector of which each new key gets a copy; it needs a fixed `random_state`. By default a `StreamingMPF` that
+        holds the last 1,024 rows.
     start_from : StreamingMPF, SeriesMPF or mapping, optional
-        A fitted detector, a copy of which each new key starts with; or fitted ones by key, for a query that starts
-        without a checkpoint.
+        Fitted detector of which each new key gets a copy; or fitted detectors by key, for a query without a checkpoint.
     silence : timedelta, optional
-        Report a key, once, if none of its rows comes for so long by the clock of the cluster. What was missed while the
-        query did not run is no silence.
+        Report a key, once, if it has no rows for this long by the clock of the cluster. Time in which the query does
+        not run does not count.
     forget_after : timedelta, optional
-        Drop the detector of a key of which no row comes for so long, and report it; its next row begins anew. For
-        windows in time, their duration is a good choice: nothing that the key holds is in the window by then.
+        Drop the detector of a key without rows for this long, and report the key; its next row starts from scratch.
+        For a time-based window, choose its duration: by then the window holds no row of the key.
     explain : bool, default=True
         Whether to explain flagged rows.
 
     Returns
     -------
     verdicts : DataFrame
-        One row for each of `df`: the columns of `key` and `order`; `status`, which is "judged", "bad" or "late", or for
-        a key "silent" or "forgotten"; `score`, higher is more normal; `pValue`; `isAnomaly`; `reasons`, JSON as
-        `Explanation.to_json` has it, of flagged rows; `error`, why a row could not be judged.
+        One row for each row of `df`: the columns `key` and `order`; `status`, "judged", "bad" or "late", or for a key
+        "silent" or "forgotten"; `score`, higher is more normal; `pValue`; `isAnomaly`; `reasons`, for flagged rows, the
+        JSON of `Explanation.to_json`; `error`, why a row was not scored.
 
     Notes
     -----
-    Sets two options of the session: RocksDB as the provider of state stores, with a changelog.
+    Sets two options of the session, to keep states in RocksDB with a changelog.
     """
     template, models = _read_models(detector, start_from)
     names = _read_columns(df, key, order, time, columns, template, models)
@@ -124,7 +123,7 @@ def watch(
     _check_broadcast_size(df, judge)
     for option, value in _CONFIGURATION.items():
         df.sparkSession.conf.set(option, value)
-    _ = df.sparkSession.streams  # creates what Spark 4.1 needs to keep states, also for a frame that is no stream
+    _ = df.sparkSession.streams  # its side effect: Spark 4.1 can then keep states of static frames too
     type_of_key = df.schema[key].dataType
     schema = T.StructType([T.StructField("key", type_of_key), T.StructField("order", T.LongType()), *_RESULTS])
     verdicts = rows.groupBy("key").transformWithState(
@@ -139,14 +138,14 @@ def watch(
 
 
 class Timers(NamedTuple):
-    """After how many milliseconds without a row something happens, None for never."""
+    """Milliseconds without a row after which a key is reported or forgotten; None for never."""
 
     silence: int | None
     forget: int | None
 
 
 class _Processor(StatefulProcessor):
-    """The detectors of keys as Spark's states, and the timers of keys that stay away."""
+    """Keep the detectors of keys in Spark's state store, with timers for keys without rows."""
 
     def __init__(self, judge: KeyedJudge, timers: Timers) -> None:
         self._judge, self._timers = judge, timers
@@ -159,11 +158,11 @@ class _Processor(StatefulProcessor):
             self._clock = handle.getValueState("clock", "seen BIGINT, due BIGINT, isForgetting BOOLEAN")
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802 -- Spark's name
-        """Take the model that a key starts from."""
+        """Store the initial model of a key."""
         self._model.update((bytes(initialState.model), None))
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802
-        """Judge the rows of a micro-batch."""
+        """Score and learn the rows of a micro-batch."""
         found = self._model.get()
         before = State(None, None) if found is None else State(None if found[0] is None else bytes(found[0]), found[1])
         after, results = self._judge.judge(before, map(self._arrival, rows))
@@ -173,7 +172,7 @@ class _Processor(StatefulProcessor):
         return (_as_row(key, result) for result in results)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802
-        """Report a key that stays away."""
+        """Report a key without rows."""
         now, due = timerValues.getCurrentProcessingTimeInMs(), expiredTimerInfo.getExpiryTimeInMs()
         clock, found = self._clock.get(), self._model.get()
         if clock is None or found is None or clock[1] != due:
@@ -182,15 +181,15 @@ class _Processor(StatefulProcessor):
         if is_forgetting:
             self._model.clear()
             self._clock.clear()
-            yield _as_row(key, Result(found[1], Status.FORGOTTEN, error=_without_rows(now - seen)))
+            yield _as_row(key, KeyedResult(found[1], Status.FORGOTTEN, error=_without_rows(now - seen)))
         elif now - due > self._timers.silence:
-            self._start_timer(now)  # nobody was there to hear it
+            self._start_timer(now)  # the query was not running: restart
         else:
             self._start_to_forget(seen, now)
-            yield _as_row(key, Result(found[1], Status.SILENT, error=_without_rows(now - seen)))
+            yield _as_row(key, KeyedResult(found[1], Status.SILENT, error=_without_rows(now - seen)))
 
     def _start_timer(self, now: int) -> None:
-        """Let the time without rows begin."""
+        """Restart the timer of a key."""
         clock = self._clock.get()
         if clock is not None and clock[1] is not None:
             self._handle.deleteTimer(clock[1])
@@ -209,7 +208,7 @@ class _Processor(StatefulProcessor):
         self._clock.update((seen, due, is_forgetting))
         self._handle.registerTimer(due)
 
-    def _arrival(self, row: Any) -> Arrival:
+    def _arrival(self, row: Any) -> KeyedRow:
         return self._judge.arrival(row.order, row.numbers, row.texts, nan if row.time is None else row.time)
 
     def close(self) -> None:
@@ -219,30 +218,30 @@ class _Processor(StatefulProcessor):
 _FIELDS = Row("key", "order", *(field.name for field in _RESULTS))
 
 
-def _as_row(key: tuple[Any, ...], result: Result) -> Row:
+def _as_row(key: tuple[Any, ...], result: KeyedResult) -> Row:
     order, status, *facts = result
     return _FIELDS(key[0], order, str(status), *facts)
 
 
 def _without_rows(milliseconds: int) -> str:
-    return f"no row has come for {milliseconds / 1000:g} s"
+    return f"no row for {milliseconds / 1000:g} s"
 
 
-# ---- what is given ---------------------------------------------------------------------------------------------------
+# ---- input -----------------------------------------------------------------------------------------------------------
 
 
 def _read_models(detector: Any, start_from: Any) -> tuple[Detector, dict[Any, Detector]]:
-    """Return what new keys begin with, and the models of keys that are known."""
+    """Return the detector of new keys, and the fitted detectors by key."""
     if start_from is None or isinstance(start_from, Mapping):
         models = {} if start_from is None else dict(start_from)
         unfitted = [name for name, model in models.items() if not model.is_fitted]
         if unfitted:
-            raise ValueError(f"start_from: the detector of {unfitted[0]!r} has learned nothing: fit it first")
+            raise ValueError(f"start_from: the detector of {unfitted[0]!r} is not fitted: fit it first")
         return default_detector() if detector is None else detector, models
     if detector is not None:
-        raise ValueError("detector and start_from both say what keys begin with: give one, or start_from by key")
+        raise ValueError("pass either detector or start_from, unless start_from is a mapping by key")
     if not start_from.is_fitted:
-        raise ValueError("start_from has learned nothing: fit it first, or give it as detector")
+        raise ValueError("start_from is not fitted: fit it first, or pass it as detector")
     return start_from, {}
 
 
@@ -255,36 +254,36 @@ def _read_columns(
     template: Detector,
     models: Mapping[Any, Detector],
 ) -> list[str]:
-    """Return the columns to judge by; raise if any column that is needed is not there or of the wrong type."""
+    """Return the columns to score; raise if a required column is absent or has the wrong type."""
     results = [field.name for field in _RESULTS]
     for role, name in {"key": key, "order": order, **({} if time is None else {"time": time})}.items():
         _check_present(df, name, role)
         if role != "time" and name in results:
-            raise ValueError(f"{role}: column {name!r} has the name of a result: rename it")
+            raise ValueError(f"{role}: column {name!r} has the name of an output column: rename it")
     if not isinstance(df.schema[order].dataType, T.IntegralType | T.TimestampType):
-        raise ValueError(f"order: column {order!r} must hold whole numbers or timestamps, not {_type_of(df, order)}")
+        raise ValueError(f"order: column {order!r} must hold integers or timestamps, not {_type_of(df, order)}")
     known = [list(map(str, model.feature_names_in_)) for model in _named(template, models)]
     taken = (key, order, time)
     numeric = [field.name for field in df.schema if _is_number(field.dataType) and field.name not in taken]
     names = list(columns) if columns is not None else known[0] if known else numeric
     if not names:
-        raise ValueError("columns: there is no numeric column to judge by")
+        raise ValueError("columns: no numeric column to score")
     for name in names:
         _check_present(df, name, "columns")
         if name == key:
-            raise ValueError(f"columns: {name!r} is the key, which all rows of a detector share: leave it out")
+            raise ValueError(f"columns: {name!r} is the key, which is constant within a stream: omit it")
         _check_type(df, name, template)
     for model, other in zip(_named(template, models), known, strict=True):
         if other != names:
             raise ValueError(
-                f"columns: the model to start from was made with {', '.join(other)}; got {', '.join(names)}"
+                f"columns: the model to start from was fitted on {', '.join(other)}; got {', '.join(names)}"
             )
         _check_same_categories(df, names, model)
     return names
 
 
 def _check_same_categories(df: DataFrame, names: Sequence[str], model: Detector) -> None:
-    """Raise unless the columns that hold strings are those that are categories of a model."""
+    """Raise unless exactly the string columns are categories of the model."""
     encoding = getattr(model, "encoding_", None)
     for k, name in enumerate(names):
         is_category = encoding is not None and k in encoding.columns
@@ -297,21 +296,21 @@ def _check_same_categories(df: DataFrame, names: Sequence[str], model: Detector)
 
 
 def _named(template: Detector, models: Mapping[Any, Detector]) -> list[Detector]:
-    """Return the models that know the names of their columns."""
+    """Return the models that have column names."""
     return [model for model in (template, *models.values()) if hasattr(model, "feature_names_in_")]
 
 
 def _check_present(df: DataFrame, name: str, role: str) -> None:
     if name not in df.columns:
-        raise ValueError(f"{role}: there is no column {name!r} among {', '.join(df.columns)}")
+        raise ValueError(f"{role}: no column {name!r} among {', '.join(df.columns)}")
 
 
 def _check_type(df: DataFrame, name: str, template: Detector) -> None:
-    """Raise unless a column holds what the detector can judge: numbers, or the text of categories."""
+    """Raise unless a column holds numbers, or strings if the detector takes categories."""
     kind, is_series = df.schema[name].dataType, isinstance(template, SeriesMPF)
     if _is_number(kind) or (isinstance(kind, T.StringType) and not is_series):
         return
-    wanted = "numbers, as a time series has no others" if is_series else "numbers or strings"
+    wanted = "numbers (SeriesMPF takes no categories)" if is_series else "numbers or strings"
     raise ValueError(f"columns: {name!r} must hold {wanted}, not {_type_of(df, name)}")
 
 
@@ -324,7 +323,7 @@ def _is_number(kind: T.DataType) -> bool:
 
 
 def _quoted(name: str) -> str:
-    """Return a column's name as Spark takes it, whatever characters it has."""
+    """Quote a column name for Spark."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -334,7 +333,7 @@ def _as_order(df: DataFrame, name: str) -> Any:
 
 
 def _as_time(df: DataFrame, name: str) -> Any:
-    """Return times in seconds, or as the numbers they are."""
+    """Return timestamps in seconds, and numbers unchanged."""
     if not isinstance(df.schema[name].dataType, T.TimestampType | T.NumericType):
         raise ValueError(f"time: column {name!r} must hold timestamps or numbers, not {_type_of(df, name)}")
     return F.col(_quoted(name)).cast("double")
@@ -349,24 +348,24 @@ def _milliseconds(name: str, span: timedelta | None) -> int | None:
 
 
 def _check_broadcast_size(df: DataFrame, judge: KeyedJudge) -> None:
-    """Raise if Spark would broadcast what keys begin with, which is not there yet when states are declared."""
+    """Raise if Spark would broadcast the initial detector: states are declared before a broadcast arrives."""
     size, limit = len(pickle.dumps(judge)), _size_in_bytes(df.sparkSession.conf.get(_THRESHOLD, "1m"))
     if size > 0.9 * limit:
         raise ValueError(
-            f"the detector that keys begin with takes {size / 1e6:.1f} MB, too much for Spark: start the session with "
-            f"{_THRESHOLD}=64m, or start from a smaller one"
+            f"the initial detector takes {size / 1e6:.1f} MB, too much for Spark: start the session with "
+            f"{_THRESHOLD}=64m, or start from a smaller detector"
         )
 
 
 def _size_in_bytes(text: str) -> int:
-    """Return a size as Spark writes it, such as 64m."""
+    """Parse a size in Spark's notation, such as 64m."""
     number = text.strip().lower().removesuffix("b")
     unit = {"k": 10, "m": 20, "g": 30}.get(number[-1:])
     return int(number) if unit is None else int(number[:-1]) << unit
 
 
 def _initial_state(df: DataFrame, type_of_key: T.DataType, models: Mapping[Any, Detector]) -> Any:
-    """Return the models of keys as Spark takes them, None if there are none."""
+    """Return the models by key as Spark's initial state; None without models."""
     if not models:
         return None
     schema = T.StructType([T.StructField("key", type_of_key), T.StructField("model", T.BinaryType())])
