@@ -497,7 +497,7 @@ def test_a_course_is_drawn_beside_what_was_expected(times, first, ax):
 
 
 def test_a_course_that_cannot_be_drawn_is_refused(odd):
-    with pytest.raises(ValueError, match="explanation of a context window"):
+    with pytest.raises(ValueError, match="has no context window"):
         plots.context_window(odd)
     with pytest.raises(ValueError, match="choose 1 to 8 channels"):
         plots.context_window(context_of(np.arange(24.0), n_channels=9))
@@ -747,7 +747,7 @@ def test_bands_of_masses_and_intervals_given(ax):
         ({"masses": [0.1, 0.1], "intervals": [[0, 1], [0.3, 0.2]]}, r"interval of row 1 must be .* got \[0.3, 0.2\]"),
         ({"masses": [0.1], "intervals": [[np.nan, 1]]}, "interval of row 0 must be"),
         ({"masses": [0.1], "intervals": [[0, 1]], "level": 1.5}, "level must be between 0 and 1"),
-        ({"masses": [0.1], "intervals": [[0, 1]], "times": [1], "sort": True}, "either by mass or by time"),
+        ({"masses": [0.1], "intervals": [[0, 1]], "times": [1], "sort": True}, "by mass and by time"),
         ({"masses": [0.1], "intervals": [[0, 1]], "times": [1, 2]}, "one time for each of the 1 rows"),
     ],
 )
