@@ -76,7 +76,7 @@ def test_an_error_leaves_everything_as_it_was(tmp_path, form):
 
 
 def test_a_place_that_cannot_be_is_told_before_any_work(tmp_path):
-    with pytest.raises(BadInput, match=r"no directory .*nowhere. Create it first"):
+    with pytest.raises(BadInput, match=r"nowhere does not exist. Create the directory first"):
         Results(str(tmp_path / "nowhere" / "found.csv"))
     with pytest.raises(BadInput, match="is a directory"):
         Results(str(tmp_path), "csv")

@@ -195,7 +195,7 @@ def test_a_directory_cannot_be_followed(tmp_path):
 @pytest.mark.parametrize(("absent", "where"), [("redis", "redis://h/0?stream=a"), ("confluent_kafka", "kafka://h:1/t")])
 def test_a_missing_extra_says_how_to_get_it(monkeypatch, absent, where):
     monkeypatch.setitem(sys.modules, absent, None)
-    with pytest.raises(BadInput, match=r"needs an extra: pip install \"polyaforest\[(redis|kafka)\]\""):
+    with pytest.raises(BadInput, match=r"requires an extra: pip install \"polyaforest\[(redis|kafka)\]\""):
         open_source(where)
 
 

@@ -315,7 +315,7 @@ def test_other_bad_wishes(written, tmp_path):
     with pytest.raises(BadInput, match="does not exist"):
         open_table([path + "x"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match="is a directory without tables"):
+    with pytest.raises(BadInput, match="contains no tables"):
         open_table([str(tmp_path / "empty")])
     with pytest.raises(BadInput, match=r"is a JSON array.*jq"):
         open_table([written('[{"a": 1}]', "table.json")])

@@ -195,7 +195,7 @@ def test_workbooks_without_header_or_of_nothing(workbook, tmp_path):
     with pytest.raises(BadInput, match="is not a valid workbook"):
         everything(tmp_path / "cut.xlsx")
     (tmp_path / "a.csv").write_text(LINES)
-    with pytest.raises(BadInput, match="is not a workbook: --sheet"):
+    with pytest.raises(BadInput, match=r"is not a workbook\. Use --sheet"):
         everything(tmp_path / "a.csv", sheet="A")
 
 
@@ -258,9 +258,7 @@ def test_bad_wishes_to_sqlite(database, tmp_path):
     assert database.read_bytes() == before
     with closing(sqlite3.connect(tmp_path / "two.db")) as connection:
         connection.executescript("CREATE TABLE a (x); CREATE TABLE b (x);")
-    with pytest.raises(
-        BadInput, match=r"has the tables 'a', 'b'. Say what to read, such as --query 'SELECT \* FROM a'"
-    ):
+    with pytest.raises(BadInput, match=r"has the tables 'a', 'b'. Pass a query, such as --query 'SELECT \* FROM a'"):
         everything(tmp_path / "two.db")
     with pytest.raises(BadInput, match="has a header but no rows"):
         everything(tmp_path / "two.db", query="SELECT * FROM a")
@@ -268,7 +266,7 @@ def test_bad_wishes_to_sqlite(database, tmp_path):
     with pytest.raises(BadInput, match="the query failed"):
         everything(tmp_path / "cut.db")
     (tmp_path / "a.csv").write_text(LINES)
-    with pytest.raises(BadInput, match="is not a database: --query is for"):
+    with pytest.raises(BadInput, match=r"is not a database\. Use --query with"):
         everything(tmp_path / "a.csv", query="SELECT 1")
 
 
@@ -336,7 +334,7 @@ def test_bad_wishes_to_postgresql(server):
         assert "\n" not in str(caught.value)
     with pytest.raises(BadInput, match="read-only transaction"):
         everything(server.address(), query="SELECT spoil() AS a")
-    with pytest.raises(BadInput, match=r"Say what to read of the postgresql database, such as --query"):
+    with pytest.raises(BadInput, match=r"Pass a query for the postgresql database, such as --query"):
         everything(server.address())
     assert (
         everything(server.address(), query="SELECT count(*) AS n, 1.5 AS x FROM orders", columns=["n"])[1].rows

@@ -213,7 +213,7 @@ def test_keys_of_a_stream_are_streams_of_their_own(cli, folder, metrics):
         (["--plot", "nowhere/picture.png"], 3, "there is no directory nowhere"),
         (["--out", "all.xls"], 3, "Use the extension .csv"),
         (["--plot", "picture.txt"], 3, "must end in .pdf, .png or .svg"),
-        (["--out", "nowhere/at/all.csv"], 3, "no directory nowhere/at"),
+        (["--out", "nowhere/at/all.csv"], 3, "nowhere/at does not exist"),
         (["--columns", "cpu,latency"], 3, "Did you mean 'latency_ms'?"),
         (["--by", "timestamp", "--columns", "cpu", "--stream"], 3, "--id"),
         (["--by", "nobody"], 3, "has no column 'nobody'"),

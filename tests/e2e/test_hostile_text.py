@@ -230,7 +230,7 @@ def test_formulas_are_made_text_and_numbers_stay(tmp_path, form):
 
 def test_only_sheets_are_made_safe(tmp_path):
     for form in ("jsonl", "parquet"):
-        with pytest.raises(BadInput, match="neither CSV nor TSV"):
+        with pytest.raises(BadInput, match="applies to CSV and TSV only"):
             Results(str(tmp_path / f"found.{form}"), spreadsheet_safe=True)
 
 

@@ -89,7 +89,7 @@ def test_a_position_that_is_not_there_is_noticed(cluster):
     source = cluster.open("set-back", {"0": 1, "1": 500, "2": 2, "3": 2})
     assert sorted(read(source, 3)) == [1, 4, 5]
     [notice] = source.notices
-    assert notice.startswith("topic 'set-back', partition 1: it was reset: it ends at 2, expected offset 500")
+    assert notice.startswith("topic 'set-back', partition 1: reset, ends at 2, expected offset 500")
     source.close()
 
 

@@ -41,7 +41,7 @@ def test_any_record_gives_a_row_or_a_reason_and_a_restart_changes_nothing(option
     for place, data in enumerate(datas):
         if place == stop:
             other = RecordReader.of_state(orjson.loads(orjson.dumps(other.state())))
-        settled = reader.names, reader.time, reader.format
+        inferred = reader.names, reader.time, reader.format
         result = reader.parse(Record(str(place), data))
         assert repr(other.parse(Record(str(place), data))) == repr(result)
         if isinstance(result, ParsedRow):
@@ -53,7 +53,7 @@ def test_any_record_gives_a_row_or_a_reason_and_a_restart_changes_nothing(option
             orjson.dumps(list(result))  # can be written out again
         else:
             assert result is None or (isinstance(result, str) and result)
-            assert settled == (reader.names, reader.time, reader.format)
+            assert inferred == (reader.names, reader.time, reader.format)
         if "columns" in options:
             assert reader.names == options["columns"]
 

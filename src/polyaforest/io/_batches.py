@@ -1,4 +1,4 @@
-"""Batches of rows, common to all file formats: a frame, and the rows that could not be parsed."""
+"""Batches of rows, common to all file formats: a frame, and the rows that failed to parse."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Rejected(NamedTuple):
         Row number in the input, from 1, not counting the header.
     reason : str
     text : str
-        The row as written, shortened, with unprintable characters escaped.
+        The text of the row, shortened, with unprintable characters escaped.
     """
 
     number: int
@@ -58,9 +58,9 @@ class RowBatch(NamedTuple):
     numbers : int64 array of shape (n,)
         Row numbers in the file, from 1.
     faults : list of Rejected
-        Rows in between that could not be parsed.
+        Rows in between that failed to parse.
     text : callable
-        Returns a row of the frame as written, by index.
+        Returns the text of a row of the frame, by index.
     """
 
     frame: pl.DataFrame
@@ -75,7 +75,7 @@ class RowBatch(NamedTuple):
 
 
 class TableSample(NamedTuple):
-    """The first rows of a file, with all columns; `is_all` if the file has no more."""
+    """The first rows of a file, with all columns; `is_all` if these are all its rows."""
 
     frame: pl.DataFrame
     numbers: NDArray[np.int64]
@@ -118,14 +118,14 @@ class TableReader(Protocol):
         """Return the first rows, which `batches` yields again."""
 
     def batches(self, wanted: Mapping[str, Any]) -> Iterator[RowBatch]:
-        """Yield all rows; `wanted` maps columns to polars.Float64, polars.String, or None for as they are written."""
+        """Yield all rows; `wanted` maps columns to polars.Float64, polars.String, or None to keep the file's type."""
 
     def close(self) -> None:
         """Close the file."""
 
 
 class BlockReader:
-    """Base of readers that parse a file block by block; blocks of the sample are kept to be read again."""
+    """Base of readers that parse a file block by block, and keep the blocks of the sample to parse them again."""
 
     def __init__(self, opened: OpenedInput, cut: Callable[[bytearray, int], int], block_bytes: int) -> None:
         self.name = opened.name
@@ -145,7 +145,7 @@ class BlockReader:
         return self._parsed(chain(held, self._blocks), wanted)
 
     def _first_batches(self, wanted: Mapping[str, Any] | None) -> Iterator[RowBatch]:
-        """Yield rows from the first on, which `batches` yields again."""
+        """Yield rows from the first one; `batches` yields them again."""
         return self._parsed(self._kept_blocks(), wanted)
 
     def _kept_blocks(self) -> Iterator[bytes]:
@@ -162,7 +162,7 @@ class BlockReader:
             yield batch
 
     def _parse(self, block: bytes, wanted: Mapping[str, Any] | None, number: int) -> RowBatch:
-        """Parse the wanted columns of a block whose first row has a number; all columns for None."""
+        """Parse the wanted columns (None: all) of a block whose first row has this number."""
         raise NotImplementedError
 
 
@@ -172,7 +172,7 @@ def row_text(frame: pl.DataFrame, at: int) -> str:
 
 
 def glimpse(cells: pl.Series) -> pl.Series:
-    """Return some cells, evenly spaced: enough to see that hardly any cell is of some kind."""
+    """Return about a hundred evenly spaced cells, to rule out quickly that cells are of some kind."""
     return cells.gather_every(max(len(cells) // _GLIMPSED, 1))
 
 

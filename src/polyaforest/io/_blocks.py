@@ -65,15 +65,15 @@ class _PeekableBytes:
 
 
 class _Compression(NamedTuple):
-    """A compressed format: its name, what decompresses a stream of it, and what it raises for damaged data."""
+    """A compressed format: its name, a function that decompresses a stream, and its errors for damaged data."""
 
     name: str
-    unpacked: Callable[[Any], Any]
+    decompress: Callable[[Any], Any]
     errors: tuple[type[Exception], ...] = ()
 
 
 def _zstd(name: str) -> _Compression:
-    """Return zstd; raise if no library for it is installed."""
+    """Return zstd; raise BadInput if no library for it is installed."""
     for module in ("compression.zstd", "backports.zstd"):  # the former from Python 3.14 on
         try:
             zstd = import_module(module)
@@ -81,13 +81,13 @@ def _zstd(name: str) -> _Compression:
             continue
         return _Compression("zstd", zstd.ZstdFile, (zstd.ZstdError,))
     raise BadInput(
-        f"{name} is compressed with zstd. Install what reads it: pip install 'polyaforest[zstd]', "
-        "or decompress it: zstd -dc FILE | polyaforest ... -"
+        f"{name} is compressed with zstd. Install the zstd extra: pip install 'polyaforest[zstd]', "
+        "or decompress the file: zstd -dc FILE | polyaforest ... -"
     )
 
 
-def _packing(start: bytes, name: str) -> _Compression | None:
-    """Return the compressed format of a file that starts so."""
+def _compression(start: bytes, name: str) -> _Compression | None:
+    """Return the compression of a file with these first bytes."""
     if start.startswith(b"\x1f\x8b"):
         return _Compression("gzip", lambda file: gzip.GzipFile(fileobj=file), (gzip.BadGzipFile, zlib.error))
     if start.startswith(b"BZh"):
@@ -108,7 +108,7 @@ class OpenedInput:
     is_file : bool
         Whether it is a regular file, not a pipe.
     path : str or None
-        Where the same bytes can be read again.
+        Where the same bytes can be read again; None for pipes and compressed files.
     """
 
     def __init__(self, file: BinaryIO, path: str | None = None) -> None:
@@ -116,11 +116,11 @@ class OpenedInput:
         self.is_file = _is_regular(file)
         self._close = weakref.finalize(self, file.close) if file is not getattr(sys.stdin, "buffer", None) else None
         self._stream = _PeekableBytes(cast(_ByteSource, file))
-        self._packing: _Compression | None = None
-        packing = _packing(self.peek(8), self.name)
-        self.path = path if self.is_file and not packing else None
-        if packing:
-            self._stream, self._packing = _PeekableBytes(packing.unpacked(self._stream)), packing
+        self._compression: _Compression | None = None
+        compression = _compression(self.peek(8), self.name)
+        self.path = path if self.is_file and not compression else None
+        if compression:
+            self._stream, self._compression = _PeekableBytes(compression.decompress(self._stream)), compression
         start = self.peek(8)
         for mark, words in _REFUSED.items():
             if start.startswith(mark):
@@ -150,22 +150,22 @@ class OpenedInput:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Turn errors while reading into `BadInput` that names the input."""
-        packing = self._packing or _Compression("", lambda file: file)
+        """Raise errors while reading as `BadInput` that names the input."""
+        compression = self._compression or _Compression("", lambda file: file)
         try:
             yield
         except EOFError:
             raise BadInput(
-                f"{self.name} is truncated: its {packing.name} data end early. Get a complete copy."
+                f"{self.name} is truncated: its {compression.name} data end early. Get a complete copy."
             ) from None
-        except packing.errors as error:
-            raise BadInput(f"{self.name} has damaged {packing.name} data ({error}). Get a complete copy.") from None
+        except compression.errors as error:
+            raise BadInput(f"{self.name} has damaged {compression.name} data ({error}). Get a complete copy.") from None
         except OSError as error:
             raise BadInput(f"{self.name} cannot be read: {error.strerror or error}.") from None
 
 
 def copied(opened: OpenedInput, suffix: str) -> IO[bytes]:
-    """Return a temporary copy of an input that cannot be read at any place, such as a pipe."""
+    """Copy an input that does not support random access, such as a pipe, to a temporary file."""
     copy = tempfile.NamedTemporaryFile(suffix=suffix)  # noqa: SIM115 - closed by the caller
     try:
         while block := opened.read(1 << 20):
@@ -199,7 +199,7 @@ def open_bytes(path: str) -> OpenedInput:
 
 
 def _is_regular(file: BinaryIO) -> bool:
-    """Return whether a file is a regular one, not a pipe, terminal or buffer in memory."""
+    """Return whether a file is a regular file, not a pipe, terminal or buffer in memory."""
     try:
         return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
     except (OSError, ValueError):
@@ -226,7 +226,7 @@ def blocks(opened: OpenedInput, cut: Callable[[bytearray, int], int], size: int 
             n_held -= end
             buffer[:n_held] = buffer[end : end + n_held]
         elif n_held > LONGEST_LINE:
-            raise BadInput(f"{opened.name} has a line of more than {LONGEST_LINE >> 20} MB: it is not a table.")
+            raise BadInput(f"{opened.name} is not a table: it has a line of more than {LONGEST_LINE >> 20} MB.")
         want = min(size, 2 * want)
     if n_held:
         yield bytes(buffer[:n_held])

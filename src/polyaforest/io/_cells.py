@@ -32,7 +32,7 @@ class Numbers(NamedTuple):
     values : float64 array of shape (n,)
         NaN where a value is missing or not a number.
     unread : bool array of shape (n,)
-        Where a cell is not a number.
+        True where a cell is not a number.
     """
 
     values: Floats
@@ -40,7 +40,7 @@ class Numbers(NamedTuple):
 
 
 def numbers(cells: pl.Series, notation: Notation | None = None) -> Numbers:
-    """Convert numbers, booleans and missing values to float64; text is in a notation, plain by default."""
+    """Convert numbers, booleans and missing values to float64, parsing text by a notation (plain by default)."""
     if cells.dtype != pl.String:
         values = cells.cast(pl.Float64).to_numpy()
         return Numbers(values, np.zeros(len(cells), np.bool_))
@@ -71,13 +71,13 @@ def texts(cells: pl.Series) -> list[str]:
 
 
 def category_texts(cells: pl.Series) -> pl.Series:
-    """Return text as categories: without blanks around it, null where it stands for none."""
+    """Strip the texts of categories; null for missing ones."""
     text = cells.str.strip_chars(" \t")
     return text.set(text.str.to_lowercase().is_in(NO_CATEGORY).fill_null(value=False), None)
 
 
 def categories(cells: pl.Series) -> tuple[Floats, dict[float, str]]:
-    """Return the codes of categories, NaN where they are missing, and the text of each code."""
+    """Return the codes of categories, NaN for missing ones, and the text of each code."""
     if cells.dtype != pl.String:
         return encode(cells.to_list())
     text = category_texts(cells)
@@ -141,7 +141,7 @@ class Clock(NamedTuple):
     pattern : str or None
         Format string of the dates, if known.
     order : DateOrder or None
-        The order of day and month of dates that do not begin with the year.
+        Order of day and month in dates that do not begin with the year.
     """
 
     per_second: float | None
@@ -150,12 +150,12 @@ class Clock(NamedTuple):
 
     @classmethod
     def of_numbers(cls, values: Floats) -> Clock:
-        """Return the clock of numbers since 1970, with the unit inferred from their size."""
+        """Return the clock of numeric timestamps since 1970, inferring the unit from their size."""
         return cls(units_per_second(float(np.median(np.abs(values)))))
 
     @classmethod
     def of_dates(cls, cells: pl.Series, dates: str | None = None) -> Clock:
-        """Return the clock of dates, with the format of the first; `dates` is the order of day and month, if known."""
+        """Return the clock of dates, using the format of the first; `dates` is the order of day and month, if known."""
         if cells.dtype != pl.String:
             return cls(None)
         first = cells.drop_nulls().head(1).to_list()

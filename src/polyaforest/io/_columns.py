@@ -22,12 +22,12 @@ __all__ = ["ReadPlan", "TableColumns", "plan_columns"]
 
 _FEWEST_COUNTED = 10  # rows; fewer equally spaced numbers may not be a counter
 _SOME_DATE = "2000-01-01"
-_ROWS_OF_CATEGORY = 4  # on average, or a column of text rather identifies rows
-_FEWEST_DISTINCT = 2  # texts that are categories however few rows there are
-_LONGEST_CATEGORY = 60  # characters on average: longer text is written for people
+_ROWS_OF_CATEGORY = 4  # on average; in a column with fewer, text identifies rows
+_FEWEST_DISTINCT = 2  # so few distinct texts are categories in any number of rows
+_LONGEST_CATEGORY = 60  # characters on average; longer text is free text
 _LONGEST_NUMERAL = 15  # digits
-_FEW_WORDS = 0.05  # share of cells up to which words among numbers are mistakes
-_NEARLY = re.compile(r"^\W?\s*\d")  # start of what may be meant as a number
+_FEW_WORDS = 0.05  # share of cells up to which words among numbers count as invalid cells
+_NEARLY = re.compile(r"^\W?\s*\d")  # start of a cell that may be meant as a number
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class TableColumns:
     Attributes
     ----------
     used : list of str
-        The columns of numbers and categories, in the order of the rows returned.
+        Columns of numbers and categories, in the order of the row values.
     skipped : dict
-        Why each other column is skipped.
+        The reason for each skipped column.
     time, key, id, weight, group : str or None
-        The columns of timestamps, keys, row names, weights and groups; groups may be used as well.
+        Columns of timestamps, keys, row names, weights and groups; the group column may also be in `used`.
     categories : list of str
-        Those of `used` whose rows hold codes of categories.
+        Columns in `used` with codes of categories.
     """
 
     used: list[str]
@@ -57,13 +57,13 @@ class TableColumns:
 
     @property
     def numeric(self) -> list[str]:
-        """Those of `used` that are numbers."""
+        """Columns in `used` with numbers."""
         return [name for name in self.used if name not in self.categories]
 
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """The columns, how to read their numbers and times, and what of this was inferred."""
+    """The columns, how to parse their numbers and times, and which of this was inferred."""
 
     columns: TableColumns
     clock: Clock | None
@@ -72,7 +72,7 @@ class ReadPlan:
 
     @property
     def wanted(self) -> dict[str, type[pl.DataType] | None]:
-        """Columns to read, with their types; None for numbers that are read as they are written."""
+        """Columns to read, with their types; None for numbers in a notation, which keep the type of the file."""
         columns = self.columns
         of_text = [name for name in (columns.key, columns.id, *columns.categories) if name]
         if columns.group and columns.group not in columns.numeric:
@@ -101,13 +101,13 @@ def plan_columns(
 ) -> ReadPlan:
     """Infer which columns are numeric, which are categories, and which holds the times.
 
-    Only the `categories` named are such; with None those among `columns` that are text, or else those of few different
-    texts.
+    `categories` names the columns of categories. With None, these are the text columns among `columns`, or without
+    `columns`, text columns with few distinct values.
 
     Raises
     ------
     BadInput
-        If a column is missing or has the wrong content, or no column is left.
+        If a column is missing or has the wrong content, or no column is usable.
     """
     frame = sample.frame
     if not frame.columns:
@@ -155,12 +155,12 @@ def plan_columns(
 
 
 def _check_numbers(read: dict[str, _SampleColumn], where: str, columns: Sequence[str], weight: str | None) -> None:
-    """Raise if a column that was chosen for its numbers does not have them."""
+    """Raise BadInput if a selected numeric column or the weight column does not contain numbers."""
     for name in columns:
         if read[name].mixed:
             raise BadInput(f"Column '{name}' of {where} contains {_in_two_ways(read[name])}.")
         if read[name].n_unread and not read[name].n_read:
-            remedy = f"Choose other columns{', or --categories' * (read[name].what == 'text')}."
+            remedy = f"Select other columns{', or use --categories' * (read[name].what == 'text')}."
             raise BadInput(f"Column '{name}' of {where} contains {read[name].what}, not numbers. {remedy}")
     if weight is not None and not read[weight].is_numeric:
         raise BadInput(f"Column '{weight}' of {where} contains {read[weight].what}, not weights.")
@@ -169,21 +169,21 @@ def _check_numbers(read: dict[str, _SampleColumn], where: str, columns: Sequence
 def _chosen_categories(
     read: dict[str, _SampleColumn], columns: Sequence[str] | None, categories: Sequence[str] | None
 ) -> list[str]:
-    """Return the columns that are categories because they were named, as such or among the columns to use."""
+    """Return the columns of categories that were named in `categories`, or in `columns` if `categories` is None."""
     if categories is not None:
         return list(categories)
     return [name for name in columns or () if _is_wanted_text(read[name])]
 
 
 def _is_wanted_text(read: _SampleColumn) -> bool:
-    """Return whether a column that was asked for is one of categories rather than of numbers, some of them bad."""
+    """Return whether a selected column contains categories, rather than numbers with some invalid cells."""
     return read.is_text and (read.is_numerals or read.has_words or not read.n_read)
 
 
 def _read_columns(
     frame: pl.DataFrame, reading: Reading, delimiter: str | None, taken: set[str | None]
 ) -> dict[str, _SampleColumn]:
-    """Return the columns of the sample, each in its notation; columns that are taken for other things are plain."""
+    """Parse the columns of the sample, each in its notation; columns with another role (`taken`) are plain."""
     read = {name: _SampleColumn(frame[name]) for name in frame.columns}
     free = {name: cells for name, cells in read.items() if cells.cells.dtype == pl.String and name not in taken}
     notations = infer_notations(
@@ -201,7 +201,7 @@ def _read_columns(
 
 
 def _interpreted_numbers(read: dict[str, _SampleColumn]) -> list[Interpretation]:
-    """Return how numbers are written, by notation."""
+    """Describe how numbers were interpreted, grouping columns by notation."""
     alike: dict[Notation, list[str]] = {}
     for name, cells in read.items():
         assert cells.notation is not None
@@ -211,7 +211,7 @@ def _interpreted_numbers(read: dict[str, _SampleColumn]) -> list[Interpretation]
 
 
 def _interpreted_dates(name: str, read: _SampleColumn, clock: Clock) -> Interpretation:
-    """Return in which order dates are written, with an example."""
+    """Describe the order of day and month in dates, with an example."""
     order = clock.order
     assert order is not None
     seconds = clock.seconds(read.cells)
@@ -238,17 +238,17 @@ class _SampleColumn:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether enough of the non-missing cells are numbers."""
+        """Whether at least `ENOUGH` of the non-missing cells are numbers."""
         return self.n_read > 0 and self.n_read >= ENOUGH * (self.n_read + self.n_unread)
 
     @property
     def is_number(self) -> bool:
-        """Whether cells are numbers to be compared, not numerals of one length, such as postcodes."""
+        """Whether cells are quantities, not numerals of one length, such as postcodes."""
         return self.is_numeric and not self.is_numerals and not self.has_words
 
     @cached_property
     def has_words(self) -> bool:
-        """Whether a substantial part of the cells are words, and few cells are different, such as codes of places."""
+        """Whether many cells are words and few cells are distinct, as in codes of places."""
         n = self.n_read + self.n_unread
         if self.cells.dtype != pl.String or self.n_unread <= _FEW_WORDS * n:
             return False
@@ -257,7 +257,7 @@ class _SampleColumn:
 
     @cached_property
     def is_numerals(self) -> bool:
-        """Whether cells are written with as many digits each, some with leading zeros."""
+        """Whether all cells have the same number of digits, and some have leading zeros."""
         if self.cells.dtype != pl.String or self.notation is not None or not self.is_numeric:
             return False
         text = category_texts(self.cells).drop_nulls()
@@ -273,12 +273,12 @@ class _SampleColumn:
 
     @property
     def is_plain(self) -> bool:
-        """Whether they are numbers without a unit, as times are."""
+        """Whether cells are plain numbers without a unit, as numeric timestamps are."""
         return self.is_numeric and self.notation is None
 
     @cached_property
     def is_times(self) -> bool:
-        """Whether enough of the non-missing cells are dates."""
+        """Whether at least `ENOUGH` of the non-missing cells are dates."""
         if self.is_moment:
             return True
         if self.is_other or self.is_numeric or not self.n_unread:
@@ -289,7 +289,7 @@ class _SampleColumn:
 
     @property
     def example(self) -> str:
-        """A cell that looks like a number but is not, for messages."""
+        """A cell that looks like a number but does not parse, for messages."""
         words = self.cells.filter(pl.Series(self.unread)).head(1).to_list()
         return f", such as '{shortened(str(words[0]))}'" if words and _NEARLY.match(str(words[0])) else ""
 
@@ -319,7 +319,7 @@ def _is_numeric(dtype: pl.DataType) -> bool:
 
 
 def _no_rows(sample: TableSample, where: str) -> BadInput:
-    """Return the error for a table without rows, or without valid ones."""
+    """Return the error for a table without valid rows."""
     faults = sample.faults
     if not faults:
         return BadInput(f"{where} has a header but no rows.")
@@ -328,7 +328,7 @@ def _no_rows(sample: TableSample, where: str) -> BadInput:
 
 
 def _reason(read: _SampleColumn, sample: TableSample, *, finds: bool) -> str | None:
-    """Return why a column is not used, or None if it is; text may be if it `finds` categories."""
+    """Return why a column is skipped, or None if it is used; with `finds`, text columns may be used as categories."""
     if (finds and read.is_text) or read.is_other:
         return f"of type {read.cells.dtype}" if read.is_other else _reason_of_text(read, is_all=sample.is_all)
     if not read.is_moment and not read.n_read and not read.n_unread:
@@ -338,20 +338,20 @@ def _reason(read: _SampleColumn, sample: TableSample, *, finds: bool) -> str | N
             return _in_two_ways(read)
         return "times" if read.is_times else f"text{read.example}"
     values = read.values[np.isfinite(read.values)]
-    # a column that is constant only in the sample may change later, which matters most
+    # a column that is constant only in the sample may change later, and such a change must be detected
     if sample.is_all and len(values) and (values == values[0]).all():
         return f"constant {values[0]:.6g}"
     return "row counter" if _counts_rows(read.values, sample.numbers) else None
 
 
 def _reason_of_text(read: _SampleColumn, *, is_all: bool) -> str | None:
-    """Return why a column of text is not one of categories, or None if it is."""
+    """Return why a text column is not a column of categories, or None if it is."""
     text = category_texts(read.cells.cast(pl.String)).drop_nulls()
     n, n_distinct = len(text), text.n_unique()
-    if n_distinct <= 1:  # which may change later, if there are more rows
+    if n_distinct <= 1:  # later rows may have other values
         return (f"constant '{shortened(text[0])}'" if n else "empty") if is_all else None
     if not (read.is_numerals or read.has_words) and 2 * text.str.contains(_NEARLY.pattern).sum() > n:
-        return f"text{read.example}"  # which may be meant as numbers
+        return f"text{read.example}"  # may be meant as numbers
     if text.str.len_chars().sum() > n * _LONGEST_CATEGORY:
         return "free text"
     if n_distinct == n:
@@ -361,7 +361,7 @@ def _reason_of_text(read: _SampleColumn, *, is_all: bool) -> str | None:
 
 
 def _in_two_ways(read: _SampleColumn) -> str:
-    """Return what is wrong with a column of mixed notations."""
+    """Describe a column that mixes two notations."""
     one, other = map(shortened, read.mixed or ())
     return f"numbers written in two ways, such as '{one}' and '{other}'; see --decimal"
 
@@ -375,7 +375,7 @@ def _counts_rows(values: NDArray[np.float64], rows: NDArray[np.int64]) -> bool:
 
 
 def _inferred_time(names: list[str], read: dict[str, _SampleColumn]) -> str | None:
-    """Return the column of times: one with such a name, or the only column of dates."""
+    """Return the timestamp column: one with a usual name for timestamps, or else the only column of dates."""
     named = [name for name in names if looks_like_time(name, _SOME_DATE)]
     for name in named:
         if read[name].is_times or (read[name].is_plain and _is_rising(read[name])):
@@ -391,7 +391,7 @@ def _is_rising(read: _SampleColumn) -> bool:
 
 
 def _clock(name: str, read: dict[str, _SampleColumn], where: str, dates: str | None) -> Clock:
-    """Return how to read a column of times; raise if it has none."""
+    """Return how to parse the timestamp column; raise BadInput if it contains no times."""
     column = read[name]
     if column.is_times:
         return Clock.of_dates(column.cells, dates)

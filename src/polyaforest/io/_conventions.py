@@ -1,4 +1,4 @@
-"""How numbers, times and headers are written in files, common to tables and live records.
+"""Conventions for numbers, times and headers, common to tables and live records.
 
 Imports nothing heavy, so that `watch` starts fast.
 """
@@ -19,8 +19,8 @@ __all__ = [
     "units_per_second",
 ]
 
-MISSING = ("", "-", "na", "n/a", "none", "null")  # lower-case words for a missing value, besides "nan"
-NO_CATEGORY = ("", "n/a", "nan", "null")  # the same for categories, among which NA may be Namibia
+MISSING = ("", "-", "na", "n/a", "none", "null")  # lower-case words for a missing number, besides "nan"
+NO_CATEGORY = ("", "n/a", "nan", "null")  # the same for categories, where NA may be Namibia
 TRUTH = {"true": 1.0, "false": 0.0}  # in lower case
 UTF8_BOM = b"\xef\xbb\xbf"
 
@@ -29,21 +29,21 @@ _NAMES = frozenset({
     "@timestamp", "_time", "created_at", "date", "date_time", "datetime", "event_time", "eventtime",
     "t", "time", "time_stamp", "timestamp", "ts",
 })  # fmt: skip
-_YEARS_MEANT = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100: the range in which a number is inferred to be a time
+_YEARS_MEANT = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100: numbers in this range may be timestamps
 
 
 def column_names(cells: Iterable[str]) -> list[str]:
-    """Return the names in a header; empty ones are named by position."""
+    """Return the names in a header, naming empty cells by position."""
     return [cell.strip() or f"column_{position}" for position, cell in enumerate(cells, 1)]
 
 
 def units_per_second(size: float) -> int:
-    """Return how many units of a timestamp make a second, judged by its absolute value."""
+    """Return how many units of a numeric timestamp make a second, inferred from its absolute value."""
     return next((units for limit, units in _UNITS if size < limit), 10**9)
 
 
 def seconds(moment: object) -> float:
-    """Return seconds since 1970 of a timestamp in ISO 8601 (UTC unless it has an offset), or of a number, also as text.
+    """Convert a timestamp to seconds since 1970: ISO 8601 (UTC unless it has an offset), or a number, also as text.
 
     The unit of a number, from seconds to nanoseconds, is inferred from its size.
 
@@ -57,7 +57,7 @@ def seconds(moment: object) -> float:
     Raises
     ------
     ValueError
-        If it is neither.
+        If the timestamp is neither.
     """
     kind = type(moment)
     if kind is str:
@@ -68,7 +68,7 @@ def seconds(moment: object) -> float:
 
 
 def looks_like_time(name: str, moment: object) -> bool:
-    """Return whether a field is the timestamp, judged by its name and value.
+    """Return whether the name and value of a field are those of a timestamp.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""CSV and TSV: blocks are parsed by polars, and blocks that it rejects line by line."""
+"""Read CSV and TSV: parse blocks with polars, and blocks that polars rejects line by line."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["CsvReader"]
 Bytes: TypeAlias = NDArray[np.uint8]
 Places: TypeAlias = NDArray[np.intp]
 
-LONGEST_RECORD = 1 << 16  # a quote that is not closed within this many bytes is a typo
+LONGEST_RECORD = 1 << 16  # bytes; a quote that is not closed within them is a typo
 _QUOTE, _NEWLINE = ord('"'), ord("\n")
 _ALL_BYTES = np.arange(256)
 _DELIMITERS = ",;\t|"
 _COMMENT = b"#"
 _SEPARATOR_LINE = re.compile(rb'"?sep=([\t !#-~])"?\r?\n', re.IGNORECASE)
-_SNIFFED_BYTES, _SNIFFED_LINES = 1 << 14, 20  # from which the delimiter is inferred
+_SNIFFED_BYTES, _SNIFFED_LINES = 1 << 14, 20  # to infer the delimiter from
 
 
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
 def after_last_record(buffer: bytearray, n_bytes: int, comment: bytes = b"") -> int:
-    """Return the length of the complete records in the first `n_bytes`; a quoted cell may span lines, a comment not."""
+    """Return the length of the complete records in the first `n_bytes`; quoted cells may span lines, comments not."""
     end = after_last_line(buffer, n_bytes)
     if buffer.find(b'"', 0, end) < 0:
         return end
@@ -47,10 +47,10 @@ def after_last_record(buffer: bytearray, n_bytes: int, comment: bytes = b"") -> 
 
 
 def records(block: bytes, comment: bytes = b"", *, is_last: bool = True) -> list[bytes]:
-    """Return the records of a block, without line ends; a line that begins with `comment` is one whatever it quotes.
+    """Split a block into records without line ends; quotes in lines that begin with `comment` have no meaning.
 
-    A quote that is never closed is limited to its line, so that it cannot swallow the rest of the file. If more data
-    may follow (`is_last` is False), an open quote ends the result.
+    A quote that is never closed ends with its line, so that it cannot swallow the rest of the file. If more data may
+    follow (`is_last` is False), the result stops before a record with an open quote.
     """
     lines = block.split(b"\n")
     if not lines[-1]:
@@ -67,7 +67,7 @@ def records(block: bytes, comment: bytes = b"", *, is_last: bool = True) -> list
 
 
 def _lines_in_record(lines: list[bytes], first: int) -> int:
-    """Return the number of lines of a record: 1 if its quote is not closed in time, 0 if the lines end first."""
+    """Return the number of lines of a record: 1 if its quote stays open too long, 0 if the lines end first."""
     if lines[first].count(b'"') % 2 == 0:
         return 1
     length = len(lines[first]) + 1
@@ -190,7 +190,7 @@ class CsvReader(BlockReader):
         raise BadInput(f"{self.name} is empty. It needs a header and rows of numbers.")
 
     def _first_line(self, block: bytes) -> bytes:
-        """Return the first record with its line end; raise if it is not text."""
+        """Return the first record with its line end; raise BadInput if it is not text."""
         record = records(block)[0]
         line = block[: len(record) + 1]
         start = np.frombuffer(line[:4096], np.uint8)
@@ -200,7 +200,7 @@ class CsvReader(BlockReader):
         if b"\r" in record.rstrip(b"\r"):
             raise BadInput(f"{self.name} has carriage returns as line ends. Convert it first: tr '\\r' '\\n' < FILE")
         if _decoded(line) is None:
-            raise BadInput(f"{self.name} is not UTF-8. Convert it first, such as: iconv -f LATIN1 -t UTF-8 FILE")
+            raise BadInput(f"{self.name} is not UTF-8. Convert it first, for example: iconv -f LATIN1 -t UTF-8 FILE")
         return line
 
     def _header_cells(self, line: bytes) -> list[str]:
@@ -211,7 +211,7 @@ class CsvReader(BlockReader):
         return cells
 
     def _cells_below(self, rest: bytes) -> list[str]:
-        """Return the cells of the second line; none if there is none, or if it cannot be parsed."""
+        """Return the cells of the second line; [] if there is no such line, or it cannot be parsed."""
         below = self._without_comments(rest[:LONGEST_RECORD])[:1]
         cells = self._cells(below[0].rstrip(b"\r\n")) if below else []
         return [] if isinstance(cells, str) else cells
@@ -219,7 +219,7 @@ class CsvReader(BlockReader):
     # -- rows
 
     def _without_comments(self, block: bytes) -> list[bytes]:
-        """Return the records of a block that are no comments."""
+        """Return the records of a block except comments."""
         found = records(block, self._comment)
         return [record for record in found if not record.startswith(self._comment)] if self._comment else found
 
@@ -238,11 +238,11 @@ class CsvReader(BlockReader):
         return batch or self._parse_records(list(self._rows(records(block))), wanted, number)
 
     def _rows(self, found: list[bytes]) -> Iterator[bytes]:
-        """Return the records that are rows; blank lines count only in a table of one column."""
+        """Return the records that are rows; blank lines are rows only in a table of one column."""
         return iter(found) if len(self.names) == 1 else (record for record in found if record.strip(b"\r"))
 
     def _parse_block(self, block: bytes, wanted: Mapping[str, Any], number: int) -> RowBatch | None:
-        """Parse a block with polars; None if that is not possible."""
+        """Parse a block with polars; return None if polars rejects it."""
         delimiter = self.delimiter.encode()
         quoted = b'"' in block
         if not block or not _is_plain(block) or (quoted and not _is_well_quoted(block, delimiter)):
@@ -313,17 +313,17 @@ class CsvReader(BlockReader):
 
 
 class _Preamble(NamedTuple):
-    """What comes before the table.
+    """The lines before the table, and what they determine.
 
     Attributes
     ----------
     n_bytes : int
-        Its length.
+        Length of these lines.
     delimiter : str
     comment : bytes
-        How lines begin that are comments; empty if there are none.
+        Prefix of comment lines; empty for no comments.
     header : bytes
-        The header, if it was the last comment.
+        The header, if it is the last comment.
     interpretations : list of Interpretation
     """
 
@@ -335,9 +335,9 @@ class _Preamble(NamedTuple):
 
 
 def _preamble(start: bytes, delimiter: str | None, reading: Reading) -> _Preamble:
-    """Infer the delimiter and what comes before the table: the line ``sep=;`` of spreadsheets, and comments.
+    """Infer the delimiter, and parse the lines before the table: a ``sep=;`` line of spreadsheets, and comments.
 
-    Lines with # are comments if the file begins with one. The last of them is the header if it has as many cells as
+    Lines with # are comments if the file begins with one. The last comment is the header if it has as many cells as
     the rows.
     """
     interpretations = []
@@ -350,7 +350,7 @@ def _preamble(start: bytes, delimiter: str | None, reading: Reading) -> _Preambl
     comments = re.compile(rb"(?:[ \t\r]*\n|%s[^\n]*\n)*" % re.escape(mark)).match(start, n_bytes) if mark else None
     lines = [line for line in comments[0].split(b"\n") if line.startswith(mark)] if comments else []
     rest = start[comments.end() if comments else n_bytes :]
-    if not comments or not lines or not rest:  # if there is no rest, they may be tags
+    if not comments or not lines or not rest:  # without rows, lines with # may be data, such as tags
         mark = b"" if reading.comment is None else mark
         return _Preamble(n_bytes, delimiter or _likely_delimiter(start[n_bytes:]), mark, b"", interpretations)
     delimiter = delimiter or _likely_delimiter(rest)
@@ -363,7 +363,7 @@ def _preamble(start: bytes, delimiter: str | None, reading: Reading) -> _Preambl
 
 
 def _is_header_above(line: bytes, rest: bytes, delimiter: str) -> bool:
-    """Return whether a comment is the header of the rows that follow."""
+    """Return whether a comment is the header of the rows below it."""
     rows = [record.rstrip(b"\r") for record in records(rest)[:2]]
     count = _n_delimiters(line, delimiter.encode())
     if not count or any(_n_delimiters(row, delimiter.encode()) != count for row in rows[:1]):
@@ -376,7 +376,7 @@ def _is_header_above(line: bytes, rest: bytes, delimiter: str) -> bool:
 
 
 def _likely_delimiter(start: bytes) -> str:
-    """Return the delimiter whose count is most consistent over the first lines, and then the most frequent one."""
+    """Return the delimiter whose count is most consistent over the first lines; on ties, the most frequent one."""
     lines = [line for line in records(start) if line.strip()]
     first, others = lines[:1], lines[1:_SNIFFED_LINES]
     if len(lines) <= _SNIFFED_LINES and not start.endswith(b"\n"):

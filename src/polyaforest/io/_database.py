@@ -1,7 +1,7 @@
-"""Results of SQL queries: SQLite files by Python's own library, other databases by SQLAlchemy.
+"""Read results of SQL queries: from SQLite files with the standard library, from other databases with SQLAlchemy.
 
-Nothing is ever changed: transactions are read-only where the database has such, and never committed. Addresses have
-passwords, which no message may show.
+Queries change nothing: transactions are read-only where the database supports it, and never committed. Addresses may
+contain passwords, so messages must not show them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class DatabaseReader:
 
 
 def _column(values: list[Any], kind: Any) -> pl.Series:
-    """Return a column of numbers or of moments if all values are such, else of text."""
+    """Return a column of datetimes or numbers if all values are of that kind, else of text."""
     kinds = set(map(type, values))
     if kinds <= _MOMENTS and len(kinds - {type(None)}):
         return pl.Series([_moment(value) for value in values], dtype=pl.Datetime("us"))
@@ -107,17 +107,17 @@ def _column(values: list[Any], kind: Any) -> pl.Series:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number; durations in seconds."""
+    """Convert to float; durations to seconds."""
     if value is None:
         return None
     try:
         return value.total_seconds() if isinstance(value, timedelta) else float(value)
     except OverflowError:
-        return float("inf")  # which is reported as not finite
+        return float("inf")  # reported as not finite
 
 
 def _moment(value: date | None) -> datetime | None:
-    """Return a time without zone, in UTC."""
+    """Convert to a datetime in UTC without time zone."""
     if value is None or isinstance(value, datetime):
         return value if value is None or value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
     return datetime(value.year, value.month, value.day)
@@ -132,7 +132,7 @@ def _text(value: Any) -> str:
 
 
 def open_sqlite(opened: OpenedInput, reading: Reading) -> DatabaseReader:
-    """Return the reader of a SQLite file; that of a pipe is copied to a temporary file first."""
+    """Return the reader of a SQLite file; copy a pipe to a temporary file first."""
     copy = None if opened.path else copied(opened, ".sqlite")
     name = opened.name
     path = copy.name if copy else str(opened.path)
@@ -167,22 +167,22 @@ def open_sqlite(opened: OpenedInput, reading: Reading) -> DatabaseReader:
 
 
 def _only_table(connection: sqlite3.Connection, name: str, interpretations: list[Interpretation]) -> str:
-    """Return the query of the only table; raise if there are more."""
+    """Return a query for the only table; raise BadInput if there is more than one, or none."""
     found = connection.execute(
         "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
     )
     tables = [table for (table,) in found]
     if len(tables) != 1:
         has = f"the tables {in_words(tables)}" if tables else "no tables"
-        raise BadInput(f"{name} has {has}. Say what to read, such as --query 'SELECT * FROM {(tables or ['t'])[0]}'.")
+        raise BadInput(f"{name} has {has}. Pass a query, such as --query 'SELECT * FROM {(tables or ['t'])[0]}'.")
     interpretations.append(Interpretation(f"table '{tables[0]}' (the only one)", ("--query",)))
     return 'SELECT * FROM "{}"'.format(tables[0].replace('"', '""'))
 
 
 def _names(description: Any, where: str) -> list[str]:
-    """Return the names of the columns of a result; raise if there is none."""
+    """Return the column names of a result; raise BadInput if the query returns no rows."""
     if not description:
-        raise BadInput(f"{where}: the query returns no rows. Use one that does, such as SELECT.")
+        raise BadInput(f"{where}: the query returns no rows. Pass a SELECT statement.")
     return [str(column[0]) for column in description]
 
 
@@ -190,10 +190,10 @@ def _names(description: Any, where: str) -> list[str]:
 
 
 def open_database(address: str, reading: Reading) -> DatabaseReader:
-    """Return the reader of a query to the database at an address of SQLAlchemy."""
+    """Return the reader of a query to the database at a SQLAlchemy URL."""
     shown = shown_path(address)
     if reading.query is None:
-        raise BadInput(f"Say what to read of the {shown}, such as --query 'SELECT * FROM measurements'.")
+        raise BadInput(f"Pass a query for the {shown}, such as --query 'SELECT * FROM measurements'.")
     try:
         sqlalchemy = import_module("sqlalchemy")
     except ImportError:
@@ -227,7 +227,7 @@ def open_database(address: str, reading: Reading) -> DatabaseReader:
             rows = connection.exec_driver_sql(reading.query)
             closing.callback(rows.close)
             if not rows.returns_rows:
-                raise BadInput(f"{name}: the query returns no rows. Use one that does, such as SELECT.")
+                raise BadInput(f"{name}: the query returns no rows. Pass a SELECT statement.")
             names = [str(column) for column in rows.keys()]  # noqa: SIM118 - it is not a mapping
         return DatabaseReader(name, names, rows, closing.close, guard)
     except BaseException:
@@ -236,7 +236,7 @@ def open_database(address: str, reading: Reading) -> DatabaseReader:
 
 
 def _parsed(sqlalchemy: Any, address: str, shown: str) -> Any:
-    """Return an address as SQLAlchemy has it, with a driver that is installed."""
+    """Parse an address with SQLAlchemy, and choose an installed driver."""
     address = address.replace("postgres://", "postgresql://", 1) if address.startswith("postgres://") else address
     try:
         url = sqlalchemy.make_url(address)
@@ -244,7 +244,7 @@ def _parsed(sqlalchemy: Any, address: str, shown: str) -> Any:
         url = None
     if url is None or "@" in (url.host or ""):
         raise BadInput(
-            f"The address of the {shown} is not valid. Write it like postgresql://user:password@host:5432/name; "
+            f"The address of the {shown} is invalid. Write it like postgresql://user:password@host:5432/name; "
             "in the password, write @ as %40 and / as %2F."
         )
     for module in _DRIVERS.get(url.drivername, ()):
@@ -254,7 +254,7 @@ def _parsed(sqlalchemy: Any, address: str, shown: str) -> Any:
 
 
 def _without_secrets(message: str, url: Any) -> str:
-    """Return the first line of a message, without anything secret of an address."""
+    """Return the first line of a message, with the secrets of an address masked."""
     given = [(name, value) for name, values in url.query.items() for value in np.atleast_1d(values).tolist()]
     secrets = [value for name, value in given if any(part in name.lower() for part in _SECRET)]
     secrets += [url.password] if url.password else []

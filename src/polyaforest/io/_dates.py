@@ -16,7 +16,7 @@ __all__ = ["DateOrder", "infer_order", "looks_like_date", "ordered_seconds"]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_PIVOT = 69  # two-digit years from here on are of the last century, as in POSIX
+_PIVOT = 69  # two-digit years from here on are 19xx, as in POSIX
 _WORD = "[A-Za-z]{3,9}"
 _PARTS = ("first", "mark", "second", "year", "hour", "minute", "second_", "fraction", "half", "zone")
 _PATTERN = (
@@ -38,9 +38,9 @@ class DateOrder(NamedTuple):
     ----------
     day_first : bool
     is_guess : bool
-        Whether the dates can also be read the other way round.
+        Whether the dates are also valid in the other order.
     is_plain : bool
-        Whether names of months leave no question.
+        Whether all months are names, so that the order is certain.
     """
 
     day_first: bool
@@ -54,12 +54,12 @@ class DateOrder(NamedTuple):
 
 
 class _DateParts(NamedTuple):
-    """The parts of dates; -1 in `first` where a cell is none, and for a month that has a name in `named`."""
+    """The parts of dates; `first` and `second` are -1 where they are not numbers."""
 
     frame: pl.DataFrame
     first: Integers
     second: Integers
-    month: Integers  # by name, 0 if it has none
+    month: Integers  # of a month name, 0 if there is none
 
     @property
     def has_digits(self) -> NDArray[np.bool_]:
@@ -71,7 +71,7 @@ def _parts(cells: pl.Series) -> _DateParts:
     """Split dates."""
     frame = cells.str.strip_chars(" \t").str.extract_groups(_PATTERN).struct.unnest()
     frame.columns = list(_PARTS)
-    # two digits of a year are one only where a date is written with slashes or dots
+    # years have two digits only in dates with slashes or dots
     is_short = (frame["year"].str.len_bytes() == 2) & ~frame["mark"].is_in(["/", "."])
     frame = frame.with_columns(pl.when(~is_short).then(pl.col("year")))
     first, second = frame["first"], frame["second"]
@@ -80,7 +80,7 @@ def _parts(cells: pl.Series) -> _DateParts:
 
 
 def _month(words: pl.Series) -> Integers:
-    """Return months by name, 0 for other text."""
+    """Return the numbers of month names, 0 for other text."""
     names = words.str.to_lowercase().replace_strict(
         list(_NUMBERS), list(_NUMBERS.values()), default=0, return_dtype=pl.Int64
     )
@@ -88,15 +88,14 @@ def _month(words: pl.Series) -> Integers:
 
 
 def _integers(texts: pl.Series, missing: int = 0) -> Integers:
-    """Return integers in text."""
+    """Parse integers; `missing` for other text."""
     return np.asarray(texts.cast(pl.Int64, strict=False).fill_null(missing).to_numpy())
 
 
 def infer_order(cells: pl.Series, dates: str | None = None) -> DateOrder | None:
-    """Return the order of the dates in a column; None if there are none.
+    """Infer the order of day and month in a column; None if it contains no dates.
 
-    A number above 12 is a day. If no date has one, dates with dots, slashes or dashes begin with the day, and those
-    with AM or PM with the month.
+    A number above 12 is a day. If no date has one, dates begin with the day, or with the month if any has AM or PM.
 
     Parameters
     ----------
@@ -122,7 +121,7 @@ def infer_order(cells: pl.Series, dates: str | None = None) -> DateOrder | None:
 
 
 def ordered_seconds(cells: pl.Series, order: DateOrder) -> Floats:
-    """Return seconds since 1970 of dates in an order, UTC unless they have an offset; NaN for other text."""
+    """Convert dates in a given order to seconds since 1970, UTC unless they have an offset; NaN for other text."""
     parts = _parts(cells)
     frame = parts.frame
     is_named = parts.month > 0

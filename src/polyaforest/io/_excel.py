@@ -1,4 +1,4 @@
-"""Workbooks: a sheet of .xlsx, .xlsm, .xlsb, .xls or .ods, with every cell as text."""
+"""Read a sheet of a workbook (.xlsx, .xlsm, .xlsb, .xls or .ods), with every cell as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BATCH_ROWS = 1 << 14
 
 
 def is_workbook(start: bytes, name: str) -> bool:
-    """Return whether a file that starts so is a workbook; raise if it is another archive."""
+    """Return whether a file with these first bytes is a workbook; raise BadInput for another kind of archive."""
     if start.startswith(_ZIP) and not any(part in start for part in _PARTS):
         raise BadInput(f"{name} is a zip archive. Unpack it first.")
     return start.startswith((_ZIP, _OLE))
@@ -45,7 +45,7 @@ class ExcelReader:
         frame = frame.filter(pl.any_horizontal(pl.all().is_not_null())) if frame.width else frame
         frame = frame.select(column for column in frame if column.null_count() < len(column))
         if not len(frame):
-            raise BadInput(f"{self.name} has an empty sheet. Choose another with --sheet.")
+            raise BadInput(f"{self.name} has an empty sheet. Choose another sheet with --sheet.")
         first, below = ([cell or "" for cell in frame.row(at)] for at in (0, min(1, len(frame) - 1)))
         self.has_header = (
             not is_data(first, below if len(frame) > 1 else []) if reading.header is None else reading.header
@@ -76,7 +76,7 @@ class ExcelReader:
             fastexcel = import_module("fastexcel")
         except ImportError:
             raise BadInput(
-                f"{self.name} is an Excel workbook. Install what reads it: pip install 'polyaforest[excel]', "
+                f"{self.name} is an Excel workbook. Install the excel extra: pip install 'polyaforest[excel]', "
                 "or save the sheet as CSV."
             ) from None
         try:
@@ -89,7 +89,7 @@ class ExcelReader:
         return frame
 
     def _chosen(self, names: list[str], sheet: str | None) -> str:
-        """Return the name of the sheet to read: the first by default."""
+        """Return the name of the sheet to read: the first one by default."""
         if sheet is None and names:
             if len(names) > 1:
                 self.interpretations.append(

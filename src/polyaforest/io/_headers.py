@@ -1,4 +1,4 @@
-"""Whether the first line of a table has the names of its columns."""
+"""Detect whether the first line of a table is a header, and validate column names."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _IN_HEADERS = {("text", "number"), ("text", "written"), ("text", "time"), ("writ
 
 
 def is_data(cells: list[str], below: list[str]) -> bool:
-    """Return whether the first line is data, not a header, judged by it and the line below.
+    """Return whether the first line is data, not a header, given its cells and those of the line below.
 
-    Data have numbers or times, and no text above a number. In a line that also has text, consecutive numbers (years,
-    percentiles) are names, and so are numbers with a unit above numbers without.
+    A line of data has numbers or times, and no text above a number. In a line that also has text, consecutive numbers
+    (years, percentiles) are names, and so are numbers with a unit above numbers without.
     """
     kinds, others = ([_kind(cell) for cell in line] for line in (cells, below))
     if not {"number", "time", "written"} & set(kinds) or _IN_HEADERS & set(zip(kinds, others, strict=False)):
@@ -36,7 +36,7 @@ def is_data(cells: list[str], below: list[str]) -> bool:
 
 
 def _kind(cell: str) -> str:
-    """Return the kind of a cell: number, written (in a notation that is not plain), time, text or nothing."""
+    """Return the kind of a cell: number, written (a number in a special notation), time, text or nothing."""
     values, unread = numbers(pl.Series([cell], dtype=pl.String))
     if not unread[0]:
         return "nothing" if np.isnan(values[0]) else "number"
@@ -50,7 +50,7 @@ def _kind(cell: str) -> str:
 
 
 def names_of(cells: list[str], has_header: bool, where: str) -> list[str]:
-    """Return the names of columns; raise on duplicates."""
+    """Return the names of columns; raise BadInput on duplicates."""
     names = column_names(cells if has_header else [""] * len(cells))
     twice = [name for name, n_times in Counter(names).items() if n_times > 1]
     if twice:

@@ -1,4 +1,4 @@
-"""Parsing of JSON objects, common to tables and live records, and JSON that is safe to print on a terminal."""
+"""Parse JSON objects of tables and live records, and write JSON that is safe to print on a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If it is not JSON, or not an object.
+        If the text is not JSON, or not an object.
     """
     try:
         fields = orjson.loads(text)
@@ -45,7 +45,7 @@ def _integer(text: str) -> float:
 
 
 def flattened(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield all fields, nested ones under dotted names; raise ValueError if the names get too long.
+    """Yield all fields, nested ones under dotted names; raise ValueError if the names are too long in total.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def _walk(fields: Mapping[str, Any], before: str, depth: int) -> Iterator[tuple[
 def to_json(value: Any, option: int = 0) -> bytes:
     r"""Serialise with orjson, and escape characters that act on a terminal, such as ``\u202e``.
 
-    It parses to the same value. JSON itself escapes only the first 32 characters of Unicode.
+    The result parses to the same value. JSON itself escapes only the first 32 characters of Unicode.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""JSON lines: one object per line."""
+"""Read JSON lines: one object per line."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class JsonlReader(BlockReader):
 
 
 def _parse_block(block: bytes, wanted: Mapping[str, Any], number: int) -> RowBatch | None:
-    """Parse a block with polars; None if a value is missing or of another type, on which its versions differ."""
-    # nested fields, numbers in text or not, lone surrogates
+    """Parse a block with polars; None if a value is missing or of another type, where versions of polars differ."""
+    # polars cannot parse nested fields, columns of mixed types, lone surrogates
     if any("." in name for name in wanted) or None in wanted.values() or b"\\ud" in block:
         return None
     try:
@@ -87,7 +87,7 @@ def _parse_lines(lines: list[bytes], wanted: Mapping[str, Any] | None, number: i
 
 
 def _fields(line: bytes, flatten: bool) -> dict[str, Any] | str:
-    """Return the fields of a line, or why it cannot be read."""
+    """Return the fields of a line, or why it cannot be parsed."""
     try:
         fields = parse_object(line)
         return dict(flattened(fields)) if flatten else fields
@@ -96,7 +96,7 @@ def _fields(line: bytes, flatten: bool) -> dict[str, Any] | str:
 
 
 def _column(values: list[Any], kind: Any = None) -> pl.Series:
-    """Return a column of numbers if all values are numeric and text is not wanted, else of text."""
+    """Return a column of numbers if all values are numeric and `kind` is not text, else of text."""
     if kind != pl.String and _NUMBERS.issuperset(map(type, values)):
         return pl.Series(np.array(values, np.float64))
     return pl.Series([_text(value) for value in values], dtype=pl.String)

@@ -1,7 +1,7 @@
-"""How the numbers of a column are written, inferred from its first cells: decimal commas, thousands, signs and units.
+"""Infer how the numbers of a column are written: decimal separator, thousands separator, signs and units.
 
-A column has one notation. What it is follows from cells that can be read in one way only: "12,5" has a decimal comma,
-"1,234,567" has not. Cells that contradict the notation are not numbers.
+A column has one notation, proven by cells that can be read in one way only: "12,5" has a decimal comma, "1,234,567"
+does not. Cells that contradict the notation are not numbers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from ._batches import glimpse
 from ._conventions import MISSING
-from ._units import SIGNS, Family, family_of
+from ._units import SIGNS, UnitFamily, family_of
 from .reading import DECIMALS, Reading
 
 __all__ = ["ENOUGH", "MixedNotation", "Notation", "infer_notations", "looks_written"]
 
-ENOUGH = 0.75  # share of cells that makes a column numeric, or one of times
+ENOUGH = 0.75  # share of cells that makes a column numeric, or a column of times
 _OTHER = {".": ",", ",": "."}
 # Spaces and apostrophes come in several shapes.
 _CLASSES = {".": r"\.", ",": ",", " ": "[ \u00a0\u2009\u202f]", "'": "['’]"}
@@ -30,8 +30,8 @@ _ANY_CORE = "(?:[0-9](?:[0-9.,'’ \u00a0\u2009\u202f]*[0-9])?|[.,][0-9]+)"
 _SIGN_BEFORE = r"[^0-9\s.,'’()+\-−][^0-9\s,'’()+\-−]{0,3}"
 _SIGN_AFTER = r"[^0-9\s.,'’()+\-−][^\s()]{0,9}"
 _PARTS = ("open", "minus", "before", "inner_minus", "core", "exponent", "after", "close")
-_BETWEEN = "\n"  # of the signs before and after a number: neither contains it
-_ADDRESS = r"^[0-9]{1,3}(?:\.[0-9]{1,3}){3}$"  # of the Internet: not a number, though it may be grouped by three
+_BETWEEN = "\n"  # separates the signs before and after a number, which never contain it
+_ADDRESS = r"^[0-9]{1,3}(?:\.[0-9]{1,3}){3}$"  # an IP address, not a number grouped by three
 
 
 class Notation(NamedTuple):
@@ -42,16 +42,16 @@ class Notation(NamedTuple):
     decimal : str
         "." or ",".
     thousands : str or None
-        What separates groups of three digits: ".", ",", " " or "'", if anything.
-    family : Family or None
-        What may stand beside the number.
+        Separator of groups of three digits: ".", ",", " " or "'".
+    family : UnitFamily or None
+        Units that may precede or follow the number.
     is_guess : bool
         Whether the cells can also be read with the other decimal separator.
     """
 
     decimal: str
     thousands: str | None
-    family: Family | None
+    family: UnitFamily | None
     is_guess: bool = False
 
     @property
@@ -62,18 +62,18 @@ class Notation(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The notation, for messages about cells that do not follow it."""
+        """The notation, for messages about cells that contradict it."""
         parts = ["decimal comma"] if self.decimal == "," else []
         parts += [f"'{self.thousands}' between thousands"] if self.thousands else []
         parts += [f"unit like {self.family.base or 'k'}"] if self.family else []
         return f" with {' and '.join(parts)}" if parts else ""
 
     def values(self, cells: pl.Series) -> NDArray[np.float64]:
-        """Return the numbers in stripped text, NaN where a cell does not follow the notation."""
+        """Parse stripped text; NaN where a cell contradicts the notation."""
         if self.family is not None:
             return self._split_values(cells)
         simple = cells if self.decimal == "." else cells.str.replace(",", ".", literal=True)
-        cast = simple.cast(pl.Float64, strict=False)  # ten times as fast as taking a cell apart
+        cast = simple.cast(pl.Float64, strict=False)  # ten times as fast as splitting cells
         values: NDArray[np.float64] = cast.fill_null(np.nan).to_numpy().copy()
         is_simple = np.isfinite(values)
         if self.decimal == ",":
@@ -83,7 +83,7 @@ class Notation(NamedTuple):
         return values
 
     def _split_values(self, cells: pl.Series) -> NDArray[np.float64]:
-        """Return the numbers in text, taken apart cell by cell."""
+        """Parse text by splitting each cell into its parts."""
         parts = _parts(cells, _core(self.decimal, self.thousands))
         digits = parts["core"]
         if self.thousands:
@@ -97,7 +97,7 @@ class Notation(NamedTuple):
 
 
 class MixedNotation(NamedTuple):
-    """Numbers of a column that are written in two ways; examples of each."""
+    """Examples of the two notations in a column that mixes them."""
 
     one: str
     other: str
@@ -114,12 +114,12 @@ def _core(decimal: str, thousands: str | None) -> str:
 
 @lru_cache(32)
 def _pattern(core: str) -> str:
-    """Return the pattern of a number with signs, in groups that are named by `_PARTS`."""
+    """Return the pattern of a number with signs; `_PARTS` names its groups."""
     return rf"^(\()?([+\-−])?\s*({_SIGN_BEFORE})?\s*([+\-−])?\s*({core})([eE][+\-]?[0-9]+)?\s*({_SIGN_AFTER})?(\))?$"
 
 
 def _parts(cells: pl.Series, core: str) -> pl.DataFrame:
-    """Return the parts of numbers in text; empty text for missing parts, null where a cell is not a number."""
+    """Split numbers in text into parts; empty text for missing parts, null where a cell is not a number."""
     found = cells.str.extract_groups(_pattern(core)).struct.unnest()
     found.columns = list(_PARTS)
     is_number = (
@@ -132,8 +132,8 @@ def _parts(cells: pl.Series, core: str) -> pl.DataFrame:
     return found.select(pl.when(is_number).then(pl.col(name).fill_null("")) for name in _PARTS)
 
 
-def _factors(parts: pl.DataFrame, family: Family | None, is_zero: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return what to multiply numbers by; NaN if a unit is of another family."""
+def _factors(parts: pl.DataFrame, family: UnitFamily | None, is_zero: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the factor of each number's unit; NaN if the unit is of another family."""
     signs = parts.select(pl.col("before") + _BETWEEN + pl.col("after")).to_series()
     kinds = signs.drop_nulls().unique().to_list()
     by_kind = [_factor(kind.partition(_BETWEEN), family) for kind in kinds]
@@ -141,19 +141,19 @@ def _factors(parts: pl.DataFrame, family: Family | None, is_zero: NDArray[np.boo
         return np.full(len(parts), np.nan)
     factors = signs.replace_strict(kinds, by_kind, default=None, return_dtype=pl.Float64).fill_null(np.nan).to_numpy()
     is_bare = (signs == _BETWEEN).fill_null(False).to_numpy()
-    return np.where(is_bare & is_zero, 1.0, factors)  # nothing is nothing in any unit
+    return np.where(is_bare & is_zero, 1.0, factors)  # zero needs no unit
 
 
 def _scaled(values: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return products; 93 thousandths are 93 / 1000, which is 0.093 to the last bit."""
+    """Multiply by factors; divide where 1 / factor is an integer, so that 93 ms is 0.093 s to the last bit."""
     parts = np.maximum(np.rint(1 / factors), 1.0)
     is_part = (factors < 1) & (np.abs(parts * factors - 1) < 1e-12)
     with np.errstate(over="ignore"):  # 1e308 kB is not finite, which the caller reports
         return np.where(is_part, values / parts, values * factors)
 
 
-def _factor(signs: tuple[str, str, str], family: Family | None) -> float | None:
-    """Return what to multiply a number by that has signs before and after it."""
+def _factor(signs: tuple[str, str, str], family: UnitFamily | None) -> float | None:
+    """Return the factor of a number with signs before and after it."""
     before, _, after = signs
     if family is None:
         return None if before or after else 1.0
@@ -161,7 +161,7 @@ def _factor(signs: tuple[str, str, str], family: Family | None) -> float | None:
 
 
 class _Evidence:
-    """What the cells of a column say about its notation."""
+    """Evidence that the cells of a column give for its notation."""
 
     def __init__(self, cells: pl.Series, decimals: str = ".,") -> None:
         self.cells = cells
@@ -178,7 +178,7 @@ class _Evidence:
         self.n_read = {decimal: int(marks.sum()) for decimal, marks in self.is_read.items()}
 
     def _read(self, decimal: str) -> tuple[NDArray[np.bool_], str | None]:
-        """Return which cells can be read with a decimal separator, and the separator of thousands that this takes."""
+        """Return which cells can be read with a decimal separator, and the thousands separator that this needs."""
         best, chosen = self._matches(decimal, None), None
         for thousands in (_OTHER[decimal], " ", "'"):
             marks = self._matches(decimal, thousands)
@@ -187,7 +187,7 @@ class _Evidence:
         return best, chosen
 
     def _matches(self, decimal: str, thousands: str | None) -> NDArray[np.bool_]:
-        """Return which cells have digits of a notation."""
+        """Return which cells match a notation."""
         matches = self._cores.str.contains(f"^{_core(decimal, thousands)}$").fill_null(False).to_numpy()
         return np.asarray(matches & self._has_signs)
 
@@ -197,7 +197,7 @@ class _Evidence:
 
     @property
     def proven(self) -> str | None:
-        """The decimal separator that most cells prove, if there is one."""
+        """The decimal separator that most cells prove, or None."""
         if len(self._decimals) == 1:
             return self._decimals
         best = max(self._decimals, key=self.n_read.__getitem__)
@@ -207,7 +207,7 @@ class _Evidence:
 
     @property
     def mixed(self) -> MixedNotation | None:
-        """Examples of cells that contradict each other, if too many do."""
+        """Examples of cells that contradict each other, if too many do, or None."""
         if len(self._decimals) == 1 or np.logical_or(*self.is_read.values()).sum() < ENOUGH * len(self.cells):
             return None
         points, commas = self.only("."), self.only(",")
@@ -224,14 +224,14 @@ class _Evidence:
         return self.n_read[decimal] > 0 and self.n_read[decimal] >= ENOUGH * len(self.cells)
 
     def notation(self, of_file: str | None, delimiter: str | None) -> Notation | None:
-        """Return the notation; None if it is plain, or none.
+        """Return the notation; None if cells are plain numbers, or not numbers.
 
         Parameters
         ----------
         of_file : str or None
             The decimal separator of the file's other columns, if they agree on one.
         delimiter : str or None
-            The delimiter of CSV: a semicolon is there for the sake of decimal commas.
+            The delimiter of CSV: a semicolon suggests decimal commas.
         """
         decimal = self.proven
         is_guess = decimal is None and bool(self._cores.str.contains("[.,]").any())
@@ -242,33 +242,33 @@ class _Evidence:
             return None
         thousands = self._thousands[decimal]
         if thousands is None and self.proven:
-            thousands = _OTHER[decimal]  # it can mean nothing else
-        if decimal == "." and self.family is None and self._thousands["."] is None and not self._has_odd_signs:
+            thousands = _OTHER[decimal]  # its only remaining use
+        if decimal == "." and self.family is None and self._thousands["."] is None and not self._has_special_signs:
             return None
         return Notation(decimal, thousands, self.family, is_guess and of_file is None)
 
     @property
-    def _has_odd_signs(self) -> bool:
-        """Whether some number that can be read has a minus sign that is not plain, or is in parentheses."""
-        odd = self.cells.str.contains(r"^\(|−|[+-]\s").fill_null(False).to_numpy()
-        return bool((odd & self._has_signs).any())
+    def _has_special_signs(self) -> bool:
+        """Whether any number has a special minus sign, a space after its sign, or parentheses."""
+        is_special = self.cells.str.contains(r"^\(|−|[+-]\s").fill_null(False).to_numpy()
+        return bool((is_special & self._has_signs).any())
 
 
 def infer_notations(
     columns: Mapping[str, pl.Series], unread: Mapping[str, NDArray[np.bool_]], delimiter: str | None, reading: Reading
 ) -> dict[str, Notation | MixedNotation]:
-    """Return the notations of columns of text that are not plain, or why there is none.
+    """Infer the notations of text columns whose numbers are not plain.
 
     Parameters
     ----------
     columns : mapping
-        The first cells of columns of text.
+        The first cells of each text column.
     unread : mapping
-        Where these are not plain numbers.
+        For each column, True where a cell is not a plain number.
     delimiter : str or None
         The delimiter of CSV.
     reading : Reading
-        What the user says.
+        The user's options.
     """
     if reading.plain:
         return {}
@@ -278,7 +278,7 @@ def infer_notations(
     evidence = {name: _Evidence(cells, decimals) for name in doubtful if (cells := _written(columns[name])) is not None}
     evidence = {name: found for name, found in evidence.items() if found.mixed or any(map(found.is_enough, decimals))}
     if len(decimals) == 2 and evidence:
-        for name in (name for name in columns if is_plain[name]):  # whether dots in them may separate thousands
+        for name in (name for name in columns if is_plain[name]):  # dots in them may separate thousands
             cells = _written(columns[name])
             if cells is not None and cells.str.contains(".", literal=True).any():
                 evidence[name] = _Evidence(cells)
@@ -292,7 +292,7 @@ def infer_notations(
 
 
 def _written(cells: pl.Series) -> pl.Series | None:
-    """Return stripped cells that are not missing; None if none is like a number, or if they are addresses."""
+    """Return stripped cells that are not missing; None if no cell resembles a number, or most are IP addresses."""
     text = cells.drop_nulls().str.strip_chars(" \t")
     text = text.filter(~text.str.to_lowercase().is_in([*MISSING, "nan"]))
     few = glimpse(text)
@@ -303,7 +303,7 @@ def _written(cells: pl.Series) -> pl.Series | None:
 
 
 def looks_written(cell: str) -> bool:
-    """Return whether a cell that is not a plain number is one in some notation.
+    """Return whether a cell that is not a plain number is a number in another notation.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Parquet, read in batches."""
+"""Read Parquet files in batches."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ParquetReader:
         return sample_of(self._batches(self.names, _FEWEST_ROWS), len(self.names))
 
     def batches(self, wanted: Mapping[str, Any]) -> Iterator[RowBatch]:
-        """Yield all rows in batches; columns have the types of the file."""
+        """Yield all rows in batches, with the types of the file."""
         most = max(_BATCH_CELLS // len(wanted), _FEWEST_ROWS)
         return self._batches(list(wanted), min(most, _MOST_ROWS))
 
@@ -76,6 +76,6 @@ class ParquetReader:
 
 
 def _plain(name: str, kind: pl.DataType) -> pl.Expr:
-    """Return a column, with categories as text."""
+    """Select a column, casting categories to text."""
     column = pl.col(name)
     return column.cast(pl.String) if kind in (pl.Categorical, pl.Enum) else column

@@ -1,6 +1,6 @@
-"""How to recognise a file that was renamed, replaced or truncated since it was recorded.
+"""Recognise a file that was renamed, replaced or truncated since it was recorded.
 
-A record of a file holds its device, inode and creation time, since inodes are reused, and digests of its contents.
+A record of a file holds its device, inode, creation time (inodes are reused) and digests of its contents.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["DIGESTED", "born", "digest", "file_number", "identity", "is_reused",
 
 DIGESTED = 1024  # bytes at each end of a file that its digest covers
 
-# Rules for records that were saved; older releases wrote creation times in other types.
+# Rules for saved records; older releases wrote creation times in other types.
 file_number = schema.either(schema.nothing, schema.whole(0, 2**64 - 1))  # devices and inodes may use all 64 bits
 born = schema.either(schema.nothing, schema.number, schema.text)
 
 _EMPTY_PATH = 0x1000  # query the descriptor itself
-_BIRTH = 0x800  # the bit of stx_mask that requests stx_btime, and is set in the answer if it is known
+_BIRTH = 0x800  # the bit of stx_mask that requests stx_btime, set in the answer if it is known
 _SIZE, _BIRTH_AT = 256, 80  # of struct statx, and the offset of stx_btime; the same on every architecture
 
 
@@ -39,7 +39,7 @@ def digest(content: bytes) -> str:
 
 
 def is_reused(birth_time: int | None, recorded: Mapping[str, Any]) -> bool:
-    """Return whether a file with the inode of a record was created at another time than the recorded file."""
+    """Return whether a file has the inode of the recorded file, but another creation time."""
     return birth_time is not None and recorded.get("born") not in (None, birth_time)
 
 

@@ -1,4 +1,4 @@
-"""The inputs that arguments stand for: files, patterns, directories and databases."""
+"""Expand arguments to inputs: files, patterns, directories and databases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import BadInput, in_words
 __all__ = ["expand_paths", "is_database", "shown_path"]
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://")
-_SQLITE = "sqlite:///"  # a file, which must not be created for want of one
+_SQLITE = "sqlite:///"  # a file, opened as such so that a missing one is not created
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
 _KINDS = {
     ".parquet": "Parquet", ".pq": "Parquet", ".csv": "CSV", ".tsv": "TSV", ".jsonl": "JSON lines",
@@ -26,7 +26,7 @@ def is_database(path: str) -> bool:
 
 
 def shown_path(path: str) -> str:
-    """Return the name of an input for messages: that of a database has neither user nor password.
+    """Return the name of an input for messages, without the user and password of a database.
 
     Examples
     --------
@@ -40,11 +40,11 @@ def shown_path(path: str) -> str:
 
 
 def expand_paths(paths: Iterable[str]) -> list[str]:
-    """Return the inputs that arguments stand for, in order.
+    """Expand arguments to inputs, in order.
 
-    A pattern such as ``data/*.csv`` or ``data/**/*.parquet`` stands for the files that match it; a directory for the
-    tables in it and below, all of one format. Names that begin with a dot or an underscore are left out, as those of
-    files that programs leave beside their tables.
+    A pattern such as ``data/*.csv`` or ``data/**/*.parquet`` expands to the files that match it; a directory to the
+    tables in it and its subdirectories, all of one format. Names that begin with a dot or an underscore are skipped:
+    programs give such names to metadata beside tables.
 
     Raises
     ------
@@ -69,19 +69,19 @@ def _expanded(path: str) -> list[str]:
 
 
 def _tables_in(directory: str) -> list[str]:
-    """Return the tables in a directory and below."""
+    """Return the tables in a directory and its subdirectories."""
     found: dict[str, list[str]] = {}
     for folder, folders, names in os.walk(directory):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
         for name in sorted(names):
             kind, path = _kind(name), os.path.join(folder, name)
-            if kind and not name.startswith((".", "_")) and os.path.isfile(path):  # a pipe would be waited for
+            if kind and not name.startswith((".", "_")) and os.path.isfile(path):  # opening a pipe would block
                 found.setdefault(kind, []).append(path)
     if not found:
-        raise BadInput(f"{directory} is a directory without tables ({', '.join(dict.fromkeys(_KINDS.values()))}).")
+        raise BadInput(f"{directory} contains no tables ({', '.join(dict.fromkeys(_KINDS.values()))}).")
     if len(found) > 1:
         raise BadInput(
-            f"{directory} is a directory with tables of several formats: {in_words(found)}. "
+            f"{directory} contains tables of several formats: {in_words(found)}. "
             f"Pass a pattern, such as '{os.path.join(directory, '*.csv')}'."
         )
     return next(iter(found.values()))

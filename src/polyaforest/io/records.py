@@ -1,6 +1,6 @@
 """Parse live records into rows of numbers: lines of JSON or CSV, or fields that a source has already parsed.
 
-An invalid record never stops the stream; a reason is returned instead.
+An invalid record never stops the stream: parsing returns a reason instead of a row.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from polyaforest.io.errors import in_words
 __all__ = ["LONGEST_KEY", "LONGEST_LINE", "ParsedRow", "Record", "RecordReader"]
 
 LONGEST_LINE = 1 << 20  # bytes
-LONGEST_KEY = 4096  # characters of a key or id, which programs send in addresses
+LONGEST_KEY = 4096  # characters of a key or id, which programs send in URLs
 MOST_COLUMNS = 10_000  # bounds the memory that a first record can request
 
 _FORMATS = ("auto", "jsonl", "csv")
 _DELIMITERS = ",\t;|"
-_OF_COMMAS = ";"  # the delimiter where commas may be decimal
+_WITH_DECIMAL_COMMAS = ";"  # the delimiter that allows decimal commas
 _WITH_COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*", re.ASCII)
 _NUMBERS = frozenset({int, float, bool})
 _WORDS: dict[type, str] = {list: "a list", dict: "an object"}
@@ -50,7 +50,7 @@ class Record(NamedTuple):
 class ParsedRow(NamedTuple):
     """A record as numbers, NaN for missing fields; its time in seconds since 1970, its key and id if configured.
 
-    Fields of categories hold their codes, which have these `texts`.
+    Categories are codes; `texts` maps them to text.
     """
 
     values: list[float]
@@ -61,30 +61,30 @@ class ParsedRow(NamedTuple):
 
 
 class _BadRecordError(ValueError):
-    """Raised within the reader for an invalid record; the message is the reason."""
+    """An invalid record; the message is the reason."""
 
 
 class RecordReader:
-    """Parser of a stream of records.
+    """Parse a stream of records.
 
     The first valid record determines what is not configured: the format, the time (a field with a name like "timestamp"
     that contains a time), and the columns (all numeric and boolean fields except time, key and id). Fields of nested
     objects have dotted names ("cpu.user"). Missing fields and nulls are NaN; other fields are ignored.
 
-    CSV begins with a header, or is all numbers, in which case columns are named "column_1" and so on. A header that is
-    repeated, as in a new log file, may reorder the columns; while it lacks a column that is used, records are invalid.
-    Where semicolons separate the fields, numbers may have a decimal comma, but no separators of thousands.
+    CSV begins with a header, or has numbers only, and then columns are named "column_1" and so on. A repeated header,
+    as in a new log file, may reorder the columns; while it lacks a used column, records are invalid. With semicolons as
+    delimiter, numbers may have a decimal comma, but no thousands separators.
 
     Parameters
     ----------
     format : {"auto", "jsonl", "csv"}, default="auto"
-        Format of lines; not used for records that are already parsed into fields.
+        Format of lines; ignored for records that are already parsed into fields.
     columns : sequence of str, optional
-        Fields to use, in this order. Text in them that can be parsed as a number counts as one, also in JSON.
+        Fields to use, in this order. Text in them is parsed as a number, also in JSON.
     time, key, id : str, optional
-        Fields of the timestamp, of the stream that a record belongs to, and of the record's identifier.
+        Fields with the timestamp, the stream of the record, and the identifier of the record.
     categories : sequence of str, optional
-        Fields to use as categories, after or among the columns; other fields of text are ignored.
+        Fields to use as categories, after or among the columns; other text fields are ignored.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class RecordReader:
         self.categories = list(categories)
         self.skipped: dict[str, str] = {}
         self._named = columns is not None
-        self._settled = False
+        self._is_inferred = False  # whether a first record has determined what is not configured
         self._header: list[str] = []
         self._delimiter = ","
         self._prepare()
@@ -151,7 +151,7 @@ class RecordReader:
             "id": self.id,
             "skipped": dict(self.skipped),
             "named": self._named,
-            "settled": self._settled,
+            "settled": self._is_inferred,
             "header": list(self._header),
             "delimiter": self._delimiter,
             **({"categories": list(self.categories)} if self.categories else {}),
@@ -168,13 +168,13 @@ class RecordReader:
         """Restore a `state`."""
         self.format, self.names, self.skipped = state["format"], list(state["names"]), dict(state["skipped"])
         self.time, self.key, self.id = state["time"], state["key"], state["id"]
-        self._named, self._settled = state["named"], state["settled"]
+        self._named, self._is_inferred = state["named"], state["settled"]
         self._header, self._delimiter = list(state["header"]), state["delimiter"]
-        self.categories = list(state.get("categories", []))  # which readers of earlier versions do not have
+        self.categories = list(state.get("categories", []))  # absent from states of earlier versions
         self._prepare()
 
     def _prepare(self) -> None:
-        """Cache what every record needs."""
+        """Cache the lookups that every record needs."""
         self.names += [name for name in self.categories if self.names and name not in self.names]
         names = self._numeric = [name for name in self.names if name not in self.categories]
         self._coded = [(k, name) for k, name in enumerate(self.names) if name in self.categories]
@@ -187,7 +187,7 @@ class RecordReader:
     # Rows
 
     def _row(self, fields: Mapping[str, Any], of_text: bool) -> ParsedRow:
-        """Return the row of some fields; with `of_text`, text that can be parsed as a number counts as one."""
+        """Return the row of a record's fields; with `of_text`, parse numbers in text."""
         try:
             values = self._values_of(fields)
         except KeyError:
@@ -206,14 +206,14 @@ class RecordReader:
         )
 
     def encoding(self, rows: Sequence[ParsedRow]) -> Categories | None:
-        """Return which columns of rows are categories, and their texts; None if none is."""
+        """Return which columns of rows are categories, and their texts; None if there are no categories."""
         if not self._coded:
             return None
         texts = {code: text for row in rows for code, text in row.texts.items()}
         return Categories(tuple(k for k, _ in self._coded), len(self.names), texts)
 
     def _numbers(self, values: Sequence[Any], of_text: bool) -> list[float]:
-        """Convert the values of the columns to numbers: all at once if possible, else one by one."""
+        """Convert values to numbers: all at once if possible, else one by one."""
         if _NUMBERS.issuperset(map(type, values)):
             if math.isfinite(sum(values)):
                 return list(map(float, values))
@@ -224,20 +224,20 @@ class RecordReader:
         return [_number(name, value, of_text) for name, value in zip(self._numeric, values, strict=True)]
 
     def _first_row(self, fields: Mapping[str, Any], of_text: bool, format: str) -> ParsedRow:
-        """Return the row of some fields; the first valid one determines what is not configured."""
-        if self._settled:
+        """Return the row of a record's fields; the first valid record determines what is not configured."""
+        if self._is_inferred:
             return self._row(fields, of_text)
         before = self.state()
         try:
-            self._settle(dict(flattened(fields)), of_text)
+            self._infer(dict(flattened(fields)), of_text)
             row = self._row(fields, of_text)
         except ValueError as problem:
             self._restore(before)
             raise _BadRecordError(str(problem)) from None
-        self.format, self._settled = format, True
+        self.format, self._is_inferred = format, True
         return row
 
-    def _settle(self, fields: dict[str, Any], of_text: bool) -> None:
+    def _infer(self, fields: dict[str, Any], of_text: bool) -> None:
         """Choose the timestamp and the columns from a record."""
         if self._named and not any(name in fields for name in self.names):
             raise _BadRecordError(f"has none of the columns {in_words(self.names)}; its fields are {in_words(fields)}")
@@ -253,7 +253,7 @@ class RecordReader:
             raise _BadRecordError("no numeric field")
         if len(self.names) > MOST_COLUMNS:
             raise _BadRecordError(
-                f"too many numeric columns: {len(self.names):,}, at most {MOST_COLUMNS:,} are supported"
+                f"too many numeric columns: {len(self.names):,}; at most {MOST_COLUMNS:,} are supported"
             )
         others = {name: kind for name, kind in kinds.items() if name not in (*self.names, self.time, self.key, self.id)}
         self.skipped = {name: "not selected" if kind == "a number" else kind for name, kind in others.items()}
@@ -274,7 +274,7 @@ class RecordReader:
         """Return the row of a line; None for a header or a blank line."""
         if self.format == "csv":
             return self._of_csv(line)
-        if self._settled:
+        if self._is_inferred:
             return self._row(_json_object(line), self._named) if not line.isspace() and line else None
         line = line.removeprefix(UTF8_BOM).strip()
         if self.format == "jsonl" or line.startswith(b"{"):
@@ -295,8 +295,8 @@ class RecordReader:
             if self._is_header(cells):
                 self._use_header(cells)
                 return None
-            if not self._settled and self._can_be_header(text):
-                self._first_of_csv(text)  # what was taken for the header may not have been one
+            if not self._is_inferred and self._can_be_header(text):
+                self._first_of_csv(text)  # the first line may not have been a header
             raise
 
     def _of_cells(self, cells: list[str]) -> ParsedRow:
@@ -306,13 +306,13 @@ class RecordReader:
         if len(cells) != len(self._header):
             raise _BadRecordError(f"{len(cells)} fields instead of {len(self._header)} as in the header")
         fields = dict(zip(self._header, cells, strict=True))
-        if self._delimiter == _OF_COMMAS:
+        if self._delimiter == _WITH_DECIMAL_COMMAS:
             texts = (self.time, self.key, self.id, *self.categories)
-            fields = {name: cell if name in texts else _pointed(cell) for name, cell in fields.items()}
+            fields = {name: cell if name in texts else _with_point(cell) for name, cell in fields.items()}
         return self._first_row(fields, True, "csv")
 
     def _first_of_csv(self, text: str) -> ParsedRow | None:
-        """Take a line as the header; a line of numbers only is a row without a header."""
+        """Use a line as the header; a line of numbers is a row of a file without a header."""
         delimiter = max(_DELIMITERS, key=text.count)
         cells = _cells(text, delimiter)
         if all(_kind(cell, True) == "a number" for cell in cells):
@@ -378,13 +378,13 @@ def _cells(text: str, delimiter: str) -> list[str]:
         raise _BadRecordError(f"invalid CSV: {problem}") from None
 
 
-def _pointed(cell: str) -> str:
-    """Return a number with a decimal comma as one with a point, any other text as it is."""
+def _with_point(cell: str) -> str:
+    """Replace the decimal comma of a number by a point; return other text unchanged."""
     return cell.replace(",", ".") if "," in cell and _WITH_COMMA.fullmatch(cell) else cell
 
 
 def _found(fields: Mapping[str, Any], name: str) -> Any:
-    """Return a field, also a nested one by its dotted name; None if there is none."""
+    """Return a field, or a nested field by its dotted name; None if it is missing."""
     if name in fields:
         return fields[name]
     place = name.find(".")
@@ -410,7 +410,7 @@ def _kind(value: Any, of_text: bool) -> str:
 
 
 def _number(name: str, value: Any, of_text: bool) -> float:
-    """Return the number in a field, NaN if missing; raise for anything else."""
+    """Return the number in a field, NaN if missing; raise `_BadRecordError` for anything else."""
     if value is None:
         return math.nan
     number = value if type(value) in _NUMBERS else None
@@ -436,7 +436,7 @@ def _category(name: str, value: Any) -> str | None:
 
 
 def _all_numbers(texts: Sequence[Any]) -> list[float] | None:
-    """Convert all texts to numbers at once; None if some need individual treatment."""
+    """Convert all texts to numbers at once; None if some must be parsed one by one."""
     try:
         return None if "_" in "".join(texts) else list(map(float, texts))
     except (TypeError, ValueError):
@@ -444,7 +444,7 @@ def _all_numbers(texts: Sequence[Any]) -> list[float] | None:
 
 
 def _number_in(text: str) -> float | None:
-    """Parse a number in text; None if it is not one."""
+    """Parse a number in text; None for other text."""
     try:
         number = float(text)
     except ValueError:
@@ -469,7 +469,7 @@ def _label(name: str, value: Any, needed: bool) -> str | None:
     if isinstance(value, str) and value:
         return value
     if type(value) is float and abs(value) >= 1 << 63:
-        raise _BadRecordError(f"{_quoted(name)} is too large a number for a key or id: write it as text")
+        raise _BadRecordError(f"{_quoted(name)} is too large for a numeric key or id: write it as text")
     if type(value) in _NUMBERS:
         return str(value)
     if value is None or value == "":

@@ -40,8 +40,8 @@ _ENDINGS = {
 class Results:
     """An output for results, opened by `with` and written in chunks.
 
-    It replaces an existing file when the block ends; if the block raises, nothing changes. Problems with the path are
-    found before that, and raise `BadInput`.
+    An existing file is replaced when the block ends, and unchanged if the block raises. Problems with the path raise
+    `BadInput` before anything is written.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Results:
     format : {"csv", "tsv", "jsonl", "parquet"}, optional
         Inferred from the extension of `path` by default; CSV on standard output.
     spreadsheet_safe : bool, default=False
-        Put an apostrophe before text in CSV and TSV that a spreadsheet would run as a formula.
+        In CSV and TSV, put an apostrophe before text that a spreadsheet would run as a formula.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class Results:
         self._format = _checked_format(path, format)
         self._is_safe = spreadsheet_safe
         if spreadsheet_safe and self._format not in ("csv", "tsv"):
-            raise BadInput(f"{path} is neither CSV nor TSV, the formats that --spreadsheet-safe applies to: omit it.")
+            raise BadInput(f"--spreadsheet-safe applies to CSV and TSV only, and {path} is neither. Omit the option.")
         _check_writable(path)
         self._writer: _CsvWriter | _JsonLinesWriter | _ParquetWriter | None = None
         self._names: list[str] | None = None
@@ -92,17 +92,17 @@ class Results:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Move the new file into place, or remove it after an error."""
+        """Move the new file into place; after an error, remove it."""
         self._writer = None
         self._open.__exit__(kind, error, trace)
 
     def write(self, columns: Columns) -> None:
-        """Write rows, given as columns of equal length; every call must have the same columns.
+        """Write rows, given as columns of equal length; every call must pass the same columns.
 
-        None and NaN become an empty cell, or null. Lists are joined with commas in CSV.
+        None and NaN become an empty cell or null. CSV joins lists with commas.
         """
         if self._writer is None:
-            raise ValueError("results must be written within a `with` block")
+            raise ValueError("write results within a `with` block")
         names = list(columns)
         if self._names not in (None, names):
             raise ValueError(f"columns must stay the same: {self._names}; got {names}")
@@ -114,7 +114,7 @@ class Results:
 
 
 def _checked_format(path: str, format: str | None) -> str:
-    """Return the format to write; raise if it cannot be inferred."""
+    """Return the format to write; raise BadInput if it is unknown."""
     if format is not None:
         if format not in FORMATS:
             raise BadInput(f"Unknown format '{format}'. Choose one of {in_words(FORMATS)}.")
@@ -130,20 +130,20 @@ def _checked_format(path: str, format: str | None) -> str:
 
 
 def _check_writable(path: str) -> None:
-    """Raise if a file cannot be written at a path."""
+    """Raise BadInput if no file can be written to a path."""
     if path == "-" or _is_device(path):
         return
     if os.path.isdir(path):
         raise BadInput(f"{path} is a directory. Pass a file in it.")
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
-        raise BadInput(f"{path} cannot be written: no directory {os.path.dirname(path)}. Create it first.")
+        raise BadInput(f"{path} cannot be written: {os.path.dirname(path)} does not exist. Create the directory first.")
     if not os.access(folder, os.W_OK):
         raise BadInput(f"{path} cannot be written: no permission to write to its directory. Choose another path.")
 
 
 def _is_device(path: str) -> bool:
-    """Return whether a path is a device or a pipe, which is written to, not replaced."""
+    """Return whether a path is a device or a pipe, which is written in place."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
@@ -166,7 +166,7 @@ def _written(path: str) -> Iterator[IO[bytes]]:
 
 
 class _CsvWriter:
-    """CSV and TSV; on a terminal, control characters are escaped."""
+    """Write CSV and TSV; escape control characters on a terminal."""
 
     def __init__(self, file: IO[bytes], format: str, is_safe: bool) -> None:
         self._file = file
@@ -174,32 +174,32 @@ class _CsvWriter:
         self._changes = [change for change, is_made in ((_inert, is_safe), (printable, file.isatty())) if is_made]
 
     def write(self, columns: Columns, is_first: bool) -> None:
-        """Write rows, after a header if they are the first: floats in the shortest exact form, quotes where needed."""
+        """Write rows, the first after a header: floats in the shortest exact form, quotes where needed."""
         frame = _frame(columns, flat=True)
         if is_first:
             self._write(pl.DataFrame([pl.Series(f"{k}", [name]) for k, name in enumerate(frame.columns)]))
         self._write(frame)
 
     def _write(self, frame: pl.DataFrame) -> None:
-        """Write cells without a header, which is written as a row of cells."""
+        """Write cells; the header too is a row of cells."""
         for change in self._changes:
             text = pl.col(pl.String)
             frame = frame.with_columns(text.map_elements(change, return_dtype=pl.String))
         self._file.write(frame.write_csv(include_header=False, separator=self._separator).encode())
 
 
-# What a spreadsheet takes for the start of a formula, at the start of a cell or after a possible separator.
+# Before a character that starts a formula in a spreadsheet, at the start of a cell or after a possible delimiter.
 _FORMULA = re.compile(r"(?:^|(?<=[\t\n\r,;|]))(?=[=+\-@\t\n\r＝＋－＠])")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def _inert(text: str) -> str:
-    """Return text that a spreadsheet does not run as a formula; numbers are unchanged."""
+    """Escape text that a spreadsheet would run as a formula; return numbers unchanged."""
     return text if _NUMBER.fullmatch(text) else _FORMULA.sub("'", text)
 
 
 class _JsonLinesWriter:
-    """One JSON object per line."""
+    """Write one JSON object per line."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -214,7 +214,7 @@ class _JsonLinesWriter:
 
 
 class _ParquetWriter:
-    """One Parquet file per chunk, since polars writes a Parquet file in one call."""
+    """Write one Parquet file per chunk, since polars writes a Parquet file in one call."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -226,7 +226,7 @@ class _ParquetWriter:
         _frame(columns).write_parquet(self._paths[-1])
 
     def joined(self) -> str:
-        """Return the path of one file with all rows, which are never all in memory."""
+        """Join the files into one without loading all rows, and return its path."""
         whole = os.path.join(self._folder, "whole.parquet")
         parts = [pl.scan_parquet(path) for path in self._paths] or [pl.LazyFrame()]
         pl.concat(parts, how="vertical_relaxed").sink_parquet(whole)
@@ -235,7 +235,7 @@ class _ParquetWriter:
 
 @contextmanager
 def _parquet(file: IO[bytes], path: str) -> Iterator[_ParquetWriter]:
-    """Return a writer of parts that are joined into one Parquet file at the end."""
+    """Yield a writer of chunks, and join them into one Parquet file at the end."""
     beside = None if path == "-" or _is_device(path) else os.path.dirname(os.path.realpath(path))
     with tempfile.TemporaryDirectory(prefix=".polyaforest-", dir=beside) as folder:
         parts = _ParquetWriter(folder)
@@ -245,7 +245,7 @@ def _parquet(file: IO[bytes], path: str) -> Iterator[_ParquetWriter]:
 
 
 def _frame(columns: Columns, *, flat: bool = False) -> pl.DataFrame:
-    """Return a polars frame with null for NaN; `flat` converts lists to text."""
+    """Return a polars frame with null for NaN; with `flat`, convert lists to text."""
     frame = pl.DataFrame([_series(name, values, flat) for name, values in columns.items()])
     return frame.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None))
 

@@ -1,7 +1,7 @@
 """Read tables of numbers and categories from files, pipes and databases, in chunks of bounded memory.
 
 `open_table` reads CSV, TSV, JSON lines, Parquet, workbooks, SQLite files and results of SQL queries, infers which
-columns are numeric, and yields the rows in chunks. A row that cannot be read is skipped and reported.
+columns are numeric, and yields the rows in chunks. It skips and reports rows that cannot be read.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class TableChunk(NamedTuple):
     rows : float64 array of shape (n, D)
         NaN where a value is missing; codes in columns of categories.
     numbers : int64 array of shape (n,)
-        Row numbers in the input, from 1, not counting headers; several files count as one.
+        Row numbers in the input, from 1, not counting headers; numbering continues across files.
     times : float64 array of shape (n,) or None
         Seconds since 1970, UTC.
     keys, ids : list of str, or None
         Cells as text.
     weights : float64 array of shape (n,) or None
-        How often each row counts.
+        Weight of each row.
     groups : list of str, or None
         Cells as text.
     texts : dict
-        The texts of the codes.
+        The text of each code.
     """
 
     rows: Floats
@@ -108,15 +108,15 @@ class TableChunk(NamedTuple):
 
 
 class Table:
-    """A table that is read once, from start to end; created by `open_table`.
+    """A table that can be read once, from start to end; created by `open_table`.
 
-    Its file is closed at the end of the table, by `close`, or when the table is garbage collected.
+    Its file closes at the end of the table, with `close`, or when the table is garbage collected.
 
     Attributes
     ----------
     columns : TableColumns
     sources : list of str
-        What it is read from, by names that are safe to show.
+        Names of the inputs, without passwords.
     interpretations : list of Interpretation
         What was inferred about how the files are written, with the options that override it.
     has_header : bool
@@ -148,7 +148,7 @@ class Table:
         Raises
         ------
         BadInput
-            If a later file has other columns, if no row is valid, or at the first invalid row if `strict`.
+            If a later file has other columns, if no row is valid, or, with `strict`, at the first invalid row.
         """
         waiting: list[TableChunk] = []
         for batch in self._files.batches(self._plan):
@@ -198,7 +198,7 @@ class Table:
         weights = None
         if columns.weight:
             weights, unread = numbers(frame[columns.weight], None)
-            bad |= unread | ~((weights >= 0) & (weights <= MOST_COPIES))  # which NaN is not
+            bad |= unread | ~((weights >= 0) & (weights <= MOST_COPIES))  # NaN is invalid too
         groups = texts(frame[columns.group]) if columns.group else None
         chunk = TableChunk(rows, batch.numbers, times, keys, ids, weights, groups, known)
         if batch.faults or bad.any():
@@ -207,7 +207,7 @@ class Table:
         return chunk
 
     def _reject(self, batch: RowBatch, bad: NDArray[np.intp]) -> None:
-        """Count rejected rows and keep the first of them; raise at the first if strict."""
+        """Count rejected rows and keep the first few; with `strict`, raise BadInput for the first."""
         limit = 1 if self._strict else _MOST_KEPT - len(self.rejected)
         cells = [
             Rejected(int(batch.numbers[at]), self._reason(batch, int(at)), batch.text(int(at))) for at in bad[:limit]
@@ -261,14 +261,14 @@ class _Files:
         self._reading.close()
 
     def compare(self) -> None:
-        """Raise early if a later file has other columns."""
+        """Raise BadInput early if a later file has other columns."""
         for path in self._paths[1:]:
             if os.path.isfile(path):  # a pipe can be read only once
                 with closing(self._open(path)) as reader:
                     self._check_same_columns(reader)
 
     def _check_same_columns(self, reader: TableReader) -> None:
-        """Raise if a file has other columns than the first."""
+        """Raise BadInput if a file has other columns than the first."""
         if not (self.first.fixed and reader.fixed):
             return
         for name in sorted(self._columns ^ set(reader.names)):
@@ -324,24 +324,24 @@ def open_table(
     Parameters
     ----------
     paths : sequence of str
-        Files with the same columns, in any order, compressed or not; patterns and directories stand for the files that
-        they match and contain; "-" is standard input. Or addresses of databases, such as postgresql://host/name.
+        Files with the same columns, in any order, compressed or not; patterns and directories expand to the files they
+        match or contain; "-" is standard input. Or addresses of databases, such as postgresql://host/name.
     format : {"csv", "tsv", "jsonl", "parquet"}, optional
         Inferred from names and first bytes by default. The delimiter of CSV is inferred from the first lines.
     columns : sequence of str, optional
         Columns to use, in this order; all numeric columns by default.
     time : str, optional
-        Timestamp column: dates in year-month-day order, or numbers since 1970. By default a column with such a name
-        and content, or the only column of dates.
+        Timestamp column: dates, or numbers since 1970. By default a column with a usual name for timestamps that
+        contains times, or else the only column of dates.
     key, id : str, optional
         Columns to return as text.
     weight : str, optional
-        Column that says how often each row counts.
+        Column of row weights.
     group : str, optional
-        Column to return as text; a feature too if it is among `columns`.
+        Column to return as text; also a feature if it is in `columns`.
     categories : sequence of str, optional
-        Columns to read as categories, whose rows hold codes; none by default. With None, those among `columns` that
-        are text or else, without `columns`, those of text with few different values.
+        Columns to encode as categories; none by default. With None, the text columns among `columns` or, without
+        `columns`, text columns with few distinct values.
     strict : bool
         Whether to raise on an invalid row instead of skipping it.
     reading : Reading, optional
@@ -356,7 +356,7 @@ def open_table(
     Raises
     ------
     BadInput
-        If a file cannot be read, or has no header, no rows, no numeric column, or not the requested columns.
+        If a file cannot be read, or lacks a header, rows, a numeric column, or a requested column.
 
     Examples
     --------
@@ -406,9 +406,9 @@ def _open_reader(path: str, format: str | None, reading: Reading, block_bytes: i
 def _reader(opened: OpenedInput, format: str, reading: Reading, block_bytes: int) -> TableReader:
     """Return the reader of a format."""
     if reading.query is not None and format != "sqlite":
-        raise BadInput(f"{opened.name} is not a database: --query is for SQLite files and addresses of databases.")
+        raise BadInput(f"{opened.name} is not a database. Use --query with SQLite files and database addresses only.")
     if reading.sheet is not None and format != "excel":
-        raise BadInput(f"{opened.name} is not a workbook: --sheet is for Excel files.")
+        raise BadInput(f"{opened.name} is not a workbook. Use --sheet with Excel files only.")
     match format:
         case "sqlite":
             return open_sqlite(opened, reading)
@@ -444,7 +444,7 @@ def _ends_in(path: str, extension: str) -> bool:
 
 
 def gather(chunks: Iterable[TableChunk]) -> TableChunk:
-    """Return all chunks as one, grown in place: the parts beside the whole would take twice the memory."""
+    """Concatenate chunks, growing the result in place: keeping all chunks as well would take twice the memory."""
     whole: list[Any] = []
     for chunk in chunks:
         whole = list(map(_extended, whole, chunk)) if whole else list(map(_copied, chunk))

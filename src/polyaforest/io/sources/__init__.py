@@ -1,6 +1,6 @@
 """Sources of live records: standard input, pipes, files, growing files, Redis streams and Kafka topics.
 
-All are pulled: read-ahead is bounded, so that writers experience back-pressure.
+The caller pulls records, and read-ahead is bounded, so writers experience back-pressure.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def open_source(where: str, *, follow: bool = False) -> Source:
     where : str
         "-" for standard input, the path of a file or named pipe, ``redis://host:port/db?stream=name`` (repeat
         ``&stream=…`` for more streams, ``rediss`` for TLS, ``&start=$`` for new records only), or
-        ``kafka://host:port,host:port/topic`` (settings of librdkafka after a question mark).
+        ``kafka://host:port,host:port/topic`` (librdkafka settings after a question mark).
     follow : bool, default=False
-        Wait for appended lines at the end of a file, also across log rotation.
+        At the end of a file, wait for more lines, also across log rotation.
 
     Raises
     ------
     BadInput
-        If the source cannot be read, or an extra is missing.
+        If the source cannot be read, or an extra is not installed.
     """
     scheme = scheme_of(where)
     if scheme in {"redis", "rediss"}:
@@ -49,7 +49,7 @@ def open_source(where: str, *, follow: bool = False) -> Source:
 
 
 def check_source(where: str) -> None:
-    """Raise `BadInput` unless a source of live records can be followed, as far as that is known without connecting."""
+    """Raise `BadInput` if a source of live records is invalid, as far as can be checked without connecting."""
     if scheme_of(where):
         open_source(where).close()
     elif os.path.isdir(where):
@@ -59,10 +59,10 @@ def check_source(where: str) -> None:
 def scheme_of(where: str) -> str:
     """Return the scheme of an address, "" for a path; raise `BadInput` if it is malformed or not supported."""
     if not where or "\0" in where:
-        raise BadInput("a source is '-', a path, or a redis:// or kafka:// address")
+        raise BadInput("a source must be '-', a path, or a redis:// or kafka:// address")
     try:
         scheme = urlsplit(where).scheme if "://" in where else ""
-    except ValueError as problem:  # of brackets that are not closed
+    except ValueError as problem:  # unbalanced brackets
         raise BadInput(f"invalid address: {problem}") from None
     if scheme not in ("", "redis", "rediss", "kafka"):
         raise BadInput(f"'{scheme}://' is not supported: use '-', a path, or a redis:// or kafka:// address")
@@ -70,7 +70,7 @@ def scheme_of(where: str) -> str:
 
 
 def canonical_name(where: str) -> str:
-    """Return the name of a source for a model store: the same however it is written, and without passwords."""
+    """Return the name of a source for a model store: independent of spelling, and without passwords."""
     if "://" not in where:
         return where if where == "-" else os.path.realpath(where)
     parts = urlsplit(where)
@@ -80,7 +80,7 @@ def canonical_name(where: str) -> str:
 
 
 def _is_pipe(path: str) -> bool:
-    """Return whether reading a path waits for more data: a named pipe or a terminal."""
+    """Return whether reading a path waits for more data, as for a named pipe or a terminal."""
     try:
         kind = os.stat(path).st_mode
     except OSError:

@@ -18,7 +18,7 @@ __all__ = ["FollowedFile"]
 
 _CHUNK = 1 << 18
 _PAUSE = 0.05  # seconds between checks of a file that does not grow
-_SUFFIX = r"[.-](\d[\dT_:.+-]*Z?|old|bak)"  # what rotation appends to a file's name
+_SUFFIX = r"[.-](\d[\dT_:.+-]*Z?|old|bak)"  # appended by rotation to a file's name
 _ROTATED = re.compile(_SUFFIX, re.IGNORECASE)
 _COMPRESSED = re.compile(rf"{_SUFFIX}\.(gz|bz2|xz|zst|lz4|lzma|zip|Z)", re.IGNORECASE)
 
@@ -46,14 +46,14 @@ class _ListedFile(NamedTuple):
 class FollowedFile(LineSource):
     """Lines of a file as they are appended, like ``tail -F`` from the first line.
 
-    Waits for the file to appear. When it is renamed, it is read to its end, including what is appended until the new
-    file has content, and then the new one from its start. When it is copied and truncated, the rest is read from the
-    copy. Copies and renamed files are searched in the same directory: the same name with a number or a date, "old" or
-    "bak" after a dot or a hyphen. Those that exist at the start count as read. A last line without newline waits for
-    it, or for the next file.
+    Waits for the file to appear. After a rename, reads the old file to its end, including lines that are appended
+    before the new file has content, and then the new file from its start. After a copy and truncation, reads the rest
+    from the copy. Searches copies and renamed files in the same directory: the same name followed by a dot or a hyphen
+    and a number, a date, "old" or "bak". Skips rotated files that exist at the start. Returns a last line without
+    newline once the newline or the next file arrives.
 
     A file is recognised by its inode and creation time, by its first bytes, as far as they were read, and by the last
-    line read. While little of it has been read, the end of the previous file determines what came since.
+    line read. While little of it has been read, the end of the previous file determines which lines are new.
     """
 
     can_replay = True
@@ -111,19 +111,19 @@ class FollowedFile(LineSource):
         return has_size and is_begun_so and has_mark(self._file, {"offset": self._offset} | self._mark)
 
     def _continue_in_copy(self) -> None:
-        """Continue after a truncation in the copy that was made of the file, if there is one."""
+        """After a truncation, continue in the copy of the file, if there is one."""
         if not self._reopen(self._place):
             self._report_loss(f"'{self._path}' was truncated: lines appended just before may be lost")
             self._before = self._end_of_newest()
             self._go_to()
 
     def _switch_to_next(self) -> bool:
-        """Switch to the next file once it has content; return whether anything changed."""
+        """Switch to the next file once it has content; return False if there is nothing to do."""
         assert self._file is not None
         following, is_gone = self._following(self._place, is_open=True)
         if following is None:
             return False
-        # the writer of the next file is done with this one, but may have appended to it since the last read
+        # the writer has finished this file, but may have appended to it since the last read
         if os.fstat(self._file).st_size > self._read_to or self._lines.finish():
             return True
         before = self._place if self._offset else self._before
@@ -152,9 +152,9 @@ class FollowedFile(LineSource):
     # Files
 
     def _begin(self) -> None:
-        """Begin with the first line of the current file; rotated files count as read.
+        """Begin with the first line of the current file, skipping rotated files.
 
-        That is, at the end of the newest rotated file, which may still be written to.
+        Start at the end of the newest rotated file, which may still grow.
         """
         newest = self._end_of_newest()
         if newest is not _NOTHING and self._reopen(newest):
@@ -189,7 +189,7 @@ class FollowedFile(LineSource):
         return _NOTHING
 
     def _reopen(self, place: Position) -> bool:
-        """Find the file that was read up to a position, or a copy of it, and continue there."""
+        """Find the file of a position, or a copy of it, and continue there."""
         wanted = place["device"], place["inode"]
         is_known = place["offset"] or place.get("head", (0, ""))[0]  # by content
         for _ in range(_ATTEMPTS):  # names may change meanwhile
@@ -211,7 +211,7 @@ class FollowedFile(LineSource):
             self._report(f"'{seen.path}' cannot be read: {problem.strerror}")
             return False
         begins, last = start_of(file, DIGESTED), last_line(file, place)
-        # compare the bytes that are kept, since the file may be truncated at any moment
+        # compare the bytes just read, since the file may be truncated at any moment
         if identity(os.fstat(file)) != seen.identity or not _is_of(place, file, begins, last):
             os.close(file)
             return False
@@ -221,7 +221,7 @@ class FollowedFile(LineSource):
             self._copied = place["device"], place["inode"]
         self._file, self._identity, self._born = file, seen.identity, read_birth_time(file)
         self._go_to(place["offset"], last)
-        # of a file read before, only what was read then: it may have been truncated since
+        # of a file read before, keep only the bytes read then: it may have been truncated since
         self._start = begins[: max(place["offset"], place.get("head", (0, ""))[0])] if "inode" in place else begins
         return True
 
@@ -232,7 +232,7 @@ class FollowedFile(LineSource):
         self._start, self._last = b"", last
 
     def _following(self, place: Position, *, is_open: bool = False) -> tuple[_ListedFile | None, bool]:
-        """Return the oldest non-empty file after a given one; and whether the latter is gone."""
+        """Return the oldest non-empty file after the file of a position, and whether the latter is gone."""
         files = self._files()
         current = _current(files, self._path)
         at = _find(files, place, is_open=is_open)
@@ -302,7 +302,7 @@ class FollowedFile(LineSource):
         check_position(position)
         if self._ended:
             raise ValueError(f"'{self._path}' is closed")
-        self.notices.clear()  # about the start, which does not apply
+        self.notices.clear()  # they describe a start from the beginning
         self._line = position["line"]
         self._copied = tuple(position["copied"]) if position["copied"] else None
         before = position.get("before", None if position["inode"] else _NOTHING)
@@ -320,7 +320,7 @@ class FollowedFile(LineSource):
             self._open_first()
         is_lost = not is_found and place["inode"] is not None
         if is_lost or (is_unread and not self._is_somewhere(position)):
-            self._report_loss(f"the part of '{self._path}' that was read before is gone: lines may be lost")
+            self._report_loss(f"the last file read as '{self._path}' is gone: lines may be lost")
         self._await()
 
     def _is_somewhere(self, place: Position) -> bool:
@@ -346,7 +346,7 @@ class FollowedFile(LineSource):
         self._last_notice = words
 
     def _report_loss(self, words: str) -> None:
-        """Add a notice of a loss, with the files that may contain what was lost."""
+        """Add a notice of lost lines, naming compressed files that may contain them."""
         compressed = self._beside(_COMPRESSED)
         self._last_notice = f"{words}; compressed files such as '{compressed[0]}' are not read" if compressed else words
         self.notices.append(self._last_notice)
@@ -367,12 +367,12 @@ def _seen(path: str) -> _ListedFile | None:
 
 
 def _current(files: list[_ListedFile], path: str) -> _ListedFile | None:
-    """Return the file that has the name itself, given files sorted oldest first."""
+    """Return the file at `path`, given files sorted oldest first."""
     return files[-1] if files and files[-1].path == path else None
 
 
 def _find(files: list[_ListedFile], place: Position, *, is_open: bool) -> int | None:
-    """Return the index of the file of a position: -1 if there never was one, None if it is gone.
+    """Return the index of the file of a position: -1 if the position has no file, None if the file is gone.
 
     The inode of an open file is unique; that of a closed one may have been reused.
     """
@@ -384,7 +384,7 @@ def _find(files: list[_ListedFile], place: Position, *, is_open: bool) -> int | 
 
 
 def _has(seen: _ListedFile, place: Position) -> bool:
-    """Return whether a file is that of a position, or a copy of it."""
+    """Return whether a file is the file of a position, or a copy of it."""
     try:
         with open(seen.path, "rb") as file:
             number = file.fileno()
@@ -394,7 +394,7 @@ def _has(seen: _ListedFile, place: Position) -> bool:
 
 
 def _is_of(place: Position, file: int, begins: bytes, last: tuple[bytes, int]) -> bool:
-    """Return whether an open file is that of a position or a copy, given its first bytes and the line before."""
+    """Return whether an open file is the file of a position or a copy, given its first bytes and the line before."""
     found = os.fstat(file)
     has_inode = identity(found) == (place.get("device"), place.get("inode"))
     if has_inode and is_reused(read_birth_time(file), place):
@@ -406,7 +406,7 @@ def _is_of(place: Position, file: int, begins: bytes, last: tuple[bytes, int]) -
 
 
 def _is_beginning(seen: _ListedFile, other: _ListedFile) -> bool:
-    """Return whether a file is a prefix of another, judged by its first and last bytes."""
+    """Return whether a file is a prefix of another, comparing its first and last bytes."""
     if seen.size > other.size:
         return False
     try:

@@ -23,19 +23,19 @@ _MOST_HELD = 16_384  # kilobytes of read-ahead
 _BROKER = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/@\[\]]+)(?::\d{1,5})?", re.ASCII)
 
 _log = logging.getLogger("polyaforest.kafka")
-_log.addHandler(logging.NullHandler())  # what matters is in the notices
+_log.addHandler(logging.NullHandler())  # important messages become notices
 
 
 class KafkaTopic:
     """Messages of all partitions of a Kafka topic, from the earliest available.
 
-    Joins no group and commits nothing: the caller keeps the position, the next offset by partition. New partitions are
-    discovered while running; unavailable brokers are waited for.
+    Joins no consumer group and commits nothing: the caller keeps the position, the next offset by partition. Discovers
+    new partitions while running, and waits for unavailable brokers.
 
     Parameters
     ----------
     where : str
-        ``kafka://host:port,host:port/topic``, optionally with settings of librdkafka:
+        ``kafka://host:port,host:port/topic``, optionally with librdkafka settings:
         ``?security.protocol=SASL_SSL&sasl.username=…``.
     """
 
@@ -72,7 +72,7 @@ class KafkaTopic:
         return None
 
     def _messages(self, most: int, wait: float) -> list[Record]:
-        """Return available messages, or else those that arrive within `wait` seconds."""
+        """Return available messages, or else messages that arrive within `wait` seconds."""
         messages = self._consumer.consume(most, 0.0)
         if not messages and wait:
             messages = self._consumer.consume(1, wait)
@@ -135,7 +135,7 @@ class KafkaTopic:
         if expected < first:
             lost = f"{first - expected} messages were removed before they were read"
         else:
-            lost = f"it was reset: it ends at {end}, expected offset {expected}; reading it from the beginning"
+            lost = f"reset, ends at {end}, expected offset {expected}; reading from the beginning"
         self.notices.append(f"topic '{self._topic}', partition {partition}: {lost}")
         self._next[partition] = first
         self._assign()
@@ -200,7 +200,7 @@ def _parts(where: str) -> tuple[str, str, dict[str, Any]]:
         raise BadInput("the Kafka address must be kafka://host:port/topic, with commas between several hosts")
     for broker in brokers.split(","):
         if not _BROKER.fullmatch(broker):
-            raise BadInput(f"{broker!r} in the Kafka address is not host:port")
+            raise BadInput(f"invalid broker {broker!r} in the Kafka address: use host:port")
     asked = dict(parse_qsl(address.query))
     defaults = {"group.id": "polyaforest", "queued.max.messages.kbytes": _MOST_HELD}
     needed = {"bootstrap.servers": brokers, "enable.auto.commit": False, "auto.offset.reset": "error"}

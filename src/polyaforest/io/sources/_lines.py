@@ -1,4 +1,4 @@
-"""The interface of sources, and the base of sources of lines, which are split in bounded memory.
+"""The interface of sources, and the base of line sources, which split lines in bounded memory.
 
 A position in a file identifies the file by its first bytes and the last line read, also after a rename.
 """
@@ -33,7 +33,7 @@ class Source(Protocol):
     can_replay : bool
         Whether records can be read again from a position.
     notices : list of str
-        Messages for the user, such as lost records or an unreachable server. The caller removes those it has shown.
+        Messages for the user, such as lost records or an unreachable server. The caller removes messages it has shown.
     """
 
     can_replay: bool
@@ -58,28 +58,29 @@ class Source(Protocol):
 
 
 def import_extra(extra: str, *modules: str) -> Any:
-    """Import the modules of a client library, or say how to install it; return the first."""
+    """Import the modules of a client library and return the first; raise BadInput with the extra to install."""
     try:
         library, *_ = map(import_module, modules)
         return library
     except ModuleNotFoundError as problem:
         if problem.name != modules[0]:
             raise
-        raise BadInput(f'reading from {extra.title()} needs an extra: pip install "polyaforest[{extra}]"') from problem
+        words = f'reading from {extra.title()} requires an extra: pip install "polyaforest[{extra}]"'
+        raise BadInput(words) from problem
 
 
 # ---- lines -----------------------------------------------------------------------------------------------------------
 
 
 class Lines:
-    """Splits chunks of bytes into lines.
+    """Split chunks of bytes into lines.
 
-    Lines that are too long are truncated to one byte more than allowed, so that the reader can tell.
+    Lines that are too long are truncated to one byte more than allowed, so that the reader can detect them.
 
     Attributes
     ----------
     ready : deque of (bytes, int)
-        Complete lines without their newline, and the bytes each occupied.
+        Complete lines without their newline, and the size of each in bytes.
     """
 
     def __init__(self) -> None:
@@ -169,7 +170,7 @@ _count = schema.whole()
 
 
 def check_position(position: Position) -> None:
-    """Raise ValueError unless a position is valid; it may come from an untrusted store."""
+    """Raise ValueError if a position, which may come from an untrusted store, is invalid."""
     _POSITION(position, "position")
 
 
@@ -194,14 +195,14 @@ _POSITION = schema.record({**_PLACE, "before": _BEFORE}, optional=[*_PLACE, "bef
 
 
 def mark(start: bytes, line: bytes, size: int) -> dict[str, int | str]:
-    """Return the digest of a file read so far: of its first bytes and the last line read, of `size` bytes."""
+    """Return the digest of the part of a file that was read: its first bytes and the last line, of `size` bytes."""
     # without the last byte, which may or may not be a newline
     seen = start[:DIGESTED] + line[: min(max(size - 1, 0), DIGESTED)]
     return {"last": size, "mark": digest(seen)}
 
 
 def has_mark(file: int, position: Position) -> bool:
-    """Return whether an open file is the one that was read up to a position, or a copy of it."""
+    """Return whether an open file is the file of a position, or a copy of it."""
     offset = position["offset"]
     if os.fstat(file).st_size < offset:
         return False

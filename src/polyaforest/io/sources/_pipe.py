@@ -1,4 +1,4 @@
-"""Standard input, named pipes and files that are read once to their end."""
+"""Standard input, named pipes, and files that are read once to their end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _CHUNK = 1 << 18
 class Pipe(LineSource):
     """Lines of standard input ("-"), a named pipe, or a file.
 
-    Only a file can be read again from a position. On a pipe, `seek` skips the number of lines read before, which is
-    right if the writing program also starts over.
+    Only a file can be read again from a position. On a pipe, `seek` skips as many lines as were read before, which
+    assumes that the writer starts over too.
     """
 
     def __init__(self, where: str) -> None:

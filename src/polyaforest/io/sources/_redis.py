@@ -27,7 +27,7 @@ _OURS = {"stream", "start", "protocol", "decode_responses"}  # not passed to the
 
 @dataclass
 class _StreamPosition:
-    """Position in a stream: the last entry read, and the number of entries added by then, None if unknown."""
+    """Position in a stream: the last entry read, and the number of entries added by then (None if unknown)."""
 
     id: str
     added: int | None = None
@@ -62,7 +62,7 @@ class RedisStreams:
         try:
             self._client = self._redis.Redis.from_url(address, protocol=2, retry=retry, **patience)
             pool = self._client.connection_pool
-            pool.connection_class(**pool.connection_kwargs)  # which checks all settings; none connects before `read`
+            pool.connection_class(**pool.connection_kwargs)  # checks all settings without connecting
         except (TypeError, ValueError) as problem:
             raise BadInput(f"invalid Redis address: {problem}") from problem
         self._pause = 0.0  # duration of the last pause, 0 if the server responds
@@ -88,7 +88,7 @@ class RedisStreams:
         return None
 
     def _attempt(self, most: int, wait: float) -> list[Record]:
-        """Return entries available within `wait` seconds; none if the server is unavailable."""
+        """Return entries available within `wait` seconds; [] if the server is unavailable."""
         errors = self._redis.exceptions
         try:
             records = self._entries(most, wait)
@@ -120,7 +120,7 @@ class RedisStreams:
         self._next_attempt = time.monotonic() + self._pause
 
     def _entries(self, most: int, wait: float) -> list[Record]:
-        """Return available entries, or else those that arrive within `wait` seconds."""
+        """Return available entries, or else entries that arrive within `wait` seconds."""
         count = -(-most // len(self._places))
         with self._client.pipeline(transaction=True) as together:  # atomic, so that nothing is removed in between
             for stream in self._places:
@@ -158,7 +158,7 @@ class RedisStreams:
     # Lost entries
 
     def _compare(self, stream: str, info: Any) -> None:
-        """Detect from the state of a stream whether entries were lost before they were read."""
+        """Report entries that were removed from a stream before they were read, and resets of the stream."""
         if isinstance(info, self._redis.exceptions.ResponseError) and "no such key" in str(info):
             place = self._places[stream]
             if place.id not in (_BEGINNING, _END):
@@ -174,7 +174,7 @@ class RedisStreams:
         if place.id == _END:
             place.id = last
         if _order(last) < _order(place.id):
-            self.notices.append(f"stream '{stream}' was reset from {place.id} to {last}: continuing after that")
+            self.notices.append(f"stream '{stream}' was reset from {place.id} to {last}: continuing after {last}")
             self._places[stream] = _StreamPosition(last, added)
         elif added is not None:
             self._count(stream, added, added - info["length"], at_end=last == place.id)

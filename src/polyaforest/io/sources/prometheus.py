@@ -1,4 +1,4 @@
-"""Series of a Prometheus server: range queries for the past, instant queries for what is new."""
+"""Series of a Prometheus server: range queries for the past, instant queries for new values."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ __all__ = ["TIME", "PrometheusServer"]
 
 TIME = "time"  # the field with the timestamp
 _STEPS = 500  # of a range query
-_PAUSE = 5.0  # seconds before a server that failed is asked again
+_PAUSE = 5.0  # seconds before the next query to a server that failed
 _MOST_BYTES = 256 * 2**20
 
 
 class PrometheusServer:
-    """Results of queries at fixed steps of time, one record for each step and value of a label; a `Source`.
+    """Results of queries at fixed time steps, one record per step and label value; a `Source`.
 
     Parameters
     ----------
     url : str
-        Of the server, such as "http://localhost:9090".
+        URL of the server, such as "http://localhost:9090".
     queries : mapping of str to str
-        An expression of PromQL for each field.
+        A PromQL expression for each field.
     by : str, optional
-        The label by whose values records are told apart. Without, each query must return a single series.
+        Label whose values separate records. Without it, each query must return a single series.
     step : float
         Seconds between two records.
     past : float
-        Seconds before now to begin with.
+        Seconds before now at which to begin.
     timeout : float
-        Seconds to wait for an answer.
+        Seconds to wait for a response.
     token : str, optional
-        Sent as a bearer token.
+        Bearer token.
     """
 
     can_replay = True
@@ -60,7 +60,7 @@ class PrometheusServer:
         token: str | None = None,
     ) -> None:
         if TIME in queries or by == TIME:
-            raise BadInput(f"{TIME!r} is the time of a record: choose another name for the field or label")
+            raise BadInput(f"{TIME!r} is reserved for the time of a record: rename the field or label")
         self._url, self._queries, self._by, self._step = url.rstrip("/"), dict(queries), by, step
         self._timeout, self._token = timeout, token
         self.notices: list[str] = []
@@ -83,7 +83,7 @@ class PrometheusServer:
 
     @property
     def position(self) -> Position:
-        """The time of the last step that was returned, and the label of its last record unless all of it was."""
+        """Time of the last step returned, and the label of its last record, None if the step is complete."""
         return {"time": self._last[0], "key": self._last[1]} if self._ready else {"time": self._done, "key": None}
 
     def seek(self, position: Position) -> None:
@@ -95,28 +95,28 @@ class PrometheusServer:
             self._skipped = position["time"], position["key"]
 
     def close(self) -> None:
-        """Do nothing: there is no connection between two queries."""
+        """Do nothing: connections end with each query."""
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def _fill(self, wait: float) -> None:
-        """Ask for the steps that are over by now."""
+        """Query the steps that have ended."""
         now = clock.time()
         due = max(self._done + 2 * self._step, self._retry_at)  # a step later, when its values have been scraped
         if now < due:
             clock.sleep(min(wait, due - now))
             return
         last = min(self._aligned(now - self._step), self._done + _STEPS * self._step)
-        records = self._ask_between(self._done + self._step, last)
+        records = self._query_steps(self._done + self._step, last)
         if records is not None:
             self._ready, self._done, self._skipped = records, last, None
 
-    def _ask_between(self, first: float, last: float) -> list[Record] | None:
-        """Return the records of the steps from one time to another; None if the server does not answer."""
+    def _query_steps(self, first: float, last: float) -> list[Record] | None:
+        """Return the records of the steps from `first` to `last`; None if the server fails."""
         rows: dict[tuple[float, str], dict[str, Any]] = {}
         try:
             for field, query in self._queries.items():
-                for key, moment, value in self._ask(query, first, last):
+                for key, moment, value in self._query(query, first, last):
                     row = rows.setdefault(
                         (moment, key), {TIME: moment} if self._by is None else {TIME: moment, self._by: key}
                     )
@@ -128,19 +128,21 @@ class PrometheusServer:
         places = [place for place in sorted(rows) if self._skipped is None or place > self._skipped]
         return [Record(f"{moment:.3f}/{key}", rows[moment, key]) for moment, key in places]
 
-    def _ask(self, query: str, first: float, last: float) -> list[tuple[str, float, float | None]]:
+    def _query(self, query: str, first: float, last: float) -> list[tuple[str, float, float | None]]:
         """Return label, time and value of each result of a query."""
         if first == last:
-            answer = self._fetch("query", {"query": query, "time": f"{first:.3f}"})
+            response = self._fetch("query", {"query": query, "time": f"{first:.3f}"})
         else:
             span = {"start": f"{first:.3f}", "end": f"{last:.3f}", "step": f"{self._step:g}"}
-            answer = self._fetch("query_range", {"query": query, **span})
-        if answer["resultType"] == "scalar":
+            response = self._fetch("query_range", {"query": query, **span})
+        if response["resultType"] == "scalar":
             raise ValueError(f"the query {query!r} returns a scalar: wrap it in vector(...)")
         results = []
-        if self._by is None and len(answer["result"]) > 1:
-            raise ValueError(f"the query {query!r} returns {len(answer['result'])} series: aggregate them, or set `by`")
-        for series in answer["result"]:
+        if self._by is None and len(response["result"]) > 1:
+            raise ValueError(
+                f"the query {query!r} returns {len(response['result'])} series: aggregate them or set `by`"
+            )
+        for series in response["result"]:
             key = "" if self._by is None else series["metric"].get(self._by, "")
             if self._by is not None and not key:
                 raise ValueError(f"the query {query!r} returns a series without the label {self._by!r}")
@@ -152,36 +154,36 @@ class PrometheusServer:
         return results
 
     def _fetch(self, kind: str, parameters: dict[str, str]) -> dict[str, Any]:
-        """Return the data of an answer."""
+        """Return the data of a response."""
         request = Request(f"{self._url}/api/v1/{kind}", urlencode(parameters).encode())
         if self._token is not None:
             request.add_header("Authorization", f"Bearer {self._token}")
         try:
-            with urlopen(request, timeout=self._timeout) as answer:
-                text = answer.read(_MOST_BYTES)
+            with urlopen(request, timeout=self._timeout) as response:
+                text = response.read(_MOST_BYTES)
         except HTTPError as problem:
             with problem:
                 reason = problem.read(1000).decode("utf-8", "replace")
-            raise ValueError(f"it answers with status {problem.code}: {reason}") from None
+            raise ValueError(f"status {problem.code}: {reason}") from None
         facts: dict[str, Any] = json.loads(text)
         if facts.get("status") != "success":
-            raise ValueError(f"it answers: {facts.get('error', 'no reason')}")
+            raise ValueError(facts.get("error", "it gives no reason"))
         data: dict[str, Any] = facts["data"]
         return data
 
     def _aligned(self, moment: float) -> float:
-        """Return the last whole step up to a time, so that steps are the same after a restart."""
+        """Round a time down to a whole step, so that steps are the same after a restart."""
         return round(math.floor(moment / self._step) * self._step, 3)
 
     def _begin_trouble(self, words: str) -> None:
         self._retry_at = clock.time() + _PAUSE
         if words != self._trouble:
-            self.notices.append(f"the Prometheus server at {self._url} cannot be read: {words}. Trying again")
+            self.notices.append(f"the Prometheus server at {self._url} cannot be read: {words}. Retrying")
         self._trouble = words
 
     def _end_trouble(self) -> None:
         if self._trouble:
-            self.notices.append(f"the Prometheus server at {self._url} answers again")
+            self.notices.append(f"the Prometheus server at {self._url} is available again")
         self._trouble, self._retry_at = "", 0.0
 
 
