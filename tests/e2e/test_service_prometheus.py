@@ -139,7 +139,7 @@ def test_queries_that_make_no_records_are_explained(prometheus):
     silent = PrometheusServer(f"http://127.0.0.1:{free_port()}", {"x": "up"}, step=1, past=10)
     assert silent.read(10, 0.1) == []
     assert "cannot be read" in silent.notices[0]
-    with pytest.raises(BadInput, match="another name"):
+    with pytest.raises(BadInput, match="is reserved for the time of a record"):
         PrometheusServer(url, {"time": "up"})
 
 
