@@ -45,7 +45,7 @@ QUICK_SEEDS = 2
 
 BATCH = ("bMPF", "bMPF paper", "iForest", "PIDForest")
 STREAMING = ("sMPF", "sMPF paper", "rrcf", "krcf")
-# The column of the paper's table that stands beside a method
+# The column of the paper's table next to a method
 PRINTED = {"bMPF paper": "bMPF", "iForest": "iForest", "PIDForest": "PIDForest", "sMPF paper": "sMPF", "rrcf": "rrcf"}
 MOST = 0.8  # a method that finished fewer of the data sets is not compared with the others
 
@@ -61,7 +61,7 @@ class Task(NamedTuple):
 
 
 def measure(method: Method, X: np.ndarray, y: np.ndarray, seed: int) -> dict[str, Any]:
-    """AUC, average precision and processor seconds of a method on one data set."""
+    """Return AUC, average precision and processor seconds of a method on one data set."""
     start = time.process_time()
     scores = method(X, seed)
     seconds = time.process_time() - start
@@ -115,7 +115,7 @@ def failure(reason: str) -> dict[str, Any]:
 
 
 def plan(sets: Sets, methods: Iterable[str], seeds: int) -> list[Task]:
-    """All measurements: one seed after the other, small data sets first; once is enough where the seed is not used."""
+    """Return all measurements, by seed, small data sets first; deterministic methods have one seed."""
     sizes = {name: X.size for name, (X, _) in sets.items()}
     tasks = [
         Task(data, method, seed)
@@ -143,7 +143,7 @@ def run(sets: Sets, methods: Mapping[str, Method], seeds: int, limit: int, resul
 
 
 def load_sets(names: Iterable[str]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Tables as they are, series as windows of ten values labelled by their first."""
+    """Return raw tables, and series as windows of ten values labelled by the first."""
     loaded = (shingled(load_series(name), 10) if name in SERIES else load(name) for name in names)
     return {data.name: (np.ascontiguousarray(data.X, dtype=np.float64), data.y) for data in loaded}
 
@@ -177,7 +177,7 @@ def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
 
 
 def comparison(auc: pd.DataFrame, methods: Sequence[str]) -> str:
-    """Mean ± standard deviation over the seeds, and what the paper prints beside it; means and wins below."""
+    """Return mean ± standard deviation over the seeds next to the paper's figures, with means and wins below."""
     methods = [method for method in methods if method in auc]
     auc = auc[methods]
     mean, sd = per_set(auc), auc.groupby("data").std()
@@ -195,7 +195,7 @@ def comparison(auc: pd.DataFrame, methods: Sequence[str]) -> str:
 
 
 def below_print(auc: pd.DataFrame) -> str:
-    """Where our forests, by default or in the paper's setting, stay behind what the paper prints by more than two sd.
+    """Return where our forests are more than two standard deviations below the paper's figures.
 
     The spread is the larger of the paper's and ours, and at least what its three decimals leave open.
     """
@@ -212,7 +212,7 @@ def below_print(auc: pd.DataFrame) -> str:
 
 
 def alternatives(auc: pd.DataFrame) -> str:
-    """Other readings of what two of the paper's data sets are."""
+    """Return the results on other versions of two of the paper's data sets."""
     methods = [method for method in (*OURS, "iForest", "PIDForest", "rrcf") if method in auc]
     mean = per_set(auc[methods], ALTERNATIVES)
     rows = [[f"`{name}`", *(in_bold(mean, name, method) for method in methods)] for name in mean.index]
@@ -220,7 +220,7 @@ def alternatives(auc: pd.DataFrame) -> str:
 
 
 def means(values: pd.DataFrame, methods: Iterable[str]) -> str:
-    """Means over the seeds, the best of each data set in bold."""
+    """Return means over the seeds, the best of each data set in bold."""
     methods = [method for method in methods if method in values]
     mean = per_set(values[methods])
     rows = [[marked(name), *(in_bold(mean, name, method) for method in methods)] for name in ordered(mean)]
@@ -247,13 +247,13 @@ def classical(auc: pd.DataFrame) -> str:
 
 
 def _misfit(mean: pd.DataFrame, headings: Sequence[str]) -> float:
-    """Mean absolute difference from the paper's classical table when its columns have these headings."""
+    """Return the mean absolute difference from the paper's classical table if its columns have these headings."""
     printed = pd.DataFrame.from_dict(paper.CLASSICAL, orient="index", columns=list(headings))
     return float((mean - printed).abs().stack().mean())
 
 
 def peers(auc: pd.DataFrame, ap: pd.DataFrame) -> str:
-    """Every method over the data sets that all of them finished."""
+    """Return a table of all methods over the data sets that all of them finished."""
     mean = per_set(auc)
     methods = [method for method in mean if mean[method].notna().mean() >= MOST]
     common = mean[methods].dropna()
@@ -285,18 +285,18 @@ def unfinished(rows: Iterable[Mapping[str, str]]) -> str:
 
 
 def per_set(values: pd.DataFrame, names: Container[str] | None = None) -> pd.DataFrame:
-    """Means over the seeds: of these data sets, or of all but the alternative readings."""
+    """Return means over the seeds: of these data sets, or of all but the alternative versions."""
     mean = values.groupby("data").mean()
     return mean[[(name in names) if names else (name not in ALTERNATIVES) for name in mean.index]]
 
 
 def ordered(mean: pd.DataFrame) -> list[str]:
-    """Names of data sets in the paper's order, then the others."""
+    """Return names of data sets in the paper's order, then the others."""
     return [name for name in paper.AUC if name in mean.index] + [name for name in mean.index if name not in paper.AUC]
 
 
 def is_best(mean: pd.DataFrame) -> pd.DataFrame:
-    """Whether a method is the best of its row, to the three decimals that are printed."""
+    """Return whether a method is the best of its row, to the three printed decimals."""
     rounded = mean.round(3)
     return rounded.eq(rounded.max(axis=1), axis=0)
 

@@ -106,7 +106,7 @@ QUICK = Size(1, (500, 6_000), (500, 2_000), (100, 130), 50, (100, 300), 100_000,
 
 
 def blocks(n_rows: int, n_features: int) -> Iterator[np.ndarray]:
-    """Gaussian rows, one in a thousand four times as far out; the first are the same however many are asked for."""
+    """Yield Gaussian rows, one in a thousand four times as far out; a longer stream begins with the same rows."""
     rng = np.random.default_rng(0)
     for start in range(0, n_rows, BLOCK):
         rows = rng.normal(size=(BLOCK, n_features)).round(5)
@@ -115,7 +115,7 @@ def blocks(n_rows: int, n_features: int) -> Iterator[np.ndarray]:
 
 
 def write_records(path: Path, n_rows: int, n_features: int = FEATURES, n_keys: int = 0) -> Path:
-    """Lines of JSON, with a key in turn if there are any."""
+    """Write lines of JSON, with alternating keys if there are any."""
     with path.open("w") as file:
         number = 0
         for rows in blocks(n_rows, n_features):
@@ -233,7 +233,7 @@ def usable() -> list[str]:
 
 
 def watch_tasks(size: Size, place: Path) -> list[Task]:
-    """Throughput, with few and with many records."""
+    """Return tasks for the throughput, with few and with many records."""
     tasks = []
     for case, names in CASES.items():
         more = ["--shingle", str(SHINGLE)] if case == "shingle" else []
@@ -258,7 +258,7 @@ def first_tasks(size: Size, place: Path) -> list[Task]:
 
 
 def key_tasks(size: Size, place: Path) -> list[Task]:
-    """Many streams at once, with memory for all of their models and for few."""
+    """Return tasks with many streams, with memory for all models and for few."""
     tasks = []
     for records in size.of_keys:
         path = write_records(place / f"keys-{records}.jsonl", records, n_keys=size.keys)
@@ -278,7 +278,7 @@ def read_tasks(size: Size, place: Path) -> list[Task]:
 
 
 def detect_tasks(size: Size, place: Path) -> list[Task]:
-    """`detect --stream` on files of growing length."""
+    """Return tasks of `detect --stream` on files of growing length."""
     tasks = []
     for n_rows in size.detect:
         path = write_csv(place / f"detect-{n_rows}.csv", n_rows)
@@ -288,7 +288,7 @@ def detect_tasks(size: Size, place: Path) -> list[Task]:
 
 
 def help_tasks(size: Size, place: Path) -> list[Task]:
-    """Commands that have nothing to do but to start."""
+    """Return commands that only start and exit."""
     return [Task("help", "start", method, 0, partial(run, command)) for method, command in STARTS.items()]
 
 
@@ -303,7 +303,7 @@ TASKS = {
 
 
 def measure(results: Results, part: str, size: Size) -> None:
-    """Measure a part anew, all of its processes taking turns."""
+    """Measure a part again; all of its processes take turns."""
     rounds = {"help": size.starts, "detect": 1, "keys": 1}.get(part, size.rounds)
     results.forget(part=part)
     with tempfile.TemporaryDirectory() as place, one_core():
@@ -333,7 +333,7 @@ def rate(rows: Rows, **wanted: Any) -> float:
     few, many = sorted({int(value) for value in picked(rows, "records", **wanted)})
     short, long = (picked(rows, "cpu_seconds", records=records, **wanted) for records in (few, many))
     spent = median(b - a for a, b in zip(short, long, strict=True))
-    return (many - few) / spent if spent > 0 else float("nan")  # of a quick run that was too quick to tell
+    return (many - few) / spent if spent > 0 else float("nan")  # a quick run can be too short
 
 
 def measured(rows: Rows, **wanted: Any) -> list[str]:
@@ -342,7 +342,7 @@ def measured(rows: Rows, **wanted: Any) -> list[str]:
 
 
 def times(ratio: float) -> str:
-    """How many times as fast, to two figures."""
+    """Format a ratio of speeds to two figures."""
     return f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}" if ratio >= 0.95 else f"{ratio:.2f}"
 
 
@@ -366,7 +366,7 @@ def watch_table(rows: Rows) -> str:
 
 
 def first_table(rows: Rows) -> str:
-    """Seconds to the first line out."""
+    """Return seconds to the first line of output."""
     found = {m: median(picked(rows, "seconds", part="first", method=m)) for m in measured(rows, part="first")}
     cpu = {m: median(picked(rows, "cpu_seconds", part="first", method=m)) for m in found}
     return table(
@@ -385,7 +385,7 @@ def keys_table(rows: Rows) -> str:
 
 
 def read_table(rows: Rows) -> str:
-    """Rows per second, and over polars alone."""
+    """Return rows per second, and relative to polars alone."""
     found = {
         method: median(picked(rows, "cpu_seconds", part="read", method=method))
         for method in measured(rows, part="read")
@@ -397,7 +397,7 @@ def read_table(rows: Rows) -> str:
 
 
 def detect_table(rows: Rows) -> str:
-    """Rows per second and peak memory by length of the file."""
+    """Return rows per second and peak memory by length of the file."""
     lines = []
     for n_rows in picked(rows, "records", part="detect"):
         cpu, peak = (picked(rows, c, part="detect", records=int(n_rows))[0] for c in ("cpu_seconds", "peak_mb"))
@@ -406,7 +406,7 @@ def detect_table(rows: Rows) -> str:
 
 
 def help_table(rows: Rows) -> str:
-    """Milliseconds to start and end."""
+    """Return milliseconds to start and exit."""
     lines = []
     for method in measured(rows, part="help"):
         wall, cpu = (1000 * median(picked(rows, c, part="help", method=method)) for c in ("seconds", "cpu_seconds"))

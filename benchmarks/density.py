@@ -60,7 +60,7 @@ class Mixture(NamedTuple):
         return sum(weight * multivariate_normal(*normal).pdf(places) for weight, *normal in parts)
 
     def sample(self, n: int, rng: np.random.Generator) -> Array:
-        """Rows drawn from it."""
+        """Draw rows."""
         sizes = rng.multinomial(n, self.weights)
         parts = zip(self.means, self.covariances, sizes, strict=True)
         return rng.permutation(np.vstack([rng.multivariate_normal(*part) for part in parts]))
@@ -95,7 +95,7 @@ def forest(X: Array, places: Array, seed: int, *, detector: type, **parameters: 
 
 
 def kernel_view(X: Array, places: Array, seed: int) -> Array:
-    """Divide the mass of Mondrian cells at a fixed lifetime by the volume of the Laplace kernel that they stand for.
+    """Divide the mass of Mondrian cells at a fixed lifetime by the volume of the corresponding Laplace kernel.
 
     Features are weighted by one over the kernel's width, so that the lifetime is 1. The width is Silverman's for the
     normal kernel, turned into the Laplace kernel's by what makes their asymptotic errors equal: its roughness is 1/4
@@ -110,7 +110,7 @@ def kernel_view(X: Array, places: Array, seed: int) -> Array:
 
 
 def kernel_density(X: Array, places: Array, seed: int) -> Array:
-    """scikit-learn's kernel density with the normal kernel, as wide along each feature as Silverman's rule says."""
+    """Return scikit-learn's kernel density with the normal kernel, its width along each feature by Silverman's rule."""
     width = silverman(X)
     return np.exp(KernelDensity(rtol=1e-4).fit(X / width).score_samples(places / width)) / np.prod(width)
 
@@ -136,7 +136,7 @@ def histogram(X: Array, places: Array, seed: int) -> Array:
 
 
 def bin_edges(X: Array) -> list[Array]:
-    """Edges of bins along each feature: the rule of Freedman and Diaconis, its rate that for so many features."""
+    """Return bin edges along each feature: Freedman and Diaconis's rule, with the rate for this number of features."""
     n_rows, n_features = X.shape
     width = 2 * interquartile(X) * n_rows ** (-1 / (n_features + 2))
     low, high = X.min(axis=0), X.max(axis=0)
@@ -166,7 +166,7 @@ class Grid(NamedTuple):
     volume: float  # of a cell
 
     def integral(self, values: Array) -> float:
-        """Of a function with these values at the places."""
+        """Return the integral of a function with these values at the places."""
         return float(values.sum() * self.volume)
 
 
@@ -183,7 +183,7 @@ def squared_error(truth: Array, estimate: Array, over: Grid) -> float:
 
 
 def divergence(truth: Array, estimate: Array, over: Grid) -> float:
-    """Kullback and Leibler's divergence KL(truth ‖ estimate) in nats, with estimates below `FLOOR` raised to it.
+    """Return KL(truth ‖ estimate) in nats, with estimates below `FLOOR` raised to it.
 
     It is the form for measures, ∫ p log(p/q) − p + q: the same where both integrate to 1, and never negative, so that
     an estimate gains nothing by integrating to more.
@@ -196,7 +196,7 @@ def divergence(truth: Array, estimate: Array, over: Grid) -> float:
 
 
 def measure(density: Mixture, estimator: Estimator, n: int, seed: int) -> dict[str, float]:
-    """Errors of an estimate from one sample; its integral over the box, and the truth's mass where it is about 0."""
+    """Return errors of one estimate, its integral over the box, and the true mass where it is about 0."""
     over = grid(density.box, STEPS[density.means.shape[1]])
     truth, estimate = density.density(over.places), estimator(sampled(density, n, seed), over.places, seed)
     return {
@@ -225,7 +225,7 @@ def run(results: Results, densities: Iterable[str], sizes: Iterable[int], n_seed
 
 
 def errors_table(rows: Sequence[Mapping[str, str]], column: str) -> str:
-    """Mean and standard deviation over seeds of an error; the least mean for a density and a size is bold."""
+    """Return mean and standard deviation of an error over seeds; the least mean by density and size is bold."""
     sizes, lines = present(rows, "n", SIZES), []
     for density in present(rows, "density", DENSITIES):
         cells = {}
@@ -238,7 +238,7 @@ def errors_table(rows: Sequence[Mapping[str, str]], column: str) -> str:
 
 
 def cell(values: Sequence[float], *, is_bold: bool) -> str:
-    """Mean and standard deviation, with as many places as the mean needs for two digits."""
+    """Return mean and standard deviation, with two significant digits of the mean."""
     middle = mean(values)
     places = max(0, 1 - int(np.floor(np.log10(abs(middle))))) if middle else 2
     text = f"**{middle:.{places}f}**" if is_bold else f"{middle:.{places}f}"
@@ -246,7 +246,7 @@ def cell(values: Sequence[float], *, is_bold: bool) -> str:
 
 
 def missed_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Where an estimate is about 0 though the truth is not: the truth's mass there, in the mean over seeds."""
+    """Return the true mass where an estimate is about 0, averaged over seeds."""
     sizes = present(rows, "n", SIZES)
     names = [e for e in ESTIMATORS if any(value > 1e-6 for value in picked(rows, "missed", estimator=e))]
 
@@ -270,7 +270,7 @@ def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
 
 
 class Line(NamedTuple):
-    """How an estimator is drawn; the colours are Okabe and Ito's, which all eyes can tell apart."""
+    """How an estimator is drawn; the colours are Okabe and Ito's, safe for colour-blind readers."""
 
     color: str
     marker: str
@@ -344,7 +344,7 @@ def draw_planes(n: int) -> plt.Figure:
 
 
 def draw_errors(rows: Sequence[Mapping[str, str]]) -> plt.Figure:
-    """Both errors against the size of the sample, in the mean over seeds."""
+    """Draw both errors against the sample size, averaged over seeds."""
     densities, sizes = present(rows, "density", DENSITIES), present(rows, "n", SIZES)
     shape = {"layout": "constrained", "sharex": True, "squeeze": False, "figsize": (3.0 * len(densities) + 0.6, 6.6)}
     figure, axes = plt.subplots(2, len(densities), **shape)

@@ -149,7 +149,9 @@ def measure(kind: str, n_workers: int, n_keys: int, folder: Path) -> dict[str, A
             before.append(processor_time())
         batch.write.format("noop").mode("append").save()
 
-    writing = judged(stream, kind).writeStream.foreachBatch(note).option("checkpointLocation", str(folder / "state"))
+    writing = (
+        verdicts_on(stream, kind).writeStream.foreachBatch(note).option("checkpointLocation", str(folder / "state"))
+    )
     query = writing.trigger(availableNow=True).start()
     query.awaitTermination()
     spent = processor_time() - before[0]
@@ -169,7 +171,7 @@ def full_window() -> Any:
     return model
 
 
-def judged(stream: Any, kind: str) -> Any:
+def verdicts_on(stream: Any, kind: str) -> Any:
     """Return the results of a stream: by `watch`, or of as many rows and states by a task that does nothing else."""
     model = full_window()
     verdicts = watch(stream, key="host", order="offset", start_from=model)

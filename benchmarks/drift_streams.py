@@ -324,10 +324,10 @@ def run_changes(results: Results, nulls: Sequence[Mapping[str, str]], names: Ite
         rows[after:] = apply(rows[after:], rng)
         detect, settings = METHODS[name]
         if name == OURS:
-            told = told_of(rows, settings[number], trial, features)
+            reported = report_of(rows, settings[number], trial, features)
         else:
-            told = {"alarm": detect(rows[:N_REFERENCE], rows[N_REFERENCE:], [settings[number]], trial)[0]}
-        results.add({**_fact(change, name, trial, ""), **told})
+            reported = {"alarm": detect(rows[:N_REFERENCE], rows[N_REFERENCE:], [settings[number]], trial)[0]}
+        results.add({**_fact(change, name, trial, ""), **reported})
 
 
 def _fact(change: str, name: str, trial: int, alarm: Any) -> dict[str, Any]:
@@ -335,17 +335,17 @@ def _fact(change: str, name: str, trial: int, alarm: Any) -> dict[str, Any]:
     return {**facts, "error": "", "named": "", "right": "", "log10_odds": ""}
 
 
-def told_of(rows: Array, every: float, seed: int, features: set[str]) -> dict[str, Any]:
-    """Return the first alarm of ours, and what it tells of the change in the end, if it takes it for one that lasts.
+def report_of(rows: Array, every: float, seed: int, features: set[str]) -> dict[str, Any]:
+    """Return our first alarm and the last report of the change, if it is reported as lasting.
 
     By how many points it misses the start; features that the clearest region names, and how many of them changed; odds.
     """
     watching = DriftMonitor(false_alarms_every=every, random_state=seed).fit(rows[:N_REFERENCE])
     changes = watching.update(rows[N_REFERENCE:])
     alarm = {"alarm": changes[0].noticed - N_REFERENCE if changes else len(rows) - N_REFERENCE}
-    is_told = [one.kind not in ("burst", "return to normal") and one.state == "begun" for one in changes]
+    is_lasting = [one.kind not in ("burst", "return to normal") and one.state == "begun" for one in changes]
     lasting = [
-        one for one, is_one in zip(changes, is_told, strict=True) if is_one and one.noticed >= N_REFERENCE + N_BEFORE
+        one for one, is_one in zip(changes, is_lasting, strict=True) if is_one and one.noticed >= N_REFERENCE + N_BEFORE
     ]
     if not lasting:
         return alarm
@@ -471,8 +471,8 @@ def delays_table(rows: Sequence[Mapping[str, str]]) -> str:
     return table([f"change ({n_trials} streams each)", *METHODS], lines)
 
 
-def told_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Show what ours tells of the changes that it found: date, features and odds."""
+def reports_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return what our reports of the changes say: date, features and odds."""
     lines = []
     for change in CHANGES:
         every = [row for row in rows if row["change"] == change and row["method"] == OURS]
@@ -488,7 +488,7 @@ def told_table(rows: Sequence[Mapping[str, str]]) -> str:
         lines.append([change, *cells, f"{precision:.2f}", f"10^{odds:.0f}"])
     heads = [
         "change",
-        "told as lasting",
+        "reported as lasting",
         "start missed by, median points",
         "with a region",
         "precision of its features",
@@ -524,7 +524,7 @@ def render(directory: Path, pages: Path) -> None:
     fill(PAGE, "rates", rates_table(nulls), pages)
     fill(PAGE, "settings", settings_table(nulls), pages)
     fill(PAGE, "delays", delays_table(changes), pages)
-    fill(PAGE, "told", told_table(changes), pages)
+    fill(PAGE, "reports", reports_table(changes), pages)
     fill(PAGE, "skab", series_table(skab), pages)
     fill(PAGE, "nab", series_table(nab), pages)
 

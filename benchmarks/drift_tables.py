@@ -156,7 +156,7 @@ def run_sizes(results: Results, sizes: Sequence[int]) -> None:
 
 
 def rates_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """How often each test finds a change, the best of the real tests in bold where there is one."""
+    """Return how often each test finds a change, the best of the real tests in bold where there is a change."""
     names = [name for name in (OURS, *METHODS) if any(row["method"] == name for row in rows)]
     lines = []
     for change, (_, n, d) in CHANGES.items():
@@ -173,7 +173,7 @@ def rates_table(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def corner_line(rows: Sequence[Mapping[str, str]]) -> str:
-    """How often the corner is located."""
+    """Return how often the corner is located."""
     found = picked(rows, "located", method=OURS, change=CORNERED)
     both, one = found.count(2), found.count(1)
     return (

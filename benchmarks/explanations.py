@@ -50,10 +50,10 @@ N_TREES, TREE_SIZE = 100, 256
 
 
 class Fitted(NamedTuple):
-    """A detector that has seen a table: how odd rows are, and how much each feature is to blame. More is odder."""
+    """A fitted detector: scores of rows, and attributions to features. Higher is more anomalous."""
 
     scores: Callable[[Array], Array]
-    blame: Callable[[Array], Array]
+    attribute: Callable[[Array], Array]
 
 
 def oddness(detector: Any) -> Callable[[Array], Array]:
@@ -62,26 +62,26 @@ def oddness(detector: Any) -> Callable[[Array], Array]:
 
 
 def polya_forest(X: Array, seed: int, *, detector: type) -> Fitted:
-    """Our forests: bits of surprise by feature."""
+    """Fit one of our forests: bits of surprise by feature."""
     forest = detector(random_state=seed).fit(X)
     return Fitted(oddness(forest), lambda rows: forest.explain(rows).parts)
 
 
 def tree_shap(X: Array, seed: int) -> Fitted:
-    """SHAP values of scikit-learn's isolation forest; what is explained is the length of paths, short for anomalies."""
+    """Fit scikit-learn's isolation forest with SHAP values, which explain path lengths: short for anomalies."""
     forest = IsolationForest(n_estimators=N_TREES, random_state=seed).fit(X)
     explainer = import_module("shap").TreeExplainer(forest)
     return Fitted(oddness(forest), lambda rows: -explainer.shap_values(rows))
 
 
 def depth_importance(X: Array, seed: int) -> Fitted:
-    """Local DIFFI on scikit-learn's isolation forest."""
+    """Fit scikit-learn's isolation forest with local DIFFI."""
     forest = IsolationForest(n_estimators=N_TREES, random_state=seed).fit(X)
     return Fitted(oddness(forest), partial(local_diffi, forest))
 
 
 def random_cuts(X: Array, seed: int, *, library: str) -> Fitted:
-    """Attribution by a random cut forest that has learned the standardised rows in a random order."""
+    """Fit a random cut forest, with its attributions, on standardised rows in random order."""
     scaler = Scaler(X)
     forest = RANDOM_CUT_FORESTS[library](X.shape[1], seed)
     for row in np.random.default_rng(seed).permutation(scaler(X)):
@@ -106,7 +106,7 @@ def rcf3(n_features: int, seed: int) -> Any:
 
 
 RANDOM_CUT_FORESTS: dict[str, Callable[[int, int], Any]] = {"krcf": krcf, "rcf3": rcf3}
-# Both libraries part the blame of a feature into that for being too high and that for being too low.
+# Both libraries split the attribution of a feature into a part for high values and one for low values.
 ATTRIBUTIONS: dict[str, Callable[[Any], Array]] = {
     "krcf": lambda sides: np.add(sides["high"], sides["low"]),
     "rcf3": lambda features: np.array([sides["above"] + sides["below"] for sides in features]),
@@ -114,21 +114,21 @@ ATTRIBUTIONS: dict[str, Callable[[Any], Array]] = {
 
 
 def deviations(X: Array, seed: int) -> Fitted:
-    """Each value's distance from the median of its column, in median absolute deviations: no model of anything."""
+    """Score values by their distance from the median of their column, in median absolute deviations."""
     centre = np.median(X, axis=0)
     away = np.abs(X - centre)
     spread = np.median(away, axis=0)
     spread = np.where(spread > 0, spread, away.mean(axis=0))  # more than half of a column may be equal
     spread = np.where(spread > 0, spread, 1.0)
 
-    def blame(rows: Array) -> Array:
+    def attribute(rows: Array) -> Array:
         return np.abs(rows - centre) / spread
 
-    return Fitted(lambda rows: blame(rows).mean(axis=1), blame)
+    return Fitted(lambda rows: attribute(rows).mean(axis=1), attribute)
 
 
 def chance(X: Array, seed: int) -> Fitted:
-    """Attribution drawn at random: what has to be beaten. Its score is that of `deviations`, for want of its own."""
+    """Draw random attributions, as a baseline; the scores are those of `deviations`."""
     rng = np.random.default_rng(seed)
     return Fitted(deviations(X, seed).scores, lambda rows: rng.random(rows.shape))
 
@@ -166,25 +166,25 @@ BLOCK = 5  # features that hang together, where any do; at most two of them are 
 
 
 def drawn_guilty(rng: np.random.Generator, n_rows: int, n_features: int, n_guilty: int) -> Array:
-    """Which features are guilty in each row: a random choice, with at most two of a block."""
+    """Choose guilty features of each row at random, at most two of a block."""
     within = rng.random((n_rows, n_features // BLOCK, BLOCK)).argsort(axis=2).argsort(axis=2)
     order = np.where(within < 2, rng.random(within.shape), 1.0).reshape(n_rows, n_features)
     return order.argsort(axis=1).argsort(axis=1) < n_guilty
 
 
 def sides(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """−1 or 1 at random."""
+    """Draw −1 or 1 at random."""
     return rng.choice([-1.0, 1.0], size=shape)
 
 
 def shifted(rng: np.random.Generator, guilty: Array) -> Array:
-    """Independent Gaussian features, guilty ones 3.5 to 6 deviations off."""
+    """Draw independent Gaussian features, guilty ones 3.5 to 6 deviations off."""
     odd = sides(rng, guilty.shape) * rng.uniform(3.5, 6.0, guilty.shape)
     return np.where(guilty, odd, rng.normal(size=guilty.shape))
 
 
 def disagreeing(rng: np.random.Generator, guilty: Array) -> Array:
-    """Blocks of features with correlation 0.9; a guilty one is mirrored: usual by itself, odd beside its block."""
+    """Draw blocks of features with correlation 0.9; a guilty one is mirrored: normal alone, anomalous in its block."""
     n_rows, n_features = guilty.shape
     shape = (n_rows, n_features // BLOCK, 1)
     clear = sides(rng, shape) * rng.uniform(1.0, 2.0, shape)  # a mirrored zero would be no lie
@@ -194,7 +194,7 @@ def disagreeing(rng: np.random.Generator, guilty: Array) -> Array:
 
 
 def clustered(rng: np.random.Generator, guilty: Array, *, is_between: bool) -> Array:
-    """Four clusters; guilty values are those of another cluster, or lie midway between two."""
+    """Draw four clusters; guilty values are those of another cluster, or midway between two."""
     n_rows, n_features = guilty.shape
     centres = rng.permuted(np.tile([-6.0, -2.0, 2.0, 6.0], (n_features, 1)), axis=1).T
     own = rng.integers(4, size=n_rows)
@@ -205,7 +205,7 @@ def clustered(rng: np.random.Generator, guilty: Array, *, is_between: bool) -> A
 
 
 def heavy_tailed(rng: np.random.Generator, guilty: Array) -> Array:
-    """Gaussian features beside Student's with 2 degrees of freedom; guilty values are one in 3,000 to 100,000."""
+    """Draw Gaussian and Student features with 2 degrees of freedom; guilty values are one in 3,000 to 100,000."""
     is_heavy = np.arange(guilty.shape[1]) % 2 == 0
     rows = np.where(is_heavy, rng.standard_t(2, guilty.shape), rng.normal(size=guilty.shape))
     tail = 10 ** -rng.uniform(3.5, 5.0, guilty.shape) / 2
@@ -239,10 +239,10 @@ def make_case(family: str, n_features: int, n_guilty: int, seed: int) -> Case:
     return Case(rows[:-N_EXPLAINED], rows[-N_EXPLAINED:], guilty[-N_EXPLAINED:])
 
 
-def ranked(blame: Array, seed: int = 0) -> Array:
-    """Features of each row, the most blamed first; those blamed alike in a random order, to favour no column."""
-    ties = np.random.default_rng(seed).random(blame.shape)
-    return np.lexsort((ties, -blame), axis=1)
+def ranked(attributions: Array, seed: int = 0) -> Array:
+    """Return the features of each row by attribution, the largest first; ties in random order, to favour no column."""
+    ties = np.random.default_rng(seed).random(attributions.shape)
+    return np.lexsort((ties, -attributions), axis=1)
 
 
 def precision(guilty: Array, order: Array) -> float:
@@ -260,11 +260,11 @@ def run_guilty(results: Results, names: Iterable[str], n_seeds: int) -> None:
     for task in tqdm([task for task in tasks if task not in results], desc="guilty", disable=None):
         *setting, name, seed = task
         case = make_case(*setting, seed)
-        order = ranked(METHODS[name](case.table, seed).blame(case.rows))
+        order = ranked(METHODS[name](case.table, seed).attribute(case.rows))
         results.add({**dict(zip(results.keys, task, strict=True)), "precision": precision(case.guilty, order)})
 
 
-# ---- blamed values replaced ------------------------------------------------------------------------------------------
+# ---- values of top features replaced ---------------------------------------------------------------------------------
 
 MOST_ROWS, MOST_EXPLAINED, MOST_MASKED, MASKING_SEEDS = 2000, 20, 8, 2
 NEIGHBOURS = 5
@@ -302,11 +302,11 @@ class Trial(NamedTuple):
     rows: Array
     normal: Array
     judge: Judge
-    detectors: dict[str, Callable[[Array], Array]]  # detectors that judge the blame of all methods, by their scores
+    detectors: dict[str, Callable[[Array], Array]]  # detectors whose scores judge the attributions of all methods
 
 
 def make_trial(X: Array, y: Array, seed: int) -> Trial:
-    """Part a set in two and choose the true anomalies of the second half that the judge finds oddest."""
+    """Divide a data set in two and choose the true anomalies of the second half that the judge finds most anomalous."""
     rng = np.random.default_rng(seed)
     halves = [np.empty(0, int), np.empty(0, int)]
     for label in (0, 1):
@@ -339,7 +339,7 @@ def repaired(trial: Trial, order: Array, n_masked: int, repair: str) -> Array:
 def recovery(before: Array, after: Array, usual: float) -> float:
     """Return the share of what was odd about rows that is gone: 1 for all of it, negative where they became odder.
 
-    Rows that the judge did not find odder than the usual have nothing to lose and are left out.
+    Rows that the judge does not find more anomalous than usual are left out.
     """
     is_odd = before > usual
     gone = (before - after)[is_odd] / (before - usual)[is_odd]
@@ -353,8 +353,8 @@ def share_odder(scores: Array, among: Array) -> float:
 
 
 def masking(trial: Trial, fitted: Fitted) -> dict[str, Any]:
-    """Areas under the curves over the number of features replaced: by judge and repair, and by the own score."""
-    order = ranked(fitted.blame(trial.rows))
+    """Return areas under the curves over the number of features replaced: by judge and repair, and by the own score."""
+    order = ranked(fitted.attribute(trial.rows))
     steps = range(1, min(MOST_MASKED, order.shape[1] - 1) + 1)
     before, scorers = trial.judge.scores(trial.rows), {**trial.detectors, "own": fitted.scores}
     among = {name: scores(trial.table) for name, scores in scorers.items()}
@@ -391,9 +391,9 @@ N_BATCH, N_SINGLE, N_ROUNDS = 1000, 100, 5
 
 
 def run_time(results: Results, names: Sequence[str], n_batch: int) -> None:
-    """Microseconds per row, in one call and row by row: medians of rounds in which all methods take their turn.
+    """Time microseconds per row, in one call and row by row: medians of rounds in which all methods take turns.
 
-    It is the processor's time that counts: nobody has more than one thread, and the machine may be busy with others.
+    Processor time counts, because the machine may be busy; every method has one thread.
     """
     for n_features in N_FEATURES:
         if all((n_features, name) in results for name in names):
@@ -404,21 +404,23 @@ def run_time(results: Results, names: Sequence[str], n_batch: int) -> None:
         fitted = {name: METHODS[name](case.table, 0) for name in names}
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
         for name in names:
-            fitted[name].blame(rows[:2])  # compiles, or loads what is compiled
+            fitted[name].attribute(rows[:2])  # compiles, or loads what is compiled
         for name in [*names] * N_ROUNDS:
-            blame = fitted[name].blame
-            found[name].append((processor_seconds(blame, [rows]), processor_seconds(blame, rows[:N_SINGLE, None])))
+            attribute = fitted[name].attribute
+            found[name].append(
+                (processor_seconds(attribute, [rows]), processor_seconds(attribute, rows[:N_SINGLE, None]))
+            )
         for name, pairs in found.items():
             batch, single = map(median, zip(*pairs, strict=True))
             measured = {"batch": 1e6 * batch / n_batch, "single": 1e6 * single / N_SINGLE}
             results.add({"features": n_features, "method": name, **measured})
 
 
-def processor_seconds(blame: Callable[[Array], Array], batches: Iterable[Array]) -> float:
+def processor_seconds(attribute: Callable[[Array], Array], batches: Iterable[Array]) -> float:
     """Return what it takes to explain some batches of rows, a call for each."""
     start = time.process_time()
     for rows in batches:
-        blame(rows)
+        attribute(rows)
     return time.process_time() - start
 
 
@@ -441,7 +443,7 @@ JUDGE_NAMES = {
 
 
 def guilty_table(rows: Rows) -> str:
-    """Mean precision by family and number of features, by number of guilty features, and over all."""
+    """Return mean precision by family and number of features, by number of guilty features, and over all."""
     names = present(rows, "method", METHODS)
 
     def means(**wanted: Any) -> list[float]:
@@ -457,7 +459,7 @@ def guilty_table(rows: Rows) -> str:
 
 
 def masking_table(rows: Rows) -> str:
-    """Means over sets, by judge and repair, and on how many sets each is behind or ahead of our default."""
+    """Return means over data sets, by judge and repair, and on how many our default is ahead."""
     names, sets = present(rows, "method", METHODS), present(rows, "data", TABLES)
     lines = []
     for judge, repair in product((*JUDGES, *DETECTORS), REPAIRS):
@@ -485,7 +487,7 @@ def set_means(rows: Rows, column: str, name: str, sets: Iterable[str]) -> list[f
 
 
 def ahead(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """On how many sets ours is larger, of those on which they differ in the third decimal."""
+    """Return on how many data sets ours is larger, of those that differ in the third decimal."""
     differences = [round(a - b, 3) for a, b in zip(ours, theirs, strict=True)]
     n_different = sum(difference != 0 for difference in differences)
     return f"*{sum(difference > 0 for difference in differences)} of {n_different}*" if n_different else ""
@@ -503,7 +505,7 @@ def sets_table(rows: Rows) -> str:
 
 
 def time_table(rows: Rows) -> str:
-    """Microseconds per row, and how many times those of our default they are."""
+    """Return microseconds per row, and as multiples of our default."""
     names = present(rows, "method", METHODS)
     lines = []
     for n_features in present(rows, "features", N_FEATURES):

@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 HORIZONS = (1, 2, 4, 8)
 ORIGINS = 40  # of forecasts in a series
-MOST_STEPS = 5000  # of a series, the last of them: more tell nothing new and take long
+MOST_STEPS = 5000  # the last steps of a series: more would take long without new information
 WARM_UP = 512  # steps learned before the first forecast
 NAIVE = {"last": "last value", "period": "last period", "both": "mean of both"}
 OWN = {"mean": "polyaforest, mean", "median": "polyaforest, median"}

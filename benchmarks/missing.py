@@ -71,24 +71,24 @@ class Task(NamedTuple):
 
 
 def by_forest(X: Array, gappy: Array, seed: int, *, detector: type, **parameters: Any) -> Array:
-    """Scores of one of our forests."""
+    """Return the scores of one of our forests."""
     return -detector(random_state=seed, **parameters).fit(X).score_samples(gappy)
 
 
 def by_filling_forest(X: Array, gappy: Array, seed: int) -> Array:
-    """Scores of our streaming forest for rows into which it has filled what it expects."""
+    """Return the scores of our streaming forest for rows that it has imputed."""
     forest = StreamingMPF(random_state=seed).fit(X)
     return -forest.score_samples(forest.impute(gappy))
 
 
 def by_filling(X: Array, gappy: Array, seed: int) -> Array:
-    """Scores of our streaming forest after column means have been put into the gaps."""
+    """Return the scores of our streaming forest for rows filled with column means."""
     filler = SimpleImputer().fit(X)
     return -StreamingMPF(random_state=seed).fit(filler.transform(X)).score_samples(filler.transform(gappy))
 
 
 def by_isotree(X: Array, gappy: Array, seed: int, **parameters: Any) -> Array:
-    """Scores of an isotree model, on one thread; it may write to what it is given."""
+    """Return the scores of an isotree model, on one thread; it may modify its input."""
     forest = import_module("isotree").IsolationForest(random_seed=seed, nthreads=1, **parameters)
     return forest.fit(X.copy()).predict(gappy.copy())
 
@@ -108,25 +108,25 @@ DETECTORS: dict[str, Method] = {
 
 
 def impute_by_forest(X: Array, gappy: Array, seed: int, *, detector: type) -> Array:
-    """Rows filled in by one of our forests."""
+    """Impute rows by one of our forests."""
     return detector(random_state=seed).fit(X).impute(gappy)
 
 
 def impute_by_isotree(X: Array, gappy: Array, seed: int, **parameters: Any) -> Array:
-    """Rows filled in by an isotree model."""
+    """Impute rows by an isotree model."""
     forest = import_module("isotree").IsolationForest(random_seed=seed, nthreads=1, build_imputer=True, **parameters)
     return forest.fit(X.copy()).transform(gappy.copy())
 
 
 def impute_by_neighbours(X: Array, gappy: Array, seed: int) -> Array:
-    """Rows filled in by the mean of five neighbours, by distance in standardised features."""
+    """Impute rows by the mean of five neighbours, by distance in standardised features."""
     scaler = StandardScaler().fit(X)
     filled = KNNImputer().fit(scaler.transform(X)).transform(scaler.transform(gappy))
     return scaler.inverse_transform(filled)
 
 
 def impute_by_means(X: Array, gappy: Array, seed: int) -> Array:
-    """Rows filled in by column means."""
+    """Impute rows by column means."""
     return SimpleImputer().fit(X).transform(gappy)
 
 
@@ -159,7 +159,7 @@ def hide_columns(X: Array, rate: int, rng: np.random.Generator) -> Array:
 
 
 def detection(X: Array, y: Array, setting: str, rate: int, method: Method, seed: int) -> float:
-    """AUC of the scores of a table with gaps, fitted on itself or on the same rows without gaps.
+    """Return the AUC on a table with gaps, fitted on itself or on the same rows without gaps.
 
     In the setting "new" one half of the rows is fitted, without gaps, and the other is scored.
     """
@@ -172,7 +172,7 @@ def detection(X: Array, y: Array, setting: str, rate: int, method: Method, seed:
 
 
 def imputation(X: Array, setting: str, rate: int, method: Method, seed: int) -> float:
-    """Root mean squared error of the values filled in, in standard deviations of their columns.
+    """Return the root mean squared error of imputed values, in standard deviations of their columns.
 
     One half of the rows is fitted, the other has gaps to fill; columns that are constant do not count.
     """
@@ -187,7 +187,7 @@ def imputation(X: Array, setting: str, rate: int, method: Method, seed: int) -> 
 
 
 def measure(task: Task) -> float:
-    """AUC of a detector, or error of an imputer."""
+    """Return the AUC of a detector, or the error of an imputer."""
     data, method = load(task.data), TASKS[task.task][1][task.method]
     if task.task == "detect":
         return detection(data.X, data.y, task.setting, task.rate, method, task.seed)
@@ -195,7 +195,7 @@ def measure(task: Task) -> float:
 
 
 def tasks_of(n_seeds: int, names: Iterable[str] | None = None) -> list[Task]:
-    """All there is to measure."""
+    """Return all measurements."""
     tasks = []
     for task, (sets, methods) in TASKS.items():
         chosen = [data for data in sets if names is None or data in names]
@@ -221,7 +221,7 @@ def run(results: Results, tasks: Iterable[Task]) -> None:
 
 
 def summary_table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Mean AUC over sets and seeds by what was hidden, the best of each column in bold."""
+    """Return mean AUC over data sets and seeds by what was hidden, the best of each column in bold."""
     columns = [CONTROLS[0], *((setting, rate) for setting in SETTINGS for rate in RATES), *CONTROLS[1:]]
     heads = {
         "none": "nothing hidden",
@@ -245,7 +245,7 @@ def summary_table(rows: Sequence[Mapping[str, str]]) -> str:
 def sets_table(
     rows: Sequence[Mapping[str, str]], task: str, setting: str, rate: int, best: Callable[..., float]
 ) -> str:
-    """Mean over seeds by set and method, the best of each set in bold, and the mean over the sets."""
+    """Return means over seeds by data set and method, the best of each in bold, and their mean."""
     sets, methods = TASKS[task]
     lines = []
     for data in [data for data in sets if picked(rows, "value", task=task, data=data)]:

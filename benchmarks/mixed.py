@@ -36,7 +36,7 @@ PAGE = "mixed"
 KEYS = ("data", "method", "seed")
 N_SEEDS = 3
 N_ROWS, N_PLANTED, N_CLASSES = 1500, 30, 6
-N_SWAPS = 20  # values that a column is swapped for, to see how much it is to blame
+N_SWAPS = 20  # values that a column is swapped for, to measure its effect
 OURS = ("sMPF", "bMPF", "sMPF, one-hot")
 
 
@@ -98,7 +98,7 @@ def generated(sketch: Sketch, seed: int) -> Table:
     for i in planted:
         changed[i] = plant(numbers, categories, sketch, own, i, rng)
     for column in categories.T:
-        column[:] = rng.permutation(column.max() + 1)[column]  # their numbers tell nothing
+        column[:] = rng.permutation(column.max() + 1)[column]  # codes in arbitrary order
     if sketch.heavy_tails:
         numbers = np.exp(numbers)
     return Table(numbers, categories, (changed >= 0).astype(int), changed)
@@ -146,14 +146,14 @@ QUICK_DATA = ("lympho", "kdd-like")
 
 
 class Result(NamedTuple):
-    """What a detector says: higher scores are more anomalous; `blamed` is the column it names first."""
+    """What a detector says: higher scores are more anomalous; `named` is the column with the largest attribution."""
 
     scores: Array
-    blamed: Array
+    named: Array
 
 
 def by_forest(table: Table, asked: Array, seed: int, *, detector: type) -> Result:
-    """Scores and explanations of one of our forests."""
+    """Return scores and explanations of one of our forests."""
     n_numbers, n_categories = table.numbers.shape[1], table.categories.shape[1]
     rows = np.column_stack([table.numbers.astype(object), table.categories.astype(object)])
     forest = detector(random_state=seed, categorical_features=n_numbers + np.arange(n_categories)).fit(rows)
@@ -170,7 +170,7 @@ def one_hot(table: Table) -> tuple[Callable[[Table], Array], Array]:
     return encode, encode(table)
 
 
-def blame(score: Callable[[Table], Array], table: Table, asked: Array, seed: int) -> Array:
+def most_effective(score: Callable[[Table], Array], table: Table, asked: Array, seed: int) -> Array:
     """Return the column of each row asked about by which its score falls most, swapped for values of other rows."""
     rng, n = np.random.default_rng(seed), len(table.y)
     rows, n_numbers = np.repeat(asked, N_SWAPS), table.numbers.shape[1]
@@ -192,18 +192,18 @@ def blame(score: Callable[[Table], Array], table: Table, asked: Array, seed: int
 
 
 def by_one_hot(table: Table, asked: Array, seed: int, *, ours: bool) -> Result:
-    """Scores of a forest of numbers on one-hot columns."""
+    """Return scores of a forest of numbers on one-hot columns."""
     encode, X = one_hot(table)
     forest = (StreamingMPF if ours else IsolationForest)(random_state=seed).fit(X)
 
     def score(some: Table) -> Array:
         return -forest.score_samples(encode(some))
 
-    return Result(score(table), blame(score, table, asked, seed))
+    return Result(score(table), most_effective(score, table, asked, seed))
 
 
 def by_isotree(table: Table, asked: Array, seed: int, **parameters: Any) -> Result:
-    """Scores of isotree, which knows categories."""
+    """Return scores of isotree, which supports categories."""
     known = table.frame
     forest = import_module("isotree").IsolationForest(random_seed=seed, nthreads=1, **parameters).fit(known)
 
@@ -213,18 +213,18 @@ def by_isotree(table: Table, asked: Array, seed: int, **parameters: Any) -> Resu
             frame[name] = frame[name].cat.set_categories(known[name].cat.categories)
         return np.asarray(forest.predict(frame))
 
-    return Result(score(table), blame(score, table, asked, seed))
+    return Result(score(table), most_effective(score, table, asked, seed))
 
 
 def by_pyod(table: Table, asked: Array, seed: int, *, name: str) -> Result:
-    """Scores of a detector of PyOD on the numbers of the categories."""
+    """Return scores of a detector of PyOD on the codes of the categories."""
     detector = getattr(import_module(f"pyod.models.{name.lower()}"), name)()
     detector.fit(np.hstack([table.numbers, table.categories]))
 
     def score(some: Table) -> Array:
         return np.asarray(detector.decision_function(np.hstack([some.numbers, some.categories])))
 
-    return Result(score(table), blame(score, table, asked, seed))
+    return Result(score(table), most_effective(score, table, asked, seed))
 
 
 Method = Callable[[Table, Array, int], Result]
@@ -247,8 +247,8 @@ def measure(data: str, method: str, seed: int) -> dict[str, float]:
     """Return the AUC of a method, and the share of planted rows whose changed column it names first."""
     table = made(data, seed)
     asked = np.flatnonzero(table.changed >= 0)
-    scores, blamed = METHODS[method](table, asked if len(asked) else np.arange(1), seed)
-    named = float((blamed == table.changed[asked]).mean()) if len(asked) else float("nan")
+    scores, columns = METHODS[method](table, asked if len(asked) else np.arange(1), seed)
+    named = float((columns == table.changed[asked]).mean()) if len(asked) else float("nan")
     return {"auc": auc(table.y, scores), "named": named}
 
 
@@ -272,7 +272,7 @@ def mean_of(rows: Iterable[Mapping[str, str]], value: str, **wanted: str) -> flo
 
 
 def table_of(rows: Sequence[Mapping[str, str]], value: str, sets: Sequence[str]) -> str:
-    """Mean over seeds by table and method, the best of each in bold, and the mean over the tables."""
+    """Return means over seeds by table and method, the best of each in bold, and their mean."""
     known = [data for data in sets if any(row["data"] == data for row in rows)]
     found = [[mean_of(rows, value, data=data, method=method) for method in METHODS] for data in known]
     found.append([mean(column) for column in zip(*found, strict=True)])

@@ -52,7 +52,7 @@ QUICK = [name for name in NAB if name.startswith("realAdExchange")]  # six short
 
 @dataclass(frozen=True)
 class Setting:
-    """A detector and what it is told."""
+    """A detector and its settings."""
 
     detector: str
     variant: str
@@ -69,16 +69,16 @@ class Setting:
 
 
 def shingles(value: Array, size: int) -> Array:
-    """Row i holds the last `size` values up to point i; before the series begins, its first value is repeated."""
+    """Return rows of the last `size` values up to each point, padded with the first value."""
     padded = np.concatenate([np.full(size - 1, value[0]), value])
     return np.ascontiguousarray(np.lib.stride_tricks.sliding_window_view(padded, size))
 
 
 def ours(rows: Array, setting: Setting) -> Array:
-    """StreamingMPF over a window of the last points: minus the logarithm of a point's mass, or its mean over scales.
+    """Score by StreamingMPF over a window: minus the logarithm of a point's mass, or its mean over scales.
 
-    Leaf masses are told apart by how many points there are, so every tree holds all of them. An average point of n has
-    a mass of 1 / n: the relative log mass is measured from there.
+    The resolution of leaf masses depends on the number of points, so every tree holds all of them. An average point of
+    n has a mass of 1 / n; the relative log mass is relative to that.
     """
     is_relative = setting.variant == "relative log mass"
     score = "multiscale" if setting.variant == "multiscale" else "log_mass"
@@ -105,7 +105,7 @@ def krcf(rows: Array, setting: Setting) -> Array:
 
 
 def rcf3(rows: Array, setting: Setting) -> Array:
-    """Another random cut forest in Rust, which samples likewise."""
+    """Run another random cut forest in Rust, which samples the same way."""
     shape = {"input_dim": rows.shape[1], "shingle_size": 1, "internal_shingling": False}
     size = {"num_trees": setting.trees, "capacity": setting.window, "seed": setting.seed}
     forest = import_module("rcf3").Forest(**shape, **size)
@@ -113,7 +113,7 @@ def rcf3(rows: Array, setting: Setting) -> Array:
 
 
 def half_space_trees(rows: Array, setting: Setting) -> Array:
-    """Half-Space Trees of river, behind a running min-max scaling: the recipe in river's own documentation."""
+    """Run Half-Space Trees of river after a running min-max scaling, as in river's documentation."""
     scaler = import_module("river.preprocessing").MinMaxScaler()
     height = int(setting.variant.removeprefix("height "))
     trees = import_module("river.anomaly").HalfSpaceTrees(
@@ -129,7 +129,7 @@ def half_space_trees(rows: Array, setting: Setting) -> Array:
 
 
 def chance(rows: Array, setting: Setting) -> Array:
-    """Random numbers, for comparison."""
+    """Draw random numbers, as a baseline."""
     return np.random.default_rng([setting.seed, zlib.crc32(rows.tobytes())]).random(len(rows))
 
 
@@ -143,7 +143,7 @@ def score_then_learn(rows: Iterable[Any], score: Callable[[Any], float], learn: 
 
 
 class Detector(NamedTuple):
-    """A contender; higher scores are stranger."""
+    """A detector; higher scores are more anomalous."""
 
     run: Callable[[Array, Setting], Array]
     variants: tuple[str, ...]  # the one it is tried with first, and others
@@ -188,7 +188,7 @@ def running_mean(values: Array, span: int) -> Array:
 
 
 def likelihood(scores: Array, span: int = 1) -> Array:
-    """Numenta's anomaly likelihood: how far in the Gaussian tail of its past the recent mean lies, as -log10 of p."""
+    """Return Numenta's anomaly likelihood: -log10 of the Gaussian tail probability of the recent mean."""
     recent = running_mean(scores, span)
     origin = recent[0]  # keeps the sums small
     centre = running_mean(recent - origin, MEMORY)
@@ -199,7 +199,7 @@ def likelihood(scores: Array, span: int = 1) -> Array:
 
 
 def tail(scores: Array, share: float = 0.05, every: int = 50) -> Array:
-    """-log10 of the chance of so high a score by the past: its rank, and an exponential tail for the top `share`."""
+    """Return -log10 of the p-value of a score: its rank in the past, and an exponential tail for the top `share`."""
     surprise = np.zeros(len(scores))
     for start in range(every, len(scores), every):  # the past is taken stock of now and then, which saves time
         past, now = np.sort(scores[max(start - MEMORY, 0) : start]), scores[start : start + every]
@@ -213,7 +213,7 @@ def tail(scores: Array, share: float = 0.05, every: int = 50) -> Array:
 
 
 def hush(scores: Array, span: int) -> Array:
-    """Silence a point unless it is stranger than all of the `span` points before it: one alarm, not a hundred."""
+    """Silence a point unless it scores above all of the `span` points before it: one alarm, not a hundred."""
     if not span:
         return scores
     padded = np.concatenate([np.full(span, -np.inf), scores])
@@ -237,7 +237,7 @@ class Processing(NamedTuple):
     hush: int = 0
 
     def __call__(self, scores: Array) -> Array:
-        """Apply it to the scores of one series; what it makes of a point depends on no later one."""
+        """Apply it to the scores of one series, causally."""
         return hush(CONVERSIONS[self.conversion](scores), self.hush)
 
 
@@ -249,7 +249,7 @@ PROCESSINGS = [Processing(*pair) for pair in product(CONVERSIONS, HUSHES)]
 
 
 def halves(names: Iterable[str]) -> dict[str, list[str]]:
-    """Every other series of each folder is for tuning, those between are for the report."""
+    """Return every other series of each folder for tuning, the others for the report."""
     parts: dict[str, list[str]] = {half: [] for half in HALVES}
     for _, folder in groupby(sorted(names), key=lambda name: name.split("/")[0]):
         members = list(folder)
@@ -282,7 +282,7 @@ class Bench:
         self.by_series = Results("nab-series", ("detector", "seed", "series"), results)
 
     def scores(self, setting: Setting, half: str) -> list[Array]:
-        """Raw scores of the series of a half."""
+        """Return raw scores of the series of a half."""
         return [scores_of(self.series[name], setting, self.cache) for name in self.halves[half]]
 
     def tune(self, detector: str) -> None:
@@ -299,7 +299,7 @@ class Bench:
             self._try(replace(setting, variant=variant))
 
     def _try(self, setting: Setting) -> None:
-        """Judge a setting with each processing, unless that has been done."""
+        """Score a setting with each processing, unless that has been done."""
         columns = {key: getattr(setting, key) for key in ("detector", "variant", "shingle", "window")}
         if all((*columns.values(), *processing) in self.tuning for processing in PROCESSINGS):
             return
@@ -343,7 +343,7 @@ class Bench:
                     self.totals.add({**place, "score": best.score, "threshold": best.threshold, "carried": carried})
 
     def _add_series(self, columns: dict[str, Any], raw: dict[str, Array], processed: dict[str, Array]) -> None:
-        """Series by series: how well raw scores rank, and what is flagged at the threshold for all series."""
+        """Add by series how well raw scores rank, and what is flagged at the common threshold."""
         threshold = self.corpora["all"].best(list(processed.values()), PROFILES["standard"]).threshold
         for name, series in self.series.items():
             if (columns["detector"], columns["seed"], name) in self.by_series:
@@ -384,7 +384,7 @@ def choices(trials: Iterable[Trial]) -> dict[str, Trial]:
 
 
 def average(values: Iterable[float]) -> str:
-    """Mean and standard deviation over seeds."""
+    """Return mean and standard deviation over seeds."""
     values = list(values)
     return f"{mean(values):.1f} ± {stdev(values):.1f}" if len(values) > 1 else f"{mean(values):.1f}"
 
@@ -409,8 +409,8 @@ def choices_table(trials: dict[str, list[Trial]]) -> str:
     rows = []
     for detector, tried in trials.items():
         for name, (setting, processing, score) in choices(tried).items():
-            told = (setting.shingle, setting.window, setting.variant)
-            rows.append([detector, name, *told, *processing, f"{score:.1f}"])
+            chosen = (setting.shingle, setting.window, setting.variant)
+            rows.append([detector, name, *chosen, *processing, f"{score:.1f}"])
     return table(header, rows)
 
 
@@ -445,7 +445,7 @@ def render(results: Path = RESULTS, pages: Path = PAGES) -> None:
 
 
 def draw(bench: Bench, file: Path) -> None:
-    """Two series of the paper: their values with NAB's windows, and below our surprise with the line and its alarms."""
+    """Draw two series with NAB's windows, and below them our surprise with the threshold and the alarms."""
     import matplotlib as mpl  # noqa: PLC0415 - only here
 
     mpl.use("Agg")
@@ -475,11 +475,11 @@ def gathered(axes: Iterable[Any]) -> tuple[list[Any], list[str]]:
     return [handle for handles, _ in pairs for handle in handles], [text for _, texts in pairs for text in texts]
 
 
-BLUE, ORANGE, SHADE, GREY = "#0072B2", "#D55E00", "#F0E442", "#999999"  # told apart by the colour-blind too
+BLUE, ORANGE, SHADE, GREY = "#0072B2", "#D55E00", "#F0E442", "#999999"  # safe for colour-blind readers
 
 
 def draw_series(axes: Sequence[Any], series: Series, raw: Array, processing: Processing, threshold: float) -> None:
-    """One column of the picture."""
+    """Draw one column of the picture."""
     points = np.arange(len(raw))
     start = probation(len(raw))
     above, below = axes

@@ -49,11 +49,11 @@ class Standing(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Methods over data sets: are they all alike, and which can be told apart?"""
+    """Comparison of methods over data sets: whether any differ, and which."""
 
     ranks: pd.Series  # mean rank of each method, best first
     p_alike: float  # Friedman's test of all being alike
-    difference: float  # ranks that differ by less cannot be told apart
+    difference: float  # ranks that differ by less do not differ significantly
     n_sets: int
 
 
@@ -79,14 +79,14 @@ def long(auc: pd.DataFrame) -> pd.DataFrame:
 
 
 def analysis_of_variance(auc: pd.DataFrame) -> pd.DataFrame:
-    """Repeated measures with algorithm and data set within, the trial as subject: ddof1, ddof2, F and p by source."""
+    """Return ddof1, ddof2, F and p by source: algorithm and data set within, the trial as subject."""
     pingouin = import_module("pingouin")
     result = pingouin.rm_anova(data=long(auc), dv="auc", within=["algorithm", "dataset"], subject="trial")
     return _plain(result).set_index("Source")[["ddof1", "ddof2", "F", "p_unc"]]
 
 
 def post_hoc(auc: pd.DataFrame) -> pd.DataFrame:
-    """Paired t-tests between the algorithms' means over the data sets: T, p, Bayes factor and Hedges' g by pair."""
+    """Return paired t-tests between the algorithms' means: T, p, Bayes factor and Hedges' g by pair."""
     pingouin = import_module("pingouin")
     averaged = long(auc).groupby(["trial", "algorithm"], as_index=False)["auc"].mean()
     result = pingouin.pairwise_tests(data=averaged, dv="auc", within="algorithm", subject="trial")
@@ -94,32 +94,32 @@ def post_hoc(auc: pd.DataFrame) -> pd.DataFrame:
 
 
 def _plain(result: pd.DataFrame) -> pd.DataFrame:
-    """Column names as the later versions of pingouin have them."""
+    """Return column names as in later versions of pingouin."""
     return result.rename(columns=lambda name: name.replace("-", "_"))
 
 
 def critical_difference(n_methods: int, n_sets: int, level: float = LEVEL) -> float:
-    """Nemenyi: mean ranks over the data sets that differ by less are not significantly different."""
+    """Return Nemenyi's difference: mean ranks that differ by less are not significantly different."""
     q = studentized_range.ppf(1 - level, n_methods, np.inf) / np.sqrt(2)
     return float(q * np.sqrt(n_methods * (n_methods + 1) / (6 * n_sets)))
 
 
 def compare(mean: pd.DataFrame) -> Comparison:
-    """Friedman's test and Nemenyi's critical difference, a row per data set and a column per method."""
+    """Run Friedman's test and compute Nemenyi's critical difference; a row per data set and a column per method."""
     ranks = mean.rank(axis=1, ascending=False).mean().sort_values()
     p_alike = float(friedmanchisquare(*(mean[method] for method in mean)).pvalue)
     return Comparison(ranks, p_alike, critical_difference(mean.shape[1], len(mean)), len(mean))
 
 
 def alike(ranks: pd.Series, difference: float) -> list[tuple[int, int]]:
-    """First and last of every longest run of methods, in order of rank, that cannot be told apart."""
+    """Return first and last of every maximal run of methods, in order of rank, that do not differ significantly."""
     values = ranks.to_numpy()
     last = [int(np.searchsorted(values, value + difference, side="right")) - 1 for value in values]
     return [(i, j) for i, j in enumerate(last) if j > i and (i == 0 or last[i - 1] < j)]
 
 
 def draw(comparison: Comparison, path: Path) -> None:
-    """Draw a critical-difference diagram: methods on an axis of mean rank, bars over those not told apart."""
+    """Draw a critical-difference diagram: methods by mean rank, bars over those that do not differ."""
     ranks, bars = comparison.ranks, alike(comparison.ranks, comparison.difference)
     half = (len(ranks) + 1) // 2
     low, high = np.floor(ranks.min()), np.ceil(ranks.max())
@@ -150,7 +150,7 @@ def draw(comparison: Comparison, path: Path) -> None:
 
 
 def rank_tables(auc: pd.DataFrame) -> str:
-    """Mean ranks and wins of every tournament that was held, on the paper's twelve sets and on all."""
+    """Return mean ranks and wins of every comparison, on the paper's twelve data sets and on all."""
     parts = []
     for methods in TOURNAMENTS:
         if not set(methods) <= set(auc):
@@ -163,7 +163,7 @@ def rank_tables(auc: pd.DataFrame) -> str:
 
 
 def _rank_rows(scope: str, result: Standing) -> list[list[str]]:
-    """Two rows: mean ranks, the best in bold, and wins."""
+    """Return two rows: mean ranks, the best in bold, and wins."""
     best = result.ranks.round(2).min()
     ranks = [f"**{rank:.2f}**" if round(rank, 2) == best else f"{rank:.2f}" for rank in result.ranks]
     return [
@@ -184,7 +184,7 @@ def _printed_rows(methods: Sequence[str]) -> list[list[str]]:
 
 
 def variance_tables(auc: pd.DataFrame) -> tuple[str, str]:
-    """Analysis of variance and post-hoc tests on the paper's twelve sets, beside its own, and on all sets."""
+    """Return analysis of variance and post-hoc tests on the paper's twelve data sets, next to its own, and on all."""
     methods = [method for method in ANALYSED if method in auc]
     scopes = {"the paper's twelve": paper.TWELVE, "all": tuple(auc.index.unique("data"))}
     kept, left_out = {}, {}
@@ -251,7 +251,7 @@ def _without(names: Sequence[str]) -> str:
 
 
 def difference_block(auc: pd.DataFrame, images: Path) -> str:
-    """Friedman's test and the diagram: of the forests, and of all methods that finished most data sets."""
+    """Return Friedman's test and the diagram: of the forests, and of all methods that finished most data sets."""
     mean = per_set(auc)
     mean = mean[[method for method in mean if mean[method].notna().mean() >= MOST]]
     forests = [method for method in FORESTS if method in mean]
@@ -272,7 +272,7 @@ def _difference(mean: pd.DataFrame, path: Path) -> str:
     return (
         f"{len(result.ranks)} methods on {result.n_sets} data sets"
         + (f" (without {', '.join(missing)}, which not all finished)" if missing else "")
-        + f": that all are alike has p = {result.p_alike:.1g} (Friedman); the critical difference is "
+        + f": Friedman's test of equality has p = {result.p_alike:.1g}; the critical difference is "
         f"{result.difference:.2f} ranks.\n\n![Mean ranks and critical difference](images/{path.name})"
     )
 

@@ -27,7 +27,7 @@ from polyaforest.datasets import SERIES, TABLES
 KEYS = ("data", "method")
 REFERENCE = "iForest"
 TIMED = (REFERENCE, "sMPF", "sMPF paper", "PIDForest", "krcf", "rrcf")
-PRINTED = {"sMPF paper": "sMPF", "PIDForest": "PIDForest"}  # the paper's column that stands beside a method
+PRINTED = {"sMPF paper": "sMPF", "PIDForest": "PIDForest"}  # the paper's column next to a method
 ROUNDS = 3
 LONG = 2.0  # what takes more seconds is not timed again
 

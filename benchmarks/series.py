@@ -150,7 +150,7 @@ class Bench:
         self._is_warm: set[str] = set()
 
     def measure(self, name: str) -> None:
-        """Run a detector over all series that it has no results of, then judge it by the rules of NAB."""
+        """Run a detector over all series that it has no results of, then score it by the rules of NAB."""
         for case in self.cases:
             if (name, case.family, case.name) in self.results:
                 continue
@@ -160,7 +160,7 @@ class Bench:
             place = {"detector": name, "family": case.family, "series": case.name, "half": case.half}
             self.results.add({**place, **found, "steps": len(scores), "seconds": seconds})
             print(f"{name}, {case.family} {case.name}: {seconds:.1f} s", flush=True)
-        self._judge_by_nab(name)
+        self._score_by_nab(name)
 
     def run(self, name: str, case: Case) -> Run:
         """Return the scores of a series, from the cache if they are there."""
@@ -197,7 +197,7 @@ class Bench:
             scores = DETECTORS[name].run(values)
             return Run(np.asarray(scores, dtype=float), time.perf_counter() - start)
 
-    def _judge_by_nab(self, name: str) -> None:
+    def _score_by_nab(self, name: str) -> None:
         """Add what the best threshold for all series of NAB earns under each profile."""
         cases = [case for case in self.cases if case.family == "NAB"]
         if not cases or all((name, profile) in self.nab for profile in PROFILES):
@@ -214,13 +214,13 @@ OWN_ALARMS = "polyaforest, its own alarms"
 OWN_LIMIT = f"polyaforest, novelty of {LIMIT} or more"
 
 
-def judge_alarms(bench: Bench) -> None:
+def score_alarms(bench: Bench) -> None:
     """Add what the alarms of `SeriesMPF()` earn by NAB's rules: the first flagged step of each event, no threshold."""
     cases = [case for case in bench.cases if case.family == "NAB"]
     _add_flags(bench, OWN_ALARMS, [alarms(case.values) for case in cases])
 
 
-def judge_novelty(bench: Bench) -> None:
+def score_novelty(bench: Bench) -> None:
     """Add what novelty earns by NAB's rules at a limit set beforehand, and in each half at its best threshold."""
     cases = [case for case in bench.cases if case.family == "NAB"]
     scores = [filled(bench.run(NOVELTY, case).scores) for case in cases]
@@ -354,9 +354,9 @@ def measure_all(options: Namespace, directory: Path) -> None:
             bench.forget(name)
         bench.measure(name)
         if name == OURS:
-            judge_alarms(bench)
+            score_alarms(bench)
         if name == NOVELTY:
-            judge_novelty(bench)
+            score_novelty(bench)
 
 
 BENCHMARK = Benchmark(

@@ -49,7 +49,7 @@ def as_many_alarms(scores: Array, n: int) -> Array:
     return found[:n]
 
 
-def judged(steps: Array, y: Array) -> dict[str, Any]:
+def alarm_counts(steps: Array, y: Array) -> dict[str, Any]:
     """Return how many labelled stretches have an alarm, how late the first is, and how many alarms there are."""
     events = stretches(y)
     inside = [steps[(first <= steps) & (steps <= last)] for first, last in events]
@@ -64,7 +64,7 @@ def judged(steps: Array, y: Array) -> dict[str, Any]:
 
 
 def measure(bench: Bench, results: Results, names: Iterable[str]) -> None:
-    """Judge the alarms on all series that have no results yet."""
+    """Count the alarms on all series that have no results yet."""
     for case in bench.cases:
         wanted = [name for name in (OWN_ALARMS, *names) if (name, case.family, case.name) not in results]
         if not wanted or not case.y.any():
@@ -75,7 +75,7 @@ def measure(bench: Bench, results: Results, names: Iterable[str]) -> None:
             if name != OWN_ALARMS:
                 steps = as_many_alarms(bench.run(name, case).scores[case.start :], len(own))
             place = {"detector": name, "family": case.family, "series": case.name, "half": case.half}
-            results.add({**place, **judged(steps, case.y[case.start :])})
+            results.add({**place, **alarm_counts(steps, case.y[case.start :])})
         print(f"{case.family} {case.name}", flush=True)
 
 

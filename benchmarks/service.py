@@ -276,7 +276,7 @@ def listening(server: Server, n: int) -> Iterator[dict[int, list[float]]]:
 
 
 def measure_memory(results: Results, size: Size) -> None:
-    """Watch the memory over many records, and then the time to read all of them at the resolution of a screen."""
+    """Measure memory over many records, then the time to read all of them at the resolution of a screen."""
     with serving('[streams.load.retention]\nrecords = 100000000\nage = "40000d"') as server:
         every = size.long // 10
         n = 0

@@ -84,7 +84,7 @@ class Task(NamedTuple):
 
 
 def detector_of(way: str, score: str, seed: int, rows: Array) -> StreamingMPF:
-    """Return a detector that knows rows: as a table, or as a stream that judged them."""
+    """Return a detector that has learned rows, as a table or as a stream."""
     if way == "table":
         return StreamingMPF(score_type=score, random_state=seed).fit(rows)
     stream = StreamingMPF(score_type=score, window=1024, random_state=seed)
@@ -228,7 +228,7 @@ def render(rows: Sequence[Mapping[str, str]], directory: Path = PAGES) -> None:
     clean = {f"{name} {width}": f"{name}, {width}" for name in CLEAN for width in (3, 10, 30)}
     fill(PAGE, "clean", pairs_table(rows, "clean", clean, 2, 100), directory)
     fill(PAGE, "tables", tables_table(rows), directory)
-    parts = {"fit": "fit 100,000 rows", "score": "score 100,000 rows", "stream": "judge and learn 20,000 rows"}
+    parts = {"fit": "fit 100,000 rows", "score": "score 100,000 rows", "stream": "score and learn 20,000 rows"}
     fill(PAGE, "seconds", pairs_table(rows, "seconds", parts, 3, 1), directory)
 
 

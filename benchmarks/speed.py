@@ -68,13 +68,13 @@ def score(model: Any, X: np.ndarray) -> Any:
 
 
 def fit_and_score(make: Method, X: np.ndarray) -> tuple[float, float]:
-    """Seconds to fit and seconds to score."""
+    """Return seconds to fit and seconds to score."""
     model = make()
     return seconds(lambda: model.fit(X)), seconds(lambda: score(model, X))
 
 
 def compare(name: str, X: np.ndarray, rounds: int) -> list[dict[str, Any]]:
-    """All methods on one data set, taking turns."""
+    """Time all methods on one data set, taking turns."""
     best: dict[str, tuple[float, float]] = {}
     for turn in range(rounds):
         for method, make in {**METHODS, **(SLOW_METHODS if turn == 0 else {})}.items():
@@ -100,7 +100,7 @@ def compare(name: str, X: np.ndarray, rounds: int) -> list[dict[str, Any]]:
 
 
 def peak_memory(method: str, name: str) -> int:
-    """Megabytes by which fitting and scoring raise the peak of a fresh process that has its data and its code."""
+    """Return megabytes that fitting and scoring add to the peak of a new process that has data and code loaded."""
     code = "import sys; from benchmarks.speed import measure_memory; measure_memory(*sys.argv[1:])"
     command = [sys.executable, "-c", code, method, name]
     return int(json.loads(subprocess.run(command, capture_output=True, check=True, text=True, cwd=ROOT).stdout))
@@ -123,7 +123,7 @@ def memory(entry: str) -> float:
 
 
 def scaling(quick: bool) -> list[dict[str, Any]]:
-    """Cost of sMPF and bMPF, all rows in every tree, as rows, trees and depth double."""
+    """Time sMPF and bMPF, all rows in every tree, as rows, trees and depth double."""
     n = 20_000 if quick else 100_000
     X = np.random.default_rng(1).normal(size=(n, 10))
     base = {"rows": n // 4, "trees": 50, "depth": 8}

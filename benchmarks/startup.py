@@ -45,7 +45,7 @@ def examples(folder: Path) -> tuple[Path, Path]:
 
 
 def wait(command: list[str], cache: str, *, for_line: bool = False) -> float:
-    """Seconds until a command is done, or has printed its first line."""
+    """Return seconds until a command exits, or prints its first line."""
     began = time.perf_counter()
     environment = {**os.environ, "POLYAFOREST_CACHE_DIR": cache}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

@@ -33,7 +33,7 @@ PARTS = ("memory", "throughput", "growth", "gaps")  # memory first, while the pr
 FEATURES = 10
 TREES = 100
 HUNDRED = 100  # rows come by the hundred, because each hundred has one planted anomaly
-LIMIT = 4.0  # Half-Space Trees must be told the range of the data
+LIMIT = 4.0  # Half-Space Trees need the range of the data
 MOST_ROWS = 20_000
 Key = TypeVar("Key", bound=Hashable)
 
@@ -70,7 +70,7 @@ QUICK = Size((256,), 3, 0.15, (64, 256), (2, 10), 100_000, 5, 2000, (0.0, 0.12),
 
 
 def draw(n_rows: int, n_features: int, seed: int) -> np.ndarray:
-    """Gaussian rows of which the middle one of each hundred is an anomaly."""
+    """Draw Gaussian rows, of which the middle one of each hundred is an anomaly."""
     rows = np.random.default_rng(seed).normal(size=(n_rows, n_features))
     rows[HUNDRED // 2 :: HUNDRED] *= 4.0
     return rows
@@ -96,7 +96,7 @@ class Detector:
         return rows.tolist()
 
     def score(self, row: Any) -> float:
-        """How strange a row is."""
+        """Return how anomalous a row is."""
         raise NotImplementedError
 
     def learn(self, row: Any) -> None:
@@ -110,7 +110,7 @@ class Detector:
         return score
 
     def warm(self, rows: np.ndarray) -> None:
-        """Bring it to its steady state."""
+        """Bring the detector to its steady state."""
         for row in self.prepare(rows):
             self.learn(row)
 
@@ -172,7 +172,7 @@ class RandomCutForest(Detector):
         super().__init__(window, n_features)
         if sample:
             self.holds = "a sample; one point in ten enters a tree"
-            self.warm_up = 30 * window  # the share of points that enter has settled after some tens of windows
+            self.warm_up = 30 * window  # the share of points that enter is stable after some tens of windows
             forest = self.make({})
         else:  # a tree that does not accept each of its first points takes many windows to fill up
             forest = self.make({self.fading: self.FASTEST, "initial_accept_fraction": 1.0})
@@ -305,7 +305,7 @@ class Result:
 
 
 def timed_run(detector: Detector, n_rows: int, seed: int) -> tuple[float, Sequence[float]]:
-    """Points per second over fresh rows, and their scores."""
+    """Return points per second over new rows, and their scores."""
     prepared = detector.prepare(draw(n_rows, detector.n_features, seed))
     start = time.perf_counter()
     scores = detector.run(prepared)
@@ -321,7 +321,7 @@ def measure(detectors: dict[Key, Detector], rounds: int, seconds: float) -> dict
         granule = max(HUNDRED, detector.rows_a_call)
         n_rows[key] = max(granule, round(min(pilot * seconds, MOST_ROWS) / granule) * granule)
     gc.collect()
-    gc.freeze()  # or else the million objects of the trees in Python burden whoever allocates
+    gc.freeze()  # or else the million objects of the trees in Python slow every allocation
     results: dict[Key, Result] = {key: Result([], []) for key in detectors}
     for turn in range(rounds):
         for key, detector in detectors.items():
@@ -346,12 +346,12 @@ def line_up(window: int, names: Sequence[str]) -> dict[str, Detector]:
 
 
 def ratio(ours: Result | None, other: Result) -> float | str:
-    """How many times as fast we are; empty if we were not measured."""
+    """Return how many times as fast ours is; empty if ours was not measured."""
     return round(ours.rate / other.rate, 2) if ours else ""
 
 
 def throughput(size: Size, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Points per second of all methods."""
+    """Measure points per second of all methods."""
     rows = []
     for window in size.windows:
         detectors = line_up(window, names)
@@ -458,12 +458,12 @@ def gaps(size: Size) -> list[dict[str, Any]]:
 
 
 def resident() -> float:
-    """Megabytes of this process in memory (Linux)."""
+    """Return megabytes of this process in memory (Linux)."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def memory(size: Size, every: int = 20_000) -> Iterator[dict[str, Any]]:
-    """Resident memory while a long stream runs through a window of 256."""
+    """Measure resident memory while a long stream runs through a window of 256."""
     detector = Ours(256, n_estimators=size.memory_trees)
     detector.warm(draw(detector.warm_up, FEATURES, seed=0))
     for points in range(every, size.memory_points + 1, every):

@@ -42,7 +42,7 @@ QUICK_TABLES, QUICK_STREAM = ("wine", "glass", "ecoli"), 3200
 
 
 def quartile_rule(ascending: Array) -> float:
-    """By the step from the median to the lower quartile alone: `RATE` lies log2(0.5 / RATE) steps below the median."""
+    """Place `RATE` log2(0.5 / RATE) steps below the median; a step is the median minus the lower quartile."""
     finite = ascending[np.isfinite(ascending)]
     if not finite.size:
         return -inf
@@ -87,7 +87,7 @@ COLUMNS = (*RULES, DETECTOR)
 
 
 def clean(rows: Array) -> Rows:
-    """Rows without anomalies."""
+    """Return rows without anomalies."""
     return rows, np.zeros(len(rows), bool)
 
 
@@ -106,7 +106,7 @@ SHAPES: dict[str, Callable[[np.random.Generator, int], Array]] = {
 
 
 def shape(rng: np.random.Generator, name: str) -> Rows:
-    """Rows of another distribution than the normal one."""
+    """Draw rows of a distribution that is not normal."""
     return clean(SHAPES[name](rng, N_ROWS))
 
 
@@ -125,7 +125,7 @@ def real(rng: np.random.Generator, name: str) -> Rows:
 
 
 def autoregressive(rng: np.random.Generator, n: int) -> Array:
-    """Three series in which each value keeps nine tenths of the one before."""
+    """Draw three series in which each value keeps nine tenths of the previous one."""
     noise = rng.normal(size=(n, 3))
     for i in range(1, n):
         noise[i] += 0.9 * noise[i - 1]
@@ -153,7 +153,7 @@ def stream(rng: np.random.Generator, kind: str, burst: float, n: int = N_STREAM)
 
 
 class Task(NamedTuple):
-    """Data to be judged by all rules."""
+    """Data for all rules."""
 
     task: str
     data: str
@@ -161,7 +161,7 @@ class Task(NamedTuple):
     seed: int
 
 
-def judge_table(X: Array, seed: int) -> Iterator[tuple[str, Array]]:
+def verdicts_on_table(X: Array, seed: int) -> Iterator[tuple[str, Array]]:
     """Yield what each rule flags of the rows of a table."""
     forest = StreamingMPF(random_state=seed).fit(X)
     scores = forest.score_samples(X)
@@ -171,7 +171,7 @@ def judge_table(X: Array, seed: int) -> Iterator[tuple[str, Array]]:
     yield DETECTOR, scores < forest.offset_
 
 
-def judge_stream(X: Array, seed: int) -> Iterator[tuple[str, Array]]:
+def verdicts_on_stream(X: Array, seed: int) -> Iterator[tuple[str, Array]]:
     """Yield what each rule flags of the rows of a stream, by the scores of the last thousand before each."""
     detected = StreamingMPF(window=256, random_state=seed).detect_then_learn(X)
     scores, flagged = detected.scores, {name: np.zeros(len(X), bool) for name in RULES}
@@ -222,7 +222,7 @@ def run(results: Results, tasks: Iterable[Task]) -> None:
         X, y = task.make(np.random.default_rng([task.seed, len(task.data), sum(map(ord, task.data))]))
         is_stream = task.task == "stream"
         start = START if is_stream else 0
-        for rule, flagged in (judge_stream if is_stream else judge_table)(X, task.seed):
+        for rule, flagged in (verdicts_on_stream if is_stream else verdicts_on_table)(X, task.seed):
             row = {"task": task.task, "data": task.data, "rule": rule, "seed": task.seed}
             results.add({**row, **figures(flagged[start:], y[start:])})
 
@@ -253,7 +253,7 @@ def figure(value: float) -> str:
 
 
 def tables_summary(rows: Sequence[Mapping[str, str]]) -> str:
-    """Means over the paper's tables by rule."""
+    """Return means over the paper's tables by rule."""
     lines = [
         [
             rule,
@@ -268,7 +268,7 @@ def tables_summary(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def table_of(rows: Sequence[Mapping[str, str]], task: str, cell: Callable[..., str]) -> str:
-    """Means over the seeds by data and rule."""
+    """Return means over the seeds by data and rule."""
     return table(
         ["", *COLUMNS],
         [[name, *(cell(rows, task=task, data=name, rule=rule) for rule in COLUMNS)] for name in names_of(rows, task)],

@@ -47,7 +47,7 @@ SIDE = 7.0  # pictures reach so far to each side of 0
 DPI = 90
 MEASURES = {"auc": auc, "auprg": auprg}
 
-# The paper's table, one data set of each kind: AUC and AUPRG by method. Its own two stand beside ours in its setting.
+# The paper's table, one data set of each kind: AUC and AUPRG by method. Its own two are next to ours in its setting.
 PRINTED_METHODS = ("sMPF paper", "bMPF paper", "rrcf", "iForest", "PIDForest")
 PRINTED = {
     "auc": {
@@ -71,7 +71,7 @@ PRINTED = {
 
 
 def row_scores(name: str, X: Array, seed: int) -> Array:
-    """Scores of the rows of a table, higher for anomalies; rrcf is slow, and has 100 trees instead of 500."""
+    """Return scores of rows, higher for anomalies; rrcf is slow, and has 100 trees instead of 500."""
     return rrcf_scores(X, n_trees=100, seed=seed) if name == "rrcf" else methods.METHODS[name](X, seed)
 
 
@@ -90,7 +90,7 @@ def run(results: Results, names: Iterable[str], n_seeds: int) -> None:
 
 
 def areas_table(rows: Sequence[Mapping[str, str]], measure: str) -> str:
-    """Mean and standard deviation over seeds, the best mean of a set in bold, and below them what the paper prints."""
+    """Return mean and standard deviation over seeds, the best mean in bold, with the paper's figures below."""
     names = [name for name in METHODS if any(row["method"] == name for row in rows)]
     lines = []
     for data in TOYS:
@@ -104,7 +104,7 @@ def areas_table(rows: Sequence[Mapping[str, str]], measure: str) -> str:
 
 
 def cell(values: Sequence[float], best: float) -> str:
-    """Mean and standard deviation, bold where it is the best."""
+    """Return mean and standard deviation, bold if it is the best."""
     middle = f"{mean(values):.3f}"
     text = f"**{middle}**" if round(mean(values), 3) == best else middle
     return f"{text} ± {stdev(values):.3f}" if len(values) > 1 else text
@@ -127,7 +127,7 @@ class Pictured(NamedTuple):
 
 
 def forest_scores(X: Array, places: Array, seed: int, *, detector: type, **parameters: Any) -> Array:
-    """Scores of a forest at places, higher for anomalies."""
+    """Return scores of a forest at places, higher for anomalies."""
     return -detector(random_state=seed, **parameters).fit(X).score_samples(places)
 
 
@@ -175,7 +175,7 @@ def best_threshold(y: Array, scores: Array) -> float:
 
 
 def verdicts(y: Array, scores: Array, threshold: float) -> dict[str, Array]:
-    """Which rows are to be marked how."""
+    """Return the rows of each kind of verdict."""
     is_flagged, is_anomaly = scores >= threshold, np.asarray(y) == 1
     return {
         "true negative": ~is_flagged & ~is_anomaly,

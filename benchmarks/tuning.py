@@ -83,7 +83,7 @@ def load(name: str) -> datasets.Dataset:
 
 
 def scores(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Every setting and its scores, higher for normal rows."""
+    """Yield every setting and its scores, higher for normal rows."""
     yield REFERENCE, IsolationForest(random_state=seed).fit(X).score_samples(X)
     yield from scores_of_mixtures(X, seed)
     for prior in PRIORS:
@@ -105,7 +105,7 @@ def scores(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def scores_of_mixtures(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Trees of several sizes, put together in every way: logarithms averaged over trees, or taken of their average."""
+    """Yield scores of trees of several sizes, combined by the mean of logarithms or the logarithm of the mean."""
     half = max(len(X) // 2, 1)
     forests = {
         size: StreamingMPF(n_estimators=TREES_PER_SIZE, max_samples=min(size, half), random_state=1000 * seed + size)
@@ -137,7 +137,7 @@ def scores_of_streams(X: np.ndarray, seed: int) -> Iterator[tuple[str, np.ndarra
 
 
 def as_stream(name: str) -> datasets.Dataset:
-    """Return a series as it is, a table in a random order."""
+    """Return a raw series, or a table in a random order."""
     if name in datasets.SERIES:
         return datasets.shingled(datasets.load_series(name))
     data = load(name)
@@ -162,7 +162,7 @@ def measure(results: Results, names: list[str], *, streams: bool = False) -> Non
 
 
 def means_by_set(rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, float]]:
-    """For every setting its mean AUC over the seeds on every data set."""
+    """Return the mean AUC of every setting over the seeds on every data set."""
     auc: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         auc.setdefault(row["setting"], {}).setdefault(row["data"], []).append(float(row["auc"]))
@@ -170,7 +170,7 @@ def means_by_set(rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, float
 
 
 def summary(rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
-    """For every setting its mean lead over the reference on either half, the error of that, and how often it leads."""
+    """Return for every setting its mean lead over the reference on either half, its error, and how often it leads."""
     means = means_by_set(rows)
     reference = means.pop(REFERENCE)
     lines = []

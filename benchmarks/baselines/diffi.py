@@ -29,7 +29,7 @@ def local_diffi(forest: IsolationForest, X: np.ndarray) -> np.ndarray:
 
 
 def cuts_per_feature(tree: ExtraTreeRegressor, rows: np.ndarray) -> np.ndarray:
-    """How often each feature is cut between the root and the leaf of each row."""
+    """Return how often each feature is cut between the root and the leaf of each row."""
     cut_nodes = np.flatnonzero(tree.tree_.feature >= 0)
     shape = (tree.tree_.node_count, rows.shape[1])
     which = csr_array((np.ones(cut_nodes.size), (cut_nodes, tree.tree_.feature[cut_nodes])), shape)

@@ -3,7 +3,7 @@
 A tree takes a small sample. In each node, every distinct value of a feature owns the gap between the midpoints to its
 neighbours; its *sparsity* is that gap per point. A histogram of few buckets is fitted to the sparsities, and the node
 is cut at the borders of the buckets, along a feature drawn in proportion to the variance that its histogram explains.
-A larger sample then tells the density of every leaf.
+A larger sample then estimates the density of every leaf.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def grow(
 
 @njit(cache=True, nogil=True)
 def gather(order: np.ndarray, begin: int, end: int, values: np.ndarray, cut: float) -> int:
-    """Bring the rows whose value is at most `cut` to the front of order[begin:end]; say where they end."""
+    """Move the rows whose value is at most `cut` to the front of order[begin:end]; return where they end."""
     for place in range(begin, end):
         if values[order[place]] <= cut:
             order[begin], order[place] = order[place], order[begin]
@@ -172,7 +172,7 @@ def draw_cuts(
 
 @njit(cache=True, nogil=True)
 def best_cuts(values: np.ndarray, lower: float, upper: float, max_buckets: int) -> tuple[np.ndarray, float]:
-    """Where the best histogram of the values' sparsities cuts, and the share of the variance that it explains."""
+    """Return the cuts of the best histogram of the sparsities, and the share of the variance that it explains."""
     points, counts = distinct(values)
     if points.size < 2:
         return np.empty(0), 0.0
@@ -268,7 +268,7 @@ def leaves(tree: Tree, rows: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def count_rows(tree: Tree, rows: np.ndarray) -> np.ndarray:
-    """How many rows pass through each node."""
+    """Return how many rows pass through each node."""
     counts = np.zeros(tree.axis.size)
     for i in range(len(rows)):
         node = 0

@@ -15,11 +15,11 @@ from typing import Any
 
 Step = Callable[[list[float]], float]  # scores a row and learns it
 
-LIMIT = 4.0  # half-space trees must be told the range of the data
+LIMIT = 4.0  # half-space trees need the range of the data
 
 
 def river(n_features: int, trees: int, window: int) -> Step:
-    """Half-space trees of river, which take a row as a dictionary."""
+    """Return half-space trees of river, which take a row as a dictionary."""
     from river.anomaly import HalfSpaceTrees  # noqa: PLC0415 - one library only
 
     limits = dict.fromkeys(range(n_features), (-LIMIT, LIMIT))
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("detector", choices=DETECTORS)
     parser.add_argument("--trees", type=int, default=100)
     parser.add_argument("--window", type=int, default=256)
-    parser.add_argument("--shingle", type=int, default=1, help="judge so many records in a row together")
+    parser.add_argument("--shingle", type=int, default=1, help="number of consecutive records to score together")
     parser.add_argument("--above", type=float, default=float("-inf"), help="write the records that score above this")
     options = parser.parse_args()
     step, rows = None, deque[list[float]](maxlen=options.shingle)

@@ -1,6 +1,6 @@
 """Tests of whether two samples have the same distribution, each a function of both samples and a seed: a p-value.
 
-Statistics that have no law of their own are compared with those of rows dealt anew, as often as ours are.
+Statistics without a known distribution are compared with those of permuted labels, as many times as ours.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _RIDGE = 1e-3
 
 
 def ks_bonferroni(A: Array, B: Array, seed: int) -> float:
-    """Kolmogorov and Smirnov's test of every feature, with Bonferroni's correction."""
+    """Run Kolmogorov and Smirnov's test on every feature, with Bonferroni's correction."""
     smallest = min(ks_2samp(A[:, k], B[:, k]).pvalue for k in range(A.shape[1]))
     return float(min(1.0, A.shape[1] * smallest))
 
 
 def energy(A: Array, B: Array, seed: int) -> float:
-    """Energy distance (Székely and Rizzo, 2004)."""
+    """Test by energy distance (Székely and Rizzo, 2004)."""
     distances = cdist(*[_standardised(A, B)] * 2)
     return _permuted(lambda labels: -_between(distances, labels), A, B, seed)
 
 
 def mmd(A: Array, B: Array, seed: int) -> float:
-    """Maximum mean discrepancy (Gretton et al., 2012), with a Gaussian kernel as wide as the median distance."""
+    """Test by maximum mean discrepancy (Gretton et al., 2012); the width of the kernel is the median distance."""
     distances = cdist(*[_standardised(A, B)] * 2, "sqeuclidean")
     kernel = np.exp(-distances / np.median(distances[distances > 0]))
     return _permuted(lambda labels: _between(kernel, labels), A, B, seed)
@@ -44,7 +44,7 @@ def _between(matrix: Array, labels: Array) -> Array:
 
 
 def lsdd(A: Array, B: Array, seed: int) -> float:
-    """Least-squares density difference (Sugiyama et al., 2012): the squared distance of two densities.
+    """Test by least-squares density difference (Sugiyama et al., 2012): the squared distance of two densities.
 
     Their difference is fitted by Gaussian kernels; the matrix of their products is in closed form. As in monitors built
     on it, the width is the median distance and the ridge is fixed.
@@ -67,7 +67,7 @@ def lsdd(A: Array, B: Array, seed: int) -> float:
 
 
 def classifier(A: Array, B: Array, seed: int) -> float:
-    """Classifier two-sample test (Lopez-Paz and Oquab, 2017): a random forest's hits on the half it did not see."""
+    """Test by classifier (Lopez-Paz and Oquab, 2017): accuracy of a random forest on the half it did not see."""
     rows, labels = np.concatenate([A, B]), np.repeat([1, 0], [len(A), len(B)])
     order = np.random.default_rng(seed).permutation(len(rows))
     half = len(rows) // 2
@@ -79,12 +79,12 @@ def classifier(A: Array, B: Array, seed: int) -> float:
 
 
 def never(A: Array, B: Array, seed: int) -> float:
-    """Find nothing, whatever there is."""
+    """Report no change."""
     return 1.0
 
 
 def always(A: Array, B: Array, seed: int) -> float:
-    """Find a change, whatever there is."""
+    """Report a change."""
     return 0.0
 
 

@@ -1,7 +1,7 @@
 """The detectors that the benchmarks compare: by name, a function of (X, seed) that returns higher scores for anomalies.
 
 Settings are each library's defaults or, where a library has no method but parameters for it, those its documentation
-gives for the method. Our detectors get the rows as they are; the others, and ours in the paper's setting, get features
+gives for the method. Our detectors get raw rows; the others, and ours in the paper's setting, get features
 scaled into [0, 1] where there are 50 or more, as the paper did. Libraries are imported on first use, so that a method
 can be run where another's library is missing.
 """
@@ -56,33 +56,33 @@ PAPER: dict[str, Any] = {
 
 
 def batch_forest(X: Array, seed: int, **parameters: Any) -> Array:
-    """Scores of our batch forest."""
+    """Return scores of our batch forest."""
     return -BatchMPF(random_state=seed, **parameters).fit(X).score_samples(X)
 
 
 def streaming_forest(X: Array, seed: int, **parameters: Any) -> Array:
-    """Scores of our streaming forest, given the whole table."""
+    """Return scores of our streaming forest, fitted on the whole table."""
     return -StreamingMPF(random_state=seed, **parameters).fit(X).score_samples(X)
 
 
 def isolation_forest(X: Array, seed: int) -> Array:
-    """Scores of scikit-learn's isolation forest."""
+    """Return scores of scikit-learn's isolation forest."""
     return -IsolationForest(random_state=seed).fit(X).score_samples(X)
 
 
 def pid_forest(X: Array, seed: int) -> Array:
-    """Scores of our reading of the PIDForest."""
+    """Return scores of our implementation of the PIDForest."""
     forest = import_module("benchmarks.baselines.pidforest").PIDForest(random_state=seed)
     return -forest.fit(X).score_samples(X)
 
 
 def random_cut_forest(X: Array, seed: int, *, function: str) -> Array:
-    """Codisplacements of a random cut forest by the `rrcf` or `krcf` library."""
+    """Return codisplacements of a random cut forest by the `rrcf` or `krcf` library."""
     return getattr(import_module("benchmarks.baselines.rrcf_batch"), function)(X, seed=seed)
 
 
 def one_class_svm(X: Array, seed: int) -> Array:
-    """Scores of scikit-learn's one-class SVM, fitted on a part of the rows where they are many."""
+    """Return scores of scikit-learn's one-class SVM, fitted on a sample of large tables."""
     fitted = X
     if len(X) > 2 * SVM_ROWS:
         fitted = X[np.random.default_rng(seed).choice(len(X), SVM_ROWS, replace=False)]
@@ -90,30 +90,30 @@ def one_class_svm(X: Array, seed: int) -> Array:
 
 
 def local_outlier_factor(X: Array, seed: int) -> Array:
-    """Local outlier factors by scikit-learn."""
+    """Return local outlier factors by scikit-learn."""
     return -LocalOutlierFactor().fit(X).negative_outlier_factor_
 
 
 def from_pyod(X: Array, seed: int, *, module: str, is_random: bool = False) -> Array:
-    """Scores of a PyOD detector with its defaults; its class has the module's name in capitals."""
+    """Return scores of a PyOD detector with its defaults; its class has the module's name in capitals."""
     detector = getattr(import_module(f"pyod.models.{module}"), module.upper())
     parameters = {"random_state": seed} if is_random else {}
     return detector(**parameters).fit(X).decision_scores_
 
 
 def principal_components(X: Array, seed: int) -> Array:
-    """Scores of PyOD's PCA, without the constant features: it divides by the variance of what they leave."""
+    """Return scores of PyOD's PCA, without constant features, whose variance it would divide by."""
     return from_pyod(X[:, np.ptp(X, axis=0) > 0], seed, module="pca")
 
 
 def from_isotree(X: Array, seed: int, **parameters: Any) -> Array:
-    """Scores of an isotree model, on one thread."""
+    """Return scores of an isotree model, on one thread."""
     forest = import_module("isotree").IsolationForest(random_seed=seed, nthreads=1, **parameters)
     return forest.fit(X).predict(X)
 
 
 def extended_isolation_forest(X: Array, seed: int) -> Array:
-    """Scores of the extended isolation forest, which wants standardised features."""
+    """Return scores of the extended isolation forest, which needs standardised features."""
     return from_isotree(scale(X), seed, **EIF)
 
 

@@ -40,9 +40,9 @@ def auprg(y: ArrayLike, score: ArrayLike) -> float:
 
 
 def hits(y: ArrayLike, score: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """How many anomalies and how many normal rows lie above each threshold, from none of them to all of them.
+    """Return how many anomalies and how many normal rows lie above each threshold, from no row to all rows.
 
-    Rows of equal score stand and fall together.
+    Rows of equal score are above or below together.
     """
     y, score = np.asarray(y), np.asarray(score, dtype=float)
     if y.shape != score.shape or y.ndim != 1:

@@ -52,13 +52,13 @@ def scaled_sigmoid(position: Array | float) -> Array:
 
 
 def windows_of(label: Array) -> Array:
-    """First and last point of each run of labelled points, ndarray of shape (n_windows, 2)."""
+    """Return first and last point of each run of labelled points, ndarray of shape (n_windows, 2)."""
     steps = np.diff(np.concatenate([[0], np.asarray(label, dtype=int) != 0, [0]]).astype(int))
     return np.column_stack([np.flatnonzero(steps == 1), np.flatnonzero(steps == -1) - 1])
 
 
 def probation(n_rows: int) -> int:
-    """How many rows at the beginning of a series are for learning only."""
+    """Return how many rows at the beginning of a series are for learning only."""
     return int(PROBATION_SHARE * min(n_rows, PROBATION_ROWS))
 
 
@@ -83,7 +83,7 @@ def worth_of(label: Array) -> Worth:
 
 
 class Corpus:
-    """The labels of several series, made ready to judge scores of all of them together."""
+    """The labels of several series, prepared to evaluate scores of all of them together."""
 
     def __init__(self, labels: Sequence[Array]) -> None:
         self.starts = [probation(len(label)) for label in labels]
@@ -108,7 +108,7 @@ class Corpus:
         return np.concatenate([score[start:] for score, start in zip(scores, self.starts, strict=True)])
 
     def best(self, scores: Sequence[Array], profile: Profile) -> Outcome:
-        """Return the threshold that earns most, of all there are, and what it earns. Higher scores are stranger."""
+        """Return the best of all thresholds, and what it earns. Higher scores are more anomalous."""
         flat = self.scored(scores)
         order = np.argsort(-flat, kind="stable")
         totals = np.cumsum(self._gains(flat, profile)[order])

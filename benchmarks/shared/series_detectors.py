@@ -1,11 +1,11 @@
 """The detectors that the benchmark `series` compares: functions of values (n, channels) that return scores (n,).
 
-Higher scores are stranger. A causal detector scores each step before it learns it and sees nothing later; NaN stands
-for a step without a complete window. The others are given the whole series at once. Settings are each library's
-defaults or, for methods on subsequences, the defaults of TSB-AD (Liu and Paparrizos, 2024), written anew from their
-definitions. A method on subsequences of one channel is run on every channel that is not constant; the score of a step
-is the mean over channels. Libraries are imported on first use, so that a detector can be run where another's library
-is missing.
+Higher scores are more anomalous. A causal detector scores each step before it learns it and sees nothing later; it
+returns NaN for a step without a complete window. The others get the whole series at once. Settings are each library's
+defaults or, for methods on subsequences, the defaults of TSB-AD (Liu and Paparrizos, 2024), reimplemented from their
+definitions. A method on subsequences of one channel runs on every channel that is not constant; the score of a step is
+the mean over channels. Libraries are imported on first use, so that a detector runs even if another's library is
+missing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def subsequence_length(values: Array) -> int:
 
 
 def subsequences(channel: Array, length: int) -> Array:
-    """Row i holds `length` values from step i on."""
+    """Return rows of `length` values from each step on."""
     return np.lib.stride_tricks.sliding_window_view(channel, length)
 
 
@@ -153,20 +153,20 @@ def chance(values: Array) -> Array:
 
 
 def isolation_forest(values: Array) -> Array:
-    """Isolate single readings of all channels."""
+    """Score single readings of all channels by an isolation forest."""
     return -IsolationForest(random_state=SEED).fit(values).score_samples(values)
 
 
 @by_channel
 def sub_isolation_forest(channel: Array, length: int) -> Array:
-    """Isolate subsequences."""
+    """Score subsequences by an isolation forest."""
     windows = subsequences(channel, length)
     return centred(-IsolationForest(random_state=SEED).fit(windows).score_samples(windows), length)
 
 
 @by_channel
 def sub_pca(channel: Array, length: int) -> Array:
-    """Sum distances from principal components, each divided by its share of the variance; in units of the mean."""
+    """Return distances from principal components, each divided by its share of the variance; in units of the mean."""
     windows = scale(subsequences(channel, length))
     found = PCA(random_state=SEED).fit(windows)
     shares = np.maximum(found.explained_variance_ratio_, np.finfo(float).eps)
@@ -225,7 +225,7 @@ def nearest_neighbours(channel: Array, length: int) -> Array:
 
 
 class Detector(NamedTuple):
-    """A contender; higher scores are stranger."""
+    """A detector; higher scores are more anomalous."""
 
     run: Callable[[Array], Array]
     is_causal: bool

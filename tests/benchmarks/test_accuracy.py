@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_scores():
         assert not np.array_equal(first, other)
 
 
-def test_a_run_taken_up_again_measures_only_what_is_missing(sets, results, tmp_path):
+def test_a_resumed_run_measures_only_what_is_missing(sets, results, tmp_path):
     log = tmp_path / "log"
     accuracy.run(sets, {"counting": counting(log)}, 1, 60, results)
     assert len(log.read_text().splitlines()) == len(sets)
@@ -84,7 +84,7 @@ def test_a_run_taken_up_again_measures_only_what_is_missing(sets, results, tmp_p
     assert len(read(results.path)) == SEEDS * len(sets)
 
 
-def test_a_failure_is_written_down_and_the_run_goes_on(sets, results, tmp_path):
+def test_a_run_records_a_failure_and_continues(sets, results, tmp_path):
     accuracy.run(sets, {"failing": failing, "dying": dying, "counting": counting(tmp_path / "log")}, 1, 60, results)
     reasons = {row["method"]: row["reason"] for row in read(results.path)}
     assert reasons == {
@@ -95,20 +95,20 @@ def test_a_failure_is_written_down_and_the_run_goes_on(sets, results, tmp_path):
     assert {row["auc"] for row in results if row["method"] == "failing"} == {""}
 
 
-def test_what_takes_too_long_is_stopped_and_not_tried_with_another_seed(sets, results):
+def test_a_slow_method_is_stopped_and_not_tried_with_another_seed(sets, results):
     name = next(iter(sets))
     accuracy.run({name: sets[name]}, {"busy": busy}, SEEDS, 1, results)
     assert [row["reason"] for row in read(results.path)] == ["took longer than 1 s", "another seed took too long"]
 
 
-def test_what_only_waits_is_stopped_too(sets, results, monkeypatch):
+def test_a_method_that_only_waits_is_stopped(sets, results, monkeypatch):
     monkeypatch.setattr(accuracy, "PATIENCE", 1)
     name = next(iter(sets))
     accuracy.run({name: sets[name]}, {"sleeping": sleeping}, 1, 1, results)
     assert [row["reason"] for row in read(results.path)] == ["took longer than 1 s in all"]
 
 
-def test_small_sets_come_first_and_one_seed_after_the_other():
+def test_the_plan_is_ordered_by_seed_then_size():
     X, y = np.zeros((10, 2)), np.zeros(10)
     tasks = accuracy.plan({"large": (X, y), "small": (X[:5], y[:5])}, ["iForest", "PCA"], 2)
     assert [(task.data, task.method, task.seed) for task in tasks] == [
@@ -125,14 +125,14 @@ def row(data, method, seed, auc, reason=""):
     return {"data": data, "method": method, "seed": str(seed), "auc": auc, "ap": auc, "seconds": "1", "reason": reason}
 
 
-def test_a_method_without_a_seed_counts_for_every_seed():
+def test_a_deterministic_method_counts_for_every_seed():
     rows = [row("wine", "iForest", 0, "0.7"), row("wine", "iForest", 1, "0.8"), row("wine", "PCA", 0, "0.9")]
     auc = accuracy.frame(rows)
     assert auc["PCA"].tolist() == [0.9, 0.9]
     assert auc["iForest"].tolist() == [0.7, 0.8]
 
 
-def test_the_page_has_means_deviations_winners_and_what_the_paper_prints(tmp_path):
+def test_the_page_shows_means_deviations_winners_and_printed_figures(tmp_path):
     shutil.copy(PAGES / "paper-tables.md", tmp_path)
     rows = [
         *(row("wine", "iForest", seed, auc) for seed, auc in enumerate(("0.70", "0.80"))),
@@ -152,7 +152,7 @@ def test_the_page_has_means_deviations_winners_and_what_the_paper_prints(tmp_pat
     assert "[^mulcross]: Generated" in text
 
 
-def test_headings_of_the_classical_table_are_put_to_the_test():
+def test_headings_of_the_classical_table_are_compared_in_every_order():
     swapped = {"SVM": "LOF", "LOF": "SVM", "kNN": "kNN", "PCA": "PCA"}
     rows = [
         row(data, swapped[method], 0, str(value))
@@ -162,7 +162,7 @@ def test_headings_of_the_classical_table_are_put_to_the_test():
     assert "read as LOF, SVM, kNN, PCA it would be 0.000" in accuracy.classical(accuracy.frame(rows))
 
 
-def test_features_are_scaled_for_others_only_where_there_are_many():
+def test_features_are_scaled_for_peers_only_when_there_are_many():
     seen = []
 
     def spy(X, seed):
@@ -178,7 +178,7 @@ def test_features_are_scaled_for_others_only_where_there_are_many():
     assert seen[1].max() == pytest.approx(1)
 
 
-def test_the_papers_tables_are_whole():
+def test_the_papers_tables_are_complete():
     assert len(paper.AUC) == 40
     assert all(len(pairs) == len(paper.METHODS) for pairs in paper.AUC.values())
     winners = dict.fromkeys(paper.METHODS, 0)
@@ -208,7 +208,7 @@ def test_methods_take_turns_and_the_best_round_counts(monkeypatch):
     assert best == {"quick": 0.3, "slow": runtime.LONG + 1}
 
 
-def test_running_times_are_measured_and_put_on_the_page(sets, tmp_path):
+def test_running_times_are_measured_and_shown_on_the_page(sets, tmp_path):
     shutil.copy(PAGES / "paper-tables.md", tmp_path)
     results = Results("runtime", runtime.KEYS, tmp_path)
     runtime.run(sets, {"iForest": methods.METHODS["iForest"]}, results)

@@ -14,7 +14,7 @@ from benchmarks.shared.results import RESULTS, read
 ECHO = [sys.executable, "-c", "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"]
 
 
-def test_the_page_says_what_the_file_says(tmp_path):
+def test_the_page_shows_the_results(tmp_path):
     pages = shutil.copytree(PAGES, tmp_path / "pages")
     rows = read(RESULTS / "cli.csv")
     assert {row["part"] for row in rows} == set(cli.PARTS)
@@ -31,7 +31,7 @@ def test_a_longer_stream_begins_like_a_shorter_one(tmp_path):
     assert len(json.loads(short[0])) == 1 + cli.FEATURES
 
 
-def test_a_process_is_fed_through_a_pipe_and_its_own_time_is_taken(tmp_path):
+def test_a_process_reads_a_pipe_and_its_own_time_is_measured(tmp_path):
     path = cli.write_records(tmp_path / "records.jsonl", 5)
     count = "import sys; assert len(sys.stdin.readlines()) == 5; sum(range(3_000_000))"
     work = cli.run([sys.executable, "-c", count], path)
@@ -40,14 +40,14 @@ def test_a_process_is_fed_through_a_pipe_and_its_own_time_is_taken(tmp_path):
     assert cli.first_line(ECHO, b"{}\n").seconds > 0
 
 
-def test_a_process_that_fails_says_why():
+def test_a_failing_process_raises_with_its_message():
     with pytest.raises(RuntimeError, match="ended with 3: no such luck"):
         cli.run([sys.executable, "-c", "import sys; sys.stderr.write('no such luck'); sys.exit(3)"])
     with pytest.raises(RuntimeError, match="said nothing"):
         cli.first_line([sys.executable, "-c", "input()"], b"{}\n")
 
 
-def test_what_comes_before_the_first_record_is_taken_off():
+def test_the_rate_excludes_start_up():
     rows = [
         {"part": "watch", "method": "m", "records": str(records), "round": str(turn), "cpu_seconds": str(seconds)}
         for turn, (few, many) in enumerate([(2, 4), (2, 3), (5, 9)])

@@ -30,13 +30,13 @@ def over(truth, n_steps=None):
 
 
 @pytest.mark.parametrize("name", DENSITIES)
-def test_the_box_holds_all_but_a_millionth(name):
+def test_the_box_contains_all_but_a_millionth(name):
     truth = DENSITIES[name]
     cells = over(truth)
     assert cells.integral(truth.density(cells.places)) == pytest.approx(1, abs=1e-6)
 
 
-def test_the_grid_integrates_as_closed_forms_and_quadrature_do():
+def test_the_grid_integrates_like_closed_forms_and_quadrature():
     truth = DENSITIES["mixture"]
     low, high = truth.box[:, 0]
     exact = quad(lambda x: truth.density(np.array([[x]])).item() ** 2, low, high, points=[0, 5])[0]
@@ -83,7 +83,7 @@ def test_errors_of_one_normal_against_another_in_the_plane():
     assert divergence(truth, estimate, cells) == pytest.approx(kl, abs=1e-4)
 
 
-def test_more_than_all_the_mass_is_no_gain():
+def test_divergence_of_a_scaled_density_follows_the_formula():
     truth = DENSITIES["normal"]
     cells = over(truth)
     values = truth.density(cells.places)
@@ -91,7 +91,7 @@ def test_more_than_all_the_mass_is_no_gain():
         assert divergence(values, factor * values, cells) == pytest.approx(factor - 1 - np.log(factor), abs=1e-6)
 
 
-def test_an_estimate_of_zero_costs_what_the_floor_does():
+def test_an_estimate_of_zero_diverges_like_the_floor():
     cells = grid(np.array([[0.0], [1.0]]), 10)
     truth, estimate = np.ones(10), np.repeat([2.0, 0.0], 5)
     assert divergence(truth, estimate, cells) == pytest.approx(0.5 * np.log(0.5) + 0.5 * np.log(1 / FLOOR))
@@ -99,7 +99,7 @@ def test_an_estimate_of_zero_costs_what_the_floor_does():
 
 
 @pytest.mark.parametrize("n", [100, 999])
-def test_bins_along_one_feature_are_those_of_freedman_and_diaconis(n):
+def test_bins_along_one_feature_follow_freedman_and_diaconis(n):
     X = np.random.default_rng(n).normal(size=(n, 1))
     np.testing.assert_allclose(bin_edges(X)[0], np.histogram_bin_edges(X, "fd"))
 
@@ -118,7 +118,7 @@ def test_a_histogram_has_the_shares_of_its_bins():
 
 @pytest.mark.parametrize("name", ["sMPF for densities", "sMPF as a kernel", "bMPF for densities", "KDE", "histogram"])
 @pytest.mark.parametrize("target", mostly_slow(["normal", "bivariate normal"]))
-def test_estimators_come_near_the_truth(name, target):
+def test_estimators_approximate_the_density(name, target):
     truth = DENSITIES[target]
     near = density.measure(truth, ESTIMATORS[name], 2_000, seed=0)
     assert near["integral"] == pytest.approx(1, abs=0.05)
@@ -126,7 +126,7 @@ def test_estimators_come_near_the_truth(name, target):
     assert near["ise"] < 0.2 * density.measure(truth, lambda *_: flat, 2_000, seed=0)["ise"]
 
 
-def test_the_view_as_a_kernel_is_a_laplace_kernel_density():
+def test_mass_at_a_lifetime_approximates_a_laplace_kernel_density():
     X = DENSITIES["normal"].sample(300, np.random.default_rng(2))
     places = np.linspace(-4, 4, 41)[:, None]
     width = density.silverman(X) * (np.sqrt(np.pi) / 8) ** 0.2

@@ -31,7 +31,7 @@ def walked(forest: IsolationForest, row: np.ndarray) -> np.ndarray:
 
 @settings(max_examples=examples(15))
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.integers(1, 5), st.sampled_from([0.5, 1.0]))
-def test_it_is_what_a_walk_finds(seed, n_rows, n_features, max_features):
+def test_importances_equal_those_of_a_walk(seed, n_rows, n_features, max_features):
     X = np.random.default_rng(seed).normal(size=(n_rows, n_features)).round(1)
     forest = IsolationForest(n_estimators=7, max_features=max_features, random_state=seed % 1000).fit(X)
     expected = np.array([walked(forest, row) for row in X[:10]])
@@ -46,13 +46,13 @@ def test_cuts_are_counted_down_to_the_leaf():
     assert (cuts[:, 1] >= 1).all()
 
 
-def test_equal_rows_blame_nothing():
+def test_equal_rows_have_no_importances():
     X = np.ones((20, 3))
     np.testing.assert_array_equal(local_diffi(IsolationForest(random_state=0).fit(X), X), np.zeros(X.shape))
 
 
 @pytest.mark.parametrize("feature", [0, 3])
-def test_a_single_odd_value_is_blamed(feature):
+def test_a_single_anomalous_value_has_the_largest_importance(feature):
     X = np.random.default_rng(1).normal(size=(500, 5))
     row = np.zeros((1, 5))
     row[0, feature] = 9.0

@@ -1,4 +1,4 @@
-"""The benchmark of streams: detectors find what is plain, settings are chosen by false alarms, tables tell it."""
+"""The benchmark of streams: detectors find what is plain, settings are chosen by false alarms, tables report it."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ PEERS = [name for name in bench.METHODS if name not in (bench.OURS, *bench.DUMMI
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_a_detector_finds_what_is_plain_sooner_if_it_is_more_sensitive(name):
+def test_a_more_sensitive_detector_finds_a_large_change_sooner(name):
     rows = np.random.default_rng(0).standard_normal((1424, 2))
     rows[1124:, 1] += 4.0
     detect, settings = bench.METHODS[name]
@@ -20,7 +20,7 @@ def test_a_detector_finds_what_is_plain_sooner_if_it_is_more_sensitive(name):
     assert 100 <= alarms[1] < 250
 
 
-def test_ours_has_the_alarm_of_its_setting():
+def test_drift_monitor_reports_the_alarm_of_its_setting():
     rows = np.random.default_rng(0).standard_normal((400, 1))
     rows[300:] += 3.0
     every = [500.0, 50_000.0]
@@ -30,7 +30,7 @@ def test_ours_has_the_alarm_of_its_setting():
         assert changes[0].noticed == 256 + alarm
 
 
-def test_quick_p_values_are_those_of_scipy(any_seed):
+def test_fast_p_values_equal_those_of_scipy(any_seed):
     rng = np.random.default_rng(any_seed)
     for shift in (0.0, 0.5, 2.0):
         a, b = rng.standard_normal(30).round(1), rng.standard_normal(30).round(1) + shift

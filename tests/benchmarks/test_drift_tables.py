@@ -12,7 +12,7 @@ REAL = {name: test for name, test in drift_tables.METHODS.items() if name not in
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_test_finds_what_is_plain_and_hardly_ever_what_is_not_there(name, any_seed):
+def test_a_test_finds_a_large_change_and_rarely_raises_false_alarms(name, any_seed):
     p_values, plain = [], []
     for trial in range(30):
         a, b = np.random.default_rng([any_seed, trial]).standard_normal((2, 60, 2))
@@ -23,13 +23,13 @@ def test_a_test_finds_what_is_plain_and_hardly_ever_what_is_not_there(name, any_
     assert max(plain) <= 0.01
 
 
-def test_dummies_are_dummies():
+def test_dummies_ignore_the_data():
     a = np.zeros((5, 1))
     assert two_samples.never(a, a + 9, 0) == 1
     assert two_samples.always(a, a, 0) == 0
 
 
-def test_energy_and_discrepancy_are_those_of_the_definition():
+def test_energy_and_discrepancy_follow_the_definition():
     rng = np.random.default_rng(0)
     matrix = rng.random((7, 7))
     matrix += matrix.T
@@ -40,7 +40,7 @@ def test_energy_and_discrepancy_are_those_of_the_definition():
 
 
 @pytest.mark.parametrize("change", drift_tables.CHANGES)
-def test_changes_change_what_they_say(change):
+def test_changes_affect_the_named_features(change):
     a, b = drift_tables.draw(change, 0)
     _, n, d = drift_tables.CHANGES[change]
     assert a.shape == b.shape == (n, d)

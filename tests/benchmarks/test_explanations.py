@@ -1,4 +1,4 @@
-"""Explanations compared: cases are as promised, measures tell good from bad, and a run from end to end."""
+"""Explanations compared: cases are as promised, measures separate good from bad, and a run from end to end."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def a_set(seed=0):
 
 @settings(max_examples=examples(30))
 @given(st.integers(0, 99), st.sampled_from([10, 50]), st.sampled_from([1, 2, 4]))
-def test_as_many_are_guilty_as_asked_and_few_of_a_block(seed, n_features, n_guilty):
+def test_guilty_features_have_the_requested_number_and_few_of_a_block(seed, n_features, n_guilty):
     guilty = explanations.drawn_guilty(np.random.default_rng(seed), 40, n_features, n_guilty)
     assert (guilty.sum(axis=1) == n_guilty).all()
     assert guilty.reshape(40, -1, explanations.BLOCK).sum(axis=2).max() <= 2
 
 
-def test_every_feature_is_guilty_as_often():
+def test_every_feature_is_guilty_equally_often():
     guilty = explanations.drawn_guilty(np.random.default_rng(0), 20_000, 10, 2)
     np.testing.assert_allclose(guilty.mean(axis=0), 0.2, atol=0.014)  # 5 standard deviations
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_case_is_what_its_seed_says(family):
+def test_a_case_depends_only_on_its_seed(family):
     case, again, other = (make_case(family, 10, 2, seed) for seed in (3, 3, 4))
     assert case.table.shape == (explanations.N_NORMAL + explanations.N_SPOILED, 10)
     assert case.rows.shape == case.guilty.shape == (explanations.N_EXPLAINED, 10)
@@ -64,7 +64,7 @@ def test_a_case_is_what_its_seed_says(family):
 
 
 @pytest.mark.parametrize("family", ["shift", "heavy tails"])
-def test_guilty_values_are_odd_by_themselves(family):
+def test_guilty_values_are_anomalous_alone(family):
     case = make_case(family, 10, 2, 0)
     normal = np.abs(case.table[: explanations.N_NORMAL])
     is_extreme = np.abs(case.rows) > np.quantile(normal, 0.995, axis=0)
@@ -73,7 +73,7 @@ def test_guilty_values_are_odd_by_themselves(family):
 
 
 @pytest.mark.parametrize("family", ["correlation", "other cluster"])
-def test_guilty_values_are_usual_by_themselves(family):
+def test_guilty_values_are_normal_alone(family):
     case = make_case(family, 10, 2, 0)
     normal = case.table[: explanations.N_NORMAL]
     low, high = np.quantile(normal, [0.005, 0.995], axis=0)
@@ -82,7 +82,7 @@ def test_guilty_values_are_usual_by_themselves(family):
 
 
 @pytest.mark.parametrize("family", ["correlation", "other cluster", "between clusters"])
-def test_guilty_values_are_far_from_what_the_others_would_make_one_expect(family):
+def test_guilty_values_are_far_from_their_prediction_by_other_features(family):
     case = make_case(family, 10, 1, 0)
     normal = case.table[: explanations.N_NORMAL]
     far = []
@@ -93,13 +93,13 @@ def test_guilty_values_are_far_from_what_the_others_would_make_one_expect(family
     assert np.median(far) > 1.5
 
 
-def test_precision_counts_the_guilty_among_the_first():
+def test_precision_counts_guilty_features_among_the_first():
     guilty = np.array([[True, False, True, False], [False, False, False, True]])
     assert precision(guilty, ranked(np.array([[9.0, 1.0, 8.0, 0.0], [0.0, 1.0, 2.0, 3.0]]))) == 1.0
     assert precision(guilty, ranked(np.array([[9.0, 8.0, 1.0, 0.0], [3.0, 2.0, 1.0, 0.0]]))) == 0.25
 
 
-def test_equal_blame_favours_no_column():
+def test_equal_attributions_favour_no_column():
     first = ranked(np.zeros((4000, 4)))[:, 0]
     np.testing.assert_allclose(np.bincount(first) / 4000, 0.25, atol=0.035)  # 5 standard deviations
 
@@ -114,14 +114,14 @@ def test_recovery_has_a_scale():
     assert np.isnan(recovery(np.array([0.5]), np.array([0.4]), usual=1.0))
 
 
-def test_the_share_of_odder_rows_counts_ties():
+def test_the_share_of_more_anomalous_rows_counts_ties():
     among = np.array([4.0, 1.0, 2.0, 3.0])
     assert explanations.share_odder(np.array([0.0]), among) == 1.0
     assert explanations.share_odder(np.array([4.0]), among) == 0.25
     assert explanations.share_odder(np.array([9.0, 0.0]), among) == 0.5
 
 
-def test_halves_do_not_meet_and_the_oddest_are_explained():
+def test_halves_are_disjoint_and_the_most_anomalous_rows_are_explained():
     X, y = a_set()
     trial = make_trial(X, y, 0)
     assert trial.table.shape == (160, 6)
@@ -140,7 +140,7 @@ def test_large_sets_are_thinned_but_keep_anomalies():
     assert len(trial.rows) >= 2
 
 
-def test_only_masked_values_change_and_those_to_normal_ones():
+def test_only_masked_values_are_replaced_by_normal_ones():
     X, y = a_set()
     trial = make_trial(X, y, 0)
     order = np.tile(np.arange(6), (len(trial.rows), 1))
@@ -160,7 +160,7 @@ def test_only_masked_values_change_and_those_to_normal_ones():
         ["knn median", "knn nearest", "lof median", "lof nearest", "iforest nearest", "smpf median", "own median"], 1, 5
     ),
 )
-def test_good_blame_recovers_more_than_bad(measure):
+def test_good_attributions_recover_more_than_bad_ones(measure):
     X, y = a_set()
     trial = make_trial(X, y, 0)
 
@@ -174,7 +174,7 @@ def test_good_blame_recovers_more_than_bad(measure):
 
 
 @pytest.mark.parametrize("name", [name for name in explanations.METHODS if name != "random"])
-def test_every_method_scores_and_blames(name):
+def test_every_method_scores_and_attributes(name):
     library = {"SHAP": "shap", "krcf": "krcf", "rcf3": "rcf3"}.get(name)
     if library:
         pytest.importorskip(library)
@@ -183,18 +183,18 @@ def test_every_method_scores_and_blames(name):
     odd = np.array([[0.0, 0.0, 0.9, 0.0], [0.0, -90.0, 0.0, 0.0]])
     fitted = explanations.METHODS[name](X, 0)
     assert fitted.scores(odd).min() > np.median(fitted.scores(X))
-    blame = fitted.blame(odd)
-    assert blame.shape == (2, 4)
-    assert np.isfinite(blame).all()
+    parts = fitted.attribute(odd)
+    assert parts.shape == (2, 4)
+    assert np.isfinite(parts).all()
     if name != "rcf3":  # whose attribution does not find this
-        assert blame.argmax(axis=1).tolist() == [2, 1]
+        assert parts.argmax(axis=1).tolist() == [2, 1]
 
 
-def test_constant_columns_are_not_blamed():
+def test_constant_columns_have_no_attributions():
     X = np.column_stack([np.random.default_rng(0).normal(size=200), np.ones(200), np.repeat([0.0, 5.0], [190, 10])])
-    blame = explanations.deviations(X, 0).blame(X)
-    assert (blame[:, 1] == 0).all()
-    assert np.isfinite(blame).all()
+    parts = explanations.deviations(X, 0).attribute(X)
+    assert (parts[:, 1] == 0).all()
+    assert np.isfinite(parts).all()
 
 
 def test_times_are_of_one_run(tmp_path, monkeypatch):
@@ -210,7 +210,7 @@ def test_times_are_of_one_run(tmp_path, monkeypatch):
     assert next(iter(results)) != first, "a newcomer makes all of them run again"
 
 
-def test_tables_are_bold_where_best():
+def test_tables_show_the_best_figure_in_bold():
     rows = [
         {"family": "shift", "features": "10", "guilty": str(k), "method": name, "seed": "0", "precision": f"{value}"}
         for name, value in (("sMPF", 1.0), ("SHAP", 0.5))
@@ -222,7 +222,7 @@ def test_tables_are_bold_where_best():
     assert lines[-1] == "| mean |  |  | **1.00** | 0.50 |"
 
 
-def test_times_are_told_in_two_figures_and_as_ratios_to_ours():
+def test_times_have_two_figures_and_ratios_to_ours():
     rows = [
         {"features": "10", "method": name, "batch": batch, "single": "200"}
         for name, batch in (("sMPF", "20"), ("SHAP", "1234"), ("z-score", "0.05"))
@@ -231,7 +231,7 @@ def test_times_are_told_in_two_figures_and_as_ratios_to_ours():
     assert lines[2] == "| 10 | many rows a call | 20 (1.0×) | 1,234 (62×) | 0.05 (0.0025×) |"
 
 
-def test_being_ahead_is_counted_where_there_is_a_difference():
+def test_ahead_ignores_equal_figures():
     assert explanations.ahead([0.5, 0.6, 0.7], [0.5, 0.5, 0.8]) == "*1 of 2*"
     assert explanations.ahead([0.5], [0.5001]) == ""
 

@@ -12,7 +12,7 @@ X = np.random.default_rng(0).normal(size=(400, 4))
 
 
 @pytest.mark.parametrize("rate", [0, 10, 30])
-def test_the_share_asked_for_is_hidden_and_no_column_altogether(rate):
+def test_mask_hides_the_requested_share_and_no_whole_column(rate):
     gappy = missing.mask(X, rate, np.random.default_rng(0))
     assert np.isnan(gappy).mean() == pytest.approx(rate / 100, abs=0.03)
     assert np.array_equal(gappy[~np.isnan(gappy)], X[~np.isnan(gappy)])
@@ -24,7 +24,7 @@ def test_all_rows_may_lack_the_same_columns():
     assert is_gap.all(axis=0).sum() == is_gap.any(axis=0).sum() == 2
 
 
-def test_the_error_of_an_imputer_is_in_deviations_of_what_was_hidden():
+def test_the_error_of_an_imputer_is_in_standard_deviations():
     rows = np.column_stack([X * [1.0, 10.0, 100.0, 1000.0], np.ones(len(X))])
     assert missing.imputation(rows, "scored", 30, missing.impute_by_means, 0) == pytest.approx(1.0, abs=0.1)
 
@@ -36,7 +36,7 @@ def test_the_error_of_an_imputer_is_in_deviations_of_what_was_hidden():
 
 
 @pytest.mark.parametrize(("setting", "has_gaps"), [("scored", False), ("both", True)])
-def test_gaps_are_where_the_setting_has_them(setting, has_gaps):
+def test_gaps_follow_the_setting(setting, has_gaps):
     def watch(fitted, gappy, seed):
         assert np.isnan(fitted).any() == has_gaps
         assert np.isnan(gappy).any()
@@ -45,7 +45,7 @@ def test_gaps_are_where_the_setting_has_them(setting, has_gaps):
     assert missing.detection(X, X[:, 0] > 1, setting, 30, watch, 0) > 0.6
 
 
-def test_the_best_of_a_set_is_bold():
+def test_the_best_figure_of_a_set_is_bold():
     rows = [
         {
             "task": "impute",

@@ -50,7 +50,7 @@ def integrated(y: np.ndarray, score: np.ndarray) -> Fraction:
     return area
 
 
-def test_hits_count_equal_scores_as_one():
+def test_hits_count_equal_scores_together():
     found, false = hits([1, 0, 1, 0, 0], [3.0, 2.0, 2.0, 1.0, 2.0])
     assert found.tolist() == [0, 1, 2, 2]
     assert false.tolist() == [0, 0, 2, 3]
@@ -86,7 +86,7 @@ def test_the_curve_may_start_between_no_anomaly_and_the_first():
 
 
 @given(ranked())
-def test_the_area_is_what_integration_gives(data):
+def test_the_area_equals_numerical_integration(data):
     y, score = data
     assert auprg(y, score) == pytest.approx(float(integrated(y, score)), abs=1e-9)
 
@@ -119,7 +119,7 @@ def test_no_area_exceeds_one(data):
         ([0, 1], [1.0], "one score per label"),
     ],
 )
-def test_what_cannot_be_ranked_is_refused(y, score, message):
+def test_invalid_input_raises(y, score, message):
     with pytest.raises(ValueError, match=message):
         auprg(y, score)
 

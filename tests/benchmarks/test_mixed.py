@@ -29,7 +29,7 @@ def test_the_same_seed_makes_the_same_table(table):
     assert not np.array_equal(table.numbers, mixed.generated(SMALL, 4).numbers)
 
 
-def test_the_column_is_blamed_that_makes_a_row_odd():
+def test_the_most_effective_column_is_the_anomalous_one():
     rng = np.random.default_rng(0)
     numbers, categories = rng.normal(size=(200, 2)), rng.integers(0, 3, (200, 2))
     numbers[0, 1], categories[1, 0] = 9.0, 7
@@ -38,7 +38,7 @@ def test_the_column_is_blamed_that_makes_a_row_odd():
     def score(some):
         return np.abs(some.numbers).sum(axis=1) + 5.0 * (some.categories == 7).sum(axis=1)
 
-    assert mixed.blame(score, table, np.array([0, 1]), 0).tolist() == [1, 2]
+    assert mixed.most_effective(score, table, np.array([0, 1]), 0).tolist() == [1, 2]
 
 
 def test_end_to_end(tmp_path, monkeypatch, table):

@@ -106,7 +106,7 @@ def test_perfect_is_100_and_nothing_is_0(profile):
     assert corpus.n_windows == 3
 
 
-def test_a_useless_detector_had_better_stay_silent():
+def test_the_best_threshold_of_a_useless_detector_flags_nothing():
     label = labelled(1000, (900, 910))
     everywhere_but_there = [1.0 - label]
     assert Corpus([label]).best(everywhere_but_there, STANDARD) == (np.inf, 0.0)
@@ -135,7 +135,7 @@ def test_probation_is_not_scored():
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("profile", [*PROFILES.values(), Profile(2.0, 0.01, 0.3)])
-def test_the_sweep_finds_what_trying_every_threshold_finds(seed, profile):
+def test_the_sweep_equals_trying_every_threshold(seed, profile):
     rng = np.random.default_rng(seed)
     labels = [labelled(80, (30, 39), (60, 64)), labelled(60), labelled(70, (5, 15), (50, 50))]
     scores = [rng.integers(0, 12, len(label)) + 4.0 * (label * rng.random(len(label)) > 0.7) for label in labels]
@@ -170,7 +170,7 @@ def test_a_shingle_ends_with_its_own_point():
     )
 
 
-def test_hush_leaves_the_strangest_of_a_burst():
+def test_hush_keeps_the_highest_score_of_a_burst():
     silent = -np.inf
     scores = np.array([1.0, 3.0, 3.0, 2.0, 4.0, 0.0, 0.0, 1.0])
     np.testing.assert_array_equal(hush(scores, 2), [1, 3, silent, silent, 4, silent, silent, 1])
@@ -215,7 +215,7 @@ def test_detectors_do_not_know_the_future(detector):
 
 
 @pytest.mark.parametrize("detector", MODULES)
-def test_high_is_strange(detector):
+def test_anomalies_score_high(detector):
     pytest.importorskip(MODULES[detector])
     values = np.append(noise(300) + 10 * np.sin(np.arange(300)), 40.0)
     for variant in DETECTORS[detector].variants:
@@ -223,7 +223,7 @@ def test_high_is_strange(detector):
         assert scores[-1] > np.quantile(scores[150:-1], 0.95), variant
 
 
-def test_relative_log_mass_is_measured_from_that_of_an_average_point():
+def test_relative_log_mass_is_relative_to_an_average_point():
     values = noise(300)[:, None]
     plain, relative = (
         nab.ours(values, Setting(OURS, variant, window=100, trees=5)) for variant in ("log mass", "relative log mass")
@@ -298,7 +298,7 @@ def test_end_to_end(small, tmp_path):
     assert (tmp_path / "nab.png").stat().st_size > 10_000
 
 
-def test_a_run_is_taken_up_where_it_stopped(small, tmp_path, monkeypatch):
+def test_a_run_resumes_where_it_was_interrupted(small, tmp_path, monkeypatch):
     run(small, tmp_path)
     files = {file: file.read_text() for file in tmp_path.glob("*.csv")}
     lines = files[tmp_path / "nab.csv"].splitlines(keepends=True)

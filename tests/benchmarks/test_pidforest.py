@@ -92,7 +92,7 @@ def test_weights_decide_where_a_value_belongs():
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
-def test_far_from_zero_is_not_less_exact(offset):
+def test_histograms_are_exact_far_from_zero(offset):
     borders, explained = best_histogram(offset + np.array([0.0, 0.0, 1.0, 1.0, 3.0]), np.ones(5), 3)
     assert borders.tolist() == [2, 4]
     assert explained == pytest.approx(1.0)
@@ -123,7 +123,7 @@ def test_sparsity_is_the_gap_per_point():
 
 
 @given(st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=30))
-def test_distinct_is_numpy_unique(values):
+def test_distinct_equals_numpy_unique(values):
     points, counts = distinct(np.array(values))
     expected, expected_counts = np.unique(values, return_counts=True)
     np.testing.assert_array_equal(points, expected)
@@ -139,7 +139,7 @@ def test_a_midpoint_keeps_neighbours_apart(point, steps):
     assert point <= middle < above
 
 
-def test_the_root_cube_reaches_half_a_gap_beyond_the_data():
+def test_the_root_cube_extends_half_a_gap_beyond_the_data():
     rows = np.array([[1.0, 5.0], [1.0, 5.0], [3.0, 4.0], [10.0, 4.0]])
     lower, upper = root_cube(rows)
     np.testing.assert_array_equal(lower, [(3 * 1 - 3) / 2, (3 * 4 - 5) / 2])
@@ -166,7 +166,7 @@ def test_a_tree_worked_by_hand():
 
 @pytest.mark.parametrize("max_buckets", [2, 3, 5])
 @pytest.mark.parametrize("max_depth", [0, 1, 4, 10])
-def test_children_share_out_the_volume_and_the_rows_of_their_parent(max_depth, max_buckets):
+def test_children_divide_the_volume_and_rows_of_their_parent(max_depth, max_buckets):
     rows = np.random.default_rng(3).normal(size=(60, 3)).round(1)
     tree, _, _ = tree_of(rows, max_depth=max_depth, max_buckets=max_buckets)
     counts, volumes, depth = count_rows(tree, rows), np.exp(tree.log_volume), np.zeros(tree.axis.size)
@@ -182,7 +182,7 @@ def test_children_share_out_the_volume_and_the_rows_of_their_parent(max_depth, m
     assert counts[0] == len(rows)
 
 
-def test_rows_that_lie_on_a_cut_are_kept_apart_from_those_above():
+def test_rows_on_a_cut_are_separated_from_those_above():
     above = np.nextafter(1.0, 2.0)
     rows = np.array([[1.0], [above], [3.0], [3.5], [4.0]])
     tree, _, _ = tree_of(rows, max_buckets=2)
@@ -242,7 +242,7 @@ def test_constant_columns_change_nothing():
     np.testing.assert_array_equal(PIDForest(n_trees=5, random_state=1).fit(padded).score_samples(padded), plain)
 
 
-def test_duplicates_are_dense():
+def test_duplicates_score_as_dense():
     rng = np.random.default_rng(0)
     rows = np.concatenate([np.tile([[3.0, 3.0]], (150, 1)), rng.uniform(0, 10, size=(150, 2))])
     scores = PIDForest(n_trees=15, random_state=0).fit(rows).score_samples(rows)
@@ -251,7 +251,7 @@ def test_duplicates_are_dense():
 
 
 @pytest.mark.parametrize("n_rows", [2, 3, 30, 99])
-def test_few_rows_will_do(n_rows):
+def test_few_rows_are_enough(n_rows):
     rows = np.random.default_rng(0).normal(size=(n_rows, 4))
     scores = PIDForest(n_trees=4, random_state=0).fit(rows).score_samples(rows)
     assert scores.shape == (n_rows,)
@@ -259,14 +259,14 @@ def test_few_rows_will_do(n_rows):
 
 
 @pytest.mark.slow
-def test_the_seed_decides():
+def test_the_seed_determines_the_scores():
     rows = np.random.default_rng(0).normal(size=(200, 3))
     first, again, other = (PIDForest(n_trees=5, random_state=s).fit(rows).score_samples(rows) for s in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
-def test_chunks_do_not_show(monkeypatch):
+def test_scores_do_not_depend_on_chunks(monkeypatch):
     rows = np.random.default_rng(0).normal(size=(200, 3))
     forest = PIDForest(n_trees=5, random_state=0).fit(rows)
     whole = forest.score_samples(rows)

@@ -21,7 +21,7 @@ def trials(table):
     return pd.DataFrame(columns, index=index)
 
 
-def test_ties_share_the_average_rank_and_are_no_wins():
+def test_ties_share_the_average_rank_and_do_not_win():
     result = ranks.standing(
         trials({"a": {"x": [0.9, 0.5]}, "b": {"x": [0.9, 0.6]}, "c": {"x": [0.1, 0.7]}}),
     )
@@ -55,14 +55,14 @@ def test_critical_difference_is_the_published_one(n_methods, level, q):
     assert ranks.critical_difference(n_methods, n_sets, level) == pytest.approx(expected, rel=5e-4)
 
 
-def test_bars_join_the_longest_runs_that_cannot_be_told_apart():
+def test_bars_join_maximal_runs_without_significant_differences():
     standing = pd.Series({"a": 1.0, "b": 1.5, "c": 2.4, "d": 4.0, "e": 4.2})
     assert ranks.alike(standing, 1.0) == [(0, 1), (1, 2), (3, 4)]
     assert ranks.alike(standing, 0.1) == []
     assert ranks.alike(standing, 5.0) == [(0, 4)]
 
 
-def test_friedman_tells_an_order_that_always_holds_from_chance():
+def test_friedman_distinguishes_a_constant_order_from_chance():
     rng = np.random.default_rng(0)
     noise = pd.DataFrame(rng.normal(size=(30, 4)), columns=list("abcd"))
     assert ranks.compare(noise).p_alike > 0.01
@@ -120,7 +120,7 @@ def test_the_page_and_the_diagram_come_from_the_file_alone(tmp_path):
         assert (tmp_path / "images" / name).stat().st_size > 5_000
 
 
-def test_every_pair_of_the_paper_is_found_whichever_way_round():
+def test_every_pair_of_the_paper_is_found_in_either_order():
     table = pd.DataFrame(
         {"T": [2.0], "p": [0.1], "BF": [1.5], "g": [0.5]}, index=pd.MultiIndex.from_tuples([("a", "b")])
     )

@@ -1,7 +1,7 @@
 from benchmarks.shared.results import Results, read
 
 
-def test_what_is_there_need_not_be_measured_again(tmp_path):
+def test_results_contain_what_was_measured(tmp_path):
     first = Results("speed", ("data", "seed"), tmp_path)
     first.add({"data": "glass", "seed": 0, "auc": 1 / 3})
     assert ("glass", 0) in first
@@ -11,7 +11,7 @@ def test_what_is_there_need_not_be_measured_again(tmp_path):
     assert list(again) == [{"data": "glass", "seed": "0", "auc": "0.333333"}]
 
 
-def test_rows_are_forgotten_by_value(tmp_path):
+def test_forget_removes_rows_by_value(tmp_path):
     results = Results("speed", ("data", "seed"), tmp_path)
     for data, seed in (("glass", 0), ("glass", 1), ("wine", 0)):
         results.add({"data": data, "seed": seed, "auc": 0.5})
@@ -22,6 +22,6 @@ def test_rows_are_forgotten_by_value(tmp_path):
     assert [row["data"] for row in Results("speed", ("data", "seed"), tmp_path)] == ["wine"]
 
 
-def test_remarks_are_no_rows(tmp_path):
+def test_read_skips_remarks(tmp_path):
     (tmp_path / "speed.csv").write_text("# two cores\ndata,seconds\nglass,1\n")
     assert read(tmp_path / "speed.csv") == [{"data": "glass", "seconds": "1"}]

@@ -87,13 +87,13 @@ def test_rows_that_no_tree_holds_are_scored_as_well(rrcf):
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 20])
-def test_a_small_table_is_a_small_tree(rrcf, n_rows):
+def test_a_small_table_makes_a_small_tree(rrcf, n_rows):
     scores = rrcf_scores(np.random.default_rng(0).normal(size=(n_rows, 2)), n_trees=3)
     assert scores.shape == (n_rows,)
     assert np.isfinite(scores).all()
 
 
-def test_time_out_is_an_error(rrcf):
+def test_a_missed_deadline_raises(rrcf):
     with pytest.raises(TookTooLong, match=r"0 of 500 trees after 0\.0 seconds"):
         rrcf_scores(with_outliers(0)[0], deadline=0.0)
     with pytest.raises(TimeoutError):
@@ -105,14 +105,14 @@ def test_a_far_deadline_changes_nothing(rrcf):
     np.testing.assert_array_equal(rrcf_scores(X, n_trees=3, deadline=3600.0), rrcf_scores(X, n_trees=3))
 
 
-def test_the_seed_of_rrcf_decides(rrcf):
+def test_the_seed_determines_the_scores_of_rrcf(rrcf):
     X, _ = with_outliers(2)
     first, again, other = (rrcf_scores(X, n_trees=3, tree_size=64, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
-def test_the_seed_of_krcf_decides(krcf):
+def test_the_seed_determines_the_scores_of_krcf(krcf):
     X, _ = with_outliers(2)
     first, again, other = (krcf_scores(X, n_trees=3, tree_size=64, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)

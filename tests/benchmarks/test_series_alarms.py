@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks import forecasts, series_alarms
 from benchmarks.series import MERGED, OWN_ALARMS
-from benchmarks.series_alarms import alarms_table, as_many_alarms, first_steps, judged, stretches
+from benchmarks.series_alarms import alarm_counts, alarms_table, as_many_alarms, first_steps, stretches
 
 
 def test_stretches_and_alarms_by_hand():
@@ -16,18 +16,18 @@ def test_stretches_and_alarms_by_hand():
 def test_events_are_found_at_their_first_alarm():
     y = np.zeros(1000, int)
     y[100:200] = y[500:510] = 1
-    assert judged(np.array([90, 130, 180, 700]), y) == {
+    assert alarm_counts(np.array([90, 130, 180, 700]), y) == {
         "events": 2,
         "found": 1,
         "delay": 30.0,
         "alarms": 4,
         "inside": 2,
     }
-    assert judged(np.array([], int), y) == {"events": 2, "found": 0, "delay": "", "alarms": 0, "inside": 0}
+    assert alarm_counts(np.array([], int), y) == {"events": 2, "found": 0, "delay": "", "alarms": 0, "inside": 0}
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 50])
-def test_a_threshold_is_lowered_until_there_are_as_many_alarms(n):
+def test_the_threshold_is_lowered_to_the_requested_number_of_alarms(n):
     scores = np.zeros(2000)
     scores[[300, 301, 900, 1500]] = [9.0, 8.0, 7.0, 6.0]
     steps = as_many_alarms(scores, n)
@@ -49,7 +49,7 @@ def test_the_table_has_a_line_for_each_detector():
     assert series_alarms.SLOW
 
 
-def test_forecasts_are_tabled_by_family_and_horizon():
+def test_tables_of_forecasts_are_by_family_and_horizon():
     numbers = dict.fromkeys((*forecasts.METHODS, "coverage", "width"), "1.0")
     rows = [
         {"family": family, "series": family, "horizon": str(horizon), **numbers, "median": median}

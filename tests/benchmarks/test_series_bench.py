@@ -30,7 +30,7 @@ def random_case(rng):
 # ---- measures -------------------------------------------------------------------------------------------------------
 
 
-def test_vus_pr_is_that_of_the_authors():
+def test_vus_pr_equals_that_of_the_authors():
     metricor = pytest.importorskip("vus.utils.metrics").metricor()
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -53,7 +53,7 @@ def test_vus_pr_by_hand():
     assert vus_pr(y, score, buffer=2, n_thresholds=4) == pytest.approx((zero + zero + area) / 3)
 
 
-def test_perfect_scores_measure_one_and_late_ones_are_forgiven_by_vus_pr_alone():
+def test_perfect_scores_measure_one_and_vus_pr_tolerates_delays():
     y = np.zeros(500, dtype=int)
     y[200:240] = 1
     assert evaluate(y.astype(float), y)["auc_pr"] == evaluate(y.astype(float), y)["auc_roc"] == 1
@@ -71,7 +71,7 @@ def test_missing_scores_count_as_most_normal():
     ("y", "score", "message"),
     [([0, 0], [1, 2], "an anomaly"), ([0, 1], [1, np.nan], "not a number"), ([0, 1], [1, 2, 3], "one score per label")],
 )
-def test_what_cannot_be_measured_is_refused(y, score, message):
+def test_invalid_input_raises(y, score, message):
     with pytest.raises(ValueError, match=message):
         vus_pr(y, score)
 
@@ -212,11 +212,11 @@ def test_end_to_end(small, tmp_path):
     assert f"| {means['b']:.3f} |" in lines[0]
 
 
-def test_novelty_is_judged_by_half_and_at_a_limit_set_beforehand(small, tmp_path):
+def test_novelty_is_scored_by_half_and_at_a_fixed_limit(small, tmp_path):
     bench = run(small, tmp_path)
     bench.measure(NOVELTY)
-    series.judge_novelty(bench)
-    series.judge_novelty(bench)  # what was there is replaced
+    series.score_novelty(bench)
+    series.score_novelty(bench)  # what was there is replaced
     rows = {row["half"]: row for row in bench.halves}
     assert list(rows) == ["choose", "report", "all"]
     assert rows["choose"]["score"] == rows["choose"]["carried"]
@@ -238,7 +238,7 @@ def test_the_mean_is_over_families_first():
     assert np.isnan(series.mean_of_families(rows, "differences", "choose", "vus_pr"))
 
 
-def test_a_run_is_taken_up_where_it_stopped(small, tmp_path, monkeypatch):
+def test_a_run_resumes_where_it_was_interrupted(small, tmp_path, monkeypatch):
     run(small, tmp_path)
     files = {file: file.read_text() for file in tmp_path.glob("*.csv")}
     for file, text in files.items():

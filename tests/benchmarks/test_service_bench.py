@@ -11,7 +11,7 @@ from benchmarks.shared.pages import PAGES
 from benchmarks.shared.results import RESULTS, read
 
 
-def test_the_page_says_what_the_file_says(tmp_path):
+def test_the_page_shows_the_results(tmp_path):
     pages = shutil.copytree(PAGES, tmp_path / "pages")
     rows = read(RESULTS / "service.csv")
     assert {row["part"] for row in rows} == set(service.PARTS)
@@ -19,7 +19,7 @@ def test_the_page_says_what_the_file_says(tmp_path):
     assert (pages / "service.md").read_text("utf-8") == (PAGES / "service.md").read_text("utf-8")
 
 
-def test_batches_have_the_records_that_were_asked_for():
+def test_batches_have_the_requested_records():
     texts = list(service.bodies(25, 3, 10))
     records = [json.loads(line) for text in texts for line in text.splitlines()]
     assert [len(text.splitlines()) for text in texts] == [10, 10, 5]

@@ -15,7 +15,7 @@ EXPONENTIAL = np.sort(-np.random.default_rng(0).exponential(size=100_000))
 
 
 @pytest.mark.parametrize("rule", ["quartile", "tail", "old stream"])
-def test_an_exponential_tail_is_continued_to_one_row_in_a_thousand(rule):
+def test_an_exponential_tail_is_extrapolated_to_one_row_in_a_thousand(rule):
     below = np.mean(thresholds.RULES[rule](EXPONENTIAL) > EXPONENTIAL)
     assert below == pytest.approx(0.001, rel=0.4)
 
@@ -26,7 +26,7 @@ def test_a_rule_of_ranks_flags_its_share(rule, share):
     assert below == pytest.approx(share, rel=0.02)
 
 
-def test_scores_without_end_flag_nothing_by_the_tail():
+def test_rules_flag_nothing_for_infinite_or_few_scores():
     nowhere = np.full(200, -np.inf)
     assert thresholds.quartile_rule(nowhere) == thresholds.stream_rule(nowhere) == -np.inf
     assert thresholds.stream_rule(EXPONENTIAL[:99]) == -np.inf  # too few
@@ -41,9 +41,9 @@ def test_figures_of_a_verdict():
     assert np.isnan([nothing["precision"], nothing["recall"], nothing["f1"]]).all()
 
 
-def test_the_detector_flags_what_it_says():
+def test_detector_verdicts_equal_those_of_the_detector():
     X, y = thresholds.flood(np.random.default_rng(0), "scattered", 0.01)
-    flagged = dict(thresholds.judge_table(X, 0))
+    flagged = dict(thresholds.verdicts_on_table(X, 0))
     assert flagged.keys() == set(thresholds.COLUMNS)
     forest = StreamingMPF(random_state=0).fit(X)
     np.testing.assert_array_equal(flagged["detector"], forest.predict(X) == -1)
@@ -53,13 +53,13 @@ def test_the_detector_flags_what_it_says():
 def test_a_burst_is_found_by_the_rules_of_a_stream():
     X, y = thresholds.stream(np.random.default_rng(0), "normal", 0.02, 3100)
     assert y.sum() == 20
-    flagged = dict(thresholds.judge_stream(X, 0))
+    flagged = dict(thresholds.verdicts_on_stream(X, 0))
     for rule in ("tail", "old stream", "detector"):
         assert flagged[rule][y].all()
         assert flagged[rule][thresholds.START :][~y[thresholds.START :]].mean() < 0.01
 
 
-def test_a_run_goes_on_where_it_stopped_and_fills_the_page(tmp_path, monkeypatch):
+def test_a_run_resumes_where_it_was_interrupted_and_fills_the_page(tmp_path, monkeypatch):
     pages = shutil.copytree(PAGES, tmp_path / "pages")
     some = [
         task for task in thresholds.tasks_of(1, is_quick=True) if task.data in ("50 x 1", "uniform", "1% clustered")

@@ -12,7 +12,7 @@ from benchmarks.shared.results import read
 from polyaforest.datasets import TOYS, make_toy
 
 
-def test_the_best_threshold_keeps_both_kinds_apart():
+def test_the_best_threshold_separates_both_classes():
     y = np.array([0, 0, 0, 0, 1, 1])
     assert toy.best_threshold(y, np.array([1, 2, 3, 4, 5, 6])) == 5
     assert toy.best_threshold(y, np.array([1, 2, 3, 6, 0, 5])) == 5
@@ -30,7 +30,7 @@ def test_every_row_has_one_verdict():
     assert set(found) == set(toy.MARKS)
 
 
-def test_the_printed_tables_are_whole():
+def test_the_printed_tables_are_complete():
     assert set(toy.PRINTED_METHODS) == set(toy.METHODS) - {"sMPF", "bMPF"}
     for printed in toy.PRINTED.values():
         assert tuple(printed) == TOYS
@@ -44,7 +44,7 @@ SCORED = [name for name in toy.METHODS if name != "rrcf"]
     "name",
     mostly_slow(SCORED, *(i for i, name in enumerate(SCORED) if name != "PIDForest")),  # which is compiled first
 )
-def test_the_plane_is_scored_as_the_rows_are(name):
+def test_the_plane_is_scored_like_the_rows(name):
     X = make_toy("moons").X
     np.testing.assert_allclose(toy.METHODS[name].scores(X, X[:50], 3), methods.METHODS[name](X, 3)[:50])
 
@@ -56,7 +56,7 @@ def test_places_far_off_displace_more():
     assert scores[1] > 3 * scores[0]
 
 
-def test_the_table_has_means_deviations_and_what_was_printed():
+def test_the_table_shows_means_deviations_and_printed_figures():
     rows = [
         {"data": data, "method": name, "seed": str(seed), "auc": f"{value + 0.01 * seed}"}
         for data in TOYS

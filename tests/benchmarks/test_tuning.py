@@ -11,7 +11,7 @@ def toys(name):
     return datasets.make_toy("two blobs tight", seed=len(name), n=120)
 
 
-def test_halves_hold_every_set_once_and_related_ones_together():
+def test_halves_contain_every_set_once_and_related_ones_together():
     first, second = tuning.halves()
     assert sorted([*first, *second]) == sorted([*datasets.TABLES, *datasets.SERIES])
     assert len(first) == len(second) == 20
@@ -39,7 +39,7 @@ def test_a_mixture_of_the_default_sizes_at_the_default_lifetimes_is_near_the_def
 
 
 @pytest.mark.slow
-def test_a_run_is_taken_up_again_and_fills_the_page(tmp_path, monkeypatch):
+def test_a_run_resumes_and_fills_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "load", toys)
     monkeypatch.setattr(tuning, "SEEDS", (0,))
     names = [name for half in tuning.halves() for name in half[:2]]
