@@ -37,7 +37,7 @@ PAGE = "paper-tables"
 KEYS = ("data", "method", "seed")
 N_SEEDS = 5
 LIMIT = 300
-PATIENCE = 10  # a busy machine may take so many times the seconds that the processor does
+PATIENCE = 10  # limit of wall-clock time as a multiple of that of processor time, for a busy machine
 TOO_LONG = "took longer than"
 QUICK_METHODS = ("bMPF", "sMPF", "iForest", "PIDForest")
 QUICK_DATA = ("wine", "lympho", "glass", "vertebral", "ecoli", "wbc", "ionosphere", "breastw", "pima")
@@ -74,7 +74,7 @@ def measure(method: Method, X: np.ndarray, y: np.ndarray, seed: int) -> dict[str
 
 
 def measure_apart(method: Method, X: np.ndarray, y: np.ndarray, seed: int, limit: int) -> dict[str, Any]:
-    """Measure in a process of its own, which has `limit` seconds of the processor and `PATIENCE` times that in all."""
+    """Measure in a separate process, limited to `limit` processor seconds and `PATIENCE` times that in all."""
     fork = multiprocessing.get_context("fork")  # the child has the data and the compiled code already
     receiver, sender = fork.Pipe(duplex=False)
     child = fork.Process(target=_report, args=(sender, method, X, y, seed, limit))
@@ -110,7 +110,7 @@ def _report(sender: Connection, method: Method, X: np.ndarray, y: np.ndarray, se
 
 
 def failure(reason: str) -> dict[str, Any]:
-    """Return what is written where nothing could be measured."""
+    """Return the columns of a failed measurement."""
     return {"auc": "", "ap": "", "seconds": "", "reason": " ".join(reason.split())[:200]}
 
 

@@ -147,7 +147,7 @@ class Spent(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One process to be run; what it is keyed by in the file, and how to run it."""
+    """A process to run: its key in the file, and the function that runs it."""
 
     part: str
     case: str

@@ -44,7 +44,7 @@ PIXELS = 250  # of a panel of the plane, to a side
 DPI = 90
 
 
-# ---- what is estimated -----------------------------------------------------------------------------------------------
+# ---- densities -------------------------------------------------------------------------------------------------------
 
 
 class Mixture(NamedTuple):
@@ -171,7 +171,7 @@ class Grid(NamedTuple):
 
 
 def grid(box: Array, n_steps: int) -> Grid:
-    """Return a grid with so many cells along each axis, the last axis fastest."""
+    """Return a grid with some number of cells along each axis, the last axis fastest."""
     sides = (box[1] - box[0]) / n_steps
     axes = [low + side * (np.arange(n_steps) + 0.5) for low, side in zip(box[0], sides, strict=True)]
     return Grid(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes)), float(np.prod(sides)))
@@ -213,7 +213,7 @@ def sampled(density: Mixture, n: int, seed: int) -> Array:
 
 
 def run(results: Results, densities: Iterable[str], sizes: Iterable[int], n_seeds: int) -> None:
-    """Measure what is not in the file yet."""
+    """Measure what the file lacks."""
     tasks = [(d, e, n, s) for n in sizes for s in range(n_seeds) for d in densities for e in ESTIMATORS]
     for task in tqdm([task for task in tasks if task not in results], disable=None):
         name, estimator, n, seed = task

@@ -107,7 +107,7 @@ def seconds(task: Callable[[], Any]) -> float:
 
 
 def measure_keyed(n_keys: int, workers: list[int], directory: Path) -> None:
-    """Measure a micro-batch of all keys, for each number of workers, in processes of their own."""
+    """Measure a micro-batch of all keys, for each number of workers, in separate processes."""
     results = Results(KEYED, ("kind", "workers"), directory)
     for n_workers in workers:
         for kind in KINDS:

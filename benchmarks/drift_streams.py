@@ -404,7 +404,7 @@ def _run_series(
             continue
         detect, settings = METHODS[name]
         setting = float(TARGET) if name == OURS else quietest(detect, settings, rows[: n // 2], rows[n // 2 : n])
-        alarm = detect(rows[:n], rows[n : event[1]], [setting], 0)[0] + n  # what comes after the event is too late
+        alarm = detect(rows[:n], rows[n : event[1]], [setting], 0)[0] + n  # later alarms do not count
         facts = {"series": series, "method": name, "setting": setting, "alarm": alarm}
         results.add({**facts, "start": event[0], "end": event[1], "rows": len(rows)})
 

@@ -114,7 +114,7 @@ def draw(name: str, trial: int) -> tuple[Array, Array]:
 
 
 def run(results: Results, names: Iterable[str], n_trials: int) -> None:
-    """Measure what is not in the file yet."""
+    """Measure what the file lacks."""
     tasks = [(change, name, trial) for trial in range(n_trials) for change in CHANGES for name in names]
     for task in tqdm([task for task in tasks if task not in results], disable=None):
         change, name, trial = task
@@ -183,7 +183,7 @@ def corner_line(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def sizes_table(rows: Iterable[Mapping[str, str]]) -> str:
-    """Show what is said of a difference of next to nothing."""
+    """Return the verdicts on a negligible difference."""
     lines = []
     for row in rows:
         low, high = (100 * float(row[end]) for end in ("low", "high"))

@@ -337,7 +337,7 @@ def repaired(trial: Trial, order: Array, n_masked: int, repair: str) -> Array:
 
 
 def recovery(before: Array, after: Array, usual: float) -> float:
-    """Return the share of what was odd about rows that is gone: 1 for all of it, negative where they became odder.
+    """Return the share of excess anomaly that is removed: 1 for all of it, negative if rows became more anomalous.
 
     Rows that the judge does not find more anomalous than usual are left out.
     """
@@ -347,7 +347,7 @@ def recovery(before: Array, after: Array, usual: float) -> float:
 
 
 def share_odder(scores: Array, among: Array) -> float:
-    """Return the mean share of `among` that is odder than, or as odd as, a row with one of these scores."""
+    """Return the mean share of `among` that is at least as anomalous as a row with one of these scores."""
     ranks = np.searchsorted(np.sort(among), scores, side="left")
     return float(1.0 - ranks.mean() / len(among))
 
@@ -404,7 +404,7 @@ def run_time(results: Results, names: Sequence[str], n_batch: int) -> None:
         fitted = {name: METHODS[name](case.table, 0) for name in names}
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
         for name in names:
-            fitted[name].attribute(rows[:2])  # compiles, or loads what is compiled
+            fitted[name].attribute(rows[:2])  # compiles, or loads compiled code
         for name in [*names] * N_ROUNDS:
             attribute = fitted[name].attribute
             found[name].append(
@@ -417,7 +417,7 @@ def run_time(results: Results, names: Sequence[str], n_batch: int) -> None:
 
 
 def processor_seconds(attribute: Callable[[Array], Array], batches: Iterable[Array]) -> float:
-    """Return what it takes to explain some batches of rows, a call for each."""
+    """Return the processor time to explain batches of rows, one call for each."""
     start = time.process_time()
     for rows in batches:
         attribute(rows)
@@ -471,7 +471,7 @@ def masking_table(rows: Rows) -> str:
 
 
 def own_table(rows: Rows) -> str:
-    """Return the share of all rows that a method finds as odd as the rows explained, before and after repair."""
+    """Return the share of all rows that a method finds as anomalous as the explained rows, before and after repair."""
     names, sets = present(rows, "method", METHODS), present(rows, "data", TABLES)
     words = {"start": "none yet", **{repair: repair for repair in REPAIRS}}
     lines = [

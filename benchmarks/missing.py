@@ -35,8 +35,7 @@ KEYS = ("task", "data", "setting", "rate", "method", "seed")
 N_SEEDS = 3
 RATES = (10, 30)  # per cent of the values
 SETTINGS = ("scored", "both")  # whether values are hidden in the rows to score alone, or in the fitted rows too
-# Of detectors also: what there is to keep, and how they do when all rows to score lack the same columns, or are not
-# those that were fitted, complete, and might be found again
+# For detectors also: nothing hidden, the same columns missing in all rows to score, and rows that were not fitted
 CONTROLS = (("none", 0), ("columns", 30), ("new", 30))
 DETECTED = ("wine", "glass", "vertebral", "ecoli", "wbc", "ionosphere", "breastw", "pima", "cardio", "thyroid")
 FILLED = ("wine", "glass", "pima", "ionosphere", "cardio", "vertebral", "ecoli", "wbc")
@@ -212,7 +211,7 @@ def tasks_of(n_seeds: int, names: Iterable[str] | None = None) -> list[Task]:
 
 
 def run(results: Results, tasks: Iterable[Task]) -> None:
-    """Measure what is not in the file yet."""
+    """Measure what the file lacks."""
     for task in tqdm([task for task in tasks if task not in results], disable=None):
         results.add({**task._asdict(), "value": measure(task)})
 

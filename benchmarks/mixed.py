@@ -41,7 +41,7 @@ OURS = ("sMPF", "bMPF", "sMPF, one-hot")
 
 
 class Table(NamedTuple):
-    """A table with anomalies; of those that were planted, the column is known that was changed."""
+    """A table with anomalies, and the changed columns of planted ones."""
 
     numbers: Array  # float64 (n, Dn)
     categories: Array  # int64 (n, F)
@@ -65,7 +65,7 @@ class Sketch(NamedTuple):
     """What a generated table is like: rows belong to classes that decide, more or less, about every column."""
 
     n_numbers: int
-    sizes: tuple[int, ...]  # of the categories; 0 for an id of its own in every row
+    sizes: tuple[int, ...]  # of the categories; 0 for a unique id in every row
     heavy_tails: bool = False
     evenness: float = 0.3  # of the categories in a class: the lower, the fewer does it have
     dominant: tuple[int, ...] = ()  # columns in which nine of ten rows have the same category, whatever their class
@@ -253,7 +253,7 @@ def measure(data: str, method: str, seed: int) -> dict[str, float]:
 
 
 def run(results: Results, sets: Iterable[str], n_seeds: int) -> None:
-    """Measure what is not in the file yet."""
+    """Measure what the file lacks."""
     tasks = [(data, method, seed) for seed in range(n_seeds) for data in sets for method in METHODS]
     for data, method, seed in tqdm([task for task in tasks if task not in results], disable=None):
         results.add({"data": data, "method": method, "seed": seed, **measure(data, method, seed)})

@@ -176,7 +176,7 @@ def scores_of(series: Series, setting: Setting, cache: Path) -> Array:
     return scores
 
 
-# ---- what is made of scores, the same for all detectors --------------------------------------------------------------
+# ---- processing of scores, the same for all detectors ----------------------------------------------------------------
 
 
 def running_mean(values: Array, span: int) -> Array:
@@ -231,7 +231,7 @@ HUSHES = (0, 100, 200)
 
 
 class Processing(NamedTuple):
-    """What is made of raw scores before the threshold."""
+    """Processing of raw scores before the threshold."""
 
     conversion: str = "none"
     hush: int = 0
@@ -259,7 +259,7 @@ def halves(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 class Trial(NamedTuple):
-    """A setting, what is made of its scores, and what it earned on the tuning half."""
+    """A setting, the processing of its scores, and its result on the tuning half."""
 
     setting: Setting
     processing: Processing

@@ -264,7 +264,7 @@ def difference_block(auc: pd.DataFrame, images: Path) -> str:
 
 
 def _difference(mean: pd.DataFrame, path: Path) -> str:
-    """Draw one diagram, and say what is in it."""
+    """Draw one diagram, and return its description."""
     common = mean.dropna()
     result = compare(common)
     draw(result, path)

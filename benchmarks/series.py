@@ -44,7 +44,7 @@ WARM_UP_STEPS = 400  # scored once before time is taken: detectors import and co
 
 
 class Case(NamedTuple):
-    """A series and what is known of it."""
+    """A series with its labels."""
 
     family: str
     name: str
@@ -93,7 +93,7 @@ def nab_case(name: str) -> Case:
 
 
 def stored_case(file: Path) -> Case:
-    """Return a series of `train`, `test` and `y`; what comes before `test` is fed, but not scored."""
+    """Return a series of `train`, `test` and `y`; values before `test` are learned, but not scored."""
     family, _, name = file.stem.partition("_")
     with np.load(file) as arrays:
         train, test, y = (arrays[key] for key in ("train", "test", "y"))

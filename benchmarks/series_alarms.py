@@ -41,7 +41,7 @@ def first_steps(flagged: Array) -> Array:
 
 
 def as_many_alarms(scores: Array, n: int) -> Array:
-    """Return the steps of `n` alarms, or of as many as there can be: a threshold is lowered until there are so many."""
+    """Return the steps of `n` alarms, or as many as possible, by lowering a threshold."""
     ranked, n_flagged, found = np.argsort(-filled(scores), kind="stable"), 1.0, np.empty(0, np.int64)
     while len(found) < n and n_flagged <= len(ranked):
         found = first_steps(np.sort(ranked[: int(n_flagged)]))

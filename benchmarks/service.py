@@ -72,7 +72,7 @@ QUICK = Size((4_000, 2_000), (1, 20), 200, 200.0, 20, 2.0, 20_000)
 
 
 class Server:
-    """A service in a process of its own."""
+    """A service in a separate process."""
 
     def __init__(self, folder: Path, more: str = "") -> None:
         (folder / "polyaforest.toml").write_text(CONFIG.format(more=more))
@@ -237,7 +237,7 @@ def measure_feed(results: Results, size: Size) -> None:
 
 @contextmanager
 def listening(server: Server, n: int) -> Iterator[dict[int, list[float]]]:
-    """Yield what so many readers of the live feed hear, and when; one more never reads."""
+    """Yield arrival times of messages at readers of the live feed; one more reader never reads."""
     heard: dict[int, list[float]] = {i: [] for i in range(n)}
     if not n:
         yield heard

@@ -93,7 +93,7 @@ def detector_of(way: str, score: str, seed: int, rows: Array) -> StreamingMPF:
 
 
 def outliers(width: int, deviations: int, way: str, score: str, seed: int) -> float:
-    """Return the share of rows flagged that are so many standard deviations off in one feature, at random."""
+    """Return the share flagged of rows that are some standard deviations off in one random feature."""
     rng = np.random.default_rng(seed)
     detector = detector_of(way, score, seed, rng.normal(size=(N_FITTED, width)))
     odd = rng.normal(size=(N_ODD, width))
@@ -118,7 +118,7 @@ def false_alarms(name: str, width: int, score: str, seed: int) -> float:
 
 
 def tables(name: str, score: str, seed: int) -> dict[str, float]:
-    """Return the AUC on one of the paper's tables, and the shares of normal and odd rows flagged."""
+    """Return the AUC on one of the paper's tables, and the shares of normal and anomalous rows flagged."""
     data = datasets.load(name)
     detector = StreamingMPF(score_type=score, random_state=seed).fit(data.X)
     scores = detector.score_samples(data.X)
@@ -147,7 +147,7 @@ def seconds(part: str, score: str, seed: int) -> float:
 
 
 def measure(task: Task) -> dict[str, float]:
-    """Return what is measured of a task."""
+    """Return the figures of a task."""
     if task.task == "outlier":
         width, deviations, way = task.data.split()
         return {"value": outliers(int(width), int(deviations), way, task.score, task.seed)}
@@ -172,7 +172,7 @@ def tasks_of(n_seeds: int) -> list[Task]:
 
 
 def run(results: Results, tasks: Iterable[Task]) -> None:
-    """Measure what is not in the file yet."""
+    """Measure what the file lacks."""
     for task in tqdm([task for task in tasks if task not in results], disable=None):
         found = {"value": np.nan, "false": np.nan, "found": np.nan} | measure(task)
         results.add({**task._asdict(), **found})

@@ -115,7 +115,7 @@ class Detector:
             self.learn(row)
 
     def run(self, prepared: Sequence[Any]) -> Sequence[float]:
-        """Return what is timed."""
+        """Score and learn the rows; this is timed."""
         return [self.step(row) for row in prepared]
 
 
@@ -421,7 +421,7 @@ def with_gaps(rows: np.ndarray, share: float, seed: int) -> np.ndarray:
 
 
 def gap_seconds(rows: np.ndarray, missing: str, chunk: int) -> float:
-    """Return the CPU time of a stream that scores and learns rows, so many in a call."""
+    """Return the CPU time of a stream that scores and learns rows, `chunk` per call."""
     forest = import_module("polyaforest").StreamingMPF(n_estimators=TREES, missing=missing, random_state=0)
     start = time.process_time()
     for first in range(0, len(rows), chunk):

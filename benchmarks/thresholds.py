@@ -216,7 +216,7 @@ def figures(flagged: Array, y: Array) -> dict[str, float]:
 
 
 def run(results: Results, tasks: Iterable[Task]) -> None:
-    """Measure what is not in the file yet."""
+    """Measure what the file lacks."""
     missing = [task for task in tasks if (task.task, task.data, DETECTOR, task.seed) not in results]
     for task in tqdm(missing, disable=None):
         X, y = task.make(np.random.default_rng([task.seed, len(task.data), sum(map(ord, task.data))]))

@@ -76,7 +76,7 @@ def row_scores(name: str, X: Array, seed: int) -> Array:
 
 
 def run(results: Results, names: Iterable[str], n_seeds: int) -> None:
-    """Measure what is not in the file yet."""
+    """Measure what the file lacks."""
     tasks = [(data, name, seed) for seed in range(n_seeds) for data in TOYS for name in names]
     for task in tqdm([task for task in tasks if task not in results], disable=None):
         data, name, seed = task

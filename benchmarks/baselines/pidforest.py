@@ -15,9 +15,9 @@ from numba import njit
 from sklearn.utils import check_array
 
 LEAF = -1
-ROWS_PER_LEVEL = 200  # the sample that measures densities has so many rows for each level of the tree
-ROWS_PER_CHUNK = 1 << 14  # the scores of all trees are held for so many rows at a time
-TINY = 1e-12  # relative size of what is only rounding
+ROWS_PER_LEVEL = 200  # of the sample that measures densities
+ROWS_PER_CHUNK = 1 << 14  # rows to score by all trees at a time
+TINY = 1e-12  # relative size of rounding errors
 
 
 class Tree(NamedTuple):
@@ -248,7 +248,7 @@ def running_sum(values: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def step(tree: Tree, node: int, row: np.ndarray) -> int:
-    """Return the child that a row goes to."""
+    """Return the child that contains a row."""
     child = tree.first_child[node]
     for cut in tree.cuts[node]:
         if row[tree.axis[node]] > cut:

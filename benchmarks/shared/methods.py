@@ -25,7 +25,7 @@ Array = np.ndarray
 Method = Callable[[Array, int], Array]
 
 MANY_FEATURES = 50  # from here on the paper scales features into [0, 1]
-SVM_ROWS = 10_000  # a one-class SVM is fitted on so many rows where a set has twice as many: it is quadratic in them
+SVM_ROWS = 10_000  # sample to fit a one-class SVM, whose cost is quadratic, if a set has more than twice as many
 
 # What isotree's documentation has in common for the methods that cut along hyperplanes of two features
 OBLIQUE: dict[str, Any] = {"ndim": 2, "sample_size": 256, "missing_action": "fail"}

@@ -108,7 +108,7 @@ class Corpus:
         return np.concatenate([score[start:] for score, start in zip(scores, self.starts, strict=True)])
 
     def best(self, scores: Sequence[Array], profile: Profile) -> Outcome:
-        """Return the best of all thresholds, and what it earns. Higher scores are more anomalous."""
+        """Return the best of all thresholds, and its score. Higher scores are more anomalous."""
         flat = self.scored(scores)
         order = np.argsort(-flat, kind="stable")
         totals = np.cumsum(self._gains(flat, profile)[order])

@@ -1,4 +1,4 @@
-"""The paper's printed results, to set beside ours: means and standard deviations of five trials, None for a dash."""
+"""The paper's printed results, to compare with ours: means and standard deviations of five trials, None for a dash."""
 
 from __future__ import annotations
 

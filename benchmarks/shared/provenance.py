@@ -1,4 +1,4 @@
-"""A record beside the results: when they were measured, with which code and peers, and on which machine."""
+"""Records of runs, next to the results: date, versions of code and peers, and machine."""
 
 from __future__ import annotations
 

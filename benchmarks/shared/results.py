@@ -41,7 +41,7 @@ class Results:
             self._append(row)
 
     def forget_methods(self, names: Sequence[str] | None, ours: Iterable[str], column: str = "method") -> None:
-        """Remove the rows of methods named by `--again`: None is none of them, an empty list means ours."""
+        """Remove the rows of these methods, of ours if the list is empty; None removes nothing."""
         for name in () if names is None else names or ours:
             self.forget(**{column: name})
 

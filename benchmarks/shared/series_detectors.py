@@ -40,7 +40,7 @@ LENGTHS = (10, 300)  # the shortest and the longest subsequence
 UNKNOWN_LENGTH = 125  # without a period
 PERIOD_STEPS, PERIOD_LAGS, FIRST_LAG = 20_000, 400, 3  # where a period is looked for
 CLUSTERS, NEIGHBOURS, POWER = 20, 10, 3
-FITTED_WINDOWS, REFERENCE_WINDOWS = 5000, 2000  # at most so many subsequences are clustered, or are neighbours
+FITTED_WINDOWS, REFERENCE_WINDOWS = 5000, 2000  # most subsequences to cluster, and to search for neighbours
 
 
 # ---- subsequences ----------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def centred(scores: Array, length: int) -> Array:
 
 
 def some(n_rows: int, most: int) -> Array:
-    """Return at most so many row numbers, drawn at random and in order."""
+    """Return a sorted random sample of row numbers of limited size."""
     return np.sort(np.random.default_rng(SEED).permutation(n_rows)[:most])
 
 
