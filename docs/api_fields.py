@@ -1,4 +1,4 @@
-"""Extension of the API reference: comments document the fields beside them, and lists of types are no tuples."""
+"""Extension of the API reference: document fields by their comments, and show lists of types as written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMMENT = re.compile(r"  # (?:noqa: [A-Z0-9, ]+  )?(?P<text>[^#]+)$")
 
 
 class Fields(griffe.Extension):
-    """Show the fields of named tuples and enumerations as a table, and constants with what the comment says."""
+    """Show the fields of named tuples and enumerations as a table, and constants with their comments."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Complete the docstrings of a package."""
@@ -30,7 +30,7 @@ class Fields(griffe.Extension):
 
 
 def _things(thing: griffe.Object) -> Iterator[griffe.Object]:
-    """Yield an object and all that it defines."""
+    """Yield an object and all objects it defines."""
     yield thing
     for member in thing.members.values():
         if not member.is_alias:
@@ -38,7 +38,7 @@ def _things(thing: griffe.Object) -> Iterator[griffe.Object]:
 
 
 def _comment(attribute: griffe.Object) -> str:
-    """Return the comment at the end of the line of an attribute as a sentence, or nothing."""
+    """Return the comment behind an attribute as a sentence, or an empty string."""
     lines = attribute.lines
     found = COMMENT.search(lines[0]) if len(lines) == 1 else None
     return f"{found['text'][0].upper()}{found['text'][1:].strip()}." if found else ""
@@ -57,7 +57,7 @@ def _add_fields(kind: griffe.Class) -> None:
 
 
 def _untuple(docstring: griffe.Docstring) -> None:
-    """Write types as they are written: "int, str or None" is no tuple."""
+    """Show types such as "int, str or None" without parentheses: they are not tuples."""
     for section in docstring.parsed:
         for item in section.value if isinstance(section.value, list) else []:
             if isinstance(getattr(item, "annotation", None), griffe.ExprTuple):

@@ -14,9 +14,9 @@ from polyaforest import BatchMPF, StreamingMPF, Tree, plots
 
 IMAGES = Path(__file__).parent / "images"
 DPI = 110
-DOMAIN = np.array([[-4.0, -4.0], [7.0, 6.0]])  # the plane the first two figures show
-PER_DAY = 144  # readings of the stream of the last figure: one every ten minutes
-CHANGE, HELD = 7, 3  # the day on which that stream changes for good, and the days that the window holds
+DOMAIN = np.array([[-4.0, -4.0], [7.0, 6.0]])  # of the first two figures
+PER_DAY = 144  # readings of the stream in the last figure, one every ten minutes
+CHANGE, HELD = 7, 3  # the day of the lasting change of that stream, and the days that the window holds
 
 
 def two_blobs(n_rows: int = 300) -> np.ndarray:
@@ -34,7 +34,7 @@ def show_plane(axes, title: str) -> None:
 
 
 def partition_figure() -> plt.Figure:
-    """Four views of one tree: process and tree, cuts alone and with the Pólya density."""
+    """Draw a process and a tree, each as cuts and as a Pólya density."""
     rows = two_blobs()
     common = {"feature_weights": None, "prior_strength": 0.01, "domain": DOMAIN}
     process = BatchMPF(n_estimators=1, tree=Tree(max_depth=8, **common), random_state=11).fit(rows)
@@ -54,7 +54,7 @@ def partition_figure() -> plt.Figure:
 
 
 def lifetimes_figure() -> plt.Figure:
-    """Mass of the cell around each point of the plane, at three lifetimes."""
+    """Draw the mass of the cell around each point of the plane, at three lifetimes."""
     rows = two_blobs()
     tree = Tree(feature_weights=None)
     forest = StreamingMPF(window=len(rows), max_samples=None, tree=tree, random_state=0).fit(rows)
@@ -72,7 +72,7 @@ def lifetimes_figure() -> plt.Figure:
 
 
 def outside_figure() -> plt.Figure:
-    """Scores and masses along a ray that leaves the box of the data."""
+    """Draw scores and masses along a ray that leaves the box of the data."""
     rows = np.random.default_rng(3).normal(size=(2000, 2))
     ray = np.linspace(0.0, 20.0, 400)
     points = np.stack([ray, np.zeros_like(ray)], axis=1)
@@ -103,7 +103,7 @@ def outside_figure() -> plt.Figure:
 
 
 def changing_stream() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Two weeks of load and latency in days and rows, latency higher in the second; and the places of planted rows."""
+    """Return two weeks of load and latency, as days and rows, and the indices of planted anomalies."""
     rng = np.random.default_rng(5)
     days = np.arange(14 * PER_DAY) / PER_DAY
     load = 280 + 110 * np.sin(2 * np.pi * (days - 0.4)) + rng.normal(0, 14, days.size)
@@ -116,7 +116,7 @@ def changing_stream() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def stream_figure() -> plt.Figure:
-    """Return a stream with planted anomalies that changes for good, and the score of every row as it came."""
+    """Draw a stream with planted anomalies and a lasting change, and the score of each row on arrival."""
     days, rows, planted = changing_stream()
     scores = StreamingMPF(window=HELD * PER_DAY, random_state=0).score_then_learn(rows)
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/how-to/gallery.md into docs/images/gallery/ by running it: part of ``make figures``."""
+"""Run docs/how-to/gallery.md and save its figures in docs/images/gallery/; part of ``make figures``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```$(?:\n+^!\[[^\]]*\]\((?P<image
 
 
 def main() -> None:
-    """Run the page block by block, and save the figure of each that a picture follows."""
+    """Run the page block by block; save the figure of each block that is followed by an image."""
     namespace: dict[str, object] = {"__name__": "__docs__"}
     for block in BLOCK.finditer(PAGE.read_text("utf-8")):
-        with TemporaryDirectory() as elsewhere, chdir(elsewhere):  # for what the page itself saves
+        with TemporaryDirectory() as elsewhere, chdir(elsewhere):  # for files that the page saves
             exec(compile(block["code"], str(PAGE), "exec"), namespace)
         if block["image"] is not None:
             file = PAGE.parent / block["image"]

@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md: the command line and the ``--help`` of every command. Part of ``make figures``."""
+"""Write docs/reference/cli.md, the ``--help`` of all commands; part of ``make figures``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDTH = 90  # characters of a line of help
 INTRODUCTION = """\
 # Command line
 
-`polyaforest COMMAND --help` prints what is below. To start: `polyaforest demo`, or with a file of your own
+This page lists the output of `polyaforest COMMAND --help`. To start, run `polyaforest demo`, or use your own file:
 
 ```sh
 polyaforest detect server-metrics.csv
@@ -21,8 +21,8 @@ polyaforest detect server-metrics.csv
 
 ## Conventions
 
-Data go to stdout, messages and progress to stderr. Files are written completely or not at all. `-` is stdin or stdout.
-`--by` always names a partition, `--id` always a row.
+Data goes to stdout, messages and progress to stderr. Files are written atomically. `-` is stdin or stdout. `--by`
+always names a partition, `--id` always a row.
 
 | exit code | meaning |
 |---|---|
@@ -31,16 +31,16 @@ Data go to stdout, messages and progress to stderr. Files are written completely
 | 2 | wrong usage: an unknown command or option, or options that contradict each other |
 | 3 | bad input: a missing or damaged file, an unknown column, unreadable rows, not enough memory |
 | 70 | a bug in polyaforest: please report it |
-| 130 | interrupted by Ctrl-C; `watch` saves first, and ends with 0 |
+| 130 | interrupted by Ctrl-C; `watch` saves first and exits with 0 |
 
-If stdout is closed early (`| head`), a command ends quietly with 0. Set `POLYAFOREST_TRACEBACK=1` to see a traceback.
+If stdout is closed early (`| head`), a command exits quietly with 0. Set `POLYAFOREST_TRACEBACK=1` to see a traceback.
 
-Control characters in text from data and files are shown as escapes, such as `\\x1b`, so they cannot act on your
-terminal or forge a line of a report. Names of more than 80 characters are shortened in the middle. CSV and TSV are
-exact in files and pipes. If you open results in a spreadsheet, which would evaluate cells that begin with `=`, `+`, `-`
-or `@` as formulas, add `--spreadsheet-safe`.
+Control characters in text from data and files are shown as escapes, such as `\\x1b`, so that they cannot control your
+terminal or fake a line of a report. Names of more than 80 characters are shortened in the middle. CSV and TSV in files
+and pipes are exact. Spreadsheets evaluate cells that begin with `=`, `+`, `-` or `@` as formulas: add
+`--spreadsheet-safe` if you open results in one.
 
-To have your shell complete commands, options and files, install the script that `polyaforest completion` prints:
+To complete commands, options and files in your shell, install the script that `polyaforest completion` prints:
 
 ```sh
 polyaforest completion bash > ~/.local/share/bash-completion/completions/polyaforest
@@ -49,19 +49,19 @@ polyaforest completion bash > ~/.local/share/bash-completion/completions/polyafo
 
 
 def commands() -> dict[str, click.Command]:
-    """Every command there is, by its name."""
+    """Return all commands by name."""
     context = click.Context(program)
     found = {name: program.get_command(context, name) for name in program.list_commands(context)}
     return {name: command for name, command in found.items() if command is not None}
 
 
 def help_of(name: str, command: click.Command) -> str:
-    """Return what ``polyaforest name --help`` prints on a terminal that is `WIDTH` wide."""
+    """Return the output of ``polyaforest name --help`` on a terminal of `WIDTH` columns."""
     return command.get_help(click.Context(command, info_name=name, parent=_top()))
 
 
 def _top() -> click.Context:
-    """Return the program itself, on such a terminal."""
+    """Return the context of the program, with the width of the page."""
     return click.Context(program, info_name="polyaforest", **{**program.context_settings, "terminal_width": WIDTH})
 
 

@@ -1,4 +1,4 @@
-"""Take the pictures of the dashboard in docs/images/ from the demo, in a real browser: run it as ``make figures``."""
+"""Take the screenshots of the dashboard in docs/images/ from the demo, in a browser; part of ``make figures``."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def demo() -> Iterator[str]:
 
 
 def save(page: Page, name: str) -> None:
-    """Write what is on the screen, with few colours."""
+    """Save a screenshot with few colours."""
     picture = Image.open(BytesIO(page.screenshot())).convert("RGB")
     picture = picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     picture.save(IMAGES / f"{name}.png", optimize=True)
 
 
 def main() -> None:
-    """Take both pictures."""
+    """Take both screenshots."""
     program = shutil.which("chromium")
     if program is None:
         raise SystemExit("chromium is not installed: apt-get install chromium")
@@ -49,7 +49,7 @@ def main() -> None:
         page = browser.new_page(viewport=SIZE)
         page.goto(address)
         page.locator(".attention").wait_for(timeout=120_000)  # the first live incident
-        page.wait_for_timeout(5000)  # until the event has grown, and is not shown as new any more
+        page.wait_for_timeout(5000)  # until the event has grown and is no longer marked as new
         save(page, "dashboard")
         page.locator(".event-list .incident .event-sentence").first.click()
         page.locator(".charts canvas").first.wait_for()

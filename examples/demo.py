@@ -1,4 +1,4 @@
-"""Find planted anomalies in the metrics of a made-up web service, say how improbable they are and why, and draw them.
+"""Find planted anomalies in the metrics of a simulated web service, explain them, and draw them.
 
 Run with ``make demo``; writes demo.png, or the file named on the command line.
 """
@@ -27,7 +27,7 @@ PLANTED = {  # requests per second, latency in milliseconds
 
 
 def service_metrics(seed: int = 7) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return a week of five-minute readings of load and latency with a daily rhythm, and what was planted where."""
+    """Return a week of five-minute readings of load and latency, and the kind of anomaly planted in each row."""
     rng = np.random.default_rng(seed)
     hours = np.arange(0, 7 * 24, 1 / 12)
     load = 280 + 150 * np.sin(2 * np.pi * (hours - 9) / 24) + rng.normal(0, 14, hours.size)
@@ -42,17 +42,17 @@ def service_metrics(seed: int = 7) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def odds(mass: float) -> str:
-    """Return a small probability in words."""
+    """Format a small probability."""
     return f"1 in {1 / mass:,.0f}" if mass < 0.5 else f"{mass:.0%}"
 
 
 def report(rows: pd.DataFrame, kinds: np.ndarray, forest: StreamingMPF) -> None:
-    """Print the rows that stand out, most anomalous first, and why one of them does."""
+    """Print the most anomalous rows, and explain one of them."""
     score = forest.score_samples(rows)
     flagged = forest.predict(rows) < 0
     mass = forest.mass(rows, lifetime=np.median(forest.lifetimes_))
     planted = np.count_nonzero(kinds != "")
-    print(f"{len(rows):,} readings, {planted} of them planted; asked to flag the oddest {forest.contamination:.1%}\n")
+    print(f"{len(rows):,} readings, {planted} of them planted; flag the most unusual {forest.contamination:.1%}\n")
     print("   row   requests/s   latency ms   mass around it      score   verdict   planted as")
     for i in np.argsort(score)[:14]:
         verdict = "ANOMALY" if flagged[i] else "normal"
@@ -68,14 +68,14 @@ def report(rows: pd.DataFrame, kinds: np.ndarray, forest: StreamingMPF) -> None:
 
 
 def draw(rows: pd.DataFrame, kinds: np.ndarray, forest: StreamingMPF) -> plt.Figure:
-    """One tree, what the forest makes of the plane, and why one reading was flagged."""
+    """Draw one tree, the score of the forest over the plane, and the explanation of one reading."""
     figure, axes = plt.subplots(1, 3, figsize=(17, 5.2), width_ratios=[1, 1.2, 1.25], layout="constrained")
     tree = StreamingMPF(n_estimators=1, window=None, tree=Tree(max_depth=6), random_state=3).fit(rows)
     plots.partition(tree, X=rows, colorbar=False, ax=axes[0])
-    axes[0].set_title("One tree: cuts at random, inside the boxes of the data", fontsize=10)
+    axes[0].set_title("One tree: random cuts within the boxes of the data", fontsize=10)
     domain = [[-60, -25], [720, 320]]
     plots.density(forest, "score", X=rows, flag=True, domain=domain, ax=axes[1])
-    axes[1].set_title("The forest: how normal every reading would be, and what is flagged", fontsize=10)
+    axes[1].set_title("The forest: scores, and flagged readings", fontsize=10)
     for kind, points in PLANTED.items():
         offset, side = ((-9, 6), "right") if points[0][1] > 200 else ((9, -4), "left")
         label = axes[1].annotate(
@@ -93,7 +93,7 @@ def main() -> None:
     report(rows, kinds, forest)
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "demo.png")
     draw(rows, kinds, forest).savefig(out, dpi=100)
-    print(f"The picture is in {out}.")
+    print(f"Saved the figure to {out}.")
 
 
 if __name__ == "__main__":
