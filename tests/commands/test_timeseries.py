@@ -946,7 +946,7 @@ def test_a_shingle_outside_a_domain_is_refused_with_its_row():
 
 
 def test_words_name_the_channel_by_its_place_and_not_by_how_its_name_looks():
-    for first, second in (("cpu", "cpu2"), ("a", "wave 1 of a"), ("roughness", "change")):
+    for first, second in (("cpu", "cpu2"), ("a", "wave 1 of a"), ("volatility", "change")):
         rows = pd.DataFrame(waves(900, n_channels=2), columns=[first, second])
         model = contexts(40, window=2048).fit(rows)
         odd = pd.DataFrame(waves(1000, n_channels=2)[900:], columns=[first, second])

@@ -13,7 +13,7 @@ from scipy.signal import lfilter
 
 from polyaforest import BatchMPF, SeriesMPF, StreamingMPF, Tree
 from polyaforest.decision.thresholds import mean_run_length
-from polyaforest.timeseries._novelty import Known
+from polyaforest.timeseries._novelty import KnownReadings
 
 RATE, N_FITS, N_NEW = 0.1, 30, 400
 FORESTS = {
@@ -153,5 +153,5 @@ def test_noise_is_seldom_new_once_much_is_known(kind, most, any_seed):
     """About 9 and 19 of 20,000 readings are: more than `most` has a chance of less than one in a billion."""
     rng = np.random.default_rng(any_seed)
     noise = rng.normal(size=(24_096, 1)) if kind == "gauss" else np.exp(rng.normal(size=(24_096, 1)))
-    novelty = Known(1).judge_then_learn(noise, np.full(noise.shape, np.nan))
+    novelty = KnownReadings(1).judge_then_learn(noise, np.full(noise.shape, np.nan))
     assert (novelty[4096:] >= 0.02).sum() <= most

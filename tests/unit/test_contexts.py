@@ -32,14 +32,14 @@ def naive_coordinates(line, most_still):
         past = np.concatenate([past, past[::-1]])
     past = past[:LENGTH]
     steps = np.arange(96)[::-1] + 0.5
-    roughness = {n: np.abs(np.diff(past[: n + 1])).mean() for n in (8, 32, LENGTH - 1)}
+    volatility = {n: np.abs(np.diff(past[: n + 1])).mean() for n in (8, 32, LENGTH - 1)}
     n_still = int(np.cumprod(np.diff(past) == 0)[:most_still].sum())
     return {
         **{f"change of {{}} over {n}": past[:n].mean() - past[n : 2 * n].mean() for n in (1, 2, 4, 8, 16, 32)},
         "{}": past[0],
         **{f"mean of {{}} over {n}": past[:n].mean() for n in (8, 32, 64)},
-        **{f"roughness of {{}} over {n}": rough for n, rough in roughness.items()},
-        "roughness of {} over 8": roughness[8] - n_still * roughness[LENGTH - 1],
+        **{f"volatility of {{}} over {n}": rough for n, rough in volatility.items()},
+        "volatility of {} over 8": volatility[8] - n_still * volatility[LENGTH - 1],
         **{f"wave {k} of {{}}": past[:96] @ np.cos(np.pi * k * steps / 96) / 48 for k in range(1, 13)},
     }
 
@@ -70,7 +70,7 @@ def test_coordinates_are_what_numpy_says(n_channels, length):
 
 @pytest.mark.parametrize("n_channels", [1, 3, 4])
 @pytest.mark.parametrize("n_still", [1, 7, 64, 90, 200])
-def test_standing_still_counts_against_the_roughness(n_channels, n_still):
+def test_standing_still_counts_against_the_volatility(n_channels, n_still):
     rows = np.random.default_rng(n_still).normal(size=(300, n_channels))
     rows[300 - n_still :, 0] = rows[299 - n_still, 0]
     found = features_of(rows, [299], [0])[0]
@@ -104,7 +104,7 @@ def test_a_constant_moves_levels_alone_and_a_scale_scales_all(seed, n_channels, 
     moved = features_of(rows + number, [LENGTH - 1], [0])[0]
     assert_allclose(moved, before + number * is_level, rtol=1e-9, atol=1e-8)
     scaled = features_of(rows * number, [LENGTH - 1], [0])[0]
-    is_size = np.array(["roughness" in name for name in layout_of(n_channels).names(["x"] * n_channels)])
+    is_size = np.array(["volatility" in name for name in layout_of(n_channels).names(["x"] * n_channels)])
     assert_allclose(scaled, before * np.where(is_size, abs(number), number), rtol=1e-9, atol=1e-8)
 
 

@@ -629,7 +629,7 @@ def test_the_report_says_what_is_odd_how_sure_and_what_would_be_normal(servers, 
     assert "times less likely than a typical point" in report
     assert "cpu > " in said.region
     assert "latency > " in said.region
-    assert "points live here [" in said.region
+    assert "points fall here [" in said.region
     assert "would be normal" in report
     assert report.count("too high") == 2
     assert "█" in report
@@ -673,10 +673,10 @@ def test_numbers_have_as_many_digits_as_tell(value, scale, text):
 @pytest.mark.parametrize(
     ("share", "interval", "words"),
     [
-        (0.0003, (0.0001, 0.0009), "about 3 in 10,000 points live here [1–9 in 10,000]"),
-        (0.0001, (0.0, 0.0004), "about 1 in 10,000 points live here [0–4 in 10,000]"),
-        (0.97, (0.9, 0.99), "about 10 in 10 points live here [9–10 in 10]"),
-        (0.002, (0.0004, 0.005), "about 2 in 1,000 points live here [0.4–5 in 1,000]"),
+        (0.0003, (0.0001, 0.0009), "about 3 in 10,000 points fall here [1–9 in 10,000]"),
+        (0.0001, (0.0, 0.0004), "about 1 in 10,000 points fall here [0–4 in 10,000]"),
+        (0.97, (0.9, 0.99), "about 10 in 10 points fall here [9–10 in 10]"),
+        (0.002, (0.0004, 0.005), "about 2 in 1,000 points fall here [0.4–5 in 1,000]"),
     ],
 )
 def test_shares_are_put_in_words(share, interval, words):

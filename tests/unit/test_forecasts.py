@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from polyaforest import SeriesMPF, StreamingMPF
 from polyaforest.timeseries import Forecast
 from polyaforest.timeseries._contexts import LENGTH, layout_of, mean_deviations, season_features
-from polyaforest.timeseries._forecasts import Samples, foresee, usual_by_rhythm
+from polyaforest.timeseries._forecasts import PastChanges, foresee, usual_by_rhythm
 from polyaforest.timeseries._steps import fold_on_steps
 
 
@@ -47,13 +47,13 @@ def test_means_of_deviations_are_laid_out_as_the_season_is():
 
 
 def test_a_sample_of_one_kind_is_its_own_forecast_and_none_is_none():
-    samples = Samples(np.zeros((9, 1)), np.arange(9.0)[:, None], np.arange(9))
+    samples = PastChanges(np.zeros((9, 1)), np.arange(9.0)[:, None], np.arange(9))
     found = foresee(samples, np.zeros((2, 1)), 1.0, 1)
     assert_allclose(found.mean, 4.0)
     assert_allclose(found.median, 4.0)
     assert_array_equal(found.low, [[0.0]] * 2)  # nine samples say nothing of one in twenty
     assert_array_equal(found.high, [[8.0]] * 2)
-    nothing = foresee(Samples(np.empty((0, 1)), np.empty((0, 1)), np.empty(0, np.int64)), np.zeros((2, 1)), 1.0, 1)
+    nothing = foresee(PastChanges(np.empty((0, 1)), np.empty((0, 1)), np.empty(0, np.int64)), np.zeros((2, 1)), 1.0, 1)
     assert np.isnan(nothing.mean).all()
     apart = foresee(samples, np.zeros((1, 1)), 1.0, 1, np.array([4]))  # all of them share readings with it
     assert all(np.isnan(part).all() for part in apart)
@@ -62,7 +62,7 @@ def test_a_sample_of_one_kind_is_its_own_forecast_and_none_is_none():
 def test_near_courses_count_more_and_enough_of_them():
     rng = np.random.default_rng(0)
     states = rng.uniform(-1, 1, (2000, 1))
-    samples = Samples(states, states + 0.01 * rng.normal(size=(2000, 1)), np.arange(2000))
+    samples = PastChanges(states, states + 0.01 * rng.normal(size=(2000, 1)), np.arange(2000))
     found = foresee(samples, np.array([[0.5], [-0.5]]), 1e9, 1)  # at so fine a time, one context would decide
     assert_allclose(found.mean[:, 0], [0.5, -0.5], atol=0.02)
     assert (found.high - found.low > 0.01).all()

@@ -14,7 +14,7 @@ from polyaforest import Detections, SeriesMPF, StreamingMPF
 from polyaforest.estimators import loads
 from polyaforest.kernels.contexts import fill_novelties
 from polyaforest.timeseries._contexts import REACH
-from polyaforest.timeseries._novelty import KNOWN, LEAST, Known
+from polyaforest.timeseries._novelty import KNOWN, LEAST, KnownReadings
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -67,7 +67,7 @@ def test_novelty_is_the_same_bits_in_chunks_of_any_size(seed, cuts):
     rng = np.random.default_rng(seed)
     rows, deviations = rng.normal(size=(2, 300, 2)).cumsum(axis=1)
     rows[rng.random(rows.shape) < 0.1] = np.nan
-    known, in_chunks = Known(2), Known(2)
+    known, in_chunks = KnownReadings(2), KnownReadings(2)
     whole = known.judge_then_learn(rows, deviations)
     pieces = zip(np.split(rows, cuts), np.split(deviations, cuts), strict=True)
     assert_array_equal(np.concatenate([in_chunks.judge_then_learn(*piece) for piece in pieces]), whole)
@@ -77,7 +77,7 @@ def test_novelty_is_the_same_bits_in_chunks_of_any_size(seed, cuts):
 
 def judged(rows, known=None):
     """The results for rows of one channel that has no rhythm."""
-    known = Known(1) if known is None else known
+    known = KnownReadings(1) if known is None else known
     return known.judge_then_learn(rows, np.full(rows.shape, np.nan)), known
 
 
@@ -101,7 +101,7 @@ def test_what_is_long_ago_is_new_again():
 
 
 def test_a_long_series_is_compared_with_the_last_readings_alone():
-    rows, known, parts = np.random.default_rng(1).standard_t(2, size=(6000, 2)), Known(2), []
+    rows, known, parts = np.random.default_rng(1).standard_t(2, size=(6000, 2)), KnownReadings(2), []
     for start in range(0, 6000, 700):
         parts.append(known.copy().judge_then_learn(rows[start : start + 1], np.full((1, 2), np.nan)))
         known.judge_then_learn(rows[start : start + 700], np.full(rows[start : start + 700].shape, np.nan))
@@ -120,7 +120,7 @@ def test_new_deviations_count_a_quarter_once_enough_are_known():
     rows = np.tile(np.arange(8.0), 100)[:, None]
     deviations = np.tile([0.0, 1.0], 400)[:, None]
     deviations[[400, 700]] = [[3.0], [9.0]]
-    novelty = Known(1).judge_then_learn(rows, deviations)
+    novelty = KnownReadings(1).judge_then_learn(rows, deviations)
     assert novelty[400] == 0  # there are not 512 yet
     assert novelty[700] == 0.25 * (6 / 9)
 

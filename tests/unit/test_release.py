@@ -91,7 +91,7 @@ def test_without_the_rows_a_release_has_scores_but_no_threshold():
             ask(ROWS)
     with pytest.raises(ValueError, match="no calibration scores"):
         released.p_value(ROWS)
-    with pytest.raises(ValueError, match="3,000 rows were counted, but X has 10"):
+    with pytest.raises(ValueError, match="X has 10 rows, but 3,000 were counted"):
         counted().release(1.0, ROWS[:10])
 
 
@@ -176,9 +176,9 @@ def test_an_epsilon_that_is_none_is_refused(epsilon):
 
 
 def test_what_could_betray_rows_is_refused(tmp_path, cli):
-    with pytest.raises(ValueError, match="the domain follows the rows"):
+    with pytest.raises(ValueError, match="the domain is computed from the rows"):
         BatchMPF(n_estimators=2).fit(ROWS).release(1.0)
-    with pytest.raises(ValueError, match="the domain follows the rows"):
+    with pytest.raises(ValueError, match="the domain is computed from the rows"):
         BatchMPF(n_estimators=2, tree=Tree(domain="data")).fit(ROWS).release(1.0)
     gappy = np.where(np.arange(3000)[:, None] == [5, 9], np.nan, ROWS)
     assert counted(missing="marginalise").release(1.0).privacy_epsilon_ == 1.0
@@ -188,7 +188,7 @@ def test_what_could_betray_rows_is_refused(tmp_path, cli):
         counted(missing="marginalise").merge(counted(gappy, missing="marginalise")),
     ):
         for forest in (filled, loads(filled.to_bytes())):
-            with pytest.raises(ValueError, match="were filled in from other rows"):
+            with pytest.raises(ValueError, match="imputed from other rows"):
                 forest.release(1.0)
     assert loads(counted(missing="marginalise").to_bytes()).release(1.0).privacy_epsilon_ == 1.0
     with pytest.raises(ValueError, match="too small to be shared by 10 trees"):
@@ -196,7 +196,7 @@ def test_what_could_betray_rows_is_refused(tmp_path, cli):
     assert not hasattr(StreamingMPF, "release")
     np.savetxt(tmp_path / "rows.csv", ROWS, delimiter=",", header="a,b", comments="")
     assert cli("fit", "--batch", tmp_path / "rows.csv", "-m", tmp_path / "rows.mpf")[0] == 0
-    with pytest.raises(ValueError, match="the domain follows the rows"):
+    with pytest.raises(ValueError, match="the domain is computed from the rows"):
         polyaforest.load(tmp_path / "rows.mpf").release(1.0)
 
 

@@ -221,7 +221,7 @@ def _cells(explanation: Explanation, attribution: Attribution) -> list[str]:
         explanation.format_side(attribution),
         f"{attribution.bits:+.1f} bits",
         attribution.seen or f"usual {explanation.format_usual(attribution.feature)}",
-        f"would be normal: {normal}" if normal not in ("", "as it is", "no value") else "",
+        f"would be normal: {normal}" if normal not in ("", "unchanged", "no value") else "",
     ]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from polyaforest.core.arrays import Array
 from polyaforest.core.extras import extra
 from polyaforest.estimators import BatchMPF, StreamingMPF, loads
-from polyaforest.estimators.tables import Weigh
+from polyaforest.estimators.tables import WeighTask
 from polyaforest.forest.copies import starts_of
 
 with extra(__name__, "dask", "datasketches", "pandas"):
@@ -60,7 +60,7 @@ def fit(detector: Forest, X: Any, *, sample_weight: Any = None) -> Forest:
     copies: list[Any] = [None] * len(parts)
     firsts = starts
 
-    def prepare(weigh: Weigh) -> None:
+    def prepare(weigh: WeighTask) -> None:
         nonlocal copies, firsts
         if sample_weight is not None:
             weights = _parts_of_weights(sample_weight, len(parts))
@@ -156,7 +156,7 @@ def _parts_of_weights(sample_weight: Any, n_parts: int) -> list[Any]:
     return weights
 
 
-def _copies(weigh: Weigh, part: Any, weights: Any, start: int) -> Array:
+def _copies(weigh: WeighTask, part: Any, weights: Any, start: int) -> Array:
     try:
         return weigh(weights, numbered(start, len(part)))
     except ValueError as problem:

@@ -11,7 +11,7 @@ import numpy as np
 from polyaforest.core.arrays import Array
 from polyaforest.distributed.quantiles import Quantiles
 from polyaforest.estimators import BatchMPF, StreamingMPF
-from polyaforest.estimators.tables import Score, TableFit, Weigh
+from polyaforest.estimators.tables import ScoreTask, TableFit, WeighTask
 
 Kind = TypeVar("Kind", BatchMPF, StreamingMPF)
 Task = Callable[..., Any]  # takes the rows of a part, their ids, and copies if any; its results can be added
@@ -23,7 +23,7 @@ def fit_in_passes(
     columns: int | Sequence[str],
     gather: Gather,
     of_categorical_type: Sequence[int] = (),
-    prepare: Callable[[Weigh], None] = lambda weigh: None,
+    prepare: Callable[[WeighTask], None] = lambda weigh: None,
 ) -> Kind:
     """Fit a detector to a table; return the detector.
 
@@ -58,7 +58,7 @@ def fit_in_passes(
 class Sketch:
     """Task that sketches the distribution of scores."""
 
-    score: Score
+    score: ScoreTask
 
     def __call__(self, X: Any, ids: Array, copies: Array | None = None) -> Quantiles:
         """Sketch the scores of the rows of a part."""

@@ -1,4 +1,4 @@
-"""The detectors: `StreamingMPF`, `BatchMPF`, `SeriesMPF` for time series, `GroupedMPF` for verdicts within groups."""
+"""The detectors: `StreamingMPF`, `BatchMPF`, `SeriesMPF` for time series, `GroupedMPF` for groups of rows."""
 
 from io import BytesIO
 from typing import TypeAlias
@@ -32,23 +32,23 @@ Kind: TypeAlias = BatchMPF | StreamingMPF | SeriesMPF | GroupedMPF
 
 
 def load(path: Place) -> Kind:
-    """Return the detector saved in a file, of any class.
+    """Load a detector of any class from a file written by `save`.
 
     Parameters
     ----------
     path : str, path-like or binary file
-        An open file must be one that can seek.
+        An open file must be seekable.
 
     Raises
     ------
     ModelFileError
-        If the file is damaged, not a model, or of a newer version than this release reads.
+        If the file is damaged, is not a model, or was written by a newer release.
     """
     return _restored(path, *read_model(path))
 
 
 def loads(block: bytes) -> Kind:
-    """Return the detector in bytes that `to_bytes` made, or that `save` of an earlier release wrote to a store."""
+    """Load a detector of any class from the bytes that `to_bytes` returns, or that an earlier release stored."""
     file = BytesIO(block)
     return _restored(file, *(unpack(block) if is_packed(block) else read_model(file)))
 

@@ -28,7 +28,7 @@ from polyaforest.decision.calibration import n_to_calibrate
 from polyaforest.decision.thresholds import check_calibration_size, check_scores
 from polyaforest.estimators._explaining import PolyaForest
 from polyaforest.estimators._forest import Offset
-from polyaforest.estimators._sample import Sample
+from polyaforest.estimators._sample import CalibrationSample
 from polyaforest.estimators._tree import Tree
 from polyaforest.forest.spec import weighting_of_domain
 from polyaforest.persistence.modelfile import Arrays, Header
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from polyaforest.forest.privacy import Budget
     from polyaforest.forest.survey import Inquiry, Survey
 
-_ROWS_THAT_TELL = 100  # rows of a chunk from which on it calibrates the forest anew
-_LEAST_SAMPLE = 2048  # rows to calibrate with, where there are as many
+_ROWS_TO_RECALIBRATE = 100  # a chunk of at least so many rows recalibrates the forest
+_LEAST_SAMPLE = 2048  # rows to calibrate with, if there are as many
 _MOST_EPSILON = 1000  # more would hide nothing
-_SEED_OF_SAMPLES = 0  # of the priorities of rows to calibrate with: whatever the trees, they are the same
+_SEED_OF_SAMPLES = 0  # constant, so that the calibration sample does not depend on the trees
 
 
 def _words_of(random_state: Any) -> Callable[[int], Array]:
-    """Return a source of random words with a seed."""
+    """Return a seeded source of random 64-bit words."""
     rng = np.random.default_rng(random_state)
     return lambda n: rng.integers(2**64, size=n, dtype=np.uint64)
 
@@ -54,39 +54,39 @@ def _n_counted(forest: Forest) -> int:
 
 
 class BatchMPF(PolyaForest):
-    """Batch Mondrian Pólya forest (bMPF): anomalies by probability mass, from partitions that do not look at the data.
+    """Batch Mondrian Pólya forest (bMPF).
 
-    Scores are higher for normal rows. Each tree is a Mondrian process over the domain, cut at random whatever the
-    data, and counts the rows in its cells. So rows can be added and removed at any time, in any order, exactly; and
-    forests with the same seed, domain and parameters can be counted apart and merged.
+    Each tree cuts the domain at random, independently of the data, and counts the rows in each cell. Rows with little
+    probability mass around them are anomalies; scores are higher for normal rows. Rows can be added and deleted
+    exactly, in any order. Forests with the same seed, domain and parameters can be fitted separately and merged.
 
     Parameters
     ----------
     n_estimators : int, default=100
         Number of trees.
     tree : Tree, optional
-        How each tree cuts space: depth (here 10 by default), lifetime, feature weights, prior and domain. Forests to be
-        merged need an array as domain.
+        Depth (10 by default), lifetime, feature weights, prior and domain of each tree. Merging requires the domain to
+        be an array.
     score_type : {"log_mass", "mass", "multiscale", "typicality"} or EpsilonPhi, default="log_mass"
-        What `score_samples` returns: see there. "mass" is the paper's; `EpsilonPhi` brings the paper's threshold too.
+        The score, described at `score_samples`. "mass" is the paper's; `EpsilonPhi` also sets the paper's threshold.
     contamination : "auto" or float in (0, 0.5], default="auto"
-        Share of the rows to flag, estimated from a sample of those last fitted. "auto" flags what lies so far below the
-        bulk of the scores that only one normal row in a thousand should.
+        Share of rows to flag, estimated from a sample of the last fitted rows. "auto" places the threshold far enough
+        below the bulk of the scores to flag about one normal row in a thousand.
     false_alarm_rate : float between 0 and 1, optional
-        Share of new, normal rows that may be flagged; instead of `contamination`. See `p_value`.
+        Share of new normal rows to flag, instead of `contamination`. See `p_value`.
     missing : {"impute", "marginalise", "error"}, default="impute"
-        How to treat NaN. "impute" completes a row with the values of the 8 rows most like it, and scores it by the mean
-        over these completions. "marginalise" scores it by the probability of its other values alone, which is higher
-        the fewer they are. Either learns it with the values of the nearest row. "error" refuses it.
+        How to handle NaN. "impute" completes a row with the values of the 8 most similar rows and averages the scores
+        of the completions. "marginalise" scores the observed values alone; fewer values give higher scores. Both learn
+        the row with the values of the most similar one. "error" raises ValueError.
     categorical_features : "from_dtype", array-like of str, int or bool, or None, default="from_dtype"
-        Which columns are categories, as in scikit-learn's `HistGradientBoostingClassifier`: their names, their numbers,
-        a mask, none, or with "from_dtype" those of a categorical type: pandas ``category``, polars ``Categorical`` and
-        ``Enum``, Arrow dictionaries. Text of other types is refused unless its column is named here. Categories are
-        told apart by their text; one never seen is a category like any other, only new.
+        Categorical columns, as in scikit-learn's `HistGradientBoostingClassifier`: names, indices, a boolean mask, None
+        for no column, or "from_dtype" for columns of type ``category`` (pandas), ``Categorical`` or ``Enum`` (polars)
+        or dictionary (Arrow). Other text columns raise ValueError. Categories are compared by their text; unseen
+        categories are allowed.
     random_state : int, RandomState or None, default=None
-        Forests to be merged need the same integer.
+        Seed of the trees. Merging requires the same integer.
     n_jobs : int or None, default=None
-        Threads; None means 1. Results do not depend on it.
+        Number of threads; None means 1. Results do not depend on it.
 
     Attributes
     ----------
@@ -97,28 +97,26 @@ class BatchMPF(PolyaForest):
     prior_ : Prior
         The prior that the posterior was derived with.
     lifetimes_ : ndarray
-        The times behind the scores that have any.
+        The times at which the score evaluates cells.
     offset_ : float
         The threshold: ``decision_function = score_samples - offset_``.
     n_points_ : int
-        Rows counted.
+        Number of rows counted.
     privacy_epsilon_ : float or None
         The epsilon of a private `release`; None for true counts.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
     is_categorical_ : ndarray of bool, shape (n_features,), or None
-        Which columns are categories; None if none is.
+        Mask of the categorical columns; None if there are none.
     categories_ : dict of str to list of str
-        The categories of the rows held, by column.
+        The categories in the calibration sample, by column.
     encoding_ : Categories or None
-        How categories are turned into numbers; None if there are none.
+        Encoding of categories as numbers; None if there are none.
 
     Notes
     -----
-    The paper's own setting is ``score_type="mass", tree=Tree(feature_weights=None, domain="data")``.
-
-    Every tree counts every row: what a tree costs does not depend on how its rows were chosen, so there is no
-    ``max_samples``.
+    The paper's setting is ``score_type="mass", tree=Tree(feature_weights=None, domain="data")``. Every tree counts
+    every row, so there is no ``max_samples``.
 
     Examples
     --------
@@ -137,7 +135,7 @@ class BatchMPF(PolyaForest):
         "score_type": [StrOptions({str(score) for score in Score if score is not Score.MARGINS}), EpsilonPhi],
     }
     _why_uncalibrated: ClassVar[str] = (
-        "its counts have changed since, or it was fitted on one row. A fit or partial_fit with 100 rows adds some"
+        "its counts have changed, or it was fitted on one row. Call fit or partial_fit with at least 100 rows"
     )
     _auto_depth: ClassVar[int | None] = 10
     _lifetimes: ClassVar[dict[str, Array]] = {"multiscale": np.geomspace(8, 128, 5)}
@@ -145,9 +143,9 @@ class BatchMPF(PolyaForest):
     _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest", "sample")
     _imputing_times: ClassVar[Array] = np.array([32.0, 64.0])
     _epsilon: float | None = None  # of a private release
-    _was_filled: bool = False  # whether rows had gaps, which other rows have filled
-    _sample: Sample | None = None  # rows to calibrate with, until that is needed
-    _calibration = Derived[Array](is_lasting=True)  # log-scores of such rows, each counted out
+    _was_filled: bool = False  # whether missing values were imputed from other rows
+    _sample: CalibrationSample | None = None  # rows for lazy calibration
+    _calibration = Derived[Array](is_lasting=True)  # log-scores of these rows, each left out of the counts
 
     def __init__(
         self,
@@ -174,26 +172,26 @@ class BatchMPF(PolyaForest):
 
     @property
     def n_points_(self) -> int:
-        """Rows counted, those beyond the domain included."""
+        """Number of rows counted, including rows outside the domain."""
         check_is_fitted(self)
         return _n_counted(self.forest_)
 
     @property
     def privacy_epsilon_(self) -> float | None:
-        """The epsilon of a private `release`, or of several that were merged; None for true counts."""
+        """The epsilon of a private `release`, summed over merged releases; None for true counts."""
         check_is_fitted(self)
         return self._epsilon
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Self:
-        """Cut the domain afresh and count the rows of `X`; `y` is ignored.
+        """Fit the forest to the rows of `X`, replacing any previous fit; `y` is ignored.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
         sample_weight : array-like of shape (n_rows,), optional
-            How often each row counts: 2 is the row twice, 0 not at all, exactly. The fraction of a weight is the
-            chance of one more, decided by the number of the row.
+            Number of times to count each row. Fractions are rounded at random: 2.3 counts as 3 with probability 0.3,
+            determined by the row number.
         """
         with self._lock.turn(), self._drafted() as draft:
             draft._begin(X, sample_weight, follows=False)
@@ -201,10 +199,10 @@ class BatchMPF(PolyaForest):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, *, sample_weight: Any = None) -> Self:
-        """Count more rows; rows beyond the domain count as outside it. The first call is a `fit`.
+        """Count more rows; rows beyond the domain count as outside. The first call is equivalent to `fit`.
 
-        A hundred rows or more place the threshold, and calibrate `p_value`, anew. `sample_weight` is that of `fit`; a
-        fraction is decided by how many came before.
+        At least 100 rows recalibrate the threshold and `p_value`. `sample_weight` is as in `fit`, except that the
+        number of fractional weights so far determines the rounding.
         """
         with self._lock.turn(), self._drafted() as draft:
             if hasattr(draft, "forest_"):
@@ -226,18 +224,18 @@ class BatchMPF(PolyaForest):
         forests.imputation.check_columns_have_values(self, survey.facts.n_missing, n)
         if not self.prior_.is_open:
             check_rows_inside(self, rows if copies is None else rows[copies > 0], self.forest_.domain)
-        if n < _ROWS_THAT_TELL:
-            self._settle()  # else the threshold would depend on whether it was asked for before these rows came
+        if n < _ROWS_TO_RECALIBRATE:
+            self._materialise()  # else the threshold would depend on whether it was read before these rows came
         self._was_filled |= bool(survey.facts.n_missing.any())
         self._adopt(self._with_counts(*self._counted(survey, rows, copies)))
-        if n >= _ROWS_THAT_TELL:
+        if n >= _ROWS_TO_RECALIBRATE:
             self._draw_sample(survey, follows_rows=False)
 
     def delete_rows(self, X: Any, *, sample_weight: Any = None) -> Self:
-        """Count rows out: afterwards the forest is what it would be had they never been counted.
+        """Delete rows exactly, as if they had never been counted.
 
-        Nothing remains of them but the threshold, ``offset_``; `p_value` waits for the next hundred rows to compare
-        with. `sample_weight` says how often each row is counted out, by whole numbers.
+        Only the threshold, ``offset_``, is kept; `p_value` needs a `partial_fit` with at least 100 rows first.
+        `sample_weight` is the number of copies of each row to delete, as integers.
         """
         with self._lock.turn(), self._drafted() as draft:
             draft._count_out(X, sample_weight)
@@ -252,18 +250,17 @@ class BatchMPF(PolyaForest):
             _, kinds = forests.posterior.leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs)
             is_empty = (kinds == LeafKind.COMPLEMENTARY) | ((kinds == LeafKind.OUTSIDE) & (self.forest_.outside == 0))
             unknown = np.flatnonzero(is_empty.any(axis=1) & (copies > 0))
-            which = f"row {unknown[0]} was never counted" if unknown.size else "some rows were not counted so often"
-            raise ValueError(f"{which}: a cell would have a negative count. Nothing was deleted")
+            which = f"row {unknown[0]} was never counted" if unknown.size else "some rows were not counted that often"
+            raise ValueError(f"{which}: deletion would make a count negative. Nothing was deleted")
         self._keep_threshold()
         self._adopt(self._with_counts(-count, -outside))
 
     def merge(self, other: BatchMPF) -> Self:
-        """Add the counts of another forest with the same partition; exact, as if all rows had been seen here.
+        """Merge another forest with the same partition into this one, exactly as if this one had counted all rows.
 
-        The threshold is placed, and `p_value` calibrated, anew by rows of both. A forest from which rows were deleted,
-        or that was loaded from a file of an earlier version, has no such rows: then the threshold, ``offset_``, stays
-        this forest's own, and `p_value` waits for the next hundred rows to compare with. Private releases merge with
-        each other; their epsilons add up.
+        The rows kept by both forests recalibrate the threshold and `p_value`. If either forest keeps none (after
+        deletion, or loaded from a file of an earlier version), ``offset_`` is unchanged and `p_value` needs a
+        `partial_fit` with at least 100 rows first. Private releases merge with each other; their epsilons add up.
         """
         check_is_fitted(self)
         if not isinstance(other, BatchMPF):
@@ -272,7 +269,7 @@ class BatchMPF(PolyaForest):
         with self._lock.turn(), self._drafted() as draft:
             draft._check_same_partition(other)
             with other._frozen():
-                theirs, sample, epsilon = other.forest_, other._sample, other._epsilon  # as they are now
+                theirs, sample, epsilon = other.forest_, other._sample, other._epsilon
                 categories = other.encoding_
                 draft._was_filled |= other._was_filled
             if draft._epsilon is not None and epsilon is not None:
@@ -293,22 +290,22 @@ class BatchMPF(PolyaForest):
     # ---- privacy ----------------------------------------------------------------------------------------------------
 
     def release(self, epsilon: float = 1.0, X: Any = None, *, random_state: Any = None) -> BatchMPF:
-        """Return a forest with noisy counts that may be given away: it is epsilon-differentially private.
+        """Return an epsilon-differentially private copy of the forest, with noisy counts, that can be shared.
 
-        Whether any one row was counted or not, each possible release is at most exp(epsilon) times as likely. Nothing
-        else of the rows is in it. Releasing twice spends both epsilons. A release can be scored, explained, saved and
-        merged with others, but it does not learn.
+        Adding or removing any one row changes the probability of each possible release by a factor of at most
+        exp(epsilon). Two releases spend both epsilons. A release can score, explain, be saved and be merged with other
+        releases, but it cannot learn.
 
         Parameters
         ----------
         epsilon : float, default=1.0
-            Less is more private, and noisier: each leaf gets noise of about ``n_estimators / epsilon`` rows. Fit few
-            trees, of little depth.
+            Privacy budget. Smaller values are more private and noisier: each leaf gets noise of about
+            ``n_estimators / epsilon`` rows. Use few, shallow trees.
         X : array-like or frame of shape (n_points_, n_features), optional
-            The rows that were counted, if the release is to have a threshold and p-values: a fifth of `epsilon` is
-            spent on the distribution of their scores. Without, it has scores and masses only.
+            The counted rows. If given, a fifth of `epsilon` buys a threshold and p-values; otherwise the release only
+            has scores and masses.
         random_state : int or None, default=None
-            None takes the noise from the operating system. Whoever knows a seed can remove the noise: for tests.
+            None takes the noise from the operating system. Set a seed in tests only: the seed reveals the noise.
 
         Returns
         -------
@@ -326,21 +323,21 @@ class BatchMPF(PolyaForest):
         with self._frozen():
             self._check_not_private()
             if rows is not None and len(rows) != self.n_points_:
-                raise ValueError(f"{self.n_points_:,} rows were counted, but X has {len(rows):,}: give the same rows")
+                raise ValueError(f"X has {len(rows):,} rows, but {self.n_points_:,} were counted: pass the same rows")
             counts, outside = forests.privacy.private_counts(self.forest_, budget, words)
             twin.forest_ = self.forest_._replace(counts=counts, outside=outside)
             for name in ("n_features_in_", "feature_names_in_", "lifetimes_", "prior_"):
                 if hasattr(self, name):
                     setattr(twin, name, getattr(self, name))
         if self.encoding_ is not None:
-            twin.encoding_ = self.encoding_.kept(None)  # texts are those of rows
+            twin.encoding_ = self.encoding_.kept(None)  # texts would reveal rows
         twin._epsilon = float(epsilon)
         if rows is not None and not isinstance(twin.score_type, EpsilonPhi):
             twin._calibration = twin._private_calibration(rows, budget, words)
         return twin
 
     def _private_calibration(self, rows: Array, budget: Budget, words: Callable[[int], Array]) -> Array:
-        """Return log-scores distributed nearly as those that this release gives to the rows behind it."""
+        """Return log-scores with nearly the distribution of this release's scores of its rows."""
         lowest = forests.privacy.lowest_log_mass(self.forest_, self.posterior_)
         logs = self._score.to_log(self._scores(rows))
         found = forests.privacy.private_scores(logs, lowest, self.n_points_, budget, words)
@@ -348,23 +345,22 @@ class BatchMPF(PolyaForest):
         return found if len(found) <= most else found[np.linspace(0, len(found) - 1, most).astype(int)]
 
     def _check_can_be_private(self) -> None:
-        """Raise if the counts depend on a row in more ways than by one leaf of each tree."""
+        """Raise ValueError if a row affects more than one leaf per tree."""
         if not self._has_given_domain or self._notes.get("domain") == "rows":
             raise ValueError(
-                "the domain follows the rows and would betray their extremes: fit with tree=Tree(domain=...), bounds "
-                "that you know without looking at the rows"
+                "the domain is computed from the rows and would reveal their extremes: fit with "
+                "tree=Tree(domain=...), with bounds chosen without looking at the rows"
             )
         if self._was_filled:
             raise ValueError(
-                "rows with missing values were filled in from other rows, so that one row may count in many cells: fit "
-                "complete rows alone"
+                "missing values were imputed from other rows, so one row can affect many cells: fit complete rows only"
             )
 
     def _check_not_private(self) -> None:
         if self._epsilon is not None:
             raise ValueError(
-                "this forest is a private release: true rows among its noisy counts would not be protected. Add or "
-                "delete them in the forest that it was released from, and release that again"
+                "this forest is a private release and cannot learn or delete rows: update the original forest and "
+                "release it again"
             )
 
     def __add__(self, other: object) -> BatchMPF:
@@ -373,7 +369,7 @@ class BatchMPF(PolyaForest):
         return deepcopy(self).merge(other)
 
     def _begin(self, X: Any, sample_weight: Any, *, follows: bool) -> None:
-        """Begin with a table, or, if more of it `follows`, with the first part of one."""
+        """Start with a table, or with its first part if more of it `follows`."""
         rows = read_rows(self, X, reset=True, allow_missing=self._allows_missing)
         self._n_random_draws, self._epsilon = 0, None
         if follows:
@@ -386,13 +382,13 @@ class BatchMPF(PolyaForest):
         self._take_counts(survey, *self._counted(survey, rows, copies))
 
     def _survey(self, rows: Array, copies: Array | None) -> Survey:
-        """Look at rows, each as often as `copies` says."""
+        """Survey rows, each repeated `copies` times."""
         if copies is None:
             return self._inquiry().of_table(rows)
         return self._inquiry().of_copies(rows, copies, forests.copies.starts_of(copies))
 
     def _counted(self, survey: Survey | None, rows: Array, copies: Array | None) -> tuple[Array, Array]:
-        """Count rows, each as often as `copies` says; the survey fills gaps, if there may be any."""
+        """Count rows, each `copies` times; a survey imputes missing values."""
 
         def filled(rows: Array, ids: Array) -> Array:
             return rows if survey is None else survey.filled(rows, ids)
@@ -403,15 +399,15 @@ class BatchMPF(PolyaForest):
         return forests.learn.count_copies(self.forest_, rows, copies, starts, filled, self.n_jobs)
 
     def _inquiry(self) -> Inquiry:
-        """Return what has to be known of a table before its rows can be counted."""
+        """Return the inquiry to survey a table with before its rows are counted."""
         n_wanted = max(n_to_calibrate(self.false_alarm_rate), _LEAST_SAMPLE)
         return forests.survey.Inquiry(_SEED_OF_SAMPLES, n_wanted, self._allows_missing, self._n_categories)
 
     def _cut(self, survey: Survey, seed: np.random.SeedSequence) -> None:
-        """Cut the domain of a table; nothing is counted yet."""
+        """Cut the domain of a table without counting rows."""
         tree, facts = self._tree, survey.facts
         if self._max_depth is None and not np.isfinite(tree.lifetime):
-            raise ValueError("a Mondrian process without max_depth and lifetime would never end: set one of them")
+            raise ValueError("without max_depth and lifetime a Mondrian process never ends: set one of them in tree=")
         self._check_rates(facts.n)
         forests.imputation.check_columns_have_values(self, facts.n_missing, facts.n)
         domain = self._given_domain(self.n_features_in_) if self._has_given_domain else facts.box
@@ -419,7 +415,7 @@ class BatchMPF(PolyaForest):
         self.forest_ = forests.grow.sample_processes(self._plan(measured, domain, seed))
 
     def _take_counts(self, survey: Survey, counts: Array, outside: Array) -> None:
-        """Begin with these counts of the rows of a table."""
+        """Start with these counts of a table."""
         self._sample = self._calibration = self._offset = self._epsilon = None
         self._was_filled = bool(survey.facts.n_missing.any())
         self._adopt(self._with_counts(counts, outside))
@@ -427,7 +423,7 @@ class BatchMPF(PolyaForest):
         self._take_quantiles(survey.drawn.rows)
 
     def _adopt(self, forest: Forest) -> None:
-        """Make `forest` this detector's."""
+        """Replace the forest and drop what was derived from it."""
         self.forest_, self._derived = forest, lasting(vars(self).get("_derived", {}))
 
     # ---- thresholds -------------------------------------------------------------------------------------------------
@@ -441,8 +437,8 @@ class BatchMPF(PolyaForest):
     def _threshold(self) -> float:
         if self._epsilon is not None and self._calibration is None:
             raise ValueError(
-                "this private release has no threshold: release(epsilon, X) gives it one, of a forest that was merged "
-                "before its release. Scores and masses need none"
+                "this private release has no threshold: pass the rows, release(epsilon, X), or use score_samples and "
+                "mass. To merge, merge the forests first and then release"
             )
         offset, rate = self._place_threshold(), self.false_alarm_rate
         if offset == -np.inf and rate is not None:
@@ -460,7 +456,7 @@ class BatchMPF(PolyaForest):
                 logs = self._calibration_scores()
             if self._offset is not None and not len(logs):
                 raise ValueError(
-                    f"the threshold cannot be placed anew without calibration scores: {self._why_uncalibrated}"
+                    f"the threshold cannot be recomputed without calibration scores: {self._why_uncalibrated}"
                 )
             threshold = policy.threshold(np.sort(logs).tolist())
             self._offset = Offset(policy, float(self._score.from_log(np.array(threshold))))
@@ -483,34 +479,33 @@ class BatchMPF(PolyaForest):
         return None if self._sample is None else self._sample.donors
 
     def _keep_threshold(self) -> None:
-        """Settle the threshold before counts change that it could not be placed by any more."""
-        self._settle()
+        """Materialise the threshold before counts change, and drop the calibration sample."""
+        self._materialise()
         self._sample = self._calibration = self._quantiles = None
         self.encoding_ = None if self.encoding_ is None else self.encoding_.kept(None)
 
     def _draw_sample(self, survey: Survey, *, follows_rows: bool) -> None:
-        """Keep some of the rows just counted to calibrate with when needed."""
+        """Keep a sample of the rows just counted, to calibrate with when needed."""
         if survey.facts.n >= 2:
-            self._sample = Sample.of(survey, follows_rows=follows_rows)
+            self._sample = CalibrationSample.of(survey, follows_rows=follows_rows)
             self._offset = self._calibration = None
 
     def _take_quantiles(self, sample: Array) -> None:
-        """Say what is usual by a sample of rows in order of priority."""
+        """Set the usual ranges from a sample of rows in order of priority."""
         from polyaforest.explain.context import MOST_ROWS, quantiles_of
 
         self._quantiles = quantiles_of(sample[:MOST_ROWS])
 
-    def _scores_counted_out(self, sample: Sample) -> Array:
-        """Return the scores of rows that were counted, each as if it had not been.
+    def _scores_counted_out(self, sample: CalibrationSample) -> Array:
+        """Return the scores of counted rows, each left out of the counts.
 
-        Rows with missing values, and those beyond a domain that was given, are counted out by halves and scored by the
-        rest.
+        Rows with missing values, and rows beyond a given domain, are left out in two halves.
         """
         domain, rows, whole = self.forest_.domain, sample.rows, sample.whole
         follows_rows, own = sample.edges is not None, sample.beyond(domain, self._n_categories)
         is_outside = ~are_within(own, domain, self._n_categories)
         is_apart = np.isnan(rows).any(axis=1) | (is_outside & (not follows_rows))
-        is_moved = is_outside & ~is_apart & (not self._score.uses_cells)  # to where no cell has counted it
+        is_moved = is_outside & ~is_apart & (not self._score.uses_cells)  # to a place that no cell covers
         is_plain, scores = ~(is_apart | is_moved), np.empty(len(own))
         if is_plain.any():
             scores[is_plain] = forests.score.left_out_scores(
@@ -528,29 +523,29 @@ class BatchMPF(PolyaForest):
         return scores
 
     def _scores_left_out(self, rows: Array, places: Array) -> Array:
-        """Return log-scores of rows of the table fitted, each as if it had not been counted."""
+        """Return log-scores of rows of the fitted table, each left out of the counts."""
         whole = forests.imputation.fill_table(self, rows)
         drawn = forests.draws.Draw(
             len(places), np.zeros(len(places), np.uint64), places, np.hstack([rows[places], whole[places]])
         )
-        sample = Sample(drawn, None if self._sample is None else self._sample.edges)
+        sample = CalibrationSample(drawn, None if self._sample is None else self._sample.edges)
         return self._score.to_log(self._scores_counted_out(sample))
 
     # ---- state ------------------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
         if hasattr(self, "forest_"):
-            self._settle()
+            self._materialise()
         return super().__getstate__()
 
-    def _settle(self) -> None:
-        """Work out what was left until it is needed."""
+    def _materialise(self) -> None:
+        """Compute the threshold and the calibration scores, which are otherwise lazy."""
         if not isinstance(self.score_type, EpsilonPhi):
             self._place_threshold()
             self._calibration_scores()
 
     def _state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
-        self._settle()
+        self._materialise()
         scores = self._calibration_scores()
         header, arrays = super()._state()
         if len(scores):
@@ -570,14 +565,14 @@ class BatchMPF(PolyaForest):
         if "calibration" in arrays:
             check_scores("calibration", arrays["calibration"])
             forest._calibration = forest._score.to_log(arrays["calibration"])
-        # files of earlier versions do not say
+        # absent from files of earlier versions
         forest._was_filled = bool(arrays.get("filled", forest.missing != "error"))
         if "epsilon" in arrays:
             forest._epsilon = float(arrays["epsilon"])
-            if not 0 < forest._epsilon < np.inf:  # which NaN is not
-                raise ValueError(f"its epsilon is {forest._epsilon}")
+            if not 0 < forest._epsilon < np.inf:  # NaN fails too
+                raise ValueError(f"epsilon is {forest._epsilon}, but must be positive and finite")
         kept = {name.removeprefix("sample/"): part for name, part in arrays.items() if name.startswith("sample/")}
-        forest._sample = Sample.of_state(kept, forest.n_features_in_, forest._n_categories) if kept else None
+        forest._sample = CalibrationSample.of_state(kept, forest.n_features_in_, forest._n_categories) if kept else None
         if forest._offset is None and not isinstance(forest.score_type, EpsilonPhi):
             raise ValueError("it has no offset")
         forest._adopt_noted_threshold()
@@ -605,7 +600,7 @@ class BatchMPF(PolyaForest):
             strengths = f"{self.prior_.strength} and {other.prior_.strength}"
             raise ValueError(f"forests differ in prior_strength ({strengths}) and cannot be merged")
         if self.prior_.is_open != other.prior_.is_open:
-            raise ValueError("only one of the forests leaves room beyond its domain: they cannot be merged")
+            raise ValueError("only one of the forests allows rows beyond its domain: they cannot be merged")
         names, others = (getattr(forest, "feature_names_in_", np.array([])) for forest in (self, other))
         if not np.array_equal(names, others) or self.n_features_in_ != other.n_features_in_:
             raise ValueError("forests were fitted on different columns and cannot be merged")
@@ -613,10 +608,10 @@ class BatchMPF(PolyaForest):
         if own != their:
             raise ValueError("forests have categories in different columns and cannot be merged")
         if not np.array_equal(self.forest_.domain, other.forest_.domain):
-            raise ValueError("forests cover different domains and cannot be merged: give both the same domain array")
+            raise ValueError("forests have different domains and cannot be merged: set the same domain array in both")
         for name in ("left", "feature", "cut", "time", "weights"):
             if not np.array_equal(getattr(self.forest_, name), getattr(other.forest_, name), equal_nan=name == "cut"):
                 raise ValueError(
-                    "forests cut their domain differently and cannot be merged: give both the same integer "
-                    "random_state and the same feature_weights"
+                    "forests cut their domain differently and cannot be merged: set the same integer random_state and "
+                    "the same feature_weights in both"
                 )

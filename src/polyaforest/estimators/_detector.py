@@ -1,4 +1,4 @@
-"""What all detectors share: scores to verdicts, and models to files and back."""
+"""The base class of all detectors: verdicts from scores, and files."""
 
 from __future__ import annotations
 
@@ -23,34 +23,33 @@ _COMPANION = "companion"  # the array of its bytes
 
 
 class Companion(Protocol):
-    """What follows the stream of a detector beside it, and is saved with it."""
+    """An object that follows the same stream as a detector and is saved with it."""
 
     def to_bytes(self) -> bytes:
-        """Return its state."""
+        """Return the state."""
 
     def forget(self, keys: Iterable[int | str]) -> None:
-        """Delete the points of these keys, as the detector does."""
+        """Delete the points with these keys."""
 
 
 class Detector(Guarded, OutlierMixin, BaseEstimator):
-    """Base of all detectors: one threshold decides, whichever method is asked.
+    """Base class of all detectors.
 
-    ``detect(X).is_anomaly``, ``predict(X) == -1`` and ``decision_function(X) < 0`` flag the same rows. Rows of a time
-    series have `times`; other detectors take none.
+    ``detect(X).is_anomaly``, ``predict(X) == -1`` and ``decision_function(X) < 0`` flag the same rows.
     """
 
     score_samples: Callable[..., Array]
     detect: Callable[..., Detections]
-    offset_: Any  # a float, the threshold; each detector has it as a property
+    offset_: Any  # float: the threshold, a property of each detector
     _notes: Mapping[str, Any] = MappingProxyType({})
-    _companion: Companion | bytes | None = None  # bytes after loading, until someone asks what they are
+    _companion: Companion | bytes | None = None  # bytes until the companion is loaded
 
     def p_value(self, X: Any, **labels: Any) -> Array:
-        """Return conformal p-values: how likely a normal new row is to look at least as anomalous.
+        """Return conformal p-values: the probability that a new normal row scores as low or lower.
 
-        A p-value is (1 + the number of calibration scores that are not above the row's) / (1 + their number). The
-        calibration scores are those of rows scored before, or as if, they were learned. If the new row is exchangeable
-        with them, its p-value is at most alpha with a probability of about alpha, for every alpha.
+        A p-value is (1 + number of calibration scores <= the row's score) / (1 + number of calibration scores). The
+        calibration scores are out-of-sample scores of learned rows. If a new row is exchangeable with these rows, its
+        p-value is at most alpha with a probability of about alpha, for every alpha.
 
         Parameters
         ----------
@@ -59,7 +58,7 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
         Returns
         -------
         p_values : ndarray of shape (n_rows,)
-            From ``1 / (n + 1)``, for rows more anomalous than all n calibration scores, to 1.
+            Between ``1 / (n + 1)``, for a score below all n calibration scores, and 1.
         """
         self._check_calibrated()
         return self._p_values(self.score_samples(X, **labels))
@@ -75,10 +74,10 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
         return np.where(self.score_samples(X, **labels) >= self.offset_, 1, -1)
 
     def predict_fdr(self, X: Any, rate: float = 0.1, **labels: Any) -> Array:
-        """Return +1 and -1 as `predict`, with anomalies chosen at a false discovery rate.
+        """Return -1 for anomalies and +1 for normal rows, controlling the false discovery rate.
 
-        The procedure of Benjamini and Hochberg on ``p_value(X)``: on average at most a share `rate` of the rows flagged
-        are false alarms, however many rows there are.
+        Applies the Benjamini-Hochberg procedure to ``p_value(X)``: on average at most a share `rate` of the flagged
+        rows are false alarms.
 
         Parameters
         ----------
@@ -89,27 +88,27 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
         return np.where(is_anomaly, -1, 1)
 
     def reading(self) -> AbstractContextManager[None]:
-        """Hold off changes by other threads while the block reads several results that must belong together."""
+        """Return a context manager that blocks changes by other threads, for reads that must be consistent."""
         return self._frozen()
 
     def _p_values(self, scores: Array) -> Array:
-        """Return the p-values of rows with these scores, NaN without calibration scores."""
+        """Return the p-values of scores; NaN without calibration scores."""
         raise NotImplementedError
 
     def _check_calibrated(self) -> None:
-        """Raise if there are no calibration scores, and say what to do."""
+        """Raise ValueError if there are no calibration scores."""
         raise NotImplementedError
 
     def _check_fitted(self) -> None:
-        """Raise if nothing has been learned."""
+        """Raise NotFittedError if nothing has been learned."""
         if not self.is_fitted:
-            check_is_fitted(self)  # slow, but it says what is wrong
+            check_is_fitted(self)  # slow, hence only for its message
 
     # ---- companions -------------------------------------------------------------------------------------------------
 
     @property
     def companion(self) -> Companion | bytes | None:
-        """What follows the stream beside the detector; its bytes, if the detector was loaded and it was not yet."""
+        """The object that follows the stream beside the detector; its bytes until it is loaded."""
         return self._companion
 
     @companion.setter
@@ -117,11 +116,11 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
         self._companion = companion
 
     def _check_companion(self) -> None:
-        """Raise before points are deleted that the companion could not delete."""
+        """Raise ValueError if the companion is not loaded and could not delete its points."""
         if isinstance(self._companion, bytes):
             raise ValueError(
-                "this model was saved with a monitor that holds points too: load it with DriftMonitor.beside(model) "
-                "before points are deleted. Nothing was deleted"
+                "this model was saved with a drift monitor that holds points too: load the monitor with "
+                "DriftMonitor.beside(model) before deleting. Nothing was deleted"
             )
 
     def _have_companion_forget(self, keys: Iterable[int | str]) -> None:
@@ -137,49 +136,49 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the trees and of the points held; 0 before there are any."""
+        """Size of the trees and of the points held, in bytes; 0 before fitting."""
         raise NotImplementedError
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
     @property
     def notes(self) -> dict[str, Any]:
-        """The notes in the file that the detector was loaded from; empty for any other detector."""
+        """The notes in the file that the detector was loaded from; empty if it was not loaded."""
         return dict(self._notes)
 
     def save(self, path: Place, notes: Mapping[str, Any] | None = None) -> None:
-        """Write the detector to a file, from which `load` restores it bit for bit.
+        """Write the detector to a file; `load` restores it bit for bit.
 
-        The file holds arrays and a JSON header, no code. It is written completely or not at all: if anything goes
-        wrong, what was at `path` before stays there.
+        The file holds arrays and a JSON header, no code. It is written atomically: if writing fails, an existing file
+        at `path` is unchanged.
 
         Parameters
         ----------
         path : str, path-like or binary file
-        notes : dict that JSON can hold, optional
-            Anything to remember with the model, returned by ``notes`` after `load`. By default the notes that the
-            detector was loaded with.
+        notes : JSON-serialisable dict, optional
+            Metadata to save, available as ``notes`` after `load`. By default the notes that the detector was loaded
+            with.
         """
         with self._contents(notes) as (header, arrays):
             write_model(path, header, arrays)
 
     def to_bytes(self, notes: Mapping[str, Any] | None = None) -> bytes:
-        """Return the detector as bytes, from which `loads` restores it bit for bit; equal detectors make equal bytes.
+        """Return the detector as bytes; `loads` restores it bit for bit.
 
-        They are a fraction of what `save` writes, because they leave out what can be derived: for streams by key, and
-        stores of them. A checksum tells damage.
+        The bytes are smaller than a file from `save`, because they omit derived arrays, and they contain a checksum.
+        Equal detectors have equal bytes.
         """
         with self._contents(notes, is_compact=True) as (header, arrays):
-            has_whole_trees = any(name.endswith("forest/left") for name in arrays)  # mostly zeros and small numbers
+            has_whole_trees = any(name.endswith("forest/left") for name in arrays)  # these compress well
             return pack(header, arrays, is_compact=not has_whole_trees)
 
     @contextmanager
     def _contents(
         self, notes: Mapping[str, Any] | None, *, is_compact: bool = False
     ) -> Iterator[tuple[Header, Arrays]]:
-        """Yield what to save, which does not change until it is written."""
+        """Yield the state to save, protected from changes until the block ends."""
         self._check_fitted()
-        self._validate_params()  # or it could not be read again
+        self._validate_params()  # invalid ones could not be loaded again
         with self._frozen():
             header, arrays = self._state(is_compact=is_compact)
             companion = self._companion
@@ -190,16 +189,16 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
 
     @classmethod
     def load(cls, path: Place) -> Self:
-        """Return the detector saved in a file; raise `ModelFileError` if it is damaged or of another class."""
+        """Load a detector of this class from a file; raise `ModelFileError` if it is damaged or of another class."""
         header, arrays = read_model(path)
         with refusing(path):
             if header.get("detector") != cls.__name__:
-                raise ValueError(f"it holds a {header.get('detector')}, not a {cls.__name__}")
+                raise ValueError(f"it contains a {header.get('detector')}, not a {cls.__name__}")
             return cls.restored(header, arrays)
 
     @classmethod
     def restored(cls, header: Header, arrays: Arrays) -> Self:
-        """Return the detector with a state that was read from a file, and its companion's bytes, if it has one."""
+        """Return the detector with a state read from a file, and the bytes of its companion, if any."""
         own = {name: part for name, part in arrays.items() if name != _COMPANION}
         detector = cls._of_state(header, own)
         if _COMPANION in arrays:
@@ -210,10 +209,10 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
         return detector
 
     def _state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
-        """Return the complete state of a fitted detector; a compact one leaves out what can be derived."""
+        """Return the complete state of a fitted detector; a compact state omits derived arrays."""
         raise NotImplementedError
 
     @classmethod
     def _of_state(cls, header: Header, arrays: Arrays) -> Self:
-        """Return the detector with a state that was read from a file."""
+        """Return the detector with a state read from a file."""
         raise NotImplementedError

@@ -411,7 +411,7 @@ class BaseForest(Detector):
         def score_rows(rows: Array, n_jobs: int | None = None) -> Array:
             if isinstance(self.score_type, EpsilonPhi):
                 return self._epsilon_levels(rows, self.score_type.phi)
-            return self._charged(forests.score.row_scores(score, forest, known, rows, times, n_jobs), rows)
+            return self._less_margins(forests.score.row_scores(score, forest, known, rows, times, n_jobs), rows)
 
         return lambda rows, n_jobs=None: self._over_completions(rows, lambda whole: score_rows(whole, n_jobs))
 
@@ -419,7 +419,7 @@ class BaseForest(Detector):
         """Return rows without the values that scores ignore."""
         return rows
 
-    def _charged(self, scores: Array, rows: Array) -> Array:
+    def _less_margins(self, scores: Array, rows: Array) -> Array:
         """Return the scores of rows, less what single features cost them by the margins of the forest, if any."""
         return scores
 

@@ -29,14 +29,14 @@ _LAYOUT: Layout = {  # N rows of W features: as given, then as counted
 }
 
 
-class Sample(NamedTuple):
+class CalibrationSample(NamedTuple):
     """Rows of lowest priority, of those that were counted."""
 
     drawn: Draw  # the rows as given, and beside each the row as counted, without gaps
     edges: tuple[Array, Array] | None  # the two lowest and highest values of all rows, if the domain follows them
 
     @classmethod
-    def of(cls, survey: Survey, *, follows_rows: bool) -> Sample:
+    def of(cls, survey: Survey, *, follows_rows: bool) -> CalibrationSample:
         """Return the rows drawn from a table."""
         drawn, facts = survey.drawn, survey.facts
         pairs = np.hstack([drawn.rows, survey.filled(drawn.rows, drawn.ids)])
@@ -76,12 +76,12 @@ class Sample(NamedTuple):
             return whole
         return as_beyond(whole, boxes_without(whole, *self.edges, n_categories), domain, n_categories)
 
-    def joined(self, other: Sample, n_categories: int = 0) -> Sample:
+    def joined(self, other: CalibrationSample, n_categories: int = 0) -> CalibrationSample:
         """Return the sample of all rows that the two are samples of."""
         edges, most = None, min(self.drawn.most, other.drawn.most)
         if self.edges is not None and other.edges is not None:
             edges = forests.survey.edges_of_both(self.edges, other.edges, n_categories)
-        return Sample(self.drawn.first(most) + other.drawn.first(most), edges)
+        return CalibrationSample(self.drawn.first(most) + other.drawn.first(most), edges)
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class Sample(NamedTuple):
         return {**own, "most": np.array(drawn.most, np.int64), "bar": np.array(drawn.bar, np.uint64)}
 
     @classmethod
-    def of_state(cls, arrays: Arrays, n_features: int, n_categories: int = 0) -> Sample:
+    def of_state(cls, arrays: Arrays, n_features: int, n_categories: int = 0) -> CalibrationSample:
         """Return the sample in a file; raise unless it can be one."""
         if not set(_LAYOUT) - {"lowest", "highest"} <= set(arrays) or ("lowest" in arrays) != ("highest" in arrays):
             raise ValueError("its sample lacks arrays")

@@ -32,7 +32,7 @@ from polyaforest.core.validation import (
 )
 from polyaforest.decision.thresholds import NOTHING, Detections
 from polyaforest.estimators._detector import Detector
-from polyaforest.estimators._streaming import StreamingMPF, Task
+from polyaforest.estimators._streaming import LearnTask, StreamingMPF
 from polyaforest.estimators._views import Views
 from polyaforest.explain import Explanation, read_features
 from polyaforest.forest.point_store import Key, places_of
@@ -43,7 +43,7 @@ from polyaforest.retention import Policy, Reservoir, as_policy
 from polyaforest.timeseries._calendar import AUTO, read_calendar, timezone_of
 from polyaforest.timeseries._contexts import PHASE, REACH, layout_of, phase_features
 from polyaforest.timeseries._forecasts import Forecast
-from polyaforest.timeseries._history import History, widths_of_state
+from polyaforest.timeseries._history import SeriesHistory, widths_of_state
 from polyaforest.timeseries._rhythm import find_periods
 from polyaforest.timeseries._shingles import (
     CONSTRAINTS,
@@ -171,7 +171,7 @@ class SeriesMPF(Detector):
     }
 
     _views: Views
-    _history: History
+    _history: SeriesHistory
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class SeriesMPF(Detector):
         names = getattr(forest, "feature_names_in_", None)
         rows = series._begin(values if names is None else NamedRows(values, names), times)
         series._history.begin_at(first)
-        series._learn(rows, keys, times, Task())
+        series._learn(rows, keys, times, LearnTask())
         series.companion = forest.companion
         return series
 
@@ -300,7 +300,7 @@ class SeriesMPF(Detector):
 
     def partial_fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
         """Learn readings one after another; `y` is ignored. The parameters are those of `fit`."""
-        self._advance(X, keys, times, Task())
+        self._advance(X, keys, times, LearnTask())
         return self
 
     def score_then_learn(self, X: Any, *, keys: Any = None, times: Any = None) -> Array:
@@ -313,7 +313,7 @@ class SeriesMPF(Detector):
         scores : ndarray of shape (n_rows,)
             Higher is more normal; NaN where no complete shingle ends.
         """
-        return self._advance(X, keys, times, Task(is_scored=True)).scores
+        return self._advance(X, keys, times, LearnTask(is_scored=True)).scores
 
     def detect_then_learn(self, X: Any, *, keys: Any = None, times: Any = None, explain: bool = False) -> Detections:
         """Return scores, p-values and verdicts of the shingles that end at each reading; then learn them.
@@ -321,7 +321,7 @@ class SeriesMPF(Detector):
         As `StreamingMPF.detect_then_learn`, with the rows, keys and times of `fit`, and with the `novelty` of each
         reading. Where no complete shingle ends, numbers are NaN and no row is flagged.
         """
-        return self._advance(X, keys, times, Task(is_scored=True, is_judged=True, is_explained=explain))
+        return self._advance(X, keys, times, LearnTask(is_scored=True, is_judged=True, is_explained=explain))
 
     def change_false_alarm_rate(self, rate: float | None) -> Self:
         """Flag readings by another `false_alarm_rate` of the estimator from now on; what was learned stays.
@@ -622,10 +622,12 @@ class SeriesMPF(Detector):
             aligned = history.align(rows, self._read_times(len(rows), times, history))
             yield aligned._replace(is_whole=np.zeros(len(rows), np.bool_)) if self._is_silent else aligned
 
-    def _history_of(self, standalone: bool) -> History:
+    def _history_of(self, standalone: bool) -> SeriesHistory:
         """Return what rows come after: the series so far, or nothing of it but its rhythm."""
         history = self._history
-        return History(history.pattern, history.track.last(0), is_timed=history.is_timed) if standalone else history
+        return (
+            SeriesHistory(history.pattern, history.track.last(0), is_timed=history.is_timed) if standalone else history
+        )
 
     # ---- what is held -----------------------------------------------------------------------------------------------
 
@@ -752,7 +754,9 @@ class SeriesMPF(Detector):
         widths = widths_of_state(header["series"], series.n_features_in_)
         series._views = Views.of_state(header["forest"], _from_under("forest", arrays), widths, series.n_features_in_)
         held = series._views.first.keys_ if series._has_begun else []
-        series._history = History.of_state(header["series"], _from_under("series", arrays), series.n_features_in_, held)
+        series._history = SeriesHistory.of_state(
+            header["series"], _from_under("series", arrays), series.n_features_in_, held
+        )
         series._views.steps = {key: newest for key, (_, newest) in series._history.provenance.spans.items()}
         series._name_features()
         series._notes = header.get("notes", {})
@@ -786,7 +790,7 @@ class SeriesMPF(Detector):
         pattern = read_pattern(self)
         if pattern.timezone == AUTO:
             pattern = pattern._replace(timezone=timezone_of(times))
-        self._history = History(pattern, new_track(rows.shape[1], read_every(self.every)))
+        self._history = SeriesHistory(pattern, new_track(rows.shape[1], read_every(self.every)))
         self._notes = {}
         self._begin_forest()
         return rows
@@ -843,7 +847,7 @@ class SeriesMPF(Detector):
             )
         as_policy(forest.window)
 
-    def _advance(self, X: Any, keys: Any, times: Any, task: Task) -> Detections:
+    def _advance(self, X: Any, keys: Any, times: Any, task: LearnTask) -> Detections:
         """Learn rows; return the results that the task asks for."""
         if not hasattr(self, "_views"):
             with self._lock.turn():
@@ -855,7 +859,7 @@ class SeriesMPF(Detector):
         with self._lock.turn():
             return self._learn(rows, keys, times, task)
 
-    def _learn(self, rows: Array, keys: Any, times: Any, task: Task) -> Detections:
+    def _learn(self, rows: Array, keys: Any, times: Any, task: LearnTask) -> Detections:
         """Learn rows piece by piece, after all checks. Ctrl-C waits for the end of a piece."""
         stamps, names = self._read_labels(len(rows), keys, times)
         self._check_extreme(rows)
@@ -871,7 +875,7 @@ class SeriesMPF(Detector):
             start = stop
         return Detections.joined(answers)
 
-    def _learn_piece(self, rows: Array, stamps: Array, names: list[Key | None], task: Task) -> Detections:
+    def _learn_piece(self, rows: Array, stamps: Array, names: list[Key | None], task: LearnTask) -> Detections:
         aligned = self._history.align(rows, stamps)
         ends = np.flatnonzero(aligned.is_whole)
         keys = [self._history.n_seen + end if names[end] is None else names[end] for end in ends.tolist()]
@@ -891,7 +895,7 @@ class SeriesMPF(Detector):
         return placed._replace(novelty=novelty) if task.is_judged else placed
 
     def _teach(
-        self, aligned: Alignment, keys: list[Any], stamps: Array | None, task: Task, numbers: Array
+        self, aligned: Alignment, keys: list[Any], stamps: Array | None, task: LearnTask, numbers: Array
     ) -> Detections:
         """Teach the forest the shingles of rows, and record the scale whenever it has weighed features anew."""
         shingles = aligned.shingles()
@@ -902,17 +906,17 @@ class SeriesMPF(Detector):
             part = slice(start, stop)
             times = None if stamps is None else stamps[part]
             detected = self._views.advance(
-                shingles[part], keys[part], times, Task() if is_silent else task, numbers[part].tolist(), aligned
+                shingles[part], keys[part], times, LearnTask() if is_silent else task, numbers[part].tolist(), aligned
             )
             answers.append(_silence(stop - start) if is_silent and task.is_scored else detected)
             if stop - start == n_until_weighed:
                 if not self._n_until_weighed:
-                    self._settle()
+                    self._end_warm_up()
                 self._note_spread(int(numbers[stop - 1]) + 1)
             start = stop
         return Detections.joined(answers)
 
-    def _settle(self) -> None:
+    def _end_warm_up(self) -> None:
         """End the warm-up: switches are known by now."""
         self._damp_switches(self._views.points)
         if any(member._damping is not None for member in self._views.members):
@@ -1015,7 +1019,7 @@ class SeriesMPF(Detector):
         self._history.provenance.check_keys(names, self._history.n_seen)
         return stamps, names
 
-    def _read_times(self, n_rows: int, times: Any, history: History) -> Array:
+    def _read_times(self, n_rows: int, times: Any, history: SeriesHistory) -> Array:
         """Return the times of rows that come next in a history, checked."""
         stamps = read_stamps(times, n_rows, needed=self._policy.needs_times)
         if n_rows and history.is_timed is not None and history.is_timed != (times is not None):

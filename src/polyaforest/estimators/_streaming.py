@@ -62,7 +62,7 @@ _SAMPLE_SIZES = np.array([8, 16, 32, 64])  # points that trees take in turn, of 
 _SIZES_WITH_CATEGORIES = np.array([32, 64, 128, 256])  # fewer do not show which categories occur together
 
 
-class Task(NamedTuple):
+class LearnTask(NamedTuple):
     """What to return for rows before they are learned."""
 
     is_scored: bool = False
@@ -261,7 +261,7 @@ class StreamingMPF(PolyaForest):
             of a weight is the chance of once more, whatever the chunks: a coin, by the seed and how many were tossed.
             A key names all copies of a row.
         """
-        self._advance(X, keys, times, Task(), sample_weight)
+        self._advance(X, keys, times, LearnTask(), sample_weight)
         return self
 
     def score_then_learn(self, X: Any, *, keys: Any = None, times: Any = None, sample_weight: Any = None) -> Array:
@@ -281,7 +281,7 @@ class StreamingMPF(PolyaForest):
             As `score_samples` gives them; higher is more normal. A forest without points gives every row a mass of one
             half.
         """
-        return self._advance(X, keys, times, Task(is_scored=True), sample_weight)[0].scores
+        return self._advance(X, keys, times, LearnTask(is_scored=True), sample_weight)[0].scores
 
     def detect_then_learn(
         self, X: Any, *, keys: Any = None, times: Any = None, sample_weight: Any = None, explain: bool = False
@@ -308,7 +308,7 @@ class StreamingMPF(PolyaForest):
             A named tuple of arrays of shape (n_rows,): `scores`, `p_values`, `is_anomaly`, and `thresholds`, the one in
             force for each row; and the dict `explanations` of flagged rows, by position.
         """
-        task = Task(is_scored=True, is_judged=True, is_explained=explain)
+        task = LearnTask(is_scored=True, is_judged=True, is_explained=explain)
         return self._advance(X, keys, times, task, sample_weight)[0]
 
     def _explanation(self, row: Array, detected: Detections) -> Explanation:
@@ -340,7 +340,7 @@ class StreamingMPF(PolyaForest):
         row = x.to_frame().T if is_series else x if is_frame else np.atleast_2d(np.asanyarray(x))
         if len(row) != 1 or row.ndim != 2:
             raise ValueError(f"insert takes one point, an array of its features; got shape {np.shape(x)}")
-        return self._advance(row, None if key is None else [key], None if time is None else [time], Task())[1]
+        return self._advance(row, None if key is None else [key], None if time is None else [time], LearnTask())[1]
 
     def delete(self, keys: Key | Iterable[Key], *, sample_weight: Any = None) -> Self:
         """Delete points: afterwards the forest is what it would be had they never come.
@@ -580,7 +580,7 @@ class StreamingMPF(PolyaForest):
         scores = forests.score.row_scores(score, forest, self.posterior_, rows, self.lifetimes_, self.n_jobs)
         return stream.charged(scores, rows)
 
-    def _charged(self, scores: Array, rows: Array) -> Array:
+    def _less_margins(self, scores: Array, rows: Array) -> Array:
         return self._stream.charged(scores, rows)
 
     def _as_scored(self, rows: Array) -> Array:
@@ -791,7 +791,7 @@ class StreamingMPF(PolyaForest):
         stream.begin_with_draw(held, arrivals, labels_of(held.ids), measured, facts.n, self.n_jobs)
 
     def _advance(
-        self, X: Any, keys: Any, times: Any, task: Task, sample_weight: Any = None
+        self, X: Any, keys: Any, times: Any, task: LearnTask, sample_weight: Any = None
     ) -> tuple[Detections, Key | None]:
         """Learn rows; return the results that the task asks for, and the key of the last row if it is held.
 
@@ -811,7 +811,7 @@ class StreamingMPF(PolyaForest):
         return self._learn_weighted(stream, rows, names, stamps, task, sample_weight)
 
     def _begin(
-        self, X: Any, keys: Any, times: Any, task: Task, sample_weight: Any = None
+        self, X: Any, keys: Any, times: Any, task: LearnTask, sample_weight: Any = None
     ) -> tuple[Detections, Key | None]:
         self._validate_params()
         rows = read_rows(self, X, reset=True, allow_missing=self._allows_missing)
@@ -823,7 +823,7 @@ class StreamingMPF(PolyaForest):
         return self._learn_weighted(stream, rows, names, stamps, task, sample_weight)
 
     def _learn_weighted(
-        self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: Task, sample_weight: Any
+        self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: LearnTask, sample_weight: Any
     ) -> tuple[Detections, Key | None]:
         """Learn rows, each as often as its weight says; the results are those before its first copy."""
         if sample_weight is None:
@@ -864,7 +864,7 @@ class StreamingMPF(PolyaForest):
             check_rows_inside(self, rows, self.forest_.domain)
 
     def _learn(
-        self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: Task
+        self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: LearnTask
     ) -> tuple[Detections, Key | None]:
         if task.is_explained and len(rows) > _FEW:
             return self._learn_and_replay(stream, rows, names, stamps, task)
@@ -904,7 +904,7 @@ class StreamingMPF(PolyaForest):
         return Detections.joined(answers), key
 
     def _learn_and_replay(
-        self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: Task
+        self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: LearnTask
     ) -> tuple[Detections, Key | None]:
         """Learn rows together, and explain those flagged by a copy that learns what led to each of them."""
         before = deepcopy(self)
@@ -912,12 +912,12 @@ class StreamingMPF(PolyaForest):
         explanations, start = {}, 0
         for i in np.flatnonzero(detected.is_anomaly).tolist():
             part = slice(start, i)
-            before._learn(before._stream, rows[part], names[part], stamps[part], Task())
+            before._learn(before._stream, rows[part], names[part], stamps[part], LearnTask())
             explanations[i] = before._explanation(rows[i : i + 1], detected.row(i))
             start = i
         return detected._replace(explanations=explanations), key
 
-    def _detect_ahead(self, stream: Stream, row: Array, task: Task) -> Detections:
+    def _detect_ahead(self, stream: Stream, row: Array, task: LearnTask) -> Detections:
         """Return the results for a row that is learned by itself, before it is."""
         if not task.is_scored:
             return NOTHING
@@ -935,7 +935,9 @@ class StreamingMPF(PolyaForest):
         """Score rows as the stream does, or by what marginal walks find where values are still missing."""
         return self._row_scores(stream, rows) if np.isnan(rows).any() else stream.score(rows, self.n_jobs)
 
-    def _answer(self, stream: Stream, scores: Array, ahead: Detections | None, came: int, task: Task) -> Detections:
+    def _answer(
+        self, stream: Stream, scores: Array, ahead: Detections | None, came: int, task: LearnTask
+    ) -> Detections:
         """Return the results for rows that were learned, the first of them as arrival `came`."""
         if ahead is not None and (not task.is_judged or isinstance(self.score_type, EpsilonPhi)):
             return ahead
@@ -955,7 +957,7 @@ class StreamingMPF(PolyaForest):
             order = np.argsort(arrivals)
             stream.calibration.seed(scores[order], arrivals[order])
 
-    def _places_alone(self, stream: Stream, rows: Array, task: Task) -> Sequence[int]:
+    def _places_alone(self, stream: Stream, rows: Array, task: LearnTask) -> Sequence[int]:
         """Return the places of rows that are learned by themselves, because what is asked of them takes other walks."""
         if task.is_explained or (task.is_scored and isinstance(self.score_type, EpsilonPhi)):
             return range(len(rows))
@@ -1090,12 +1092,12 @@ class StreamingMPF(PolyaForest):
         self._derived, self._quantiles = {}, None
 
     def _snapshot(self, offset: float) -> Snapshot:
-        from polyaforest.explain.context import Held
+        from polyaforest.explain.context import HeldPoints
 
         stream, derived = self._stream, self._derived
 
-        def held() -> Held:
-            return Held(stream.rows, stream.store.held_keys, stream.columns.is_unknown)
+        def held() -> HeldPoints:
+            return HeldPoints(stream.rows, stream.store.held_keys, stream.columns.is_unknown)
 
         return (
             super()

@@ -1,4 +1,4 @@
-"""The parameters that say how a single tree is drawn."""
+"""The parameters of a tree."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from polyaforest.core.validation import LARGEST, SMALLEST
 
 
 class Tree(BaseEstimator):
-    """How each tree cuts space, and what it assumes before it has counted anything.
+    """Parameters of the trees: the cuts, the domain and the prior.
 
     Parameters
     ----------
     max_depth : "auto", int or None, default="auto"
-        Depth at which cutting stops; "auto" is 10 for `BatchMPF` and None, no limit, for `StreamingMPF`.
+        Maximum depth; "auto" is 10 for `BatchMPF` and None (no limit) for `StreamingMPF`.
     lifetime : float, default=inf
         Time at which cutting stops: cells are no finer than about 1 / lifetime, in weighted feature units.
     feature_weights : "auto", None or array-like of shape (n_features,), default="auto"
-        Weight of each feature's length in the choice of cuts. "auto" draws Exp(1) / spread for every tree, where the
-        spread is that of the data (`StreamingMPF`: sqrt(range * mean absolute deviation)) or the length of the domain
-        (`BatchMPF`), so no scaling of the data is needed. None cuts plain lengths, as in the paper.
+        Weight of each feature in the choice of cuts. "auto" draws Exp(1) / spread for every tree, so that data need no
+        scaling; the spread is sqrt(range * mean absolute deviation) of the data (`StreamingMPF`) or the length of the
+        domain (`BatchMPF`). None uses no weights, as in the paper.
     prior_strength : float, default=0.001
-        Pseudo-points behind the prior (the paper's gamma). The prior's weight grows with the square of the depth, so
-        small values are right.
+        Number of pseudo-points of the prior (the paper's gamma). The weight of the prior grows with the square of the
+        depth, so use small values.
     domain : None, "data" or array-like of shape (2, n_features), default=None
-        The box that is cut. None: the box of the rows, with room for rows beyond it. An array of lower and upper
-        bounds: that box, with room beyond. "data": the box of the rows and nothing outside it (mass 0), as in the
-        paper.
+        The box to cut. None: the bounding box of the rows; rows may lie outside. Array of lower and upper bounds: that
+        box; rows may lie outside. "data": the bounding box of the rows, with mass 0 outside, as in the paper.
 
     Examples
     --------

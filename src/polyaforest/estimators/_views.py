@@ -20,14 +20,14 @@ from polyaforest.decision.thresholds import (
     check_calibration_size,
     mean_run_length,
 )
-from polyaforest.estimators._streaming import REMEDY, StreamingMPF, Task
+from polyaforest.estimators._streaming import REMEDY, LearnTask, StreamingMPF
 from polyaforest.explain import ContextWindow, Explanation, Explanations
 from polyaforest.forest.integrity import Layout, check_layout
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.timeseries._calendar import read_timezone
 from polyaforest.timeseries._contexts import LENGTH, layout_of
-from polyaforest.timeseries._forecasts import Forecast, Held, Outlook, usual_by_rhythm
+from polyaforest.timeseries._forecasts import Forecast, HeldContexts, Outlook, usual_by_rhythm
 from polyaforest.timeseries._shingles import Alignment
 from polyaforest.timeseries._steps import fold_on_steps
 from polyaforest.timeseries._words import describe
@@ -202,7 +202,7 @@ class Views:
             self.spell = mean_run_length(scores)
 
     def advance(
-        self, rows: Array, keys: Any, times: Array | None, task: Task, steps: Sequence[int], aligned: Alignment
+        self, rows: Array, keys: Any, times: Array | None, task: LearnTask, steps: Sequence[int], aligned: Alignment
     ) -> Detections:
         """Learn rows, which came at these steps of a layout; return the results that the task asks for."""
         if self.is_one:
@@ -211,7 +211,7 @@ class Views:
             return self._advance_and_replay(rows, keys, times, task, steps, aligned)
         if task.is_judged:
             self._seed_calibration()
-        came, part_of = self.first.n_seen_ if self.has_begun else 0, Task(is_scored=task.is_scored)
+        came, part_of = self.first.n_seen_ if self.has_begun else 0, LearnTask(is_scored=task.is_scored)
         parts = zip(self.members, self.split(rows), strict=True)
         answers = [member._advance(part, keys, times, part_of)[0].scores for member, part in parts]
         self.steps.update(zip(keys, steps, strict=True))
@@ -226,7 +226,7 @@ class Views:
         return self.calibration.judge_then_learn(scores, np.arange(came, came + len(scores)), self.policy)
 
     def _advance_and_replay(
-        self, rows: Array, keys: Any, times: Array | None, task: Task, steps: Sequence[int], aligned: Alignment
+        self, rows: Array, keys: Any, times: Array | None, task: LearnTask, steps: Sequence[int], aligned: Alignment
     ) -> Detections:
         """Learn rows together, and explain those flagged by a copy that learns what led to each of them."""
         before = deepcopy(self)
@@ -234,7 +234,9 @@ class Views:
         explanations, start = {}, 0
         for i in np.flatnonzero(detected.is_anomaly).tolist():
             part = slice(start, i)
-            before.advance(rows[part], keys[part], None if times is None else times[part], Task(), steps[part], aligned)
+            before.advance(
+                rows[part], keys[part], None if times is None else times[part], LearnTask(), steps[part], aligned
+            )
             places = np.array([aligned.place_of(steps[i])])
             explanations[i] = before.explain(rows[i : i + 1], None, aligned, places, detected=detected.row(i))[0]
             start = i
@@ -401,7 +403,7 @@ class Views:
     def outlook(self, aligned: Alignment, *, is_apart: bool = False, unseen: Array | None = None) -> Outlook:
         """Return what is expected at the steps of a layout, by the context windows held; parameters as in `Outlook`."""
         *_, season, rhythm = self.members
-        held = Held(
+        held = HeldContexts(
             rhythm.points_,
             self._readings_held,
             np.array([self.steps[key] for key in rhythm.keys_]),

@@ -26,7 +26,7 @@ Kind = TypeVar("Kind", BatchMPF, StreamingMPF)
 
 
 @dataclass(frozen=True, eq=False)
-class Reader:
+class PartReader:
     """Reads parts of a table as a local `fit` reads the whole."""
 
     blank: BatchMPF | StreamingMPF  # knows the columns, and has learned nothing
@@ -43,22 +43,22 @@ class Reader:
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class SurveyTask:
     """The task of the first pass: find out about the rows what has to be known before the trees are drawn."""
 
-    read: Reader
+    read: PartReader
     inquiry: Inquiry
 
-    def __call__(self, X: Any, ids: Array, copies: Array | None = None) -> Seen:
-        """Look at the rows of a part."""
+    def __call__(self, X: Any, ids: Array, copies: Array | None = None) -> PartSurvey:
+        """Survey the rows of a part."""
         (rows, texts), ids = self.read.coded(X), _as_ids(ids, len(X))
         survey = self.inquiry.of(rows, ids) if copies is None else self.inquiry.of_copies(rows, copies, ids)
         encoding = self.read.blank.encoding_
-        return Seen(survey, None if encoding is None else encoding.with_texts(texts)).tidied()
+        return PartSurvey(survey, None if encoding is None else encoding.with_texts(texts)).tidied()
 
 
 @dataclass(frozen=True, eq=False)
-class Weigh:
+class WeighTask:
     """Says how often each row of a part occurs, given its weight and the numbers of the rows."""
 
     seed: int
@@ -70,38 +70,38 @@ class Weigh:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class PartSurvey:
     """What was found out about some rows, and the texts of the categories of those drawn."""
 
     survey: Survey
     encoding: Categories | None
 
-    def __add__(self, other: Seen) -> Seen:
+    def __add__(self, other: PartSurvey) -> PartSurvey:
         """Return what is known of all rows that the two have looked at."""
         encoding = self.encoding
         if encoding is not None and other.encoding is not None:
             encoding = encoding.with_texts(other.encoding.texts)
-        return Seen(self.survey + other.survey, encoding).tidied()
+        return PartSurvey(self.survey + other.survey, encoding).tidied()
 
-    def tidied(self) -> Seen:
+    def tidied(self) -> PartSurvey:
         """Return the same without the texts of rows that were not drawn."""
         if self.encoding is None:
             return self
         donors = self.survey.donors
         draws = [self.survey.drawn, *([] if donors is None else [donors.of_all, *donors.of_column.values()])]
-        return Seen(self.survey, self.encoding.kept(np.concatenate([drawn.rows for drawn in draws])))
+        return PartSurvey(self.survey, self.encoding.kept(np.concatenate([drawn.rows for drawn in draws])))
 
 
 @dataclass(frozen=True, eq=False)
-class Counts:
+class CellCounts:
     """Rows below every node of a forest of processes, (T, C), and outside its domain, (T,)."""
 
     counts: Array
     outside: Array
 
-    def __add__(self, other: Counts) -> Counts:
+    def __add__(self, other: CellCounts) -> CellCounts:
         """Return the counts of all rows that the two have counted."""
-        return Counts(self.counts + other.counts, self.outside + other.outside)
+        return CellCounts(self.counts + other.counts, self.outside + other.outside)
 
     def __getstate__(self) -> tuple[Array, Array]:
         """Send as few bytes as will hold the largest count."""
@@ -114,26 +114,26 @@ class Counts:
 
 
 @dataclass(frozen=True, eq=False)
-class Count:
+class CountTask:
     """The task of the second pass, for `BatchMPF`: count the rows in the cells of a blank forest."""
 
-    read: Reader
+    read: PartReader
     survey: Survey
     forest: Forest
 
-    def __call__(self, X: Any, ids: Array, copies: Array | None = None) -> Counts:
+    def __call__(self, X: Any, ids: Array, copies: Array | None = None) -> CellCounts:
         """Count the rows of a part."""
         rows, ids = self.read(X), _as_ids(ids, len(X))
         if copies is None:
-            return Counts(*forests.learn.count_rows(self.forest, self.survey.filled(rows, ids), 1))
-        return Counts(*forests.learn.count_copies(self.forest, rows, copies, ids, self.survey.filled, 1))
+            return CellCounts(*forests.learn.count_rows(self.forest, self.survey.filled(rows, ids), 1))
+        return CellCounts(*forests.learn.count_copies(self.forest, rows, copies, ids, self.survey.filled, 1))
 
 
 @dataclass(frozen=True, eq=False)
-class Score:
+class ScoreTask:
     """The task of the third pass, where a share of the rows is to be flagged: score them."""
 
-    read: Reader
+    read: PartReader
     detector: BatchMPF | StreamingMPF
 
     def __call__(self, X: Any) -> Array:
@@ -176,9 +176,9 @@ class TableFit(Generic[Kind]):
         chosen = read_categorical(detector.categorical_features, names, n_features, lambda: of_categorical_type)
         self._draft.encoding_ = Categories(chosen, n_features) if chosen else None
         self._seed = detector._seed()  # drawn once, whatever the parameter
-        self._read = Reader(_blank(self._draft))
-        self.look = Look(self._read, self._inquiry())
-        self.weigh = Weigh(self.look.inquiry.seed)
+        self._read = PartReader(_blank(self._draft))
+        self.look = SurveyTask(self._read, self._inquiry())
+        self.weigh = WeighTask(self.look.inquiry.seed)
         self._survey: Survey | None = None
 
     def _inquiry(self) -> Inquiry:
@@ -193,7 +193,7 @@ class TableFit(Generic[Kind]):
             )
         return draft._inquiry(self._seed)
 
-    def begin(self, seen: Seen) -> Count | None:
+    def begin(self, seen: PartSurvey) -> CountTask | None:
         """Draw the trees, knowing the table; return the task of the second pass, if there is one."""
         survey, self._draft.encoding_ = seen.survey, seen.encoding
         if not survey.facts.n:
@@ -203,11 +203,11 @@ class TableFit(Generic[Kind]):
         draft = self._draft
         if isinstance(draft, BatchMPF):
             draft._cut(survey, self._seed)
-            return Count(self._read, replace(survey, drawn=survey.drawn.first(0)), draft.forest_)
+            return CountTask(self._read, replace(survey, drawn=survey.drawn.first(0)), draft.forest_)
         draft._grow_from(survey, self._seed)
         return None
 
-    def finish(self, counts: Counts | None) -> Kind:
+    def finish(self, counts: CellCounts | None) -> Kind:
         """Take in the counts of the second pass, if there was one; return the detector, now fitted."""
         draft, survey = self._draft, self._survey
         assert survey is not None
@@ -218,13 +218,13 @@ class TableFit(Generic[Kind]):
         return self._detector
 
     @property
-    def task_of_scores(self) -> Score | None:
+    def task_of_scores(self) -> ScoreTask | None:
         """The task of the third pass; None if the threshold is known without."""
         policy, survey = self._draft._policy, self._survey
         assert survey is not None
         if policy.contamination is None or survey.facts.n <= survey.drawn.most:
             return None
-        return Score(self._read, self._detector)
+        return ScoreTask(self._read, self._detector)
 
     def place_threshold(self, log_score: float) -> None:
         """Flag rows whose log-score is below this."""

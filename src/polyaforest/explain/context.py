@@ -164,7 +164,7 @@ def _boxes_of(forest: Forest, world: Array, trees: Array, nodes: Array) -> tuple
 # ---- queries about one row ---------------------------------------------------------------------------------------
 
 
-class Held(NamedTuple):
+class HeldPoints(NamedTuple):
     """The points that a stream holds, and their keys."""
 
     points: Array
@@ -172,7 +172,7 @@ class Held(NamedTuple):
     is_unknown: Array | bool = False  # bool (D,): columns that have had no value, in which points have a placeholder
 
 
-class Condition(NamedTuple):
+class RegionCondition(NamedTuple):
     """One side of one feature, from a bound on: above it, or up to it; or a category equal to the bound, a code."""
 
     feature: int
@@ -180,7 +180,7 @@ class Condition(NamedTuple):
     bound: float
 
 
-class Seen(NamedTuple):
+class CategoryCount(NamedTuple):
     """How often a category is known from rows: from all of them, or from those with the same category of `given`."""
 
     n: int
@@ -200,7 +200,7 @@ class Snapshot(NamedTuple):
     score: Callable[[Array], Array]
     offset: float
     reference: Reference
-    held: Callable[[], Held] | None  # for a stream that keeps its points
+    held: Callable[[], HeldPoints] | None  # for a stream that keeps its points
     watching: Callable[[], AbstractContextManager[None]]  # refuses if the forest is no longer what it was
     categories: Categories | None = None
     drawn: Callable[[], Array] | None = None  # rows to count categories in, if any are kept
@@ -231,7 +231,7 @@ class Snapshot(NamedTuple):
         """Return whether a feature is a column of categories."""
         return self.categories is not None and k in self.categories.columns
 
-    def conditions(self, row: Array, features: Array, sides: Array) -> list[Condition]:
+    def conditions(self, row: Array, features: Array, sides: Array) -> list[RegionCondition]:
         """Return where values become anomalous, for some features on one side each.
 
         In every tree that is the nearest of the cuts and box edges that cost the row something: the bound of the cell
@@ -246,15 +246,15 @@ class Snapshot(NamedTuple):
         for k, side, bound, cost in zip(features, sides, bounds.T, costs.T, strict=True):
             is_known = np.isfinite(bound) & (cost > 0)
             if is_known.any():
-                found.append(Condition(int(k), int(side), _agreed(bound[is_known], cost[is_known], int(side))))
+                found.append(RegionCondition(int(k), int(side), _agreed(bound[is_known], cost[is_known], int(side))))
         return found
 
     @staticmethod
-    def same(row: Array, k: int) -> Condition:
+    def same(row: Array, k: int) -> RegionCondition:
         """Return the condition that a category is that of a row."""
-        return Condition(k, SAME, float(row[k]))
+        return RegionCondition(k, SAME, float(row[k]))
 
-    def seen(self, row: Array, k: int) -> Seen | None:
+    def seen(self, row: Array, k: int) -> CategoryCount | None:
         """Return how often the category of a row is known, or how often with the one that it is rarest with.
 
         The latter if it is several times rarer there than if the two had nothing to do with each other. None where no
@@ -273,14 +273,14 @@ class Snapshot(NamedTuple):
             n_other, n_both = int(has_other.sum()), int((has & has_other).sum())
             rarer = (n_all * n_other / max(n, 1) + 0.5) / (n_both + 0.5)
             if rarer > rarest:
-                rarest, pair = rarer, Seen(n_both, n_other, c)
-        return pair or Seen(n_all, n)
+                rarest, pair = rarer, CategoryCount(n_both, n_other, c)
+        return pair or CategoryCount(n_all, n)
 
     def _has(self, points: Array, row: Array, k: int) -> Array:
         """Return which points have the category of a row."""
         return np.asarray(points[:, self._place(k)] == row[k])
 
-    def share(self, conditions: Sequence[Condition]) -> tuple[float, tuple[float, float]]:
+    def share(self, conditions: Sequence[RegionCondition]) -> tuple[float, tuple[float, float]]:
         """Return the share of points that meet all conditions, and its 90 % credible interval.
 
         By the Beta posterior to Jeffreys' prior.
@@ -289,7 +289,7 @@ class Snapshot(NamedTuple):
         low, high = betaincinv(n + 0.5, max(total - n, 0) + 0.5, _INTERVAL)
         return (n + 0.5) / (total + 1), (float(low), float(high))
 
-    def count_of(self, conditions: Sequence[Condition]) -> tuple[float, int]:
+    def count_of(self, conditions: Sequence[RegionCondition]) -> tuple[float, int]:
         """Return how many points meet all conditions, and how many are known.
 
         Where no points are kept, the trees count theirs, and the share is that of all their counts together.

@@ -24,7 +24,7 @@ from polyaforest.core.categories import Categories
 from polyaforest.core.text import json_shown, label, width
 
 if TYPE_CHECKING:
-    from polyaforest.explain.context import Condition, Seen, Snapshot
+    from polyaforest.explain.context import CategoryCount, RegionCondition, Snapshot
 
 __all__ = ["Attribution", "ContextWindow", "Explanation", "Explanations"]
 
@@ -86,7 +86,7 @@ class _Words(NamedTuple):
     """The lookups that the words of an explanation need."""
 
     attributions: list[Attribution]
-    conditions: list[Condition]
+    conditions: list[RegionCondition]
     share: float
     share_interval: tuple[float, float]
     similar: list[tuple[int | str, Array]]
@@ -176,7 +176,7 @@ class Explanation:
 
     @property
     def region(self) -> str:
-        """The region in words: "cpu > 93.1 (usual 2–61): about 3 in 10,000 points live here [1–9 in 10,000]"."""
+        """The region in words: "cpu > 93.1 (usual 2–61): about 3 in 10,000 points fall here [1–9 in 10,000]"."""
         conditions = self._words.conditions
         if not conditions:
             return "no feature stands out"
@@ -227,8 +227,8 @@ class Explanation:
         return words
 
     def _conditions(
-        self, snapshot: Snapshot, row: Array, columns: list[int], seen: dict[int, Seen | None]
-    ) -> list[Condition]:
+        self, snapshot: Snapshot, row: Array, columns: list[int], seen: dict[int, CategoryCount | None]
+    ) -> list[RegionCondition]:
         """Return the conditions that bound the region of a row, in the order of the columns."""
         sides = []  # those with a substantial share of a feature's bits: both, if a value lies between others
         for k in columns:
@@ -246,7 +246,7 @@ class Explanation:
         return Attribution(k, self.names[k], float(self.values[k]), float(self.parts[k]), side, ends, expected)
 
     def _attribute_to_category(
-        self, k: int, common: list[str], expected: tuple[float, ...] | None, seen: Seen | None
+        self, k: int, common: list[str], expected: tuple[float, ...] | None, seen: CategoryCount | None
     ) -> Attribution:
         side = "unusual" if seen is None or seen.n > _RARE * seen.n_rows else "rare"
         if seen is not None and seen.given is None and not seen.n:
@@ -256,7 +256,7 @@ class Explanation:
         words = "" if seen is None else self._seen_in_words(seen)
         return Attribution(k, self.names[k], self.values[k], float(self.parts[k]), side, usual, normal, words)
 
-    def _seen_in_words(self, seen: Seen) -> str:
+    def _seen_in_words(self, seen: CategoryCount) -> str:
         if seen.given is None:
             rows = f"{seen.n_rows:,} rows"
             if seen.n > _RARE * seen.n_rows:
@@ -369,10 +369,10 @@ class Explanation:
         if attribution.expected is None:
             return "no value"
         if attribution.is_category:
-            return "as it is" if attribution.value in attribution.expected else self._listed(attribution.expected)
+            return "unchanged" if attribution.value in attribution.expected else self._listed(attribution.expected)
         low, high = attribution.expected
         return (
-            "as it is" if low <= attribution.value <= high else self._range(attribution.feature, attribution.expected)
+            "unchanged" if low <= attribution.value <= high else self._range(attribution.feature, attribution.expected)
         )
 
     def __str__(self) -> str:
@@ -659,7 +659,7 @@ def _share_in_words(share: float, interval: tuple[float, float]) -> str:
     while share * whole < 0.95:
         whole *= 10
     low, high = (_count(end * whole) for end in interval)
-    return f"about {_count(share * whole)} in {whole:,} points live here [{low}–{high} in {whole:,}]"
+    return f"about {_count(share * whole)} in {whole:,} points fall here [{low}–{high} in {whole:,}]"
 
 
 def _count(number: float) -> str:

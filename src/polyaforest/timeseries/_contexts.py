@@ -1,8 +1,7 @@
-"""What the forest of a series looks at: the context window of its readings, seen in several ways.
+"""Features of the context window that ends at each reading of a series, grouped into views.
 
-Neighbouring readings are nearly equal, so cuts along raw readings all cut the same direction. Here are coordinates that
-differ: changes at several scales, roughness, the waves of a cosine transform, levels, and the phase of a rhythm. A view
-is a group of them that some of the trees look at.
+Neighbouring readings are nearly equal, so cuts along raw readings would all have the same direction. These features
+differ: changes at several scales, volatility, the low waves of a cosine transform, levels, and the phase of a rhythm.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ class Coordinates(NamedTuple):
 
     edges: tuple[int, ...]
     means: tuple[int, ...]
-    roughness: tuple[int, ...]
+    volatility: tuple[int, ...]
     n_waves: int
-    most_still: int  # steps of standing still that count in the first roughness
+    most_still: int  # steps of standing still that count in the first volatility
 
     def labels(self) -> list[str]:
         """Return what each coordinate is called, with a place for the name of the channel."""
         return [
             *(f"change of {{}} over {n}" for n in self.edges),
             *("{}" if n == 1 else f"mean of {{}} over {n}" for n in self.means),
-            *(f"roughness of {{}} over {n}" for n in self.roughness),
+            *(f"volatility of {{}} over {n}" for n in self.volatility),
             *(f"wave {k} of {{}}" for k in range(1, self.n_waves + 1)),
         ]
 
@@ -87,8 +86,8 @@ class Layout:
 
     @property
     def stillness(self) -> str:
-        """The label of the roughness in which standing still counts."""
-        return f"roughness of {{}} over {self.coordinates.roughness[0]}"
+        """The label of the volatility in which standing still counts."""
+        return f"volatility of {{}} over {self.coordinates.volatility[0]}"
 
     @cached_property
     def columns(self) -> Array:

@@ -46,7 +46,7 @@ class Forecast(NamedTuple):
         return Forecast(*(part[:, c : c + 1] for part in self))
 
 
-class Held(NamedTuple):
+class HeldContexts(NamedTuple):
     """The context windows that a forest holds, by order of arrival."""
 
     states: Array  # float64 (m, D): what the forest sees of each
@@ -57,7 +57,7 @@ class Held(NamedTuple):
     lifetime: float  # the finest of the score
 
 
-class Samples(NamedTuple):
+class PastChanges(NamedTuple):
     """What followed context windows of the past."""
 
     states: Array  # float64 (m, D): each feature by its weight
@@ -73,7 +73,7 @@ class Outlook:
 
     Parameters
     ----------
-    held : Held
+    held : HeldContexts
     values : ndarray of shape (n_steps, n_channels)
         The readings in even steps, NaN where one is missing.
     numbers : ndarray of int64, shape (n_steps,)
@@ -89,7 +89,7 @@ class Outlook:
 
     def __init__(
         self,
-        held: Held,
+        held: HeldContexts,
         values: Array,
         numbers: Array,
         period: int | None,
@@ -139,7 +139,7 @@ class Outlook:
         each = [self.after(before, state, ahead) for ahead in range(1, len(steps) + 1)]
         return Forecast(*(np.concatenate(parts) for parts in zip(*each, strict=True)))
 
-    def _deviated(self, ahead: int, last: int) -> tuple[Samples, Array]:
+    def _deviated(self, ahead: int, last: int) -> tuple[PastChanges, Array]:
         """Return what deviations from the rhythm were followed by up to step `last`, and the share that lasts, (C,)."""
         assert self.period is not None
         steps = np.flatnonzero(self.is_known[: max(last + 1 - ahead, 0)])
@@ -152,19 +152,19 @@ class Outlook:
         now, later = now[is_whole], later[is_whole]
         power = (now**2).sum(axis=0)
         lasting = np.clip((now * later).sum(axis=0) / np.where(power > 0, power, 1.0), 0.0, 1.0)
-        return Samples(self.states[steps[is_whole]], later - lasting * now, steps[is_whole]), lasting
+        return PastChanges(self.states[steps[is_whole]], later - lasting * now, steps[is_whole]), lasting
 
 
-def _followed(held: Held, ahead: int, last: int | None) -> Samples:
+def _followed(held: HeldContexts, ahead: int, last: int | None) -> PastChanges:
     """Return how readings changed after the context windows held; not after arrival `last`, if it is given."""
     later = np.searchsorted(held.numbers, held.numbers + ahead)
     has_later = held.numbers[np.minimum(later, len(later) - 1)] == held.numbers + ahead
     has_later &= True if last is None else held.numbers + ahead <= last
     changes = held.readings[later[has_later]] - held.readings[has_later]
-    return Samples(held.states[has_later] * held.weights, changes, held.numbers[has_later])
+    return PastChanges(held.states[has_later] * held.weights, changes, held.numbers[has_later])
 
 
-def foresee(samples: Samples, states: Array, lifetime: float, ahead: int, numbers: Array | None = None) -> Forecast:
+def foresee(samples: PastChanges, states: Array, lifetime: float, ahead: int, numbers: Array | None = None) -> Forecast:
     """Return the changes expected after context windows; NaN without any to compare with.
 
     In a Mondrian partition two context windows share a cell at time t with probability exp(-t * distance): by these
@@ -173,7 +173,7 @@ def foresee(samples: Samples, states: Array, lifetime: float, ahead: int, number
 
     Parameters
     ----------
-    samples : Samples
+    samples : PastChanges
     states : ndarray of shape (n, D)
         What is seen of each context window, each feature by its weight.
     lifetime : float

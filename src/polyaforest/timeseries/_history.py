@@ -16,7 +16,7 @@ from polyaforest.forest.point_store import Key
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import pack_keys, unpack_keys
 from polyaforest.timeseries._contexts import LONGEST_PERIOD, MOST_PERIODS
-from polyaforest.timeseries._novelty import KNOWN, Known
+from polyaforest.timeseries._novelty import KNOWN, KnownReadings
 from polyaforest.timeseries._provenance import Provenance
 from polyaforest.timeseries._shingles import Alignment, Pattern, Track, align, checked_pattern
 
@@ -54,13 +54,13 @@ _LAYOUT: Layout = {  # S steps, C channels, L readings known, N shingles held, M
 
 
 def widths_of_state(header: Header, n_channels: int) -> list[int]:
-    """Return the features of each view of a series with a state from `History.state`."""
+    """Return the features of each view of a series with a state from `SeriesHistory.state`."""
     _STATE(header, "series")
     return checked_pattern(**header["pattern"]).widths(n_channels)
 
 
 @dataclass
-class History:
+class SeriesHistory:
     """The last steps of a series, the readings behind each shingle, and the scale by which features were weighed."""
 
     pattern: Pattern  # by which the series began, whatever parameters say by now
@@ -70,10 +70,10 @@ class History:
     is_timed: bool | None = None  # whether they have times; None while nothing has come
     spread: Array | None = None  # of the features when they were last weighed; None if they are never weighed anew
     weighed_at: int = 0  # readings that had come then
-    known: Known = field(init=False)  # with which new readings are compared; nothing beside shingles
+    known: KnownReadings = field(init=False)  # with which new readings are compared; nothing beside shingles
 
     def __post_init__(self) -> None:
-        self.known = Known(self.track.values.shape[1])
+        self.known = KnownReadings(self.track.values.shape[1])
 
     def begin_at(self, number: int) -> None:
         """Count readings from `number` on, as if those before had come and were forgotten."""
@@ -90,7 +90,7 @@ class History:
         oldest, of_known = self.track.oldest, self.n_seen - len(self.known)
         return of_known if oldest is None else min(oldest, of_known)
 
-    def judge(self, aligned: Alignment, known: Known) -> Array:
+    def judge(self, aligned: Alignment, known: KnownReadings) -> Array:
         """Return how new the rows of a layout are by what is known, and add them to it; NaN beside shingles."""
         if self.pattern.shingle is not None:
             return np.full(len(aligned.rows), np.nan)
@@ -152,7 +152,9 @@ class History:
             readings = arrays.get("readings", values[numbers != NONE])  # absent from older files
             if len(readings) > KNOWN:
                 raise ValueError(f"it knows {len(readings)} readings, more than {KNOWN}")
-            memory.known = Known.of_state(readings, arrays.get("deviations"), arrays.get("novelties", np.empty(0)))
+            memory.known = KnownReadings.of_state(
+                readings, arrays.get("deviations"), arrays.get("novelties", np.empty(0))
+            )
         memory._check()
         memory._restore(arrays["spans"], arrays["named"], unpack_keys(arrays["names"]), held)
         return memory

@@ -25,7 +25,7 @@ _READINGS, _DEVIATIONS = range(2)
 _NOTHING = (0.0, np.inf, -np.inf)  # how many values there are, the lowest and the highest, of none
 
 
-class Known:
+class KnownReadings:
     """The last readings of a series, with what is needed to tell how new the next one is; at most `KNOWN` of them.
 
     Parameters
@@ -45,7 +45,7 @@ class Known:
         self._ranges = np.tile(_NOTHING, (2, n_channels, 1))  # derived, so that not all is looked at for each reading
 
     @classmethod
-    def of_state(cls, readings: Array, deviations: Array | None, novelties: Array) -> Known:
+    def of_state(cls, readings: Array, deviations: Array | None, novelties: Array) -> KnownReadings:
         """Return what is known, as given by its `readings`, `deviations` and `novelties`."""
         known = cls(readings.shape[1])
         known.learn(readings, np.full(readings.shape, np.nan) if deviations is None else deviations)
@@ -114,7 +114,7 @@ class Known:
         self.novelties = self.novelties[max(len(self.novelties) - len(self), 0) :].copy()
         self._survey()
 
-    def copy(self) -> Known:
+    def copy(self) -> KnownReadings:
         """Return a copy, to judge rows on trial."""
         return deepcopy(self)
 

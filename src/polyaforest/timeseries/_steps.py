@@ -54,7 +54,7 @@ def _mirrored(n: int) -> Array:
 def _added(layout: Layout, label: str, readings: Array, usual: Array, deviations: Array) -> tuple[Array, Array]:
     """Return how much a feature looks at each age, and by how much each takes it away from what is usual."""
     weights = _weights(layout.n_channels)[label]
-    if label.startswith("roughness"):
+    if label.startswith("volatility"):
         changes = np.abs(np.diff(readings, append=readings[-1]))
         added, usual = weights * (changes - changes[:-1].mean()), changes[: layout.steps[2][-1]].mean()
         if label == layout.stillness:
@@ -70,11 +70,11 @@ def _added(layout: Layout, label: str, readings: Array, usual: Array, deviations
 def _weights(n_channels: int) -> dict[str, Array]:
     """Return the weight of each age in the features of a channel, by label."""
     layout, ages = layout_of(n_channels), np.arange(LENGTH)
-    edges, means, roughness = layout.steps
+    edges, means, volatility = layout.steps
     waves = np.pad(layout.waves, ((0, 0), (0, LENGTH - layout.waves.shape[1])))
     rows = [
         *(np.where(ages < n, 1 / n, np.where(ages < 2 * n, -1 / n, 0.0)) for n in edges.tolist()),
-        *(np.where(ages < n, 1 / n, 0.0) for n in (*means.tolist(), *roughness.tolist())),
+        *(np.where(ages < n, 1 / n, 0.0) for n in (*means.tolist(), *volatility.tolist())),
         *waves,
     ]
     own = dict(zip(layout.coordinates.labels(), rows, strict=True))

@@ -42,7 +42,7 @@ def describe(
     channel, (mean, low, high) = shown(channel), expected
     words = [_of_feature(label, side, channel)]
     n_still = int(np.cumprod(actual[::-1] == actual[-1]).sum()) - 1
-    if label.startswith("roughness") and side == "low" and n_still >= _LEAST_STILL:
+    if label.startswith("volatility") and side == "low" and n_still >= _LEAST_STILL:
         return f"{channel} has not changed for {n_still} steps{' or more' if n_still == len(actual) - 1 else ''}"
     if not np.isnan(mean).any():
         missing = _missing_move(actual, mean, low, high, times, zone)
@@ -59,8 +59,8 @@ def _of_feature(label: str, side: str, channel: str) -> str:
     if label.startswith("change"):
         within = "from one step to the next" if n == "1" else f"within {n} steps"
         return f"{channel} {'rises' if is_high else 'falls'} unusually {within}"
-    if label.startswith("roughness"):
-        return f"{channel} is {'rougher' if is_high else 'smoother'} than usual over {n} steps"
+    if label.startswith("volatility"):
+        return f"{channel} is {'more' if is_high else 'less'} volatile than usual over {n} steps"
     if label.startswith("wave"):
         return f"the shape of {channel} over the last 96 steps is unusual"
     if label.startswith("deviation"):

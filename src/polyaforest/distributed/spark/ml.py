@@ -18,7 +18,7 @@ from polyaforest.core.arrays import Array
 from polyaforest.core.extras import extra
 from polyaforest.core.validation import NamedRows
 from polyaforest.estimators import BatchMPF, StreamingMPF, Tree, loads
-from polyaforest.estimators.tables import Weigh
+from polyaforest.estimators.tables import WeighTask
 from polyaforest.forest.copies import starts_of
 
 with extra(__name__, "pyspark", "pyarrow", "pandas", "datasketches", name="spark"):
@@ -276,7 +276,7 @@ class _Table:
             n += length
         return starts
 
-    def prepare(self, weigh: Weigh) -> None:
+    def prepare(self, weigh: WeighTask) -> None:
         """Count the copies of rows, if they have weights.
 
         Read whole rows: Spark may return a single column in another order.
@@ -314,14 +314,14 @@ def _as_count(n: int) -> pa.RecordBatch:
 class _Copying(NamedTuple):
     """How rows with weights are repeated."""
 
-    weigh: Weigh
+    weigh: WeighTask
     firsts: dict[int, int]  # number of copies before each partition
 
 
 class _CopyCount:
     """Task that counts the copies of the rows of a partition."""
 
-    def __init__(self, weigh: Weigh, starts: dict[int, int]) -> None:
+    def __init__(self, weigh: WeighTask, starts: dict[int, int]) -> None:
         self.weigh, self.starts = weigh, starts
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
