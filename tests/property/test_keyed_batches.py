@@ -167,7 +167,7 @@ def test_the_default_is_that_of_watch():
     [
         (StreamingMPF(), "set random_state, as in StreamingMPF"),
         (SeriesMPF(), r"as in SeriesMPF\(StreamingMPF\(random_state=0\)\)"),
-        (StreamingMPF(window=Window(duration=3.0), random_state=0), "name the column with the times"),
+        (StreamingMPF(window=Window(duration=3.0), random_state=0), "name the timestamp column"),
         (StreamingMPF(n_estimators=0, random_state=0), "n_estimators"),
     ],
 )

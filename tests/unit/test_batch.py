@@ -148,7 +148,7 @@ def test_merging_leaves_the_other_forest_alone():
     [
         ({"random_state": 1}, "random_state"),
         ({"domain": [[-5.0, -5.0], [5.0, 6.0]]}, "different domains"),
-        ({"domain": "data"}, "room beyond"),
+        ({"domain": "data"}, "rows beyond"),
         ({"n_estimators": 6}, "n_estimators"),
         ({"max_depth": 4}, "max_depth"),
         ({"prior_strength": 0.5}, "prior_strength"),

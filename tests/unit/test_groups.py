@@ -108,20 +108,20 @@ def test_groups_that_cannot_be_are_refused_when_they_are_read(fitted):
 
 def test_what_cannot_be_calibrated_is_refused():
     for given, X, groups, message in (
-        ({}, ROWS, None, "pass groups, one for each row"),
+        ({}, ROWS, None, "pass groups=, one for each row"),
         ({}, ROWS, COUNTRY[:5], "there are 5 groups for 1120 rows"),
         ({}, ROWS, "DE", "groups must be one label for each"),
         ({"calibrate_by": "country"}, FRAME, COUNTRY, "the groups are in column 'country' of X"),
-        ({"calibrate_by": "land"}, FRAME, None, "calibrate_by='land' is no column of X: the columns are 'a'"),
-        ({"calibrate_by": "land"}, ROWS, None, "X has no names"),
-        ({"calibrate_by": 9}, ROWS, None, "calibrate_by=9 is no column of X"),
+        ({"calibrate_by": "land"}, FRAME, None, "calibrate_by='land' is not a column of X: it has 'a'"),
+        ({"calibrate_by": "land"}, ROWS, None, "it has no column names"),
+        ({"calibrate_by": 9}, ROWS, None, "calibrate_by=9 is not a column of X"),
         ({"min_group": 0}, ROWS, COUNTRY, "min_group"),
     ):
         with pytest.raises(ValueError, match=message):
             build(**given).fit(X, groups=groups)
-    with pytest.raises(ValueError, match="EpsilonPhi decides without"):
+    with pytest.raises(ValueError, match="EpsilonPhi has a fixed threshold"):
         GroupedMPF(StreamingMPF(score_type=EpsilonPhi(0.01))).fit(ROWS, groups=COUNTRY)
-    with pytest.raises(ValueError, match="keeps no points"):
+    with pytest.raises(ValueError, match="holds no points"):
         GroupedMPF(StreamingMPF(window=None, tree=Tree(max_depth=4))).fit(ROWS, groups=COUNTRY)
     unfitted = clone(build())
     with pytest.raises(Exception, match="not fitted"):

@@ -481,7 +481,7 @@ def test_filling_in_needs_a_forest_that_knows_something(estimator):
         build(estimator).impute(GAPPY)
     forest = build(window=5)
     forest.partial_fit(ROWS[:1]).delete(0)
-    with pytest.raises(ValueError, match="without points"):
+    with pytest.raises(ValueError, match="an empty forest cannot impute"):
         forest.impute(GAPPY)
     with pytest.raises(ValueError, match="X has 2 features"):
         build(estimator).fit(ROWS).impute(GAPPY[:, :2])

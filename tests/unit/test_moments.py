@@ -295,7 +295,7 @@ def test_what_is_no_level_is_refused(level):
 @pytest.mark.parametrize(("ask", "given"), [("credible_interval", {}), ("mass", {"return_std": True})])
 def test_what_is_no_lifetime_is_refused(ask, given):
     detector, X = fitted("stream")
-    with pytest.raises(ValueError, match="lifetime must be one time"):
+    with pytest.raises(ValueError, match="lifetime must be a single number"):
         getattr(detector, ask)(X, lifetime=[0.1, 0.2], **given)
     with pytest.raises(ValueError, match="from 0 to 5"):
         getattr(detector, ask)(X, lifetime=6.0, **given)

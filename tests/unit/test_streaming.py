@@ -263,7 +263,7 @@ def test_a_point_in_no_sample_changes_nothing_by_coming_and_going():
 
 
 def test_a_share_of_a_window_in_time_is_a_share_of_nothing_known():
-    with pytest.raises(ValueError, match=r"max_samples=0.5 is a share .* does not say how many"):
+    with pytest.raises(ValueError, match=r"max_samples=0.5 is a share .* does not limit their number"):
         build(max_samples=0.5, window=Window(duration=5.0)).partial_fit(ROWS, times=np.arange(80.0))
 
 
@@ -367,10 +367,10 @@ def test_a_forest_that_has_seen_nothing_has_nothing_to_show():
 def test_a_stream_without_bounds_is_refused():
     for begin in ("fit", "partial_fit", "score_then_learn"):
         forest = build(window=None)
-        with pytest.raises(ValueError, match=r"needs a bound: limit max_depth .* or set a window"):
+        with pytest.raises(ValueError, match=r"needs trees of limited depth: set max_depth .* or set a window"):
             getattr(forest, begin)(ROWS)
         assert not [name for name in vars(forest) if name.endswith("_")]
-    with pytest.raises(ValueError, match="needs a bound"):
+    with pytest.raises(ValueError, match="needs trees of limited depth"):
         build(window=None).insert(ROWS[0])
 
 
@@ -403,7 +403,7 @@ def test_a_summary_keeps_points_while_it_warms_up_and_none_after(short_warm_up):
     check_forest(forest.forest_, np.delete(ROWS[:10], [2, 3], axis=0))
     for name in ("points_", "keys_"):
         assert not hasattr(forest, name)
-        with pytest.raises(AttributeError, match="keeps no points"):
+        with pytest.raises(AttributeError, match="holds no points"):
             getattr(forest, name)
     kept = forest._stream
     assert [part.size for part in kept.points] == [0, 0, 0]
@@ -415,12 +415,12 @@ def test_a_summary_has_neither_keys_nor_points_to_grow_from():
     before = pickle.dumps(forest)
     with pytest.raises(ValueError, match="use delete_rows"):
         forest.delete(0)
-    with pytest.raises(ValueError, match="keeps no points to be rebuilt from"):
+    with pytest.raises(ValueError, match="holds no points to rebuild from"):
         forest.rebuild()
     for learn in (forest.partial_fit, forest.score_then_learn, forest.fit):
-        with pytest.raises(ValueError, match="keys mean nothing"):
+        with pytest.raises(ValueError, match="takes no keys"):
             learn(ROWS[:2], keys=["a", "b"])
-    with pytest.raises(ValueError, match="keys mean nothing"):
+    with pytest.raises(ValueError, match="takes no keys"):
         forest.insert(ROWS[0], key="a")
     assert pickle.dumps(forest) == before
     assert forest.insert(ROWS[0]) is None
@@ -858,7 +858,7 @@ def test_insert_takes_one_point():
     assert build().insert(ROWS[0].tolist()) == 0
     assert build().insert(ROWS[:1]) == 0
     forest = build()
-    with pytest.raises(ValueError, match="one"):
+    with pytest.raises(ValueError, match="a single point"):
         forest.insert(ROWS[:2])
     assert not hasattr(forest, "forest_")
     forest.insert(ROWS[0])

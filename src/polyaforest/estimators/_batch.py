@@ -442,7 +442,7 @@ class BatchMPF(PolyaForest):
             )
         offset, rate = self._place_threshold(), self.false_alarm_rate
         if offset == -np.inf and rate is not None:
-            check_calibration_size(len(self._calibration_scores()), rate, "fit more rows or allow a higher rate")
+            check_calibration_size(len(self._calibration_scores()), rate, "fit more rows or set a higher rate")
         return offset
 
     def _place_threshold(self) -> float:

@@ -21,39 +21,37 @@ from polyaforest.explain import Explanations, read_features
 if TYPE_CHECKING:
     from polyaforest.explain.context import Snapshot
 
-_FEW = 16  # rows for which only a part of the posterior is derived, and whose words are safe from changes of a stream
+_FEW = 16  # rows for which a part of the posterior is enough, and whose text is computed before a stream changes
 
 
 class PolyaForest(MassForest):
     """Base of `BatchMPF` and `StreamingMPF`."""
 
     def explain(self, X: Any, features: Sequence[str | int] | None = None) -> Explanations:
-        """Explain how surprising rows are: in bits, feature by feature, and in words.
+        """Explain the score of each row: bits of surprise by feature, and text.
 
-        With the scores ``"margins"``, ``"typicality"`` and ``"multiscale"`` the surprise of a row is the mean, over
-        trees and ``lifetimes_``, of -log2 of the mass of its cell; with other scores the mean over trees of -log2 of
-        the mass of its leaf. With ``"margins"`` it has also the bits of features that are beyond their margins. So for
-        ``"margins"``, ``"typicality"`` and ``"log_mass"`` it is the score itself, in bits:
-        ``-score_samples(X) / log(2)``.
+        The surprise is -log2 of a probability, averaged over trees: of the mass of the row's cells at ``lifetimes_``
+        if `score_type` is ``"margins"``, ``"typicality"`` or ``"multiscale"``, else of the mass of its leaf.
+        ``"margins"`` adds the bits of features outside their margins. For ``"margins"``, ``"typicality"`` and
+        ``"log_mass"`` the surprise equals ``-score_samples(X) / log(2)``.
 
-        Every bit is attributed to the feature that caused it, on its low or its high side, and the bits that a typical
-        point gets are subtracted: the rest adds up to the surprise beyond the typical, exactly.
+        Each bit is attributed to a feature, for being low or for being high. The attributions of a typical point are
+        subtracted; the rest adds up to the surprise beyond the typical, exactly.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
-            A row with missing values is explained by the mean over its completions, or with ``missing="marginalise"``
-            as `impute` fills it in. What a missing value adds is what is expected of it; it never receives
-            attributions.
-        features : sequence of names or column numbers, optional
-            The features that may be named, if not all; the bits of the others count all the same.
+            An incomplete row is explained by the mean over its completions, or with ``missing="marginalise"`` after
+            `impute`. Missing values are never reported as a cause.
+        features : sequence of names or column indices, optional
+            Features to report; all by default. The bits of the others still count.
 
         Returns
         -------
         explanations : Explanations
-            A sequence of one `Explanation` per row, with the arrays ``surprise``, ``low``, ``high`` and ``parts``.
-            Words are looked up on first use. Those of a few rows are looked up before a stream changes, at the latest;
-            for more, see `Explanations.materialise`.
+            A sequence with one `Explanation` per row, and the arrays ``surprise``, ``low``, ``high`` and ``parts``.
+            Text is computed on first access; for more than 16 rows of a stream, call `Explanations.materialise` before
+            the stream changes.
         """
         self._check_fitted()
         given, texts = read_coded(self, X, reset=False, allow_missing=self._allows_missing)
@@ -71,33 +69,33 @@ class PolyaForest(MassForest):
         offset: float | None = None,
         texts: Texts = MappingProxyType({}),
     ) -> Explanations:
-        """Return explanations of rows that were read, without verdicts; `texts` are those of their categories."""
+        """Return explanations of validated rows, without verdicts; `texts` are those of their categories."""
         names = self._feature_names
         candidates, threshold = read_features(features, names), self.offset_ if offset is None else offset
         with self._frozen():
-            rows, charges, base = self._attributions(self._as_scored(given))
+            rows, attributions, base = self._attributions(self._as_scored(given))
             given = self._as_explained(given)
             ask, typical = self._asked(threshold), self._typical_attributions()
             categories = None if self.encoding_ is None else self.encoding_.with_texts(texts)
             if categories is not None:  # as the table has them
                 places = categories.places
                 given, rows = given[:, places], rows[:, places]
-                charges, typical = charges[:, :, places], typical[:, places]
+                attributions, typical = attributions[:, :, places], typical[:, places]
             explained = Explanations(
-                given.copy(), rows, names, charges, base, typical, candidates, ask, index, categories
+                given.copy(), rows, names, attributions, base, typical, candidates, ask, index, categories
             )
             if len(rows) <= _FEW:
                 self._remember(explained)
         return explained
 
     def _as_explained(self, given: Array) -> Array:
-        """Return rows without the values that scores ignore, NaN in their place."""
+        """Return rows with NaN in place of values that scores ignore."""
         return given
 
     def _attributions(self, given: Array) -> tuple[Array, Array, float]:
-        """Return rows without gaps that stand for those given, what their features cost, (n, 2, D), and the base.
+        """Return completed rows, their attributions by side, (n, 2, D), and the base.
 
-        The cost of a row with gaps is the mean over its completions; the nearest stands for it.
+        An incomplete row has the mean attributions of its completions, and the nearest completion as its values.
         """
         gaps = forests.posterior.rows_with_gaps(given)
         if self.missing == "marginalise" and gaps.size:
@@ -109,23 +107,25 @@ class PolyaForest(MassForest):
         n_more = completed.shape[1] - 1
         whole = np.concatenate([rows, completed[:, 1:].reshape(-1, rows.shape[1])]) if gaps.size else rows
         known = self._known_along(whole[None])
-        charges, base = forests.attribute.attribute_rows(self.forest_, known, whole, self._times_of_cells, self.n_jobs)
+        attributions, base = forests.attribute.attribute_rows(
+            self.forest_, known, whole, self._times_of_cells, self.n_jobs
+        )
         beyond = self._margin_attributions(whole)
         if beyond is not None:
-            charges += beyond
+            attributions += beyond
         if n_more:
-            others = charges[len(rows) :].reshape(len(gaps), n_more, *charges.shape[1:])
-            charges[gaps] = (charges[gaps] + others.sum(axis=1)) / completed.shape[1]
-        return rows, charges[: len(rows)], base
+            others = attributions[len(rows) :].reshape(len(gaps), n_more, *attributions.shape[1:])
+            attributions[gaps] = (attributions[gaps] + others.sum(axis=1)) / completed.shape[1]
+        return rows, attributions[: len(rows)], base
 
     def _margin_attributions(self, rows: Array) -> Array | None:
-        """Return what features beyond their margins cost rows, (n, 2, D), in bits; None if there are no margins."""
+        """Return the bits of features outside their margins, (n, 2, D); None if there are no margins."""
         return None
 
     def _known_along(self, rows: Array) -> Posterior:
-        """Return the posterior, of all nodes or of those on the paths of rows: (T, n, D), or (1, n, D) for all trees.
+        """Return the posterior, of all nodes or only of those on the paths of rows: (T, n, D), or (1, n, D) for all.
 
-        Where it is derived it is the same, to the last bit.
+        Both have the same bits where they are defined.
         """
         if self._posterior is not None or rows.shape[1] > _FEW or forests.posterior.is_empty(self.forest_):
             return self.posterior_
@@ -136,31 +136,31 @@ class PolyaForest(MassForest):
         return known
 
     def _typical_attributions(self) -> Array:
-        """Return what the low and the high side of each feature cost a typical point, (2, D), in bits."""
+        """Return the attributions of a typical point by side and feature, (2, D), in bits."""
         from polyaforest.explain import context
 
         if self._typical is None or self._typical[0] != self._score:
             points = self._points_in_turn
-            charges = (
+            attributions = (
                 context.typical_of_trees(self.forest_, self.posterior_, self._times_of_cells)
                 if points is None
                 else context.typical_of_points(self.forest_, points, self._known_along, self._times_of_cells)
             )
-            self._typical = self._score, charges
+            self._typical = self._score, attributions
         return self._typical[1]
 
     @property
     def _times_of_cells(self) -> Array:
-        """The times of the cells that a score is made of; none if it is made of leaves."""
+        """The times at which the score evaluates cells; empty for scores of leaves."""
         return self.lifetimes_ if self._score.uses_cells else np.empty(0)
 
     def _asked(self, offset: float) -> Callable[[], Snapshot]:
-        """Return a function that looks up the forest as it is now, for questions about rows."""
+        """Return a function that returns a snapshot of the current forest."""
         snapshot = self._snapshot(offset)
         return lambda: snapshot
 
     def _remember(self, explained: Explanations) -> None:
-        """See to it that the words of these explanations can be looked up even after the forest has changed."""
+        """Ensure that the text of these explanations is computed before the forest changes."""
 
     @staticmethod
     def _with_verdicts(explained: Explanations, detected: Detections) -> Explanations:
@@ -168,7 +168,7 @@ class PolyaForest(MassForest):
         return explained.judged(detected.is_anomaly, detected.p_values if has_p_values else None)
 
     def _snapshot(self, offset: float) -> Snapshot:
-        """Return the forest as it is now, for questions about rows."""
+        """Return a snapshot of the current forest, to explain rows with."""
         from polyaforest.explain import context
 
         forest, known, times = self.forest_, self.posterior_, self._times_of_cells
@@ -185,17 +185,17 @@ class PolyaForest(MassForest):
 
     @property
     def _feature_names(self) -> list[str]:
-        """What to call features: by the names of columns, those of a shingle, or else by their numbers."""
+        """Names of the features: of a shingle, of columns, or generic."""
         return feature_names(self) if self._names_of_shingle is None else self._names_of_shingle
 
     @property
     def _points_kept(self) -> Array | None:
-        """The points that the forest holds, if it does."""
+        """The points held; None if the forest holds none."""
         return None
 
     @property
     def _points_in_turn(self) -> Array | None:
-        """The same, in an order that changes little as they come and go."""
+        """The points held, in an order that changes little as points come and go."""
         return None
 
     def _check_besides_trees(self) -> None:
@@ -204,4 +204,4 @@ class PolyaForest(MassForest):
             from polyaforest.explain.context import N_QUANTILES
 
             if len(self._quantiles) != N_QUANTILES or not (np.abs(self._quantiles) <= LARGEST).all():  # or NaN
-                raise ValueError(f"array quantiles: it must hold {N_QUANTILES} finite values of each feature")
+                raise ValueError(f"array quantiles: must have {N_QUANTILES} finite values for each feature")

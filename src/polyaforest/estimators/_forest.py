@@ -1,11 +1,11 @@
-"""What `BatchMPF` and `StreamingMPF` share: parameters, state, and scores of a fitted forest."""
+"""The base class of `BatchMPF` and `StreamingMPF`: parameters, state and scores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -44,17 +44,14 @@ from polyaforest.forest.spec import Plan, Weighting
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import decode, encode, encode_columns, packed, refusing_pickle, unpacked
 
-if TYPE_CHECKING:
-    pass
-
 _STATE: dict[str, schema.Rule] = {  # the header of every forest
     "detector": schema.text,
     "parameters": schema.mapping,
     "n_features": schema.n_features,
     "feature_names": schema.either(schema.nothing, schema.names),
     "is_open": schema.flag,
-    "notes": schema.mapping,  # absent from models written before there were notes
-    "categories": schema.many(schema.whole(0, 2**31 - 1)),  # columns of categories; absent where there are none
+    "notes": schema.mapping,  # absent from models of early versions
+    "categories": schema.many(schema.whole(0, 2**31 - 1)),  # categorical columns; absent if there are none
 }
 _LAYOUT: Layout = {  # arrays beside those of the trees; L lifetimes, N scores, Q quantiles, D features, B bytes
     "prior_strength": (np.float64, ""),
@@ -68,38 +65,38 @@ _LAYOUT: Layout = {  # arrays beside those of the trees; L lifetimes, N scores, 
     "filled": (np.int64, ""),
 }
 Tabulate = Callable[[Posterior], LeafTable]
-_ROWS_AT_ONCE = 4096  # rows that each thread scores while nothing may be learned
-_GAPPY_AT_ONCE = 256  # rows that are completed together
-_PLAIN = (bool, int, float, str, type(None))  # parameters that are immutable
+_ROWS_AT_ONCE = 4096  # rows that each thread scores while holding the lock
+_GAPPY_AT_ONCE = 256  # incomplete rows to complete at a time
+_PLAIN = (bool, int, float, str, type(None))  # immutable parameters
 _TREE = {name: Tree().get_params()[name] for name in Tree._parameter_constraints}  # in files as parameters of a forest
 _IN_FILES = {"score_type": "score"}  # parameters with another name in files
-_ABSENT_FROM_FILES: Header = {"missing": "error"}  # parameters of forests from before they had them
-_APART = frozenset({"tree", "categorical_features"})  # parameters that are stored in a way of their own
+_ABSENT_FROM_FILES: Header = {"missing": "error"}  # values of parameters that files of early versions lack
+_APART = frozenset({"tree", "categorical_features"})  # parameters with their own encoding in files
 
 
 @cache
 def _names_of_parameters(kind: Any) -> list[str]:
-    """Return the names of parameters, which scikit-learn would derive from the signature at every call."""
+    """Return the names of parameters; scikit-learn would inspect the signature at every call."""
     names: list[str] = super(BaseForest, kind)._get_param_names()
     return names
 
 
 @lru_cache(64)
 def _validate_plain(kind: Any, given: tuple[Any, ...], types: tuple[type, ...]) -> None:
-    """Raise unless a forest may have these parameters, in the order of their names."""
+    """Raise if parameters, in the order of their names, are invalid."""
     names = kind._get_param_names()
     BaseEstimator._validate_params(kind(**dict(zip(names, given, strict=True))))
 
 
 class Offset(NamedTuple):
-    """A threshold, as a score, and the policy that placed it."""
+    """A threshold score and the policy it was computed with."""
 
     policy: ThresholdPolicy
     value: float
 
 
 class BaseForest(Detector):
-    """Parameters, state and scores of `BatchMPF` and `StreamingMPF`; `PolyaForest` adds the rest of what they share."""
+    """Base class with parameters, state and scores; `PolyaForest` adds masses and explanations."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
@@ -113,33 +110,33 @@ class BaseForest(Detector):
         "n_jobs": [Interval(Integral, 1, None, closed="left"), Interval(Integral, None, -1, closed="right"), None],
     }
 
-    _auto_depth: ClassVar[int | None]  # what max_depth="auto" means
-    _has_boxes: ClassVar[bool] = False  # whether nodes know the bounding box of their points
-    _lifetimes: ClassVar[dict[str, Array]]  # times behind each score that has any, in units of the weighting
-    _grids: ClassVar[list[Array]]  # all of these times, and those of streams
-    _imputing_times: ClassVar[Array]  # times of the cells by which missing values are imputed, in the same units
-    _why_uncalibrated: ClassVar[str]  # and what to do about it
+    _auto_depth: ClassVar[int | None]  # the value of max_depth="auto"
+    _has_boxes: ClassVar[bool] = False  # whether nodes store the bounding box of their points
+    _lifetimes: ClassVar[dict[str, Array]]  # times at which scores evaluate cells, in units of the weighting
+    _grids: ClassVar[list[Array]]  # all grids of such times that files may contain
+    _imputing_times: ClassVar[Array]  # times at which imputation evaluates cells, in the same units
+    _why_uncalibrated: ClassVar[str]  # the reason, and what to do
     forest_: Forest
     lifetimes_: Array
     prior_: Prior
-    _derived: dict[str, Any]  # what is worked out on first use
+    _derived: dict[str, Any]  # values computed on first use
     _posterior = Derived[Posterior]()  # of ``forest_``
     _offset = Derived[Offset](is_lasting=True)  # the threshold
-    _known_moments = Derived[tuple[Posterior, Any]]()  # second moments, and of which posterior
-    _paths = Derived[Posterior]()  # the same, of as many nodes as rows that were explained needed
-    _typical = Derived[tuple[Score, Array]]()  # what typical points are charged, by which score
-    _reference = Derived[Any]()  # what is usual
-    _names_of_shingle: list[str] | None = None  # what the features of a time series are called
-    _quantiles: Array | None = None  # of the rows fitted, to say what is usual
-    _n_random_draws: int = 0  # rows that followed with a weight that is no whole number: each tossed a coin
-    encoding_: Categories | None = None  # which columns are categories, if any, and the texts of those held
+    _known_moments = Derived[tuple[Posterior, Any]]()  # second moments, and their posterior
+    _paths = Derived[Posterior]()  # the posterior of the nodes on the paths of explained rows
+    _typical = Derived[tuple[Score, Array]]()  # the attributions of typical points, and their score
+    _reference = Derived[Any]()  # the usual ranges
+    _names_of_shingle: list[str] | None = None  # names of the features of a time series
+    _quantiles: Array | None = None  # of the fitted rows, for the usual ranges
+    _n_random_draws: int = 0  # fractional weights rounded at random since the fit
+    encoding_: Categories | None = None  # the categorical columns and the texts of the categories held
 
     def _parts(self) -> dict[str, Any]:
         parts = super()._parts()
         return {**parts, "_derived": lasting(parts.get("_derived", {}))}
 
     def _become(self, fitted: BaseForest) -> None:
-        """Take over what another forest has learned, whatever was learned before."""
+        """Replace the learned state with that of another forest."""
         with self._lock.turn(), self._drafted() as draft:
             draft.__dict__ = fitted._parts() | self.get_params(deep=False)
 
@@ -157,11 +154,11 @@ class BaseForest(Detector):
         return _names_of_parameters(kind)
 
     def _validate_params(self) -> None:
-        """Check the parameters, remembering the last plain ones: thousands of streams may share the same."""
+        """Validate the parameters, caching plain ones: thousands of streams may share them."""
         kind: Any = type(self)
         given = tuple(getattr(self, name) for name in self._get_param_names())
         if all(type(value) in _PLAIN for value in given):
-            _validate_plain(kind, given, tuple(map(type, given)))  # 1 equals True, and 1.0
+            _validate_plain(kind, given, tuple(map(type, given)))  # types, because 1 == True == 1.0
         else:
             super()._validate_params()
             self._tree._validate_params()
@@ -191,16 +188,16 @@ class BaseForest(Detector):
 
     @property
     def _is_closed(self) -> bool:
-        """Whether nothing can lie outside the box of the data."""
+        """Whether the domain is the bounding box of the data, with mass 0 outside."""
         return isinstance(self._tree.domain, str)
 
     @property
     def _has_given_domain(self) -> bool:
-        """Whether the domain is an array, whatever the data."""
+        """Whether the domain is a given array."""
         return self._tree.domain is not None and not self._is_closed
 
     def _given_domain(self, n_features: int) -> Array:
-        """Return the domain that was given for the numbers; of categories any is within."""
+        """Return the given domain of the numeric columns, unbounded in the categorical ones."""
         numbers, whole = read_domain(self._tree.domain, n_features - self._n_categories), whole_cube(self._n_categories)
         return np.hstack([numbers, whole])
 
@@ -211,17 +208,17 @@ class BaseForest(Detector):
 
     @property
     def _n_categories(self) -> int:
-        """The number of columns of categories, the last of rows."""
+        """The number of categorical columns, which are last in encoded rows."""
         return 0 if self.encoding_ is None else len(self.encoding_.columns)
 
     @property
     def _chosen_score(self) -> Score:
-        """The score that kernels compute; quantiles of tree masses are explained by the mean of their logs."""
+        """The score that kernels compute; `EpsilonPhi` is explained by the mean log mass."""
         return Score.LOG_MASS if isinstance(self.score_type, EpsilonPhi) else Score(self.score_type)
 
     @property
     def _score(self) -> Score:
-        """The score in force."""
+        """The current score."""
         return self._chosen_score
 
     @property
@@ -230,22 +227,22 @@ class BaseForest(Detector):
         return ThresholdPolicy(share, self.false_alarm_rate)
 
     def _check_rates(self, n_rows: int | None = None) -> None:
-        """Raise if two rates are set, or if a table of `n_rows` has too few rows for the one that is."""
+        """Raise ValueError if both rates are set, or if `n_rows` are too few for `false_alarm_rate`."""
         if self.contamination != "auto" and self.false_alarm_rate is not None:
             raise ValueError(
-                f"contamination={self.contamination} and false_alarm_rate={self.false_alarm_rate} both say how many "
-                "rows to flag: set one of them"
+                f"contamination={self.contamination} and false_alarm_rate={self.false_alarm_rate} exclude each other: "
+                "set one of them"
             )
         if self.false_alarm_rate is not None and n_rows is not None:
-            check_calibration_size(n_rows, self.false_alarm_rate, "give more rows or allow a higher rate")
+            check_calibration_size(n_rows, self.false_alarm_rate, "pass more rows or set a higher rate")
 
     @property
     def _grid(self) -> Array:
-        """The times behind the score, in units of the weighting; a score without any still gets some, for `impute`."""
+        """The times at which the score evaluates cells, in units of the weighting; scores of leaves have a default."""
         return self._lifetimes.get(self._chosen_score, self._lifetimes["multiscale"])
 
     def _plan(self, measured: Weighting, domain: Array, seed: np.random.SeedSequence) -> Plan:
-        """Return how to draw this forest, given the measured features; also set prior and times of the score."""
+        """Return the plan of this forest for the measured features; also set the prior and the times of the score."""
         tree, weighting = self._tree, measured
         if not isinstance(tree.feature_weights, str):
             given = read_weights(tree.feature_weights, self.n_features_in_)
@@ -261,16 +258,16 @@ class BaseForest(Detector):
     # ---- sample weights ---------------------------------------------------------------------------------------------
 
     def _copies_of_table(self, sample_weight: Any, n_rows: int, seed: int) -> Array | None:
-        """Return how often each row of a table counts, coins falling by row number; None if each counts once."""
+        """Return how often each row of a table counts, rounding weights by row number; None if each counts once."""
         weights = read_sample_weight(sample_weight, n_rows)
         if weights is None:
             return None
         return forests.copies.n_copies(weights, np.arange(n_rows), seed)
 
     def _copies_that_follow(self, sample_weight: Any, n_rows: int, seed: int) -> tuple[Array | None, int]:
-        """Return how often each of the rows that come next counts, and how many coins were tossed for it.
+        """Return how often each of the next rows counts, and the number of fractional weights rounded for it.
 
-        Coins fall by how many were tossed before.
+        The number of earlier fractional weights determines the rounding.
         """
         weights = read_sample_weight(sample_weight, n_rows)
         if weights is None:
@@ -284,33 +281,35 @@ class BaseForest(Detector):
     # ---- scores and verdicts ----------------------------------------------------------------------------------------
 
     def score_samples(self, X: Any) -> Array:
-        """Return how normal each row is: higher is more normal, lower more anomalous.
+        """Return the score of each row: higher is more normal, lower is more anomalous.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
+            NaN is handled as set by the parameter `missing`.
 
         Returns
         -------
         scores : ndarray of shape (n_rows,)
-            With ``score_type="typicality"`` the mean, over trees and ``lifetimes_``, of the log of the mass of the
-            row's cell: how likely a point is, at several scales at once, to fall where the row is. With ``"margins"``
-            the same, less log(2) times the bits of every feature that is beyond its own margins. With
-            ``"multiscale"`` the mean, over ``lifetimes_``, of the log of ``mass(X, lifetime)``, in which trees are
-            averaged first. With ``"mass"`` the same as ``mass(X)``, with ``"log_mass"`` the mean over trees of the log
-            of ``tree_masses(X)``, with `EpsilonPhi` ``epsilon_level(X, phi)``. For a row with missing values see the
-            parameter `missing`.
+            Depending on `score_type`:
+
+            - ``"typicality"``: the log mass of the row's cell, averaged over trees and ``lifetimes_``
+            - ``"margins"``: the same, minus log(2) times the bits of every feature outside its margins
+            - ``"multiscale"``: the log of ``mass(X, lifetime)``, averaged over ``lifetimes_``
+            - ``"mass"``: ``mass(X)``
+            - ``"log_mass"``: the log of ``tree_masses(X)``, averaged over trees
+            - `EpsilonPhi`: ``epsilon_level(X, phi)``
         """
         return self._scores(self._read(X, allow_missing=True))
 
     def detect(self, X: Any) -> Detections:
-        """Return scores, p-values and verdicts of rows; nothing is learned.
+        """Return scores, p-values and verdicts of rows without learning them.
 
         Returns
         -------
         detections : Detections
             A named tuple of arrays of shape (n_rows,): `scores`, `p_values` (NaN without calibration scores),
-            `is_anomaly`, and `thresholds`, all equal to ``offset_``.
+            `is_anomaly` and `thresholds` (all equal to ``offset_``).
         """
         return self._detected(self.score_samples(X))
 
@@ -323,16 +322,16 @@ class BaseForest(Detector):
         return self._threshold()
 
     def _threshold(self) -> float:
-        """Return the threshold by the policy, worked out on first use."""
+        """Return the threshold of the current policy, computed on first use."""
         raise NotImplementedError
 
     def _place_by_table(self, log_score: float) -> None:
-        """Flag rows whose log-score is below this, a quantile of those of the table fitted."""
+        """Set the threshold to a quantile of the log-scores of the fitted table."""
         with self._changing():
             self._offset = Offset(self._policy, float(self._score.from_log(np.array(log_score))))
 
     def _calibration_scores(self) -> Array:
-        """Return the log-scores to compare new ones with, none if there are none."""
+        """Return the log-scores to compare new ones with; may be empty."""
         raise NotImplementedError
 
     def _detected(self, scores: Array) -> Detections:
@@ -352,7 +351,7 @@ class BaseForest(Detector):
             raise ValueError(f"this forest has no calibration scores: {self._why_uncalibrated}")
 
     def _read(self, X: Any, *, allow_missing: bool = False) -> Array:
-        """Return rows checked against those of the fit; they may have missing values only where the caller allows."""
+        """Return validated rows; missing values raise unless both the caller and the parameters allow them."""
         self._check_fitted()
         return read_rows(self, X, reset=False, allow_missing=allow_missing and self._allows_missing)
 
@@ -360,13 +359,13 @@ class BaseForest(Detector):
 
     @property
     def is_categorical_(self) -> Array | None:
-        """Whether each column is one of categories, of shape (n_features,); None if none is, as in scikit-learn."""
+        """Mask of the categorical columns, of shape (n_features,); None if there are none, as in scikit-learn."""
         self._check_fitted()
         return None if self.encoding_ is None else self.encoding_.mask
 
     @property
     def categories_(self) -> dict[str, list[str]]:
-        """The categories of the rows held, ascending, by the name of their column."""
+        """The categories of the rows held, sorted, by column name."""
         self._check_fitted()
         with self._frozen():
             categories, rows = self.encoding_, self._rows_known
@@ -378,11 +377,11 @@ class BaseForest(Detector):
 
     @property
     def _rows_known(self) -> Array | None:
-        """Rows that tell which categories there are, and whose texts are kept; None if no rows are."""
+        """The rows held, whose categories and texts are known; None if no rows are held."""
         return None
 
     def _note(self, texts: Texts) -> None:
-        """Keep the texts of rows that are being learned."""
+        """Store the texts of the categories of rows being learned."""
         if self.encoding_ is None or not texts:
             return
         noted = self.encoding_.with_texts(texts)
@@ -391,7 +390,7 @@ class BaseForest(Detector):
         self.encoding_ = noted
 
     def _as_given(self, rows: Array) -> Array:
-        """Return rows as tables have them: their order of columns, and texts of categories."""
+        """Return rows with the column order of tables and the texts of categories."""
         if self.encoding_ is None or isinstance(self.categorical_features, Codes):
             return rows
         return self.encoding_.shown(rows)
@@ -399,13 +398,13 @@ class BaseForest(Detector):
     def _scores(self, rows: Array) -> Array:
         n_threads = effective_n_jobs(self.n_jobs) if len(rows) > _ROWS_AT_ONCE else 1
         parts = []
-        for span in spans(len(rows), _ROWS_AT_ONCE * n_threads):  # learning and Ctrl-C need not wait for all of them
+        for span in spans(len(rows), _ROWS_AT_ONCE * n_threads):  # so that learning and Ctrl-C do not wait long
             with self._frozen():
                 parts.append(self._score_by(self.forest_, self.posterior_)(rows[span], self.n_jobs))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _score_by(self, forest: Forest, known: Posterior) -> Callable[..., Array]:
-        """Return a function that scores rows by a forest and its posterior."""
+        """Return a function that scores rows with a forest and its posterior."""
         score, times = self._score, self.lifetimes_
 
         def score_rows(rows: Array, n_jobs: int | None = None) -> Array:
@@ -416,15 +415,15 @@ class BaseForest(Detector):
         return lambda rows, n_jobs=None: self._over_completions(rows, lambda whole: score_rows(whole, n_jobs))
 
     def _as_scored(self, rows: Array) -> Array:
-        """Return rows without the values that scores ignore."""
+        """Return rows with NaN in place of values that scores ignore."""
         return rows
 
     def _less_margins(self, scores: Array, rows: Array) -> Array:
-        """Return the scores of rows, less what single features cost them by the margins of the forest, if any."""
+        """Subtract the bits of features outside their margins from scores, if the forest has margins."""
         return scores
 
     def _over_completions(self, rows: Array, score: Callable[[Array], Array]) -> Array:
-        """Return `score` of rows; of one with missing values, the mean over its completions, if rows are imputed."""
+        """Return `score` of rows; with ``missing="impute"``, the mean over the completions of an incomplete row."""
         rows = self._as_scored(rows)
         gaps = forests.posterior.rows_with_gaps(rows) if self.missing == "impute" else np.empty(0, np.intp)
         if not gaps.size:
@@ -441,9 +440,9 @@ class BaseForest(Detector):
         return values
 
     def _completions(self, rows: Array) -> Array:
-        """Return rows with their missing values filled in, (n, K, D), in as many ways as there are donors at hand.
+        """Return rows with missing values imputed from each of K donors, (n, K, D).
 
-        Without donors there is but one way, the cell that the forest expects; an empty forest expects nothing.
+        Without donors K is 1: the values are imputed from the forest, or stay missing if it is empty.
         """
         donors = self._donors
         if donors is not None and len(donors):
@@ -456,15 +455,15 @@ class BaseForest(Detector):
         raise NotImplementedError
 
     def _imputed(self, rows: Array, how: str) -> Array:
-        """Return rows with their missing values filled in by the cells that they may be in."""
+        """Return rows with missing values imputed from the cells that may contain them."""
         raise NotImplementedError
 
     def _epsilon_levels(self, rows: Array, phi: float) -> Array:
-        """Return the `phi`-quantile of the masses that the trees give the leaf of each row."""
+        """Return the `phi`-quantile over trees of the mass of each row's leaf."""
         return self._leaf_values(forests.posterior.mass_table, rows, lambda masses: epsilon_levels(masses, phi))
 
     def _leaf_values(self, tabulate: Tabulate, rows: Array, reduce: Callable[[Array], Array]) -> Array:
-        """Return `reduce` over the trees, (n_trees, rows), of what a table holds for the leaves of `rows`."""
+        """Reduce the table values of the leaves of `rows`, (n_trees, n), over the trees."""
         with self._frozen():
             table = tabulate(self.posterior_)
             values: Array = forests.posterior.leaf_values(self.forest_, table, rows, reduce, self.n_jobs)
@@ -472,18 +471,18 @@ class BaseForest(Detector):
 
     @property
     def _grown_until(self) -> float:
-        """The lifetime of the forest, whatever the parameter is by now: the time of its leaves."""
+        """The lifetime that the forest was grown with, read from its leaves because the parameter may have changed."""
         return float(self.forest_.time[0, : self.forest_.size[0]].max())
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the trees and of the points held; 0 before there are any."""
+        """Size of the trees and of the points held, in bytes; 0 before fitting."""
         return sum(part.nbytes for part in self.forest_) if self.is_fitted else 0
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def _parameters(self) -> Header:
-        """Return the parameters as JSON can hold them, those of the trees among the others."""
+        """Return the JSON-serialisable parameters, including those of the trees."""
         own = {name: value for name, value in self.get_params(deep=False).items() if name not in _APART}
         own |= {**self._tree.get_params(), "max_depth": self._max_depth}
         stored = {_IN_FILES.get(name, name): encode(value) for name, value in own.items()}
@@ -497,7 +496,7 @@ class BaseForest(Detector):
 
     @classmethod
     def _of_parameters(cls, stored: Header) -> Self:
-        """Return a forest that has learned nothing, with parameters from a file."""
+        """Return an unfitted forest with parameters from a file."""
         given = _ABSENT_FROM_FILES | {name: decode(value) for name, value in stored.items()}
         defaults = {**_TREE, "max_depth": cls._auto_depth}
         tree = {name: given.pop(name) for name in _TREE}
@@ -530,10 +529,10 @@ class BaseForest(Detector):
         if categories is not None:
             arrays["texts"] = categories.pack_texts()
         trees = {} if is_compact else packed("forest", self.forest_)
-        trees.pop("forest/n_categories", None)  # the header says which, if there are any
+        trees.pop("forest/n_categories", None)  # the header lists the columns
         return header, {**arrays, "lifetimes": self.lifetimes_, **trees}
 
-    _rules_of_state: ClassVar[dict[str, schema.Rule]] = {}  # of header fields that only some forests have
+    _rules_of_state: ClassVar[dict[str, schema.Rule]] = {}  # of header fields of a subclass
     _groups_of_arrays: ClassVar[tuple[str, ...]] = ("forest",)
 
     @classmethod
@@ -548,10 +547,10 @@ class BaseForest(Detector):
         if header["feature_names"] is not None:
             forest.feature_names_in_ = np.array(header["feature_names"], dtype=object)
         if ("texts" in arrays) != ("categories" in header):
-            raise ValueError("it has texts of categories, but no columns of them, or the other way round")
+            raise ValueError("it must have both categorical columns and texts of categories, or neither")
         if "categories" in header:
             forest.encoding_ = Categories.of_state(header["categories"], header["n_features"], arrays["texts"])
-        if "compact" not in groups:  # else they follow from the rest
+        if "compact" not in groups:  # a compact file omits the trees, which are derived
             n_categories = {"forest/n_categories": np.array([forest._n_categories])}
             forest.forest_ = unpacked("forest", {**arrays, **n_categories}, Forest)
         forest.lifetimes_ = arrays["lifetimes"]
@@ -563,14 +562,14 @@ class BaseForest(Detector):
         return forest
 
     def _adopt_noted_threshold(self) -> None:
-        """Take the threshold by which the command line of earlier versions flagged rows, which is in its notes."""
-        line = self._notes.get("line") if "columns" in self._notes else None  # anyone may note a line
+        """Use the threshold that the command line of earlier versions saved in the notes."""
+        line = self._notes.get("line") if "columns" in self._notes else None  # users may have a note called "line"
         if line is not None:
             self._offset = Offset(self._policy, float(line))
-            self._notes = {name: note for name, note in self._notes.items() if name != "line"}  # saved as the offset
+            self._notes = {name: note for name, note in self._notes.items() if name != "line"}  # now in the offset
 
     def _check(self) -> None:
-        """Raise unless what was read from a file or a pickle can be a forest."""
+        """Raise ValueError if a state read from a file or a pickle is invalid."""
         self._check_trees()
         self._check_besides_trees()
 
@@ -580,18 +579,18 @@ class BaseForest(Detector):
         if self.forest_.n_categories[0] != self._n_categories:
             raise ValueError(f"its forest has {self.forest_.n_categories[0]} categories, not {self._n_categories}")
         if "feature_names_in_" in vars(self) and len(self.feature_names_in_) != self.n_features_in_:
-            raise ValueError("the number of its feature names is not that of its features")
+            raise ValueError(f"it has {len(self.feature_names_in_)} feature names for {self.n_features_in_} features")
         if self.forest_.lower.shape[2] != (self.n_features_in_ if self._has_boxes else 0):
-            raise ValueError(f"its trees are not those of a {type(self).__name__}")
+            raise ValueError(f"its trees do not belong to a {type(self).__name__}")
         if not SMALLEST <= self.prior_.strength <= LARGEST:
-            raise ValueError(f"its prior strength is {self.prior_.strength}")
+            raise ValueError(f"its prior strength is {self.prior_.strength}, out of range")
         if self._n_random_draws < 0:
-            raise ValueError(f"it has tossed {self._n_random_draws} coins")
+            raise ValueError(f"its number of random draws is negative: {self._n_random_draws}")
         if self._offset is not None:
             check_scores("offset", np.array([self._offset.value]))
         times = self.lifetimes_
         if not times.size or not (np.isfinite(times) & (times > 0)).all() or not is_ascending(times):
-            raise ValueError("the lifetimes of its score are not positive, finite and ascending")
+            raise ValueError("the lifetimes of its score must be positive, finite and ascending")
 
     def _check_trees(self) -> None:
         check_forest(self.forest_, alike=True, largest=LARGEST)

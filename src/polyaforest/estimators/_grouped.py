@@ -1,4 +1,4 @@
-"""Verdicts calibrated within groups, so that no group is flagged more often by construction."""
+"""A detector calibrated within groups of rows."""
 
 from __future__ import annotations
 
@@ -45,36 +45,36 @@ _STATE = schema.record(
 
 
 class GroupedMPF(Detector):
-    """A forest whose p-values and thresholds are calibrated within groups. Scores are higher for normal rows.
+    """Mondrian Pólya forest with thresholds and p-values calibrated within groups.
 
-    One forest learns all rows. The score of a row is compared with those of rows of its own group, each left out of the
-    forest, instead of with those of all rows: so a small group, which lies where few rows do, is not flagged more often
-    by construction. Groups with too few rows share one calibration.
+    One forest learns all rows, but each row's score is compared with the out-of-sample scores of its own group only. A
+    small group in a sparse region is therefore not flagged more often than the others. Scores are higher for normal
+    rows.
 
     Parameters
     ----------
     estimator : StreamingMPF or BatchMPF, optional
-        The detector, with its threshold policy, which applies to each group; by default a `StreamingMPF`. `fit` learns
-        with a clone of it.
+        The detector to clone and fit, a `StreamingMPF` by default. Its `contamination` or `false_alarm_rate` applies
+        within each group.
     calibrate_by : str, int or None, default=None
-        The column of `X` that holds the groups, by name or number; None if they are passed as `groups`.
+        Name or index of the column of `X` that holds the groups; None to pass them as `groups`.
     is_feature : bool, default=False
-        Whether the column is also given to the detector.
+        Whether the column is also a feature.
     min_group : int, default=100
-        Calibration scores that a group needs for a calibration of its own; more if `false_alarm_rate` needs more.
-        Smaller groups, rows without a group and groups that were not fitted share one; if that has too few scores, they
-        are compared with all rows.
+        Calibration scores that a group needs to be calibrated separately; `false_alarm_rate` may need more. Smaller
+        groups, unseen groups and rows without a group share one calibration, or use that of all rows if they have too
+        few scores together.
 
     Attributes
     ----------
     estimator_ : StreamingMPF or BatchMPF
         The fitted detector.
+    groups_ : list
+        Labels of the groups that are calibrated separately: str or float.
     offsets_ : dict
-        The threshold of each group that has its own, by its label.
+        The thresholds of these groups, by label.
     offset_ : float
         The threshold of all other rows.
-    groups_ : list
-        The labels of groups with a calibration of their own: text, or numbers as floats.
 
     Examples
     --------
@@ -98,8 +98,8 @@ class GroupedMPF(Detector):
     }
 
     estimator_: BatchMPF | StreamingMPF
-    _scores_of: dict[Label, Array]  # ascending log-scores of each group that has its own calibration
-    _rest: Array  # those of all other rows
+    _scores_of: dict[Label, Array]  # ascending log-scores of each group that is calibrated separately
+    _rest: Array  # log-scores for all other rows
 
     def __init__(
         self,
@@ -116,13 +116,13 @@ class GroupedMPF(Detector):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
-        """Fit the detector to a table, and calibrate it within groups; `y` is ignored.
+        """Fit the detector to the rows of `X` and calibrate it within groups; `y` is ignored.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_columns)
         groups : sequence of str or numbers, of shape (n_rows,), optional
-            The group of each row, if `calibrate_by` names no column. None and NaN stand for no group.
+            The group of each row, if `calibrate_by` is None. None or NaN means no group.
         """
         with self._lock.turn(), self._drafted() as draft:
             draft._begin(X, groups)
@@ -132,7 +132,7 @@ class GroupedMPF(Detector):
         features, labels = self._split(X, groups)
         forest = StreamingMPF() if self.estimator is None else clone(self.estimator)
         if isinstance(forest.score_type, EpsilonPhi):
-            raise ValueError("EpsilonPhi decides without calibration scores: choose another score_type")
+            raise ValueError("score_type=EpsilonPhi has a fixed threshold and cannot be calibrated: choose another")
         self.estimator_ = forest.fit(features)
         rows = read_rows(forest, features, reset=False, allow_missing=forest.missing != "error")
         by_label: dict[Label, list[int]] = {}
@@ -151,19 +151,19 @@ class GroupedMPF(Detector):
 
     @property
     def _least(self) -> int:
-        """Scores that a group needs for a calibration of its own."""
+        """The number of scores that a group needs to be calibrated separately."""
         rate = None if self.estimator is None else self.estimator.false_alarm_rate
         return self.min_group if rate is None else max(self.min_group, least_calibration(rate))
 
     # ---- verdicts ---------------------------------------------------------------------------------------------------
 
     def score_samples(self, X: Any, *, groups: Any = None) -> Array:
-        """Return how normal each row is, as the detector says, whatever its group: higher is more normal."""
+        """Return the scores of the detector, independent of groups: higher is more normal."""
         self._check_fitted()
         return self.estimator_.score_samples(self._split(X, groups, needs_groups=False)[0])
 
     def detect(self, X: Any, *, groups: Any = None) -> Detections:
-        """Return scores, p-values and verdicts of rows, each by the calibration of its group.
+        """Return scores, p-values and verdicts of rows, each calibrated within its group.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ class GroupedMPF(Detector):
         Returns
         -------
         detections : Detections
-            As of the detector; `thresholds` are those of the groups.
+            A named tuple of arrays of shape (n_rows,): `scores`, `p_values`, `is_anomaly` and `thresholds`.
         """
         self._check_fitted()
         with self._frozen():
@@ -191,10 +191,10 @@ class GroupedMPF(Detector):
         return Detections(scores, p_values, ~(scores >= thresholds), thresholds)
 
     def p_value(self, X: Any, **labels: Any) -> Array:
-        """Return conformal p-values within groups: how likely a new normal row of the group is to look as anomalous.
+        """Return conformal p-values within groups: the probability that a new normal row of the group scores as low.
 
-        If a row is exchangeable with the rows of its group that were fitted, its p-value is at most alpha with a
-        probability of about alpha, for every alpha, in each group by itself. `groups` as in `fit`.
+        If a row is exchangeable with the fitted rows of its group, its p-value is at most alpha with a probability of
+        about alpha, for every alpha and every group. `groups` as in `fit`.
         """
         return self.detect(X, **labels).p_values
 
@@ -209,31 +209,31 @@ class GroupedMPF(Detector):
         return np.where(self.detect(X, **labels).is_anomaly, -1, 1)
 
     def explain(self, X: Any, *, groups: Any = None) -> Explanations:
-        """Return why rows are odd, as the detector explains them, with the verdicts of their groups."""
+        """Return the explanations of the detector, with the verdicts of the groups."""
         found = self.detect(X, groups=groups)
         explained = self.estimator_.explain(self._split(X, groups)[0])
         return explained.judged(found.is_anomaly, found.p_values)
 
     def _threshold_by(self, ascending: Array) -> float:
-        """Return the threshold, as a score, by calibration scores."""
+        """Return the threshold score for ascending calibration scores."""
         forest = self.estimator_
         return float(forest._score.from_log(np.array(forest._policy.threshold(ascending.tolist()))))
 
     @property
     def groups_(self) -> list[Label]:
-        """The labels of groups with a calibration of their own."""
+        """The labels of the groups that are calibrated separately."""
         self._check_fitted()
         return list(self._scores_of)
 
     @property
     def offsets_(self) -> dict[Label, float]:
-        """The threshold of each group that has its own."""
+        """The thresholds of the groups that are calibrated separately, by label."""
         self._check_fitted()
         return {label: self._threshold_by(known) for label, known in self._scores_of.items()}
 
     @property
     def offset_(self) -> float:
-        """The threshold of rows of all other groups."""
+        """The threshold of all other rows."""
         self._check_fitted()
         return self._threshold_by(self._rest)
 
@@ -247,18 +247,18 @@ class GroupedMPF(Detector):
 
     @property
     def n_points_(self) -> int:
-        """Points that the forest rests on."""
+        """Number of points held, or counted if the forest holds none."""
         self._check_fitted()
         return self.estimator_.n_points_
 
     @property
     def n_features_in_(self) -> int:
-        """Features of the forest, without the column of groups unless it is one."""
+        """Number of features, including the column of groups only if it is a feature."""
         return int(self.estimator_.n_features_in_)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the trees and of the points held; 0 before there are any."""
+        """Size of the trees and of the points held, in bytes; 0 before fitting."""
         return self.estimator_.nbytes if self.is_fitted else 0
 
     # ---- groups -----------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class GroupedMPF(Detector):
         by = self.calibrate_by
         if by is None:
             if groups is None and needs_groups:
-                raise ValueError("pass groups, one for each row, or name their column by calibrate_by")
+                raise ValueError("pass groups=, one for each row, or set calibrate_by to their column")
             return X, [] if groups is None else _as_labels(groups, len(X))
         if groups is not None:
             raise ValueError(f"the groups are in column {by!r} of X: omit groups, or set calibrate_by=None")
@@ -300,7 +300,7 @@ class GroupedMPF(Detector):
         _STATE(header, "")
         kind = _KINDS.get(header["forest"].get("detector"))
         if kind is None:
-            raise ValueError(f"its forest is a {header['forest'].get('detector')}")
+            raise ValueError(f"its forest is a {header['forest'].get('detector')}, which cannot be grouped")
         inner = {name.removeprefix("forest/"): part for name, part in arrays.items() if name.startswith("forest/")}
         own = {name: part for name, part in arrays.items() if not name.startswith("forest/")}
         forest = kind._of_state(header["forest"], inner)
@@ -313,7 +313,7 @@ class GroupedMPF(Detector):
         labels = [header["labels"].get(str(i)) for i in range(len(header["labels"]))]
         lengths, scores, rest = (own.get(f"groups/{name}") for name in ("lengths", "scores", "rest"))
         if lengths is None or scores is None or rest is None or len(own) != 3:
-            raise ValueError("its calibrations of groups lack arrays, or have others")
+            raise ValueError("it must have exactly the arrays groups/lengths, groups/scores and groups/rest")
         _check_groups(labels, lengths, scores, rest)
         grouped.estimator_, grouped._rest = forest, rest
         parts = np.split(scores, np.cumsum(lengths)[:-1]) if len(lengths) else []
@@ -323,7 +323,7 @@ class GroupedMPF(Detector):
 
 
 def _check_groups(labels: list[Any], lengths: Array, scores: Array, rest: Array) -> None:
-    """Raise unless groups in a file can be those of a detector."""
+    """Raise ValueError if the groups in a file are invalid."""
     is_label = [isinstance(label, str | float) and label == label for label in labels]  # noqa: PLR0124 -- not NaN
     if not all(is_label) or len(set(labels)) < len(labels):
         raise ValueError("labels of groups must be distinct texts or numbers")
@@ -333,7 +333,7 @@ def _check_groups(labels: list[Any], lengths: Array, scores: Array, rest: Array)
         if part.dtype != np.float64 or part.ndim != 1 or np.isnan(part).any():
             raise ValueError(f"array groups/{name}: must be 1-D float64 without NaN")
     if lengths.sum() != len(scores):
-        raise ValueError("array groups/scores: is not as long as its groups")
+        raise ValueError("array groups/scores: its length must be the sum of groups/lengths")
     ends = np.cumsum(lengths)
     groups = [*np.split(scores, ends[:-1]), rest]
     if not all(is_ascending(group, strictly=False) for group in groups):
@@ -342,16 +342,16 @@ def _check_groups(labels: list[Any], lengths: Array, scores: Array, rest: Array)
 
 
 def _as_labels(values: Any, n_rows: int) -> list[Label]:
-    """Return the groups of rows as text or floats; None where there is none."""
+    """Return the groups of rows as str or float; None for no group."""
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
         raise ValueError(f"groups must be one label for each of the {n_rows} rows; got {values!r}")
     if len(values) != n_rows:
-        raise ValueError(f"there are {len(values)} groups for {n_rows} rows: give one for each")
+        raise ValueError(f"there are {len(values)} groups for {n_rows} rows: pass one for each row")
     return [_as_label(value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
 
 
 def _as_label(value: Any) -> Label:
-    if value is None or value != value:  # noqa: PLR0124 -- NaN, and what stands for it in frames
+    if value is None or value != value:  # noqa: PLR0124 -- NaN, NaT
         return None
     return float(value) if isinstance(value, Real) else str(value)
 
@@ -361,14 +361,14 @@ def _without_column(X: Any, by: str | int) -> tuple[Any, Any]:
     names: Sequence[Any] | None = list(X.columns) if hasattr(X, "columns") else None
     if isinstance(by, str):
         if names is None or by not in names:
-            there = "X has no names" if names is None else f"the columns are {', '.join(map(repr, names[:20]))}"
-            raise ValueError(f"calibrate_by={by!r} is no column of X: {there}")
+            there = "it has no column names" if names is None else f"it has {', '.join(map(repr, names[:20]))}"
+            raise ValueError(f"calibrate_by={by!r} is not a column of X: {there}")
         return X[by], X.drop(columns=[by]) if hasattr(X, "iloc") else X.drop(by)
     if names is not None:
         if by >= len(names):
-            raise ValueError(f"calibrate_by={by} is no column of X, which has {len(names)}")
+            raise ValueError(f"calibrate_by={by} is not a column of X, which has {len(names)} columns")
         return _without_column(X, names[by])
     table = np.asarray(X)
     if table.ndim != 2 or by >= table.shape[1]:
-        raise ValueError(f"calibrate_by={by} is no column of X, which has shape {table.shape}")
+        raise ValueError(f"calibrate_by={by} is not a column of X, which has shape {table.shape}")
     return table[:, by], np.delete(table, by, axis=1)

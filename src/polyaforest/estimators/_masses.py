@@ -1,4 +1,4 @@
-"""Probabilities of a fitted forest: masses, densities, their uncertainty, and what they say of missing values."""
+"""Probabilities of a fitted forest: masses, densities, credible intervals and imputation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from polyaforest.core.validation import read_rate, read_rows, read_share, read_t
 from polyaforest.decision.credible import Masses, moments
 from polyaforest.estimators._forest import BaseForest
 
-_ROWS_OF_MASSES = 2048  # rows whose masses are looked up, tree by tree, at a time
+_ROWS_OF_MASSES = 2048  # rows per block of tree masses
 
 
 class Leaves(NamedTuple):
-    """The leaf that holds each row, per tree; both arrays have shape (n_rows, n_estimators)."""
+    """The leaf that contains each row, per tree; both arrays have shape (n_rows, n_estimators)."""
 
-    node: Array  # int32: the node whose region it is, -1 outside
+    node: Array  # int32: the node of the leaf, -1 outside
     kind: Array  # int8: a `LeafKind`
 
 
@@ -35,12 +35,12 @@ class MassForest(BaseForest):
         ----------
         X : array-like or frame of shape (n_rows, n_features)
         lifetime : float or array-like of shape (n_lifetimes,), optional
-            Without it, the mass of the leaves that hold the row. With it, the mass of the row's cells in the partition
-            as it was at that time: early cells are large, late cells small. For a prior strength near 0 its expectation
-            is a kernel density with a Laplace kernel of bandwidth 1 / lifetime.
+            If None, the mass of the row's leaves. Otherwise the mass of the row's cells in the partition at that time:
+            early cells are large, late cells small. For a prior strength near 0 its expectation is a kernel density
+            with a Laplace kernel of bandwidth 1 / lifetime.
         return_std : bool, default=False
-            Also return the standard deviation of the posterior of the mass in a tree drawn at random: what the
-            posterior of each tree leaves open, and how much the trees disagree. Needs complete rows and one lifetime.
+            Also return the posterior standard deviation of the mass in a random tree, which covers the uncertainty of
+            each tree and the disagreement between trees. Needs complete rows and a single lifetime.
 
         Returns
         -------
@@ -64,14 +64,13 @@ class MassForest(BaseForest):
         return masses if np.ndim(lifetime) else masses[:, 0]
 
     def tree_masses(self, X: Any) -> Array:
-        """Return the mass of the leaf that holds each row, in every tree, of shape (n_rows, n_estimators)."""
+        """Return the mass of each row's leaf in every tree, of shape (n_rows, n_estimators)."""
         return self._leaf_values(forests.posterior.mass_table, self._read(X, allow_missing=True), np.transpose)
 
     def log_density(self, X: Any) -> Array:
-        """Return the log of the forest's mean density at each row, over the features that vary.
+        """Return the log of the mean density at each row, over the features that vary.
 
-        Within a leaf the density is its mass divided by its volume. For a row with missing values it is the density of
-        the others.
+        The density of a leaf is its mass divided by its volume. Missing values are integrated out.
         """
         rows = self._read(X, allow_missing=True)
         return self._leaf_values(forests.posterior.log_density_table, rows, log_mean_exp)
@@ -79,32 +78,32 @@ class MassForest(BaseForest):
     def epsilon_level(self, X: Any, phi: float) -> Array:
         """Return the smallest epsilon at which each row is an (epsilon, phi)-anomaly: a quantile of its tree masses.
 
-        Leaf masses depend on how finely the trees cut: unlimited trees of 64 rows have leaves of about 1/64, however
-        normal. Limit the depth or lifetime where epsilon should mean something. `EpsilonPhi` makes this the score.
+        Leaf masses depend on the depth of the trees: unlimited trees of 64 rows have leaves of about 1/64, even in
+        normal regions. Limit the depth or the lifetime to make epsilon meaningful. `EpsilonPhi` makes this the score.
         """
         return self._epsilon_levels(self._read(X, allow_missing=True), read_share("phi", phi))
 
     def leaves(self, X: Any) -> Leaves:
-        """Return the leaf that holds each row, in every tree: its node in ``forest_`` and its `LeafKind`."""
+        """Return the leaf of each row in every tree: its node in ``forest_`` and its `LeafKind`."""
         rows = self._read(X)
         with self._frozen():
             return Leaves(*forests.posterior.leaf_kinds(self.forest_, self.posterior_, rows, self.n_jobs))
 
     def impute(self, X: Any, how: str = "mean") -> Array:
-        """Return the rows of `X` with missing values (NaN) filled in by the forest, whatever the parameter `missing`.
+        """Return the rows of `X` with missing values (NaN) imputed by the forest, for any setting of `missing`.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
         how : {"mean", "mode"}, default="mean"
-            "mean" fills in the conditional expectation of each value: the mean of the centres of the cells that the row
-            may be in, weighted by their mass and by how near they are in the other values. "mode" takes the centre of
-            the heaviest of these cells, so that the values filled into one row belong together. A category is always
-            the one with which the row scores best.
+            "mean" imputes the conditional expectation of each value: the mean of the centres of the cells that may
+            contain the row, weighted by mass and by proximity in the observed values. "mode" imputes the centre of the
+            heaviest of these cells, so that the imputed values of a row are consistent. A category is always the one
+            with the highest score.
 
         Returns
         -------
-        filled : ndarray of shape (n_rows, n_features)
+        imputed : ndarray of shape (n_rows, n_features)
             Complete rows are unchanged.
         """
         if how not in ("mean", "mode"):
@@ -113,13 +112,13 @@ class MassForest(BaseForest):
         rows = read_rows(self, X, reset=False, allow_missing=True)
         with self._frozen():
             if forests.posterior.is_empty(self.forest_):
-                raise ValueError("a forest without points cannot impute values: let it learn some first")
+                raise ValueError("an empty forest cannot impute values: learn some rows first")
             return self._as_given(self._imputed(rows, how))
 
     def credible_interval(self, X: Any, level: float = 0.9, lifetime: float | None = None) -> Array:
-        """Return where the mass of each row lies with probability `level`, by the posterior of a tree drawn at random.
+        """Return an equal-tailed credible interval for the mass of each row, by the posterior of a random tree.
 
-        The interval is equal-tailed. It says how sure the forest is of a mass, not how often rows are flagged.
+        The interval measures the uncertainty of a mass, not the rate of false alarms.
 
         Parameters
         ----------
@@ -131,7 +130,7 @@ class MassForest(BaseForest):
         Returns
         -------
         interval : ndarray of shape (n_rows, 2)
-            Lower and upper bound. A bound too small for a float is 0.
+            Lower and upper bounds; 0 if too small for a float.
         """
         level = read_rate("level", level)
         return np.concatenate(
@@ -141,10 +140,10 @@ class MassForest(BaseForest):
     # ---- lookups ----------------------------------------------------------------------------------------------------
 
     def _masses(self, X: Any, lifetime: float | Array | None) -> Iterator[Masses]:
-        """Yield what the trees say of the masses of rows, in blocks, so that a stream can learn in between."""
+        """Yield the tree masses of rows in blocks, so that a stream can learn in between."""
         rows = self._read(X)
         if np.ndim(lifetime):  # type: ignore[arg-type]
-            raise ValueError(f"lifetime must be one time; got {lifetime!r}")
+            raise ValueError(f"lifetime must be a single number; got {lifetime!r}")
         time = None if lifetime is None else float(read_times("lifetime", lifetime, self._grown_until)[0])
         for start in range(0, len(rows), _ROWS_OF_MASSES):
             with self._frozen():
@@ -153,7 +152,7 @@ class MassForest(BaseForest):
             yield masses
 
     def _moments(self) -> Any:
-        """Return the second moments of ``posterior_``, cached for as long as it stands."""
+        """Return the second moments of ``posterior_``, cached until it changes."""
         known, kept = self.posterior_, self._known_moments
         if kept is None or kept[0] is not known:
             kept = self._known_moments = (
@@ -170,7 +169,7 @@ class MassForest(BaseForest):
 
     @property
     def _unit_of_time(self) -> float:
-        """What the lifetimes are multiples of, derived from them: parameters may have changed since they were set."""
+        """The unit of ``lifetimes_``, derived from them because parameters may have changed."""
         for grid in self._grids:
             if len(grid) == len(self.lifetimes_) and np.allclose(grid / grid[0], self.lifetimes_ / self.lifetimes_[0]):
                 return float(self.lifetimes_[0] / grid[0])

@@ -1,4 +1,4 @@
-"""The sample of the rows that a `BatchMPF` has counted, by which it calibrates itself when that is needed."""
+"""The sample of counted rows that a `BatchMPF` keeps for lazy calibration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from polyaforest.forest.draws import Draw
     from polyaforest.forest.survey import Survey
 
-_LAYOUT: Layout = {  # N rows of W features: as given, then as counted
+_LAYOUT: Layout = {  # N rows of W features: raw, then imputed
     "rows": (np.float64, "NW"),
     "ids": (np.int64, "N"),
     "priorities": (np.uint64, "N"),
@@ -30,26 +30,26 @@ _LAYOUT: Layout = {  # N rows of W features: as given, then as counted
 
 
 class CalibrationSample(NamedTuple):
-    """Rows of lowest priority, of those that were counted."""
+    """The counted rows of lowest priority."""
 
-    drawn: Draw  # the rows as given, and beside each the row as counted, without gaps
-    edges: tuple[Array, Array] | None  # the two lowest and highest values of all rows, if the domain follows them
+    drawn: Draw  # the raw rows, each beside its imputed version
+    edges: tuple[Array, Array] | None  # the two lowest and highest values of all rows, if the domain is their box
 
     @classmethod
     def of(cls, survey: Survey, *, follows_rows: bool) -> CalibrationSample:
-        """Return the rows drawn from a table."""
+        """Return the sample of a surveyed table."""
         drawn, facts = survey.drawn, survey.facts
         pairs = np.hstack([drawn.rows, survey.filled(drawn.rows, drawn.ids)])
         return cls(drawn.with_rows(pairs), (facts.lowest, facts.highest) if follows_rows else None)
 
     @property
     def rows(self) -> Array:
-        """The rows as given, by id."""
+        """The raw rows, by id."""
         return self._side(0)
 
     @property
     def whole(self) -> Array:
-        """The rows as counted, by id."""
+        """The imputed rows, by id."""
         return self._side(1)
 
     def _side(self, which: int) -> Array:
@@ -58,26 +58,23 @@ class CalibrationSample(NamedTuple):
 
     @property
     def in_order_of_priority(self) -> Array:
-        """The rows as given, the first of which are a smaller sample."""
+        """The raw rows by priority: the first n are a sample of size n."""
         return np.split(self.drawn.rows, 2, axis=1)[0]
 
     @property
     def donors(self) -> Array:
-        """The rows of lowest priority as counted, from which others take their missing values."""
+        """Imputed rows of lowest priority, to impute other rows from."""
         return np.split(self.drawn.rows[: forests.imputation.MOST], 2, axis=1)[1]
 
     def beyond(self, domain: Array, n_categories: int = 0) -> Array:
-        """Return the rows as scored when counted out.
-
-        Where the domain follows the rows, one that lies beyond all others is scored as beyond the domain.
-        """
+        """Return the rows as scored when left out: if the domain is the box of the rows, extreme rows lie outside."""
         whole = self.whole
         if self.edges is None:
             return whole
         return as_beyond(whole, boxes_without(whole, *self.edges, n_categories), domain, n_categories)
 
     def joined(self, other: CalibrationSample, n_categories: int = 0) -> CalibrationSample:
-        """Return the sample of all rows that the two are samples of."""
+        """Combine the samples of two tables."""
         edges, most = None, min(self.drawn.most, other.drawn.most)
         if self.edges is not None and other.edges is not None:
             edges = forests.survey.edges_of_both(self.edges, other.edges, n_categories)
@@ -96,13 +93,13 @@ class CalibrationSample(NamedTuple):
 
     @classmethod
     def of_state(cls, arrays: Arrays, n_features: int, n_categories: int = 0) -> CalibrationSample:
-        """Return the sample in a file; raise unless it can be one."""
+        """Return the sample in a file; raise ValueError if it is invalid."""
         if not set(_LAYOUT) - {"lowest", "highest"} <= set(arrays) or ("lowest" in arrays) != ("highest" in arrays):
-            raise ValueError("its sample lacks arrays")
+            raise ValueError("arrays of its sample are missing")
         check_layout(arrays, _LAYOUT, {"W": 2 * n_features, "D": n_features})
         rows, own, most = arrays["rows"], arrays["priorities"], int(arrays["most"])
         if not 2 <= len(rows) <= most or not is_ascending(own, strictly=False) or (own > arrays["bar"]).any():
-            raise ValueError("its sample is not that of lowest priority")
+            raise ValueError("its sample does not consist of the rows of lowest priority")
         edges = (arrays["lowest"], arrays["highest"]) if "lowest" in arrays else None
         is_known = (np.abs(rows) <= LARGEST) | (np.isnan(rows) & (np.arange(2 * n_features) < n_features))
         given, counted, *bounds = (
@@ -110,5 +107,5 @@ class CalibrationSample(NamedTuple):
         )
         is_known &= (is_code(given) | np.isnan(given)).all() & all(is_code(part).all() for part in (counted, *bounds))
         if not is_known.all() or (edges is not None and np.isnan(edges).any()):
-            raise ValueError("its sample holds values that cannot have been counted")
+            raise ValueError("its sample contains invalid values")
         return cls(forests.draws.Draw(most, own, arrays["ids"], rows, int(arrays["bar"])), edges)

@@ -1,4 +1,4 @@
-"""The streaming detector: a forest of Mondrian trees that learns, and forgets, point by point."""
+"""The streaming detector: a forest of Mondrian trees that learns and forgets point by point."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
     from polyaforest.forest.survey import Inquiry, Survey
 
 _LEAST_HELD = 2048  # points of a table that the forest holds with window="auto"
-_FEW = 16  # rows up to which each is explained before it is learned; for more, replaying them on a copy costs less
-REMEDY = "hold more points, allow a higher rate, or ask detect_then_learn, which remembers more scores"
-_SAMPLE_SIZES = np.array([8, 16, 32, 64])  # points that trees take in turn, of those held
+_FEW = 16  # up to so many rows are explained one by one; replaying more rows on a copy is faster
+REMEDY = "hold more points, set a higher rate, or use detect_then_learn, which remembers more scores"
+_SAMPLE_SIZES = np.array([8, 16, 32, 64])  # points per tree, cycling through the trees
 _SIZES_WITH_CATEGORIES = np.array([32, 64, 128, 256])  # fewer do not show which categories occur together
 
 
 class LearnTask(NamedTuple):
-    """What to return for rows before they are learned."""
+    """The results to compute for rows before they are learned."""
 
     is_scored: bool = False
     is_judged: bool = False
@@ -71,52 +71,49 @@ class LearnTask(NamedTuple):
 
 
 class StreamingMPF(PolyaForest):
-    """Streaming Mondrian Pólya forest (sMPF): anomalies by probability mass, from Mondrian trees grown on the data.
+    """Streaming Mondrian Pólya forest (sMPF).
 
-    Scores are higher for normal rows. Each tree cuts the box of its points at random, long sides first, and a Bayesian
-    posterior says how much probability each part of the partition holds. `fit` starts anew with a table, `partial_fit`
-    goes on with more rows; points that were learned can be deleted exactly.
+    Each tree cuts the bounding box of its points at random, preferring long sides, and a Bayesian posterior assigns
+    probability mass to each cell. Rows with little mass around them are anomalies; scores are higher for normal rows.
+    `fit` learns a table, `partial_fit` continues with more rows, and `delete` removes learned points exactly.
 
     Parameters
     ----------
     n_estimators : int, default=100
         Number of trees.
     max_samples : "auto", int, float or None, default="auto"
-        Points per tree, each tree drawing its own without replacement from the points held: a number, a share in
-        (0, 1], or None for all. "auto" gives trees 8, 16, 32 and 64 in turn, with categories 32, 64, 128 and 256, and
-        never more than half of the points: small samples tell a cluster of anomalies from the bulk, larger ones see
-        finer structure. The samples change as points come and go, and are random samples of what is held at every
-        moment. Trees take all points where the forest keeps none (``window=None``), or where nothing lies beyond them
-        (a tree with ``domain="data"``).
+        Number or share of the points held that each tree samples without replacement; None for all. "auto" cycles
+        through 8, 16, 32 and 64 points (with categories 32, 64, 128 and 256), at most half of the points: small
+        samples separate clusters of anomalies, larger ones resolve finer structure. Samples stay uniform as points
+        come and go. Ignored with ``window=None`` or ``Tree(domain="data")``, where trees use all points.
     window : "auto", int, timedelta, Window, Reservoir or None, default="auto"
-        Which points the forest holds: the last n (`Window`), those of a duration, a random sample (`Reservoir`), or
-        with None no points at all but what the trees have counted, which needs a limited depth. "auto" holds a uniform
-        sample of the rows given to `fit` and of those that follow, of 2,048 points, or more if `false_alarm_rate` needs
-        them; a stream begun with `partial_fit` holds the last 256.
+        Points to hold: the last n, those of a duration, or a random sample (`Reservoir`). None holds no points, only
+        counts in trees, and needs a limited depth. "auto" holds a uniform sample of 2,048 rows after `fit` (more if
+        `false_alarm_rate` needs them), or the last 256 rows of a stream that starts with `partial_fit`.
     tree : Tree, optional
-        How each tree cuts space: depth, lifetime, feature weights, prior and domain.
+        Depth, lifetime, feature weights, prior and domain of each tree.
     score_type : {"margins", "typicality", "multiscale", "mass", "log_mass"} or EpsilonPhi, default="margins"
-        What `score_samples` returns: see there. "margins" is "typicality", and an eye on single features, once 256
-        points are held. "mass" is the paper's; `EpsilonPhi` brings the paper's threshold too.
+        The score, described at `score_samples`. "margins" is "typicality" plus, once 256 points are held, the bits of
+        single features outside their margins. "mass" is the paper's score; `EpsilonPhi` also sets its threshold.
     contamination : "auto" or float in (0, 0.5], default="auto"
-        Share of rows to flag, estimated from the points held. "auto" flags what lies so far below the bulk of the
-        scores that only one normal row in a thousand should.
+        Share of rows to flag, estimated from the points held. "auto" places the threshold far enough below the bulk of
+        the scores to flag about one normal row in a thousand.
     false_alarm_rate : float between 0 and 1, optional
-        Share of new, normal rows that may be flagged; instead of `contamination`. See `p_value`.
+        Share of new normal rows to flag, instead of `contamination`. See `p_value`.
     missing : {"impute", "marginalise", "error"}, default="impute"
-        How to treat NaN. "impute" completes a row with the values of the 8 points most like it, and scores it by the
-        mean over these completions. "marginalise" scores it by the probability of its other values alone, which is
-        higher the fewer they are. Either learns it with the values of the nearest point. "error" refuses it. The first
-        rows of a stream may lack values too: scores ignore a column that has had no value so far, and for 256 rows from
-        its first value on, while the trees learn its scale.
+        How to handle NaN. "impute" completes a row with the values of the 8 most similar points and averages the
+        scores of the completions. "marginalise" scores the observed values alone; fewer values give higher scores.
+        Both learn the row with the values of the most similar point. "error" raises ValueError. Scores ignore a column
+        until 256 rows after its first value.
     categorical_features : "from_dtype", array-like of str, int or bool, or None, default="from_dtype"
-        Which columns are categories, as in scikit-learn's `HistGradientBoostingClassifier`: their names, their numbers,
-        a mask, none, or with "from_dtype" those of a categorical type: pandas ``category``, polars ``Categorical`` and
-        ``Enum``, Arrow dictionaries. Text of other types is refused unless its column is named here. Categories are
-        told apart by their text; one never seen is a category like any other, only new.
+        Categorical columns, as in scikit-learn's `HistGradientBoostingClassifier`: names, indices, a boolean mask, None
+        for no column, or "from_dtype" for columns of type ``category`` (pandas), ``Categorical`` or ``Enum`` (polars)
+        or dictionary (Arrow). Other text columns raise ValueError. Categories are compared by their text; unseen
+        categories are allowed.
     random_state : int, RandomState or None, default=None
+        Seed of the trees and samples.
     n_jobs : int or None, default=None
-        Threads; None means 1. Results do not depend on it.
+        Number of threads; None means 1. Results do not depend on it.
 
     Attributes
     ----------
@@ -127,34 +124,34 @@ class StreamingMPF(PolyaForest):
     prior_ : Prior
         The prior that the posterior was derived with.
     lifetimes_ : ndarray
-        The times behind the score.
+        The times at which the score evaluates cells.
     offset_ : float
         The threshold: ``decision_function = score_samples - offset_``.
     n_points_ : int
-        Points that the forest rests on: those that it holds, or has counted if it holds none.
+        Number of points held, or counted with ``window=None``.
     n_seen_ : int
-        Rows learned so far, held or not.
+        Number of rows learned so far, held or not.
     keeps_points_ : bool
         Whether the forest holds points.
-    points_ : ndarray
-        The points held, by order of arrival; NaN in a column that has had no value so far.
+    points_ : ndarray of shape (n_points_, n_features)
+        The points held, by order of arrival; NaN in columns without a value so far.
     times_ : ndarray of shape (n_points_,)
-        Their times; NaN where none was given.
+        Their times; NaN if not given.
     keys_ : list
         Their keys.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
     is_categorical_ : ndarray of bool, shape (n_features,), or None
-        Which columns are categories; None if none is.
+        Mask of the categorical columns; None if there are none.
     categories_ : dict of str to list of str
-        The categories of the rows held, by column.
+        The categories of the points held, by column.
     encoding_ : Categories or None
-        How categories are turned into numbers; None if there are none.
+        Encoding of categories as numbers; None if there are none.
 
     Notes
     -----
-    The paper's own setting is ``window=None, score_type="mass"`` with
-    ``tree=Tree(feature_weights=None, max_depth=10, domain="data")``: every tree counts all rows.
+    The paper's setting is ``window=None, score_type="mass"`` with
+    ``tree=Tree(feature_weights=None, max_depth=10, domain="data")``.
 
     Examples
     --------
@@ -184,7 +181,7 @@ class StreamingMPF(PolyaForest):
         ],
     }
 
-    _why_uncalibrated: ClassVar[str] = "it holds no points. Let it learn some first"
+    _why_uncalibrated: ClassVar[str] = "it holds no points. Learn some rows first"
     _auto_depth: ClassVar[int | None] = None
     _has_boxes: ClassVar[bool] = True
     _rules_of_state: ClassVar[dict[str, schema.Rule]] = {"stream": schema.either(schema.nothing, schema.mapping)}
@@ -197,9 +194,9 @@ class StreamingMPF(PolyaForest):
     _grids: ClassVar[list[Array]] = [*_lifetimes.values(), np.geomspace(0.25, 4, 5)]  # the last: files of version 1
     _imputing_times: ClassVar[Array] = np.array([8.0, 16.0])
     _stream: Stream
-    _damping: Array | None = None  # by which factor each feature weighs less than by its spread
+    _damping: Array | None = None  # factor by which the weight of each feature is reduced
     _left_out = Derived[tuple[int, Array, Array]]()  # number wanted, log-scores and arrivals
-    _unread = Derived[WeakSet[Explanation]]()  # explanations by the forest as it is, whose words may still be wanted
+    _unread = Derived[WeakSet[Explanation]]()  # explanations by the current forest, without text so far
 
     def __init__(
         self,
@@ -232,13 +229,13 @@ class StreamingMPF(PolyaForest):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None, sample_weight: Any = None) -> Self:
-        """Start anew with the rows of a table, whatever was learned before; `y` is ignored.
+        """Fit the forest to the rows of `X`, replacing any previous fit; `y` is ignored.
 
-        The forest holds what the window keeps of the rows, as if they had come one by one. Features are weighed by all
-        rows, or, where the window keeps a uniform sample, by such a sample and the range of all. `keys`, `times` and
-        `sample_weight` are those of `partial_fit`.
+        The forest holds the points that the window keeps, as if rows had arrived one by one, but feature weights
+        depend on all rows (on a sample and the range of all, if the window is a uniform sample). `keys`, `times` and
+        `sample_weight` are as in `partial_fit`.
         """
-        with suppress(RuntimeError):  # of a forest that can no longer be trusted
+        with suppress(RuntimeError):  # raised by a forest left inconsistent, which is about to be replaced
             self._resolve_unread()
         with self._lock.turn(), self._drafted() as draft:
             draft._grow(X, keys, times, sample_weight)
@@ -247,72 +244,68 @@ class StreamingMPF(PolyaForest):
     def partial_fit(
         self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None, sample_weight: Any = None
     ) -> Self:
-        """Learn rows one after another, while the window lets old points go; `y` is ignored.
+        """Learn rows in order, dropping old points as the window requires; `y` is ignored.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_features)
         keys : sequence of int or str, optional
-            Names by which to `delete` the rows later; a row without one gets the number of its arrival, from 0.
+            Keys to `delete` the rows by. The default key of a row is its arrival number, from 0.
         times : array-like of float or datetime, optional
-            When each row happened; windows in time need it.
+            The time of each row; required by windows of a duration.
         sample_weight : array-like of shape (n_rows,), optional
-            How often each row is learned: 2 is the row twice, one after the other, 0 not at all, exactly. The fraction
-            of a weight is the chance of once more, whatever the chunks: a coin, by the seed and how many were tossed.
-            A key names all copies of a row.
+            Number of times to learn each row. Fractions are rounded at random: 2.3 counts as 3 with probability 0.3,
+            for any chunks. All copies of a row share its key.
         """
         self._advance(X, keys, times, LearnTask(), sample_weight)
         return self
 
     def score_then_learn(self, X: Any, *, keys: Any = None, times: Any = None, sample_weight: Any = None) -> Array:
-        """Score each row by the forest as it is, then learn it, row after row: the prequential loop in one call.
+        """Score each row, then learn it, row by row (prequential evaluation).
 
-        The result is the same row by row or in chunks of any size.
+        Results do not depend on how rows are split into calls.
 
         Parameters
         ----------
         X, keys, times, sample_weight
-            As in `partial_fit`. A row of weight 0 is scored; the score of one that is learned several times is that
-            before the first.
+            As in `partial_fit`. Rows of weight 0 are scored but not learned; rows of larger weight are scored before
+            their first copy is learned.
 
         Returns
         -------
         scores : ndarray of shape (n_rows,)
-            As `score_samples` gives them; higher is more normal. A forest without points gives every row a mass of one
-            half.
+            As in `score_samples`; higher is more normal. An empty forest gives every row a mass of 1/2.
         """
         return self._advance(X, keys, times, LearnTask(is_scored=True), sample_weight)[0].scores
 
     def detect_then_learn(
         self, X: Any, *, keys: Any = None, times: Any = None, sample_weight: Any = None, explain: bool = False
     ) -> Detections:
-        """Return scores, p-values and verdicts of rows, each by those before it; then learn them.
+        """Return scores, p-values and verdicts of each row, then learn it, row by row.
 
-        The score of a row is compared with those of the last thousand rows (or the last ``10 / false_alarm_rate``, if
-        that is more) when they came, then joins them; so the threshold follows the stream. A stream that began with
-        `fit` or `partial_fit` starts with the scores of the points held, each left out of the forest. One that began
-        with nothing flags no row before the hundredth. The score of a point that is deleted leaves with it.
-
-        The result is the same row by row or in chunks of any size.
+        The score of a row is compared with the scores of the last 1,000 rows, or of the last
+        ``10 / false_alarm_rate`` if that is more, so the threshold follows the stream. After `fit` or `partial_fit`,
+        the first rows are compared with out-of-sample scores of the points held. A new stream flags none of its first
+        100 rows. Deleting a point also deletes its score. Results do not depend on how rows are split into calls.
 
         Parameters
         ----------
         X, keys, times, sample_weight
             As in `score_then_learn`.
         explain : bool, default=False
-            Whether to explain the flagged rows, each by the forest before it was learned.
+            Whether to explain the flagged rows, each before it is learned.
 
         Returns
         -------
         detections : Detections
-            A named tuple of arrays of shape (n_rows,): `scores`, `p_values`, `is_anomaly`, and `thresholds`, the one in
-            force for each row; and the dict `explanations` of flagged rows, by position.
+            A named tuple of arrays of shape (n_rows,): `scores`, `p_values`, `is_anomaly` and `thresholds`, and the
+            dict `explanations` of flagged rows, by position.
         """
         task = LearnTask(is_scored=True, is_judged=True, is_explained=explain)
         return self._advance(X, keys, times, task, sample_weight)[0]
 
     def _explanation(self, row: Array, detected: Detections) -> Explanation:
-        """Return why a row is flagged, by the threshold in force for it."""
+        """Explain a flagged row, given the threshold it was compared with."""
         explained = self._explained(row, offset=float(detected.thresholds[0])).materialise()
         return self._with_verdicts(explained, detected)[0]
 
@@ -323,55 +316,52 @@ class StreamingMPF(PolyaForest):
         ----------
         x : array-like of shape (n_features,)
         key : int or str, optional
-            The name by which to `delete` it again; else the number of its arrival, from 0.
+            Key to `delete` it by. The default is its arrival number, from 0.
         time : float or datetime, optional
-            When it happened; windows in time need it.
+            Its time; required by windows of a duration.
 
         Returns
         -------
         key : int, str or None
-            The point's key; None if the window did not take it in, or keeps no points.
+            The key of the point; None if the window does not hold it.
         """
         if isinstance(x, Mapping):
-            raise TypeError(
-                "insert takes the values alone, in the order of the columns; got a mapping of names to them"
-            )
+            raise TypeError("insert takes an array of values in column order; got a mapping")
         is_series, is_frame = hasattr(x, "to_frame") and hasattr(x, "index"), hasattr(x, "columns")
         row = x.to_frame().T if is_series else x if is_frame else np.atleast_2d(np.asanyarray(x))
         if len(row) != 1 or row.ndim != 2:
-            raise ValueError(f"insert takes one point, an array of its features; got shape {np.shape(x)}")
+            raise ValueError(f"insert takes a single point of shape (n_features,); got shape {np.shape(x)}")
         return self._advance(row, None if key is None else [key], None if time is None else [time], LearnTask())[1]
 
     def delete(self, keys: Key | Iterable[Key], *, sample_weight: Any = None) -> Self:
-        """Delete points: afterwards the forest is what it would be had they never come.
+        """Delete points exactly, as if they had never been learned.
 
         Parameters
         ----------
         keys : int, str, or a sequence of them
-            If one is not held, a KeyError says so and nothing is deleted.
+            If a key is not held, KeyError is raised and nothing is deleted.
         sample_weight : array-like of int, one for each key, optional
-            How many copies of a row that was learned with a weight to delete, the oldest first; by default all.
+            Number of copies to delete, oldest first; by default all.
         """
         stream, wanted = self._continued(), read_one_or_more_keys(keys)
         limits = None if sample_weight is None else read_copies(sample_weight, len(wanted))
         self._check_companion()
         with self._writing(stream):
             if not stream.keeps_points:
-                raise ValueError("a forest with window=None keeps no keys: use delete_rows")
+                raise ValueError("a forest with window=None holds no keys: use delete_rows")
             stream.delete(stream.store.slots_of(wanted, limits), self.n_jobs)
             self._refresh(stream)
         self._have_companion_forget(wanted)
         return self
 
     def delete_rows(self, X: Any, *, sample_weight: Any = None) -> Self:
-        """Delete points by value: for every row of `X` one point equal to it, the oldest first.
+        """Delete points by value: for each row of `X` the oldest point equal to it.
 
-        With `sample_weight`, whole numbers, as many points as the weight of the row says.
+        If a row is not held, ValueError is raised and nothing is deleted. `sample_weight` is the number of equal points
+        to delete for each row, as integers. Rows may lack values only in columns without a value so far.
 
-        A row may lack values only in columns that have had none so far. If a row is not held, a ValueError names it
-        and nothing is deleted. A forest with ``window=None`` does not know its points: there a row can be deleted if it
-        lies inside the boxes of all leaves that hold it, or is one of several equal ones. It must be a row that was
-        learned; this is not verified.
+        A forest with ``window=None`` can delete rows inside the boxes of all their leaves, and rows with duplicates. It
+        cannot verify that a row was learned.
         """
         stream = self._continued()
         rows = stream.columns.placed(super()._read(X, allow_missing=not stream.columns.are_known))
@@ -393,23 +383,23 @@ class StreamingMPF(PolyaForest):
                 n = stream.subtract(rows[numbers], self.n_jobs)
                 if n < len(numbers):
                     raise ValueError(
-                        f"row {numbers[n]} lies on the edge of what a tree has seen, which cannot be redrawn without "
-                        "points: set a window to keep them. Nothing was deleted"
+                        f"row {numbers[n]} lies on the edge of a box, which cannot shrink without its points: set "
+                        "a window to hold points. Nothing was deleted"
                     )
             self._refresh(stream)
         self._have_companion_forget(keys)
         return self
 
     def change_false_alarm_rate(self, rate: float | None) -> Self:
-        """Flag rows by another `false_alarm_rate` from now on; what was learned stays.
+        """Change `false_alarm_rate` without fitting again.
 
-        The threshold moves at once, by the calibration scores held. For a lower rate, more of them are kept from now
-        on; until there are ``1 / rate`` of them, nothing is flagged.
+        The threshold changes at once, given the calibration scores held. A lower rate keeps more scores from now on,
+        and flags nothing until there are ``1 / rate`` of them.
 
         Parameters
         ----------
         rate : float between 0 and 1, or None
-            None places the threshold automatically.
+            None for the automatic threshold.
         """
         draft = clone(self).set_params(false_alarm_rate=rate)
         draft._validate_params()
@@ -425,35 +415,36 @@ class StreamingMPF(PolyaForest):
         return self
 
     def rebuild(self) -> Self:
-        """Weigh features anew by the points held, and grow all trees anew from them: for a stream that has changed."""
+        """Recompute feature weights from the points held and regrow all trees, after the scale of a stream changed."""
         stream = self._continued()
         with self._writing(stream):
             if not stream.keeps_points:
-                raise ValueError("a forest with window=None keeps no points to be rebuilt from")
+                raise ValueError("a forest with window=None holds no points to rebuild from")
             stream.check_consistent()
             stream.rebuild(self.n_jobs)
             self._refresh(stream)
         return self
 
     def add_features(self, values: Any) -> Self:
-        """Append columns for features that a stream did not have so far, and grow the trees anew.
+        """Append columns and regrow the trees; later rows must have these columns.
 
-        Rows that follow must have these columns too. Named columns cannot be appended to, nor feature weights or a
-        domain that were given as arrays.
+        Not available if columns have names, or if feature weights or the domain are arrays.
 
         Parameters
         ----------
         values : array-like of shape (n_new_features,)
-            The value of each new feature for the points held.
+            The value of each new feature in the points held.
         """
         stream, filler = self._continued(), np.atleast_1d(np.asarray(values, np.float64))
-        if filler.ndim != 1 or not filler.size or not (np.abs(filler) <= LARGEST).all():  # which NaN is not
+        if filler.ndim != 1 or not filler.size or not (np.abs(filler) <= LARGEST).all():  # NaN fails too
             raise ValueError(f"values must be one finite number for each new feature; got {values!r}")
         if hasattr(self, "feature_names_in_") or np.ndim(self._tree.feature_weights) or np.ndim(self._tree.domain):
-            raise ValueError("a forest with named columns, or with weights or a domain by column, takes no new ones")
+            raise ValueError(
+                "cannot add features to named columns, or to feature weights or a domain given as an array"
+            )
         with self._writing(stream):
             if not stream.keeps_points:
-                raise ValueError("a forest with window=None keeps no points to be rebuilt from")
+                raise ValueError("a forest with window=None holds no points to rebuild from")
             stream.widen(np.where(np.abs(filler) < SMALLEST, 0.0, filler), self.n_jobs)
             self.n_features_in_ += len(filler)
             if self.encoding_ is not None:
@@ -463,18 +454,18 @@ class StreamingMPF(PolyaForest):
         return self
 
     def _become(self, fitted: BaseForest) -> None:
-        with suppress(RuntimeError):  # of a forest that can no longer be trusted
+        with suppress(RuntimeError):  # raised by a forest left inconsistent, which is about to be replaced
             self._resolve_unread()
         super()._become(fitted)
 
     def _damp(self, damping: Array) -> None:
-        """Let each feature weigh less by a factor, (D,), from the next time that features are weighed on."""
+        """Divide the weight of each feature by a factor, (D,), from the next rebuild on."""
         self._damping = damping
         if hasattr(self, "_stream"):
             self._stream.rules = self._stream.rules._replace(damping=damping)
 
     def _amend(self, first: int, values: Array) -> None:
-        """Replace features of the points held, from the `first` on, by `values`, (n, m), and grow the trees anew."""
+        """Replace features of the points held, from the `first` on, by `values`, (n, m), and regrow the trees."""
         stream = self._continued()
         with self._writing(stream):
             stream.amend(first, values, self.n_jobs)
@@ -484,52 +475,52 @@ class StreamingMPF(PolyaForest):
 
     @property
     def keeps_points_(self) -> bool:
-        """Whether the forest holds points; one with ``window=None`` does during its first 256 rows only."""
+        """Whether the forest holds points; with ``window=None`` only during its first 256 rows."""
         self._check_fitted()
         return self._stream.keeps_points
 
     @property
     def n_points_(self) -> int:
-        """Points that the forest rests on: those that it holds, or has counted if it holds none."""
+        """Number of points held, or counted with ``window=None``."""
         self._check_fitted()
         with self._frozen():
             return self._stream.n_points
 
     @property
     def is_frozen_(self) -> bool:
-        """Whether the forest cannot learn: a table fitted by an earlier version, which was saved without its points."""
+        """Whether the forest cannot learn, because an earlier version saved it without its points."""
         self._check_fitted()
         return self._stream.is_frozen
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the trees and of the points held; 0 before there are any."""
+        """Size of the trees and of the points held, in bytes; 0 before fitting."""
         points = 8 * self.n_points_ * self.n_features_in_ if self.is_fitted else 0
         return points + super().nbytes
 
     @property
     def n_seen_(self) -> int:
-        """Rows learned so far, held or not: the position in the stream."""
+        """Number of rows learned so far, held or not: the position in the stream."""
         self._check_fitted()
         return self._stream.store.n_seen
 
     @property
     def points_(self) -> Array:
-        """The points held, by order of arrival, ndarray of shape (n_points_, n_features), with texts of categories.
+        """The points held, by order of arrival, of shape (n_points_, n_features), with texts of categories.
 
-        A column that has had no value so far is NaN.
+        Columns without a value so far are NaN.
         """
         with self._with_points() as stream:
             return self._as_given(stream.rows)
 
     @property
     def times_(self) -> Array:
-        """The times of ``points_``, in the same order, as seconds since 1970 or numbers; NaN where none was given."""
+        """The times of ``points_``, in the same order, as seconds since 1970 or numbers; NaN if not given."""
         with self._with_points() as stream:
             return stream.store.times[stream.store.held]
 
     def holds(self, key: Key) -> bool:
-        """Return whether a point of this key is held; nothing is before the first row comes."""
+        """Return whether a point with this key is held."""
         if not hasattr(self, "forest_"):
             return False
         with self._with_points() as stream:
@@ -546,7 +537,7 @@ class StreamingMPF(PolyaForest):
     def _threshold(self) -> float:
         with self._frozen():
             calibration, policy = self._stream.calibration, self._policy
-            if self._offset is not None and self._offset.policy == policy:  # of a frozen stream, or of a table
+            if self._offset is not None and self._offset.policy == policy:  # a frozen stream, or a table
                 return self._offset.value
             if len(calibration):
                 n, threshold = len(calibration), calibration.threshold(policy)
@@ -565,10 +556,10 @@ class StreamingMPF(PolyaForest):
             return calibration.ascending if len(calibration) else self._left_out_scores(self._stream)[0]
 
     def _first_scores(self, stream: Stream) -> tuple[Array, Array]:
-        """Return the scores, and arrivals, of points held, by which a stream places its threshold before it judges any.
+        """Return scores and arrivals of points held, for the threshold of a stream without calibration scores.
 
-        A share of these points is to be flagged by `contamination`, so they are scored as they are; otherwise the rate
-        is one of rows to come, so each point is left out of the forest.
+        `contamination` is a share of these very points, so they are scored in-sample; a rate refers to new rows, so
+        each point is left out of the forest.
         """
         if self._policy.contamination is None or not stream.keeps_points:
             return self._left_out_scores(stream)
@@ -601,7 +592,7 @@ class StreamingMPF(PolyaForest):
         return None if margins is None else margins.charges(rows)
 
     def _left_out_scores(self, stream: Stream) -> tuple[Array, Array]:
-        """Return the scores, and arrivals, of points held, each left out of the forest; computed once per state."""
+        """Return scores and arrivals of points held, each left out of the forest; cached until the forest changes."""
         most = n_to_calibrate(self.false_alarm_rate)
         if not stream.keeps_points:
             return np.empty(0), np.empty(0, np.int64)
@@ -611,15 +602,15 @@ class StreamingMPF(PolyaForest):
         return known[1:]
 
     def _left_out_of(self, stream: Stream, slots: Array) -> tuple[Array, Array]:
-        """Return the scores, and arrivals, of points in slots, each left out of the forest."""
+        """Return scores and arrivals of the points in slots, each left out of the forest."""
         is_drawn = stream.rules.sizes.max() <= stream.n_points // 2
         return self._out_of_bag_scores(stream, slots) if is_drawn else stream.left_out_scores(self.n_jobs, slots)
 
     def _scores_left_out(self, rows: Array, places: Array) -> Array:
-        """Return log-scores of rows of the table fitted, each by the forest without it; NaN if all trees have it."""
+        """Return log-scores of rows of the fitted table, each left out of the forest; NaN if all trees contain it."""
         stream = self._stream
         if not stream.keeps_points:
-            raise ValueError("a forest with window=None keeps no points to calibrate groups with: set a window")
+            raise ValueError("a forest with window=None holds no points to calibrate groups with: set a window")
         slot_of = np.full(len(rows), NONE)
         slot_of[stream.numbers[stream.store.held]] = stream.store.held
         slots, logs = slot_of[places], np.full(len(places), np.nan)
@@ -634,7 +625,7 @@ class StreamingMPF(PolyaForest):
         return logs
 
     def _out_of_bag_scores(self, stream: Stream, slots: Array) -> tuple[Array, Array]:
-        """Return the scores, and arrivals, of points in slots, each by the trees that have not drawn it."""
+        """Return scores and arrivals of the points in slots, each scored by the trees that do not contain it."""
         rules = stream.rules
         weights = out_of_bag_weights(stream.is_member(slots), rules.sizes)
         is_known = weights.any(axis=0)
@@ -651,9 +642,9 @@ class StreamingMPF(PolyaForest):
         return rules.score.to_log(stream.charged(scores, rows)), stream.numbers[slots[is_known]]
 
     def _calibrate_summary(self, stream: Stream, rows: Array, whole: Array) -> None:
-        """Seed the calibration of a summary, which keeps no points, with some of the rows that it begins with.
+        """Calibrate a forest that holds no points with some of its first rows.
 
-        They are held out of another forest, unless a share of these very rows is to be flagged.
+        These rows are held out of a second forest, unless `contamination` is a share of these very rows.
         """
         n, plan = min(n_to_calibrate(self.false_alarm_rate), len(rows) // 2), stream.rules.plan
         chosen, forest, score = some_rows(len(rows), n), stream.forest, stream.rules.score
@@ -694,20 +685,20 @@ class StreamingMPF(PolyaForest):
             forest.forest_ = forest._stream.forest
             scores, calibration = arrays.get("calibration", np.empty(0)), forest._stream.calibration
             check_scores("calibration", scores)
-            if len(scores) and not len(calibration):  # a summary of earlier versions kept them beside its stream
+            if len(scores) and not len(calibration):  # earlier versions kept the scores of summaries elsewhere
                 calibration.seed(forest._stream.rules.score.to_log(scores), np.arange(len(scores)))
-            if forest._policy.contamination is None:  # which may be a share of a table larger than what is held
-                forest._offset = None  # a stream places its threshold by its calibration
+            if forest._policy.contamination is None:  # else the threshold may be that of a larger table
+                forest._offset = None  # derived from the calibration scores
         forest._check_besides_trees()
         return forest
 
     def _frozen_stream(self, arrays: Arrays) -> Stream:
-        """Return the stream of a table of earlier versions, which kept trees and calibration scores but no points."""
+        """Return the stream of a table that an earlier version saved without its points."""
         unknown = [name for name in arrays if name.startswith(("points/", "stream/", "compact/"))]
         if unknown:
-            raise ValueError(f"array {unknown[0]}: is of a stream, but the forest follows none")
+            raise ValueError(f"array {unknown[0]}: belongs to a stream, but the header has none")
         if self._offset is None or not self.forest_.size.all():
-            raise ValueError("it follows no stream, but its forest is empty or has no offset")
+            raise ValueError("it has no stream, and its forest is empty or has no offset")
         self._adopt_noted_threshold()
         scores = arrays.get("calibration", np.empty(0))
         check_scores("calibration", scores)
@@ -719,8 +710,8 @@ class StreamingMPF(PolyaForest):
 
     def _check_trees(self) -> None:
         if self._stream.forest is not self.forest_:
-            raise ValueError("its forest is not that of its stream")
-        if not self._stream.in_doubt:  # one in doubt is never walked along
+            raise ValueError("its forest and its stream differ")
+        if not self._stream.in_doubt:  # a stream in doubt raises before kernels run
             self._stream.check()
 
     # ---- learning, step by step -------------------------------------------------------------------------------------
@@ -757,14 +748,14 @@ class StreamingMPF(PolyaForest):
         self._refresh(stream)
 
     def _inquiry(self, seed: np.random.SeedSequence) -> Inquiry:
-        """Return what a uniform reservoir has to know of a table before the trees can be grown."""
+        """Return the inquiry to survey a table with before the trees are grown."""
         policy = self._policy_of_table()
         assert isinstance(policy, Reservoir)
         most = max(_LEAST_HELD, policy.n)
         return forests.survey.Inquiry.seeded(seed, most, self._allows_missing, self._n_categories)
 
     def _grow_from(self, survey: Survey, seed: np.random.SeedSequence) -> None:
-        """Start anew with a table of which only a survey is known; keys are ids, unless these are row numbers."""
+        """Fit the forest to a surveyed table; keys are ids, unless these are row numbers."""
         facts, shape = survey.facts, (survey.facts.n, self.n_features_in_)
         self._check_rates(facts.n)
         domain = self._read_domain(self.n_features_in_)
@@ -780,7 +771,7 @@ class StreamingMPF(PolyaForest):
         self._refresh(stream)
 
     def _begin_with(self, stream: Stream, survey: Survey, labels_of: Callable[[Array], Labels]) -> None:
-        """Begin a stream with the sample of a table; `labels_of` gives the keys and times of rows by their ids."""
+        """Start a stream with the sample of a table; `labels_of` returns the keys and times of rows by their ids."""
         facts, drawn, policy = survey.facts, survey.drawn, stream.rules.policy
         forests.imputation.check_columns_have_values(self, facts.n_missing, facts.n)
         whole = survey.filled(drawn.rows, drawn.ids)
@@ -793,13 +784,13 @@ class StreamingMPF(PolyaForest):
     def _advance(
         self, X: Any, keys: Any, times: Any, task: LearnTask, sample_weight: Any = None
     ) -> tuple[Detections, Key | None]:
-        """Learn rows; return the results that the task asks for, and the key of the last row if it is held.
+        """Learn rows; return the results of the task, and the key of the last row if it is held.
 
-        All checks come before any change.
+        Validate everything before changing anything.
         """
         if not hasattr(self, "forest_"):
             with self._lock.turn():
-                if not hasattr(self, "forest_"):  # no other thread has begun meanwhile
+                if not hasattr(self, "forest_"):  # no other thread was faster
                     with self._drafted() as draft:
                         return draft._begin(X, keys, times, task, sample_weight)
         rows, texts = read_coded(self, X, reset=False, at_least=0, allow_missing=self._allows_missing)
@@ -825,7 +816,7 @@ class StreamingMPF(PolyaForest):
     def _learn_weighted(
         self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: LearnTask, sample_weight: Any
     ) -> tuple[Detections, Key | None]:
-        """Learn rows, each as often as its weight says; the results are those before its first copy."""
+        """Learn weighted rows; the results of a row are those before its first copy."""
         if sample_weight is None:
             return self._learn(stream, rows, names, stamps, task)
         with self._writing(stream):
@@ -852,7 +843,7 @@ class StreamingMPF(PolyaForest):
         return Detections.joined(answers), key
 
     def _check_copies(self, stream: Stream, rows: Array, copies: Array, names: list[Key | None]) -> None:
-        """Raise, before any row is learned, if one of them could not be."""
+        """Raise, before any row is learned, if one of them is invalid."""
         check_countable(stream.store.n_seen, int(copies.sum()))
         if any(name is not None for name in names):
             stream.store.check_keys(copied_keys(names, copies))
@@ -860,7 +851,7 @@ class StreamingMPF(PolyaForest):
 
     def _check_inside(self, rows: Array) -> None:
         low, high = self.forest_.domain[:, -1]
-        if low <= high:  # only features that came later, hence last, are without bounds
+        if low <= high:  # only added features, which are last, have no bounds
             check_rows_inside(self, rows, self.forest_.domain)
 
     def _learn(
@@ -871,10 +862,10 @@ class StreamingMPF(PolyaForest):
         self._check_inside(rows)
         if task.is_judged:
             self._seed_calibration(stream, names)
-        ends = [*self._places_alone(stream, rows, task), len(rows)]  # of stretches of rows that are learned together
+        ends = [*self._places_alone(stream, rows, task), len(rows)]  # of runs of rows that are learned together
         answers: list[Detections] = []
         start, key = 0, None
-        # more than once only if rows are learned one by one, or if Ctrl-C came and was not taken as a reason to stop
+        # more than one iteration only if rows are learned one by one, or if a handler ignored Ctrl-C
         while start < len(rows):
             stop = ends[bisect_left(ends, start)]
             part = slice(start, max(stop, start + 1))
@@ -906,7 +897,7 @@ class StreamingMPF(PolyaForest):
     def _learn_and_replay(
         self, stream: Stream, rows: Array, names: list[Key | None], stamps: Array, task: LearnTask
     ) -> tuple[Detections, Key | None]:
-        """Learn rows together, and explain those flagged by a copy that learns what led to each of them."""
+        """Learn rows together, and explain the flagged ones by replaying the rows on a copy."""
         before = deepcopy(self)
         detected, key = self._learn(stream, rows, names, stamps, task._replace(is_explained=False))
         explanations, start = {}, 0
@@ -918,7 +909,7 @@ class StreamingMPF(PolyaForest):
         return detected._replace(explanations=explanations), key
 
     def _detect_ahead(self, stream: Stream, row: Array, task: LearnTask) -> Detections:
-        """Return the results for a row that is learned by itself, before it is."""
+        """Return the results for a single row before it is learned."""
         if not task.is_scored:
             return NOTHING
         if isinstance(self.score_type, EpsilonPhi):
@@ -932,13 +923,13 @@ class StreamingMPF(PolyaForest):
         return detected._replace(explanations={0: self._explanation(row, detected)})
 
     def _score_ahead(self, stream: Stream, rows: Array) -> Array:
-        """Score rows as the stream does, or by what marginal walks find where values are still missing."""
+        """Score rows as the stream does, or marginally if values are missing."""
         return self._row_scores(stream, rows) if np.isnan(rows).any() else stream.score(rows, self.n_jobs)
 
     def _answer(
         self, stream: Stream, scores: Array, ahead: Detections | None, came: int, task: LearnTask
     ) -> Detections:
-        """Return the results for rows that were learned, the first of them as arrival `came`."""
+        """Return the results for learned rows, the first of them with arrival number `came`."""
         if ahead is not None and (not task.is_judged or isinstance(self.score_type, EpsilonPhi)):
             return ahead
         if not task.is_judged:
@@ -948,48 +939,46 @@ class StreamingMPF(PolyaForest):
         return stream.judge(ahead.scores, self._policy, came)._replace(explanations=ahead.explanations)
 
     def _seed_calibration(self, stream: Stream, names: list[Key | None]) -> None:
-        """Have the first rows that are judged compared with the points held, if there are any."""
+        """Seed the calibration scores of a stream with those of the points held, if there are any."""
         if len(stream.calibration) or not stream.n_points or not stream.keeps_points:
             return
         with self._writing(stream):
-            stream.store.check_keys(names)  # before anything is changed
+            stream.store.check_keys(names)  # raise before changing anything
             scores, arrivals = self._first_scores(stream)
             order = np.argsort(arrivals)
             stream.calibration.seed(scores[order], arrivals[order])
 
     def _places_alone(self, stream: Stream, rows: Array, task: LearnTask) -> Sequence[int]:
-        """Return the places of rows that are learned by themselves, because what is asked of them takes other walks."""
+        """Return the places of rows to learn one by one, because the chunk kernels cannot compute their results."""
         if task.is_explained or (task.is_scored and isinstance(self.score_type, EpsilonPhi)):
             return range(len(rows))
         needs_leaves = task.is_scored and self.missing == "marginalise" and not stream.rules.score.uses_cells
         if not needs_leaves and stream.rules.policy is not None:
             return []
         is_new = not stream.n_points and np.isnan(rows).any()
-        if stream.keeps_points and (is_new or not stream.columns.are_known):  # what scores ignore may change
+        if stream.keeps_points and (is_new or not stream.columns.are_known):  # the ignored columns may change
             return range(len(rows))
         places: list[int] = forests.posterior.rows_with_gaps(self._as_scored(rows)).tolist()
         return places
 
     def _filled_by_summary(self, stream: Stream, row: Array) -> Array:
-        """Return a row to learn, its missing values filled in with what a summary expects if it keeps no points."""
+        """Return a row to learn; impute its missing values from the trees if the stream holds no points."""
         return row if stream.keeps_points else self._imputed(stream.columns.placed(row), "mode")
 
     @staticmethod
     def _read_labels(stream: Stream, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
         """Return the times and keys of rows."""
         if keys is not None and stream.rules.policy is None:
-            raise ValueError("a forest with window=None keeps no points, so keys mean nothing to it")
+            raise ValueError("a forest with window=None holds no points and takes no keys: omit keys or set a window")
         return read_stamps(times, n_rows, needed=stream.store.policy.needs_times), read_keys(keys, n_rows)
 
     def _new_stream(
         self, shape: tuple[int, ...], domain: Array, policy: Policy | None, seed: np.random.SeedSequence
     ) -> Stream:
-        """Return a stream by the parameters, that begins with so many rows and features."""
+        """Return a stream with the current parameters for rows of this shape."""
         self._check_rates()
         if policy is None and self._max_depth is None:
-            raise ValueError(
-                "an endless stream needs a bound: limit max_depth for a summary without points, or set a window"
-            )
+            raise ValueError("window=None needs trees of limited depth: set max_depth in tree=, or set a window")
         n_rows, n_features = shape
         plan = self._plan(unmeasured(n_features, None), domain, seed)
         sizes, n_calibration = self._sizes_in_stream(policy, n_rows), n_to_calibrate(self.false_alarm_rate)
@@ -998,10 +987,9 @@ class StreamingMPF(PolyaForest):
         return forests.stream.Stream(rules)
 
     def _sizes_in_stream(self, policy: Policy | None, n_rows: int) -> Array:
-        """Return how many of the points held each tree takes, for a stream that begins with `n_rows` rows.
+        """Return the sample size of each tree, for a stream that starts with `n_rows` rows.
 
-        A summary keeps none to draw from: its trees count all. And where nothing lies beyond the box of the points
-        held, every tree has to know all of them.
+        Trees use all points if none are held to sample from, or if the domain is the box of all points.
         """
         if policy is None or self._is_closed:
             return np.full(self.n_estimators, EVERY)
@@ -1012,12 +1000,12 @@ class StreamingMPF(PolyaForest):
 
     @contextmanager
     def _watching(self, derived: dict[str, Any]) -> Iterator[None]:
-        """Read the forest, if it is still the one by which rows were explained, and from which `derived` is."""
+        """Read the forest; raise RuntimeError if it changed since `derived` was computed."""
         with self._frozen():
             if self._derived is not derived:
                 raise RuntimeError(
-                    "the stream has moved on since these rows were explained: read the explanations before it does, "
-                    "or call materialise() on them to have all words looked up"
+                    "the stream has changed since these rows were explained: call materialise() on the explanations "
+                    "before the stream learns or deletes rows"
                 )
             yield
 
@@ -1028,11 +1016,11 @@ class StreamingMPF(PolyaForest):
         stream = self._stream
         with self._frozen():
             if not stream.keeps_points:
-                raise AttributeError("a forest with window=None keeps no points")
+                raise AttributeError("a forest with window=None holds no points")
             yield stream
 
     def _sizes_of_samples(self, n_rows: int | None) -> Array:
-        """Return how many points each tree takes, of at most `n_rows` held, None if that is not known."""
+        """Return the sample size of each tree, given the most points held, None if unlimited."""
         most = EVERY if n_rows is None else n_rows
         if self.max_samples is None:
             return np.full(self.n_estimators, most)
@@ -1043,21 +1031,21 @@ class StreamingMPF(PolyaForest):
             return np.full(self.n_estimators, min(int(self.max_samples), most))
         if n_rows is None:
             raise ValueError(
-                f"max_samples={self.max_samples} is a share of the points held, but this window does not say how many "
-                "they are: give max_samples as a number of points, or the window a number too"
+                f"max_samples={self.max_samples} is a share of the points held, but this window does not limit their "
+                "number: set max_samples to an integer, or limit the number of points in the window"
             )
         return np.full(self.n_estimators, max(int(self.max_samples * n_rows), 1))
 
     @contextmanager
     def _writing(self, stream: Stream) -> Iterator[Callable[[], bool]]:
-        """Change `stream` exclusively and as a whole, holding back Ctrl-C; yield whether it was pressed."""
+        """Change `stream` exclusively and atomically, deferring Ctrl-C; yield whether it was pressed."""
         is_done = False
         while not is_done:
             self._resolve_unread()
             with uninterrupted() as is_interrupted, self._lock.writing():
                 if self._stream is not stream:
-                    raise RuntimeError("another thread has fitted this forest anew meanwhile: nothing was changed")
-                if not self._unread:  # or another thread has explained rows meanwhile
+                    raise RuntimeError("another thread has fitted this forest at the same time: nothing was changed")
+                if not self._unread:  # else another thread has just explained rows
                     yield is_interrupted
                     is_done = True
 
@@ -1067,14 +1055,14 @@ class StreamingMPF(PolyaForest):
         self._unread.update(explained)
 
     def _resolve_unread(self) -> None:
-        """Have the words of explanations looked up by the forest before it changes, if anyone can still read them."""
+        """Compute the text of explanations that are still referenced, before the forest changes."""
         unread = self._unread
         if unread is not None:
             for explanation in list(unread):
                 unread.discard(explanation.materialise())
 
     def _policy_of_table(self) -> Policy | None:
-        """Return what to hold of a table: as many points as the threshold and the trees need."""
+        """Return the retention policy for a table: by default as many points as the threshold and the trees need."""
         if not isinstance(self.window, str):
             return self._policy_of_stream()
         wanted = int(self.max_samples) if isinstance(self.max_samples, Integral) else 0
@@ -1087,7 +1075,7 @@ class StreamingMPF(PolyaForest):
         return None if self.window is None else as_policy(self.window)
 
     def _refresh(self, stream: Stream) -> None:
-        """Show the stream as it is now, and drop what was derived from it before."""
+        """Update the attributes from the stream, and drop what was derived from it."""
         self.forest_, self.lifetimes_ = stream.forest, stream.lifetimes
         self._derived, self._quantiles = {}, None
 
@@ -1147,12 +1135,12 @@ class StreamingMPF(PolyaForest):
             yield
 
     def _continued(self) -> Stream:
-        """Return the stream, to be changed."""
+        """Return the stream to change; raise ValueError if it is frozen."""
         self._check_fitted()
         if self._stream.is_frozen:
             raise ValueError(
                 "this model was fitted on a table by an earlier version and holds no points: it can score, but not "
-                "learn or delete. Fit it anew"
+                "learn or delete. Fit it again"
             )
         return self._stream
 
@@ -1161,12 +1149,12 @@ class StreamingMPF(PolyaForest):
         return super()._grown_until if self._stream.is_frozen else float(self._stream.rules.plan.lifetime)
 
     def _domain_around(self, rows: Array) -> Array:
-        """Return the box of the trees of a stream that begins with these rows, checked to lie within it."""
+        """Return the domain of a stream that starts with these rows; raise ValueError if a row is outside."""
         domain = self._read_domain(rows.shape[1])
         if self._has_given_domain:
             check_rows_inside(self, rows, domain)
         return domain
 
     def _read_domain(self, n_features: int) -> Array:
-        """Return the box of the trees of a stream, empty if it is that of the points held."""
+        """Return the domain of a stream; empty if it is the bounding box of the points held."""
         return self._given_domain(n_features) if self._has_given_domain else empty_box(n_features, self._n_categories)

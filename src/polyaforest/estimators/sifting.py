@@ -1,4 +1,4 @@
-"""Rows of a stream that a detector may refuse: the good ones are judged together, and each bad one gets its reason."""
+"""Separate the rows of a stream that a detector rejects, with the reason for each."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def sift(
     why_unusable: Callable[[Arrival], str | None],
     judge: Callable[[list[Arrival]], str | None],
 ) -> Iterator[tuple[Arrival, str]]:
-    """Judge arrivals in order, all at once, or one by one if the detector refuses any; yield bad ones, with reasons.
+    """Score arrivals together, or one by one if the detector rejects any; yield rejected arrivals with reasons.
 
     Parameters
     ----------
     arrivals : sequence
     why_unusable : callable
-        Takes an arrival; returns why it cannot be judged, or None.
+        Takes an arrival; returns the reason why it cannot be scored, or None.
     judge : callable
-        Judges arrivals; returns why the detector could not, in which case it has learned none of them, or None.
+        Scores and learns arrivals; returns None, or the reason why the detector rejected all of them.
     """
     good: list[Arrival] = []
     for arrival in arrivals:
@@ -48,12 +48,12 @@ def sift(
 
 
 def why_unusable(values: Sequence[float]) -> str | None:
-    """Return why a row cannot be learned, NaN standing for what is missing, or None if it can."""
-    return "it has none of the values" if all(map(isnan, values)) else None
+    """Return the reason why a row cannot be learned, or None; missing values are NaN."""
+    return "all its values are missing" if all(map(isnan, values)) else None
 
 
 def progress(detector: StreamingMPF | SeriesMPF) -> tuple[int, ...]:
-    """Return how much a detector has learned: rows, and for a series shingles, which may be ahead of its rows."""
+    """Return how many rows a detector has learned, and for a series also how many shingles."""
     if not detector.is_fitted:
         return ()
     parts = detector.estimators_.values() if isinstance(detector, SeriesMPF) else ()
@@ -61,25 +61,25 @@ def progress(detector: StreamingMPF | SeriesMPF) -> tuple[int, ...]:
 
 
 def words_of(problem: Exception) -> str:
-    """Return what is wrong: the words of a detector, or the kind of an error that it did not foresee."""
+    """Return the message of an error, with its type unless it is a ValueError."""
     return str(problem) if isinstance(problem, ValueError) else f"{type(problem).__name__}: {problem}"
 
 
 def check_follows_streams(detector: StreamingMPF | SeriesMPF, *, has_times: bool) -> None:
-    """Raise unless a detector can follow streams by key, and repeats its results when a task is repeated."""
+    """Raise if a detector cannot follow keyed streams with repeatable results."""
     if not isinstance(detector, StreamingMPF | SeriesMPF):
-        raise TypeError(f"only StreamingMPF and SeriesMPF follow streams; got {type(detector).__name__}")
+        raise TypeError(f"the detector must be a StreamingMPF or SeriesMPF; got {type(detector).__name__}")
     detector._validate_params()
     forest = detector if isinstance(detector, StreamingMPF) else detector.estimator
     if isinstance(detector, StreamingMPF) and detector.is_fitted and detector.is_frozen_:
         raise ValueError(
-            "this model was fitted on a table by an earlier version and cannot follow a stream: fit it anew"
+            "this model was fitted on a table by an earlier version and cannot follow a stream: fit it again"
         )
     if not detector.is_fitted and not isinstance(getattr(forest, "random_state", None), Integral):
         remedy = "StreamingMPF(random_state=0)"
         remedy = remedy if isinstance(detector, StreamingMPF) else f"SeriesMPF({remedy})"
-        raise ValueError(f"a task that is repeated must repeat its results: set random_state, as in {remedy}")
+        raise ValueError(f"repeated tasks must return the same results: set random_state, as in {remedy}")
     policy = getattr(forest, "window", None)
     needs_times = not isinstance(policy, str | Integral | None) and as_policy(policy).needs_times
     if needs_times and not has_times:
-        raise ValueError("the window of this detector goes by time: name the column with the times")
+        raise ValueError("the window of this detector is a duration: name the timestamp column")

@@ -1,8 +1,8 @@
-"""Fit a detector to a table that is seen in parts: on a cluster, or out of memory.
+"""Fit a detector to a table in parts: on a cluster, or out of memory.
 
-A `TableFit` says what to do with every part: its tasks take rows and their ids, can be pickled, and return values that
-add up to the same for any partition of the rows and any order of the parts. So the detector is that of a local `fit`,
-to the last bit, if ids are the numbers of the rows.
+The tasks of a `TableFit` take the rows of a part and their ids, can be pickled, and return values whose sum does not
+depend on the partition or the order of the parts. If ids are row numbers, the detector has the same bits as after a
+local `fit`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Kind = TypeVar("Kind", BatchMPF, StreamingMPF)
 
 @dataclass(frozen=True, eq=False)
 class PartReader:
-    """Reads parts of a table as a local `fit` reads the whole."""
+    """Validate parts of a table as a local `fit` validates the whole."""
 
-    blank: BatchMPF | StreamingMPF  # knows the columns, and has learned nothing
+    blank: BatchMPF | StreamingMPF  # unfitted, but with columns
 
     def __call__(self, X: Any) -> Array:
-        """Return the rows of a part, which may have none."""
+        """Return the validated rows of a part, which may be empty."""
         return self.coded(X).rows
 
     def coded(self, X: Any) -> Read:
-        """Return the rows of a part with the texts of their categories."""
+        """Return the validated rows of a part and the texts of their categories."""
         if not len(X):
             return Read(np.empty((0, self.blank.n_features_in_)), {})
         return read_coded(self.blank, X, reset=False, allow_missing=self.blank._allows_missing)
@@ -44,7 +44,7 @@ class PartReader:
 
 @dataclass(frozen=True, eq=False)
 class SurveyTask:
-    """The task of the first pass: find out about the rows what has to be known before the trees are drawn."""
+    """The task of the first pass: survey the rows before the trees are drawn."""
 
     read: PartReader
     inquiry: Inquiry
@@ -59,7 +59,7 @@ class SurveyTask:
 
 @dataclass(frozen=True, eq=False)
 class WeighTask:
-    """Says how often each row of a part occurs, given its weight and the numbers of the rows."""
+    """Convert the weights of a part to numbers of copies, given the row numbers."""
 
     seed: int
 
@@ -71,20 +71,20 @@ class WeighTask:
 
 @dataclass(frozen=True, eq=False)
 class PartSurvey:
-    """What was found out about some rows, and the texts of the categories of those drawn."""
+    """The survey of some rows, and the texts of the categories of the sampled ones."""
 
     survey: Survey
     encoding: Categories | None
 
     def __add__(self, other: PartSurvey) -> PartSurvey:
-        """Return what is known of all rows that the two have looked at."""
+        """Combine two surveys."""
         encoding = self.encoding
         if encoding is not None and other.encoding is not None:
             encoding = encoding.with_texts(other.encoding.texts)
         return PartSurvey(self.survey + other.survey, encoding).tidied()
 
     def tidied(self) -> PartSurvey:
-        """Return the same without the texts of rows that were not drawn."""
+        """Return the survey without the texts of rows that are not in the sample."""
         if self.encoding is None:
             return self
         donors = self.survey.donors
@@ -94,28 +94,28 @@ class PartSurvey:
 
 @dataclass(frozen=True, eq=False)
 class CellCounts:
-    """Rows below every node of a forest of processes, (T, C), and outside its domain, (T,)."""
+    """Numbers of rows below every node of a forest, (T, C), and outside its domain, (T,)."""
 
     counts: Array
     outside: Array
 
     def __add__(self, other: CellCounts) -> CellCounts:
-        """Return the counts of all rows that the two have counted."""
+        """Add two counts."""
         return CellCounts(self.counts + other.counts, self.outside + other.outside)
 
     def __getstate__(self) -> tuple[Array, Array]:
-        """Send as few bytes as will hold the largest count."""
+        """Pickle with the smallest integer type that holds the largest count."""
         return tuple(part.astype(np.min_scalar_type(part.max(initial=0))) for part in (self.counts, self.outside))  # type: ignore[return-value]
 
     def __setstate__(self, state: tuple[Array, Array]) -> None:
-        """Receive them."""
+        """Restore int64."""
         for name, part in zip(("counts", "outside"), state, strict=True):
             object.__setattr__(self, name, part.astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
 class CountTask:
-    """The task of the second pass, for `BatchMPF`: count the rows in the cells of a blank forest."""
+    """The task of the second pass, for `BatchMPF`: count the rows in the cells of an empty forest."""
 
     read: PartReader
     survey: Survey
@@ -131,7 +131,7 @@ class CountTask:
 
 @dataclass(frozen=True, eq=False)
 class ScoreTask:
-    """The task of the third pass, where a share of the rows is to be flagged: score them."""
+    """The task of the third pass, needed for `contamination`: score the rows."""
 
     read: PartReader
     detector: BatchMPF | StreamingMPF
@@ -145,21 +145,21 @@ class ScoreTask:
 class TableFit(Generic[Kind]):
     """A fit in passes over a table.
 
-    Where rows have weights, `weigh` says how many copies there are of each, given the numbers of the rows. Then tasks
-    take the copies too, and the number of the first copy of each row as its id.
+    1. Call `look` with every part, and `begin` with the sum of the results.
+    2. If `begin` returns a task, call it with every part. Call `finish` with the sum of the results, or with None.
+    3. If `task_of_scores` is not None, call it with every part, and `place_threshold` with a quantile of the scores.
 
-    Give `look` every part and pass the sum of what it returns to `begin`, which returns the task of the second pass, or
-    None if there is none to do; pass the sum of its results to `finish`. If `task_of_scores` is not None, a quantile of
-    what it returns places the threshold.
+    If rows have weights, `weigh` returns the number of copies of each row. Tasks then take the copies too, and the
+    number of the first copy of each row as its id.
 
     Parameters
     ----------
     detector : BatchMPF or StreamingMPF
-        It stays as it is until `finish`.
+        Unchanged until `finish`.
     columns : int or sequence of str
         The number of columns, or their names.
     of_categorical_type : sequence of int
-        Which columns have a categorical type, for ``categorical_features="from_dtype"``.
+        Indices of the columns of a categorical type, for ``categorical_features="from_dtype"``.
     """
 
     def __init__(self, detector: Kind, columns: int | Sequence[str], of_categorical_type: Sequence[int] = ()) -> None:
@@ -175,7 +175,7 @@ class TableFit(Generic[Kind]):
         n_features = self._draft.n_features_in_
         chosen = read_categorical(detector.categorical_features, names, n_features, lambda: of_categorical_type)
         self._draft.encoding_ = Categories(chosen, n_features) if chosen else None
-        self._seed = detector._seed()  # drawn once, whatever the parameter
+        self._seed = detector._seed()  # drawn once for all passes
         self._read = PartReader(_blank(self._draft))
         self.look = SurveyTask(self._read, self._inquiry())
         self.weigh = WeighTask(self.look.inquiry.seed)
@@ -188,16 +188,16 @@ class TableFit(Generic[Kind]):
         policy = draft._policy_of_table()
         if policy is None or not policy.is_uniform:
             raise ValueError(
-                f"window={draft.window!r} depends on the order of the rows or needs all of them, and a table in parts "
-                'has neither: choose window="auto" or Reservoir(n)'
+                f"window={draft.window!r} depends on the order of the rows or needs all of them at once, so it does "
+                'not work with a table in parts: use window="auto" or Reservoir(n)'
             )
         return draft._inquiry(self._seed)
 
     def begin(self, seen: PartSurvey) -> CountTask | None:
-        """Draw the trees, knowing the table; return the task of the second pass, if there is one."""
+        """Draw the trees for a surveyed table; return the task of the second pass, or None."""
         survey, self._draft.encoding_ = seen.survey, seen.encoding
         if not survey.facts.n:
-            raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required: the table has no rows")
+            raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required: the table is empty")
         survey.drawn.check_unique_ids()
         self._survey = survey
         draft = self._draft
@@ -208,7 +208,7 @@ class TableFit(Generic[Kind]):
         return None
 
     def finish(self, counts: CellCounts | None) -> Kind:
-        """Take in the counts of the second pass, if there was one; return the detector, now fitted."""
+        """Add the counts of the second pass, if there was one, and return the fitted detector."""
         draft, survey = self._draft, self._survey
         assert survey is not None
         if isinstance(draft, BatchMPF):
@@ -219,7 +219,7 @@ class TableFit(Generic[Kind]):
 
     @property
     def task_of_scores(self) -> ScoreTask | None:
-        """The task of the third pass; None if the threshold is known without."""
+        """The task of the third pass; None if the threshold does not need it."""
         policy, survey = self._draft._policy, self._survey
         assert survey is not None
         if policy.contamination is None or survey.facts.n <= survey.drawn.most:
@@ -227,12 +227,12 @@ class TableFit(Generic[Kind]):
         return ScoreTask(self._read, self._detector)
 
     def place_threshold(self, log_score: float) -> None:
-        """Flag rows whose log-score is below this."""
+        """Set the threshold to a log-score."""
         self._detector._place_by_table(log_score)
 
 
 def _blank(detector: Kind) -> Kind:
-    """Return a detector that knows its columns and has learned nothing."""
+    """Return an unfitted detector with the columns of another."""
     blank: Kind = clone(detector)
     for name in ("n_features_in_", "feature_names_in_", "encoding_"):
         if hasattr(detector, name):
@@ -243,5 +243,5 @@ def _blank(detector: Kind) -> Kind:
 def _as_ids(ids: Array, n_rows: int) -> Array:
     given = np.asarray(ids)
     if given.dtype.kind not in "iu" or given.shape != (n_rows,):
-        raise ValueError(f"ids must be one whole number for each of the {n_rows} rows; got {given.dtype} {given.shape}")
+        raise ValueError(f"ids must be {n_rows} integers, one for each row; got {given.dtype} {given.shape}")
     return given.astype(np.int64, copy=False)
