@@ -8,11 +8,11 @@ from services import START, WEB, odd, rows
 from streams_served import post, running
 from waiting import until
 
-from polyaforest.service.blocks import Sample
+from polyaforest.service.blocks import ScoredRecord
 from polyaforest.service.clocks import Clocks
 from polyaforest.service.database import Database
-from polyaforest.service.events import Change, EventLog
-from polyaforest.service.history import History
+from polyaforest.service.events import EventChange, EventLog
+from polyaforest.service.history import RecordHistory
 from polyaforest.service.silence import Silence
 
 DAY, YEAR = 86400.0, 365 * 86400.0
@@ -51,7 +51,7 @@ def open_history(path, machine):
     def start():
         database = Database(path)
         databases.append(database)
-        return History(database, 10**9, 100 * DAY, machine.clocks(database, max_gap=10 * DAY)), database
+        return RecordHistory(database, 10**9, 100 * DAY, machine.clocks(database, max_gap=10 * DAY)), database
 
     yield start
     for database in databases:
@@ -60,7 +60,7 @@ def open_history(path, machine):
 
 def put(history, number, times, key="a"):
     samples = [
-        Sample(number + i, number + i, moment, -1.0, 0.5, -9.0, 0, number + i, [1.0], None)
+        ScoredRecord(number + i, number + i, moment, -1.0, 0.5, -9.0, 0, number + i, [1.0], None)
         for i, moment in enumerate(times)
     ]
     history.append({key: samples}, number + len(samples) - 1)
@@ -92,9 +92,9 @@ def test_events_are_kept_as_long_as_they_have_not_changed_for_the_age(open_histo
     history, database = open_history()
     log = EventLog("s", database, history)
     with database.write() as file:
-        log.write([Change("old", "a", "anomaly", START - 9 * YEAR, START - 9 * YEAR, False, 1, {})], file)
-        log.write([Change("open", "a", "anomaly", START, START, True, 1, {})], file)
-        log.write([Change("labelled", "a", "anomaly", START, START, False, 1, {})], file)
+        log.write([EventChange("old", "a", "anomaly", START - 9 * YEAR, START - 9 * YEAR, False, 1, {})], file)
+        log.write([EventChange("open", "a", "anomaly", START, START, True, 1, {})], file)
+        log.write([EventChange("labelled", "a", "anomaly", START, START, False, 1, {})], file)
     machine.run(60 * DAY)
     with database.write() as file:
         log.update(file, "labelled", label="incident")
@@ -160,9 +160,9 @@ def test_a_record_is_ahead_beyond_the_tolerance_only(path, machine):
     now = machine.wall
     assert clocks.why_ahead(now + 3600, now) is None
     assert clocks.why_ahead(START - 100 * YEAR, now) is None
-    assert "2d ahead of the clock of this machine" in clocks.why_ahead(now + 2 * DAY, now)
+    assert "2d ahead of the system clock" in clocks.why_ahead(now + 2 * DAY, now)
     assert "max_ahead = 1h" in clocks.why_ahead(1e300, now)
-    assert clocks.why_ahead(now, 0.0) is None  # the clock of the machine has not been set
+    assert clocks.why_ahead(now, 0.0) is None  # the system clock is not set
     database.close()
 
 
@@ -187,7 +187,7 @@ def test_a_correction_of_the_clock_silences_nothing(machine, monkeypatch):
     (begun,) = watch.check(1)
     assert begun.start == machine.wall - 61
     machine.wall -= YEAR
-    (ended,) = watch.hear({"a": [Sample(1, 0, START, -1.0, 0.5, -9.0, 0, 1, [1.0], None)]}, ["x"])
+    (ended,) = watch.hear({"a": [ScoredRecord(1, 0, START, -1.0, 0.5, -9.0, 0, 1, [1.0], None)]}, ["x"])
     assert ended.end >= ended.start
 
 
@@ -205,7 +205,7 @@ def test_records_from_the_future_are_set_aside_with_the_reason(tmp_path):
         far, near, text = ahead(odd(300), 2 * YEAR), ahead(odd(301), 600), {**odd(302), "time": "9999-12-31T23:59:59Z"}
         results = post(stream, [far, near, text])
         assert [isinstance(result, dict) for result in results] == [True, False, True]
-        assert "ahead of the clock of this machine" in results[0]["error"]
+        assert "ahead of the system clock" in results[0]["error"]
         assert "9999-12-31" in results[2]["error"]
         with stream.database.read() as file:
             reasons = [reason for (reason,) in file.execute("SELECT reason FROM quarantine")]

@@ -137,7 +137,7 @@ def test_check_of_the_command(cli, tmp_path, monkeypatch):
         ("[streams.a]\n[[alerts]]\nname = 'x'\nurl_env = 'GONE'\n", 4, "alerts.0.url_env", "GONE is not set"),
         ("[server]\nadmin_token_file = 'gone'\n[streams.a]\n", 2, "server.admin_token_file", "gone: No such file"),
         ("[server]\nadmin_token_file = 'short'\n[streams.a]\n", 2, "server.admin_token_file", "at least 16"),
-        ("[server]\nhost = '0.0.0.0'\n[streams.a]\n", 2, "server.host", "others can reach"),
+        ("[server]\nhost = '0.0.0.0'\n[streams.a]\n", 2, "server.host", "other machines can reach"),
         ("[server]\nadmin_token_file = 'long'\nhost = '192.0.2.1'\n[streams.a]\n", 3, "server.host", "assign"),
         ("[server]\ndata = 'short'\n[streams.a]\n", 2, "server.data", "not a folder"),
         (

@@ -13,12 +13,12 @@ from services import START, WEB, odd, rows
 from streams_served import post, running, service_of
 from waiting import until
 
-from polyaforest.service.blocks import Buckets, Sample
+from polyaforest.service.blocks import Buckets, ScoredRecord
 from polyaforest.service.clocks import Clocks
 from polyaforest.service.database import Damaged, Database
 from polyaforest.service.events import EventLog
 from polyaforest.service.feedback import forget
-from polyaforest.service.history import History
+from polyaforest.service.history import RecordHistory
 
 OLD = Path(__file__).parents[1] / "golden" / "history-1.history"
 N, N_KEYS = 4000, 2
@@ -30,10 +30,10 @@ def path(tmp_path):
     """A history of two keys, in several blocks each."""
     path = tmp_path / "x.history"
     database = Database(str(path))
-    history = History(database, 10**9, 1e12)
+    history = RecordHistory(database, 10**9, 1e12)
     for key in range(N_KEYS):
         samples = [
-            Sample(
+            ScoredRecord(
                 key * N + i + 1, i, START + 60.0 * i, -1.0, 0.5, -9.0, int(i == 99), f"id-{i}", [float(i), 7.0], None
             )
             for i in range(N)
@@ -68,7 +68,7 @@ READS = {
 def test_a_changed_bit_is_noticed_and_its_block_set_aside(path, column, at):
     change_texts(path, column, at, "key = 1 AND first = 513")
     database = Database(str(path))
-    history = History(database, 10**9, 1e12)
+    history = RecordHistory(database, 10**9, 1e12)
     READS[column](history)
     assert history.has_damage
     history.set_aside()
@@ -90,7 +90,7 @@ def test_a_row_that_has_moved_is_noticed(path):
         file.execute("UPDATE blocks SET start = start - 1e6 WHERE key = 2 AND first = ?", (N + 1,))
     file.close()
     database = Database(str(path))
-    history = History(database, 10**9, 1e12)
+    history = RecordHistory(database, 10**9, 1e12)
     assert len(history.records("key-1")) == N - 512
     assert history.has_damage
     database.close()
@@ -99,7 +99,7 @@ def test_a_row_that_has_moved_is_noticed(path):
 def read_all(path, log):
     """Read everything as a stream does that finds damage; return the numbers of the records of each key."""
     database = Database(str(path))
-    history = History(database, 10**9, 1e12)
+    history = RecordHistory(database, 10**9, 1e12)
     while True:
         try:
             found = [history.records(f"key-{key}") for key in range(N_KEYS)]
@@ -211,7 +211,7 @@ def test_a_history_without_checksums_is_read_and_upgraded(tmp_path, now):
     for _ in range(2):
         database = Database(str(path))
         clocks = Clocks(database, wall=lambda: now, steady=lambda: 0.0)
-        history = History(database, 10**6, 86400.0, clocks)
+        history = RecordHistory(database, 10**6, 86400.0, clocks)
         log = EventLog("web", database, history)
         history.expire()
         with database.write() as file:
@@ -226,7 +226,7 @@ def test_a_history_without_checksums_is_read_and_upgraded(tmp_path, now):
         database.close()
     change_texts(path, "data", 500, "key = 1")
     database = Database(str(path))
-    history = History(database, 10**6, 86400.0)
+    history = RecordHistory(database, 10**6, 86400.0)
     assert history.records("web-1") is None
     assert history.has_damage
     database.close()
@@ -236,7 +236,7 @@ def test_damage_in_a_history_without_checksums_is_noticed_where_it_shows(tmp_pat
     path = shutil.copy(OLD, tmp_path / "web.history")
     change_texts(path, "data", 7, "key = 1")  # in its header
     database = Database(str(path))
-    history = History(database, 10**6, 1e12)
+    history = RecordHistory(database, 10**6, 1e12)
     history.set_aside()
     assert [part["key"] for part in history.damaged()] == ["web-1"]
     assert len(history.records("web-2")) == 60

@@ -16,13 +16,13 @@ from streams_served import post, running, service_of
 
 from polyaforest.service import silence
 from polyaforest.service.alerts import Destination, Outbox
-from polyaforest.service.blocks import FLAGGED, Band, Block, Buckets, Sample
+from polyaforest.service.blocks import FLAGGED, Band, Block, Buckets, ScoredRecord
 from polyaforest.service.config import AlertConfig, GateConfig, MaintenanceConfig, MuteConfig
 from polyaforest.service.database import Database
-from polyaforest.service.events import Change, EventLog
+from polyaforest.service.events import EventChange, EventLog
 from polyaforest.service.feedback import Conflict, feedback_on, give, undo
-from polyaforest.service.gates import Departure, Known, MaintenanceWindows, why_muted, why_outside
-from polyaforest.service.history import History
+from polyaforest.service.gates import Departure, KnownNormal, MaintenanceWindows, why_muted, why_outside
+from polyaforest.service.history import RecordHistory
 from polyaforest.service.metrics import Metrics
 from polyaforest.service.worker import Worker
 
@@ -31,7 +31,7 @@ def sample(position, number, *, value=1.0, flags=0, point=None, p_value=0.5):
     when = START + 10.0 * number
     values = [value, -value]
     band = Band([value - 1] * 2, [value] * 2, [value + 1] * 2) if number % 2 else None
-    return Sample(
+    return ScoredRecord(
         position, number, when, -1.0 - number, p_value, -9.0, flags, number if point is None else point, values, band
     )
 
@@ -49,7 +49,7 @@ def database(tmp_path):
 @given(st.lists(st.integers(1, 700), min_size=1, max_size=6), st.integers(0, 4000), st.integers(10, 400))
 def test_a_range_is_what_all_its_records_are(tmp_path_factory, sizes, cut, points):
     database = Database(str(tmp_path_factory.mktemp("h") / "x.history"))
-    history, n = History(database, 10**9, 1e12), 0
+    history, n = RecordHistory(database, 10**9, 1e12), 0
     rng = np.random.default_rng(cut)
     values = rng.normal(size=sum(sizes))
     for turn, size in enumerate(sizes):
@@ -84,7 +84,7 @@ def test_a_range_is_what_all_its_records_are(tmp_path_factory, sizes, cut, point
 
 
 def test_small_blocks_are_merged_and_history_is_bounded(database):
-    history = History(database, 1000, 1e12)
+    history = RecordHistory(database, 1000, 1e12)
     for n in range(3000):
         history.append({"a": [sample(n + 1, n)]}, n + 1)
         history.flush()
@@ -205,7 +205,7 @@ def test_maintenance_windows(window, inside, outside):
 
 
 def test_what_is_known_as_normal_covers_what_is_no_odder():
-    known = Known("a", "cpu", "high", 20.0)
+    known = KnownNormal("a", "cpu", "high", 20.0)
     assert known.covers("a", HIGH, 20.0)
     assert not known.covers("a", HIGH, 20.1)
     assert not known.covers("b", HIGH, 1.0)
@@ -241,10 +241,10 @@ def test_silence_of_a_field_ends_when_it_comes_again():
 def test_alerts_are_due_once_and_again_by_steps(database):
     destination = Destination(AlertConfig(name="ops", url="http://127.0.0.1:9/x", worse_by=5.0))
     outbox = Outbox("s", database, [destination], "http://here")
-    log = EventLog("s", database, History(database, 10**9, 1e12))
+    log = EventLog("s", database, RecordHistory(database, 10**9, 1e12))
 
     def change(bits, is_open=True):
-        one = Change(
+        one = EventChange(
             "e1", "a", "anomaly", START, START + 1, is_open, 1, {"bits": bits, "summary": "x\x1b[31m", "p_value": 0.1}
         )
         with database.write() as file:
@@ -267,9 +267,9 @@ def test_alerts_are_due_once_and_again_by_steps(database):
 
 def test_an_event_that_is_over_at_once_has_both_messages(database):
     outbox = Outbox("s", database, [Destination(AlertConfig(name="ops", url="http://127.0.0.1:9/"))], "")
-    log = EventLog("s", database, History(database, 10**9, 1e12))
+    log = EventLog("s", database, RecordHistory(database, 10**9, 1e12))
     with database.write() as file:
-        (event,) = log.write([Change("e", "", "anomaly", START, START, False, 1, {"bits": None})], file)
+        (event,) = log.write([EventChange("e", "", "anomaly", START, START, False, 1, {"bits": None})], file)
         outbox.add(file, event)
     assert [alert["kind"] for alert in outbox.about("e")] == ["open", "closing"]
 
@@ -280,7 +280,7 @@ def test_apprise_delivers_too():
         destination = Destination(AlertConfig(name="ops", url=url))
         assert destination.send({"title": "Anomaly: web", "text": "cpu is high"}) is None
         assert hook.messages[0]["title"] == "Anomaly: web"
-    with pytest.raises(ValueError, match="does not know"):
+    with pytest.raises(ValueError, match="does not support"):
         Destination(AlertConfig(name="ops", url="nonsense://x"))
 
 

@@ -375,7 +375,7 @@ def test_an_address_has_only_so_many_feeds(service):
             assert feed.recv(65536).startswith(b"HTTP/1.1 200")
         answer = raw(service, follow)
         assert answer.startswith(b"HTTP/1.1 429")
-        assert b"3 feeds of your address are open already" in answer
+        assert b"3 feeds from your address are already open" in answer
     until(lambda: "polyaforest_feed_readers 0.0" in service.client.get("/metrics").text)
     with connect(service) as feed:
         feed.sendall(follow)

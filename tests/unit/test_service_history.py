@@ -2,9 +2,9 @@
 
 import pytest
 
-from polyaforest.service.blocks import FLAGGED, Buckets, Sample
+from polyaforest.service.blocks import FLAGGED, Buckets, ScoredRecord
 from polyaforest.service.database import Database
-from polyaforest.service.history import History
+from polyaforest.service.history import RecordHistory
 
 N, STEP = 1500, 60.0
 
@@ -13,9 +13,10 @@ N, STEP = 1500, 60.0
 def history(tmp_path):
     """A day of one key, a record a minute, one of them flagged; on disk."""
     database = Database(str(tmp_path / "history"))
-    history = History(database, 10**6, 1e9)
+    history = RecordHistory(database, 10**6, 1e9)
     samples = [
-        Sample(i + 1, i, i * STEP, -1.0, 0.5, -9.0, FLAGGED if i == 700 else 0, i, [float(i)], None) for i in range(N)
+        ScoredRecord(i + 1, i, i * STEP, -1.0, 0.5, -9.0, FLAGGED if i == 700 else 0, i, [float(i)], None)
+        for i in range(N)
     ]
     history.append({"web": samples}, N)
     history.flush()

@@ -1,4 +1,4 @@
-"""The application: streams, alerts and the feed of one process, and its HTTP interface."""
+"""The application: the streams, alerts and live feed of one process, and its HTTP API."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from polyaforest.service.check import check_config
 from polyaforest.service.config import Config, StreamConfig
 from polyaforest.service.database import Damaged
 from polyaforest.service.feed import Feed
-from polyaforest.service.feedback import reteach, settle
+from polyaforest.service.feedback import complete_pending, reapply_feedback
 from polyaforest.service.folder import Folder
 from polyaforest.service.inbox import Busy
 from polyaforest.service.metrics import Metrics
@@ -36,24 +36,24 @@ from polyaforest.service.preview import Previews
 from polyaforest.service.routes import pages, probes, routes
 from polyaforest.service.security import Guard, Tokens
 from polyaforest.service.sessions import Sessions
-from polyaforest.service.stream import Shared, Stream
+from polyaforest.service.stream import ServedStream, StreamContext
 from polyaforest.service.worker import Worker
 
 __all__ = ["Feeder", "Service", "make_app"]
 
-_RELOAD_SECONDS = 60.0  # for a stream to finish its batch and start again
-_ABOUT = """Anomalies in streams, with reasons. Times are seconds since 1970 (UTC); a key is the value by which a stream
-is partitioned, and empty for streams that are not."""
+_RELOAD_SECONDS = 60.0  # for a stream to finish its batch and restart
+_ABOUT = """Anomalies in streams, with explanations. Times are seconds since 1970 (UTC). A key is the value by which a
+stream is partitioned; it is empty if the stream is not partitioned."""
 
 
 class Service:
-    """The streams of a process, and what they share.
+    """The streams of a process and their shared resources.
 
     Parameters
     ----------
     config : Config
     read : callable, optional
-        Reads the configuration again; raises `BadInput` if it is not valid.
+        Reads the configuration again; raises `BadInput` if it is invalid.
     """
 
     def __init__(self, config: Config, read: Callable[[], Config] | None = None) -> None:
@@ -75,15 +75,15 @@ class Service:
             lambda outcome, n: self.metrics.alerts.labels(outcome).inc(n),
         )
         link = config.server.public_url or f"http://{config.server.host}:{config.server.port}"
-        self._shared = Shared(
+        self._shared = StreamContext(
             config.server.data, self.feed, self.metrics, destinations, link.rstrip("/"), self._sender.wake
         )
         self.streams = {name: self._new_stream(name, stream) for name, stream in config.streams.items()}
 
-    def _new_stream(self, name: str, config: StreamConfig) -> Stream:
-        stream = Stream(name, config, self._shared)
-        stream.settlers.append(settle)
-        stream.reteach = reteach
+    def _new_stream(self, name: str, config: StreamConfig) -> ServedStream:
+        stream = ServedStream(name, config, self._shared)
+        stream.on_open.append(complete_pending)
+        stream.reapply_feedback = reapply_feedback
         return stream
 
     @property
@@ -98,7 +98,7 @@ class Service:
         self._sender.start()
 
     def close_soon(self) -> None:
-        """End what runs for long, feeds and previews, from any thread or signal handler."""
+        """End feeds and previews; safe in any thread or signal handler."""
         self.previews.close()
         self.feed.close_soon()
 
@@ -114,10 +114,10 @@ class Service:
     def reload(self, who: str) -> dict[str, Any]:
         """Read the configuration again and apply it; return what changed.
 
-        If it is not valid, or a stream cannot have its settings, a `BadInput` says why and all stay in force.
+        Raises `BadInput`, and changes nothing, if the file is invalid or a stream cannot apply its settings.
         """
         if self._read is None:
-            raise BadInput("there is no configuration file to read again")
+            raise BadInput("this service has no configuration file to reload")
         with self._reloading:
             config = self._read()
             check_config(config)
@@ -132,7 +132,7 @@ class Service:
             }
 
     def _plans(self, config: Config) -> dict[str, StreamPlan]:
-        """Return what becomes of each stream; raise `BadInput` if one cannot have its settings."""
+        """Return the plan of each stream; raise `BadInput` if one cannot apply its settings."""
         different = [
             stream for name, stream in self.streams.items() if config.streams.get(name, stream.config) != stream.config
         ]
@@ -148,7 +148,7 @@ class Service:
         return plans
 
     def _apply(self, config: Config, who: str) -> dict[str, Any]:
-        """Use another configuration; return the streams that started or stopped, and whether alerts changed."""
+        """Apply a configuration; return the streams that started or stopped, and whether alerts changed."""
         has_other_alerts = config.alerts != self.config.alerts
         self._shared = replace(self._shared, destinations=[Destination(alert) for alert in config.alerts])
         new = {name: self._new_stream(name, config.streams[name]) for name in config.streams.keys() - self.streams}
@@ -169,8 +169,8 @@ class Service:
         self._change(different, config, who)
         return {"started": sorted(new), "stopped": sorted(one.name for one in gone), "alerts": has_other_alerts}
 
-    def _change(self, streams: Sequence[Stream], config: Config, who: str) -> None:
-        """Have streams continue with other settings, each from its next batch on; raise if one cannot."""
+    def _change(self, streams: Sequence[ServedStream], config: Config, who: str) -> None:
+        """Apply changed settings to streams, each from its next batch on; raise if one fails."""
         answers = {stream.name: stream.change(config.streams[stream.name], who) for stream in streams}
         done, _ = wait(answers.values(), _RELOAD_SECONDS)
         failed = [name for name, answer in answers.items() if answer in done and answer.exception() is not None]
@@ -182,31 +182,31 @@ class Service:
     def _gauges(self) -> Iterable[tuple[str, str, dict[str, str], float]]:
         for name, stream in self.streams.items():
             labels = {"stream": name}
-            yield "polyaforest_lag_seconds", "Seconds since the latest record, by its own time.", labels, stream.lag
+            yield "polyaforest_lag_seconds", "Seconds since the time of the latest record.", labels, stream.lag
             yield "polyaforest_damaged", "Damaged parts of the history.", labels, float(stream.history.n_damaged)
             yield "polyaforest_model_bytes", "Memory of the models.", labels, float(stream.model_bytes)
-            yield "polyaforest_keys", "Keys that have models.", labels, float(stream.n_keys)
-            yield "polyaforest_open_events", "Events that are open.", labels, float(stream.events.n_open())
-            yield "polyaforest_alerts_waiting", "Alerts that wait.", labels, float(stream.outbox.n_waiting())
-            yield "polyaforest_stream_up", "Whether the stream is judged.", labels, float(stream.is_ready)
+            yield "polyaforest_keys", "Keys with a model.", labels, float(stream.n_keys)
+            yield "polyaforest_open_events", "Open events.", labels, float(stream.events.n_open())
+            yield "polyaforest_alerts_waiting", "Alerts waiting to be sent.", labels, float(stream.outbox.n_waiting())
+            yield "polyaforest_stream_up", "1 if the stream is running, 0 if not.", labels, float(stream.is_ready)
         yield "polyaforest_feed_readers", "Readers of the live feed.", {}, float(len(self.feed))
-        yield "polyaforest_previews", "Previews that run.", {}, float(self.previews.is_busy)
+        yield "polyaforest_previews", "Previews that are running.", {}, float(self.previews.is_busy)
 
 
 class Feeder(Protocol):
-    """Something that feeds the streams of a service with generated records."""
+    """A generator of records for the streams of a service."""
 
-    def start(self, streams: Mapping[str, Stream]) -> None:
-        """Begin to feed."""
+    def start(self, streams: Mapping[str, ServedStream]) -> None:
+        """Start posting records."""
         ...
 
     def stop(self) -> None:
-        """Feed no more."""
+        """Stop posting records."""
         ...
 
 
 def make_app(service: Service, feeder: Feeder | None = None) -> Any:
-    """Return the ASGI application of a service, which starts and stops with it."""
+    """Return the ASGI application of a service; its lifespan starts and stops the service."""
 
     @asynccontextmanager
     async def running(app: FastAPI) -> AsyncIterator[None]:
@@ -242,30 +242,30 @@ def make_app(service: Service, feeder: Feeder | None = None) -> Any:
     app.include_router(pages(Path(__file__).with_name("page")))
 
     @app.exception_handler(RequestValidationError)
-    async def refuse(_: Request, problem: RequestValidationError) -> Response:
-        """Say which part of a request is wrong."""
+    async def invalid_request(_: Request, problem: RequestValidationError) -> Response:
+        """Report which part of a request is invalid."""
         errors = [{"where": ".".join(map(str, error["loc"])), "what": error["msg"]} for error in problem.errors()]
         words = "; ".join(f"{error['where']}: {error['what']}" for error in errors)
         return _json(422, {"detail": words, "errors": errors})
 
     @app.exception_handler(HTTPException)
-    async def explain(_: Request, problem: HTTPException) -> Response:
+    async def http_error(_: Request, problem: HTTPException) -> Response:
         """Return an error as JSON."""
         return _json(problem.status_code, {"detail": problem.detail}, dict(problem.headers or {}))
 
     @app.exception_handler(Busy)
-    async def put_off(_: Request, problem: Busy) -> Response:
-        """Ask to come back later."""
+    async def busy(_: Request, problem: Busy) -> Response:
+        """Ask the client to retry later."""
         return _json(503, {"detail": str(problem)}, {"retry-after": "1"})
 
     @app.exception_handler(ClientDisconnect)
-    async def note_absence(_: Request, __: ClientDisconnect) -> Response:
-        """Return an answer that is never sent: the client has left."""
-        return _json(400, {"detail": "the client left before the whole request arrived"})
+    async def client_disconnected(_: Request, __: ClientDisconnect) -> Response:
+        """Return a response that is never sent: the client has disconnected."""
+        return _json(400, {"detail": "the client disconnected before the whole request arrived"})
 
     @app.exception_handler(Damaged)
-    async def report_damage(_: Request, problem: Damaged) -> Response:
-        """Ask to come back when the file is rebuilt."""
+    async def history_damaged(_: Request, problem: Damaged) -> Response:
+        """Ask the client to retry once the file is rebuilt."""
         return _json(503, {"detail": str(problem)}, {"retry-after": "5"})
 
     return Guard(app, service.config.server, service.tokens, service.sessions, service.metrics.observe_request)

@@ -12,6 +12,6 @@ __all__ = ["log"]
 
 
 def log(file: sqlite3.Connection, who: str, action: str, facts: dict[str, Any]) -> None:
-    """Add an entry to the audit log, in the transaction that the action is part of."""
+    """Add an entry to the audit log, in the transaction of the action."""
     row = (clock.time(), who, action, to_json(facts))
     file.execute("INSERT INTO audit (at, who, action, facts) VALUES (?, ?, ?, ?)", row)

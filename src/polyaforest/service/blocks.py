@@ -1,4 +1,4 @@
-"""Blocks of judged records of one key, as columns of numbers, and their reduction to what a screen can show."""
+"""Blocks of scored records of one key, stored as columns, and their summaries for the screen."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ import orjson
 from polyaforest.core.arrays import Array
 
 __all__ = [
-    "FLAGGED", "MUTED", "NOT_JUDGED", "NOT_LEARNED", "Band", "Block", "Buckets", "Sample", "Summary", "seal", "unseal",
+    "FLAGGED", "MUTED", "NOT_JUDGED", "NOT_LEARNED", "Band", "Block", "BucketSummary", "Buckets", "ScoredRecord",
+    "seal", "unseal",
 ]  # fmt: skip
 
 FLAGGED, MUTED, NOT_LEARNED, NOT_JUDGED = 1, 2, 4, 8  # bits of flags
 _NO_POINT = -1
-_SEAL = b"POLYA\x02\xff\xff"  # as a number, NaN, and as a length, more than any: no text without a checksum begins so
+_SEAL = b"POLYA\x02\xff\xff"  # NaN as a number, impossible as a length: data without a checksum never starts like this
 _CHECKSUM = 8  # bytes
 
 
 def seal(text: bytes, place: bytes) -> bytes:
-    """Return a text of a file with its checksum, which covers its place in the file too."""
+    """Prepend a checksum to data of the file; it covers the place of the data in the file too."""
     return b"".join([_SEAL, _checksum(text, place), text])
 
 
 def unseal(text: bytes, place: bytes) -> bytes:
-    """Return the text that `seal` was given; raise ValueError if it has changed since.
+    """Return the data given to `seal`; raise ValueError if its checksum does not match.
 
-    A text of an earlier release has no checksum, and is returned unchecked.
+    Data of an earlier release has no checksum and is returned unchecked.
     """
     if text[: len(_SEAL)] != _SEAL:
         return text
     start = len(_SEAL) + _CHECKSUM
     if text[len(_SEAL) : start] != _checksum(text[start:], place):
-        raise ValueError("its checksum is wrong")
+        raise ValueError("its checksum does not match")
     return text[start:]
 
 
@@ -45,15 +46,15 @@ def _checksum(text: bytes, place: bytes) -> bytes:
 
 
 class Band(NamedTuple):
-    """What was expected of each field."""
+    """The expected range of each field."""
 
     low: list[float]
     middle: list[float]
     high: list[float]
 
 
-class Sample(NamedTuple):
-    """A judged record."""
+class ScoredRecord(NamedTuple):
+    """A scored record."""
 
     position: int  # number in the stream, from 1
     number: int  # number in its key, from 0
@@ -64,12 +65,12 @@ class Sample(NamedTuple):
     flags: int
     point: int | str | None  # key of the point in the model, None if not learned
     values: list[float]
-    band: Band | None  # what was expected
+    band: Band | None  # expected range
 
 
 @dataclass(frozen=True)
 class Block:
-    """Judged records of one key, in order."""
+    """Scored records of one key, in order."""
 
     positions: Array  # int64 (n,)
     numbers: Array  # int64 (n,)
@@ -84,8 +85,8 @@ class Block:
     names: tuple[str | None, ...]  # keys of points that have names; empty if none has
 
     @classmethod
-    def of(cls, samples: Sequence[Sample]) -> Self:
-        """Return samples as columns."""
+    def of(cls, samples: Sequence[ScoredRecord]) -> Self:
+        """Return records as columns."""
         n, n_fields = len(samples), len(samples[0].values)
         bands = np.full((n, 3, n_fields), np.nan, np.float32)
         for i, sample in enumerate(samples):
@@ -110,7 +111,7 @@ class Block:
 
     @classmethod
     def joined(cls, blocks: Sequence[Self]) -> Self:
-        """Return blocks that follow each other as one."""
+        """Concatenate consecutive blocks."""
         columns = [np.concatenate([getattr(block, name) for block in blocks]) for name in _COLUMNS]
         names: tuple[str | None, ...] = ()
         if any(block.names for block in blocks):
@@ -121,12 +122,12 @@ class Block:
         return len(self.positions)
 
     def where(self, is_kept: Array) -> Self:
-        """Return the records at which a mask is True."""
+        """Return the records where a mask is True."""
         names = tuple(name for name, kept in zip(self.names, is_kept.tolist(), strict=False) if kept)
         return replace(self, **{name: getattr(self, name)[is_kept] for name in _COLUMNS}, names=names)
 
     def point_keys(self) -> list[int | str | None]:
-        """Return the key in the model of each record, None for those that were not learned."""
+        """Return the key of each record in the model, None if it was not learned."""
         names = self.names or (None,) * len(self)
         return [
             name if name is not None else None if point == _NO_POINT else point
@@ -134,14 +135,14 @@ class Block:
         ]
 
     def to_bytes(self) -> bytes:
-        """Return the block for a file."""
+        """Serialise the block."""
         header = orjson.dumps({"n": len(self), "fields": self.values.shape[1], "names": self.names or None})
         columns = [np.ascontiguousarray(getattr(self, name)).tobytes() for name in _COLUMNS]
         return b"".join([len(header).to_bytes(4, "little"), header, *columns])
 
     @classmethod
     def of_bytes(cls, text: bytes) -> Self:
-        """Return the block that `to_bytes` wrote."""
+        """Read a block written by `to_bytes`."""
         start = 4 + int.from_bytes(text[:4], "little")
         header = orjson.loads(text[4:start])
         columns = []
@@ -156,27 +157,27 @@ _COLUMNS = [field.name for field in fields(Block) if field.name != "names"]
 
 
 def _columns(n: int, n_fields: int) -> list[tuple[Any, tuple[int, ...]]]:
-    """Return the types and shapes of the columns of a block."""
+    """Return the dtype and shape of each column of a block."""
     wide = [(np.float64, (n, n_fields)), (np.float32, (n, 3, n_fields))]
     types = (np.int64, np.int64, np.float64, np.float64, np.float32, np.float32, np.uint8, np.int64)
     return [*((dtype, (n,)) for dtype in types), *wide]
 
 
 @dataclass(frozen=True)
-class Summary:
-    """Parts of a series, each a record or several: what remains of them on a screen."""
+class BucketSummary:
+    """A series summarised for the screen: each part covers one or several records."""
 
-    times: Array  # float64 (n,): the middle of each
+    times: Array  # float64 (n,): the mean time
     counts: Array  # int64 (n,)
     flagged: Array  # int64 (n,)
     scores: Array  # float64 (n,): the lowest
     p_values: Array  # float64 (n,): the lowest
     thresholds: Array  # float64 (n,): the last
-    wide: Array  # float64 (n, 6, C): least, largest and mean value; low, middle and high of the expected band
+    wide: Array  # float64 (n, 6, C): minimum, maximum and mean; low, middle and high of the expected range
 
     @classmethod
     def of_records(cls, block: Block) -> Self:
-        """Return one part for each record of a block."""
+        """Return one part per record of a block."""
         values, bands = block.values[:, None, :], block.bands.astype(np.float64)
         return cls(
             block.times,
@@ -190,11 +191,11 @@ class Summary:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return parts that follow each other as one."""
+        """Concatenate consecutive summaries."""
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     def reduced(self, groups: Array) -> Self:
-        """Return one part for each run of equal numbers in `groups`, (n,), which rise."""
+        """Merge the parts of each run of equal numbers in `groups`, (n,), which must be sorted."""
         starts = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
         counts = np.add.reduceat(self.counts, starts)
         weights = self.counts[:, None]
@@ -212,21 +213,21 @@ class Summary:
         )
 
     def to_bytes(self) -> bytes:
-        """Return the summary for a file."""
+        """Serialise the summary."""
         narrow = (self.times, self.counts, self.flagged, self.scores, self.p_values, self.thresholds)
         wide = self.wide.reshape(len(self.times), -1)
         return np.column_stack([*narrow, wide]).astype(np.float64).tobytes()
 
     @classmethod
     def of_bytes(cls, text: bytes, n_parts: int) -> Self:
-        """Return the summary that `to_bytes` wrote."""
+        """Read a summary written by `to_bytes`."""
         table = np.frombuffer(text, np.float64).reshape(n_parts, -1)
         times, counts, flagged, scores, p_values, thresholds = table[:, :6].T
         wide = table[:, 6:].reshape(n_parts, 6, -1)
         return cls(times, counts.astype(np.int64), flagged.astype(np.int64), scores, p_values, thresholds, wide)
 
     def strip(self) -> bytes:
-        """Return times, counts, flags and p-values alone, for a file."""
+        """Serialise only times, counts, flags and p-values."""
         columns = np.column_stack([self.times, self.counts, self.flagged, self.p_values])
         return columns.astype(np.float64).tobytes()
 
@@ -237,7 +238,7 @@ class Summary:
 
 
 def _mean(values: Array, weights: Array, starts: Array) -> Array:
-    """Return means of runs of rows, ignoring NaN; NaN where there is nothing else."""
+    """Return weighted means of runs of rows, ignoring NaN; NaN if a run has no other value."""
     is_known = ~np.isnan(values)
     total = np.add.reduceat(np.where(is_known, values, 0.0) * weights, starts)
     n = np.add.reduceat(is_known * weights, starts)
@@ -254,19 +255,19 @@ class Buckets(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Seconds of each."""
+        """Width of a bucket in seconds."""
         return (self.end - self.start) / self.n
 
-    def reduce(self, parts: Summary) -> Summary:
-        """Return one part for each bucket that has any; the least and largest values, so that spikes survive."""
+    def reduce(self, parts: BucketSummary) -> BucketSummary:
+        """Merge the parts of each non-empty bucket; minimum and maximum are kept, so that spikes stay visible."""
         inside = parts.inside(self.start, self.end)
         if not len(inside.times):
             return inside
         places = self.places(inside.times)
         order = np.argsort(places, kind="stable")
-        columns = (getattr(inside, field.name)[order] for field in fields(Summary))
-        return Summary(*columns).reduced(places[order])
+        columns = (getattr(inside, field.name)[order] for field in fields(BucketSummary))
+        return BucketSummary(*columns).reduced(places[order])
 
     def places(self, times: Array) -> Array:
-        """Return the number of the bucket of each time; times outside go to the nearest."""
+        """Return the bucket number of each time; times outside go to the nearest bucket."""
         return np.clip(np.floor((times - self.start) / self.width), 0, self.n - 1).astype(np.int64)

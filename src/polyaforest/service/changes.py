@@ -1,7 +1,7 @@
-"""What becomes of settings that change under data that exists: applied, relearned, or refused.
+"""Changed settings of streams that have data: each is applied, causes relearning, or is refused.
 
-`KINDS` sorts all settings of the file. What a stream was started with is saved with its models, so a start, `--check`
-and a reload compare a file with that, and all three find the same.
+`KINDS` lists what a change of each setting does. Models are saved with their settings, so a start, `--check` and a
+reload compare the file with the same settings and reach the same plan.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["KINDS", "Kind", "StreamPlan", "new_reader", "plan_stream", "server_c
 
 
 class Kind(StrEnum):
-    """What a changed setting asks for."""
+    """What a change of a setting does."""
 
-    APPLIED = "applied"  # takes effect at once; models keep what they have learned
-    RELEARNED = "relearned"  # models are learned again, from the records in the history
-    NEW_STREAM = "new stream"  # models and history would mean something else
-    AT_START = "at the next start"  # of the process
+    APPLIED = "applied"  # takes effect at once; models are kept
+    RELEARNED = "relearned"  # models are learned again from the history
+    NEW_STREAM = "new stream"  # existing models and history would not fit
+    AT_START = "at the next start"  # of the service
 
 
 KINDS: dict[str, Kind] = {
@@ -54,8 +54,8 @@ KINDS: dict[str, Kind] = {
     "server.key_labels": Kind.AT_START,
     "server.public_url": Kind.AT_START,
     "alerts": Kind.APPLIED,
-    "streams": Kind.APPLIED,  # one that is new starts, one that is not there any more stops; its files stay
-    # of each stream
+    "streams": Kind.APPLIED,  # new streams start, removed ones stop; their files are kept
+    # per stream
     "source": Kind.APPLIED,  # another source is read from its beginning
     "prometheus.url": Kind.APPLIED,
     "prometheus.queries": Kind.NEW_STREAM,
@@ -65,10 +65,10 @@ KINDS: dict[str, Kind] = {
     "prometheus.timeout": Kind.APPLIED,
     "prometheus.token_file": Kind.APPLIED,
     "format": Kind.APPLIED,
-    "columns": Kind.NEW_STREAM,  # unless they name what was detected; so do `time` and `by`
+    "columns": Kind.NEW_STREAM,  # unless they name what was detected, as for `time` and `by`
     "time": Kind.NEW_STREAM,
     "by": Kind.NEW_STREAM,
-    "id": Kind.APPLIED,  # names records from then on
+    "id": Kind.APPLIED,  # applies to later records
     "series": Kind.RELEARNED,
     "shingle": Kind.RELEARNED,
     "difference": Kind.RELEARNED,
@@ -102,11 +102,11 @@ Changed = dict[str, tuple[Any, Any]]  # settings before and after, by name
 
 @dataclass
 class StreamPlan:
-    """What a start with a configuration does to a stream."""
+    """What starting with a configuration does to a stream."""
 
     name: str
     config: StreamConfig
-    running: StreamConfig  # under which present models judge: until they are relearned, with some settings as before
+    running: StreamConfig  # settings of the current models, some of them former until relearning ends
     is_new: bool = False
     applied: Changed = field(default_factory=dict)
     relearned: Changed = field(default_factory=dict)
@@ -114,36 +114,36 @@ class StreamPlan:
     reader: dict[str, Any] | None = None  # the state of the reader of records, if any were read
 
     def words(self, n_records: int | None = None) -> list[str]:
-        """Return what happens, in sentences."""
+        """Describe the plan in sentences."""
         sentences = []
         if self.applied:
             sentences.append(f"applies {_in_words(self.applied)}")
         if self.relearned:
             stored = "" if n_records is None else f" ({n_records:,} record{'' if n_records == 1 else 's'})"
             sentences.append(
-                f"relearns its models from its history{stored} because of {_in_words(self.relearned)}; the present "
-                "ones judge until then"
+                f"relearns its models from its history{stored} because of {_in_words(self.relearned)}; the current "
+                "models stay in use until then"
             )
         return sentences
 
     def problems(self) -> list[str]:
-        """Return why the stream cannot have these settings, and what to do instead."""
+        """Return why the stream cannot use these settings, and what to do instead."""
         remedy = (
-            f"its data in {self.name}.models and {self.name}.history is untouched: use the former setting, or give the "
-            f"stream another name, [streams.{self.name}-2], and it starts as a new one"
+            f"its data in {self.name}.models and {self.name}.history is untouched: restore the former setting, or "
+            f"start a new stream under another name, such as [streams.{self.name}-2]"
         )
         return [f"{reason}; {remedy}" for reason in self.refused.values()]
 
 
 def new_reader(config: StreamConfig) -> RecordReader:
-    """Return the parser of the records of a stream that has not read any."""
+    """Return the record reader of a new stream."""
     if config.prometheus is not None:
         return RecordReader(columns=list(config.prometheus.queries), time=TIME, key=config.prometheus.by)
     return RecordReader(config.format, columns=config.columns, time=config.time, key=config.by, id=config.id)
 
 
 def plan_stream(name: str, config: StreamConfig, notes: Mapping[str, Any]) -> StreamPlan:
-    """Return what a start does to a stream, given the notes that are saved with its models: {} if it has none."""
+    """Plan the start of a stream, given the notes saved with its models ({} if there are none)."""
     plan = StreamPlan(name, config, config, is_new=not notes)
     if not notes:
         return plan
@@ -153,7 +153,7 @@ def plan_stream(name: str, config: StreamConfig, notes: Mapping[str, Any]) -> St
     if state["settled"]:
         plan.refused = dict(_refusals(config, state, stored))
         plan.reader = _continued_reader(config, state)
-    else:  # nothing was learned
+    else:  # no record was learned
         plan.reader = new_reader(config).state()
     for setting, value in now.items():
         if setting not in stored or stored[setting] == value or setting in plan.refused:
@@ -165,7 +165,7 @@ def plan_stream(name: str, config: StreamConfig, notes: Mapping[str, Any]) -> St
 
 
 def stored_plan(folder: str, name: str, config: StreamConfig) -> tuple[StreamPlan, int]:
-    """Return what a start does to a stream by its files, and how many records of its history it would learn again."""
+    """Plan the start of a stream from its files; return the plan and the number of records to relearn."""
     base = os.path.join(folder, name)
     history = f"{base}.history"
     if os.path.exists(history):
@@ -179,7 +179,7 @@ def stored_plan(folder: str, name: str, config: StreamConfig) -> tuple[StreamPla
 
 
 def server_changes(before: ServerConfig, after: ServerConfig) -> list[str]:
-    """Return the names of settings of the server that differ."""
+    """Return the names of changed server settings."""
     return [name for name in ServerConfig.model_fields if getattr(before, name) != getattr(after, name)]
 
 
@@ -187,27 +187,27 @@ def server_changes(before: ServerConfig, after: ServerConfig) -> list[str]:
 
 
 def _refusals(config: StreamConfig, state: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield settings under which the records of a stream would mean something else, with the reasons."""
+    """Yield the settings that do not fit the stored records, with the reasons."""
     wanted, table = new_reader(config), "" if config.prometheus is None else "prometheus."
     queries = stored.get("prometheus.queries"), config.settings.get("prometheus.queries")
     if wanted.names and wanted.names != state["names"]:
         setting = "columns" if config.prometheus is None else "prometheus.queries"
         yield setting, f"models and history have the columns {in_words(state['names'])}, not {in_words(wanted.names)}"
     elif None not in queries and queries[0] != queries[1]:
-        yield "prometheus.queries", "with other queries the columns would mean something else than those in the history"
+        yield "prometheus.queries", "the columns in the history came from different queries"
     if wanted.time is not None and wanted.time != state["time"]:
-        is_timed = f"were ordered by {state['time']!r}" if state["time"] is not None else "had no times"
-        yield "time", f"records so far {is_timed}, and time is {wanted.time!r} now"
+        former = f"have their times in {state['time']!r}" if state["time"] is not None else "have no times"
+        yield "time", f"stored records {former}, but time is now {wanted.time!r}"
     if wanted.key != state["key"]:
-        before = f"each {state['key']!r} has a model" if state["key"] is not None else "all records have one model"
+        before = f"each {state['key']!r} has a model" if state["key"] is not None else "all records share one model"
         after = "none" if wanted.key is None else repr(wanted.key)
-        yield f"{table}by", f"{before} and a history of its own, and by is {after} now"
+        yield f"{table}by", f"{before} and history, but by is now {after}"
     if wanted.id is not None and wanted.id in state["names"]:
         yield "id", f"the field {wanted.id!r} is a column of the models"
 
 
 def _continued_reader(config: StreamConfig, state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of the reader of a stream that continues: it keeps what it has detected."""
+    """Return the reader state of an existing stream; it keeps the detected columns."""
     wanted = new_reader(config)
     if wanted.format not in ("auto", state["format"]):
         known = {"columns": state["names"], "time": state["time"], "key": state["key"]}

@@ -1,4 +1,4 @@
-"""Checks of a configuration beyond its syntax: files, addresses and folders, all that is known before a start."""
+"""Checks of a configuration before a start: files, addresses and folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["check_config"]
 
 
 def check_config(config: Config) -> None:
-    """Raise `BadInput` with the line and the key of each setting that would make a start or the first record fail."""
+    """Raise `BadInput` if a start or the first record would fail; name the line and key of each setting."""
     errors = [*_server_errors(config.server)]
     for name, stream in config.streams.items():
         errors += [(("streams", name, *place), words) for place, words in _stream_errors(stream)]
@@ -62,25 +62,25 @@ def _alert_errors(alert: AlertConfig) -> Iterator[tuple[Place, str]]:
 
 
 def _check_address(host: str) -> None:
-    """Raise unless this machine can listen on an address, on any port: that of the file may be in use now."""
+    """Raise if this machine cannot listen on an address; the port is not checked, as it may be in use now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with closing(socket.socket(family, socket.SOCK_STREAM)) as listener:
         listener.bind((host, 0))
 
 
 def _check_folder(folder: str) -> None:
-    """Raise unless a folder exists and can be written to, or can be created."""
+    """Raise unless a folder is writable or can be created."""
     place = os.path.abspath(folder)
     while not os.path.lexists(place):
         place = os.path.dirname(place)
     if not os.path.isdir(place):
         raise BadInput(f"{place} is not a folder")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise BadInput(f"{place} cannot be written to")
+        raise BadInput(f"{place} is not writable")
 
 
 def _problem(check: Callable[..., Any], *values: Any) -> str | None:
-    """Return why a check fails, None if it does not."""
+    """Return why a check fails, or None if it passes."""
     try:
         check(*values)
     except (OSError, ValueError) as problem:  # BadInput is a ValueError

@@ -1,9 +1,9 @@
 """The clocks of a stream: which records are dated in the future, and how old the history is.
 
-The clock of the machine may be wrong, and may be corrected at any moment. So the age of the history is not read off it:
-ages are measured on a clock of their own, which runs while the process runs. Between two runs the clock of the machine
-says how much time has passed, but no more than a given span counts: a clock that is wrong at a start ages the history
-by that much at most. A machine without a battery starts in 1970; until its clock is set, no record is in the future.
+The system clock may be wrong and may be corrected at any time. So ages are measured on a separate clock, which advances
+while the process runs. Between two runs, the system clock tells how much time has passed, up to a limit: a wrong clock
+at a start ages the history by at most that much. A machine without a battery starts in 1970; until its clock is set, no
+record counts as in the future.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Clocks", "moment_text"]
 
 _FACT = "clocks"  # in the table of facts
 _SAVED = schema.record({"wall": schema.number, "age": schema.number})
-_SET = datetime(2025, 1, 1, tzinfo=UTC).timestamp()  # a clock that is behind this has not been set
+_SET = datetime(2025, 1, 1, tzinfo=UTC).timestamp()  # an earlier system clock has not been set
 
 
 class Clocks:
@@ -32,11 +32,11 @@ class Clocks:
     ----------
     database : Database
     max_gap : float
-        Most seconds that count as passed between two runs.
+        Longest time between two runs that counts, in seconds.
     max_ahead : float
-        Seconds by which the time of a record may be ahead of the clock of the machine.
+        Seconds by which a record may be ahead of the system clock.
     wall, steady : callable
-        The clock of the machine, and one that cannot be set.
+        The system clock, and a monotonic one.
     """
 
     def __init__(
@@ -58,38 +58,38 @@ class Clocks:
 
     @property
     def age(self) -> float:
-        """The clock by which the history ages: seconds since some moment."""
+        """The clock that measures ages of the history: seconds since an arbitrary moment."""
         return self._age_at_start + self._steady() - self._started
 
     @property
     def now(self) -> float | None:
-        """Seconds since 1970; None while the clock of the machine has not been set."""
+        """Seconds since 1970; None while the system clock is not set."""
         wall = self._wall()
         return wall if wall >= _SET else None
 
     def why_ahead(self, time: float, received: float) -> str | None:
-        """Return why a record is dated too far in the future, None if it is not.
+        """Return why a record is dated too far in the future, or None if it is not.
 
         Parameters
         ----------
         time : float
-            The record's own.
+            Time of the record.
         received : float
-            When it came, by the clock of the machine.
+            When it arrived, by the system clock.
         """
         if time <= received + self.max_ahead or received < _SET:
             return None
-        ahead = f"{_in_words(time - received)} ahead of the clock of this machine ({moment_text(received)})"
+        ahead = f"{_in_words(time - received)} ahead of the system clock ({moment_text(received)})"
         return f"its time, {moment_text(time)}, is {ahead}, more than max_ahead = {_in_words(self.max_ahead)}"
 
     def save(self, file: sqlite3.Connection) -> None:
-        """Save the clocks, in a transaction."""
+        """Save the clocks in a transaction."""
         facts = {"wall": self._wall(), "age": self.age}
         file.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (_FACT, orjson.dumps(facts)))
 
 
 def _saved(database: Database) -> dict[str, float] | None:
-    """Return what was saved; None if there is nothing, or it is damaged."""
+    """Return the saved clocks; None if they are missing or damaged."""
     with database.read() as file:
         found = file.execute("SELECT value FROM facts WHERE name = ?", (_FACT,)).fetchone()
     try:
@@ -102,7 +102,7 @@ def _saved(database: Database) -> dict[str, float] | None:
 
 
 def moment_text(time: float) -> str:
-    """Return a time in ISO 8601, or as a number if it is no date."""
+    """Return a time in ISO 8601, or as a number if it is out of range."""
     try:
         return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""The configuration of the service: one TOML file, every error with its line and key."""
+"""The configuration of the service, a TOML file; every error names its line and key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from polyaforest.service.toml_text import Places, to_toml
 
 __all__ = [
     "AlertConfig", "Config", "GateConfig", "MaintenanceConfig", "MuteConfig", "PrometheusConfig", "RetentionConfig",
-    "ServerConfig", "Settings", "StreamConfig", "Window", "parse_config", "public", "read_config", "to_toml",
+    "ServerConfig", "SettingsTable", "StreamConfig", "Window", "parse_config", "public", "read_config", "to_toml",
     "web_address",
 ]  # fmt: skip
 
@@ -51,7 +51,7 @@ _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def _span(value: Any) -> Any:
-    """Return seconds of a duration such as "30m"."""
+    """Return a duration such as "30m" in seconds."""
     if isinstance(value, str):
         found = _SPAN.fullmatch(value.strip())
         if found is None or not float(found[1]):
@@ -60,12 +60,12 @@ def _span(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ValueError('must be a duration such as "90s", "30m", "6h" or "7d", or a number of seconds')
     if value > _LONGEST_SPAN:
-        raise ValueError(f"is a duration longer than {_LONGEST_SPAN:g} seconds")
+        raise ValueError(f"the duration is longer than {_LONGEST_SPAN:g} seconds")
     return float(value)
 
 
 def _window(value: Any) -> Any:
-    """Return a number of records, or a duration in seconds as timedelta."""
+    """Return a number of records, or a duration as timedelta."""
     if isinstance(value, str):
         seconds = _span(value)
         if seconds < _SHORTEST_WINDOW:
@@ -77,11 +77,11 @@ def _window(value: Any) -> Any:
 
 
 def web_address(url: str) -> str:
-    """Return an address that begins with http:// or https:// and names a host; raise ValueError for any other."""
+    """Return an http:// or https:// address unchanged; raise ValueError if it is invalid."""
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of brackets or a port that are invalid
+    except ValueError:  # malformed brackets or port
         is_valid = False
     if not is_valid or any(char.isspace() or not char.isprintable() for char in url):
         raise ValueError("must be http://host:port or https://host:port")
@@ -93,14 +93,14 @@ Span = Annotated[float, BeforeValidator(_span)]
 Window = Annotated[int | timedelta, BeforeValidator(_window)]
 
 
-class Settings(BaseModel):
-    """Settings by name, as a table of the file: unknown ones are errors."""
+class SettingsTable(BaseModel):
+    """Base class of tables of the file; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
 
 
-class ServerConfig(Settings):
-    """The process: where it listens, who may use it, where it keeps its files."""
+class ServerConfig(SettingsTable):
+    """Settings of the process: address, access and data folder."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8420, ge=0, le=65535)
@@ -126,7 +126,7 @@ class ServerConfig(Settings):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the service."""
         return self.host in LOOPBACK
 
     @field_validator("trusted_proxies")
@@ -140,8 +140,8 @@ class ServerConfig(Settings):
         return proxies
 
 
-class GateConfig(Settings):
-    """What a flagged record must meet to count."""
+class GateConfig(SettingsTable):
+    """Conditions that a flagged record must meet to count."""
 
     direction: Literal["both", "high", "low"] = "both"
     smallest_absolute: float | None = Field(default=None, gt=0)
@@ -157,13 +157,13 @@ class GateConfig(Settings):
             is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2
             if not is_pair or not all(map(_is_number, pair)):
                 raise ValueError(f"the range of {name!r} must be two numbers, such as [0, 100]")
-            if not pair[0] < pair[1]:  # NaN is not
+            if not pair[0] < pair[1]:  # also false for NaN
                 raise ValueError(f"the range of {name!r} is empty: {pair[0]:g} is not below {pair[1]:g}")
         return {name: tuple(map(float, pair)) for name, pair in ranges.items()}
 
 
-class MuteConfig(Settings):
-    """Flags that are not to be events: of a key, of records mostly attributed to a field, or of both."""
+class MuteConfig(SettingsTable):
+    """A rule that mutes flagged records: of a key, of records mostly attributed to a field, or both."""
 
     key: str | None = None
     field: str | None = None
@@ -173,17 +173,17 @@ class MuteConfig(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.key is None and self.field is None:
-            raise ValueError("names neither a key nor a field to mute")
+            raise ValueError("set `key`, `field` or both: the rule has neither")
         return self
 
     @property
     def ends(self) -> float:
-        """When the rule ends, in seconds since 1970."""
+        """End of the rule, in seconds since 1970."""
         return float("inf") if self.until is None else _moment(self.until)
 
 
-class MaintenanceConfig(Settings):
-    """A maintenance window: its records are scored but not learned, or learned but not scored."""
+class MaintenanceConfig(SettingsTable):
+    """A maintenance window: its records are flagged but not learned, or learned but not flagged."""
 
     name: str
     mode: Literal["judge-only", "learn-only"]
@@ -198,7 +198,7 @@ class MaintenanceConfig(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.from_ is None) != (self.to is None):
-            raise ValueError("`from` and `to` need each other")
+            raise ValueError("set both `from` and `to`, or neither")
         if not (self.start or self.end or self.days or self.dates or self.from_):
             raise ValueError("no time given: set `start` and `end`, `days`, `dates`, or `from` and `to`")
         return self
@@ -208,24 +208,24 @@ class MaintenanceConfig(Settings):
     def _check_timezone(cls, timezone: str) -> str:
         try:
             ZoneInfo(timezone)
-        except (ZoneInfoNotFoundError, ValueError, OSError):  # the last for "Europe", which is a directory
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: "Europe" is a directory
             raise ValueError(f"unknown timezone {timezone!r}") from None
         return timezone
 
     @property
     def weekdays(self) -> set[int]:
-        """The days of the week, Monday 0."""
+        """Days of the week as numbers; Monday is 0."""
         return {_DAYS.index(day) for day in self.days}
 
     @property
     def span(self) -> tuple[float, float]:
-        """When it starts and ends, in seconds since 1970."""
+        """Start and end, in seconds since 1970."""
         start = float("-inf") if self.start is None else _moment(self.start)
         return start, float("inf") if self.end is None else _moment(self.end)
 
 
-class PrometheusConfig(Settings):
-    """Queries to a Prometheus server: one expression per field."""
+class PrometheusConfig(SettingsTable):
+    """Queries to a Prometheus server, one expression per field."""
 
     url: str
     queries: dict[str, str] = Field(min_length=1)
@@ -239,7 +239,7 @@ class PrometheusConfig(Settings):
         """Open the source."""
         token = None if self.token_file is None else Path(self.token_file).read_text("utf-8").strip()
         if token is not None and not (token.isascii() and token.isprintable() and token):
-            raise BadInput(f"the token in {self.token_file} must have printable ASCII characters only")
+            raise BadInput(f"the token in {self.token_file} must have only printable ASCII characters")
         return PrometheusServer(
             self.url, self.queries, by=self.by, step=self.step, past=self.past, timeout=self.timeout, token=token
         )
@@ -252,21 +252,21 @@ class PrometheusConfig(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.by in self.queries:
-            raise ValueError(f"{self.by!r} is a label and the name of a query: choose another name for the query")
+            raise ValueError(f"{self.by!r} is both a label and the name of a query: choose another name for the query")
         if TIME in self.queries or self.by == TIME:
-            raise ValueError(f"{TIME!r} is the time of a record: choose another name")
+            raise ValueError(f"{TIME!r} is reserved for the time of a record: choose another name")
         return self
 
 
-class RetentionConfig(Settings):
-    """How much history a stream keeps: what is beyond either bound is deleted, what was stored first at first."""
+class RetentionConfig(SettingsTable):
+    """How much history a stream keeps; the oldest records beyond either limit are deleted."""
 
     records: int = Field(default=2_000_000, ge=1000, le=_MOST_RECORDS)
     age: Span = 400 * 86400.0
 
 
-class StreamConfig(Settings):
-    """A stream: where its records come from, how they are read and judged."""
+class StreamConfig(SettingsTable):
+    """Settings of a stream: its source, its records and its detector."""
 
     source: str = "http"
     prometheus: PrometheusConfig | None = None
@@ -308,19 +308,17 @@ class StreamConfig(Settings):
     def _check_repeated(cls, names: list[str] | None) -> list[str] | None:
         twice = [name for place, name in enumerate(names or ()) if name in (names or ())[:place]]
         if twice:
-            raise ValueError(f"{twice[0]!r} is there twice")
+            raise ValueError(f"{twice[0]!r} is listed twice")
         return names
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.source == "prometheus") != (self.prometheus is not None):
-            raise ValueError('source = "prometheus" and a table `prometheus` need each other')
+            raise ValueError('set both source = "prometheus" and the table `prometheus`, or neither')
         if self.series is False and (self.shingle or self.difference or self.calendar):
             raise ValueError("`shingle`, `difference` and `calendar` are for time series: omit `series = false`")
         if self.series and (self.shingle or self.difference):
-            raise ValueError(
-                "`series` looks at context windows, which include changes: omit `shingle` and `difference`"
-            )
+            raise ValueError("`series = true` already covers shingles and differences: omit `shingle` and `difference`")
         needs_time = self.calendar or isinstance(self.window, timedelta)
         if needs_time and self.time is None and self.source != "prometheus":
             raise ValueError("`calendar` and a window of time need `time`, the field with the timestamps")
@@ -328,17 +326,17 @@ class StreamConfig(Settings):
 
     @property
     def closes_after(self) -> float:
-        """Seconds without a record of its key after which an event is closed."""
+        """Seconds without records of its key after which an open event is closed."""
         return self.close_after or self.silence or _DAY
 
     @property
     def finds_series(self) -> bool:
-        """Whether models find out if the records of a key are a time series, as those of `watch` do."""
+        """Whether models detect if the records of a key are a time series, as in `watch`."""
         return self.series is None and not (self.shingle or self.difference or self.calendar)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings, those of tables as "table.name", without secrets and as JSON can hold them."""
+        """All settings as JSON values without secrets, those of tables named "table.name"."""
         settings: dict[str, Any] = {}
         for name, value in self.model_dump(by_alias=True).items():
             inner = {f"{name}.{setting}": part for setting, part in (value or {}).items()} if name in TABLES else None
@@ -349,16 +347,16 @@ class StreamConfig(Settings):
         return {name: _plain(value) for name, value in settings.items()}
 
     def with_settings(self, stored: Mapping[str, Any]) -> Self:
-        """Return the same configuration with some settings as `settings` returned them."""
+        """Return a copy with some settings replaced by values as `settings` returns them."""
         given = {name: _window(value) if name == "window" else value for name, value in stored.items()}
         return self.model_copy(update=given)
 
 
-TABLES = ("prometheus", "retention", "gates")  # of a stream, whose settings are named "table.name"
+TABLES = ("prometheus", "retention", "gates")  # of a stream
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting as JSON can hold it."""
+    """Convert a setting to JSON values."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -372,8 +370,8 @@ def _without_password(source: str) -> str:
     return source if source in ("http", "prometheus") else canonical_name(source)
 
 
-class AlertConfig(Settings):
-    """Where to send alerts: an address of apprise, given here, in a file or by an environment variable."""
+class AlertConfig(SettingsTable):
+    """A destination of alerts: its address is given here, in a file or in an environment variable."""
 
     name: str
     url: str | None = None
@@ -387,11 +385,11 @@ class AlertConfig(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if sum(part is not None for part in (self.url, self.url_file, self.url_env)) != 1:
-            raise ValueError("needs exactly one of `url`, `url_file` and `url_env`")
+            raise ValueError("set exactly one of `url`, `url_file` and `url_env`")
         return self
 
 
-class Config(Settings):
+class Config(SettingsTable):
     """The whole file."""
 
     server: ServerConfig = ServerConfig()
@@ -399,7 +397,7 @@ class Config(Settings):
     alerts: list[AlertConfig] = []
 
     def at(self, *, host: str | None = None, port: int | None = None, data: str | None = None) -> Self:
-        """Return the same configuration with another address or folder, where given."""
+        """Return a copy with another host, port or data folder, where given."""
         given = {"host": host, "port": port, "data": data}
         server = self.server.model_copy(update={name: part for name, part in given.items() if part is not None})
         return self.model_copy(update={"server": server})
@@ -408,29 +406,29 @@ class Config(Settings):
     _places: Places = PrivateAttr(default_factory=lambda: Places(""))
 
     def words_at(self, place: Place, words: str) -> str:
-        """Return an error message that names the file, the line and the key of a setting."""
+        """Return an error message with the file, line and key of a setting."""
         return _words_at(self._file, self._places, place, words)
 
     def problems(self) -> Iterator[tuple[Place, str]]:
-        """Yield what is wrong between parts of the file that are valid by themselves, with the place of each."""
+        """Yield conflicts between valid parts of the file, each with its place."""
         seen: set[str] = set()
         for name in self.streams:
             if not _NAME.fullmatch(name):
-                yield ("streams", name), f"the name {name!r} may have letters, digits, '_' and '-' only, 64 at most"
+                yield ("streams", name), f"the name {name!r} must have 1 to 64 letters, digits, '_' or '-'"
             if name.casefold() in seen:
-                yield ("streams", name), "another name differs in upper and lower case only: files may not distinguish"
+                yield ("streams", name), "another stream name differs only in upper and lower case: rename one"
             seen.add(name.casefold())
         names = [alert.name for alert in self.alerts]
         for number, alert in enumerate(self.alerts):
             if alert.name in names[:number]:
-                yield ("alerts", number, "name"), f"another alert has the name {alert.name!r}"
+                yield ("alerts", number, "name"), f"another alert is named {alert.name!r}: choose another name"
             for stream in alert.streams:
                 if stream not in self.streams:
                     yield ("alerts", number, "streams"), f"there is no stream {stream!r}"
 
 
 def read_config(path: str) -> Config:
-    """Return the configuration in a file; raise `BadInput` with the line and the key of each error."""
+    """Read a configuration file; raise `BadInput` with the line and key of each error."""
     try:
         text = Path(path).read_bytes().decode()
     except UnicodeDecodeError as problem:
@@ -439,7 +437,7 @@ def read_config(path: str) -> Config:
 
 
 def parse_config(text: str, path: str = "polyaforest.toml") -> Config:
-    """Return the configuration in a text; raise `BadInput` with the line and the key of each error."""
+    """Parse a configuration; raise `BadInput` with the line and key of each error."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
@@ -469,11 +467,11 @@ def _words_at(file: str, places: Places, place: Place, words: str) -> str:
 
 
 def _path_in(tables: Any, place: tuple[int | str, ...]) -> list[int | str]:
-    """Return the part of an error's place that is in the file: pydantic adds the names of types."""
+    """Return the path of an error in the file, without the type names that pydantic adds."""
     parts: list[int | str] = []
     for step in place:
         if isinstance(tables, dict) and step not in tables and isinstance(step, str):
-            return [*parts, step] if step.isidentifier() else parts  # a key that is missing
+            return [*parts, step] if step.isidentifier() else parts  # a missing key
         if not isinstance(tables, (dict, list)) or (isinstance(tables, list) and not isinstance(step, int)):
             return parts
         tables = tables[step] if isinstance(tables, dict) else tables[int(step)]
@@ -481,7 +479,7 @@ def _path_in(tables: Any, place: tuple[int | str, ...]) -> list[int | str]:
     return parts
 
 
-# ---- as others may see it --------------------------------------------------------------------------------------------
+# ---- without secrets -------------------------------------------------------------------------------------------------
 
 
 def public(config: Config) -> dict[str, Any]:
@@ -493,18 +491,18 @@ def public(config: Config) -> dict[str, Any]:
         if "prometheus" in stream:
             stream["prometheus"]["url"] = canonical_name(stream["prometheus"]["url"])
     for alert in shown.get("alerts", []):
-        alert.pop("url", None)  # a secret, mostly
+        alert.pop("url", None)  # usually a secret
     return shown
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value is a number that a float can hold, and not NaN."""
+    """Return whether a value is a number in the range of float, and not NaN."""
     is_numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_numeric and (abs(value) <= float_info.max or abs(value) == inf)
 
 
 def _moment(moment: datetime | date) -> float:
-    """Return seconds since 1970; UTC unless the moment has an offset."""
+    """Convert to seconds since 1970; UTC unless the moment has an offset."""
     if not isinstance(moment, datetime):
         moment = datetime(moment.year, moment.month, moment.day)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,8 +1,8 @@
 """The history of a stream in one SQLite file, beside its models.
 
-One thread writes: what it is told between two commits of the models it may be told again after a crash, with the same
-numbers. So every table is written by keys that a replay repeats, or can be cut back to a position in the stream. Other
-threads read the last commit. Everything that is acknowledged to others (`synchronous = FULL`) is on disk by then.
+One thread writes. After a crash it repeats what came after the last commit of the models, with the same numbers. So a
+table has keys that a replay repeats, or can be truncated at a position in the stream. Other threads read the last
+commit. Acknowledged data is on disk (`synchronous = FULL`).
 
 A file whose pages are damaged is rebuilt from the rows that can be read; the damaged file is kept beside the new one.
 """
@@ -25,11 +25,10 @@ from polyaforest.persistence import databases
 __all__ = ["Damaged", "Database", "check_history"]
 
 _APPLICATION = 0x504D5048  # "PMPH"
-_VERSION = 2  # version 1 has neither checksums of blocks and times of storage, nor digests of requests
-_TRIES = 10_000  # row numbers tried one by one behind a damaged page, before the steps grow
+_VERSION = 2  # version 1 lacks checksums and storage times of blocks, and digests of requests
+_TRIES = 10_000  # row numbers to try one by one after a damaged page, before the steps grow
 _UNUSABLE = (
-    "{path} cannot be used as a history ({problem}): restore a copy of it, or move it away, with the models beside it, "
-    "to start over"
+    "{path} cannot be used as a history ({problem}): restore a backup, or move it and its models away to start over"
 )
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SCHEMA = """
@@ -90,7 +89,7 @@ _TABLES = ("keys", "blocks", "events", "inbox", "quarantine", "feedback", "audit
 
 
 class Damaged(Exception):  # noqa: N818 - reads better where it is caught
-    """Raised if a page of the file cannot be read; the thread of the stream then rebuilds the file."""
+    """Raised if a page of the file cannot be read; the stream's thread then rebuilds the file."""
 
 
 class Database:
@@ -105,7 +104,7 @@ class Database:
     def __init__(self, path: str) -> None:
         self.path = path
         self.is_damaged = False  # whether a page could not be read
-        self.repairs: list[str] = []  # what was done about damage, for the log
+        self.repairs: list[str] = []  # reports of repairs, for the log
         self._writing, self._reading = threading.RLock(), threading.Lock()
         self._connect()
         if not _is_sound(self._reader):
@@ -118,7 +117,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection to write with, in a transaction that is on disk afterwards; nestable."""
+        """Yield the writing connection in a durable transaction; may be nested."""
         with self._writing:
             if self._writer.in_transaction:
                 yield self._writer
@@ -134,7 +133,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection to read with."""
+        """Yield the reading connection."""
         with self._reading, self._noting_damage():
             yield self._reader
 
@@ -146,11 +145,11 @@ class Database:
             if not _is_damage(problem):
                 raise
             self.is_damaged = True
-            raise Damaged(f"{self.path} is damaged ({problem}): it is being rebuilt from what can be read") from problem
+            raise Damaged(f"{self.path} is damaged ({problem}): the service is rebuilding it") from problem
 
     def repair(self) -> None:
-        """Rebuild the file from the rows that can be read, and keep the damaged one beside it."""
-        kept, lost = _unused(self.path), dict[str, int]()
+        """Rebuild the file from its readable rows; keep the damaged file beside it."""
+        kept, lost = _unused_name(self.path), dict[str, int]()
         with self._writing, self._reading:
             fresh = databases.build(self.path, lambda copy: lost.update(_copy_readable(self._writer, copy)))
             self._writer.close()
@@ -161,12 +160,11 @@ class Database:
             self.is_damaged = False
         rows = ", ".join(f"{n} of {table}" for table, n in lost.items()) or "none"
         self.repairs.append(
-            f"{self.path} was damaged and has been rebuilt; rows that could not be read: {rows}. The damaged file is "
-            f"kept as {kept}"
+            f"{self.path} was damaged and has been rebuilt; unreadable rows: {rows}. The damaged file is kept as {kept}"
         )
 
     def purge(self) -> None:
-        """Remove what was deleted from the log beside the file, too."""
+        """Remove deleted data from the write-ahead log, too."""
         with self._writing, self._reading:
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -178,7 +176,7 @@ class Database:
 
 
 def check_history(path: str) -> None:
-    """Raise `BadInput` unless a file can be opened as a history; it is only read."""
+    """Raise `BadInput` if a file is not a readable history; never write to it."""
     try:
         with closing(sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True, timeout=30)) as file:
             if file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -188,16 +186,16 @@ def check_history(path: str) -> None:
 
 
 def _check(file: sqlite3.Connection, path: str) -> None:
-    """Raise `BadInput` unless a database is a history of a version that this release reads."""
+    """Raise `BadInput` if a database is not a history of a supported version."""
     if file.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
         raise BadInput(f"{path} is a database, but not a history of polyaforest")
     version = file.execute("PRAGMA user_version").fetchone()[0]
     if version > _VERSION:
-        raise BadInput(f"{path} has format version {version}, this release reads up to {_VERSION}: upgrade")
+        raise BadInput(f"{path} has format version {version}, this release reads up to {_VERSION}: upgrade polyaforest")
 
 
 def _opened(path: str) -> sqlite3.Connection:
-    """Open or create a file; refuse one of another kind."""
+    """Open or create a history; raise `BadInput` if the file is of another kind."""
     try:
         databases.remove_leftovers(path)
         if not os.path.exists(path) or _is_blank(path):
@@ -206,7 +204,7 @@ def _opened(path: str) -> sqlite3.Connection:
         file.execute("PRAGMA trusted_schema = OFF")
         _check(file, path)
         file.execute("PRAGMA journal_mode = WAL")
-        file.execute("PRAGMA synchronous = FULL")  # a record that was acknowledged survives a power failure
+        file.execute("PRAGMA synchronous = FULL")  # acknowledged records survive a power failure
         file.execute("PRAGMA secure_delete = ON")  # deleted records must not remain in free pages
         if file.execute("PRAGMA user_version").fetchone()[0] < _VERSION:
             file.executescript(f"BEGIN; {_UPGRADE} PRAGMA user_version = {_VERSION}; COMMIT")
@@ -216,13 +214,13 @@ def _opened(path: str) -> sqlite3.Connection:
 
 
 def _is_blank(path: str) -> bool:
-    """Return whether a file was never filled, because an older version that created it was killed."""
+    """Return whether a file has no tables, because an older version was killed while creating it."""
     with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as file:
         return databases.is_blank(file)
 
 
 def _create_tables(file: sqlite3.Connection) -> None:
-    """Make an empty database a history without records."""
+    """Create the tables of an empty history."""
     file.execute("PRAGMA page_size = 8192")
     marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_VERSION};"
     file.executescript(f"BEGIN; {_SCHEMA} {_DAMAGED} {marks} COMMIT")
@@ -232,12 +230,12 @@ def _create_tables(file: sqlite3.Connection) -> None:
 
 
 def _is_damage(problem: sqlite3.DatabaseError) -> bool:
-    """Return whether an error means that pages of the file are damaged, or text in them is none."""
+    """Return whether an error means damaged pages or invalid text in the file."""
     return getattr(problem, "sqlite_errorcode", 0) & 0xFF in _CORRUPT or "decode to UTF-8" in str(problem)
 
 
 def _is_sound(file: sqlite3.Connection) -> bool:
-    """Return whether all pages of the file are consistent."""
+    """Return whether the pages of the file are consistent."""
     try:
         return bool(file.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
     except sqlite3.DatabaseError as problem:
@@ -246,17 +244,17 @@ def _is_sound(file: sqlite3.Connection) -> bool:
         raise
 
 
-def _unused(path: str) -> str:
-    """Return a name for a damaged file that no file has."""
+def _unused_name(path: str) -> str:
+    """Return an unused file name for a damaged file."""
     return next(name for n in count(1) if not os.path.exists(name := f"{path}.damaged-{n}"))
 
 
 def _copy_readable(file: sqlite3.Connection, copy: sqlite3.Connection) -> dict[str, int]:
-    """Write the readable rows of all tables to an empty file; return how many rows of each table were lost."""
+    """Copy the readable rows of all tables to an empty file; return the number of lost rows per table."""
     _create_tables(copy)
     copy.execute("BEGIN")
     lost = {table: n for table in _TABLES if (n := _copy_table(file, copy, table))}
-    with suppress(sqlite3.DatabaseError):  # so that no number is used twice
+    with suppress(sqlite3.DatabaseError):  # numbers are never reused
         for table, last in file.execute("SELECT name, seq FROM sqlite_sequence").fetchall():
             copy.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?", (last, table))
     copy.execute("COMMIT")
@@ -264,17 +262,17 @@ def _copy_readable(file: sqlite3.Connection, copy: sqlite3.Connection) -> dict[s
 
 
 def _copy_table(file: sqlite3.Connection, copy: sqlite3.Connection, table: str) -> int:
-    """Copy the readable rows of a table; return how many others there are, as far as they can be counted."""
+    """Copy the readable rows of a table; return the number of lost rows, as far as it is known."""
     n_lost = 0
     marks = ", ".join("?" * len(copy.execute(f"PRAGMA table_info({table})").fetchall()))
     for number in _row_numbers(file, table):
         try:
             row = file.execute(f"SELECT * FROM {table} WHERE rowid = ?", (number,)).fetchone()
-            if row is None:  # its number is nonsense that was read from a damaged page
+            if row is None:  # a bogus row number from a damaged page
                 n_lost += 1
             else:
                 copy.execute(f"INSERT INTO {table} VALUES ({marks})", row)
-        except sqlite3.IntegrityError:  # its columns are
+        except sqlite3.IntegrityError:  # bogus columns
             n_lost += 1
         except sqlite3.DatabaseError as problem:
             if not _is_damage(problem):
@@ -286,7 +284,7 @@ def _copy_table(file: sqlite3.Connection, copy: sqlite3.Connection, table: str) 
 
 
 def _row_numbers(file: sqlite3.Connection, table: str) -> Iterator[int]:
-    """Yield the numbers of all rows on readable pages."""
+    """Yield the row numbers on readable pages."""
     at, n_failed = -1, 0
     while at < 2**62:
         try:
@@ -303,7 +301,7 @@ def _row_numbers(file: sqlite3.Connection, table: str) -> Iterator[int]:
 
 
 def _name_lost_block(file: sqlite3.Connection, copy: sqlite3.Connection, number: int, reason: str) -> None:
-    """Take note of which records were in a block that cannot be read."""
+    """Record the key and times of a block that cannot be read."""
     query = "SELECT (SELECT key FROM keys WHERE id = blocks.key), first, n, start, end FROM blocks WHERE rowid = ?"
     try:
         key, first, n, start, end = file.execute(query, (number,)).fetchone()

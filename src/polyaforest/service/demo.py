@@ -1,4 +1,4 @@
-"""Streams to look at: web servers and payments, with a past and planted incidents, that go on while one watches."""
+"""The demo: generated streams of web servers and payments, with a past and planted incidents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import orjson
 from polyaforest.core.arrays import Array
 from polyaforest.service.config import Config, parse_config
 from polyaforest.service.inbox import Busy
-from polyaforest.service.stream import Stream
+from polyaforest.service.stream import ServedStream
 
 __all__ = ["DemoFeeder", "demo_config"]
 
@@ -48,15 +48,15 @@ def demo_config() -> Config:
 
 
 class DemoFeeder:
-    """Posts generated records: first those of the past hours, then one a second of each key."""
+    """Posts generated records: first the past hours, then one record per key and second."""
 
     def __init__(self, seed: int = 7) -> None:
         self._rng = np.random.default_rng(seed)
         self._is_stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, streams: Mapping[str, Stream]) -> None:
-        """Start the thread that posts."""
+    def start(self, streams: Mapping[str, ServedStream]) -> None:
+        """Start the posting thread."""
         self._thread = threading.Thread(target=self._run, args=(streams,), name="demo", daemon=True)
         self._thread.start()
 
@@ -66,7 +66,7 @@ class DemoFeeder:
         if self._thread is not None:
             self._thread.join(timeout=5)
 
-    def _run(self, streams: Mapping[str, Stream]) -> None:
+    def _run(self, streams: Mapping[str, ServedStream]) -> None:
         while not all(stream.is_ready for stream in streams.values()) and not self._is_stopped.wait(0.05):
             pass
         try:
@@ -81,11 +81,11 @@ class DemoFeeder:
                 _post(streams["servers"], self._servers(clock.time(), step))
                 _post(streams["payments"], self._payments(clock.time(), step))
                 step += 1
-        except Busy:  # the service stops
+        except Busy:  # the service is stopping
             return
 
     def _servers(self, moment: float, step: int) -> list[dict[str, Any]]:
-        """Return a reading of each server; step is the number of the reading, negative in the past."""
+        """Return one reading per server; `step` is its number, negative in the past."""
         load = 1.0 + 0.6 * np.sin(2 * np.pi * (moment % 86400) / 86400 - 2.0)
         records = []
         for k, host in enumerate(_HOSTS):
@@ -107,7 +107,7 @@ class DemoFeeder:
         return records
 
     def _payments(self, moment: float, step: int) -> list[dict[str, Any]]:
-        """Return the payments of each shop in a minute."""
+        """Return the payments of a minute, one record per shop."""
         records = []
         for k, shop in enumerate(_SHOPS):
             busy = 1.0 + 0.5 * np.sin(2 * np.pi * ((moment + 3600 * 6 * k) % 86400) / 86400)
@@ -124,7 +124,7 @@ class DemoFeeder:
         return records
 
 
-def _post(stream: Stream, records: list[dict[str, Any]]) -> None:
+def _post(stream: ServedStream, records: list[dict[str, Any]]) -> None:
     """Post records to a stream."""
     assert stream.inbox is not None
     stream.inbox.put([orjson.dumps(record) for record in records]).result(timeout=60)

@@ -1,4 +1,4 @@
-"""Events: flagged records of a key that are near each other, kept in the history with their reasons."""
+"""Events: nearby flagged records of a key, stored in the history with their explanations."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import orjson
 from polyaforest.forest.point_store import keys_named
 from polyaforest.io._json import to_json
 from polyaforest.service.database import Database
-from polyaforest.service.history import History
+from polyaforest.service.history import RecordHistory
 
-__all__ = ["Change", "EventLog", "event_id"]
+__all__ = ["EventChange", "EventLog", "event_id"]
 
 
 _LEAST_LIKENESS = 0.5
 
 
-class Change(NamedTuple):
-    """What is new about an event."""
+class EventChange(NamedTuple):
+    """A change of an event."""
 
     id: str
     key: str
@@ -32,11 +32,11 @@ class Change(NamedTuple):
     end: float
     is_open: bool
     position: int  # of its first record in the stream
-    facts: dict[str, Any]  # merged into what is known of it
+    facts: dict[str, Any]  # merged into the event
 
 
 def event_id(stream: str, kind: str, key: str, number: int) -> str:
-    """Return the name of the event that begins with a record of a key: the same whenever that is judged again."""
+    """Return the id of the event that begins with a record of a key; it is the same if the record is scored again."""
     text = "\0".join((stream, kind, key, str(number))).encode("utf-8", "surrogatepass")
     return blake2b(text, digest_size=8).hexdigest()
 
@@ -44,17 +44,17 @@ def event_id(stream: str, kind: str, key: str, number: int) -> str:
 class EventLog:
     """The events of a stream."""
 
-    def __init__(self, stream: str, database: Database, history: History) -> None:
+    def __init__(self, stream: str, database: Database, history: RecordHistory) -> None:
         self._stream, self._database, self._history = stream, database, history
         self._damage: set[str] = set()  # ids of events that cannot be read
-        with database.write() as file:  # those of an earlier release have the age that they had by its rule
+        with database.write() as file:  # give events of an earlier release the age they had then
             query = "UPDATE events SET changed = ? - max(0, ? - end) WHERE changed IS NULL"
             file.execute(query, (history.clocks.age, history.newest()))
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
-    def write(self, changes: Sequence[Change], file: sqlite3.Connection) -> list[dict[str, Any]]:
-        """Write changes in a transaction; return the events as they are now, the latest change of each."""
+    def write(self, changes: Sequence[EventChange], file: sqlite3.Connection) -> list[dict[str, Any]]:
+        """Write changes in a transaction; return the changed events."""
         events: dict[str, dict[str, Any]] = {}
         for change in changes:
             before = events.get(change.id) or self._found(file, change.id)
@@ -75,11 +75,11 @@ class EventLog:
         return list(events.values())
 
     def is_known(self, file: sqlite3.Connection, id: str) -> bool:
-        """Return whether there is an event of this name."""
+        """Return whether an event with this id exists."""
         return file.execute("SELECT 1 FROM events WHERE id = ?", (id,)).fetchone() is not None
 
     def update(self, file: sqlite3.Connection, id: str, **facts: Any) -> dict[str, Any]:
-        """Change facts of an event, such as its label, "incident" or "normal"; return the event."""
+        """Update facts of an event, such as its label ("incident" or "normal"); return the event."""
         event = self._found(file, id)
         if event is None:
             raise KeyError(id)
@@ -88,7 +88,7 @@ class EventLog:
         return event
 
     def forget(self, file: sqlite3.Connection, key: str, name: str) -> None:
-        """Delete what events of a key say about the records of a name."""
+        """Delete the data of records with a given id from the events of a key."""
         number = self._history.id_of(key, file)
         for one in self._read(file.execute("SELECT id, body FROM events WHERE key = ?", (number,)).fetchall()):
             event = dict(one)
@@ -105,21 +105,21 @@ class EventLog:
             self._save(file, event, None)
 
     def rewind(self, position: int) -> None:
-        """Delete events that began after a position of the stream: they are found again."""
+        """Delete events that began after a position of the stream; a replay finds them again."""
         with self._database.write() as file:
             file.execute("DELETE FROM events WHERE position > ?", (position,))
 
     def expire(self, file: sqlite3.Connection) -> None:
-        """Delete closed events that last changed too long ago."""
+        """Delete closed events past the retention age."""
         file.execute("DELETE FROM events WHERE changed < ? AND NOT is_open", (self._history.oldest,))
 
     @property
     def has_damage(self) -> bool:
-        """Whether events were found that cannot be read and are not set aside yet."""
+        """Whether unreadable events were found that are not set aside yet."""
         return bool(self._damage)
 
     def set_aside(self) -> None:
-        """Move events that cannot be read to the table of damaged parts."""
+        """Move unreadable events to the table of damaged parts."""
         with self._database.write() as file:
             found, self._damage = sorted(self._damage), set()
             for id in found:
@@ -131,7 +131,7 @@ class EventLog:
                 file.execute("DELETE FROM events WHERE id = ?", (id,))
 
     def _read(self, rows: Sequence[tuple[str, bytes]]) -> list[dict[str, Any]]:
-        """Return events by id and body; those that cannot be read are left out and noted."""
+        """Parse events from their ids and bodies; skip and remember unreadable ones."""
         events = []
         for id, body in rows:
             try:
@@ -181,7 +181,7 @@ class EventLog:
         label: str | None = None,
         most: int = 100,
     ) -> list[dict[str, Any]]:
-        """Return events that overlap a span of time, the latest first."""
+        """Return the events that overlap a span of time, latest first."""
         conditions, values = ["end >= ?", "start <= ?"], [start, end]
         wanted: list[tuple[str, Any]] = [("is_open", is_open), ("label", label)]
         for name, value in wanted:
@@ -196,24 +196,24 @@ class EventLog:
             return self._read(file.execute(query, (*values, most)).fetchall())
 
     def similar(self, event: dict[str, Any], most: int = 5) -> list[dict[str, Any]]:
-        """Return other events of the stream whose bits are on the same fields, the most similar first."""
+        """Return other events of the stream with similar attributions, most similar first."""
         others = [one for one in self.find(most=500) if one["id"] != event["id"] and one["kind"] == event["kind"]]
         ranked = sorted(((_likeness(event, one), one) for one in others), key=lambda pair: -pair[0])
         return [one for likeness, one in ranked[:most] if likeness > _LEAST_LIKENESS]
 
     def get(self, id: str) -> dict[str, Any] | None:
-        """Return an event, None if there is none of this name."""
+        """Return the event with this id, or None."""
         with self._database.read() as file:
             return self._found(file, id)
 
     def n_open(self) -> int:
-        """Return how many events are open."""
+        """Return the number of open events."""
         with self._database.read() as file:
             return int(file.execute("SELECT count(*) FROM events WHERE is_open").fetchone()[0])
 
 
 def _likeness(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Return the cosine between the bits by field of two events, from 0 to 1."""
+    """Return the cosine similarity of the attributions of two events, from 0 to 1."""
     shares = [
         {name: max(bits or 0.0, 0.0) for name, bits in (event.get("attributions") or {}).items()}
         for event in (one, other)

@@ -1,4 +1,4 @@
-"""The live feed: messages for everyone who listens, of which slow readers are dropped."""
+"""The live feed: messages to all readers; slow readers are dropped."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import Any
 
 from polyaforest.io._json import to_json
 
-__all__ = ["Feed", "Reader", "TooManyReaders"]
+__all__ = ["Feed", "FeedReader", "TooManyReaders"]
 
 _MOST_WAITING = 256  # messages that a reader may be behind
 _MOST_READERS = 1000
 _PULSE = 0.25  # seconds between two messages about the records of a stream
 _MOST_KEYS = 200  # in one such message
-_QUIET = 15.0  # seconds after which a comment keeps the connection alive
+_QUIET = 15.0  # seconds between comments that keep the connection alive
 
 
 @dataclass(eq=False)
-class Reader:
-    """One who listens: to all streams, or to one, or to one key of it."""
+class FeedReader:
+    """A reader of all streams, of one stream or of one key."""
 
     stream: str | None = None
     key: str | None = None
-    address: str = ""  # that the reader has
-    session: str | None = None  # by which it may read
+    address: str = ""  # of the client
+    session: str | None = None  # that grants access
     queue: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_MOST_WAITING))
 
     def wants(self, stream: str, key: str | None) -> bool:
-        """Return whether a message is for this reader; `key` is None for one about all keys."""
+        """Return whether a message is for this reader; `key` is None for messages about all keys."""
         is_stream = self.stream in (None, stream)
         return is_stream and (key is None or self.key in (None, key))
 
 
 class TooManyReaders(Exception):  # noqa: N818 - reads better where it is caught
-    """Raised if a reader is not taken; `is_own_fault` if its own address has too many."""
+    """Raised if a reader is not accepted; `is_own_fault` if its own address has too many."""
 
     def __init__(self, message: str, *, is_own_fault: bool) -> None:
         super().__init__(message)
@@ -44,19 +44,19 @@ class TooManyReaders(Exception):  # noqa: N818 - reads better where it is caught
 
 
 class Feed:
-    """Hands messages from the threads of streams to readers in the event loop.
+    """Passes messages from the threads of streams to readers in the event loop.
 
     Parameters
     ----------
     dropped : callable
-        Called for each reader that is dropped for being slow.
+        Called for each slow reader that is dropped.
     most_of_address : int
-        The most readers of one address.
+        Largest number of readers per address.
     """
 
     def __init__(self, dropped: Callable[[], None] = lambda: None, most_of_address: int = _MOST_READERS) -> None:
         self._dropped, self._most_of_address = dropped, most_of_address
-        self._readers: set[Reader] = set()
+        self._readers: set[FeedReader] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self._lock = threading.Lock()
@@ -75,7 +75,7 @@ class Feed:
             loop.call_soon_threadsafe(self._send, _message(kind, facts), stream, key)
 
     def note(self, stream: str, key: str, record: dict[str, Any], n: int, n_flagged: int) -> None:
-        """Remember that records of a key came, the latest of which is given; readers hear of it at the next pulse."""
+        """Count records of a key, given the latest one; readers get a message at the next pulse."""
         if not self._readers:
             return
         with self._lock:
@@ -86,11 +86,11 @@ class Feed:
                 self._records[stream, key] = {**record, "n": n, "n_flagged": n_flagged}
 
     def wants_tail(self, stream: str, key: str) -> bool:
-        """Return whether anyone listens to one key alone, who gets all of its records."""
+        """Return whether a reader follows this key alone, and so gets all of its records."""
         return any(reader.stream == stream and reader.key == key for reader in list(self._readers))
 
     def add_tail(self, stream: str, key: str, records: list[dict[str, Any]]) -> None:
-        """Add records for those who listen to one key alone."""
+        """Add records for the readers of one key."""
         with self._lock:
             tail = self._tails.setdefault((stream, key), [])
             tail.extend(records)
@@ -99,28 +99,28 @@ class Feed:
     # ---- in the event loop -------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send what was noted, again and again."""
+        """Send the collected messages periodically."""
         self._loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_PULSE)
             self._pulse()
 
-    def add(self, reader: Reader) -> None:
-        """Take a reader, who has a place until `remove`; raise `TooManyReaders` if there is none."""
+    def add(self, reader: FeedReader) -> None:
+        """Add a reader until `remove`; raise `TooManyReaders` at a limit."""
         if self._is_closed:
             raise TooManyReaders("the service is stopping", is_own_fault=False)
         if len(self._readers) >= _MOST_READERS:
-            raise TooManyReaders(f"{_MOST_READERS} feeds are open already: try again later", is_own_fault=False)
+            raise TooManyReaders(f"{_MOST_READERS} feeds are already open: try again later", is_own_fault=False)
         if sum(one.address == reader.address for one in self._readers) >= self._most_of_address:
-            limit = f"{self._most_of_address} feeds of your address are open already"
+            limit = f"{self._most_of_address} feeds from your address are already open"
             raise TooManyReaders(f"{limit}: close some, or raise server.feeds_per_address", is_own_fault=True)
         self._readers.add(reader)
 
-    def remove(self, reader: Reader) -> None:
-        """Free the place of a reader."""
+    def remove(self, reader: FeedReader) -> None:
+        """Remove a reader."""
         self._readers.discard(reader)
 
-    async def listen(self, reader: Reader) -> AsyncIterator[bytes]:
+    async def listen(self, reader: FeedReader) -> AsyncIterator[bytes]:
         """Yield messages until the reader is dropped."""
         yield b"retry: 2000\n\n"
         while True:
@@ -133,17 +133,17 @@ class Feed:
             yield message
 
     def end_session(self, session: str) -> None:
-        """End the feeds that a session opened."""
+        """End the feeds of a session."""
         for reader in [reader for reader in self._readers if reader.session == session]:
             self._drop(reader)
 
     def close_soon(self) -> None:
-        """End the feeds of all readers, from any thread."""
+        """End all feeds, from any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.close)
 
     def close(self) -> None:
-        """End the feeds of all readers."""
+        """End all feeds."""
         self._is_closed = True
         for reader in list(self._readers):
             self._drop(reader)
@@ -161,7 +161,7 @@ class Feed:
             self._send(_message("tail", {"stream": stream, "key": key, "records": tail}), stream, key, is_tail=True)
 
     def _send(self, message: bytes, stream: str, key: str | None, is_tail: bool | None = None) -> None:
-        """Hand a message to those whom it is for; those who are too far behind are dropped."""
+        """Queue a message for its readers; drop readers that are too far behind."""
         for reader in list(self._readers):
             if not reader.wants(stream, key) or (is_tail is not None and is_tail != (reader.key is not None)):
                 continue
@@ -171,7 +171,7 @@ class Feed:
                 self._dropped()
                 self._drop(reader)
 
-    def _drop(self, reader: Reader) -> None:
+    def _drop(self, reader: FeedReader) -> None:
         self._readers.discard(reader)
         while not reader.queue.empty():
             reader.queue.get_nowait()
@@ -179,5 +179,5 @@ class Feed:
 
 
 def _message(kind: str, facts: dict[str, Any]) -> bytes:
-    """Return a message as server-sent events have it."""
+    """Format a server-sent event."""
     return b"event: %s\ndata: %s\n\n" % (kind.encode(), to_json(facts))

@@ -1,10 +1,9 @@
-"""Feedback on events: an incident is deleted from the model exactly, what was normal is taught; both can be undone.
+"""Feedback on events: the model unlearns an incident exactly, or learns that records are normal; both can be undone.
 
-All of it happens on the thread of the stream, between two batches. Feedback is written down with the model as it was
-before; then the model is changed and saved together with the number of the feedback; then the feedback is marked as
-applied, the event labelled and the audit log extended. A process that is killed in between has either saved the model,
-and then completes the rest when it starts again, or has not, and then the feedback, which was not acknowledged, is
-void. It is undone by the same steps.
+The thread of the stream applies feedback between two batches, in three steps. It stores the feedback with a copy of the
+model; it changes the model and saves it with the number of the feedback; it marks the feedback as applied, labels the
+event and extends the audit log. If the process is killed after the second step, the next start completes the third; if
+before, the feedback, which was not acknowledged, is void. Undo follows the same steps.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ from polyaforest.io._json import to_json
 from polyaforest.live import Detector, Entry, with_rate
 from polyaforest.service.audit import log
 from polyaforest.service.blocks import FLAGGED, NOT_LEARNED, Block
-from polyaforest.service.gates import Known
+from polyaforest.service.gates import KnownNormal
 from polyaforest.service.numbering import Numbering
 from polyaforest.service.replay import replay
-from polyaforest.service.stream import Stream
+from polyaforest.service.stream import ServedStream
 from polyaforest.service.worker import Worker
 
-__all__ = ["Conflict", "feedback_on", "forget", "give", "known_normals", "reteach", "settle", "undo"]
+__all__ = ["Conflict", "complete_pending", "feedback_on", "forget", "give", "known_normals", "reapply_feedback", "undo"]
 
-_MOST_COPIES = 64  # of a record that is taught
-_KEPT = 20  # models that are kept so that feedback can be undone
+_MOST_COPIES = 64  # of a record that was normal
+_KEPT = 20  # copies of models, to undo feedback
 
 
 class Conflict(Exception):  # noqa: N818 - reads better where it is caught
-    """Raised for feedback that cannot be given or taken back."""
+    """Raised if feedback cannot be given or undone."""
 
 
-def give(stream: Stream, worker: Worker, id: str, verdict: str, *, who: str, note: str = "") -> None:
-    """Say of an event that it was an "incident" or "normal"."""
+def give(stream: ServedStream, worker: Worker, id: str, verdict: str, *, who: str, note: str = "") -> None:
+    """Label an event as "incident" or "normal", and update its model."""
     event = stream.events.get(id)
     if event is None:
         raise KeyError(id)
     if event["label"] is not None:
-        raise Conflict(f"this event is labelled as {event['label']} already: undo that first")
+        raise Conflict(f"this event is already labelled as {event['label']}: undo that first")
     entry = worker.store[event["key"]]
     is_about_points = event["kind"] == "anomaly" and entry.detector.is_fitted
     block = stream.history.records(event["key"], first=event["first"], last=event["last"]) if is_about_points else None
@@ -78,8 +77,8 @@ def give(stream: Stream, worker: Worker, id: str, verdict: str, *, who: str, not
     worker.known = known_normals(stream)
 
 
-def settle(stream: Stream, worker: Worker) -> None:
-    """Complete feedback, given or undone, that is part of the saved models; what is not is void."""
+def complete_pending(stream: ServedStream, worker: Worker) -> None:
+    """Complete feedback that the saved models include; void the rest."""
     for number in _in_state(stream, "undoing"):
         if number == stream.undone:
             _complete_undo(stream, number, None)
@@ -94,10 +93,10 @@ def settle(stream: Stream, worker: Worker) -> None:
     worker.known = known_normals(stream)
 
 
-def reteach(stream: Stream, worker: Worker) -> Callable[[str, Entry], None]:
-    """Return a function that gives the relearned model of a key the feedback that is in force.
+def reapply_feedback(stream: ServedStream, worker: Worker) -> Callable[[str, Entry], None]:
+    """Return a function that applies the feedback on a key to its relearned model.
 
-    Models of before can then not be restored any more.
+    Feedback given so far can no longer be undone.
     """
     given: dict[str, list[tuple[str, str]]] = {}
     with stream.database.write() as file:
@@ -117,19 +116,19 @@ def reteach(stream: Stream, worker: Worker) -> Callable[[str, Entry], None]:
     return apply
 
 
-def undo(stream: Stream, worker: Worker, id: str, *, who: str) -> None:
-    """Take back the latest feedback on an event: the model is what it would be without it."""
+def undo(stream: ServedStream, worker: Worker, id: str, *, who: str) -> None:
+    """Undo the latest feedback on an event; the model is then as if it had not been given."""
     event = stream.events.get(id)
     if event is None:
         raise KeyError(id)
     found = _applied(stream, "event = ?", (id,))
     if not found:
-        raise Conflict("there is no feedback on this event")
+        raise Conflict("this event has no feedback to undo")
     number, _, position, facts, before = found[-1]
     if before is not None:
         model, later = _restored(stream, worker, event["key"], number, position, facts, before)
     elif facts.get("n_deleted") or facts.get("n_taught"):
-        raise Conflict("it is too late: the model as it was before is not kept any more")
+        raise Conflict("too late to undo: the former model is no longer stored")
     else:
         model, later = worker.store[event["key"]].detector, {}
     _save_without(stream, worker, event, number, model, {**facts, "undone_by": who})
@@ -137,8 +136,8 @@ def undo(stream: Stream, worker: Worker, id: str, *, who: str) -> None:
     worker.known = known_normals(stream)
 
 
-def feedback_on(stream: Stream, id: str) -> list[dict[str, Any]]:
-    """Return the feedback that was given on an event."""
+def feedback_on(stream: ServedStream, id: str) -> list[dict[str, Any]]:
+    """Return the feedback on an event."""
     query = "SELECT id, verdict, at, state, facts, before IS NOT NULL FROM feedback WHERE event = ? ORDER BY id"
     with stream.database.read() as file:
         rows = file.execute(query, (id,)).fetchall()
@@ -146,25 +145,25 @@ def feedback_on(stream: Stream, id: str) -> list[dict[str, Any]]:
     shown = [dict(zip(names, row, strict=True)) for row in rows if row[3] in ("applied", "undone")]
     for one in shown:
         facts = one["facts"] = orjson.loads(one["facts"])
-        for name in ("event", "opens_again", "undone_by"):  # for undo alone
+        for name in ("event", "opens_again", "undone_by"):  # only undo needs them
             facts.pop(name, None)
         is_free = not (facts.get("n_deleted") or facts.get("n_taught"))
         one["can_undo"] = one["state"] == "applied" and (bool(one["can_undo"]) or is_free)
     return shown
 
 
-def known_normals(stream: Stream) -> list[Known]:
-    """Return what was said to be normal of a series, which cannot be taught single context windows."""
+def known_normals(stream: ServedStream) -> list[KnownNormal]:
+    """Return the events labelled as normal; a series compares new flags with them instead of learning them."""
     known = []
     for event in stream.events.find(label="normal", most=1000):
         departed = event.get("departure")
         if departed is not None and event.get("bits") is not None:
-            known.append(Known(event["key"], departed["field"], departed["side"], event["bits"]))
+            known.append(KnownNormal(event["key"], departed["field"], departed["side"], event["bits"]))
     return known
 
 
-def forget(stream: Stream, worker: Worker, name: str, key: str | None, *, who: str) -> dict[str, Any]:
-    """Delete all records of a name: from the models, the history, events and whatever else has them."""
+def forget(stream: ServedStream, worker: Worker, name: str, key: str | None, *, who: str) -> dict[str, Any]:
+    """Delete all records with an id from models, history, events and quarantine."""
     keys = [key] if key is not None else worker.store.keys
     n_deleted, changed = 0, []
     for one in keys:
@@ -186,19 +185,19 @@ def forget(stream: Stream, worker: Worker, name: str, key: str | None, *, who: s
             numbers = [(number,) for number, facts in kept if orjson.loads(facts)["key"] == one]
             file.executemany("UPDATE feedback SET before = NULL WHERE id = ?", numbers)
         file.execute("DELETE FROM quarantine WHERE instr(record, ?)", (name,))
-        file.executemany("DELETE FROM damaged WHERE key = ?", [(one,) for one in keys])  # which may have it, too
-        log(file, who, "forget", {"n_deleted": n_deleted, "n_keys": len(changed)})  # not the name: it is forgotten
-    stream.restart_relearning()  # it may have learned the records
+        file.executemany("DELETE FROM damaged WHERE key = ?", [(one,) for one in keys])  # they may contain the records
+        log(file, who, "forget", {"n_deleted": n_deleted, "n_keys": len(changed)})  # without the id, which is deleted
+    stream.restart_relearning()  # the new models may contain the records
     worker.commit(purge=True)
     stream.database.purge()
     return {"deleted": n_deleted, "keys": changed}
 
 
-# ---- inner workings --------------------------------------------------------------------------------------------------
+# ---- steps -----------------------------------------------------------------------------------------------------------
 
 
 def _apply(entry: Entry, worker: Worker, block: Block, verdict: str, latest: float) -> dict[str, Any]:
-    """Delete the records of an event from a model, or teach them; return what was done."""
+    """Delete the records of an event from a model, or learn them as normal; return what was done."""
     if verdict == "incident":
         numbering = Numbering.of_notes(entry.notes)
         known = [numbering.in_model(key) for key in block.point_keys()]
@@ -206,21 +205,19 @@ def _apply(entry: Entry, worker: Worker, block: Block, verdict: str, latest: flo
         if held:
             entry.detector.delete(held)
         return {"n_deleted": len(held), "points": held}
-    if isinstance(
-        entry.detector, SeriesMPF
-    ):  # a context window cannot be repeated: what is like it is not flagged any more
+    if isinstance(entry.detector, SeriesMPF):  # it cannot learn a context window twice: see `known_normals`
         return {"n_taught": 0}
     return {"n_taught": _teach(entry.detector, worker, block.where((block.flags & FLAGGED) > 0), latest)}
 
 
-def _latest(stream: Stream, key: str, block: Block) -> float:
+def _latest(stream: ServedStream, key: str, block: Block) -> float:
     """Return the time of the newest record of a key."""
     newest = stream.history.records(key, most=1)
     return float(block.times.max() if newest is None else newest.times[-1])
 
 
 def _teach(detector: StreamingMPF, worker: Worker, block: Block, latest: float) -> int:
-    """Learn flagged records again, as of now, until they are not flagged; return how many rows were learned."""
+    """Learn flagged records again until they are no longer flagged; return the number of rows learned."""
     n_taught = 0
     names = worker.reader.names
     for _ in range(_MOST_COPIES):
@@ -235,17 +232,17 @@ def _teach(detector: StreamingMPF, worker: Worker, block: Block, latest: float) 
 
 
 def _restored(
-    stream: Stream, worker: Worker, key: str, number: int, position: int, facts: dict[str, Any], before: bytes
+    stream: ServedStream, worker: Worker, key: str, number: int, position: int, facts: dict[str, Any], before: bytes
 ) -> tuple[Detector, dict[int, bytes]]:
-    """Return a model as it would be without some feedback, and what it would have been before each later one."""
+    """Return a model without some feedback, and the models before each later feedback."""
     n_taught, model = facts.get("n_taught", 0), _loaded(before, worker)
     later = [row for row in _applied(stream, "id > ?", (number,)) if row[3]["key"] == key]
     if any(about.get("n_taught") for _, _, _, about, _ in later):
-        raise Conflict("later feedback taught the same model: undo that first")
+        raise Conflict("later feedback changed the same model: undo that first")
     since = stream.history.since(key, position)
     n_since = 0 if since is None else int(((since.flags & NOT_LEARNED) == 0).sum())
     if _n_seen(worker.store[key].detector) != _n_seen(model) + n_taught + n_since:
-        raise Conflict("it is too late: records that came since are not in the history any more")
+        raise Conflict("too late to undo: later records are no longer in the history")
     befores = {}
     for later_number, _, at, about, _ in later:
         if since is not None:
@@ -257,9 +254,9 @@ def _restored(
 
 
 def _save_without(
-    stream: Stream, worker: Worker, event: dict[str, Any], number: int, model: Detector, facts: dict[str, Any]
+    stream: ServedStream, worker: Worker, event: dict[str, Any], number: int, model: Detector, facts: dict[str, Any]
 ) -> None:
-    """Save a model without some feedback, once it is written down that this is about to happen."""
+    """Mark feedback as being undone, then save the model without it."""
     entry, n_undone = worker.store[event["key"]], stream.undone
     present, opens_again = entry.detector, False
     try:
@@ -278,11 +275,11 @@ def _save_without(
         raise
 
 
-def _complete_undo(stream: Stream, number: int, later: dict[int, bytes] | None) -> None:
-    """Write down that feedback was undone, which its model is saved without, in one transaction.
+def _complete_undo(stream: ServedStream, number: int, later: dict[int, bytes] | None) -> None:
+    """Mark feedback as undone, in one transaction, after its model was saved without it.
 
-    Models of before any later feedback on the key had this feedback. `later` has others; without it, after a restart,
-    later feedback cannot be undone any more.
+    Stored copies of the model still include this feedback; `later` has their replacements. After a restart there are
+    none, and later feedback can no longer be undone.
     """
     with stream.database.write() as file:
         query = "SELECT event, verdict, position, facts FROM feedback WHERE id = ?"
@@ -297,26 +294,26 @@ def _complete_undo(stream: Stream, number: int, later: dict[int, bytes] | None) 
         event = _unlabelled(stream, file, id, facts["opens_again"]) if stream.events.is_known(file, id) else None
         log(file, facts["undone_by"], "undo", {"event": id, "feedback": number, "verdict": verdict})
     if facts.get("n_taught"):
-        stream.restart_relearning()  # points have other numbers
+        stream.restart_relearning()  # points are renumbered
     if event is not None:
         stream.announce_event(event)
 
 
-def _keep_applied(stream: Stream, number: int) -> None:
-    """Write down that feedback was not undone after all."""
+def _keep_applied(stream: ServedStream, number: int) -> None:
+    """Mark feedback as applied again, after undo has failed."""
     with stream.database.write() as file:
         file.execute("UPDATE feedback SET state = 'applied' WHERE id = ?", (number,))
 
 
 def _loaded(block: bytes, worker: Worker) -> Detector:
-    """Return a model that was kept; the false-alarm rate may have changed since."""
+    """Load a stored copy of a model, with the current false-alarm rate."""
     model = loads(block)
     assert isinstance(model, (StreamingMPF, SeriesMPF))
     return with_rate(model, worker.false_alarm_rate)
 
 
 def _learn(model: Detector, worker: Worker, block: Block) -> Detector:
-    """Let a model learn records of the history, as it did when they came; return the model that goes on."""
+    """Learn records of the history again, in order; return the resulting model."""
     learned = block.where((block.flags & NOT_LEARNED) == 0)
     is_timed, finds_series = worker.reader.time is not None, worker.finds_series
     for piece in replay(model, learned, worker.reader.names, is_timed=is_timed, finds_series=finds_series):
@@ -325,22 +322,22 @@ def _learn(model: Detector, worker: Worker, block: Block) -> Detector:
 
 
 def _applied(
-    stream: Stream, where: str, values: Sequence[Any]
+    stream: ServedStream, where: str, values: Sequence[Any]
 ) -> list[tuple[int, str, int, dict[str, Any], bytes | None]]:
-    """Return feedback that is in force, in order."""
+    """Return applied feedback, in order."""
     query = f"SELECT id, verdict, position, facts, before FROM feedback WHERE state = 'applied' AND {where} ORDER BY id"
     with stream.database.read() as file:
         rows = file.execute(query, tuple(values)).fetchall()
     return [(number, verdict, at, orjson.loads(facts), before) for number, verdict, at, facts, before in rows]
 
 
-def _in_state(stream: Stream, state: str) -> list[int]:
+def _in_state(stream: ServedStream, state: str) -> list[int]:
     """Return the numbers of feedback in a state, in order."""
     with stream.database.read() as file:
         return [row[0] for row in file.execute("SELECT id FROM feedback WHERE state = ? ORDER BY id", (state,))]
 
 
-def _complete(stream: Stream, number: int, who: str) -> None:
+def _complete(stream: ServedStream, number: int, who: str) -> None:
     """Mark feedback as applied, label its event and extend the audit log, in one transaction."""
     with stream.database.write() as file:
         query = "SELECT event, verdict, facts FROM feedback WHERE id = ?"
@@ -357,8 +354,8 @@ def _complete(stream: Stream, number: int, who: str) -> None:
         stream.announce_event(event)
 
 
-def _labelled(stream: Stream, file: sqlite3.Connection, id: str, verdict: str) -> dict[str, Any]:
-    """Label an event; what was normal is over."""
+def _labelled(stream: ServedStream, file: sqlite3.Connection, id: str, verdict: str) -> dict[str, Any]:
+    """Label an event; close it if it is normal."""
     event = stream.events.update(file, id, label=verdict)
     if verdict == "normal" and event["is_open"]:
         event = stream.events.update(file, id, is_open=False, closed_by="feedback")
@@ -366,13 +363,13 @@ def _labelled(stream: Stream, file: sqlite3.Connection, id: str, verdict: str) -
     return event
 
 
-def _unlabelled(stream: Stream, file: sqlite3.Connection, id: str, opens_again: bool) -> dict[str, Any]:
-    """Take the label off an event, and open it again if it would be open without the feedback."""
+def _unlabelled(stream: ServedStream, file: sqlite3.Connection, id: str, opens_again: bool) -> dict[str, Any]:
+    """Remove the label of an event, and reopen it if it would be open without the feedback."""
     return stream.events.update(file, id, label=None, **({"is_open": True, "closed_by": None} if opens_again else {}))
 
 
-def _opens_again(stream: Stream, worker: Worker, event: dict[str, Any], facts: dict[str, Any]) -> bool:
-    """Return whether an event would still be open had it not been said to be normal; records then continue it."""
+def _opens_again(stream: ServedStream, worker: Worker, event: dict[str, Any], facts: dict[str, Any]) -> bool:
+    """Return whether an event would still be open without its label; records can then continue it."""
     if event.get("closed_by") != "feedback":
         return False
     if event["kind"] == "silence":

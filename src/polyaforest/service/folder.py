@@ -1,4 +1,4 @@
-"""The data folder of the service, which one process at a time may use."""
+"""The data folder of the service, used by one process at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NAME = "lock"
 
 
 class Folder:
-    """A data folder, created if it does not exist, and locked until `close`.
+    """A data folder, created if missing, and locked until `close`.
 
-    The operating system holds the lock, and releases it when the process ends, however it ends. The file of the lock
-    has the number of the process, for the message to a second one.
+    The operating system releases the lock when the process ends. The lock file contains the process id, for the error
+    message of a second process.
 
     Parameters
     ----------
@@ -33,14 +33,14 @@ class Folder:
             holder = self._holder()
             os.close(self._lock)
             raise BadInput(
-                f"the data folder {path} is in use by another polyaforest serve{holder}: stop that one first, or name "
+                f"the data folder {path} is in use by another polyaforest serve{holder}: stop that process, or choose "
                 "another folder with --data"
             ) from None
         os.truncate(self._lock, 0)
         os.pwrite(self._lock, str(os.getpid()).encode(), 0)
 
     def _holder(self) -> str:
-        """Return the number of the process that has the lock, in words; nothing if it is unknown."""
+        """Return the id of the process that holds the lock, as text; "" if unknown."""
         text = os.pread(self._lock, 32, 0)
         return f" (process {int(text)})" if text.isdigit() else ""
 

@@ -1,4 +1,4 @@
-"""Gates and maintenance windows: which flagged records count, and when records are judged or learned at all."""
+"""Gates and maintenance windows: which flagged records count, and when records are flagged or learned."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from polyaforest.explain import Explanation
 from polyaforest.service.blocks import Band
 from polyaforest.service.config import GateConfig, MaintenanceConfig, MuteConfig
 
-__all__ = ["Departure", "Known", "MaintenanceWindows", "Mode", "departure", "why_muted", "why_outside"]
+__all__ = ["Departure", "KnownNormal", "MaintenanceWindows", "Mode", "departure", "why_muted", "why_outside"]
 
 
 class Departure(NamedTuple):
-    """How far the field with the largest part in the surprise is from what was expected."""
+    """The deviation of the field with the largest attribution from its expected range."""
 
     field: str
     value: float
-    expected: float  # the nearest value that would have been expected
+    expected: float  # nearest expected value
     side: str  # "low" or "high"
 
 
-class Known(NamedTuple):
-    """An event of a series that was said to be normal: what departs likewise, and no more, is normal too."""
+class KnownNormal(NamedTuple):
+    """An event labelled as normal: equal or smaller deviations of the same field are not flagged again."""
 
     key: str
     field: str
@@ -33,7 +33,7 @@ class Known(NamedTuple):
     bits: float
 
     def covers(self, key: str, departed: Departure, bits: float) -> bool:
-        """Return whether a flagged record is like the event."""
+        """Return whether a flagged record deviates like the event, and no further."""
         return (key, departed.field, departed.side) == (self.key, self.field, self.side) and bits <= self.bits
 
 
@@ -44,18 +44,18 @@ def departure(
     values: Sequence[float],
     band: Band | None,
 ) -> Departure | None:
-    """Return the departure of a flagged record; None if no field is to blame.
+    """Return the departure of a flagged record; None if no field explains it.
 
     Parameters
     ----------
     explanation : Explanation
-        Of the record.
+        Explanation of the record.
     attributions : mapping of str to float
-        Bits by field, the fields of a series summed over all steps.
+        Bits by field, summed over all steps of a series.
     fields, values
-        Of the record.
+        Names and values of the record.
     band : Band or None
-        What was expected of each field, if that is known.
+        Expected range of each field, if known.
     """
     known = {name: bits for name, bits in attributions.items() if name in fields}
     if not known:
@@ -78,7 +78,7 @@ def departure(
 def why_muted(
     gates: GateConfig, mutes: Sequence[MuteConfig], key: str, when: float, departed: Departure | None
 ) -> str | None:
-    """Return why a flagged record does not count, None if it does."""
+    """Return why a flagged record does not count, or None if it does."""
     for mute in mutes:
         is_field = mute.field is None or (departed is not None and departed.field == mute.field)
         if (mute.key is None or mute.key == key) and is_field and when < mute.ends:
@@ -89,37 +89,37 @@ def why_muted(
         return f"only {gates.direction} values count"
     by = abs(departed.value - departed.expected)
     if gates.smallest_absolute is not None and by < gates.smallest_absolute:
-        return f"{by:.3g} from what was expected, less than {gates.smallest_absolute:g}"
+        return f"deviates by {by:.3g}, less than {gates.smallest_absolute:g}"
     if gates.smallest_relative is not None and by < gates.smallest_relative * abs(departed.expected):
-        return f"{by:.3g} from what was expected, less than {gates.smallest_relative:.0%} of it"
+        return f"deviates by {by:.3g}, less than {gates.smallest_relative:.0%} of the expected value"
     return None
 
 
 def why_outside(gates: GateConfig, fields: Sequence[str], values: Sequence[float]) -> str | None:
-    """Return which value lies outside its valid range, None if none does."""
+    """Return which value is outside its valid range, or None."""
     for name, (low, high) in gates.valid.items():
         if name in fields:
             value = values[list(fields).index(name)]
-            if (low is not None and value < low) or (high is not None and value > high):  # which NaN is not
+            if (low is not None and value < low) or (high is not None and value > high):  # NaN is never outside
                 return f"{name} is {value:g}, outside its valid range of {low:g} to {high:g}"
     return None
 
 
 class Mode(NamedTuple):
-    """What happens to a record."""
+    """Whether a record can be flagged, and whether it is learned."""
 
     is_judged: bool = True
     is_learned: bool = True
 
 
 class MaintenanceWindows:
-    """Times at which records are judged but not learned, or learned but not judged; the first that fits decides."""
+    """The maintenance windows of a stream; the first that contains a time decides."""
 
     def __init__(self, windows: Sequence[MaintenanceConfig]) -> None:
         self._windows = [(window, ZoneInfo(window.timezone)) for window in windows]
 
     def mode(self, when: float | None) -> Mode:
-        """Return what happens to a record of a time."""
+        """Return what to do with a record of a given time."""
         for window, zone in self._windows:
             if when is not None and _is_in(window, zone, when):
                 return Mode(is_learned=False) if window.mode == "judge-only" else Mode(is_judged=False)
@@ -130,7 +130,7 @@ class MaintenanceWindows:
 
 
 def _is_in(window: MaintenanceConfig, zone: ZoneInfo, when: float) -> bool:
-    """Return whether a time is one of a window."""
+    """Return whether a time is in a window."""
     start, end = window.span
     if not start <= when < end:
         return False
@@ -144,7 +144,7 @@ def _is_in(window: MaintenanceConfig, zone: ZoneInfo, when: float) -> bool:
 
 
 def _is_between(now: time, start: time | None, end: time | None) -> bool:
-    """Return whether a time of day lies between two others, also over midnight."""
+    """Return whether a time of day is between two others, also across midnight."""
     if start is None or end is None:
         return True
     return start <= now < end if start <= end else now >= start or now < end

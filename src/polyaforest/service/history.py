@@ -1,10 +1,10 @@
-"""Judged records by key and time: kept in blocks, read at the resolution of a screen, deleted by a stated rule.
+"""The history: scored records by key and time, stored in blocks and read at the resolution of a screen.
 
-Records wait in memory until the models are saved; then they are written, and after a crash those that were not are
-judged again. A block that is small is merged with the one before it once both are of a size, so that a key has few.
+Records stay in memory until the models are saved, and are then written; after a crash, unwritten records are scored
+again. Small blocks are merged with their predecessor, so that a key has few.
 
-Every text of a block has a checksum, checked on each read. A block that is damaged is left out of the answer, and moved
-to a table of damaged ones by the thread that writes.
+All data of a block has checksums, verified on each read. Reads skip damaged blocks; the writing thread moves them to a
+table of their own.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ import numpy as np
 
 from polyaforest.core.arrays import Array
 from polyaforest.forest.point_store import keys_named
-from polyaforest.service.blocks import FLAGGED, Block, Buckets, Sample, Summary, seal, unseal
+from polyaforest.service.blocks import FLAGGED, Block, Buckets, BucketSummary, ScoredRecord, seal, unseal
 from polyaforest.service.clocks import Clocks
 from polyaforest.service.database import Database
 
-__all__ = ["History", "Lane", "Range"]
+__all__ = ["Lane", "Range", "RecordHistory"]
 
 _BLOCK = 512  # records at most
-_PART = 64  # records of a block that are summed up together
+_PART = 64  # records of a block per part of its summary
 _RETENTION_EVERY = 20  # flushes
-_PLACE = "key, first, n, start, end, position"  # of a block: covered by its checksums
-_UNREADABLE = (ValueError, TypeError, KeyError, OverflowError)  # what parsing damaged text raises
-_MOST_DAMAGED = 1000  # blocks that are kept aside
-_AT_ONCE = 256  # blocks that are upgraded in one transaction
+_PLACE = "key, first, n, start, end, position"  # columns covered by the checksums of a block
+_UNREADABLE = (ValueError, TypeError, KeyError, OverflowError)  # raised when parsing damaged data
+_MOST_DAMAGED = 1000  # damaged parts to keep
+_AT_ONCE = 256  # blocks to upgrade in one transaction
 
 Text = TypeVar("Text")
 Place = Sequence[Any]  # values of the columns above
 
 
 class Range(NamedTuple):
-    """Part of the history of a key."""
+    """A range of the history of a key."""
 
-    parts: Summary | None  # None if there is nothing
+    parts: BucketSummary | None  # None if empty
     is_raw: bool  # whether each part is a record
     n: int  # records
 
 
 class Lane(NamedTuple):
-    """The history of a key in buckets of time: the lowest p-value and the flagged records of each."""
+    """The history of a key in time buckets, each with its lowest p-value and number of flagged records."""
 
     key: str
     p_values: list[float]
@@ -57,14 +57,14 @@ class Lane(NamedTuple):
     latest: float
 
 
-class History:
-    """The judged records of a stream.
+class RecordHistory:
+    """The scored records of a stream.
 
     Parameters
     ----------
     database : Database
     most_records, longest : int, float
-        Blocks before the last so many records, or stored more than so many seconds ago, are deleted.
+        Number of records, and age in seconds, beyond which blocks are deleted.
     clocks : Clocks, optional
     """
 
@@ -72,22 +72,22 @@ class History:
         self._database, self._most, self._longest = database, most_records, longest
         self.clocks = clocks or Clocks(database)
         self._lock = threading.RLock()
-        self._pending: dict[str, list[Sample]] = {}
-        self._latest: dict[str, Sample] = {}
+        self._pending: dict[str, list[ScoredRecord]] = {}
+        self._latest: dict[str, ScoredRecord] = {}
         self._flushes = 0
-        self._damage: dict[tuple[int, int], str] = {}  # key and first of blocks that cannot be read: why
+        self._damage: dict[tuple[int, int], str] = {}  # why blocks cannot be read, by key and first record
         self.reload()
         self._upgrade()
         with database.read() as file:
-            self.position: int = file.execute("SELECT max(position) FROM blocks").fetchone()[0] or 0  # records so far
+            self.position: int = file.execute("SELECT max(position) FROM blocks").fetchone()[0] or 0  # last record
 
     def reload(self) -> None:
-        """Read the keys, which a repair of the file may have changed."""
+        """Read the keys again, after a repair of the file."""
         with self._lock, self._database.read() as file:
             self._ids: dict[str, int] = {key: number for number, key in file.execute("SELECT id, key FROM keys")}
 
     def _upgrade(self) -> None:
-        """Give blocks of an earlier release checksums, and the age that they had by the rule of that release."""
+        """Add checksums and ages to blocks of an earlier release."""
         newest = self.newest()
         query = f"SELECT {_PLACE}, strip, fine, summary, data FROM blocks WHERE stored IS NULL LIMIT {_AT_ONCE}"
         while True:
@@ -104,20 +104,20 @@ class History:
                 return
 
     def newest(self) -> float:
-        """Return the latest time of a block that is not in the future."""
+        """Return the latest end of a block, ignoring blocks in the future."""
         now = self.clocks.now or float("inf")
         with self._database.read() as file:
             found = file.execute("SELECT max(end) FROM blocks WHERE end <= ?", (now,)).fetchone()[0]
         return float(found or 0.0)
 
     def keep(self, most_records: int, longest: float) -> None:
-        """Keep so much from now on."""
+        """Change the limits of retention."""
         self._most, self._longest = most_records, longest
 
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def id_of(self, key: str, file: sqlite3.Connection) -> int:
-        """Return the number of a key, which is new if the key is."""
+        """Return the number of a key; assign one to a new key."""
         with self._lock:
             if key not in self._ids:
                 file.execute("INSERT OR IGNORE INTO keys (key) VALUES (?)", (key,))
@@ -125,7 +125,7 @@ class History:
                 self._ids[key] = found[0]
             return self._ids[key]
 
-    def append(self, samples: Mapping[str, list[Sample]], position: int) -> None:
+    def append(self, samples: Mapping[str, list[ScoredRecord]], position: int) -> None:
         """Add records by key, up to a position of the stream."""
         with self._lock:
             for key, new in samples.items():
@@ -134,8 +134,8 @@ class History:
             self.position = position
 
     def flush(self) -> None:
-        """Write all records, and delete what is too old."""
-        with self._lock:  # beyond the transaction, or a reader would find records in both places
+        """Write pending records, and delete expired ones now and then."""
+        with self._lock:  # until after the commit, or readers would find records twice
             with self._database.write() as file:
                 for key, samples in self._pending.items():
                     self._write(file, self.id_of(key, file), Block.of(samples))
@@ -159,7 +159,7 @@ class History:
             self._pending, self.position = {}, position
 
     def forget_named(self, key: str, name: str) -> int:
-        """Delete the records of a key that have a name; return how many there were."""
+        """Delete the records of a key with a given id; return how many."""
 
         def without(block: Block) -> Block:
             named = [point is not None and bool(keys_named(name, [point])) for point in block.names]
@@ -168,7 +168,7 @@ class History:
         return self._rewrite(key, without)
 
     def shift_points(self, key: str, position: int, by: int) -> None:
-        """Renumber the points of records after a position, in a model that has learned fewer or more before them."""
+        """Shift the point numbers of records after a position, because the model has learned fewer or more rows."""
 
         def shifted(block: Block) -> Block:
             is_later = (block.positions > position) & (block.points >= 0)
@@ -177,7 +177,7 @@ class History:
         self._rewrite(key, shifted)
 
     def _rewrite(self, key: str, change: Callable[[Block], Block]) -> int:
-        """Replace the blocks of a key by changed ones; return how many records there are less."""
+        """Apply a change to all blocks of a key; return how many records it removed."""
         self.flush()
         n_less = 0
         with self._lock, self._database.write() as file:
@@ -197,7 +197,7 @@ class History:
         return n_less
 
     def _write(self, file: sqlite3.Connection, key: int, block: Block) -> None:
-        """Write records of a key, in blocks of a fixed size at most."""
+        """Write records of a key in blocks of limited size."""
         for start in range(0, len(block), _BLOCK):
             number = np.arange(len(block))
             part = block.where((number >= start) & (number < start + _BLOCK)) if len(block) > _BLOCK else block
@@ -215,7 +215,7 @@ class History:
             _insert(file, key, part, self.clocks.age)
 
     def expire(self) -> None:
-        """Delete blocks that are beyond the bounds, and save the clocks that say so."""
+        """Delete expired blocks, and save the clocks."""
         with self._lock, self._database.write() as file:
             self._expire(file)
 
@@ -230,13 +230,13 @@ class History:
 
     @property
     def oldest(self) -> float:
-        """What was stored before this time, by the clock of ages, is deleted."""
+        """Time, by the clock of ages, before which stored data is deleted."""
         return self.clocks.age - self._longest
 
     # ---- damage ------------------------------------------------------------------------------------------------------
 
     def _read(self, place: Place, parse: Callable[[bytes], Text], text: bytes) -> Text | None:
-        """Return what a text of a block says; None if it is damaged, which is noted."""
+        """Verify and parse data of a block; return None, and remember the reason, if it is damaged."""
         try:
             return parse(unseal(text, _stamp(place)))
         except _UNREADABLE as problem:
@@ -245,11 +245,11 @@ class History:
 
     @property
     def has_damage(self) -> bool:
-        """Whether blocks were found that cannot be read and are not set aside yet."""
+        """Whether unreadable blocks were found that are not set aside yet."""
         return bool(self._damage)
 
     def set_aside(self) -> None:
-        """Move the damaged blocks to a table of their own."""
+        """Move damaged blocks to the table of damaged parts."""
         with self._lock, self._database.write() as file:
             found, self._damage = self._damage, {}
             for (key, first), reason in found.items():
@@ -262,7 +262,7 @@ class History:
                 file.execute("DELETE FROM blocks WHERE key = ? AND first = ?", (key, first))
 
     def damaged(self, most: int = 100) -> list[dict[str, Any]]:
-        """Return which parts of the history are damaged, the latest found first."""
+        """Return the damaged parts of the history, latest found first."""
         names = ("id", "at", "what", "key", "n", "start", "end", "reason")
         query = f"SELECT {', '.join(names)} FROM damaged ORDER BY id DESC LIMIT ?"
         with self._database.read() as file:
@@ -270,13 +270,13 @@ class History:
 
     @property
     def n_damaged(self) -> int:
-        """How many damaged parts are set aside."""
+        """Number of damaged parts set aside."""
         with self._database.read() as file:
             return int(file.execute("SELECT count(*) FROM damaged").fetchone()[0])
 
     @property
     def last_damaged(self) -> int:
-        """The number of the damaged part that was set aside last, 0 if none was."""
+        """Number of the last damaged part set aside, 0 if there is none."""
         with self._database.read() as file:
             return int(file.execute("SELECT max(id) FROM damaged").fetchone()[0] or 0)
 
@@ -284,23 +284,23 @@ class History:
 
     @property
     def keys(self) -> list[str]:
-        """The keys that have come, sorted."""
+        """All keys, sorted."""
         with self._lock:
             return sorted(self._ids.keys() | self._pending.keys())
 
     @property
     def n_waiting(self) -> dict[str, int]:
-        """Records that are not in the file yet, by key."""
+        """Number of records not yet in the file, by key."""
         with self._lock:
             return {key: len(samples) for key, samples in self._pending.items()}
 
-    def latest(self, key: str) -> Sample | None:
-        """Return the newest record of a key in this run of the process."""
+    def latest(self, key: str) -> ScoredRecord | None:
+        """Return the newest record of a key since the process started."""
         with self._lock:
             return self._latest.get(key)
 
     def range(self, key: str, start: float, end: float, most: int) -> Range:
-        """Return the records of a key between two times: each, or if there are more than `most`, so many buckets."""
+        """Return the records of a key between two times; more than `most` records are reduced to `most` buckets."""
         width = (end - start) / most
         with self._lock, self._database.read() as file:
             waiting = list(self._pending.get(key, ()))
@@ -315,17 +315,17 @@ class History:
         ]
         parts = [part for part in read if part is not None]
         if waiting:
-            parts.append(Summary.of_records(Block.of(waiting)))
+            parts.append(BucketSummary.of_records(Block.of(waiting)))
         if not parts:
             return Range(None, True, 0)
         n_fields = parts[-1].wide.shape[2]
-        whole = Summary.joined([part for part in parts if part.wide.shape[2] == n_fields])
+        whole = BucketSummary.joined([part for part in parts if part.wide.shape[2] == n_fields])
         is_raw = n <= most
         kept = whole.inside(start, end) if is_raw else Buckets(start, end, most).reduce(whole)
         return Range(kept if len(kept.times) else None, is_raw, int(kept.counts.sum()))
 
     def records(self, key: str, *, first: int = 0, last: int | None = None, most: int | None = None) -> Block | None:
-        """Return records of a key by number, the newest `most` of them; None if there are none."""
+        """Return records of a key by number, the newest `most`; None if there are none."""
         with self._lock, self._database.read() as file:
             waiting = list(self._pending.get(key, ()))
             query = f"SELECT {_PLACE}, data FROM blocks WHERE key = ? ORDER BY first DESC"
@@ -364,7 +364,7 @@ class History:
         return None if whole is None else whole.where(whole.positions > position)
 
     def span(self) -> tuple[float, float] | None:
-        """Return the times of the first and last record, None if there are none; the last is not in the future."""
+        """Return the times of the first and last record, ignoring the future; None if there are none."""
         now = self.clocks.now or float("inf")
         with self._lock, self._database.read() as file:
             ends = "SELECT (SELECT min(start) FROM blocks), (SELECT max(end) FROM blocks WHERE end <= ?)"  # by indexes
@@ -374,10 +374,10 @@ class History:
         return (min(times), max(times)) if times else None
 
     def lanes(self, buckets: Buckets, most: int) -> list[Lane]:
-        """Return the keys with the most surprising records in a span, the worst first, at most so many."""
+        """Return the lanes of the keys with the most surprising records, worst first, at most `most`."""
         with self._lock, self._database.read() as file:
             names = {number: key for key, number in self._ids.items()}
-            is_coarse = f"(end - start) * {_PART} <= ? * n"  # or a lane would have holes between the parts
+            is_coarse = f"(end - start) * {_PART} <= ? * n"  # otherwise, a lane would have gaps
             strip_of = f"CASE WHEN {is_coarse} THEN strip ELSE fine END"
             query = f"SELECT {_PLACE}, {strip_of} FROM blocks WHERE end >= ? AND start <= ?"
             strips: dict[str, list[Array]] = {}
@@ -394,7 +394,7 @@ class History:
 
 
 def _lane(key: str, strip: Array, buckets: Buckets) -> Lane | None:
-    """Return times, counts, flags and p-values, (n, 4), in buckets; None if there are none."""
+    """Reduce times, counts, flags and p-values, (n, 4), to buckets; None if there are none."""
     strip = strip[(strip[:, 0] >= buckets.start) & (strip[:, 0] <= buckets.end)]
     if not len(strip):
         return None
@@ -407,7 +407,7 @@ def _lane(key: str, strip: Array, buckets: Buckets) -> Lane | None:
 
 def _insert(file: sqlite3.Connection, key: int, block: Block, stored: float) -> None:
     """Write a block."""
-    records = Summary.of_records(block)
+    records = BucketSummary.of_records(block)
     parts = records.reduced(np.arange(len(block)) // _PART)
     times = float(block.times.min()), float(block.times.max())
     place = (key, int(block.positions[0]), len(block), *times, int(block.positions[-1]))
@@ -416,11 +416,11 @@ def _insert(file: sqlite3.Connection, key: int, block: Block, stored: float) -> 
     file.execute("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*place, *sealed, stored))
 
 
-# ---- texts of blocks -------------------------------------------------------------------------------------------------
+# ---- data of blocks --------------------------------------------------------------------------------------------------
 
 
 def _stamp(place: Place) -> bytes:
-    """Return the place of a block as its checksums cover it."""
+    """Return the columns of a block that its checksums cover, as bytes."""
     try:
         return struct.pack("<qqqddq", *place)
     except struct.error as problem:  # a damaged row
@@ -437,12 +437,12 @@ def _block_of(place: Place) -> Callable[[bytes], Block]:
     return parse
 
 
-def _records_of(place: Place) -> Callable[[bytes], Summary]:
-    return lambda text: Summary.of_records(_block_of(place)(text))
+def _records_of(place: Place) -> Callable[[bytes], BucketSummary]:
+    return lambda text: BucketSummary.of_records(_block_of(place)(text))
 
 
-def _summary_of(place: Place) -> Callable[[bytes], Summary]:
-    return lambda text: Summary.of_bytes(text, -(-place[2] // _PART))
+def _summary_of(place: Place) -> Callable[[bytes], BucketSummary]:
+    return lambda text: BucketSummary.of_bytes(text, -(-place[2] // _PART))
 
 
 def _strip_of(text: bytes) -> Array:

@@ -1,4 +1,4 @@
-"""Incidents: events that overlap in time on several keys, as one, with who was first."""
+"""Incidents: groups of events on several keys that overlap in time, with the key that was first."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["find_incidents"]
 
 
 def find_incidents(events: Iterable[dict[str, Any]], within: float = 60.0) -> list[dict[str, Any]]:
-    """Return groups of events on several keys, the latest first.
+    """Group events that overlap in time on several keys, latest first.
 
     Parameters
     ----------
     events : iterable of dict
     within : float
-        Seconds after the end of an event within which another one still belongs to it.
+        Seconds after the end of an event in which another event still joins the group.
 
     Examples
     --------

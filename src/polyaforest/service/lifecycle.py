@@ -1,8 +1,8 @@
-"""The life of an event that is an anomaly: what closes it, when its records do not.
+"""Closing of anomaly events that records do not close.
 
-Flagged records of a key open an event and keep it open; records that are not flagged close it. The event that records
-may still continue is saved with the model of the key. So an open event is closed here if the model of its key does not
-know it any more (it started over, or returned to an earlier state), and if its key has been silent for long.
+Flagged records of a key open an event and keep it open; enough unflagged records close it. The open event is saved with
+the model of its key. This module closes an event if the model no longer knows it (the model started over or returned to
+an earlier state), or if its key has been silent for too long.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import time as clock
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from polyaforest.service.events import Change
+from polyaforest.service.events import EventChange
 
 __all__ = ["OpenEvents", "closing"]
 
-_CHECKS = 10  # for silent keys, in the time after which they count as silent
+_CHECKS = 10  # for silent keys, per `close_after`
 _LONGEST_PAUSE = 10.0  # seconds between two checks
 
 
 class OpenEvents:
-    """The open anomalies of a stream, and when their keys last reported.
+    """The open anomaly events of a stream, and when their keys last sent a record.
 
     Parameters
     ----------
     close_after : float
-        Seconds without a record of its key after which an event is closed.
+        Seconds without records of its key after which an event is closed.
     events : iterable of dict
-        Those that are open; their keys have until `close_after` from now.
+        The open events; `close_after` starts now for their keys.
     steady : callable
-        A clock that cannot be set.
+        A monotonic clock.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class OpenEvents:
         self.note(events)
 
     def note(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Take note of events as they were written."""
+        """Track events after they were written."""
         for event in events:
             if event["kind"] != "anomaly":
                 continue
@@ -60,7 +60,7 @@ class OpenEvents:
                     del self._by_key[key], self._heard[key]
 
     def hear(self, continued: Mapping[str, str | None]) -> list[str]:
-        """Take the event that each reporting key continues, if any; return the open events that no record continues."""
+        """Take the open event of each key with new records; return tracked events that the models no longer know."""
         abandoned = []
         for key in self._by_key.keys() & continued.keys():
             self._heard[key] = self._steady()
@@ -68,7 +68,7 @@ class OpenEvents:
         return abandoned
 
     def of_silent_keys(self) -> list[str]:
-        """Return the open events of keys that have been silent for too long; it looks now and then only."""
+        """Return the open events of keys that have been silent for too long; checks only now and then."""
         now = self._steady()
         if now - self._checked < min(self._close_after / _CHECKS, _LONGEST_PAUSE):
             return []
@@ -77,7 +77,7 @@ class OpenEvents:
         return [id for key in silent for id in sorted(self._by_key[key])]
 
 
-def closing(event: Mapping[str, Any], by: str) -> Change:
-    """Return the change that closes an event, by "records", "feedback", "silence", "settings" or "model"."""
+def closing(event: Mapping[str, Any], by: str) -> EventChange:
+    """Return the change that closes an event; `by` is "records", "feedback", "silence", "settings" or "model"."""
     facts = {"closed_by": by}
-    return Change(event["id"], event["key"], event["kind"], event["start"], event["end"], False, 0, facts)
+    return EventChange(event["id"], event["key"], event["kind"], event["start"], event["end"], False, 0, facts)

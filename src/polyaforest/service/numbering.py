@@ -1,7 +1,7 @@
-"""Numbers of records in the history, and of the same records as points of a model.
+"""The mapping between record numbers in the history and point numbers in a model.
 
-A model numbers what it learns from 0 on. One that was relearned from part of the history has learned fewer records than
-the one before it, while numbers in the history keep rising. How the two relate is noted with the model.
+A model numbers points from 0. After relearning from part of the history, its numbers are lower than those in the
+history. The mapping is saved with the model.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _RULE = schema.record(
 
 
 class Numbering:
-    """How the records of a key are numbered.
+    """The mapping of the record numbers of a key.
 
     Parameters
     ----------
     since, ahead : int
-        From the number `since` on, numbers in the history are so far ahead of those in the model.
+        From the number `since` on, history numbers exceed model numbers by `ahead`.
     runs : sequence of (int, int, int)
-        Of records that were relearned: the first number in the history, the first in the model, and how many.
+        Runs of relearned records: first number in the history, first number in the model, length.
     """
 
     def __init__(self, since: int = 0, ahead: int = 0, runs: Sequence[Sequence[int]] = ()) -> None:
@@ -40,7 +40,7 @@ class Numbering:
 
     @classmethod
     def of_notes(cls, notes: dict[str, Any]) -> Numbering:
-        """Return the numbering in the notes of a model."""
+        """Read the mapping from the notes of a model."""
         stored = notes.get(_NAME)
         if stored is None:
             return cls()
@@ -48,11 +48,11 @@ class Numbering:
         return cls(**stored)
 
     def to_notes(self, notes: dict[str, Any]) -> None:
-        """Write the numbering into the notes of a model."""
+        """Write the mapping to the notes of a model."""
         notes[_NAME] = {"since": self.since, "ahead": self.ahead, "runs": self._runs}
 
     def add(self, in_history: int, in_model: int) -> None:
-        """Take note of a record that was relearned; they are given in order."""
+        """Add a relearned record; call in the order of the records."""
         last = self._runs[-1] if self._runs else [0, 0, -1]
         if in_history - last[0] == in_model - last[1] == last[2]:
             last[2] += 1
@@ -60,11 +60,11 @@ class Numbering:
             self._runs.append([in_history, in_model, 1])
 
     def in_history(self, point: Key | None) -> Key | None:
-        """Return the key in the history of a point that the model has just learned."""
+        """Return the history number of a point that the model has just learned."""
         return point + self.ahead if isinstance(point, int) else point
 
     def in_model(self, point: Key | None) -> Key | None:
-        """Return the key in the model of a record of the history; None if the model has not learned it."""
+        """Return the model number of a record; None if the model has not learned it."""
         if not isinstance(point, int):
             return point
         if point >= self.since:

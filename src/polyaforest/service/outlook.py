@@ -1,8 +1,7 @@
-"""What is expected of the next records: for series a forecast, for rows the range of nine points in ten.
+"""Expected ranges of the next records: a forecast for series, the central 90 % of the points for rows.
 
-It is saved with the model. The forecast of a series is renewed at fixed numbers of readings, so that it does not depend
-on how they were batched, nor on when the process was started again: gates compare values with it. The range of rows is
-only shown, and renewed between two batches.
+They are saved with the model. Gates compare values with the forecast of a series, so it is renewed after fixed numbers
+of readings and does not depend on batches or restarts. The range of rows is only shown, and renewed between batches.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from polyaforest.service.blocks import Band
 
 __all__ = ["bands", "n_until_renewed", "renew"]
 
-_STEPS = 32  # readings of a series that are foreseen at a time
-_ROWS = 256  # rows after which a range is measured anew
-_FEWEST = 32  # points that a range is measured on
+_STEPS = 32  # readings per forecast
+_ROWS = 256  # rows after which the range is renewed
+_FEWEST = 32  # points needed for a range
 _ENDS = (0.05, 0.5, 0.95)
 _NAME = "outlook"
 _RULE = schema.record(
@@ -31,14 +30,14 @@ _RULE = schema.record(
 
 
 def n_until_renewed(detector: Detector) -> int | None:
-    """Return how many records come before the outlook must be renewed; None if it need not be."""
+    """Return the number of records until the forecast is renewed; None for rows."""
     if not isinstance(detector, SeriesMPF):
         return None
     return _STEPS - (detector.n_seen_ if detector.is_fitted else 0) % _STEPS
 
 
 def renew(entry: Entry) -> None:
-    """Renew the outlook of a key, if it is time."""
+    """Renew the expected ranges of a key if they are due."""
     detector = entry.detector
     if not detector.is_fitted:
         return
@@ -49,16 +48,16 @@ def renew(entry: Entry) -> None:
     else:
         is_due = not isinstance(since, int) or n - since >= min(_ROWS, since) or n < since
     if is_due:
-        entry.notes[_NAME] = _foreseen(detector, n)
+        entry.notes[_NAME] = _expected_ranges(detector, n)
 
 
 def bands(entry: Entry, n_fields: int, n_before: int, n: int) -> list[Band | None]:
-    """Return what was expected of the `n` records that were learned after `n_before` others."""
+    """Return the expected ranges of the `n` records that were learned after `n_before` others."""
     outlook: Any = entry.notes.get(_NAME)
     try:
         _RULE(outlook, _NAME)
         parts = [np.array(outlook[name], np.float64).reshape(-1, n_fields) for name in ("low", "middle", "high")]
-    except (ValueError, TypeError):  # there is none, or the file was tampered with
+    except (ValueError, TypeError):  # missing or invalid
         return [None] * n
     steps = [Band(*(part[step].tolist() for part in parts)) for step in range(len(parts[0]))]
     if not isinstance(entry.detector, SeriesMPF):
@@ -67,8 +66,8 @@ def bands(entry: Entry, n_fields: int, n_before: int, n: int) -> list[Band | Non
     return [steps[step] if 0 <= step < len(steps) else None for step in range(first, first + n)]
 
 
-def _foreseen(detector: Detector, n: int) -> dict[str, Any] | None:
-    """Return the outlook as JSON can hold it; None if too little is known."""
+def _expected_ranges(detector: Detector, n: int) -> dict[str, Any] | None:
+    """Return the expected ranges as JSON values; None if there are too few points."""
     if isinstance(detector, SeriesMPF):
         try:
             ahead = detector.forecast(_STEPS)
@@ -83,5 +82,5 @@ def _foreseen(detector: Detector, n: int) -> dict[str, Any] | None:
 
 
 def _as_json(part: Array) -> list[list[float | None]]:
-    """Return numbers as lists, None where nothing is known: of a field that has had no value so far."""
+    """Convert to lists, with None for a field that has had no value so far."""
     return [[None if isnan(number) else number for number in step] for step in part.tolist()]

@@ -1,4 +1,4 @@
-"""Previews: what other settings would have flagged in the records of the history."""
+"""Previews: which records of the history other settings would flag."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from polyaforest.io.records import LONGEST_KEY
 from polyaforest.live.verdicts import bits_by_feature
 from polyaforest.service.blocks import FLAGGED, Block
 from polyaforest.service.changes import KINDS, Kind
-from polyaforest.service.config import GateConfig, Settings, StreamConfig, Window, to_toml
+from polyaforest.service.config import GateConfig, SettingsTable, StreamConfig, Window, to_toml
 from polyaforest.service.gates import departure, why_muted, why_outside
 from polyaforest.service.relearn import records_to_learn
 from polyaforest.service.replay import Replayed, replay
-from polyaforest.service.stream import Stream, detector_of
+from polyaforest.service.stream import ServedStream, detector_of
 from polyaforest.timeseries import EventTracker
 
 __all__ = ["Cancelled", "Previews", "Trial", "Turn", "preview"]
 
 _MOST_KEYS = 20
-_WORK_AT_ONCE = 6400  # records times trees between two checks for cancellation: all records may need explanations
-_MERGE = 10  # records between those flagged in one event
+_WORK_AT_ONCE = 6400  # records times trees between two checks for cancellation; each record may need an explanation
+_MERGE = 10  # records between flagged records of one event
 
 
-class Trial(Settings):
-    """Settings to try; those that are absent stay as they are."""
+class Trial(SettingsTable):
+    """Settings to try; omitted settings keep their values."""
 
     key: str | None = Field(default=None, max_length=LONGEST_KEY)
     records: int = Field(default=5000, ge=100, le=50_000)
@@ -39,28 +39,28 @@ class Trial(Settings):
     gates: GateConfig | None = None
 
     def changes(self) -> dict[str, Any]:
-        """Return the settings that differ."""
+        """Return the given settings."""
         names = ("false_alarm_rate", "window", "trees", "gates")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 class Cancelled(Exception):  # noqa: N818 - reads better where it is caught
-    """Raised in a preview that is no longer wanted."""
+    """Raised in a preview that was cancelled."""
 
 
 class Turn:
-    """The right to run a preview, until it is cancelled."""
+    """Permission to run a preview, until it is cancelled."""
 
     is_cancelled = False
 
     def check(self) -> None:
-        """Raise `Cancelled` if the preview is no longer wanted."""
+        """Raise `Cancelled` if the preview was cancelled."""
         if self.is_cancelled:
             raise Cancelled
 
 
 class Previews:
-    """Lets one preview run at a time, and all of them be cancelled."""
+    """Runs one preview at a time, and can cancel it."""
 
     def __init__(self) -> None:
         self._busy = threading.Lock()
@@ -69,29 +69,29 @@ class Previews:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a preview runs."""
+        """Whether a preview is running."""
         return self._busy.locked()
 
     def begin(self) -> Turn | None:
-        """Return a turn, to be given back by `end`; None if another preview runs or the service stops."""
+        """Return a turn, released by `end`; None if another preview is running or the service is stopping."""
         if self._is_closed or not self._busy.acquire(blocking=False):
             return None
         self._turn = Turn()
         return self._turn
 
     def end(self) -> None:
-        """Give the turn back."""
+        """Release the turn."""
         self._busy.release()
 
     def close(self) -> None:
-        """Cancel the preview that runs, and start no other; safe in a signal handler."""
+        """Cancel the running preview and allow no other; safe in a signal handler."""
         self._is_closed = self._turn.is_cancelled = True
 
 
-def preview(stream: Stream, trial: Trial, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Judge the latest records of the history by other settings, from a new model; compare with what was flagged.
+def preview(stream: ServedStream, trial: Trial, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Score the latest records of the history with a new model and other settings; compare the flags.
 
-    `check` is called now and then, and may raise.
+    `check` is called now and then and may raise.
     """
     changes = trial.changes()
     config = stream.config.model_copy(update=changes)
@@ -105,7 +105,7 @@ def preview(stream: Stream, trial: Trial, check: Callable[[], None] = lambda: No
         if block is None:
             continue
         n_records += len(block)
-        found, n_flagged = _judge(stream, config, key, block, check)
+        found, n_flagged = _score(stream, config, key, block, check)
         first, last = float(block.times.min()), float(block.times.max())
         before = [
             event
@@ -134,8 +134,8 @@ def preview(stream: Stream, trial: Trial, check: Callable[[], None] = lambda: No
     }
 
 
-def _effect(stream: Stream, config: StreamConfig) -> dict[str, Any]:
-    """Return what applying the settings does: which take effect at once, and for which models are relearned."""
+def _effect(stream: ServedStream, config: StreamConfig) -> dict[str, Any]:
+    """Return which settings would be applied at once, and which would cause relearning."""
     before = stream.config.settings
     different = [name for name, value in config.settings.items() if value != before.get(name)]
     waiting = stream.history.n_waiting  # its lock comes before that of the file
@@ -148,10 +148,10 @@ def _effect(stream: Stream, config: StreamConfig) -> dict[str, Any]:
     }
 
 
-def _judge(
-    stream: Stream, config: StreamConfig, key: str, block: Block, check: Callable[[], None]
+def _score(
+    stream: ServedStream, config: StreamConfig, key: str, block: Block, check: Callable[[], None]
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the events in records of a key, and how many are flagged."""
+    """Score records of a key; return their events and the number of flagged records."""
     is_timed = config.time is not None or stream.is_timed
     if is_timed and (np.diff(block.times) < 0).any():
         block = replace(block, times=np.maximum.accumulate(block.times))
@@ -188,8 +188,8 @@ class _Verdict(NamedTuple):
     attributions: dict[str, float] | None
 
 
-def _verdict(stream: Stream, config: StreamConfig, key: str, piece: Replayed, i: int) -> _Verdict:
-    """Return whether a record of a piece is flagged once gates have had their say, and by which fields."""
+def _verdict(stream: ServedStream, config: StreamConfig, key: str, piece: Replayed, i: int) -> _Verdict:
+    """Return whether a record is flagged after gates, and its attributions."""
     values, names, why = piece.block.values[i].tolist(), stream.fields, piece.detected.explanations.get(i)
     is_outside = why_outside(config.gates, names, values) is not None
     if why is None:

@@ -1,8 +1,8 @@
-"""Relearning: models by other settings, learned from the records of the history while the present ones judge.
+"""Relearning: models with other settings, learned from the history while the current models stay in use.
 
-It runs between the batches of a stream, piece by piece, in a store of its own. When all records are learned, the new
-models take the place of the others in one transaction of the store of the stream, together with the settings. A process
-that is killed before has changed nothing, and starts over.
+It runs piece by piece between the batches of a stream, in a separate store. When all records are learned, one
+transaction replaces the models and settings of the stream. A process killed before that has changed nothing, and starts
+over.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from polyaforest.live import Detector, Entry, open_store
 from polyaforest.service.blocks import NOT_LEARNED, Block
 from polyaforest.service.config import StreamConfig
 from polyaforest.service.database import Database
-from polyaforest.service.history import History
+from polyaforest.service.history import RecordHistory
 from polyaforest.service.numbering import Numbering
 from polyaforest.service.replay import PIECE, replay
 
 __all__ = ["Relearning", "n_seen", "records_to_learn"]
 
-_LEAST = 20_000  # records of a key, where there are as many
-_WINDOWS = 4  # as many as the window holds, that many times
-_PASSES = 3  # over the keys, each for what has come during the one before
-_SHARE = 4  # of the memory for models, one part in so many
+_LEAST = 20_000  # records of a key, if it has as many
+_WINDOWS = 4  # windows of records in addition
+_PASSES = 3  # over the keys; each learns what arrived during the one before
+_SHARE = 4  # one part in so many of the memory for models
 
 
 def records_to_learn(
     file: sqlite3.Connection, config: StreamConfig, waiting: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Return how many records of a history models by these settings learn again, by key: the newest.
+    """Return how many of the newest records of each key to relearn.
 
-    `waiting` says how many records of each key are not in the file yet.
+    `waiting` is the number of records of each key that are not in the file yet.
     """
     waiting = waiting or {}
     query = "SELECT keys.key, keys.id, sum(n), max(end) FROM blocks JOIN keys ON keys.id = blocks.key GROUP BY keys.id"
@@ -77,7 +77,7 @@ class Relearning:
         self,
         config: StreamConfig,
         make: Callable[[], Detector],
-        history: History,
+        history: RecordHistory,
         database: Database,
         reader: RecordReader,
     ) -> None:
@@ -88,7 +88,7 @@ class Relearning:
         self.restart()
 
     def restart(self) -> None:
-        """Start over, because the history was changed."""
+        """Start over, because the history has changed."""
         self.close()
         most = self.config.memory_mb * 2**20 // _SHARE
         self._store = self._resources.enter_context(open_store(None, self._make, max_bytes=most))
@@ -101,16 +101,16 @@ class Relearning:
         self._steps = self._passes()
 
     def close(self) -> None:
-        """Give up."""
+        """Discard the new models."""
         self._resources.close()
 
     def advance(self, seconds: float) -> bool:
-        """Learn for a time; return whether there is nothing more to learn, but for what has just come."""
+        """Learn for some seconds; return whether only the latest records are left."""
         until = clock.monotonic() + seconds
         return all(clock.monotonic() < until for _ in self._steps)
 
     def finished(self) -> Iterator[tuple[str, Entry, Numbering]]:
-        """Learn what is left; yield the keys with their new models, which have learned at least one record."""
+        """Learn the remaining records; yield each key with its new model, if that has learned any record."""
         for _ in self._one_pass():
             pass
         for key, numbering in self._numbering.items():
@@ -132,7 +132,7 @@ class Relearning:
                 yield from self._learn(key, block.where((block.flags & NOT_LEARNED) == 0))
 
     def _new_records(self, key: str) -> Block | None:
-        """Return the records of a key that have come since it was last looked at."""
+        """Return the records of a key since the last pass."""
         if key in self._learned_to:
             block = self._history.since(key, self._learned_to[key])
         else:
@@ -142,7 +142,7 @@ class Relearning:
     def _learn(self, key: str, block: Block) -> Iterator[None]:
         """Learn records of a key piece by piece."""
         numbering = self._numbering.setdefault(key, Numbering())
-        if self._reader.time is not None:  # records of the past may have come late
+        if self._reader.time is not None:  # records may have arrived out of order
             block = replace(block, times=np.maximum.accumulate(block.times))
         place = np.arange(len(block))
         for start in range(0, len(block), PIECE):
@@ -150,7 +150,7 @@ class Relearning:
             yield
 
     def _learn_piece(self, entry: Entry, numbering: Numbering, block: Block) -> None:
-        """Learn records together, or one by one if the model refuses any: that one it does not learn."""
+        """Learn records together; if the model rejects one, learn them one by one and skip it."""
         before = n_seen(entry.detector)
         try:
             for replayed in replay(
@@ -169,7 +169,7 @@ class Relearning:
                     self._learn_piece(entry, numbering, block.where(np.arange(len(block)) == place))
 
     def _take_note(self, numbering: Numbering, block: Block, n_after: int) -> None:
-        """Take note of the numbers of records that were learned."""
+        """Add learned records to the numbering."""
         self.n_learned += len(block)
         for in_model, in_history in enumerate(block.points.tolist(), n_after - len(block)):
             if in_history >= 0:
@@ -177,5 +177,5 @@ class Relearning:
 
 
 def n_seen(detector: Detector) -> int:
-    """Return how many records a model has learned."""
+    """Return the number of records a model has learned."""
     return detector.n_seen_ if detector.is_fitted else 0

@@ -1,4 +1,4 @@
-"""Records of the history, judged and learned again by a detector."""
+"""Replay of the history: a detector scores and learns stored records again."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PIECE = 1024  # records at a time
 
 
 class Replayed(NamedTuple):
-    """A piece of the records."""
+    """A replayed piece of the records."""
 
-    detector: Detector  # that goes on
-    judge: Detector  # that judged the piece
+    detector: Detector  # for the next piece
+    judge: Detector  # that scored this piece
     block: Block
     detected: Detections
 
@@ -37,22 +37,22 @@ def replay(
     explain: bool = False,
     at_once: int = PIECE,
 ) -> Iterator[Replayed]:
-    """Judge and learn records piece by piece.
+    """Score and learn records piece by piece.
 
     Parameters
     ----------
     detector : StreamingMPF or SeriesMPF
-        Changed in place; once it finds out that records are a time series, another one takes its place.
+        Changed in place, and replaced once it detects that the records are a time series.
     block : Block
         The records.
     fields : list of str
-        Their fields.
+        Names of the fields.
     is_timed, finds_series : bool
-        Whether records have times, and whether the detector finds out if they are a time series.
+        Whether records have times, and whether to detect if they are a time series.
     explain : bool
         Whether to explain flagged records.
     at_once : int
-        The most records in a piece.
+        Largest number of records in a piece.
     """
     start = 0
     while start < len(block):

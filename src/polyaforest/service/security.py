@@ -1,4 +1,4 @@
-"""Who may do what: tokens, limits, and the headers that every answer has."""
+"""Access control: tokens, limits, and the security headers of every response."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ADMIN, READ = "admin", "read"
 COOKIE = "polyaforest"
 READ_TOKEN, ADMIN_TOKEN = "POLYAFOREST_READ_TOKEN", "POLYAFOREST_ADMIN_TOKEN"  # in the environment
 HEADER_BYTES = 32 * 1024
-HEAD_BYTES = 96 * 1024  # of headers and address: a key of 4,096 characters may need 48 KiB in an address
+HEAD_BYTES = 96 * 1024  # headers and URL: a key of 4,096 characters may need 48 KiB in a URL
 _SHORTEST = 16  # characters of a token
-_SEND_SECONDS = 30.0  # for a piece of an answer
-_MOST_CLIENTS = 10_000  # whose rate is known
+_SEND_SECONDS = 30.0  # to send a piece of a response
+_MOST_CLIENTS = 10_000  # with a tracked request rate
 _MOST_DIGITS = 20  # of a content length; Python converts only so many
 _SAFE = ("GET", "HEAD", "OPTIONS")
-_CLOSE = {"connection": "close"}  # so that what is left of a body is not read
-_OPEN = ("/health", "/ready", "/api/v1/login")  # for everyone
+_CLOSE = {"connection": "close"}  # so that the rest of a body is not read
+_OPEN = ("/health", "/ready", "/api/v1/login")  # without a token
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -51,7 +51,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Tokens:
-    """The tokens of the service, compared in constant time; without any, everyone on this machine is an admin.
+    """The tokens of the service, compared in constant time; without tokens, every local client is an admin.
 
     Parameters
     ----------
@@ -64,16 +64,16 @@ class Tokens:
             READ: read_token(config.read_token_file, READ_TOKEN),
         }
         if self._tokens[READ] and not self._tokens[ADMIN]:
-            raise BadInput(f"there is a read-only token but none for admins: set {ADMIN_TOKEN} or admin_token_file")
+            raise BadInput(f"a read token is set but no admin token: set {ADMIN_TOKEN} or server.admin_token_file")
         if not config.is_loopback and not self.are_needed:
             raise BadInput(
-                f"server.host is {config.host}, which others can reach: set a token by {ADMIN_TOKEN} or "
+                f"server.host is {config.host}, which other machines can reach: set a token with {ADMIN_TOKEN} or "
                 "server.admin_token_file, or listen on 127.0.0.1"
             )
 
     @property
     def are_needed(self) -> bool:
-        """Whether there are any."""
+        """Whether any token is set."""
         return bool(self.of_roles)
 
     @property
@@ -82,7 +82,7 @@ class Tokens:
         return {role: token for role, token in self._tokens.items() if token is not None}
 
     def role(self, given: str) -> str | None:
-        """Return the role of a token; None if it is not valid."""
+        """Return the role of a token; None if it is invalid."""
         if not self.are_needed:
             return ADMIN
         found = None
@@ -93,7 +93,7 @@ class Tokens:
 
 
 class SessionRoles(Protocol):
-    """The open sessions, as the guard asks for them."""
+    """The open sessions, as `Guard` uses them."""
 
     def role(self, value: str) -> str | None:
         """Return the role of a session; None if it is not open."""
@@ -101,14 +101,14 @@ class SessionRoles(Protocol):
 
 
 class Caller(NamedTuple):
-    """The sender of a request: what it may do, and the session by which it may."""
+    """The role and session of the sender of a request."""
 
     role: str | None = None
     session: str | None = None
 
 
 class Guard:
-    """The outermost layer: refuses what must not be read or answered, and adds headers to every answer.
+    """The outermost layer: rejects invalid and unauthorised requests, and adds headers to every response.
 
     Parameters
     ----------
@@ -117,8 +117,7 @@ class Guard:
     tokens : Tokens
     sessions : Sessions
     observe : callable
-        Takes the method, the template of the route (None if a request did not reach one), the status and the seconds
-        of each answer.
+        Takes the method, the route template (None if no route matched), the status and the seconds of each response.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class Guard:
     ) -> None:
         self._app, self._config, self._tokens, self._sessions, self._observe = app, config, tokens, sessions, observe
         self._max_body = int(config.max_body_mb * 2**20)
-        self._clients: OrderedDict[str, tuple[float, float]] = OrderedDict()  # requests left, and when that was
+        self._clients: OrderedDict[str, tuple[float, float]] = OrderedDict()  # requests left, and when counted
         public = urlsplit(config.public_url or "").hostname or config.host
         self._hosts = {name.lower() for name in (*LOOPBACK, "[::1]", config.host, public, *config.allowed_hosts)}
 
@@ -141,56 +140,56 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        answer = self._with_headers(self._observed(scope, _impatient(scope, send)), headers.get("origin"))
+        answer = self._with_headers(self._observed(scope, _with_send_timeout(scope, send)), headers.get("origin"))
         caller = self._caller(headers)
         problem = self._problem(scope, headers, caller)
         if problem is not None:
-            await _refuse(answer, *problem)
+            await _respond(answer, *problem)
             return
         is_cross = headers.get("origin") in self._config.cors
         if scope["method"] == "OPTIONS" and is_cross:
-            await _refuse(answer, 204, "")
+            await _respond(answer, 204, "")
             return
         scope["role"], scope["session"] = caller
         body = _Body(receive, self._max_body, self._config.body_timeout)
         try:
             await self._app(scope, body.receive, answer)
         except Exception:
-            if not scope.get("is_unread"):  # otherwise the client is at fault, and the server disconnects it
+            if not scope.get("is_unread"):  # otherwise the client did not read, and is disconnected
                 raise
 
     def _excess(self, headers: dict[str, str]) -> tuple[int, str] | None:
-        """Return the status and the reason if a request is too large."""
+        """Return a status and reason if a request is too large, else None."""
         if sum(len(name) + len(value) for name, value in headers.items()) > HEADER_BYTES:
             return 431, f"the headers are larger than {HEADER_BYTES // 1024} KiB"
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > _MOST_DIGITS:
-            return 400, "the content length is not a number"
+            return 400, "the Content-Length header is not a number"
         return (413, _too_large(self._max_body)) if int(length) > self._max_body else None
 
     def _problem(self, scope: Message, headers: dict[str, str], caller: Caller) -> tuple[int, str] | None:
-        """Return the status and the reason if a request is to be rejected before its body is read."""
+        """Return a status and reason to reject a request before its body is read, else None."""
         host = _host_name(headers.get("host", ""))
         if host is None:
             return 400, "the Host header is not a valid name or address"
-        if self._config.is_loopback and host not in self._hosts:  # a web page may lead its own name to this machine
-            return 421, "this host is not served here: list it in server.allowed_hosts"
+        if self._config.is_loopback and host not in self._hosts:  # a web page may resolve its own name to this machine
+            return 421, "this host name is not allowed: list it in server.allowed_hosts"
         if self._is_too_fast(scope):
-            return 429, "too many requests: slow down"
+            return 429, "too many requests: try again later"
         too_large = self._excess(headers)
         if too_large is not None:
             return too_large
         if self._is_foreign(headers) and scope["method"] not in _SAFE:
-            return 403, "requests from pages of another origin are refused: list it in server.cors"
+            return 403, "requests from this origin are not allowed: list it in server.cors"
         return _authorisation_problem(scope, caller.role)
 
     def _is_foreign(self, headers: dict[str, str]) -> bool:
-        """Return whether a request comes from a page that is neither of this server nor listed."""
+        """Return whether a request comes from a page of another origin that is not listed."""
         origin, host = headers.get("origin"), headers.get("host", "")
         return origin is not None and origin not in self._config.cors and origin not in _origins(host)
 
     def _caller(self, headers: dict[str, str]) -> Caller:
-        """Return who sends a request: by a token in its header, or by the session in its cookie."""
+        """Identify the sender of a request by the token in its header or the session in its cookie."""
         kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" or not self._tokens.are_needed:
             return Caller(self._tokens.role(token.strip()))
@@ -199,7 +198,7 @@ class Guard:
         return Caller() if role is None else Caller(role, session)
 
     def _is_too_fast(self, scope: Message) -> bool:
-        """Return whether a client has used up its requests: a bucket that fills at a fixed rate."""
+        """Return whether a client exceeds its request rate (token bucket)."""
         who, now, rate = (scope.get("client") or ("", 0))[0], clock.monotonic(), self._config.requests_per_second
         left, at = self._clients.pop(who, (2 * rate, now))
         left = min(2 * rate, left + (now - at) * rate)
@@ -210,7 +209,7 @@ class Guard:
         return is_too_fast
 
     def _observed(self, scope: Message, send: Send) -> Send:
-        """Return `send`, with a note of how long the beginning of the answer took."""
+        """Return `send` that reports the time to the start of the response."""
         start = clock.perf_counter()
 
         async def answer(message: Message) -> None:
@@ -222,7 +221,7 @@ class Guard:
         return answer
 
     def _with_headers(self, send: Send, origin: str | None) -> Send:
-        """Return `send` with the headers of every answer."""
+        """Return `send` that adds the security headers."""
         extra = dict(_HEADERS)
         if origin in self._config.cors:
             extra |= {
@@ -241,8 +240,8 @@ class Guard:
         return answer
 
 
-def _impatient(scope: Message, send: Send) -> Send:
-    """Return `send` with a time limit on clients that do not read, which are marked in the scope."""
+def _with_send_timeout(scope: Message, send: Send) -> Send:
+    """Return `send` with a timeout; a client that does not read is marked in the scope."""
 
     async def answer(message: Message) -> None:
         try:
@@ -255,7 +254,7 @@ def _impatient(scope: Message, send: Send) -> Send:
 
 
 class _Body:
-    """The body of a request, refused once it is too large or too slow."""
+    """The body of a request, rejected if it is too large or too slow."""
 
     def __init__(self, receive: Receive, most: int, seconds: float) -> None:
         self._receive, self._most, self._seconds, self._n = receive, most, seconds, 0
@@ -264,7 +263,7 @@ class _Body:
 
     async def receive(self) -> Message:
         """Return the next piece."""
-        if self._is_whole:  # what follows tells when the client leaves
+        if self._is_whole:  # the next message is a disconnect
             return await self._receive()
         try:
             message = await asyncio.wait_for(self._receive(), max(0.0, self._deadline - clock.monotonic()))
@@ -287,18 +286,18 @@ def _host_name(header: str) -> str | None:
 
 
 def _origins(host: str) -> tuple[str, str]:
-    """Return the origins of pages of this server, as the client calls it."""
+    """Return the origins of this server under the name the client uses."""
     return f"http://{host}", f"https://{host}"
 
 
 def _authorisation_problem(scope: Message, role: str | None) -> tuple[int, str] | None:
     path = scope["path"]
     if not path.startswith(("/api/", "/metrics")) or path in _OPEN or scope["method"] == "OPTIONS":
-        return None  # the page itself has no secrets, and asks for the token
+        return None  # the page has no secrets, and asks for the token
     if role is None:
-        return 401, "a token is needed: send it as `Authorization: Bearer TOKEN`"
+        return 401, "a token is required: send it as `Authorization: Bearer TOKEN`"
     if role == READ and scope["method"] not in _SAFE and path != "/api/v1/logout":
-        return 403, "this token may only read"
+        return 403, "this token is read-only: use an admin token"
     return None
 
 
@@ -306,8 +305,8 @@ def _too_large(most: int) -> str:
     return f"the body is larger than {most / 2**20:g} MB: send smaller batches"
 
 
-async def _refuse(send: Send, status: int, reason: str) -> None:
-    """Send an error; the connection is closed, so that what is left of the body is not read."""
+async def _respond(send: Send, status: int, reason: str) -> None:
+    """Send a response without calling the application; errors close the connection, so that the body is not read."""
     body = to_json({"detail": reason}) if reason else b""
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status >= 400:
@@ -321,7 +320,7 @@ async def _refuse(send: Send, status: int, reason: str) -> None:
 
 
 def read_token(path: str | None, variable: str) -> str | None:
-    """Return a token from a file or the environment."""
+    """Read a token from a file or the environment."""
     token = os.environ.get(variable, "") if path is None else Path(path).read_text("utf-8")
     token = token.strip()
     if not token and path is None:

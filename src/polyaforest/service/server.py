@@ -1,4 +1,4 @@
-"""The process: an HTTP server on a socket, and what it says at its start."""
+"""The server process: socket, HTTP protocol and signals."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ __all__ = ["serve"]
 
 _LOG = logging.getLogger("polyaforest.service")
 _MOST_CONNECTIONS = 2000
-_UNREAD_SECONDS = 60  # after which a client that reads nothing is disconnected
+_UNREAD_SECONDS = 60  # before a client that does not read is disconnected
 _GRACE_SECONDS = 10
-_SWITCH_SECONDS = 0.0005  # threads hand over often: judging a record leaves and retakes the interpreter several times
+_SWITCH_SECONDS = 0.0005  # short: scoring a record releases and retakes the interpreter lock several times
 
 
 def _protocol(header_seconds: float) -> type[H11Protocol]:
-    """Return the HTTP protocol, with a time limit on the headers of every request of a connection."""
+    """Return an HTTP protocol with a timeout on the headers of each request."""
 
     class Protocol(H11Protocol):
-        """Close the connection of a client that does not send the headers of its next request in time."""
+        """Closes the connection of a client that does not send the headers of its next request in time."""
 
         _deadline: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
-            """Expect the first request."""
+            """Start the timeout of the first request."""
             super().connection_made(transport)
             self._update_deadline()
 
         def data_received(self, data: bytes) -> None:
-            """Expect the rest of the headers, if these are not all; between requests the keep-alive timeout counts."""
+            """Update the timeout; between requests, the keep-alive timeout applies."""
             super().data_received(data)
             self._update_deadline()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            """Expect nothing more."""
+            """Cancel the timeout."""
             super().connection_lost(exc)
             self._cancel_deadline()
 
         def _update_deadline(self) -> None:
-            """Start the deadline, which further bytes do not defer; cancel it once a request is being handled."""
+            """Start the timeout, which further bytes do not extend; cancel it while a request is handled."""
             if self.cycle is not None and not self.cycle.response_complete:
                 self._cancel_deadline()
             elif self._deadline is None:
@@ -70,7 +70,7 @@ def _protocol(header_seconds: float) -> type[H11Protocol]:
 
 
 class _Server(uvicorn.Server):
-    """A server that saves everything when it is told to stop, and then ends regularly."""
+    """A server that saves everything on a signal before it exits."""
 
     def __init__(
         self, config: uvicorn.Config, close_soon: Callable[[], None], reload: Callable[[], None] | None
@@ -79,12 +79,12 @@ class _Server(uvicorn.Server):
         self._close_soon, self._reload, self._has_terminal = close_soon, reload, _has_terminal()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop, and end what would otherwise run for long or for ever."""
+        """Stop, and end feeds and previews."""
         super().handle_exit(sig, frame)
         self._close_soon()
 
     def handle_hangup(self, sig: int, frame: FrameType | None) -> None:
-        """Read the configuration again; stop if there is none, or if the terminal was closed."""
+        """Reload the configuration; stop if there is none or the terminal was closed."""
         is_terminal_closed = self._has_terminal and not _has_terminal()
         if self._reload is None or is_terminal_closed:
             self.handle_exit(sig, frame)
@@ -93,7 +93,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop at the first signal, and do not wait for clients at a second; SIGHUP reads the configuration again."""
+        """Stop at the first signal, without waiting for clients at a second; SIGHUP reloads the configuration."""
         handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit}
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
             handlers[signal.SIGHUP] = self.handle_hangup
@@ -106,7 +106,7 @@ class _Server(uvicorn.Server):
 
 
 def _has_terminal() -> bool:
-    """Return whether the process belongs to a terminal that is open."""
+    """Return whether the process has an open terminal."""
     try:
         with open("/dev/tty", "rb", buffering=0):
             return True
@@ -120,15 +120,15 @@ def serve(
     feeder: Feeder | None = None,
     read: Callable[[], Config] | None = None,
 ) -> None:
-    """Serve until a signal comes; then save everything.
+    """Serve until a signal arrives; then save everything.
 
     Parameters
     ----------
     config : Config
     say : callable
-        Takes what is to be said at the start.
+        Prints a message.
     feeder : Feeder, optional
-        Feeds streams with generated records.
+        Posts generated records to the streams.
     read : callable, optional
         Reads the configuration again.
     """
@@ -143,12 +143,12 @@ def serve(
             http=_protocol(config.server.header_timeout),
             ws="none",
             log_config=None,
-            log_level=logging.ERROR,  # malformed requests are not worth a line: anyone could fill the log
+            log_level=logging.ERROR,  # clients must not fill the log with malformed requests
             proxy_headers=bool(config.server.trusted_proxies),
             forwarded_allow_ips=config.server.trusted_proxies,
             access_log=False,
             server_header=False,
-            h11_max_incomplete_event_size=HEAD_BYTES,  # if it comes in pieces
+            h11_max_incomplete_event_size=HEAD_BYTES,  # of a request that arrives in pieces
             limit_concurrency=_MOST_CONNECTIONS,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=_GRACE_SECONDS,
@@ -158,25 +158,25 @@ def serve(
     )
     sys.setswitchinterval(_SWITCH_SECONDS)
     host = f"[{config.server.host}]" if ":" in config.server.host else config.server.host
-    access = "a token is needed" if service.tokens.are_needed else "only from this machine"
+    access = "a token is required" if service.tokens.are_needed else "only from this machine"
     n = len(service.streams)
     say(f"Serving {n} stream{'' if n == 1 else 's'} at http://{host}:{port} ({access}). Stop with Ctrl-C.")
     asyncio.run(server.serve([listener]))
 
 
 def _reload(service: Service) -> None:
-    """Read the configuration again, and say why if that fails."""
+    """Reload the configuration; log the reason if that fails."""
     try:
         service.reload("SIGHUP")
-    except Exception as problem:  # the settings before are in force
+    except Exception as problem:  # the former settings stay in use
         is_expected = isinstance(problem, (BadInput, OSError))
         _LOG.error("the settings are unchanged: %s", problem, exc_info=None if is_expected else problem)
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """Return a socket that listens, before anything else is opened."""
+    """Return a listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # or asyncio would not set TCP_NODELAY
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # for asyncio to set TCP_NODELAY
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: connections inherit it
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _UNREAD_SECONDS)

@@ -1,4 +1,4 @@
-"""Sessions of browsers: each login starts one, logout or age ends it, and a restart keeps the others."""
+"""Browser sessions: a login starts one, logout or age ends it; they survive restarts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from polyaforest.service.security import Tokens
 __all__ = ["Sessions"]
 
 _LOG = logging.getLogger("polyaforest.service")
-_MOST = 1000  # sessions at a time; the oldest end first
+_MOST = 1000  # open sessions; the oldest end first
 
 
 class Sessions:
-    """The open sessions, in a file that contains neither tokens nor the values of cookies.
+    """The open sessions, stored in a file without tokens or cookie values.
 
-    A session is known by a digest of its value under the token that started it: another token in the configuration
-    ends the sessions of the one before.
+    A session is identified by a digest of its value, keyed by the token that started it: replacing the token ends its
+    sessions.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Sessions:
         return value
 
     def role(self, value: str) -> str | None:
-        """Return the role of an open session; None if there is none of this value."""
+        """Return the role of a session; None if it is not open."""
         now = clock.time()
         for role, token in self._tokens.of_roles.items():
             if self._ends.get(_digest(token, value), 0.0) > now:
@@ -67,7 +67,7 @@ class Sessions:
                 self._write()
 
     def _write(self) -> None:
-        """Write the sessions that are open, at most `_MOST`."""
+        """Write the open sessions, at most `_MOST`."""
         now = clock.time()
         latest = sorted(self._ends.items(), key=lambda session: session[1])[-_MOST:]
         self._ends = {digest: end for digest, end in latest if end > now}
@@ -80,12 +80,12 @@ def _digest(token: str, value: str) -> str:
 
 
 def _read(path: Path) -> dict[str, float]:
-    """Return the sessions in a file; none if it is missing or damaged, which only asks people to log in again."""
+    """Read the sessions from a file; a missing or damaged file has none, and users log in again."""
     try:
         found = orjson.loads(path.read_bytes())["sessions"].items()
         return {str(digest): float(end) for digest, end in found}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as problem:
-        _LOG.warning("%s cannot be read, so everyone has to log in again: %s", path, problem)
+        _LOG.warning("%s cannot be read, all users must log in again: %s", path, problem)
         return {}

@@ -1,6 +1,6 @@
-"""Silence: a stream, a key or a field from which nothing has come for too long.
+"""Silence: a stream, key or field that has sent no values for too long.
 
-Spans are measured on a clock that cannot be set, so that a correction of the machine's clock silences nothing.
+Durations are measured on a monotonic clock, so that a correction of the system clock causes no silence.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
 from typing import Any, NamedTuple
 
-from polyaforest.service.blocks import Sample
-from polyaforest.service.events import Change, event_id
+from polyaforest.service.blocks import ScoredRecord
+from polyaforest.service.events import EventChange, event_id
 
 __all__ = ["Silence"]
 
-_CHECKS = 10  # in the time that is too long
-_MOST_KEYS = 1000  # reported at a time
+_CHECKS = 10  # per allowed duration
+_MOST_KEYS = 1000  # to report at a time
 
 
 class _Quiet(NamedTuple):
-    """What is silent, and since when, in seconds since 1970."""
+    """A silent key or field, and when its silence began, in seconds since 1970."""
 
     key: str
     field: str | None
@@ -29,19 +29,19 @@ class _Quiet(NamedTuple):
 
 
 class Silence:
-    """Watches over when each key and field last had a value.
+    """Tracks when each key and field last had a value.
 
     Parameters
     ----------
     stream : str
     longest : float
-        Seconds without a value that are normal.
+        Longest allowed time without a value, in seconds.
     keys : iterable of str
-        Those that have come before this process was started; they have until `longest` from now.
+        Keys from before this process started; `longest` starts now for them.
     lasting : sequence of dict
-        Events of silence that had not ended when the process did: nothing had come since they began.
+        Silence events that were open when the last process ended.
     steady : callable
-        A clock that cannot be set.
+        A monotonic clock.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Silence:
             self._silent[place] = _Quiet(key, name, event["start"], event["id"])
         self._checked = now
 
-    def hear(self, samples: Mapping[str, Sequence[Sample]], fields: Sequence[str]) -> list[Change]:
-        """Take note of records; return the events that they end."""
+    def hear(self, samples: Mapping[str, Sequence[ScoredRecord]], fields: Sequence[str]) -> list[EventChange]:
+        """Register records; return the silence events that they end."""
         if not samples:
             return []
         now, changes = self._steady(), self._ended(None)
@@ -80,15 +80,15 @@ class Silence:
                     changes += self._ended((key, name))
         return changes
 
-    def check(self, position: int) -> list[Change]:
-        """Return the events that begin now."""
+    def check(self, position: int) -> list[EventChange]:
+        """Return the silence events that begin now."""
         now = self._steady()
         if now - self._checked < self._longest / _CHECKS or self._stream_seen is None:
             return []
         self._checked = now
         if now - self._stream_seen > self._longest:
             return self._begun(None, self._stream_seen, position)
-        changes: list[Change] = []
+        changes: list[EventChange] = []
         for place, seen in list(self._seen.items()):
             key, name = place
             is_key_silent = name is not None and now - self._seen[key, None] > self._longest
@@ -99,10 +99,10 @@ class Silence:
         return changes
 
     def is_silent(self, id: str) -> bool:
-        """Return whether the silence of an event lasts."""
+        """Return whether the silence of an event continues."""
         return any(quiet.id == id for quiet in self._silent.values())
 
-    def _begun(self, place: tuple[str, str | None] | None, seen: float, position: int) -> list[Change]:
+    def _begun(self, place: tuple[str, str | None] | None, seen: float, position: int) -> list[EventChange]:
         if place in self._silent:
             return []
         since = clock.time() - (self._steady() - seen)
@@ -112,7 +112,7 @@ class Silence:
         self._silent[place] = _Quiet(key, name, since, id)
         whose = {"stream": "this stream", "key": f"the key {key!r}", "field": f"the field {name!r}"}[what]
         span = "a second" if self._longest == 1 else f"{self._longest:g} seconds"
-        words = f"nothing has come from {whose} for more than {span}"
+        words = f"no values from {whose} for more than {span}"
         facts: dict[str, Any] = {
             "what": what,
             "field": name,
@@ -121,17 +121,19 @@ class Silence:
             "bits": None,
             "reasons": [],
         }
-        return [Change(id, key, "silence", since, _after(since), True, position, facts)]
+        return [EventChange(id, key, "silence", since, _after(since), True, position, facts)]
 
-    def _ended(self, place: tuple[str, str | None] | None) -> list[Change]:
+    def _ended(self, place: tuple[str, str | None] | None) -> list[EventChange]:
         quiet = self._silent.pop(place, None)
         if quiet is None:
             return []
         return [
-            Change(quiet.id, quiet.key, "silence", quiet.since, _after(quiet.since), False, 0, {"closed_by": "records"})
+            EventChange(
+                quiet.id, quiet.key, "silence", quiet.since, _after(quiet.since), False, 0, {"closed_by": "records"}
+            )
         ]
 
 
 def _after(since: float) -> float:
-    """Return the time, but none before `since`: the clock may have been set back."""
+    """Return the current time, at least `since`: the clock may have been set back."""
     return max(since, clock.time())

@@ -1,8 +1,8 @@
-"""A stream of the service: its files, and the thread that judges its records.
+"""A stream of the service: its files, and the thread that scores its records.
 
-What the thread is asked to do with the models it does between two batches, so that nothing else ever changes them. If
-it fails, it starts again from what was saved, after a pause. With changed settings it starts again at once, between two
-batches, after it has saved everything; requests wait meanwhile.
+Only this thread changes the models; it runs tasks of other threads between two batches. If it fails, it restarts from
+the last save after a pause. To apply changed settings, it saves everything and restarts at once; requests wait
+meanwhile.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from polyaforest.live import Detector, Entry, new_detector, open_store, with_rat
 from polyaforest.live.judge import Judged
 from polyaforest.service.alerts import Destination, Outbox
 from polyaforest.service.audit import log
-from polyaforest.service.blocks import FLAGGED, Sample
+from polyaforest.service.blocks import FLAGGED, ScoredRecord
 from polyaforest.service.changes import StreamPlan, new_reader, plan_stream
 from polyaforest.service.clocks import Clocks, moment_text
 from polyaforest.service.config import StreamConfig
 from polyaforest.service.database import Database
-from polyaforest.service.events import Change, EventLog
+from polyaforest.service.events import EventChange, EventLog
 from polyaforest.service.feed import Feed
-from polyaforest.service.history import History
+from polyaforest.service.history import RecordHistory
 from polyaforest.service.inbox import Busy, Inbox
 from polyaforest.service.lifecycle import OpenEvents, closing
 from polyaforest.service.metrics import Metrics
 from polyaforest.service.numbering import Numbering
 from polyaforest.service.relearn import Relearning, n_seen
 from polyaforest.service.silence import Silence
-from polyaforest.service.worker import Batch, Result, Worker
+from polyaforest.service.worker import RecordResult, ResultBatch, Worker
 
-__all__ = ["Shared", "Stream", "detector_of"]
+__all__ = ["ServedStream", "StreamContext", "detector_of"]
 
 _LOG = logging.getLogger("polyaforest.service")
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before a stream that failed starts again
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before a failed stream restarts
 _RELEARN_SECONDS = 0.2  # between two batches
 _MOST_QUARANTINED = 1000
-_SHARE_OF_AGE = 10  # the time between two runs ages the history by this part of its longest age at most
+_SHARE_OF_AGE = 10  # time between two runs ages the history by at most this fraction of its longest age
 _MOST_OPEN = 1_000_000  # events
-_MOST_NAMED = 100  # damaged parts in the log at a time
-_HOUSEKEEPING = 60.0  # seconds between two looks at what is too old, at most
+_MOST_NAMED = 100  # damaged parts to log at a time
+_HOUSEKEEPING = 60.0  # most seconds between two deletions of expired data
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class Shared:
-    """What the streams of a process have in common."""
+class StreamContext:
+    """Resources that the streams of a process share."""
 
     folder: str
     feed: Feed
@@ -69,7 +69,7 @@ class Shared:
 
 
 def detector_of(config: StreamConfig) -> Detector:
-    """Return a new detector by the settings of a stream."""
+    """Return a new detector with the settings of a stream."""
     return new_detector(
         trees=config.trees,
         window=config.window,
@@ -83,39 +83,39 @@ def detector_of(config: StreamConfig) -> Detector:
 
 
 @dataclass(frozen=True)
-class _Request:
-    """Other settings for a stream."""
+class _SettingsRequest:
+    """A request to change the settings of a stream."""
 
     config: StreamConfig
-    who: str  # asks for them
+    who: str  # requested it
     answer: Future[None]
 
 
-class Stream:
-    """A stream: judged by a thread of its own from `start` to `stop`."""
+class ServedStream:
+    """A stream with its own thread, from `start` to `stop`."""
 
-    def __init__(self, name: str, config: StreamConfig, shared: Shared) -> None:
+    def __init__(self, name: str, config: StreamConfig, shared: StreamContext) -> None:
         self.name, self.config, self._shared = name, config, shared
         base = os.path.join(shared.folder, name)
         self.store_path = f"{base}.models"
         self.database = Database(f"{base}.history")
         retention = config.retention
         clocks = Clocks(self.database, max_gap=retention.age / _SHARE_OF_AGE, max_ahead=config.max_ahead)
-        self.history = History(self.database, retention.records, retention.age, clocks)
+        self.history = RecordHistory(self.database, retention.records, retention.age, clocks)
         self.events = EventLog(name, self.database, self.history)
         self.outbox = Outbox(name, self.database, shared.destinations, shared.link)
         self.inbox = Inbox(self.database) if config.source == "http" else None
         with self.database.read() as file:
             found = file.execute("SELECT value FROM facts WHERE name = 'era'").fetchone()
-        self._era = 0 if found is None else int(found[0])  # how often models started over
-        self.template = detector_of(config)  # of the models of all keys
-        self.applied = 0  # number of the latest feedback that is part of the models
-        self.undone = 0  # number of the feedback that was undone last
-        self.error: str | None = None  # why it does not run
+        self._era = 0 if found is None else int(found[0])  # number of times the models started over
+        self.template = detector_of(config)  # copied for the model of each key
+        self.applied = 0  # number of the latest feedback that the models include
+        self.undone = 0  # number of the feedback undone last
+        self.error: str | None = None  # why it is not running
         self.is_ready = False
         self.fields: list[str] = []
         self.is_timed = config.time is not None  # whether records have times
-        self.caught_up_at = 0.0  # when nothing was waiting
+        self.caught_up_at = 0.0  # when no records were waiting
         self.model_bytes = 0
         span = self.history.span()
         self._heard: float = 0.0 if span is None else span[1]  # time of the latest record
@@ -123,17 +123,17 @@ class Stream:
         self._kept_house = clock.monotonic()
         self._silence: Silence | None = None
         self._commands: deque[tuple[Callable[[Worker], Any], Future[Any]]] = deque()
-        self.settlers: list[Callable[[Stream, Worker], None]] = []  # called when models are open
-        self.reteach: Callable[[Stream, Worker], Callable[[str, Entry], None]] = _no_feedback  # to relearned models
+        self.on_open: list[Callable[[ServedStream, Worker], None]] = []  # called once models are open
+        self.reapply_feedback: Callable[[ServedStream, Worker], Callable[[str, Entry], None]] = _no_feedback
         self.relearning: Relearning | None = None
-        self.relearned: list[str] = []  # settings for which models are relearned
-        self.notice: str | None = None  # what became of changed settings
-        self._requested: _Request | None = None  # settings to change to
-        self._request: _Request | None = None  # settings that are changed to, until they work
-        self._former: StreamConfig | None = None  # settings to return to if they do not
-        self._unlearnable: dict[str, Any] | None = None  # settings by which models could not be relearned
+        self.relearned: list[str] = []  # settings that cause relearning
+        self.notice: str | None = None  # outcome of changed settings
+        self._requested: _SettingsRequest | None = None  # settings to change to
+        self._request: _SettingsRequest | None = None  # settings being applied
+        self._former: StreamConfig | None = None  # settings to restore if that fails
+        self._unlearnable: dict[str, Any] | None = None  # settings with which relearning failed
         self._is_starting_again = False
-        # number of the last damaged part that is in the log
+        # number of the last damaged part in the log
         self._reported = 0 if self.database.repairs else self.history.last_damaged
         self._is_stopped, self._is_woken = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"stream {name}", daemon=True)
@@ -155,7 +155,7 @@ class Stream:
         self.database.close()
 
     def call(self, task: Callable[[Worker], Answer]) -> Future[Answer]:
-        """Have the thread do something between two batches; what it raises is that of the future."""
+        """Run a task on the thread between two batches; its exceptions propagate through the future."""
         answer: Future[Answer] = Future()
         self._commands.append((task, answer))
         if self.inbox is not None:
@@ -163,8 +163,8 @@ class Stream:
         return answer
 
     def change(self, config: StreamConfig, who: str) -> Future[None]:
-        """Continue with other settings from the next batch on; if that fails, with the present ones."""
-        request = _Request(config, who, Future())
+        """Apply other settings from the next batch on; keep the current ones if that fails."""
+        request = _SettingsRequest(config, who, Future())
         self._requested = request
         self._is_woken.set()
         if self.inbox is not None:
@@ -174,7 +174,7 @@ class Stream:
         return request.answer
 
     def restart_relearning(self) -> None:
-        """Have models relearned from the start, because the history was changed."""
+        """Start relearning over, because the history has changed."""
         if self.relearning is not None:
             self.relearning.restart()
 
@@ -186,22 +186,22 @@ class Stream:
 
     @property
     def is_series(self) -> bool | None:
-        """Whether records are judged as a time series; None if each key finds out."""
+        """Whether records are scored as a time series; None if models detect it for each key."""
         return None if self.config.finds_series else isinstance(self.template, SeriesMPF)
 
     @property
     def n_keys(self) -> int:
-        """Keys that have come."""
+        """Number of keys."""
         return len(self.history.keys)
 
     @property
     def n_records(self) -> int:
-        """Records that were judged."""
+        """Number of scored records."""
         return self.history.position
 
     @property
     def lag(self) -> float:
-        """Seconds since the latest record, by its own time; one that was dated in the future counts as it came."""
+        """Seconds since the time of the latest record; a time in the future counts as the time of arrival."""
         return max(0.0, clock.time() - self._heard) if self._heard else 0.0
 
     # ---- the thread --------------------------------------------------------------------------------------------------
@@ -213,9 +213,9 @@ class Stream:
             try:
                 self._judge_until_stopped()
                 if not self._is_starting_again:
-                    self._is_woken.wait()  # the source has ended, unless there are other settings
+                    self._is_woken.wait()  # the source has ended, or settings have changed
                 continue
-            except Exception as problem:  # it must not end the other streams, and what failed may be mended
+            except Exception as problem:  # other streams must continue, and the cause may be temporary
                 if self._return_to_former_settings(problem):
                     continue
                 self.error, self.is_ready = printable(f"{type(problem).__name__}: {problem}"), False
@@ -231,7 +231,7 @@ class Stream:
             self.inbox.close()
 
     def _judge_until_stopped(self) -> None:
-        """Open the models and the source, and judge what comes."""
+        """Open the models and the source, and score records until stopped."""
         self._mend()
         self._take_request()
         self._is_starting_again = False
@@ -280,7 +280,7 @@ class Stream:
                     source.close()
 
     def _begin_era(self) -> None:
-        """Take note that models start over, with whatever history before them: records are numbered anew."""
+        """Record that models start over: the numbering of records restarts."""
         self._era += 1
         with self.database.write() as file:
             file.execute("INSERT OR REPLACE INTO facts VALUES ('era', ?)", (str(self._era),))
@@ -293,7 +293,7 @@ class Stream:
         return open_source(self.config.source, follow=True)
 
     def _is_over(self) -> bool:
-        """Return whether to judge no more for now: the thread stops, or other settings wait."""
+        """Return whether to pause scoring: the thread stops, or changed settings wait."""
         if self._is_stopped.is_set() or self._is_starting_again:
             return True
         if self._requested is None:
@@ -301,10 +301,10 @@ class Stream:
         return self.inbox is None or self._requested.config.source == "http" or not self.inbox.has_unread
 
     def _begin(self, worker: Worker) -> None:
-        """Take note of what is known by now."""
+        """Update events, fields and readiness after the models were opened."""
         self._begin_events(worker)
-        for settle in self.settlers:
-            settle(self, worker)
+        for callback in self.on_open:
+            callback(self, worker)
         self._read_fields(worker)
         self.error = None
         self._note_readiness()
@@ -313,7 +313,7 @@ class Stream:
             self._request = self._former = None
 
     def _begin_events(self, worker: Worker) -> None:
-        """Take up the events that were open; close those that nothing else can close."""
+        """Resume open events; close those that no record or feedback can close."""
         open_events = self.events.find(is_open=True, most=_MOST_OPEN)
         self._open = OpenEvents(self.config.closes_after, open_events)
         self.close_events(worker, [event["id"] for event in open_events if event["label"] == "normal"], "feedback")
@@ -327,17 +327,17 @@ class Stream:
         self._silence = Silence(self.name, self.config.silence, self.history.keys, lasting)
 
     def _note_readiness(self) -> None:
-        """Be ready once what came before a restart is judged again: until then events are missing."""
+        """Become ready once the replay after a restart is complete; until then, events are missing."""
         self.is_ready = self.inbox is None or not self.inbox.is_replaying
 
     def _read_fields(self, worker: Worker) -> None:
-        """Take note of what the reader of records has found out."""
+        """Copy the fields that the record reader has detected."""
         if self.fields != worker.reader.names:
             self.fields = list(worker.reader.names)
         self.is_timed = worker.reader.time is not None
 
     def _between_batches(self, worker: Worker) -> None:
-        """Do what other threads asked for, look for silence, and keep the history in order."""
+        """Run tasks of other threads, relearn, check for silence, and delete expired data."""
         self._mend()
         if not self.is_ready:
             self._note_readiness()
@@ -347,7 +347,7 @@ class Stream:
                 continue
             try:
                 answer.set_result(task(worker))
-            except Exception as problem:  # it is for whoever asked
+            except Exception as problem:  # it propagates to the caller
                 answer.set_exception(problem)
         if self.relearning is not None:
             self._relearn(self.relearning, worker)
@@ -357,13 +357,13 @@ class Stream:
                 self.change_events(changes)
         self.close_events(worker, self._open.of_silent_keys(), "silence")
         pause = min(_HOUSEKEEPING, self.config.retention.age / _SHARE_OF_AGE)
-        if clock.monotonic() - self._kept_house > pause:  # also of a stream to which nothing comes
+        if clock.monotonic() - self._kept_house > pause:  # also in a stream without new records
             self._kept_house = clock.monotonic()
             self.history.expire()
             self._expire_events()
 
     def _mend(self) -> None:
-        """Set aside what is damaged, and say so."""
+        """Repair the file, set damaged parts aside and report them."""
         if self.database.is_damaged:
             self.database.repair()
             self.history.reload()
@@ -378,7 +378,7 @@ class Stream:
             self._report_damage()
 
     def _report_damage(self) -> None:
-        """Name the damaged parts that were not reported yet."""
+        """Log the damaged parts that are not in the log yet."""
         found = self.history.damaged(most=_MOST_NAMED)
         new = [part for part in found if part["id"] > self._reported]
         self._reported = max([self._reported, *(part["id"] for part in found)])
@@ -387,17 +387,17 @@ class Stream:
             span = f"{moment_text(part['start'])} to {moment_text(part['end'])}"
             self._notify(
                 f"{self.database.path} is damaged: {records} of key {part['key']!r} from {span} cannot be read "
-                f"({part['reason']}). It was set aside; all others stay"
+                f"({part['reason']}). The damaged part was set aside; all other data is kept"
             )
 
     def _fail_commands(self) -> None:
         while self._commands:
-            self._commands.popleft()[1].set_exception(Busy(f"the stream {self.name} does not run"))
+            self._commands.popleft()[1].set_exception(Busy(f"the stream {self.name} is not running"))
 
     # ---- changed settings --------------------------------------------------------------------------------------------
 
     def _take_request(self) -> None:
-        """Take over the settings that were asked for, if any."""
+        """Apply the requested settings, if any."""
         self._is_woken.clear()
         if self._is_stopped.is_set():
             self._is_woken.set()
@@ -416,7 +416,7 @@ class Stream:
             self.inbox = Inbox(self.database)
 
     def _return_to_former_settings(self, problem: Exception) -> bool:
-        """Return whether a failure was that of changed settings; then those before are in force again."""
+        """Restore the former settings if changed ones caused a failure; return whether they did."""
         request, former = self._request, self._former
         if request is None or former is None:
             return False
@@ -427,7 +427,7 @@ class Stream:
         return True
 
     def _log_change(self, plan: StreamPlan) -> None:
-        """Write changed settings to the audit log, before they are saved with the models."""
+        """Write changed settings to the audit log before they are saved with the models."""
         if not (plan.applied or plan.relearned):
             return
         who = "start" if self._request is None else self._request.who
@@ -437,7 +437,7 @@ class Stream:
         self._notify(self.notice)
 
     def _begin_relearning(self, plan: StreamPlan, worker: Worker) -> None:
-        """Start to relearn models, if changed settings ask for it."""
+        """Start relearning if changed settings require it."""
         if not plan.relearned or self.config.settings == self._unlearnable:
             return
         template = detector_of(self.config)
@@ -452,26 +452,26 @@ class Stream:
         self.relearning = None
 
     def _relearn(self, relearning: Relearning, worker: Worker) -> None:
-        """Relearn for a while; once that is complete, put the new models in the place of the present ones."""
+        """Relearn for a while; once complete, replace the current models."""
         try:
             is_complete = relearning.advance(_RELEARN_SECONDS)
-        except Exception as problem:  # the present models are as good as before
+        except Exception as problem:  # the current models stay in use
             self._unlearnable = self.config.settings
             self._end_relearning()
-            self.notice = printable(f"could not relearn its models, which judge as before: {problem}")
+            self.notice = printable(f"could not relearn its models, the current ones stay in use: {problem}")
             _LOG.error("stream %s %s", self.name, self.notice, exc_info=problem)
             return
         if is_complete:
-            self._unlearnable = self.config.settings  # until it has succeeded: a failure is not repeated for ever
+            self._unlearnable = self.config.settings  # until it succeeds, so that a failure is not repeated for ever
             self._adopt(relearning, worker)
             self._unlearnable = None
         elif self.inbox is not None:
-            self.inbox.wake()  # it need not wait for records
+            self.inbox.wake()  # do not wait for records
 
     def _adopt(self, relearning: Relearning, worker: Worker) -> None:
-        """Save the new models and settings in one transaction; then start again with them."""
-        worker.commit()  # what follows may fail, and is then undone
-        teach = self.reteach(self, worker)
+        """Save the new models and settings in one transaction; then restart with them."""
+        worker.commit()  # a failure below returns to this point
+        teach = self.reapply_feedback(self, worker)
         for key, fresh, numbering in relearning.finished():
             entry = worker.store[key]
             n_before = Numbering.of_notes(entry.notes).ahead + n_seen(entry.detector)
@@ -486,18 +486,18 @@ class Stream:
             log(file, "the service", "relearned", {"settings": self.relearned, "n_records": relearning.n_learned})
         worker.note_settings(self.config.settings)
         worker.commit()
-        self.notice = f"has relearned its models from {relearning.n_learned:,} records of its history"
+        self.notice = f"relearned its models from {relearning.n_learned:,} records of its history"
         self._notify(self.notice)
         self._is_starting_again = True
 
     # ---- results -----------------------------------------------------------------------------------------------------
 
-    def _write(self, batch: Batch, judged: Judged[Result]) -> None:
-        """Take the results of a batch."""
+    def _write(self, batch: ResultBatch, judged: Judged[RecordResult]) -> None:
+        """Store and announce the results of a batch, and answer its clients."""
         with self._shared.metrics.batch.labels(self.name).time():
             self._read_fields(self._worker)
             self.history.append(batch.samples, batch.position)
-            changes = _folded(batch.changes)
+            changes = _merged(batch.changes)
             changes += self._abandoned(batch, {change.id for change in changes})
             if self._silence is not None:
                 changes += self._silence.hear(batch.samples, self.fields)
@@ -509,13 +509,13 @@ class Stream:
             if self.inbox is not None:
                 self._answer(self.inbox, judged)
 
-    def _abandoned(self, batch: Batch, changed: set[str]) -> list[Change]:
-        """Return changes that close open events which the models of their keys do not know any more."""
+    def _abandoned(self, batch: ResultBatch, changed: set[str]) -> list[EventChange]:
+        """Return changes that close open events which the models no longer know."""
         ids = [id for id in self._open.hear(batch.open_events) if id not in changed]
         return [closing(event, "model") for id in ids if (event := self.events.get(id)) is not None]
 
     def close_events(self, worker: Worker, ids: Sequence[str], by: str) -> None:
-        """Close events that records have not closed: no record continues them, also after a crash in between."""
+        """Close events; no later record continues them, even after a crash."""
         events = [event for id in ids if (event := self.events.get(id)) is not None and event["is_open"]]
         taken = [worker.take_event(event["key"], event["id"]) for event in events if event["kind"] == "anomaly"]
         if any(taken):
@@ -524,11 +524,11 @@ class Stream:
             self.change_events([closing(event, by) for event in events])
 
     def is_silent(self, id: str) -> bool:
-        """Return whether the silence of an event lasts."""
+        """Return whether the silence of an event continues."""
         return self._silence is not None and self._silence.is_silent(id)
 
-    def change_events(self, changes: Sequence[Change]) -> None:
-        """Write changes of events, and alerts about them, in one transaction; then tell who listens."""
+    def change_events(self, changes: Sequence[EventChange]) -> None:
+        """Write changes of events and their alerts in one transaction; then notify readers of the feed."""
         with self.database.write() as file:
             known = {change.id for change in changes if self.events.is_known(file, change.id)}
             events = self.events.write(changes, file)
@@ -540,12 +540,12 @@ class Stream:
             self.announce_event(event)
 
     def announce_event(self, event: dict[str, Any]) -> None:
-        """Tell those who listen about an event that was written, and send the alerts that are due."""
+        """Notify readers of the feed about a changed event, and send due alerts."""
         self._open.note([event])
         self._shared.wake_sender()
         self._shared.feed.publish("event", self.name, event["key"], event)
 
-    def _announce(self, samples: dict[str, list[Sample]]) -> None:
+    def _announce(self, samples: dict[str, list[ScoredRecord]]) -> None:
         feed = self._shared.feed
         for key, of_key in samples.items():
             n_flagged = sum(sample.flags & FLAGGED for sample in of_key)
@@ -555,8 +555,8 @@ class Stream:
             if feed.wants_tail(self.name, key):
                 feed.add_tail(self.name, key, [self.describe(sample) for sample in of_key])
 
-    def describe(self, sample: Sample) -> dict[str, Any]:
-        """Return a judged record for the feed."""
+    def describe(self, sample: ScoredRecord) -> dict[str, Any]:
+        """Return a scored record for the feed."""
         band = None if sample.band is None else sample.band._asdict()
         return {
             "time": sample.time,
@@ -568,7 +568,7 @@ class Stream:
             "is_anomaly": bool(sample.flags & FLAGGED),
         }
 
-    def _quarantine(self, judged: Judged[Result]) -> None:
+    def _quarantine(self, judged: Judged[RecordResult]) -> None:
         self._shared.metrics.quarantined.labels(self.name).inc(len(judged.bad))
         now = clock.time()
         rows = [(bad.record.position, now, bad.reason, bad.record.text) for bad in judged.bad[-_MOST_QUARANTINED:]]
@@ -578,8 +578,8 @@ class Stream:
             file.execute(query, (_MOST_QUARANTINED,))
 
     @staticmethod
-    def _answer(inbox: Inbox, judged: Judged[Result]) -> None:
-        """Answer those who posted the records."""
+    def _answer(inbox: Inbox, judged: Judged[RecordResult]) -> None:
+        """Answer the clients that posted the records."""
         bad = {one.place: one for one in judged.bad}
         for place in sorted([*judged.results, *bad]):
             if place in bad:
@@ -593,24 +593,24 @@ class Stream:
     # ---- saving ------------------------------------------------------------------------------------------------------
 
     def _note_save(self, seconds: float) -> None:
-        """Take note of how long it took to save."""
+        """Measure the time to save."""
         self._shared.metrics.save.labels(self.name).observe(seconds)
 
     def _mark(self) -> dict[str, Any]:
-        """Write the history to disk; return what to save of it with the models."""
+        """Write the history to disk; return its state, to save with the models."""
         self.history.flush()
         self._expire_events()
         self.model_bytes = self._worker.store.bytes_in_memory
         return {"feedback": self.applied, "undone": self.undone}
 
     def _expire_events(self) -> None:
-        """Delete events and alerts that are too old."""
+        """Delete expired events and alerts."""
         with self.database.write() as file:
             self.events.expire(file)
             self.outbox.expire(file)
 
     def _rewind(self, marks: dict[str, Any]) -> None:
-        """Take the history back to what was saved with the models."""
+        """Rewind the history to the state saved with the models."""
         position = int(marks.get("position", 0))
         self.history.rewind(position)
         self.events.rewind(position)
@@ -621,15 +621,15 @@ class Stream:
         _LOG.warning("stream %s: %s", self.name, printable(message))
 
 
-def _no_feedback(stream: Stream, worker: Worker) -> Callable[[str, Entry], None]:
-    """Return a function that gives relearned models no feedback."""
+def _no_feedback(stream: ServedStream, worker: Worker) -> Callable[[str, Entry], None]:
+    """Return a function that does nothing."""
     return lambda key, entry: None
 
 
-def _folded(changes: Sequence[Change]) -> list[Change]:
-    """Return one change for each event: the last, with the facts of all."""
-    folded: dict[str, Change] = {}
+def _merged(changes: Sequence[EventChange]) -> list[EventChange]:
+    """Merge the changes of each event: the last change, with the facts of all."""
+    merged: dict[str, EventChange] = {}
     for change in changes:
-        before = folded.get(change.id, change)
-        folded[change.id] = change._replace(facts={**before.facts, **change.facts}, position=before.position)
-    return list(folded.values())
+        before = merged.get(change.id, change)
+        merged[change.id] = change._replace(facts={**before.facts, **change.facts}, position=before.position)
+    return list(merged.values())

@@ -1,4 +1,4 @@
-"""TOML as text: where keys stand in it, which the parser does not say, and how tables are written."""
+"""TOML text: the line of each key, which `tomllib` does not report, and a writer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Places", "to_toml"]
 
 
 class Places:
-    """Where keys stand in a TOML text, which the parser does not say."""
+    """The lines of the keys of a TOML text."""
 
     _HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
     _KEY = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
@@ -36,7 +36,7 @@ class Places:
                 self._lines.setdefault((*table, *self._names(key[1])), number)
 
     def line_of(self, place: list[int | str]) -> int:
-        """Return the line of a key, or of the nearest table around it."""
+        """Return the line of a key, or of the nearest enclosing table."""
         parts = tuple(place)
         while parts not in self._lines:
             parts = parts[:-1]
@@ -47,7 +47,7 @@ class Places:
 
     @staticmethod
     def _numbered(names: tuple[str, ...], counts: dict[tuple[str, ...], int]) -> tuple[int | str, ...]:
-        """Return the path of a table, with the numbers of those that are in lists."""
+        """Return the path of a table, with the numbers of tables in arrays."""
         path: list[int | str] = []
         for end, name in enumerate(names, 1):
             path.append(name)
@@ -57,7 +57,7 @@ class Places:
 
 
 def to_toml(tables: Mapping[str, Any], place: tuple[str, ...] = ()) -> str:
-    """Return tables as TOML.
+    """Write tables as TOML.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def _bare(name: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a value as TOML writes it."""
+    """Format a value as TOML."""
     if isinstance(value, timedelta):
         return f'"{value.total_seconds():g}s"'
     if isinstance(value, (list, tuple)):

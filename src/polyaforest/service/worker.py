@@ -1,4 +1,4 @@
-"""The loop of a stream in the service: records are judged as by `watch`, and the results go to the history."""
+"""The scoring loop of a stream: as in `watch`, with results written to the history."""
 
 from __future__ import annotations
 
@@ -16,65 +16,65 @@ from polyaforest.live.judge import Judged, Piece
 from polyaforest.live.loop import Cadence, Loop
 from polyaforest.live.verdicts import Arrival, Tracked, Verdict, bits_by_feature, describe_verdict, track
 from polyaforest.service import outlook
-from polyaforest.service.blocks import FLAGGED, MUTED, NOT_JUDGED, NOT_LEARNED, Band, Sample
+from polyaforest.service.blocks import FLAGGED, MUTED, NOT_JUDGED, NOT_LEARNED, Band, ScoredRecord
 from polyaforest.service.clocks import Clocks
 from polyaforest.service.config import StreamConfig
-from polyaforest.service.events import Change, event_id
-from polyaforest.service.gates import Known, MaintenanceWindows, Mode, departure, why_muted, why_outside
+from polyaforest.service.events import EventChange, event_id
+from polyaforest.service.gates import KnownNormal, MaintenanceWindows, Mode, departure, why_muted, why_outside
 from polyaforest.service.inbox import Inbox
 from polyaforest.service.numbering import Numbering
 from polyaforest.timeseries import EventTracker
 
-__all__ = ["Batch", "Result", "Worker"]
+__all__ = ["RecordResult", "ResultBatch", "Worker"]
 
-_SHARE_OF_SAVING = 10  # between two saves passes so many times as long as the last took
+_SHARE_OF_SAVING = 10  # the pause between two saves is at least this many times the duration of the last
 
 
-class Result(NamedTuple):
-    """What is known of a record once it is judged."""
+class RecordResult(NamedTuple):
+    """The result of scoring a record."""
 
     key: str
     arrival: Arrival
     verdict: Verdict  # after gates
-    muted: str | None  # why a flag of the model does not count
-    sample: Sample
-    changes: list[Change]
-    open_event: str | None  # of its key, after the record
+    muted: str | None  # why its flag does not count
+    sample: ScoredRecord
+    changes: list[EventChange]
+    open_event: str | None  # of its key after the record
 
     def line(self) -> dict[str, Any]:
-        """Return the answer to who posted the record."""
+        """Return the verdict for the client that posted the record."""
         facts = describe_verdict(self.arrival, self.verdict)
         return facts if self.muted is None else {**facts, "muted": self.muted}
 
 
-class Batch(NamedTuple):
-    """The results of a batch, for the history."""
+class ResultBatch(NamedTuple):
+    """The results of a batch, to write to the history."""
 
-    samples: dict[str, list[Sample]]
-    changes: list[Change]
-    open_events: dict[str, str | None]  # of each key, after its last record
+    samples: dict[str, list[ScoredRecord]]
+    changes: list[EventChange]
+    open_events: dict[str, str | None]  # of each key after its last record
     position: int
 
 
-class Worker(Loop[Result]):
-    """Judges the records of a stream and hands the results on.
+class Worker(Loop[RecordResult]):
+    """Scores the records of a stream and passes on the results.
 
     Parameters
     ----------
     name : str
-        Of the stream.
+        Name of the stream.
     config : StreamConfig
     source, reader, store, where, notify
-        As of `Loop`.
+        As in `Loop`.
     clocks : Clocks
     write : callable
-        Takes the results of a batch, with the records that cannot be used.
+        Takes the results of a batch, and its rejected records.
     mark : callable
-        Writes the history to disk and returns what to save of it with the models.
+        Writes the history to disk and returns its state, to save with the models.
     rewind : callable
-        Takes the history back to what was saved with the models.
+        Rewinds the history to the state saved with the models.
     saved : callable
-        Takes the seconds that saving took.
+        Takes the seconds that a save took.
     """
 
     _ROWS_OPTION = "`series = false` in its settings"
@@ -89,7 +89,7 @@ class Worker(Loop[Result]):
         *,
         where: str,
         clocks: Clocks,
-        write: Callable[[Batch, Judged[Result]], None],
+        write: Callable[[ResultBatch, Judged[RecordResult]], None],
         mark: Callable[[], dict[str, Any]],
         rewind: Callable[[dict[str, Any]], None],
         saved: Callable[[float], None],
@@ -109,11 +109,11 @@ class Worker(Loop[Result]):
         self._name, self._config, self._clocks = name, config, clocks
         self._maintenance = MaintenanceWindows(config.maintenance)
         self._write_batch, self._mark, self._take_back, self._saved = write, mark, rewind, saved
-        self.known: list[Known] = []  # what was said to be normal, of series
-        self.position = 0  # records so far
+        self.known: list[KnownNormal] = []  # events of series labelled as normal
+        self.position = 0  # number of records
 
     def commit(self, *, is_end: bool = False, place: Position = None, purge: bool = False) -> None:
-        """Save models and history; then what was posted and is part of them need not be kept."""
+        """Save models and history; then delete the posted records that they include."""
         start = clock.monotonic()
         super().commit(is_end=is_end, place=place, purge=purge)
         if isinstance(self.source, Inbox):
@@ -121,7 +121,7 @@ class Worker(Loop[Result]):
         seconds = clock.monotonic() - start
         self._saved(seconds)
         pause = _SHARE_OF_SAVING * seconds
-        is_long = pause > self._config.save_every  # with many models; nothing is lost by saving less often
+        is_long = pause > self._config.save_every  # with many models; no data is lost by saving less often
         self._cadence = Cadence(2**62, pause) if is_long else self._usual_cadence
 
     def note_settings(self, settings: dict[str, Any]) -> None:
@@ -130,18 +130,18 @@ class Worker(Loop[Result]):
 
     @property
     def false_alarm_rate(self) -> float | None:
-        """The rate by which records are flagged."""
+        """The false-alarm rate of the models."""
         return self._config.false_alarm_rate
 
     @property
     def finds_series(self) -> bool:
-        """Whether models find out if records are a time series."""
+        """Whether models detect if records are a time series."""
         return self._config.finds_series
 
     # ---- events that records continue --------------------------------------------------------------------------------
 
     def take_event(self, key: str, id: str) -> dict[str, Any] | None:
-        """Let no further record of a key continue an event; return its state, None if none would have."""
+        """Detach an event from its model, so that no record continues it; return its state, None if it was not open."""
         known = self.store[key].notes.get("events") if key in self.store.keys else None
         event = None if known is None else EventTracker.of_state(known).open_event
         if known is None or event is None or event_id(self._name, "anomaly", key, event.first) != id:
@@ -150,7 +150,7 @@ class Worker(Loop[Result]):
         return dict(known)
 
     def return_event(self, key: str, state: dict[str, Any]) -> bool:
-        """Let records continue an event again that was taken; return whether they can: others may have closed it."""
+        """Reattach an event detached by `take_event`; return whether records can still continue it."""
         notes, tracker = self.store[key].notes, EventTracker.of_state(state)
         now, event = notes.get("events"), tracker.open_event
         is_other_open = now is not None and now["event"] is not None
@@ -159,18 +159,18 @@ class Worker(Loop[Result]):
         notes["events"] = state
         return True
 
-    # ---- before records are judged -----------------------------------------------------------------------------------
+    # ---- before scoring ----------------------------------------------------------------------------------------------
 
     def _check(self, record: Record, row: ParsedRow) -> str | None:
-        """Return why a record is dated too far in the future, None if it is not."""
+        """Return why a record is dated too far in the future, or None if it is not."""
         return None if row.time is None else self._clocks.why_ahead(row.time, self._received(record))
 
     def _received(self, record: Record) -> float:
-        """Return when a record came: the same if it is judged again after a crash, if its source knows that."""
+        """Return when a record arrived; an inbox returns the same time after a crash."""
         return self.source.received(int(record.position)) if isinstance(self.source, Inbox) else clock.time()
 
     def _plan(self, entry: Entry, arrivals: Sequence[Arrival]) -> Piece:
-        """Judge together what is learned alike, up to where the outlook is renewed."""
+        """Return how many records to score together: up to a renewal of expected ranges or a change of learning."""
         n = len(arrivals)
         if self._config.band:
             outlook.renew(entry)
@@ -191,12 +191,12 @@ class Worker(Loop[Result]):
         return why_outside(self._config.gates, self.reader.names, arrival.row.values)
 
     def _time_of(self, arrival: Arrival) -> float:
-        """Return the time of a record: its own, or when it came."""
+        """Return the time of a record, or of its arrival if it has none."""
         return self._received(arrival.record) if arrival.row.time is None else arrival.row.time
 
-    # ---- after they are judged ---------------------------------------------------------------------------------------
+    # ---- after scoring -----------------------------------------------------------------------------------------------
 
-    def _describe(self, entry: Entry, arrivals: list[Arrival], verdicts: list[Verdict]) -> Sequence[Result]:
+    def _describe(self, entry: Entry, arrivals: list[Arrival], verdicts: list[Verdict]) -> Sequence[RecordResult]:
         is_learned = verdicts[0].point is not None
         n_before = (entry.detector.n_seen_ if entry.detector.is_fitted else 0) - is_learned * len(arrivals)
         bands: list[Band | None] = [None] * len(arrivals)
@@ -205,21 +205,21 @@ class Worker(Loop[Result]):
         parts = zip(arrivals, verdicts, bands, strict=True)
         return [self._result(entry, arrival, verdict, band) for arrival, verdict, band in parts]
 
-    def _result(self, entry: Entry, arrival: Arrival, verdict: Verdict, band: Band | None) -> Result:
+    def _result(self, entry: Entry, arrival: Arrival, verdict: Verdict, band: Band | None) -> RecordResult:
         """Apply gates and maintenance windows to a verdict, and track events."""
         key, when = arrival.row.key or "", self._time_of(arrival)
         muted = None
         outside = self._why_outside(arrival) if self._config.gates.valid else None
         mode = self._maintenance.mode(when) if self._maintenance else Mode()
         if verdict.is_anomaly and outside is None:
-            muted = self._why_muted(entry, arrival, verdict, band, when) if mode.is_judged else "not judged now"
+            muted = self._why_muted(entry, arrival, verdict, band, when) if mode.is_judged else "in maintenance"
         is_flagged = (verdict.is_anomaly and muted is None) or (outside is not None and mode.is_judged)
         final = verdict if verdict.is_anomaly == is_flagged else verdict._replace(is_anomaly=is_flagged)
         tracked = track(entry, final, when, self._config.merge)
         flags = FLAGGED * is_flagged | MUTED * (muted is not None)
         flags |= NOT_LEARNED * (verdict.point is None) | NOT_JUDGED * (not mode.is_judged)
-        sample = Sample(
-            0,  # known when all are judged
+        sample = ScoredRecord(
+            0,  # set in `_write`
             tracked.number,
             when,
             verdict.score,
@@ -236,10 +236,10 @@ class Worker(Loop[Result]):
             facts["n_flagged"] = tracked.event.n_flagged
             if tracked.event.peak == when:
                 facts |= self._facts(entry, arrival, final, band, outside)
-        return Result(key, arrival, final, muted, sample, changes, self._open_id(key, tracked))
+        return RecordResult(key, arrival, final, muted, sample, changes, self._open_id(key, tracked))
 
     def _open_id(self, key: str, tracked: Tracked) -> str | None:
-        """Return the id of the event that is open after a record, None if none is."""
+        """Return the id of the event that is open after a record, or None."""
         return None if tracked.event is None else event_id(self._name, "anomaly", key, tracked.event.first)
 
     def _why_muted(
@@ -251,25 +251,25 @@ class Worker(Loop[Result]):
         attributions = bits_by_feature(entry.detector, verdict.explanation)
         departed = departure(verdict.explanation, attributions, self.reader.names, arrival.row.values, band)
         key, bits = arrival.row.key or "", verdict.explanation.surprise - verdict.explanation.typical
-        is_series = isinstance(entry.detector, SeriesMPF)  # others were taught
+        is_series = isinstance(entry.detector, SeriesMPF)  # other models have learned it
         if is_series and departed is not None and any(known.covers(key, departed, bits) for known in self.known):
             return "known as normal"
         return why_muted(gates, self._config.mute, key, when, departed)
 
-    def _changes(self, key: str, tracked: Tracked) -> list[Change]:
-        """Return which events a record ends, begins or goes on."""
+    def _changes(self, key: str, tracked: Tracked) -> list[EventChange]:
+        """Return the events that a record ends, begins or continues."""
         changes = []
         for event, is_open in ((tracked.ended, False), (tracked.event, True)):
             if event is not None and (not is_open or event.last == tracked.number):
                 id = event_id(self._name, "anomaly", key, event.first)
                 facts = {"first": event.first, "last": event.last, "closed_by": None if is_open else "records"}
-                changes.append(Change(id, key, "anomaly", event.start, event.end, is_open, 0, facts))
+                changes.append(EventChange(id, key, "anomaly", event.start, event.end, is_open, 0, facts))
         return changes
 
     def _facts(
         self, entry: Entry, arrival: Arrival, verdict: Verdict, band: Band | None, outside: str | None
     ) -> dict[str, Any]:
-        """Return all that is to be said of the oddest record of an event."""
+        """Describe the most unusual record of an event."""
         why, names, values = verdict.explanation, self.reader.names, arrival.row.values
         line = describe_verdict(arrival, verdict)
         facts: dict[str, Any] = {
@@ -304,14 +304,14 @@ class Worker(Loop[Result]):
                 facts["summary"] = _in_words(facts)
         return facts
 
-    def _write(self, judged: Judged[Result]) -> None:
-        """Hand the results on, each with its number in the stream."""
-        batch = Batch({}, [], {}, self.position)
+    def _write(self, judged: Judged[RecordResult]) -> None:
+        """Pass on the results, each with its number in the stream."""
+        batch = ResultBatch({}, [], {}, self.position)
         position = self.position
         for place in sorted(judged.results):
             result = judged.results[place]
             position += 1
-            batch.samples.setdefault(result.key, []).append(Sample(position, *result.sample[1:]))
+            batch.samples.setdefault(result.key, []).append(ScoredRecord(position, *result.sample[1:]))
             batch.changes.extend(change._replace(position=position) for change in result.changes)
             batch.open_events[result.key] = result.open_event
         self.position = position
@@ -327,7 +327,7 @@ class Worker(Loop[Result]):
 
 
 def _by_field(names: Sequence[str], band: Band | None) -> dict[str, dict[str, float]] | None:
-    """Return what was expected by field."""
+    """Return the expected range of each field."""
     if band is None:
         return None
     parts = zip(*band, strict=True)
@@ -335,7 +335,7 @@ def _by_field(names: Sequence[str], band: Band | None) -> dict[str, dict[str, fl
 
 
 def _in_words(facts: dict[str, Any]) -> str:
-    """Return what is odd about a row, in a sentence."""
+    """Summarise what is unusual about a record."""
     departed, reasons = facts["departure"], facts["reasons"]
     if departed is None and not reasons:
         return "no single field stands out"

@@ -1,4 +1,4 @@
-"""The routes of the API, of the probes and of the page."""
+"""The routes of the API, the probes and the page."""
 
 from __future__ import annotations
 

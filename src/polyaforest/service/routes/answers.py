@@ -1,4 +1,4 @@
-"""What the routes have in common: how they answer, and how they find a stream or a span of time."""
+"""Shared code of the routes: responses, parameters, streams and time spans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastapi import Depends, HTTPException, Query, Request, Response
 from polyaforest.io._json import to_json
 from polyaforest.io.records import LONGEST_KEY
 from polyaforest.service.feedback import Conflict
-from polyaforest.service.stream import Stream
+from polyaforest.service.stream import ServedStream
 from polyaforest.service.worker import Worker
 
 __all__ = [
@@ -22,15 +22,15 @@ __all__ = [
 
 DAY = 86400.0
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "The request cannot be understood."},
-    401: {"description": "A token is needed."},
-    403: {"description": "The token, or the page that sends the request, may not do this."},
-    404: {"description": "There is no such stream, key or event."},
-    422: {"description": "A parameter or all records are wrong; `detail` says which."},
+    400: {"description": "The request is malformed."},
+    401: {"description": "A token is required."},
+    403: {"description": "The token or the origin of the request does not allow this."},
+    404: {"description": "The stream, key or event does not exist."},
+    422: {"description": "A parameter is invalid, or no record can be used; see `detail`."},
     429: {"description": "Too many requests."},
-    503: {"description": "Too much is waiting, or the stream does not run; try again."},
+    503: {"description": "Too many records are waiting, or the stream is not running; try again."},
 }
-CONFLICT: dict[int | str, dict[str, Any]] = {409: {"description": "Not possible now; `detail` says why."}}
+CONFLICT: dict[int | str, dict[str, Any]] = {409: {"description": "Not possible in the current state; see `detail`."}}
 _BRIEF = (
     "id", "stream", "key", "kind", "label", "start", "end", "peak", "is_open", "bits", "p_value", "score", "n_flagged",
     "summary", "attributions", "what", "field", "first", "last", "closed_by",
@@ -38,7 +38,7 @@ _BRIEF = (
 
 
 def answer(facts: Any, status: int = 200) -> Response:
-    """Return JSON; numbers that are not finite are null."""
+    """Return a JSON response; NaN and infinity become null."""
     return Response(to_json(facts), status, media_type="application/json")
 
 
@@ -46,15 +46,15 @@ def service_of(request: Request) -> Any:
     return request.app.state.service
 
 
-def stream_of(request: Request, stream: str) -> Stream:
-    found: Stream | None = service_of(request).streams.get(stream)
+def stream_of(request: Request, stream: str) -> ServedStream:
+    found: ServedStream | None = service_of(request).streams.get(stream)
     if found is None:
         raise HTTPException(404, f"there is no stream {stream!r}")
     return found
 
 
-Named = Annotated[Stream, Depends(stream_of)]
-Key = Annotated[str, Query(description="The key; empty for a stream that is not partitioned.", max_length=LONGEST_KEY)]
+Named = Annotated[ServedStream, Depends(stream_of)]
+Key = Annotated[str, Query(description="The key; empty if the stream is not partitioned.", max_length=LONGEST_KEY)]
 AnyKey = Annotated[str | None, Query(description="Only this key.", max_length=LONGEST_KEY)]
 Moment = Annotated[float | None, Query(description="Seconds since 1970.", allow_inf_nan=False, ge=-1e12, le=1e12)]
 
@@ -62,7 +62,7 @@ Moment = Annotated[float | None, Query(description="Seconds since 1970.", allow_
 def span_of(
     start: float | None, end: float | None, known: tuple[float, float] | None, default: float
 ) -> tuple[float, float]:
-    """Return a span of time: by default the last `default` seconds of what is known."""
+    """Return a span of time; by default, the last `default` seconds with records."""
     last = end if end is not None else max(known[1], start or known[1]) if known else clock.time()
     first = start if start is not None else last - default
     if first >= last:
@@ -73,8 +73,8 @@ def span_of(
     return first, last
 
 
-async def ask(stream: Stream, task: Callable[[Worker], Any]) -> Any:
-    """Have the thread of a stream do something; return what it returns."""
+async def ask(stream: ServedStream, task: Callable[[Worker], Any]) -> Any:
+    """Run a task on the thread of a stream; return its result."""
     try:
         return await asyncio.wrap_future(stream.call(task))
     except KeyError as problem:
@@ -84,12 +84,12 @@ async def ask(stream: Stream, task: Callable[[Worker], Any]) -> Any:
 
 
 def address_of(request: Request) -> str:
-    """Return the address of the client: of the connection, or as a trusted proxy reports it."""
+    """Return the address of the client, as seen by the server or reported by a trusted proxy."""
     return request.client.host if request.client is not None else "unknown"
 
 
 def who_asks(request: Request) -> str:
-    """Return who asks, for the audit log."""
+    """Return the role and address of the client, for the audit log."""
     return f"{request.scope.get('role')} at {address_of(request)}"
 
 
@@ -98,7 +98,7 @@ def brief(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """Return settings as JSON can hold them."""
+    """Convert settings to JSON values."""
     if isinstance(value, dict):
         return {name: as_json(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Routes about events: what is odd, why, and what operators say of it."""
+"""Routes of events, incidents, feedback and the live feed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from polyaforest.service.feed import Feed, Reader, TooManyReaders
+from polyaforest.service.feed import Feed, FeedReader, TooManyReaders
 from polyaforest.service.feedback import feedback_on, give, undo
 from polyaforest.service.incidents import find_incidents
 from polyaforest.service.routes.answers import (
@@ -27,7 +27,7 @@ from polyaforest.service.routes.answers import (
     stream_of,
     who_asks,
 )
-from polyaforest.service.stream import Stream
+from polyaforest.service.stream import ServedStream
 
 __all__ = ["routes"]
 
@@ -41,11 +41,11 @@ def events(
     key: AnyKey = None,
     start: Moment = None,
     end: Moment = None,
-    open: Annotated[bool | None, Query(description="Only open, or only closed ones.")] = None,
+    open: Annotated[bool | None, Query(description="Only open events, or only closed ones.")] = None,
     label: Annotated[Literal["incident", "normal"] | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    """Return events that overlap a span of time, the latest first, without their details."""
+    """List the events that overlap a span of time, latest first, without details."""
     chosen = [stream_of(request, stream)] if stream is not None else list(service_of(request).streams.values())
     wanted = {"start": -1e300 if start is None else start, "end": 1e300 if end is None else end}
     found = [
@@ -57,11 +57,11 @@ def events(
 
 @routes.get("/streams/{stream}/events/{id}")
 def event(stream: Named, id: str) -> Response:
-    """Return one event in full: reasons in bits and in words, what was expected, alerts, feedback, similar events."""
+    """Return one event with its explanation, expected ranges, alerts, feedback and similar events."""
     return answer(_in_full(stream, id))
 
 
-def _in_full(stream: Stream, id: str) -> dict[str, Any]:
+def _in_full(stream: ServedStream, id: str) -> dict[str, Any]:
     found = stream.events.get(id)
     if found is None:
         raise HTTPException(404, f"the stream {stream.name!r} has no event {id!r}")
@@ -77,16 +77,16 @@ def _in_full(stream: Stream, id: str) -> dict[str, Any]:
     }
 
 
-class Judgement(BaseModel):
-    """What an operator says of an event."""
+class Feedback(BaseModel):
+    """The feedback of an operator on an event."""
 
     verdict: Literal["incident", "normal"]
     note: str = Field(default="", max_length=2000)
 
 
 @routes.post("/streams/{stream}/events/{id}/feedback", responses=CONFLICT)
-async def post_feedback(request: Request, stream: Named, id: str, given: Annotated[Judgement, Body()]) -> Response:
-    """Say of an event that it was an incident, whose records the model forgets exactly, or normal, which it learns."""
+async def post_feedback(request: Request, stream: Named, id: str, given: Annotated[Feedback, Body()]) -> Response:
+    """Label an event as an incident, which the model unlearns exactly, or as normal, which it learns."""
     who = who_asks(request)
     await ask(stream, lambda worker: give(stream, worker, id, given.verdict, who=who, note=given.note))
     return answer(await asyncio.to_thread(_in_full, stream, id))
@@ -94,7 +94,7 @@ async def post_feedback(request: Request, stream: Named, id: str, given: Annotat
 
 @routes.delete("/streams/{stream}/events/{id}/feedback", responses=CONFLICT)
 async def delete_feedback(request: Request, stream: Named, id: str) -> Response:
-    """Take feedback back: the model is what it would be without it."""
+    """Undo feedback; the model is then as if it had not been given."""
     who = who_asks(request)
     await ask(stream, lambda worker: undo(stream, worker, id, who=who))
     return answer(await asyncio.to_thread(_in_full, stream, id))
@@ -102,7 +102,7 @@ async def delete_feedback(request: Request, stream: Named, id: str) -> Response:
 
 @routes.get("/streams/{stream}/audit")
 def audit(stream: Named, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> Response:
-    """Return who gave feedback or deleted records, the latest first."""
+    """Return the audit log: feedback, deletions and changed settings, latest first."""
     query = "SELECT id, at, who, action, facts FROM audit ORDER BY id DESC LIMIT ?"
     with stream.database.read() as file:
         rows = file.execute(query, (limit,)).fetchall()
@@ -115,10 +115,10 @@ def incidents(
     request: Request,
     start: Moment = None,
     end: Moment = None,
-    within: Annotated[float, Query(ge=0, le=86400, description="Seconds between events of one incident.")] = 60.0,
+    within: Annotated[float, Query(ge=0, le=86400, description="Most seconds between events of one incident.")] = 60.0,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> Response:
-    """Return events that overlap in time on several keys as one, with who was first; the latest first."""
+    """Return groups of events on several keys that overlap in time, latest first, with the key that was first."""
     wanted = {"start": -1e300 if start is None else start, "end": 1e300 if end is None else end}
     streams = service_of(request).streams.values()
     found = [brief(event) for one in streams for event in one.events.find(most=1000, **wanted)]
@@ -131,22 +131,22 @@ async def feed(
     stream: Annotated[str | None, Query(max_length=64)] = None,
     key: AnyKey = None,
 ) -> Response:
-    """Follow what happens, as server-sent events: `event`, `records`, and `tail` if a key is given."""
+    """Stream live updates as server-sent events: `event`, `records`, and `tail` if a key is given."""
     if stream is not None:
         stream_of(request, stream)
-    reader = Reader(stream, key, address_of(request), request.scope.get("session"))
+    reader = FeedReader(stream, key, address_of(request), request.scope.get("session"))
     live = service_of(request).feed
     try:
         live.add(reader)
     except TooManyReaders as problem:
         raise HTTPException(429 if problem.is_own_fault else 503, str(problem), {"retry-after": "10"}) from None
-    return _Following(live, reader)
+    return _FeedResponse(live, reader)
 
 
-class _Following(StreamingResponse):
-    """The messages for a reader, who gives up the place however the answer ends."""
+class _FeedResponse(StreamingResponse):
+    """The messages for a reader; removes the reader when the response ends."""
 
-    def __init__(self, live: Feed, reader: Reader) -> None:
+    def __init__(self, live: Feed, reader: FeedReader) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(live.listen(reader), media_type="text/event-stream", headers=headers)
         self._live, self._reader = live, reader

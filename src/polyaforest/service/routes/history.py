@@ -1,4 +1,4 @@
-"""Routes that read judged records, at the resolution of a screen, or judge them by other settings."""
+"""Routes that read the history, or preview other settings on it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def series(
     key: Key = "",
     start: Moment = None,
     end: Moment = None,
-    points: Annotated[int, Query(ge=10, le=_MOST_POINTS, description="Most points to return.")] = 1000,
+    points: Annotated[int, Query(ge=10, le=_MOST_POINTS, description="Largest number of points to return.")] = 1000,
 ) -> Response:
-    """Return values, what was expected, scores and flags of a key over time.
+    """Return the values, expected ranges, scores and flags of a key over time.
 
-    If there are more records than `points`, each point stands for those in an equal span of time, with their least and
-    largest values. By default the last day that has records.
+    If there are more records than `points`, each point covers an equal span of time, with the minimum and maximum of
+    its records. The default range is the last day with records.
     """
     first, last = span_of(start, end, stream.history.span(), DAY)
     found = stream.history.range(key, first, last, points)
@@ -87,9 +87,9 @@ def overview(
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     stream: Annotated[str | None, Query(max_length=64)] = None,
 ) -> Response:
-    """Return one lane for each key: the surprise in buckets of time, the worst first.
+    """Return one lane per key, with the surprise in buckets of time, worst first.
 
-    `surprise` is -log2 of the lowest p-value in the bucket, null where there are no records. By default the last day.
+    `surprise` is -log2 of the lowest p-value in the bucket, null without records. The default range is the last day.
     """
     chosen = [stream_of(request, stream)] if stream is not None else list(service_of(request).streams.values())
     spans = [span for one in chosen if (span := one.history.span()) is not None]
@@ -126,14 +126,14 @@ def _bits(p_value: float) -> float:
 
 @routes.post("/streams/{stream}/preview")
 async def post_preview(request: Request, stream: Named, trial: Annotated[Trial, Body()]) -> Response:
-    """Judge the latest records by other settings; return what would have been flagged.
+    """Score the latest records with other settings; return what they would flag.
 
-    One preview runs at a time. It ends when its client leaves.
+    One preview runs at a time. It is cancelled when its client disconnects.
     """
     previews = service_of(request).previews
     turn = previews.begin()
     if turn is None:
-        raise HTTPException(503, "another preview runs: try again", {"retry-after": "2"})
+        raise HTTPException(503, "another preview is running: try again later", {"retry-after": "2"})
 
     def run() -> Response:
         try:
@@ -144,18 +144,18 @@ async def post_preview(request: Request, stream: Named, trial: Annotated[Trial, 
     try:
         return await _until_left(request, asyncio.to_thread(run), turn)
     except Cancelled:
-        raise HTTPException(503, "the preview was cancelled, because the service stops or the client left") from None
+        raise HTTPException(503, "the preview was cancelled: the service is stopping or its client left") from None
     except ValueError as problem:
         raise HTTPException(422, str(problem)) from None
 
 
 async def _until_left(request: Request, work: Coroutine[Any, Any, Response], turn: Turn) -> Response:
-    """Return the result of work in a thread, whose turn is cancelled when the client leaves."""
+    """Return the result of work in a thread; cancel its turn when the client disconnects."""
     working = asyncio.create_task(work)
-    leaving = asyncio.ensure_future(request.receive())  # the body is read: the next message is that the client left
+    leaving = asyncio.ensure_future(request.receive())  # the body is read: the next message is a disconnect
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        turn.is_cancelled = True  # which changes nothing if the work is done
+        turn.is_cancelled = True  # no effect if the work is done
         return await working
     finally:
         turn.is_cancelled = True

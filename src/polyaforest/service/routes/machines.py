@@ -1,4 +1,4 @@
-"""Routes for machines, and the files of the page."""
+"""Routes of probes and metrics, and the files of the page."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ probes = APIRouter()
 
 @probes.get("/health")
 async def health() -> Response:
-    """Say that the process answers."""
+    """Return 200 while the process is alive."""
     return answer({"status": "alive"})
 
 
 @probes.get("/ready")
 async def ready(request: Request) -> Response:
-    """Say whether all streams run."""
+    """Return 200 once all streams are running, else 503."""
     service = service_of(request)
     states = {
         name: stream.error or ("running" if stream.is_ready else "starting") for name, stream in service.streams.items()
@@ -37,15 +37,15 @@ def metrics(request: Request) -> Response:
 
 
 def pages(folder: Path) -> APIRouter:
-    """Return the routes of the page: the files of a folder as they are, and nothing else."""
+    """Return the routes of the page, which serve the files of a folder unchanged."""
     router = APIRouter(include_in_schema=False)
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
 
     @router.get("/{name:path}")
     def page(name: str) -> Response:
-        path = files.get(name or "index.html")  # a table of names: no path is made from what a client sends
+        path = files.get(name or "index.html")  # a lookup by name: no path is built from client input
         if path is None:
-            raise HTTPException(404, "there is no such page")
+            raise HTTPException(404, "this page does not exist")
         kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
         return Response(path.read_bytes(), media_type=kind, headers={"cache-control": "no-cache"})
 

@@ -1,4 +1,4 @@
-"""Routes that take and delete records."""
+"""Routes that accept and delete records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polyaforest.io.records import LONGEST_KEY
 from polyaforest.service.feedback import forget
 from polyaforest.service.inbox import Accepted, NameReused
 from polyaforest.service.routes.answers import CONFLICT, AnyKey, Named, answer, ask, who_asks
-from polyaforest.service.worker import Result
+from polyaforest.service.worker import RecordResult
 
 __all__ = ["routes"]
 
@@ -42,25 +42,25 @@ _RECORDS = {
 @routes.post(
     "/streams/{stream}/records",
     openapi_extra=_RECORDS,
-    responses={413: {"description": "Too large."}, 202: {"description": "On disk, not judged yet."}},
+    responses={413: {"description": "The body is too large."}, 202: {"description": "On disk, not scored yet."}},
 )
 async def post_records(
     request: Request,
     stream: Named,
-    wait: Annotated[bool, Query(description="Whether to wait until the records are judged.")] = True,
+    wait: Annotated[bool, Query(description="Whether to wait until the records are scored.")] = True,
     verdicts: Annotated[Literal["all", "flagged", "none"], Query(description="Which verdicts to return.")] = "all",
 ) -> Response:
-    """Judge and learn records: lines of JSON, or a JSON object or array of objects.
+    """Score and learn records: lines of JSON, a JSON object, or an array of objects.
 
-    The answer is 200 with verdicts, or with `wait=false` 202 with positions. Either means that the records are on disk
-    and survive a crash. A request repeated with the same header `Idempotency-Key` is not taken twice; the same key with
-    other records is an error.
+    Returns 200 with verdicts, or 202 with positions if `wait=false`. Either way, the records are on disk and survive a
+    crash. A request repeated with the same `Idempotency-Key` header is processed once; reusing the key with other
+    records is an error.
     """
     inbox = stream.inbox
     if inbox is None:
-        raise HTTPException(409, f"the stream {stream.name!r} reads from {stream.source_name}, not from here")
+        raise HTTPException(409, f"the stream {stream.name!r} reads from {stream.source_name} and cannot be posted to")
     if not stream.is_ready:
-        raise HTTPException(503, f"the stream {stream.name!r} does not run: {stream.error or 'it is starting'}")
+        raise HTTPException(503, f"the stream {stream.name!r} is not running: {stream.error or 'it is starting'}")
     name = request.headers.get("idempotency-key")
     if name is not None and not 0 < len(name) <= _LONGEST_NAME:
         raise HTTPException(400, f"the Idempotency-Key must have 1 to {_LONGEST_NAME} characters")
@@ -68,7 +68,7 @@ async def post_records(
     try:
         accepted = await asyncio.wrap_future(inbox.put(lines, name=name, waits=wait))
     except NameReused:
-        reason = "this Idempotency-Key was used for other records, so these were not taken: send them with a new key"
+        reason = "this Idempotency-Key was already used for other records: send these records with a new key"
         raise HTTPException(422, reason) from None
     positions = {"first": accepted.first, "last": accepted.first + accepted.n - 1, "records": accepted.n}
     if not wait or accepted.is_repeated:
@@ -78,8 +78,8 @@ async def post_records(
 
 def _judged(accepted: Accepted, positions: dict[str, int], wanted: str) -> Response:
     """Return the verdicts on the records of a request."""
-    good = [result for result in accepted.results if isinstance(result, Result)]
-    bad = [result for result in accepted.results if not isinstance(result, Result)]
+    good = [result for result in accepted.results if isinstance(result, RecordResult)]
+    bad = [result for result in accepted.results if not isinstance(result, RecordResult)]
     shown = good if wanted == "all" else [one for one in good if one.verdict.is_anomaly] if wanted == "flagged" else []
     facts = {
         **positions,
@@ -90,12 +90,12 @@ def _judged(accepted: Accepted, positions: dict[str, int], wanted: str) -> Respo
         "verdicts": [one.line() for one in shown],
     }
     if bad and not good:
-        return answer({**facts, "detail": f"no record can be used; the first: {bad[0]['error']}"}, 422)
+        return answer({**facts, "detail": f"no record can be used; the first error: {bad[0]['error']}"}, 422)
     return answer(facts)
 
 
 def _lines(body: bytes, kind: str) -> list[bytes]:
-    """Return the records in a body as lines of JSON; raise if there are none."""
+    """Split a body into records as lines of JSON; raise if there are none."""
     try:
         body.decode()
     except UnicodeDecodeError as problem:
@@ -110,10 +110,10 @@ def _lines(body: bytes, kind: str) -> list[bytes]:
             raise HTTPException(400, f"the body is not JSON: {problem}{hint}") from None
         records = parsed if isinstance(parsed, list) else [parsed]
         if not all(isinstance(record, dict) for record in records):
-            raise HTTPException(422, "a record is a JSON object: send one, or an array of them")
+            raise HTTPException(422, "each record must be a JSON object: send one object or an array of objects")
         try:
             lines = [orjson.dumps(record) for record in records]
-        except orjson.JSONEncodeError as problem:  # it reads deeper nesting than it writes
+        except orjson.JSONEncodeError as problem:  # orjson reads deeper nesting than it writes
             raise HTTPException(422, f"a record cannot be used: {problem}") from None
     if not lines:
         raise HTTPException(422, "the body has no records")
@@ -124,7 +124,7 @@ def _lines(body: bytes, kind: str) -> list[bytes]:
 
 @routes.get("/streams/{stream}/quarantine")
 def quarantine(stream: Named, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
-    """Return the latest records that could not be used, with the reasons."""
+    """Return the latest rejected records, with the reasons."""
     query = "SELECT position, at, reason, record FROM quarantine ORDER BY rowid DESC LIMIT ?"
     with stream.database.read() as file:
         rows = file.execute(query, (limit,)).fetchall()
@@ -135,10 +135,10 @@ def quarantine(stream: Named, limit: Annotated[int, Query(ge=1, le=1000)] = 100)
 async def delete_records(
     request: Request,
     stream: Named,
-    id: Annotated[str, Query(min_length=1, max_length=LONGEST_KEY, description="The records' id.")],
+    id: Annotated[str, Query(min_length=1, max_length=LONGEST_KEY, description="The id of the records.")],
     key: AnyKey = None,
 ) -> Response:
-    """Delete all records of an id, from saved models, history and events: the right to be forgotten."""
+    """Delete all records with an id from models, history and events (the right to be forgotten)."""
     if stream.config.id is None:
         raise HTTPException(409, f"records of the stream {stream.name!r} have no ids: set `id` in its configuration")
     who = who_asks(request)

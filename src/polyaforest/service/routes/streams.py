@@ -1,4 +1,4 @@
-"""Routes about the service as a whole: streams, settings, who is there."""
+"""Routes of streams, settings and logins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polyaforest.io.errors import BadInput
 from polyaforest.service.config import public, to_toml
 from polyaforest.service.routes.answers import Named, answer, as_json, service_of, who_asks
 from polyaforest.service.security import COOKIE
-from polyaforest.service.stream import Stream
+from polyaforest.service.stream import ServedStream
 
 __all__ = ["routes"]
 
@@ -24,7 +24,7 @@ routes = APIRouter()
 
 @routes.get("/status")
 def status(request: Request) -> Response:
-    """Return the state of the service, and what the caller may do."""
+    """Return the state of the service and the role of the caller."""
     service = service_of(request)
     return answer(
         {
@@ -41,7 +41,7 @@ def status(request: Request) -> Response:
 
 @routes.get("/streams")
 def streams(request: Request) -> Response:
-    """Return all streams."""
+    """List all streams."""
     return answer({"streams": [_about(stream) for stream in service_of(request).streams.values()]})
 
 
@@ -59,12 +59,12 @@ def keys(
     offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Response:
-    """Return the keys of a stream, sorted."""
+    """List the keys of a stream, sorted."""
     found = [key for key in stream.history.keys if search.casefold() in key.casefold()]
     return answer({"keys": found[offset : offset + limit], "total": len(found)})
 
 
-def _about(stream: Stream) -> dict[str, Any]:
+def _about(stream: ServedStream) -> dict[str, Any]:
     span = stream.history.span()
     return {
         "name": stream.name,
@@ -88,8 +88,8 @@ def _about(stream: Stream) -> dict[str, Any]:
     }
 
 
-def _progress(stream: Stream) -> dict[str, Any] | None:
-    """Return how far a stream has come with relearning its models, None if it does not."""
+def _progress(stream: ServedStream) -> dict[str, Any] | None:
+    """Return the progress of relearning, or None if it is not running."""
     relearning = stream.relearning
     if relearning is None:
         return None
@@ -99,16 +99,16 @@ def _progress(stream: Stream) -> dict[str, Any] | None:
 
 @routes.get("/settings")
 def settings(request: Request) -> Response:
-    """Return the settings that differ from the defaults, without secrets, and as TOML."""
+    """Return the settings that differ from the defaults, without secrets, as JSON and as TOML."""
     shown = public(service_of(request).config)
     return answer({**{"server": {}, "alerts": [], **as_json(shown)}, "toml": to_toml(shown)})
 
 
 @routes.post("/settings/reload")
 def reload(request: Request) -> Response:
-    """Read the configuration file again and apply it without a restart; return what changed.
+    """Reload the configuration file without a restart; return what changed.
 
-    If the file is not valid, or a stream cannot have its settings, the answer is 422 and all settings stay in force.
+    If the file is invalid or a stream cannot apply its settings, returns 422 and changes nothing.
     """
     try:
         return answer(service_of(request).reload(who_asks(request)))
@@ -117,18 +117,18 @@ def reload(request: Request) -> Response:
 
 
 class Login(BaseModel):
-    """A token."""
+    """The token to log in with."""
 
     token: str = Field(max_length=4096)
 
 
 @routes.post("/login")
 def login(request: Request, given: Annotated[Login, Body()]) -> Response:
-    """Exchange a token for a cookie, which a browser sends by itself."""
+    """Start a session for a valid token and set its cookie."""
     service = service_of(request)
     role = service.tokens.role(given.token)
     if role is None:
-        raise HTTPException(401, "this token is not valid")
+        raise HTTPException(401, "this token is invalid")
     reply = answer({"role": role})
     if service.tokens.are_needed:
         age, is_secure = ceil(service.config.server.session_age), request.scope["scheme"] == "https"
