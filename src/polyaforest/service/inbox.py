@@ -190,7 +190,7 @@ class Inbox:
             return
         if position >= self._next:  # the history was lost or damaged
             self.notices.append(
-                f"the models have read {position} records, the history only {self._next - 1}: continuing"
+                f"the models know {position} records, the history only {self._next - 1}: continuing"
             )
             self._next = position + 1
         self._read, self._replay_to = position, self._next - 1
