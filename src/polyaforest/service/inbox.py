@@ -189,9 +189,7 @@ class Inbox:
         if position == self._read:  # all records read are saved: waiting clients are answered as usual
             return
         if position >= self._next:  # the history was lost or damaged
-            self.notices.append(
-                f"the models know {position} records, the history only {self._next - 1}: continuing"
-            )
+            self.notices.append(f"the models know {position} records, the history only {self._next - 1}: continuing")
             self._next = position + 1
         self._read, self._replay_to = position, self._next - 1
         self._lines.clear()
