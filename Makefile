@@ -14,8 +14,8 @@ LOWEST := joblib==1.3.* narwhals==1.20.* numba==0.60.* numpy==1.26.* scikit-lear
 # Tests of kernels, which also run in plain Python: there a debugger and the coverage see inside.
 PLAIN := $(patsubst %,tests/property/test_%.py,reference online attribution marginal two_samples) \
 	$(patsubst %,tests/unit/test_%.py,contexts cubes geometry moments preorder rng simd worked_example young_streams) \
-	$(patsubst %,tests/unit/test_drift_monitor.py::test_%,evidence_is_that_of_the_formula \
-		windows_that_slide_are_those_that_are_filled run_evidence_is_that_of_windows_of_all_lengths) \
+	$(patsubst %,tests/unit/test_drift_monitor.py::test_%,evidence_matches_the_formula \
+		sliding_windows_equal_filled_windows run_evidence_equals_that_of_windows_of_all_lengths) \
 	$(patsubst %,tests/unit/test_explain.py::test_%,parts_are_those_of_a_plain_reading_of_the_rules \
 		counting_in_trees_is_counting_points) tests/benchmarks/test_pidforest.py
 # The tests of a file run in one process, so that what they share, such as a cluster of Spark, is set up once.

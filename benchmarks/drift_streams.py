@@ -180,7 +180,7 @@ def ours(reference: Array, rows: Array, settings: Sequence[float], seed: int) ->
     evidence = watching.follow(rows).evidence
     for k, length in enumerate(watching.windows_.tolist()):
         evidence[: length - 1, k] = -np.inf  # windows that are not full say nothing
-    return [first((evidence > watching.bars_for(every)).any(axis=1)) for every in settings]
+    return [first((evidence > watching.thresholds_for(every)).any(axis=1)) for every in settings]
 
 
 def adwin(reference: Array, rows: Array, settings: Sequence[float], seed: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""watch --drift through real processes: an engineer reads what has changed, and a killed process loses nothing."""
+"""`watch --drift` in real processes: reported changes, and recovery of a killed process."""
 
 import json
 import os
@@ -43,13 +43,13 @@ def written(path):
     return [json.loads(text) for text in Path(path).read_text().splitlines()]
 
 
-def test_an_engineer_reads_what_has_changed(tmp_path, cli, lines, monkeypatch):
+def test_watch_reports_a_change_in_words(tmp_path, cli, lines, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("requests.jsonl").write_text("\n".join(lines) + "\n")
     code, _, err = cli("watch", "requests.jsonl", *SETTINGS, *DRIFT, "--only-anomalies", "--out", "out", "--model", "m")
     assert code == 0, err
-    told = [line["drift"] for line in written("out") if "drift" in line]
-    drift = next(one for one in told if one["kind"] == "drift")
+    reported = [line["drift"] for line in written("out") if "drift" in line]
+    drift = next(one for one in reported if one["kind"] == "drift")
     assert drift["state"] == "begun"
     assert abs(drift["start"] - CHANGE) < 60
     assert drift["noticed"] < CHANGE + 400
@@ -66,8 +66,8 @@ def test_an_engineer_reads_what_has_changed(tmp_path, cli, lines, monkeypatch):
     assert min(model.keys_) >= drift["start"]  # the window was cut at the change
 
 
-def test_categories_are_followed_and_named(tmp_path, cli, lines, monkeypatch):
-    """The same requests from countries; from 14:02 on, what is slow is of one that was rare, and nothing else is."""
+def test_watch_names_categories_that_changed(tmp_path, cli, lines, monkeypatch):
+    """The same requests with a country; from 14:02 on, some are from a new one."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(4)
     records = [json.loads(line) for line in lines]
@@ -78,8 +78,8 @@ def test_categories_are_followed_and_named(tmp_path, cli, lines, monkeypatch):
     settings = ["--categories", "country", *SETTINGS[:2], "--columns", "latency", *SETTINGS[4:]]
     code, _, err = cli("watch", "requests.jsonl", *settings, *DRIFT, "--only-anomalies", "--out", "out", "--model", "m")
     assert code == 0, err
-    told = [line["drift"] for line in written("out") if "drift" in line]
-    drift = next(one for one in told if one["kind"] == "drift")
+    reported = [line["drift"] for line in written("out") if "drift" in line]
+    drift = next(one for one in reported if one["kind"] == "drift")
     assert abs(drift["start"] - CHANGE) < 60
     assert "the share of records with country = XK has risen from 0 % to " in drift["summary"]
     assert drift["summary"].endswith("the model has started to relearn.")
@@ -88,7 +88,7 @@ def test_categories_are_followed_and_named(tmp_path, cli, lines, monkeypatch):
     assert "XK" in model.categories_["country"]
 
 
-def test_killed_process_goes_on_with_its_monitor(tmp_path, factory, lines):
+def test_a_killed_process_continues_with_its_monitor(tmp_path, factory, lines):
     calm, command = tmp_path / "calm", ["requests.jsonl", "--follow", *SETTINGS, *DRIFT, "--out", "out", "--model", "m"]
     calm.mkdir()
     (calm / "requests.jsonl").write_text("\n".join(lines) + "\n")
@@ -103,9 +103,7 @@ def test_killed_process_goes_on_with_its_monitor(tmp_path, factory, lines):
         with open(tmp_path / "requests.jsonl", "a") as file:
             file.write("".join(f"{line}\n" for line in part))
 
-    for turn, start in enumerate(
-        range(0, 2500, 500)
-    ):  # in the middle of learning, reading, judging, relearning, saving
+    for turn, start in enumerate(range(0, 2500, 500)):  # killed while learning, reading, scoring, relearning, saving
         append(lines[start : start + 450])
         child = factory.start(tmp_path, *command, "--snapshot-every", "50")
         until(lambda start=start: n_committed(tmp_path) == start + 450)
@@ -124,7 +122,7 @@ def test_killed_process_goes_on_with_its_monitor(tmp_path, factory, lines):
     assert read_model(tmp_path / "m", "").to_bytes() == read_model(calm / "m", "").to_bytes()
 
 
-def test_forgotten_records_leave_the_monitor(tmp_path, cli, lines, monkeypatch):
+def test_forget_removes_records_from_the_monitor(tmp_path, cli, lines, monkeypatch):
     monkeypatch.chdir(tmp_path)
     named = [json.dumps({**json.loads(line), "id": f"r{i}"}) for i, line in enumerate(lines[:1200])]
     Path("requests.jsonl").write_text("\n".join(named) + "\n")
@@ -138,7 +136,7 @@ def test_forgotten_records_leave_the_monitor(tmp_path, cli, lines, monkeypatch):
     assert not model.companion.holds("r1150")
 
 
-def test_options_that_contradict_each_other_are_refused(tmp_path, cli, lines, monkeypatch):
+def test_watch_rejects_contradicting_options(tmp_path, cli, lines, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("requests.jsonl").write_text("\n".join(lines[:300]) + "\n")
     code, _, err = cli("watch", "requests.jsonl", "--drift", "report", "--drift-alarms-every", "1 day")

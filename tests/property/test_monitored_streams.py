@@ -1,4 +1,4 @@
-"""Monitors of streams: chunks do not matter, and what was deleted has never been there."""
+"""Monitors of streams: results do not depend on chunks, and deletion is exact."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _monitor() -> DriftMonitor:
 
 @settings(max_examples=examples(40))
 @given(seed=st.integers(0, 50), shift=st.sampled_from([0.0, 1.0, 5.0]), cuts=st.lists(st.integers(0, 420), max_size=8))
-def test_chunks_do_not_matter(seed: int, shift: float, cuts: list[int]) -> None:
+def test_results_do_not_depend_on_chunks(seed: int, shift: float, cuts: list[int]) -> None:
     rows = _rows(seed, shift)
     whole, parts = _monitor(), _monitor()
     trace = whole.follow(rows)
@@ -41,7 +41,7 @@ def test_chunks_do_not_matter(seed: int, shift: float, cuts: list[int]) -> None:
 
 
 def _mixed(seed: int) -> np.ndarray:
-    """Rows whose last column is a category, some of them missing, and one in ten new."""
+    """Rows whose last column is a category, sometimes missing, and new in one of ten."""
     rng, rows = np.random.default_rng(seed), _rows(seed, 0.0)[:291].astype(object)
     rows[:, 1] = [None if u < 0.05 else f"new{i}" if u > 0.9 else "abc"[i % 3] for i, u in enumerate(rng.random(291))]
     return rows
@@ -53,7 +53,7 @@ def _mixed(seed: int) -> np.ndarray:
     gone=st.sets(st.integers(_REFERENCE, 290), min_size=1, max_size=30),
     cuts=st.lists(st.integers(0, 291), max_size=5),
 )
-def test_categories_come_in_chunks_and_go_without_a_trace(seed: int, gone: set[int], cuts: list[int]) -> None:
+def test_deletion_of_categories_is_exact_for_any_chunks(seed: int, gone: set[int], cuts: list[int]) -> None:
     rows, kept = _mixed(seed), [i for i in range(291) if i not in gone]
     first, second = (_monitor().set_params(categorical_features=[1]) for _ in range(2))
     changes = []
@@ -73,7 +73,7 @@ def test_categories_come_in_chunks_and_go_without_a_trace(seed: int, gone: set[i
     gone=st.sets(st.integers(_REFERENCE, 290), min_size=1, max_size=30),
     late=st.booleans(),
 )
-def test_deleted_points_have_never_come(seed: int, gone: set[int], late: bool) -> None:
+def test_deletion_of_recent_points_is_exact(seed: int, gone: set[int], late: bool) -> None:
     rows, unwanted = _rows(seed, 0.0)[:291], sorted(gone)
     first, second = _monitor(), _monitor()
     changes = []
@@ -81,14 +81,14 @@ def test_deleted_points_have_never_come(seed: int, gone: set[int], late: bool) -
         changes += first.update(rows)
         assume(not changes)
         first.delete(unwanted)
-    else:  # each as soon as it has come
+    else:  # each on arrival
         for i, row in enumerate(rows):
             changes += first.update(row[None])
             if i in gone:
                 first.delete(i)
     kept = [i for i in range(len(rows)) if i not in gone]
     changes += second.update(rows[kept], keys=kept)
-    assume(not changes)  # what was found before a deletion stays as it was
+    assume(not changes)  # changes reported before a deletion stay unchanged
     assert (first.evidence_ == second.evidence_).all()
     assert (first.run_lengths().probabilities == second.run_lengths().probabilities).all()
     more = _rows(seed + 1, 0.0)[:60]
@@ -97,12 +97,11 @@ def test_deleted_points_have_never_come(seed: int, gone: set[int], late: bool) -
 
 @settings(max_examples=examples(32))
 @given(seed=st.integers(0, 50), gone=st.sets(st.integers(0, _REFERENCE + 19), min_size=1, max_size=20))
-def test_reference_without_deleted_points_is_that_of_a_fit_without_them(seed: int, gone: set[int]) -> None:
+def test_counts_of_a_reference_after_deletion_are_those_of_the_remaining_points(seed: int, gone: set[int]) -> None:
     n = _REFERENCE + 20
     rows, kept = _rows(seed, 0.0)[:n], [i for i in range(n) if i not in gone]
     first = _monitor().fit(rows).delete(sorted(gone))
     assert first.windows_.tolist() == _LENGTHS
-    shared = first._follower.shared
-    assert shared is not None
-    assert (shared.counts == shared.count(shared.find(rows[kept]))).all()
-    assert shared.counts[np.arange(3), shared.cuts.root].tolist() == [len(kept)] * 3
+    trees = first._follower.trees
+    assert (trees.counts == trees.count(trees.find(rows[kept]))).all()
+    assert trees.counts[np.arange(3), trees.cuts.root].tolist() == [len(kept)] * 3

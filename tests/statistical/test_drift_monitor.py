@@ -1,7 +1,7 @@
-"""The time between false alarms is what was asked for: never below half of it, on streams that do not change.
+"""The time between false alarms is at least half of the time requested, on streams without change.
 
-The alarms of many streams are counted while each is normal. If they came twice as often as asked for, their number
-would be Poisson; the tests fail if it is beyond what that gives once in ten thousand runs.
+The tests count the alarms of many streams while each is normal. They fail if the number exceeds the 1 - 1e-4 quantile
+of a Poisson law of twice the requested rate.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from scipy.signal import lfilter
 from scipy.stats import expon, poisson
 
 from polyaforest.drift import DriftMonitor
-from polyaforest.drift._bars import STEPS, TRIALS, height_of_bars
-from polyaforest.drift._shared import Shared, Windows
+from polyaforest.drift.windows import STEPS, TRIALS, SharedTrees, Windows, exceedance_level
 
 _CHANCE = 1e-4
 _REFERENCE = 512
@@ -46,7 +45,7 @@ def seasonal(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def categories(n: int, rng: np.random.Generator) -> pd.DataFrame:
-    """A number, and categories: common and rare ones, some missing, and a column in which new ones keep coming."""
+    """A number, and categories: common and rare, some missing, and a column with new ones all the time."""
     shares = 1 / np.arange(1, 31)
     common = np.char.add("c", rng.choice(30, n, p=shares / shares.sum()).astype(str)).astype(object)
     common[rng.random(n) < 0.03] = None
@@ -75,59 +74,59 @@ def check_few_alarms(make: Callable[..., Any], every: int, n: int, seeds: range)
 
 
 @pytest.mark.parametrize("make", STREAMS, ids=lambda make: make.__name__)
-def test_false_alarms_are_as_far_apart_as_asked(make: Callable[..., Any]) -> None:
+def test_false_alarms_keep_the_requested_rate(make: Callable[..., Any]) -> None:
     check_few_alarms(make, 500, 3000, range(2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [500, 5000])
 @pytest.mark.parametrize("make", STREAMS, ids=lambda make: make.__name__)
-def test_false_alarms_are_as_far_apart_as_asked_for_long(make: Callable[..., Any], every: int) -> None:
+def test_false_alarms_of_long_streams_keep_the_requested_rate(make: Callable[..., Any], every: int) -> None:
     check_few_alarms(make, every, 10_000, range(20))
 
 
-def share_of_stretches(seed: int, every: float, n_stretches: int) -> float:
-    """Return the share of stretches without change in which evidence exceeds an alarm threshold, of a new reference.
+def share_with_alarm(seed: int, every: float, n_streams: int) -> float:
+    """Return the share of short streams without change with an alarm, beside a new reference.
 
-    As the promise has it, reference and stream are drawn from the points of the reference, with replacement.
+    Reference and stream are drawn from the points of the reference, with replacement.
     """
     rng = np.random.default_rng([7, seed])
     watching = DriftMonitor(reference=128, false_alarms_every=every, n_estimators=8, random_state=seed)
     watching.fit(rng.normal(size=(128, 2)))
-    shared, lengths = watching._follower.shared, watching._follower.windows.lengths
-    windows, n_alarms = Windows(shared, lengths.tolist(), [1.0] * len(lengths)), 0
-    for _ in range(n_stretches):
-        windows.compare_with(shared.leaves[rng.integers(128, size=128)])
-        stream = shared.leaves[rng.integers(128, size=128 + STEPS)]
+    trees, lengths = watching._follower.trees, watching._follower.windows.lengths
+    windows, n_alarms = Windows(trees, lengths.tolist(), [1.0] * len(lengths)), 0
+    for _ in range(n_streams):
+        windows.compare_with(trees.leaves[rng.integers(128, size=128)])
+        stream = trees.leaves[rng.integers(128, size=128 + STEPS)]
         windows.fill(stream[:128])
-        n_alarms += bool((windows.slide(stream, 0, 128)[1] > watching.bars_).any())
-    return n_alarms / n_stretches
+        n_alarms += bool((windows.slide(stream, 0, 128)[1] > watching.thresholds_).any())
+    return n_alarms / n_streams
 
 
 @pytest.mark.parametrize("n_references", mostly_slow([6, 60]))
-def test_alarm_thresholds_are_exceeded_as_often_as_asked(n_references: int) -> None:
-    """The rate is 0.9 of what was asked for; one reference deviates by 0.24, and four deviations are allowed."""
+def test_alarm_thresholds_are_exceeded_at_the_requested_rate(n_references: int) -> None:
+    """The rate is 0.9 of the one requested, with a standard deviation of 0.24 by reference; allow four deviations."""
     every = 256
-    shares = [share_of_stretches(seed, every, 100) for seed in range(n_references)]
+    shares = [share_with_alarm(seed, every, 100) for seed in range(n_references)]
     rate = np.mean(shares) * every / STEPS
     assert abs(rate - 0.9) < 4 * 0.24 / n_references**0.5
 
 
 @pytest.mark.parametrize("every", [100, 500, 5000, 50_000])
-def test_height_of_thresholds_follows_from_the_tail_of_maxima(every: int) -> None:
-    """Exponential maxima exceed it at 0.7 to 1 times the rate asked for, which a thousand draws tell to 3 percent."""
+def test_exceedance_level_is_exceeded_at_the_requested_rate(every: int) -> None:
+    """Exponential maxima exceed it at 0.7 to 1 times the rate requested; a thousand draws estimate it to 3 percent."""
     law = expon()
     drawn = law.rvs(size=(1000, TRIALS), random_state=np.random.default_rng(every))
-    rate = np.mean([law.sf(height_of_bars(maxima, every)[0]) for maxima in drawn]) * every / STEPS
+    rate = np.mean([law.sf(exceedance_level(maxima, every)[0]) for maxima in drawn]) * every / STEPS
     assert 0.6 < rate < 1.1
 
 
 @pytest.mark.parametrize("size", [1, 1000])
-def test_an_alarm_is_raised_by_the_first_point_beyond_a_threshold_and_by_no_other(size: int) -> None:
+def test_an_alarm_is_raised_at_the_first_point_beyond_a_threshold(size: int) -> None:
     rows = np.random.default_rng(3).normal(size=(700, 2))
     rows[500:, 0] += 0.7
     watching = DriftMonitor(reference=128, false_alarms_every=500, n_estimators=8, random_state=0).fit(rows[:128])
-    thresholds, lengths = watching.bars_, watching._follower.windows.lengths
+    thresholds, lengths = watching.thresholds_, watching._follower.windows.lengths
     traces = [watching.follow(rows[start : start + size]) for start in range(128, 700, size)]
     evidence, status = (np.concatenate([getattr(trace, name) for trace in traces]) for name in ("evidence", "status"))
     is_full = lengths <= np.arange(1, len(evidence) + 1)[:, None]
@@ -135,15 +134,15 @@ def test_an_alarm_is_raised_by_the_first_point_beyond_a_threshold_and_by_no_othe
     assert first_beyond == (~np.isin(status, ["normal", "outlier"])).argmax() > 256
 
 
-def test_evidence_that_counts_points_as_independent_would_fail() -> None:
-    """The test above notices what it is for: without dispersion, seasons are one alarm after another."""
+def test_evidence_without_dispersion_raises_too_many_alarms() -> None:
+    """The tests above can fail: without dispersion, seasons raise one alarm after another."""
     rows = seasonal(3000, np.random.default_rng(0))
-    shared = Shared(rows[:_REFERENCE], np.arange(_REFERENCE), np.random.SeedSequence(0), 16)
+    trees = SharedTrees(rows[:_REFERENCE], np.arange(_REFERENCE), np.random.SeedSequence(0), 16)
     mixed = np.random.default_rng(1).permutation(rows[_REFERENCE:])
     heights = []
     for stream in (mixed, rows[_REFERENCE:]):
-        windows = Windows(shared, [24], [1.0])
-        heights.append(windows.slide(shared.find(stream), 0, 0)[1][24:, 0])
+        windows = Windows(trees, [24], [1.0])
+        heights.append(windows.slide(trees.find(stream), 0, 0)[1][24:, 0])
     assert (heights[1] > heights[0].max()).mean() > 0.1
 
 
@@ -164,7 +163,7 @@ def slide(rows: np.ndarray) -> None:
 
 
 def n_in_time(change: Callable[[np.ndarray], None], n_features: int, within: int, n_streams: int) -> int:
-    """Return in how many streams a change is noticed within so many points, and not before it came."""
+    """Return in how many streams a change is noticed within so many points, and not before its start."""
     n_noticed = 0
     for seed in range(n_streams):
         rows = np.random.default_rng([5, seed]).normal(size=(1024 + 100 + within, n_features))
@@ -175,7 +174,7 @@ def n_in_time(change: Callable[[np.ndarray], None], n_features: int, within: int
     return n_noticed
 
 
-def test_shift_by_a_standard_deviation_is_noticed_soon() -> None:
+def test_a_shift_by_a_standard_deviation_is_noticed_soon() -> None:
     assert n_in_time(shift, 1, 60, 4) >= 3
 
 
@@ -190,7 +189,7 @@ def test_changes_are_noticed_soon(change: Callable[[np.ndarray], None], n_featur
 
 
 def words_of_corner(seed: int) -> list[str]:
-    """What is told of a change confined to 2 % of the mass, in a corner that held 0.1 % of it."""
+    """Return the regions reported for a change of 2 % of the mass, in a corner that held 0.1 % of it."""
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(5000, 3))
     is_moved = rng.random(len(rows)) < 0.02
@@ -204,12 +203,12 @@ def is_of_corner(words: str) -> bool:
     return "risen" in words and ("x0 >" in words or "x1 >" in words)
 
 
-def test_small_corner_is_found_and_located() -> None:
+def test_monitor_locates_a_small_corner() -> None:
     assert any(map(is_of_corner, words_of_corner(0)))
 
 
 @pytest.mark.slow
-def test_small_corners_are_mostly_found_and_located() -> None:
-    told = [words_of_corner(seed) for seed in range(6)]
-    assert sum(map(bool, told)) >= 5
-    assert sum(any(map(is_of_corner, words)) for words in told) >= 4
+def test_monitor_locates_most_small_corners() -> None:
+    reported = [words_of_corner(seed) for seed in range(6)]
+    assert sum(map(bool, reported)) >= 5
+    assert sum(any(map(is_of_corner, words)) for words in reported) >= 4

@@ -1,4 +1,4 @@
-"""A monitor beside a detector: what it does about changes, what is saved, and what is deleted."""
+"""A monitor beside a detector: actions on changes, saving and deletion."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def beside(detector: StreamingMPF | SeriesMPF, on_drift: str = "report") -> Drif
     )
 
 
-def test_report_leaves_the_detector_alone() -> None:
+def test_report_leaves_the_detector_unchanged() -> None:
     rows, plain, watched = rows_with_change(), forest(), forest()
     expected = plain.detect_then_learn(rows)
     detected, changes = beside(watched).detect_then_learn(rows)
@@ -44,7 +44,7 @@ def test_report_leaves_the_detector_alone() -> None:
     assert watched.keys_ == plain.keys_
 
 
-def test_relearn_cuts_the_window_at_the_change_and_weighs_anew() -> None:
+def test_relearn_cuts_the_window_at_the_change_and_recomputes_weights() -> None:
     rows, detector = rows_with_change(), forest()
     monitor = beside(detector, "relearn")
     _, changes = monitor.detect_then_learn(rows[:460])
@@ -61,7 +61,7 @@ def test_relearn_cuts_the_window_at_the_change_and_weighs_anew() -> None:
     assert changes
 
 
-def test_relearned_detector_has_the_law_of_one_that_began_with_the_change() -> None:
+def test_a_relearned_detector_holds_only_points_since_the_change() -> None:
     rows, detector = rows_with_change(), forest(max_samples=None)
     monitor = beside(detector, "relearn")
     monitor.detect_then_learn(rows[:480])
@@ -71,7 +71,7 @@ def test_relearned_detector_has_the_law_of_one_that_began_with_the_change() -> N
     assert (counts == 480 - start).all()
 
 
-def test_keep_holds_on_to_the_old_until_it_returns() -> None:
+def test_keep_learns_nothing_until_the_stream_returns_to_normal() -> None:
     rows = rows_with_change(900)
     rows[600:, 0] -= 6.0
     detector = forest()
@@ -87,22 +87,22 @@ def test_keep_holds_on_to_the_old_until_it_returns() -> None:
 
 
 @pytest.mark.parametrize("on_drift", ["relearn", "keep"])
-def test_chunks_do_not_matter_beside_a_detector(on_drift: str) -> None:
+def test_results_beside_a_detector_do_not_depend_on_chunks(on_drift: str) -> None:
     rows, ends = rows_with_change(600), [0, 1, 130, 401, 402, 415, 466, 600]
     one, many = forest(), forest()
     whole, changes = beside(one, on_drift).detect_then_learn(rows)
-    monitor, parts, told = beside(many, on_drift), [], []
+    monitor, parts, reported = beside(many, on_drift), [], []
     for start, stop in pairwise(ends):
         detected, news = monitor.detect_then_learn(rows[start:stop])
         parts.append(detected.scores)
-        told += news
+        reported += news
     assert np.array_equal(np.concatenate(parts), whole.scores)
-    assert told == changes
+    assert reported == changes
     assert many.to_bytes() == one.to_bytes()
 
 
 @pytest.mark.parametrize("n", [100, 300, 410, 480])
-def test_monitor_is_saved_with_the_model(n: int) -> None:
+def test_the_monitor_is_saved_with_the_model(n: int) -> None:
     rows = rows_with_change(600)
     one, other = forest(), forest()
     beside(one, "relearn").detect_then_learn(rows)
@@ -117,7 +117,7 @@ def test_monitor_is_saved_with_the_model(n: int) -> None:
         assert again.to_bytes() == one.to_bytes()
 
 
-def test_series_has_a_monitor_too() -> None:
+def test_a_monitor_follows_a_series() -> None:
     rng = np.random.default_rng(0)
     readings = np.sin(np.arange(1200) / 5)[:, None] + 0.2 * rng.normal(size=(1200, 1))
     readings[800:] += 5.0
@@ -132,7 +132,7 @@ def test_series_has_a_monitor_too() -> None:
     assert isinstance(loads(series.to_bytes()).companion, bytes)
 
 
-def test_stream_that_becomes_a_series_keeps_its_monitor() -> None:
+def test_a_stream_that_becomes_a_series_keeps_its_monitor() -> None:
     rng = np.random.default_rng(0)
     detector = forest()
     monitor = beside(detector)
@@ -143,7 +143,7 @@ def test_stream_that_becomes_a_series_keeps_its_monitor() -> None:
     assert series.n_seen_ == monitor.n_seen_ == 310
 
 
-def test_points_deleted_from_the_model_leave_its_monitor() -> None:
+def test_points_deleted_from_the_model_are_deleted_from_its_monitor() -> None:
     rows, detector = rows_with_change(350), forest()
     monitor = beside(detector)
     keys = [f"k{i}" for i in range(350)]
@@ -157,7 +157,7 @@ def test_points_deleted_from_the_model_leave_its_monitor() -> None:
     assert monitor.status_ in ("normal", "outlier")
 
 
-def test_sleeping_monitor_does_not_miss_deletions() -> None:
+def test_delete_requires_a_saved_monitor_to_be_loaded() -> None:
     detector = forest()
     beside(detector).detect_then_learn(rows_with_change(300))
     again = loads(detector.to_bytes())
@@ -169,11 +169,11 @@ def test_sleeping_monitor_does_not_miss_deletions() -> None:
     assert not again.holds(250)
 
 
-def test_refused_rows_change_neither() -> None:
+def test_rejected_rows_change_neither_detector_nor_monitor() -> None:
     rows, detector = rows_with_change(450), forest(missing="error")
     monitor = beside(detector)
     gappy = rows.copy()
-    gappy[0, 0] = np.nan  # which this forest refuses
+    gappy[0, 0] = np.nan  # rejected by this forest
     with pytest.raises(ValueError, match=r"NaN|missing"):
         monitor.detect_then_learn(gappy)
     assert not detector.is_fitted

@@ -1,4 +1,4 @@
-"""DriftMonitor with categories: what it finds, beside a detector, deletion, files and bad input."""
+"""DriftMonitor with categories: changes, detectors, deletion, files and invalid input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polyaforest import ModelFileError, SeriesMPF, StreamingMPF
 from polyaforest.core.boxes import as_codes
 from polyaforest.core.categories import ABSENT, Codes, encode
 from polyaforest.drift import DriftMonitor
-from polyaforest.drift._shared import Shared
+from polyaforest.drift.windows import SharedTrees
 from polyaforest.estimators import loads
 from polyaforest.persistence.codec import pack, unpack
 
@@ -46,7 +46,7 @@ def beside(detector: StreamingMPF, on_drift: str = "report") -> DriftMonitor:
     return DriftMonitor.beside(detector, reference=N, n_estimators=8, random_state=0, on_drift=on_drift)
 
 
-def test_a_new_category_is_noticed_and_named() -> None:
+def test_monitor_names_a_new_category() -> None:
     changes = monitor().update(stream())
     assert changes
     assert all(CHANGE <= change.noticed < CHANGE + 150 for change in changes[:1])
@@ -55,13 +55,13 @@ def test_a_new_category_is_noticed_and_named() -> None:
     assert "the share of records with country = XK has risen from 0 % to " in str(drift)
 
 
-def test_without_a_change_there_is_no_alarm() -> None:
+def test_monitor_raises_no_alarm_without_a_change() -> None:
     trace = monitor().follow(stream(1500, share=0.0))
     assert trace.changes == []
     assert set(trace.status) <= {"learning", "normal", "outlier"}
 
 
-def test_a_combination_is_noticed() -> None:
+def test_monitor_detects_a_changed_combination() -> None:
     """Half of the rows are of country DE, and half of tier b, before and after."""
     rows = stream(share=0.0)
     rows.loc[CHANGE:, "tier"] = np.where(rows.loc[CHANGE:, "country"] == "DE", "b", "a")
@@ -71,7 +71,7 @@ def test_a_combination_is_noticed() -> None:
     assert all(one in words for one in ("the share of records with country ", " and tier = "))
 
 
-def test_types_names_places_and_masks_are_the_same() -> None:
+def test_categorical_features_accepts_types_names_positions_and_masks() -> None:
     rows = stream(400)
     expected = monitor().follow(rows).evidence
     typed = rows.astype({"country": "category", "tier": "category"})
@@ -84,7 +84,7 @@ def test_types_names_places_and_masks_are_the_same() -> None:
         assert np.array_equal(monitor(categorical_features=given).follow(table).evidence, expected, equal_nan=True)
 
 
-def test_text_that_is_not_named_is_refused() -> None:
+def test_monitor_rejects_text_that_is_not_categorical() -> None:
     with pytest.raises(ValueError, match=r"column 'country' is .*name it in categorical_features"):
         monitor(categorical_features="from_dtype").update(stream(400))
     followed = monitor()
@@ -94,19 +94,19 @@ def test_text_that_is_not_named_is_refused() -> None:
     assert followed.n_seen_ == 400
 
 
-def test_missing_categories_count_as_one_more() -> None:
+def test_monitor_detects_missing_categories() -> None:
     rows = stream(share=0.0)
     rows.loc[CHANGE:, "country"] = rows.loc[CHANGE:, "country"].where(np.arange(len(rows) - CHANGE) % 3 > 0, None)
     changes = monitor().update(rows)
     assert any("country is missing has risen" in region for change in changes for region in change.regions)
 
 
-def test_cuts_ask_questions() -> None:
+def test_cuts_of_categories_are_questions() -> None:
     rng = np.random.default_rng(0)
     rows = np.column_stack([rng.random(N), encode(rng.choice(list("abcdef"), N))[0]])
     rows[::9, 1] = np.nan
-    shared = Shared(rows, np.arange(N), np.random.SeedSequence(0), 5, n_categories=1)
-    cuts, codes = shared.cuts, as_codes(np.where(np.isnan(rows[:, 1]), ABSENT, rows[:, 1]))
+    trees = SharedTrees(rows, np.arange(N), np.random.SeedSequence(0), 5, n_categories=1)
+    cuts, codes = trees.cuts, as_codes(np.where(np.isnan(rows[:, 1]), ABSENT, rows[:, 1]))
     asked = 0
     for t in range(5):
         for i in range(0, N, 7):
@@ -114,9 +114,9 @@ def test_cuts_ask_questions() -> None:
             while cuts.left[t, j] >= 0:
                 is_category = cuts.feature[t, j] == 1
                 asked += is_category
-                says_yes = codes[i] >> int(cuts.cut[t, j]) & 1 if is_category else rows[i, 0] > cuts.cut[t, j]
-                j = cuts.right[t, j] if says_yes else cuts.left[t, j]
-            assert shared.leaves[i, t] == j
+                is_yes = codes[i] >> int(cuts.cut[t, j]) & 1 if is_category else rows[i, 0] > cuts.cut[t, j]
+                j = cuts.right[t, j] if is_yes else cuts.left[t, j]
+            assert trees.leaves[i, t] == j
     assert asked > 0
 
 
@@ -138,7 +138,7 @@ def test_a_monitor_has_the_categories_of_its_detector(is_fitted: bool) -> None:
     assert detector.categories_["country"] == ["DE", "FR", "IT", "US", "XK"]
 
 
-def test_the_detector_learns_the_same_as_without_a_monitor() -> None:
+def test_a_detector_learns_the_same_with_and_without_a_monitor() -> None:
     rows = stream(500)
     for table, given in ((rows, ["country", "tier"]), (rows.to_numpy(), [0, 2])):
         plain, watched = forest(categorical_features=given), forest(categorical_features=given)
@@ -148,7 +148,7 @@ def test_the_detector_learns_the_same_as_without_a_monitor() -> None:
         assert watched.points_.tolist() == plain.points_.tolist()
 
 
-def test_rows_of_codes_stay_codes() -> None:
+def test_a_monitor_passes_codes_unchanged() -> None:
     rows = stream(400)
     codes = np.column_stack([rows["latency"], encode(rows["country"])[0]])
     detector = forest(categorical_features=Codes(1)).partial_fit(codes[:10])
@@ -157,7 +157,7 @@ def test_rows_of_codes_stay_codes() -> None:
     assert np.array_equal(detector.points_, codes[-300:])
 
 
-def test_a_series_has_numbers_only() -> None:
+def test_a_monitor_of_a_series_has_no_categories() -> None:
     followed = DriftMonitor.beside(SeriesMPF(), reference=N)
     assert followed.categorical_features is None
 
@@ -165,7 +165,7 @@ def test_a_series_has_numbers_only() -> None:
 # ---- deletion and files ----------------------------------------------------------------------------------------------
 
 
-def test_deleted_points_and_their_texts_have_never_come() -> None:
+def test_delete_removes_points_and_their_texts() -> None:
     rows = stream(500, share=0.0)
     rows.loc[400, "country"] = "secret"
     one, other = monitor(), monitor()
@@ -183,7 +183,7 @@ def _texts_of(one: DriftMonitor) -> bytes:
 
 
 @pytest.mark.parametrize("n", [100, 300, 700])
-def test_monitor_goes_on_bit_for_bit_after_save_and_load(n: int) -> None:
+def test_a_saved_monitor_continues_bit_for_bit(n: int) -> None:
     rows = stream()
     whole, part, file = monitor(), monitor(), io.BytesIO()
     expected = whole.update(rows)
@@ -196,7 +196,7 @@ def test_monitor_goes_on_bit_for_bit_after_save_and_load(n: int) -> None:
     assert again.to_bytes() == whole.to_bytes()
 
 
-def test_monitor_is_saved_with_the_model() -> None:
+def test_the_monitor_is_saved_with_the_model() -> None:
     rows, whole, part = stream(), forest(), forest()
     _, expected = beside(whole).detect_then_learn(rows)
     _, before = beside(part).detect_then_learn(rows[:450])
@@ -207,17 +207,17 @@ def test_monitor_is_saved_with_the_model() -> None:
 
 
 @pytest.mark.parametrize("given", [["country", "tier"], [0, 2], [True, False, True]])
-def test_chunks_do_not_matter(given: list[object]) -> None:
+def test_results_do_not_depend_on_chunks(given: list[object]) -> None:
     rows = stream()
     one, many = monitor(categorical_features=given), monitor(categorical_features=given)
-    expected, told = one.update(rows), []
+    expected, reported = one.update(rows), []
     for start, stop in pairwise([0, 1, 140, 255, 256, 600, 611, 899, 900]):
-        told += many.update(rows[start:stop])
-    assert told == expected
+        reported += many.update(rows[start:stop])
+    assert reported == expected
     assert many.to_bytes() == one.to_bytes()
 
 
-def test_many_texts_come_and_go() -> None:
+def test_texts_of_departed_points_are_dropped() -> None:
     rows = stream(1200, share=0.0)
     followed = monitor(reference=128, windows=[8, 100])
     for start in range(0, 12_000, 1200):
@@ -227,7 +227,7 @@ def test_many_texts_come_and_go() -> None:
     assert len(unpack(followed.to_bytes())[1]["texts"].tobytes()) < 20 * 3 * 256
 
 
-def test_states_of_before_there_were_categories_are_read() -> None:
+def test_states_without_categories_of_an_early_version_are_read() -> None:
     again = DriftMonitor.of_bytes(GOLDEN.read_bytes())
     assert (again.n_seen_, again.windows_.tolist(), again.encoding_) == (300, [8, 32], None)
     assert again.holds(299)
@@ -235,7 +235,7 @@ def test_states_of_before_there_were_categories_are_read() -> None:
     assert DriftMonitor.of_bytes(again.to_bytes()).to_bytes() == again.to_bytes()
 
 
-def test_states_of_numbers_do_not_mention_categories() -> None:
+def test_states_of_numbers_have_no_categories() -> None:
     followed = DriftMonitor(reference=128, random_state=0, n_estimators=2)
     followed.update(np.random.default_rng(0).normal(size=(200, 2)))
     header, arrays = unpack(followed.to_bytes())
@@ -255,7 +255,7 @@ def test_states_of_numbers_do_not_mention_categories() -> None:
         (lambda header, arrays: arrays.update(texts=np.frombuffer(b"[1]", np.uint8)), "must be a list of strings"),
     ],
 )
-def test_damaged_states_are_refused(damage: object, message: str) -> None:
+def test_damaged_states_are_rejected(damage: object, message: str) -> None:
     followed = monitor()
     followed.update(stream(400))
     header, arrays = unpack(followed.to_bytes())
@@ -265,7 +265,7 @@ def test_damaged_states_are_refused(damage: object, message: str) -> None:
         DriftMonitor.of_bytes(pack(header, arrays))
 
 
-def test_hostile_categories_are_harmless() -> None:
+def test_changes_escape_hostile_categories() -> None:
     changes = monitor().update(stream(new=HOSTILE))
     words = " ".join(map(str, changes))
     assert "\\x1b[31m\\u202e" in words
@@ -273,7 +273,7 @@ def test_hostile_categories_are_harmless() -> None:
     assert "\u202e" not in words
 
 
-def test_river_takes_strings() -> None:
+def test_river_monitor_accepts_strings() -> None:
     river = pytest.importorskip("polyaforest.adapters.river")
     followed, rows = river.DriftMonitor(reference=N, n_estimators=8, seed=0), stream()
     noticed = []

@@ -13,10 +13,9 @@ from sklearn.exceptions import NotFittedError
 
 from polyaforest import ModelFileError
 from polyaforest.drift import Change, DriftMonitor, RunLengths
-from polyaforest.drift._bars import measure_dispersions
-from polyaforest.drift._change import is_scale_change
-from polyaforest.drift._monitor import read_duration
-from polyaforest.drift._shared import Shared, Windows
+from polyaforest.drift.changes import is_scale_change
+from polyaforest.drift.monitor import read_duration
+from polyaforest.drift.windows import SharedTrees, Windows, measure_dispersions
 
 N = 256  # points of the references here
 
@@ -32,16 +31,16 @@ def monitor(**given: object) -> DriftMonitor:
 # ---- evidence from counts --------------------------------------------------------------------------------------------
 
 
-def test_evidence_is_that_of_the_formula() -> None:
+def test_evidence_matches_the_formula() -> None:
     """One cut at a time, with the Beta integrals written out: trees on values, then on ranks, in turn."""
     from scipy.special import betaln
 
     rows = normal(N)
-    shared = Shared(rows, np.arange(N), np.random.SeedSequence(0), 4)
-    recent = shared.find(normal(40, seed=1) + 1.0)
-    windows = Windows(shared, [40], [1.0])
+    trees = SharedTrees(rows, np.arange(N), np.random.SeedSequence(0), 4)
+    recent = trees.find(normal(40, seed=1) + 1.0)
+    windows = Windows(trees, [40], [1.0])
     windows.fill(recent)
-    cuts, counts = shared.cuts, shared.count(recent)
+    cuts, counts = trees.cuts, trees.count(recent)
     logs = np.zeros(4)
     for t in range(4):
         depth = np.zeros(cuts.size[t])
@@ -51,7 +50,7 @@ def test_evidence_is_that_of_the_formula() -> None:
             if cuts.left[t, j] < 0:
                 continue
             sides = [cuts.left[t, j], cuts.right[t, j]]
-            a, b = shared.counts[t, sides], counts[t, sides]
+            a, b = trees.counts[t, sides], counts[t, sides]
             n, prior, chance = a.sum() + 1, np.array([0.5, 0.5]), 0.03
             if t % 2:
                 units = np.rint(8 / (1 / n + 1 / 10) * (a + 0.5) / n)  # pseudo-points are in eighths
@@ -59,57 +58,59 @@ def test_evidence_is_that_of_the_formula() -> None:
             factor = betaln(*(b + prior)) - betaln(*prior) - betaln(*(a + b + 0.5)) + betaln(*(a + 0.5))
             logs[t] += np.log(1 - chance + chance * np.exp(factor))
     assert windows.evidence[0] == pytest.approx(2 * np.log(np.exp(logs / 2).mean()), abs=1e-9)
-    assert shared.evidence(shared.leaves, recent, 1.0) == pytest.approx(logs, abs=1e-9)
+    assert trees.evidence(trees.leaves, recent, 1.0) == pytest.approx(logs, abs=1e-9)
 
 
 def test_trees_on_ranks_do_not_depend_on_the_scale_of_values() -> None:
     rows = np.abs(normal(N)) + 0.1
-    plain, bent = (Shared(one, np.arange(N), np.random.SeedSequence(0), 8) for one in (rows, rows**3))
+    plain, bent = (SharedTrees(one, np.arange(N), np.random.SeedSequence(0), 8) for one in (rows, rows**3))
     ranked, on_values = np.flatnonzero(plain.is_ranked), np.flatnonzero(~plain.is_ranked)
-    assert (plain.counts[ranked] == bent.counts[ranked]).mean() > 0.97  # the same cells, but for bounds between points
+    assert (
+        plain.counts[ranked] == bent.counts[ranked]
+    ).mean() > 0.97  # the same cells, except for bounds between points
     assert (plain.counts[on_values] == bent.counts[on_values]).mean() < 0.95
 
 
-def test_some_trees_look_at_one_or_two_features_alone() -> None:
-    shared = Shared(normal(N, 5), np.arange(N), np.random.SeedSequence(0), 32)
-    seen = [len(set(own[:n].tolist()) - {-1}) for own, n in zip(shared.cuts.feature, shared.cuts.size, strict=True)]
+def test_some_trees_use_only_one_or_two_features() -> None:
+    trees = SharedTrees(normal(N, 5), np.arange(N), np.random.SeedSequence(0), 32)
+    seen = [len(set(own[:n].tolist()) - {-1}) for own, n in zip(trees.cuts.feature, trees.cuts.size, strict=True)]
     for kind in (seen[0::2], seen[1::2]):
         assert (kind.count(1), kind.count(2)) == (4, 8)
-    pairs = [frozenset(own[:n].tolist()) - {-1} for own, n in zip(shared.cuts.feature, shared.cuts.size, strict=True)]
+    pairs = [frozenset(own[:n].tolist()) - {-1} for own, n in zip(trees.cuts.feature, trees.cuts.size, strict=True)]
     for kind in (pairs[0::2], pairs[1::2]):
         of_two = [pair for pair in kind if len(pair) == 2]
-        assert len(set(of_two)) >= len(of_two) - 1  # hardly any pair twice, so that most of the ten are looked at
+        assert len(set(of_two)) >= len(of_two) - 1  # hardly any pair twice, so most of the ten are used
 
 
-def test_windows_that_slide_are_those_that_are_filled() -> None:
-    shared = Shared(normal(N), np.arange(N), np.random.SeedSequence(0), 8)
-    leaves, lengths = shared.find(normal(300, seed=1)), [8, 32, 128]
-    sliding, filled = (Windows(shared, lengths, [1.0, 1.5, 2.0]) for _ in range(2))
+def test_sliding_windows_equal_filled_windows() -> None:
+    trees = SharedTrees(normal(N), np.arange(N), np.random.SeedSequence(0), 8)
+    leaves, lengths = trees.find(normal(300, seed=1)), [8, 32, 128]
+    sliding, filled = (Windows(trees, lengths, [1.0, 1.5, 2.0]) for _ in range(2))
     _, evidence = sliding.slide(leaves, 0, 0)
     for n in (5, 31, 200, 300):
         filled.fill(leaves[:n])
-        assert (evidence[n - 1] == filled.evidence).all()  # to the last bit: sums depend on counts alone
+        assert (evidence[n - 1] == filled.evidence).all()  # to the last bit: sums depend only on counts
     assert (sliding.counts == filled.counts).all()
 
 
-def test_run_evidence_is_that_of_windows_of_all_lengths() -> None:
-    shared = Shared(normal(N), np.arange(N), np.random.SeedSequence(0), 8)
-    leaves = shared.find(normal(60, seed=1) * 2)
-    of_runs = Windows(shared, [60], [1.0], 60).of_runs(leaves)
+def test_run_evidence_equals_that_of_windows_of_all_lengths() -> None:
+    trees = SharedTrees(normal(N), np.arange(N), np.random.SeedSequence(0), 8)
+    leaves = trees.find(normal(60, seed=1) * 2)
+    of_runs = Windows(trees, [60], [1.0], 60).of_runs(leaves)
     for length in (1, 7, 60):
-        window = Windows(shared, [length], [1.0])
+        window = Windows(trees, [length], [1.0])
         window.fill(leaves)
         assert of_runs[length - 1] == window.evidence[0]
 
 
-def test_dispersion_is_one_for_independent_points_and_larger_for_others() -> None:
+def test_dispersion_is_one_for_independent_points_and_larger_for_dependent_ones() -> None:
     steps = normal(2048, 1)
     walk = np.empty_like(steps)
     walk[0] = steps[0]
     for i in range(1, len(steps)):
         walk[i] = 0.9 * walk[i - 1] + steps[i]
     independent, dependent = (
-        measure_dispersions(Shared(rows, np.arange(2048), np.random.SeedSequence(0), 8), [16, 64, 256, 2048])
+        measure_dispersions(SharedTrees(rows, np.arange(2048), np.random.SeedSequence(0), 8), [16, 64, 256, 2048])
         for rows in (steps, walk)
     )
     assert (independent == 1.0).all()
@@ -118,10 +119,10 @@ def test_dispersion_is_one_for_independent_points_and_larger_for_others() -> Non
     assert dependent[-1] > 5.0
 
 
-# ---- what becomes of a stream ----------------------------------------------------------------------------------------
+# ---- following a stream ---------------------------------------------------------------------------------------------
 
 
-def test_learns_first_then_is_normal() -> None:
+def test_monitor_learns_then_reports_normal() -> None:
     watching = monitor()
     trace = watching.follow(normal(N + 100))
     assert (trace.status[:N] == "learning").all()
@@ -134,7 +135,7 @@ def test_learns_first_then_is_normal() -> None:
     assert watching.change_ is None
 
 
-def test_lasting_change_is_a_drift_dated_and_located() -> None:
+def test_monitor_dates_and_locates_a_drift() -> None:
     rows = normal(3 * N)
     rows[600:, 0] += 3.0
     watching = monitor()
@@ -150,29 +151,29 @@ def test_lasting_change_is_a_drift_dated_and_located() -> None:
     assert watching.status_ == "drift"
 
 
-def test_alarm_is_told_with_its_point() -> None:
+def test_drift_detected_is_true_at_the_alarm() -> None:
     rows = normal(3 * N)
     rows[600:, 0] += 3.0
     watching = monitor()
-    told = []
+    detected = []
     for i in range(len(rows)):
         watching.update(rows[i : i + 1])
         if watching.drift_detected:
-            told.append(i)
-    assert told
-    assert 600 < told[0] < 620
+            detected.append(i)
+    assert detected
+    assert 600 < detected[0] < 620
 
 
-def test_short_change_is_a_burst_that_ends() -> None:
+def test_a_short_change_is_a_burst_that_ends() -> None:
     rows = normal(4 * N)
     rows[600:612] += 5.0
     changes = monitor().update(rows)
     assert [(change.kind, change.state) for change in changes] == [("burst", "begun"), ("burst", "ended")]
     assert abs(changes[0].start - 600) <= 1
-    assert "over by now" in str(changes[1])
+    assert "now over" in str(changes[1])
 
 
-def test_return_to_normal_is_dated() -> None:
+def test_monitor_dates_the_return_to_normal() -> None:
     rows = normal(4 * N)
     rows[500:650, 0] += 4.0
     changes = monitor().update(rows)
@@ -180,7 +181,7 @@ def test_return_to_normal_is_dated() -> None:
     assert abs(changes[-1].start - 650) <= 3
 
 
-def test_change_ends_when_the_odds_against_it_exceed_the_time_between_false_alarms() -> None:
+def test_a_change_ends_when_the_odds_against_it_exceed_the_time_between_false_alarms() -> None:
     rows = normal(4 * N)
     rows[500:650, 0] += 4.0
     watching = monitor(false_alarms_every=1e6)
@@ -195,19 +196,19 @@ def test_changes_shorter_than_a_sixteenth_of_the_reference_are_bursts(n: int, la
     assert watching._follower.lasting == lasting
 
 
-def test_spread_is_a_change_of_scale() -> None:
+def test_a_wider_spread_is_a_scale_change() -> None:
     rows = normal(4 * N)
     rows[500:] *= 3.0
     assert "scale change" in [change.kind for change in monitor().update(rows)]
 
 
-def test_slow_change_is_gradual() -> None:
+def test_a_slow_change_is_a_gradual_drift() -> None:
     rows = normal(6 * N)
     rows[500:, 0] += np.arange(len(rows) - 500) / 60
     assert "gradual drift" in [change.kind for change in monitor().update(rows)]
 
 
-def test_single_point_is_an_outlier_and_no_alarm() -> None:
+def test_a_single_odd_point_is_an_outlier_and_no_alarm() -> None:
     rows = normal(2 * N)
     rows[400] = 12.0
     trace = monitor().follow(rows)
@@ -215,34 +216,34 @@ def test_single_point_is_an_outlier_and_no_alarm() -> None:
     assert trace.changes == []
 
 
-def test_what_lasts_becomes_the_reference() -> None:
+def test_monitor_adopts_a_lasting_change_as_the_reference() -> None:
     rows = normal(6 * N)
     rows[500:, 0] += 4.0
     watching = monitor()
     changes = watching.update(rows)
-    assert changes[-1].state == "settled"
+    assert changes[-1].state == "adopted"
     assert watching.status_ in ("normal", "outlier")
     rows = normal(N, seed=5)  # the old normal is a change now
     assert watching.update(rows)
 
 
-def test_reference_is_kept_if_asked() -> None:
+def test_monitor_keeps_the_reference_with_keep() -> None:
     rows = normal(8 * N)
     rows[500:1800, 0] += 4.0
     watching = monitor(on_drift="keep")
     changes = watching.update(rows)
-    assert "settled" not in [change.state for change in changes]
+    assert "adopted" not in [change.state for change in changes]
     assert changes[-1].kind == "return to normal"
 
 
-def test_reference_may_be_given() -> None:
+def test_fit_sets_the_reference() -> None:
     watching = monitor().fit(normal(400))
     assert watching.n_seen_ == 400
     assert watching.windows_.tolist() == [8, 12, 25, 50, 100, 200, 400]
     assert watching.update(normal(100, seed=1) + 3.0)
 
 
-def test_correlation_and_missing_values_are_seen() -> None:
+def test_monitor_detects_changed_correlation_and_missing_values() -> None:
     rows = normal(4 * N)
     rows[600:, 1] = 0.95 * rows[600:, 0] + 0.3 * rows[600:, 1]
     assert monitor().update(rows)
@@ -253,18 +254,18 @@ def test_correlation_and_missing_values_are_seen() -> None:
     assert any("missing" in words for change in changes for words in change.regions)
 
 
-def test_duration_needs_times_and_uses_their_rate() -> None:
+def test_a_duration_requires_times_and_uses_their_rate() -> None:
     times = np.arange(2 * N) * 60.0
     watching = monitor(false_alarms_every="7 days")
     watching.update(normal(2 * N), times=times)
     same = monitor(false_alarms_every=7 * 24 * 60)
     same.update(normal(2 * N))
-    assert watching.bars_ == pytest.approx(same.bars_)
+    assert watching.thresholds_ == pytest.approx(same.thresholds_)
     with pytest.raises(ValueError, match="is a duration: pass times"):
         monitor(false_alarms_every=timedelta(days=7)).update(normal(10))
 
 
-def test_dates_are_told_in_words() -> None:
+def test_since_is_a_time_of_day() -> None:
     began = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
     times = [began + timedelta(minutes=i) for i in range(3 * N)]
     rows = normal(3 * N)
@@ -274,17 +275,17 @@ def test_dates_are_told_in_words() -> None:
     assert changes[-1].since == "22:00"
 
 
-def test_more_false_alarms_lower_the_bars() -> None:
+def test_thresholds_fall_with_the_rate_of_false_alarms() -> None:
     often, seldom = (monitor(false_alarms_every=every).fit(normal(N)) for every in (2_000, 2_000_000))
-    assert (often.bars_ < seldom.bars_).all()
-    assert often.bars_for(2_000_000) == pytest.approx(seldom.bars_)
-    assert seldom.bars_for(2_000) == pytest.approx(often.bars_)
+    assert (often.thresholds_ < seldom.thresholds_).all()
+    assert often.thresholds_for(2_000_000) == pytest.approx(seldom.thresholds_)
+    assert seldom.thresholds_for(2_000) == pytest.approx(often.thresholds_)
 
 
 # ---- deletion, copies, files -----------------------------------------------------------------------------------------
 
 
-def test_deleted_points_leave_the_windows() -> None:
+def test_delete_removes_points_from_the_windows() -> None:
     rows, gone = normal(3 * N), [N + 3, 400, 700, 3 * N - 1]
     with_all = monitor()
     with_all.update(rows)
@@ -297,7 +298,7 @@ def test_deleted_points_leave_the_windows() -> None:
     assert (with_all.follow(more).evidence == without.follow(more).evidence).all()
 
 
-def test_deleted_points_leave_the_reference() -> None:
+def test_delete_removes_points_from_the_reference() -> None:
     rows, keys = normal(N), np.arange(N)
     with_all = monitor().fit(rows).delete([5, 77])
     without = monitor().fit(np.delete(rows, [5, 77], axis=0), keys=np.delete(keys, [5, 77]).tolist())
@@ -307,7 +308,7 @@ def test_deleted_points_leave_the_reference() -> None:
     assert np.isfinite(found).all()
 
 
-def test_unknown_key_is_refused_and_nothing_deleted() -> None:
+def test_delete_rejects_an_unknown_key_and_deletes_nothing() -> None:
     watching = monitor().fit(normal(N))
     before = watching.to_bytes()
     with pytest.raises(KeyError, match="no point with key 'who'"):
@@ -317,7 +318,7 @@ def test_unknown_key_is_refused_and_nothing_deleted() -> None:
     assert not watching.holds(3)
 
 
-def test_too_small_a_reference_is_learned_again() -> None:
+def test_monitor_learns_a_reference_again_that_became_too_small() -> None:
     watching = monitor().fit(normal(N))
     watching.delete(list(range(N - 50)))
     assert watching.status_ == "learning"
@@ -326,7 +327,7 @@ def test_too_small_a_reference_is_learned_again() -> None:
 
 
 @pytest.mark.parametrize("n", [100, 400, 610, 700])
-def test_goes_on_bit_for_bit_after_saving(n: int) -> None:
+def test_a_saved_monitor_continues_bit_for_bit(n: int) -> None:
     rows, times = normal(4 * N), np.arange(4 * N) * 1.0
     rows[600:, 0] += 3.0
     whole, first = (monitor(windows=[16, 64, 256]) for _ in range(2))
@@ -344,34 +345,34 @@ def test_goes_on_bit_for_bit_after_saving(n: int) -> None:
         assert second.get_params() == first.get_params()
 
 
-def test_damaged_states_are_refused() -> None:
+def test_damaged_states_are_rejected() -> None:
     watching = monitor()
     watching.update(normal(2 * N))
     header, arrays = watching._follower.state()
-    from polyaforest.drift._follower import Follower
+    from polyaforest.drift.follower import Follower
 
     wrong = [
         ({**header, "n_seen": -1}, arrays),
         ({**header, "n_seen": 3}, arrays),
         ({**header, "more": 1}, arrays),
         ({**header, "version": 99}, arrays),
-        (header, {**arrays, "bars/bars": np.full(len(watching.bars_), np.nan)}),
-        (header, {**arrays, "bars/dispersions": np.zeros(len(watching.bars_))}),
+        (header, {**arrays, "bars/bars": np.full(len(watching.thresholds_), np.nan)}),
+        (header, {**arrays, "bars/dispersions": np.zeros(len(watching.thresholds_))}),
         (header, {**arrays, "reference/values": arrays["reference/values"][:, :1]}),
         (header, {**arrays, "points/numbers": arrays["points/numbers"][::-1].copy()}),
         (header, {name: part for name, part in arrays.items() if name != "points/times"}),
         ({**header, "open": {"change": {}, "learned": 0, "balance": 0.0, "turned": 0}}, arrays),
     ]
-    for about, parts in wrong:
+    for state, parts in wrong:
         with pytest.raises((ValueError, KeyError)):
-            Follower.of_state(about, parts, 2, ["a", "b"])
+            Follower.of_state(state, parts, 2, ["a", "b"])
     with pytest.raises(ModelFileError):
         DriftMonitor.of_bytes(watching.to_bytes()[:-1] + b"0")
 
 
-def test_states_of_the_first_version_are_read_and_their_bars_found_anew() -> None:
-    """They had four windows, and evidence that meant something else."""
-    from polyaforest.drift._follower import Follower
+def test_states_of_the_first_version_are_read_and_their_thresholds_computed_again() -> None:
+    """They had four windows, and another definition of evidence."""
+    from polyaforest.drift.follower import Follower
 
     watching = monitor()
     watching.update(normal(2 * N))
@@ -380,13 +381,13 @@ def test_states_of_the_first_version_are_read_and_their_bars_found_anew() -> Non
     four = {name: part[:4] if name.startswith("bars/") else part for name, part in arrays.items()}
     del four["bars/slopes"]
     again = Follower.of_state(old, four, 2, ["x0", "x1"])
-    assert (again.bars.bars == watching.bars_).all()
+    assert (again.thresholds.levels == watching.thresholds_).all()
     assert (again.windows.evidence == watching.evidence_).all()
     with pytest.raises(ValueError, match="bars/"):
         Follower.of_state(header, four, 2, ["x0", "x1"])
 
 
-def test_other_models_are_refused() -> None:
+def test_load_rejects_other_models() -> None:
     from polyaforest import StreamingMPF
 
     file = io.BytesIO()
@@ -407,16 +408,16 @@ def test_other_models_are_refused() -> None:
         ({"windows": [8, 5000]}, "longer than the reference"),
         ({"windows": [0.5]}, "at least 2"),
         ({"false_alarms_every": "soon"}, "is not a duration"),
-        ({"false_alarms_every": timedelta(0)}, "longer than nothing"),
+        ({"false_alarms_every": timedelta(0)}, "must be a positive duration"),
         ({"on_drift": "panic"}, "on_drift"),
     ],
 )
-def test_bad_parameters_are_refused(given: dict[str, object], words: str) -> None:
+def test_invalid_parameters_are_rejected(given: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         monitor(**given).update(normal(10))
 
 
-def test_bad_rows_are_refused_before_anything_changes() -> None:
+def test_invalid_rows_are_rejected_before_anything_changes() -> None:
     watching = monitor()
     watching.update(normal(50))
     for rows in (normal(3, 5), [["a", "b"]], [[np.inf, 0.0]]):
@@ -427,17 +428,17 @@ def test_bad_rows_are_refused_before_anything_changes() -> None:
     assert watching.n_seen_ == 50
 
 
-def test_results_before_there_are_any() -> None:
+def test_results_require_a_learned_reference() -> None:
     watching = monitor()
     assert watching.status_ == "learning"
     with pytest.raises(NotFittedError, match="has not followed"):
         watching.run_lengths()
     watching.update(normal(10))
     with pytest.raises(NotFittedError, match="10 of 256"):
-        _ = watching.bars_
+        _ = watching.thresholds_
 
 
-def test_durations() -> None:
+def test_read_duration() -> None:
     assert [read_duration(text) for text in ("1 week", "2 Days", "3h", "45 min", "1.5 s")] == [
         604800.0,
         172800.0,
@@ -450,7 +451,7 @@ def test_durations() -> None:
             read_duration(text)
 
 
-# ---- parts -----------------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------------
 
 
 def test_run_lengths_peak_at_the_change() -> None:
@@ -465,18 +466,18 @@ def test_run_lengths_peak_at_the_change() -> None:
     assert runs.range[0] <= runs.mode <= runs.range[1]
 
 
-def test_runs_count_evidence_beyond_what_is_usual() -> None:
+def test_run_lengths_subtract_the_baseline_of_the_evidence() -> None:
     """The odds of a run of the length of a window are those of its evidence, less the mean without a change."""
     watching = monitor(false_alarms_every=5000)
     watching.update(normal(3 * N))
     follower, runs = watching._follower, watching.run_lengths()
     lengths, evidence = follower.windows.lengths, follower.windows.evidence
-    assert (follower.bars.usual < -0.05).all()
-    expected = evidence - follower.bars.usual - log(5000)
+    assert (follower.thresholds.baseline < -0.05).all()
+    expected = evidence - follower.thresholds.baseline - log(5000)
     assert np.log(runs.probabilities[lengths - 1] / runs.none) == pytest.approx(expected, rel=1e-6)
 
 
-def test_scale_is_told_from_location() -> None:
+def test_is_scale_change_distinguishes_scale_from_location() -> None:
     before, after = normal(500), normal(200, seed=1)
     assert is_scale_change(before, after * 3)
     assert is_scale_change(before, after / 4)
@@ -484,7 +485,7 @@ def test_scale_is_told_from_location() -> None:
     assert not is_scale_change(before, after)
 
 
-def test_hostile_names_do_not_reach_the_terminal() -> None:
+def test_changes_escape_hostile_names() -> None:
     from polyaforest.core.validation import NamedRows
 
     rows = normal(3 * N)
@@ -495,7 +496,7 @@ def test_hostile_names_do_not_reach_the_terminal() -> None:
     assert "\n" not in str(changes[-1])
 
 
-def test_words_of_every_kind() -> None:
+def test_change_as_text() -> None:
     plain = Change("drift", "begun", 7, 6, 9, 80, None, None, 16, 25.0, ("the share of a has risen",), "it relearns")
     assert (
         str(plain)
@@ -504,9 +505,10 @@ def test_words_of_every_kind() -> None:
     assert "gradual" in str(plain._replace(kind="gradual drift"))
     assert "scale" in str(plain._replace(kind="scale change"))
     assert "back to normal" in str(plain._replace(kind="return to normal"))
-    assert "new normal" in str(plain._replace(state="settled"))
+    assert "new normal" in str(plain._replace(state="adopted"))
     assert "burst so far" in str(plain._replace(kind="burst", log_odds=1.0))
     assert Change.of_state(plain.state_dict()) == plain
+    assert Change.of_state({**plain.state_dict(), "state": "settled"}) == plain._replace(state="adopted")
 
 
 def test_traces_can_be_joined() -> None:

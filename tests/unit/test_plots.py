@@ -847,20 +847,20 @@ def test_shares_of_something_else_are_refused():
 # ---- drift -----------------------------------------------------------------------------------------------------------
 
 
-def test_evidence_is_drawn_with_its_bars_and_the_start_of_changes(ax):
+def test_drift_draws_evidence_thresholds_and_the_start_of_changes(ax):
     drawn = plots.drift(FOLLOWED, np.arange(200.0), windows=[8, 40], run_lengths=RUNS, names=["load"], ax=ax)
     np.testing.assert_array_equal(drawn.evidence[1].get_ydata(), FOLLOWED.evidence[:, 1])
-    np.testing.assert_array_equal(drawn.bars[0].get_ydata(), FOLLOWED.bars[:, 0])
+    np.testing.assert_array_equal(drawn.thresholds[0].get_ydata(), FOLLOWED.thresholds[:, 0])
     assert {mark.get_xdata()[0] for mark in drawn.changes} == {FOLLOWED.changes[0].start}
     assert len({*drawn.panels, drawn.ax}) == 3
     assert drawn.panels[0].lines[0].get_ydata().tolist() == list(range(200))
     assert drawn.posterior.get_array().shape[1] == 2
 
 
-def test_wrong_input_of_drift_is_refused(ax):
+def test_drift_rejects_invalid_input(ax):
     with pytest.raises(TypeError, match=r"DriftMonitor\.follow"):
         plots.drift(SCORES, ax=ax)
     with pytest.raises(ValueError, match="one row for each"):
         plots.drift(FOLLOWED, SCORES, ax=ax)
-    with pytest.raises(ValueError, match="windows for evidence"):
+    with pytest.raises(ValueError, match="windows has 1 lengths, but the trace has 2 windows"):
         plots.drift(FOLLOWED, windows=[8], ax=ax)

@@ -52,7 +52,7 @@ def _read_every(ctx: click.Context, option: click.Parameter, text: str) -> int |
     """Return a number of records, or a duration in words, checked."""
     if text.isdecimal() and int(text) >= 1:
         return int(text)
-    from polyaforest.drift._monitor import read_duration
+    from polyaforest.drift.monitor import read_duration
 
     try:
         read_duration(text)

@@ -1,12 +1,11 @@
-"""Change: whether data have another distribution than before, how far apart they are, where, and since when.
+"""Changes of distribution: whether, how far, where and since when.
 
-`compare` answers it for two samples, `DriftMonitor` for streams.
+`compare` compares two samples, `DriftMonitor` follows a stream.
 """
 
-from polyaforest.drift._change import Change
-from polyaforest.drift._monitor import DriftMonitor, Trace
-from polyaforest.drift._runs import RunLengths
+from polyaforest.drift.changes import Change, RunLengths, Trace
 from polyaforest.drift.comparison import Bound, Comparison, Condition, Region, Share, compare
+from polyaforest.drift.monitor import DriftMonitor
 
 __all__ = [
     "Bound", "Change", "Comparison", "Condition", "DriftMonitor", "Region", "RunLengths", "Share", "Trace", "compare",

@@ -12,7 +12,7 @@ import numpy as np
 from polyaforest.core.validation import NamedRows
 from polyaforest.decision.thresholds import Detections
 from polyaforest.drift import DriftMonitor
-from polyaforest.drift._action import detect_only
+from polyaforest.drift.monitor import detect_only
 from polyaforest.estimators.sifting import progress, sift, why_unusable, words_of
 from polyaforest.explain import Explanation
 from polyaforest.forest.point_store import Key, point_keys

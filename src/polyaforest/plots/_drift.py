@@ -1,4 +1,4 @@
-"""Changes of a stream over time: values, the evidence of windows against their bars, the run-length posterior."""
+"""Changes of a stream over time: values, evidence of windows with alarm thresholds, the run-length posterior."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.collections import QuadMesh
     from matplotlib.lines import Line2D
 
-_HEIGHT = 0.3  # of a panel of values, by that of the evidence
+_HEIGHT = 0.3  # of a panel of values, relative to that of the evidence
 _MOST_CHANNELS = 4
 _FLOOR = 1e-4  # probability below which the posterior is white
 
@@ -39,7 +39,7 @@ class Drift(NamedTuple):
     ax: Axes  # of the evidence
     panels: list[Axes]  # of the values, from the top, one per channel; then of the run lengths, if any
     evidence: list[Line2D]  # of each window, the shortest first
-    bars: list[Line2D]
+    thresholds: list[Line2D]
     changes: list[Line2D]  # where each change began, on every panel and on `ax`
     posterior: QuadMesh | None
 
@@ -54,7 +54,7 @@ def drift(
     names: Sequence[str] | None = None,
     ax: Axes | None = None,
 ) -> Drift:
-    """Draw the evidence of each window that a stream has changed against its bar, and when changes began.
+    """Draw the evidence of a change in each window with its alarm threshold, and when changes began.
 
     Parameters
     ----------
@@ -65,8 +65,8 @@ def drift(
     windows : sequence of int, optional
         The lengths of the windows, ``DriftMonitor.windows_``, for the legend.
     run_lengths : sequence of (row, RunLengths), optional
-        What ``DriftMonitor.run_lengths()`` returned after some of the rows, for a panel under the values: the darker,
-        the more probable it is that the distribution has been in force for so many points.
+        Results of ``DriftMonitor.run_lengths()`` after some of the rows, for a panel below the values. Dark cells are
+        probable numbers of points since the change.
     times : array-like of shape (n_rows,), optional
         Numbers or dates; row numbers by default.
     names : sequence of str, optional
@@ -77,7 +77,7 @@ def drift(
     Returns
     -------
     drawn : Drift
-        ``ax``, ``panels``, ``evidence``, ``bars``, ``changes``, ``posterior``.
+        ``ax``, ``panels``, ``evidence``, ``thresholds``, ``changes``, ``posterior``.
     """
     if not isinstance(trace, Trace):
         raise TypeError(f"expected the result of DriftMonitor.follow; got {type(trace).__name__}")
@@ -86,7 +86,7 @@ def drift(
     channels = _read_channels(values, n)
     lengths = [""] * n_windows if windows is None else [f"last {length:,} points" for length in windows]
     if len(lengths) != n_windows:
-        raise ValueError(f"there are {len(lengths)} windows for evidence of {n_windows}")
+        raise ValueError(f"windows has {len(lengths)} lengths, but the trace has {n_windows} windows")
     heights = [_HEIGHT] * len(channels) + [2 * _HEIGHT] * bool(run_lengths)
     ax = canvas(ax, 7.4, 2.6 + 1.1 * len(channels) + 1.6 * bool(run_lengths))
     panels = split_above(ax, [*heights, 1.0]) if heights else []
@@ -96,10 +96,10 @@ def drift(
             plain(panels[k].set_ylabel(drawable(str(names[k])), fontsize=SMALL))
     posterior = _draw_posterior(panels[-1], when, run_lengths) if run_lengths else None
     shades = matplotlib().colormaps["viridis"](np.linspace(0.0, 0.85, max(n_windows, 1)))
-    evidence, bars = [], []
+    evidence, thresholds = [], []
     for k in range(n_windows):
         evidence += ax.plot(when, trace.evidence[:, k], color=shades[k], linewidth=1.0, label=lengths[k] or None)
-        bars += ax.plot(when, trace.bars[:, k], color=shades[k], linewidth=0.8, linestyle=":")
+        thresholds += ax.plot(when, trace.thresholds[:, k], color=shades[k], linewidth=0.8, linestyle=":")
     ax.set_ylabel("evidence of a change (nats)")
     ax.set_yscale("symlog", linthresh=5.0)
     starts = [change.start - trace.first for change in trace.changes if change.state == "begun"]
@@ -111,7 +111,7 @@ def drift(
         write_dates(ax)
     else:
         ax.set_xlabel("row")
-    return Drift(ax, panels, evidence, bars, marks, posterior)
+    return Drift(ax, panels, evidence, thresholds, marks, posterior)
 
 
 def _read_channels(values: Any, n: int) -> Array:
@@ -126,7 +126,7 @@ def _read_channels(values: Any, n: int) -> Array:
 
 
 def _draw_posterior(panel: Axes, when: Array, known: Sequence[tuple[int, RunLengths]]) -> QuadMesh:
-    """Draw the probabilities of run lengths, a column for each row at which they are known."""
+    """Draw the probabilities of run lengths, one column per row given."""
     library = matplotlib()
     places, runs = zip(*known, strict=True)
     longest = max(len(one.probabilities) for one in runs)
