@@ -916,7 +916,7 @@ def test_another_detector_is_not_a_series(tmp_path):
             lambda m: m.set_params(estimator=StreamingMPF(window=None, tree=Tree(max_depth=4))).fit(NOISE),
             "give it a window",
         ),
-        (lambda m: m.set_params(estimator=StreamingMPF(window=Window(duration=9.0))).fit(NOISE), "is defined by time"),
+        (lambda m: m.set_params(estimator=StreamingMPF(window=Window(duration=9.0))).fit(NOISE), "spans a duration"),
     ],
 )
 def test_bad_input_is_refused_and_changes_nothing(call, message):

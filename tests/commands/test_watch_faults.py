@@ -42,7 +42,7 @@ def test_values_beyond_what_is_measured_cost_their_record_only(programs, tmp_pat
     assert len(lines) == 2 * sum(value <= 1e100 for value in values)
     assert len(lines) + len(aside) == len(records)
     assert all(line["score"] is not None for line in lines)
-    assert "values beyond 1e+100" in aside[0]["reason"]
+    assert "values must not exceed 1e+100" in aside[0]["reason"]
 
 
 # ---- defects, made on purpose ----------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_and_no_more(no_cache):
     assert place.startswith(environment["PYTHONPATH"])
     assert answers == output(FEW_ANSWERS, NUMBA_DISABLE_JIT=None)
     assert "Error" not in result.stderr
-    assert result.stderr.count("each new process compiles them again") == 1  # once, not once for every kernel
+    assert result.stderr.count("each process compiles them again") == 1  # once, not once for every kernel
 
 
 def test_a_cache_directory_below_a_file_is_no_error(tmp_path):
@@ -146,7 +146,7 @@ def test_a_person_at_a_terminal_is_told_once_that_kernels_are_compiled(tmp_path)
     environment = {**os.environ, "POLYAFOREST_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
     subprocess.run([sys.executable, "-c", COMPILE], env=environment, stderr=end, check=True)
     os.close(end)
-    assert os.read(terminal, 4096).decode().count("polyaforest: compiling for this machine") == 1
+    assert os.read(terminal, 4096).decode().count("polyaforest: compiling once for this machine") == 1
     os.close(terminal)
 
 

@@ -1,4 +1,4 @@
-"""Locks in a forked child are free, and say so if what they guard is half changed."""
+"""Locks are free in a forked child, and raise if the state they guard is inconsistent."""
 
 import os
 import subprocess
@@ -23,7 +23,8 @@ def visit(how, **options):
         with getattr(lock, how)(**options):
             return "free"
     except RuntimeError as problem:
-        return "torn" if "forked while" in str(problem) else "inside" if "very thread" in str(problem) else str(problem)
+        message = str(problem)
+        return "torn" if "forked while" in message else "inside" if "this thread already" in message else message
 
 
 def in_child(*visits):

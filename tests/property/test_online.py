@@ -54,7 +54,7 @@ from polyaforest.forest.score import log_cell_masses, mean_log_cell_masses
 from polyaforest.forest.spec import Plan, Weighting, weighting_of_rows
 from polyaforest.forest.stream import WARM_UP, Rules, Stream
 from polyaforest.kernels.online import Limits
-from polyaforest.kernels.prequential import Chunk, Scoring
+from polyaforest.kernels.prequential import Scoring, StreamChunk
 from polyaforest.retention import Window
 
 N_TREES = 2
@@ -238,7 +238,9 @@ class Twins:
             until.append(len(leaving))
             if places[-1] != NONE:
                 self._come(places[-1], x)
-        chunk = Chunk(np.array(rows, np.float64), *(np.array(part, np.int32) for part in (places, until, leaving)))
+        chunk = StreamChunk(
+            np.array(rows, np.float64), *(np.array(part, np.int32) for part in (places, until, leaving))
+        )
         scores = learn.run_chunk(
             self.forest, self.points, chunk, self.world.limits, scoring, None, every_point(self.forest)
         )

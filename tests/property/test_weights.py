@@ -249,7 +249,7 @@ def test_bad_weights_are_refused_before_anything_changes(kind, weights, message)
             with pytest.raises(ValueError, match=message):
                 getattr(forest, method)([[1.0], [2.0], [4.0]], sample_weight=weights)
             assert forest.to_bytes() == before
-    with pytest.raises(ValueError, match=r"the weight of row 1 is 0\.5: rows are deleted a whole number of times"):
+    with pytest.raises(ValueError, match=r"the weight of row 1 is 0\.5: to delete rows, use whole numbers"):
         forest.delete_rows([[1.0], [2.0]], sample_weight=[1, 0.5])
 
 

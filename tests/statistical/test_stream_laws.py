@@ -20,7 +20,7 @@ from polyaforest.core.rng import seed_states
 from polyaforest.forest import grow, learn, posterior
 from polyaforest.forest.point_store import PointStore
 from polyaforest.kernels.online import Limits
-from polyaforest.kernels.prequential import Chunk, Scoring
+from polyaforest.kernels.prequential import Scoring, StreamChunk
 from polyaforest.retention import Reservoir, Window
 
 from . import ALARM, RARE, cells, mondrian_trees, plan
@@ -69,7 +69,7 @@ def forest_after(steps, X, weights, n_trees, *, seed, lifetime=np.inf, max_depth
             slot_of[i] = len(rows)
             rows.append(X[i])
             until.append(len(leaving))
-    chunk = Chunk(np.array(rows), *(np.array(part, np.int32) for part in (range(len(rows)), until, leaving)))
+    chunk = StreamChunk(np.array(rows), *(np.array(part, np.int32) for part in (range(len(rows)), until, leaving)))
     points = new_points(n_trees, forest.left.shape[1], *chunk.rows.shape)._replace(values=chunk.rows.copy())
     silent = Scoring(SCORE_NOTHING, np.empty(0), 1.0, True, drawing.domain)
     learn.run_chunk(forest, points, chunk, Limits(lifetime, drawing.depth_limit), silent, None, every_point(forest))

@@ -48,7 +48,7 @@ BAD = {
     "NaN": (with_value(np.nan).astype(float), "contains NaN: row 3, column 1 is missing"),
     "infinity": (with_value(np.inf).astype(float), "contains infinity: row 3, column 1 is inf"),
     "minus infinity": (with_value(-np.inf).astype(float), "contains infinity: row 3, column 1 is -inf"),
-    "1e101": (with_value(1e101).astype(float), r"row 3, column 1 is 1e\+101: values beyond 1e\+100"),
+    "1e101": (with_value(1e101).astype(float), r"row 3, column 1 is 1e\+101: values must not exceed 1e\+100"),
     "several": (np.full((4, 2), np.nan), r"row 0, column 0 is missing \(8 such values in all\)"),
     "NaN in pandas": (pd.DataFrame(with_value(np.nan).astype(float), columns=NAMES), "row 3, column '?(latency|1)'?"),
     "a string": (with_value("high"), "row 3, column 1 is 'high', which is not a number"),

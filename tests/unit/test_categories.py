@@ -201,13 +201,13 @@ def test_the_order_of_columns_does_not_matter_to_weights(kind):
         (FRAME, None, "column 'merchant' is .*which is not a number: to use the column as categories, name it"),
         (OBJECTS, "from_dtype", "row 0, column 0 is .*name it in categorical_features"),
         (FRAME, ["merchant"], "column 'country' is .*name it in categorical_features"),
-        (FRAME, ["merchent", "country"], "has the column 'merchent', which X does not have: did you mean 'merchant'"),
+        (FRAME, ["merchent", "country"], "contains 'merchent', which is not a column of X: did you mean 'merchant'"),
         (FRAME, "merchant", "categorical_features"),
-        (FRAME, [True, False], "a mask of 2 columns, but there are 4"),
-        (FRAME, [0, 4], "has column 4, but there are 4"),
+        (FRAME, [True, False], "a mask of 2 columns, but X has 4"),
+        (FRAME, [0, 4], "contains column 4, but X has columns 0 to 3"),
         (FRAME, [0.5], "must be None, .* got values of type float"),
         (FRAME, [["merchant"]], "one-dimensional"),
-        (OBJECTS, ["merchant"], "the columns have none: pass column numbers or a mask"),
+        (OBJECTS, ["merchant"], "but X has none: pass column numbers or a mask"),
         (FRAME.assign(country=[b"DE"] * N), CODED, "column 'country': a category must be text"),
         (OBJECTS[0], [0, 2], "2D array"),
         (FRAME[:0], "from_dtype", r"0 sample\(s\)"),
@@ -253,7 +253,7 @@ def test_missing_categories_follow_the_parameter(kind):
 
 
 def test_a_series_has_numbers_only():
-    with pytest.raises(ValueError, match="takes numbers only: leave the column out"):
+    with pytest.raises(ValueError, match="accepts only numbers: leave the column out"):
         SeriesMPF(small(StreamingMPF)).fit(FRAME)
 
 
@@ -381,10 +381,10 @@ def test_hostile_texts_are_saved_and_shown_harmlessly():
 @pytest.mark.parametrize(
     ("columns", "texts", "message"),
     [
-        ([], b"[]", "columns of categories"),
-        ([2, 0], b"[]", "columns of categories"),
-        ([0, 0], b"[]", "columns of categories"),
-        ([4], b"[]", "columns of categories"),
+        ([], b"[]", "invalid categorical columns"),
+        ([2, 0], b"[]", "invalid categorical columns"),
+        ([0, 0], b"[]", "invalid categorical columns"),
+        ([4], b"[]", "invalid categorical columns"),
         ([0], b"{}", "list of strings"),
         ([0], b"[1]", "list of strings"),
         ([0], b'["' + b"x" * (LONGEST_KEPT + 1) + b'"]', "list of strings"),

@@ -186,7 +186,7 @@ def test_compare_accepts_numbers_as_categories():
         ({"categorical_features": None}, "which is not a number"),
         ({"categorical_features": ["contry", "merchant"]}, "sample A: .*did you mean 'country'"),
         ({"categorical_features": "country"}, "categorical_features"),
-        ({"categorical_features": [7]}, "sample A: categorical_features has column 7, but there are 3 columns"),
+        ({"categorical_features": [7]}, "sample A: categorical_features contains column 7, but X has columns 0 to 2"),
     ],
 )
 def test_compare_rejects_invalid_categorical_features(options, message):

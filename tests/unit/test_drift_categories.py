@@ -249,7 +249,7 @@ def test_states_of_numbers_have_no_categories() -> None:
     [
         (lambda header, arrays: arrays.pop("texts"), "no columns of them, or the other way round"),
         (lambda header, arrays: header.pop("categories"), "no columns of them, or the other way round"),
-        (lambda header, arrays: header.update(categories=[7]), r"its columns of categories are \[7\]"),
+        (lambda header, arrays: header.update(categories=[7]), r"invalid categorical columns \[7\]"),
         (lambda header, arrays: arrays["reference/values"].__setitem__((3, 2), 0.5), "must be codes"),
         (lambda header, arrays: arrays["points/values"].__setitem__((3, 1), -1.0), "must be codes"),
         (lambda header, arrays: arrays.update(texts=np.frombuffer(b"[1]", np.uint8)), "must be a list of strings"),

@@ -181,7 +181,7 @@ def test_features_may_be_added_before_the_categories():
 
 def test_a_category_beyond_a_closed_domain_is_refused():
     forest = batch(tree=Tree(domain="data")).fit(ROWS)
-    with pytest.raises(ValueError, match=r"row 0, column 1 is a category that the domain does not have"):
+    with pytest.raises(ValueError, match=r"row 0, column 1 is a category that the domain does not contain"):
         forest.partial_fit(unlike_all())
 
 

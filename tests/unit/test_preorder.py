@@ -10,7 +10,7 @@ from polyaforest.core.arrays import NONE, new_forest, new_points
 from polyaforest.estimators import loads
 from polyaforest.forest.integrity import check_forest
 from polyaforest.kernels import preorder
-from polyaforest.kernels.sampling import NO_BAR, fill_priorities
+from polyaforest.kernels.sampling import NO_CUTOFF, fill_priorities
 
 LIFETIME = 9.0
 
@@ -32,7 +32,7 @@ def read(forest, nodes, lifetime=LIFETIME, max_depth=5):
     return preorder.read_trees(forest, *nodes, lifetime, max_depth, np.empty(7, np.int32), np.empty(6, np.int32))
 
 
-def fill(forest, points, nodes, values=(0.5, 1.5, 2.5, 0.7), sizes=(9, 9), bars=(NO_BAR, NO_BAR)):
+def fill(forest, points, nodes, values=(0.5, 1.5, 2.5, 0.7), sizes=(9, 9), bars=(NO_CUTOFF, NO_CUTOFF)):
     n = len(values)
     points.values[:n, 0] = values
     numbers, seeds, bars = np.arange(n), np.zeros(len(sizes), np.uint64), np.array(bars, np.uint64)

@@ -257,7 +257,7 @@ def test_days_are_times_too():
 
 
 BAD_TIMES = {
-    "none": (None, "is defined by time: pass times"),
+    "none": (None, "spans a duration: pass times"),
     "too few": ([1.0], "one time for each of the 3 rows"),
     "too many": ([1.0] * 4, "one time for each of the 3 rows"),
     "a single one": (1.0, "one time for each of the 3 rows"),

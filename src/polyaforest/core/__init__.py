@@ -1,4 +1,4 @@
-"""What every other package builds on: arrays, random numbers, compilation, locks, checks of input."""
+"""Foundations of all other packages: arrays, random numbers, compilation, locks, validation."""
 
 import os
 from pathlib import Path
@@ -7,9 +7,9 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def source_states() -> dict[str, tuple[int, ...]]:
-    """Return the state on disk of every source that kernels are compiled from, by path; empty without such files.
+    """Return the state on disk, by path, of every source file of the kernels; empty if they cannot be read.
 
-    Kernels import this package and each other, and nothing else of polyaforest.
+    Kernels import only this package and each other.
     """
     try:
         sources = [file for name in ("core", "kernels") for file in sorted((_PACKAGE / name).glob("*.py"))]
@@ -19,9 +19,9 @@ def source_states() -> dict[str, tuple[int, ...]]:
 
 
 def source_state(source: str | Path) -> tuple[int, ...]:
-    """Return what changes whenever a file is written or replaced, whatever the clock says."""
+    """Return a value that changes whenever a file is written or replaced, even if the clock is wrong."""
     stat = os.stat(source)
     return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino
 
 
-STATES_AT_IMPORT = source_states()  # taken before Python reads the sources, so that an upgrade since then shows
+STATES_AT_IMPORT = source_states()  # taken before Python reads the sources, to detect a later upgrade

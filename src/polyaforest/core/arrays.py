@@ -19,22 +19,22 @@ NONE = -1  # no such node: the child of a leaf, the parent of a root
 EVERY = 2**62  # the size of a sample that takes every point
 UNBOUNDED = 2**31 - 1  # the depth limit of trees that have none
 
-# A category is a corner of a cube of so many yes/no questions: its code, a whole number, has a bit for each answer.
-QUESTIONS = 52  # as many as floats hold exactly
-ALL_YES = float(2**QUESTIONS - 1)  # the code that answers yes to all; with 0 as the upper end, a cube without corners
+# A category is a corner of a cube of yes/no questions. Its code is an integer with one bit per answer.
+QUESTIONS = 52  # bits that a float represents exactly
+ALL_YES = float(2**QUESTIONS - 1)  # yes to all; as the lower end with 0 as the upper end, the empty cube
 
-# How a value falls with the reach r, the distance from the known world over its size.
-FADE_MASS = 0  # value / (1 + r): the share of first cuts of a world stretched to the row that would not cut it off
+# How a value decreases with the reach r, the distance from the known world divided by the size of that world.
+FADE_MASS = 0  # value / (1 + r): probability that the first cut of the world extended to the row does not isolate it
 FADE_LOG_MASS = 1  # the logarithm of the same
 FADE_LOG_DENSITY = 2  # value - D * r
 
-# What a walk of the prequential loop adds up for every row.
+# What the prequential loop sums over the trees for each row.
 SCORE_NOTHING = 0
 SCORE_CELLS = 1  # the masses of its cells at several lifetimes
 SCORE_MASS = 2  # the mass of its leaf
 SCORE_LOG_MASS = 3  # the logarithm of the mass of its leaf
 SCORE_LOG_CELLS = 4  # the mean of the logarithms of the masses of its cells
-LEAST_LOG = -1e300  # what a logarithm counts for at least, so that sums of them stay finite
+LEAST_LOG = -1e300  # lower bound of logarithms, so that their sums stay finite
 
 
 class LeafKind(IntEnum):
@@ -42,7 +42,7 @@ class LeafKind(IntEnum):
 
     OBSERVED_I = 1  # holds data whose box has collapsed in at least one dimension
     OBSERVED_II = 2  # holds data in a box of positive volume; or a cell of a Mondrian process that holds data
-    COMPLEMENTARY = 3  # inside the known world, but where its part of the tree has seen no data
+    COMPLEMENTARY = 3  # inside the known world, in a region without data
     OUTSIDE = 4  # beyond the known world
 
 
@@ -52,9 +52,8 @@ class Forest(NamedTuple):
     A Mondrian *tree* (sMPF) keeps the bounding box of the points below each node. A Mondrian *process* (bMPF) does not
     look at the data, so its boxes have width zero: the regions follow from the cuts and the domain.
 
-    The last features may be categories. Their values are codes, and a box is a cube there: its lower end has the
-    questions that all its points answer with yes, its upper end those that any does. A cut is the number of a question,
-    and goes left by no.
+    The last features may be categories. Their values are codes, and boxes are cubes: the lower end is the bitwise AND
+    of the codes of all points, the upper end the bitwise OR. A cut is the number of a question; no goes left.
     """
 
     left: Array  # int32 (T, C): child holding x[feature] <= cut, NONE at a leaf
@@ -71,24 +70,24 @@ class Forest(NamedTuple):
     outside: Array  # int64 (T,): points counted beyond the domain (processes only)
     weights: Array  # float64 (T, D): weight of each feature's length in the cut measure, fixed when a tree is born
     rng: Array  # uint64 (T, 4): generator state
-    domain: Array  # float64 (2, D): the known world; an empty box where the data's own box stands for it
-    n_categories: Array = np.zeros(1, np.int64)  # (1,): how many of the features, the last ones, are categories
+    domain: Array  # float64 (2, D): the known world; empty if the bounding box of the data serves instead
+    n_categories: Array = np.zeros(1, np.int64)  # (1,): the number of categorical features, which come last
 
 
 class Points(NamedTuple):
-    """The points that the trees of a stream hold, stored once, and for every tree the list of those in each leaf.
+    """The points that the trees of a stream hold, stored once, and the list of points of each leaf of each tree.
 
-    P slots for points; a slot not in use holds zeros. A forest that keeps no points has no slots and no lists (P = 0,
-    and C = 0 for `head`).
+    There are P slots for points; unused slots hold zeros. A forest that keeps no points has no slots and no lists
+    (P = 0, and C = 0 for `head`).
     """
 
     values: Array  # float64 (P, D)
     head: Array  # int32 (T, C): the first point of a leaf's list, NONE at other nodes
-    links: Array  # int32 (T, P, 3): the points before and after one in its leaf's list, NONE at the ends; the leaf
+    links: Array  # int32 (T, P, 3): the previous and next point in the leaf's list, NONE at the ends; the leaf
 
 
 class Prior(NamedTuple):
-    """The prior."""
+    """The prior of the cuts."""
 
     strength: float  # gamma: pseudo-points behind the prior of the first cut
     is_open: bool  # whether anything can lie beyond the known world
@@ -98,7 +97,7 @@ class Posterior(NamedTuple):
     """Posterior log-masses and log-volumes of every node, derived by `kernels.polya`."""
 
     inside: Array  # float64 (T, C): mass of the node's own region, restricted to its box
-    complement: Array  # float64 (T, C): mass of what that restriction left out, -inf where it left out nothing
+    complement: Array  # float64 (T, C): mass that the restriction leaves out, -inf where it leaves out nothing
     outside: Array  # float64 (T,): mass beyond the known world
     inside_volume: Array  # float64 (T, C)
     complement_volume: Array  # float64 (T, C)
@@ -113,7 +112,7 @@ class LeafTable(NamedTuple):
     complement: Array  # float64 (T, C)
     outside: Array  # float64 (T,): the value just beyond the known world
     world: Array  # float64 (2, T, D)
-    fading: int  # how it falls from there: FADE_MASS, FADE_LOG_MASS or FADE_LOG_DENSITY
+    fading: int  # how it decreases from there: FADE_MASS, FADE_LOG_MASS or FADE_LOG_DENSITY
 
 
 _NODE_FIELDS = {
@@ -129,9 +128,9 @@ _SLOTS = (*_NODE_FIELDS, "lower", "upper")
 
 
 def is_ascending(values: Array, *, strictly: bool = True) -> bool:
-    """Return whether each value is above the one before it, or at least not below it; NaN is neither.
+    """Return whether the values increase strictly, or at least never decrease; NaN does neither.
 
-    Differences would overflow, or not be numbers, for the values that a damaged file may hold.
+    Compare instead of taking differences, which could overflow for the values of a damaged file.
     """
     before, after = values[:-1], values[1:]
     return bool(((after > before) if strictly else (after >= before)).all())
@@ -140,7 +139,7 @@ def is_ascending(values: Array, *, strictly: bool = True) -> bool:
 def new_forest(
     capacity: int, weights: Array, rng: Array, domain: Array, *, boxed: bool, n_categories: int = 0
 ) -> Forest:
-    """Allocate one tree per row of `rng`, of `capacity` nodes each; slots are undefined until a tree claims them."""
+    """Allocate one tree per row of `rng`, with `capacity` node slots each."""
     n_trees, n_features = weights.shape
     nodes = {name: np.zeros((n_trees, capacity), dtype) for name, dtype in _NODE_FIELDS.items()}
     width = n_features if boxed else 0
@@ -165,7 +164,7 @@ def node_bytes(n_features: int, *, boxed: bool) -> int:
 
 
 def trim(tree: Forest) -> Forest:
-    """Copy a one-tree forest, down to its generator, keeping only the slots in use."""
+    """Copy a one-tree forest, keeping only the slots in use."""
     used = int(tree.size[0])
     return Forest(*(part[:, :used].copy() if name in _SLOTS else part.copy() for name, part in tree._asdict().items()))
 
@@ -188,7 +187,7 @@ def stack(trees: Sequence[Forest]) -> Forest:
 
 
 def pad(forest: Forest, capacity: int) -> Forest:
-    """Return `forest` with at least `capacity` node slots per tree; itself if it has them already."""
+    """Return `forest` with at least `capacity` node slots per tree; the same object if it has them already."""
     more = capacity - forest.left.shape[1]
     if more <= 0:
         return forest
@@ -196,7 +195,7 @@ def pad(forest: Forest, capacity: int) -> Forest:
 
 
 def new_points(n_trees: int, n_nodes: int, n_slots: int, n_features: int) -> Points:
-    """Allocate the points of a forest; no leaf holds any."""
+    """Allocate the points of a forest, with empty leaves."""
     return Points(
         values=np.zeros((n_slots, n_features)),
         head=np.full((n_trees, n_nodes), NONE, np.int32),
@@ -215,6 +214,6 @@ def pad_points(points: Points, n_nodes: int, n_slots: int) -> Points:
 
 
 def _padded(part: Array, more: int, filler: int) -> Array:
-    """Return an array with `more` entries along its second axis."""
+    """Append `more` entries along the second axis of an array."""
     extra = np.full((part.shape[0], more, *part.shape[2:]), filler, part.dtype)
     return np.concatenate([part, extra], axis=1)

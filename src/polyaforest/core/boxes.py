@@ -13,12 +13,12 @@ _PAIRS, _NIBBLES, _BYTES = 0x5555555555555, 0x3333333333333, 0xF0F0F0F0F0F0F  # 
 
 
 def as_codes(values: Array) -> Array:
-    """Return categories as integers, int64; 0 where one is missing."""
+    """Return codes of categories as int64; 0 where missing."""
     return np.nan_to_num(values).astype(np.int64)
 
 
 def count_bits(words: Array) -> Array:
-    """Count the ones of codes; NumPy itself can from version 2 on."""
+    """Count the 1 bits of codes, for NumPy versions before 2."""
     words = words - ((words >> 1) & _PAIRS)
     words = (words & _NIBBLES) + ((words >> 2) & _NIBBLES)
     words = (words + (words >> 4)) & _BYTES
@@ -28,8 +28,8 @@ def count_bits(words: Array) -> Array:
 
 
 def is_code(values: Array) -> Array:
-    """Return which numbers are codes of categories."""
-    is_whole: Array = (values >= 0) & (values <= ALL_YES) & (values == np.floor(values))  # which NaN is not
+    """Return which numbers are valid codes of categories."""
+    is_whole: Array = (values >= 0) & (values <= ALL_YES) & (values == np.floor(values))  # False for NaN
     return is_whole
 
 
@@ -41,7 +41,7 @@ def empty_box(n_features: int, n_categories: int = 0) -> Array:
 
 
 def whole_cube(n_categories: int) -> Array:
-    """Return the box, (2, F), that holds any categories."""
+    """Return the box, (2, F), that holds all categories."""
     return np.repeat([[0.0], [ALL_YES]], n_categories, axis=1)
 
 
@@ -64,7 +64,7 @@ def hull(a: Array, b: Array, n_categories: int = 0) -> Array:
 
 
 def distances(box: Array, rows: Array, n_categories: int = 0) -> Array:
-    """Return how far each row lies outside a box, or its own box, (2, n, D), feature by feature, (n, D)."""
+    """Return how far each row lies outside a box along each feature, (n, D); the box is (2, D), or (2, n, D) by row."""
     apart = np.maximum(np.maximum(box[0] - rows, rows - box[1]), 0.0)
     if n_categories:
         codes, (low, high) = (as_codes(part[..., -n_categories:]) for part in (rows, box))
@@ -73,19 +73,19 @@ def distances(box: Array, rows: Array, n_categories: int = 0) -> Array:
 
 
 def answers(low: Array, high: Array, question: Array) -> tuple[Array, Array]:
-    """Return the upper ends of the parts of cubes that answer a question with no, and the lower ends of the others."""
+    """Split cubes by a question: return the upper ends of the parts with answer no, the lower ends of the others."""
     asked = np.int64(1) << question.astype(np.int64)
     return as_codes(high) & ~asked, as_codes(low) | asked
 
 
 def answer(codes: Array, question: float) -> Array:
-    """Return which codes answer a question with yes."""
+    """Return which codes answer yes to a question."""
     is_yes: Array = (as_codes(codes) >> int(question)) & 1 == 1
     return is_yes
 
 
 def are_within(rows: Array, box: Array, n_categories: int = 0) -> Array:
-    """Return which rows lie in the closed box; a missing value does nowhere."""
+    """Return which rows lie in the closed box; rows with missing values do not."""
     n = rows.shape[1] - n_categories
     is_within = np.asarray(((rows[:, :n] >= box[0, :n]) & (rows[:, :n] <= box[1, :n])).all(axis=1))
     if n_categories:

@@ -1,7 +1,7 @@
 """Categories as numbers: the code of a category is a hash of its text, the same everywhere and for every tree.
 
-A code is a corner of a cube of `QUESTIONS` yes/no questions, an exact integer below 2**52 in a float. So rows of
-numbers and categories are one matrix, and no dictionary is needed to learn or score them; texts are kept for words.
+A code is a corner of a cube of `QUESTIONS` yes/no questions: an integer below 2**52, exact as a float. So numbers and
+categories share one matrix, and neither learning nor scoring needs a dictionary; texts are kept for display.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import numpy as np
 from polyaforest.core.arrays import QUESTIONS, Array
 
 UNKNOWN = "(unknown category)"  # shown for a category whose text is not kept
-LONGEST_KEPT = 1000  # characters of a category whose text is saved
-_MANY = 4096  # texts that may be held, needed or not
+LONGEST_KEPT = 1000  # characters of the longest text that is saved
+_MANY = 4096  # texts below which unused ones are not dropped
 
 Texts = Mapping[float, str]  # from codes
 
 
 @dataclass(frozen=True)
 class Codes:
-    """The parameter `categorical_features` of tables whose last `n` columns hold codes already, without texts."""
+    """A value of `categorical_features`: the last `n` columns already hold codes, without texts."""
 
     n: int
 
@@ -49,19 +49,18 @@ def _code_of(data: bytes) -> float:
     return float(int.from_bytes(blake2b(data, digest_size=8).digest(), "big") >> (64 - QUESTIONS))
 
 
-ABSENT = _code_of(b"\xff")  # of no text: where a missing category counts as one more category
+ABSENT = _code_of(b"\xff")  # the code of missing, where it counts as a category of its own; no text has this code
 
 
 def canonical(value: Any) -> str | None:
-    """Return the text of a category; None for a missing one.
+    """Return the text of a category; None if it is missing.
 
-    A number has the same text whatever its type, so that a column of integers stays the same column where gaps have
-    turned it into floats.
+    Equal numbers have the same text whatever their type: missing values may turn a column of integers into floats.
 
     Raises
     ------
     ValueError
-        If it can be no category.
+        If the value cannot be a category.
 
     Examples
     --------
@@ -83,14 +82,14 @@ def canonical(value: Any) -> str | None:
 
 
 def _is_missing(value: Any) -> bool:
-    """Return whether a value stands for none: None, NaN, NaT, NA of pandas, or masked."""
+    """Return whether a value is missing: None, NaN, NaT, pandas' NA, or masked."""
     if value is None or value is np.ma.masked or type(value).__name__ == "NAType":
         return True
     return isinstance(value, Real | date | np.generic) and bool(value != value)  # noqa: PLR0124
 
 
 class _Codes(dict[Any, float]):
-    """Codes by text, worked out when first asked for."""
+    """Codes by text, computed on first use."""
 
     def __missing__(self, text: str | None) -> float:
         code = self[text] = np.nan if text is None else code_of(text)
@@ -98,7 +97,7 @@ class _Codes(dict[Any, float]):
 
 
 def encode(values: Iterable[Any]) -> tuple[Array, dict[float, str]]:
-    """Return the codes of categories, NaN where they are missing, and the text of each code.
+    """Return the codes of categories, NaN where missing, and the text of each code.
 
     Examples
     --------
@@ -118,19 +117,19 @@ def encode(values: Iterable[Any]) -> tuple[Array, dict[float, str]]:
 
 @dataclass(frozen=True, eq=False)
 class Categories:
-    """Which columns of a table are categories, and the texts of those that are held.
+    """The categorical columns of a table, and the texts of their categories.
 
-    Rows have the numeric columns first, then those of categories, each in the order of the table.
+    Rows have the numeric columns first, then the categorical ones, each in the order of the table.
 
     Parameters
     ----------
     columns : tuple of int
-        Where they are in the table, ascending.
+        Positions of the categorical columns in the table, ascending.
     n_features : int
-        Columns of the table in all.
+        Number of columns of the table.
     texts : mapping of codes to texts
     n_kept : int
-        How many of them there were when those of rows no longer held were last dropped.
+        Number of texts after unused ones were last dropped.
     """
 
     columns: tuple[int, ...]
@@ -140,13 +139,13 @@ class Categories:
 
     @cached_property
     def order(self) -> Array:
-        """The place in the table of each column of rows, (D,)."""
+        """The position in the table of each column of rows, (D,)."""
         numeric = [k for k in range(self.n_features) if k not in set(self.columns)]
         return np.array([*numeric, *self.columns], np.intp)
 
     @cached_property
     def places(self) -> Array:
-        """The place in rows of each column of the table, (D,)."""
+        """The position in rows of each column of the table, (D,)."""
         return np.argsort(self.order)
 
     @property
@@ -156,7 +155,7 @@ class Categories:
 
     @property
     def mask(self) -> Array:
-        """Whether each column of the table is one of categories, (D,)."""
+        """Which columns of the table are categorical, (D,)."""
         return np.isin(np.arange(self.n_features), self.columns)
 
     def with_texts(self, texts: Texts) -> Categories:
@@ -166,17 +165,17 @@ class Categories:
         return replace(self, texts={**self.texts, **texts})
 
     def widened(self, n: int, *, are_last: bool) -> Categories:
-        """Return what it is with `n` more columns of numbers: the last of the table, unless the categories are."""
+        """Return a copy with `n` more numeric columns: last in the table, unless the categorical columns are last."""
         columns = tuple(k + n for k in self.columns) if are_last else self.columns
         return replace(self, columns=columns, n_features=self.n_features + n)
 
     @property
     def is_crowded(self) -> bool:
-        """Whether it is time to drop the texts of rows that are no longer held."""
+        """Whether there are enough texts to drop the unused ones."""
         return len(self.texts) > max(_MANY, 2 * self.n_kept)
 
     def kept(self, rows: Array | None) -> Categories:
-        """Return the same columns, with the texts of these rows only, (n, D)."""
+        """Return a copy with only the texts that occur in these rows, (n, D)."""
         codes = np.empty(0) if rows is None else np.unique(rows[:, self.n_numeric :])
         texts = {code: self.texts[code] for code in codes[~np.isnan(codes)].tolist() if code in self.texts}
         return replace(self, texts=texts, n_kept=len(texts))
@@ -184,26 +183,26 @@ class Categories:
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def pack_texts(self) -> Array:
-        """Return the texts as bytes, without those that are too long to be words; codes follow from them."""
+        """Return the texts as bytes, without overlong ones; their codes can be computed again."""
         texts = sorted(text for text in self.texts.values() if len(text) <= LONGEST_KEPT)
         return np.frombuffer(json.dumps(texts).encode(), np.uint8)
 
     @classmethod
     def of_state(cls, columns: Sequence[int], n_features: int, stored: Array) -> Categories:
-        """Return the categories in a file, given the bytes of their texts; raise unless they can be such."""
+        """Return the categories of a file, given the bytes of their texts; raise ValueError if invalid."""
         if not columns or list(columns) != sorted(set(columns)) or columns[-1] >= n_features:
-            raise ValueError(f"its columns of categories are {list(columns)[:8]}, of {n_features}")
+            raise ValueError(f"invalid categorical columns {list(columns)[:8]} of a table with {n_features} columns")
         texts = json.loads(stored.tobytes().decode())
         is_right = isinstance(texts, list) and all(type(text) is str and len(text) <= LONGEST_KEPT for text in texts)
         if not is_right:
-            raise ValueError(f"its texts of categories must be a list of strings of at most {LONGEST_KEPT} characters")
+            raise ValueError(f"texts of categories must be a list of strings of at most {LONGEST_KEPT} characters")
         known = {code_of(text): text for text in texts}
         return cls(tuple(columns), n_features, known, len(known))
 
     # ---- words ------------------------------------------------------------------------------------------------------
 
     def shown(self, rows: Array) -> Array:
-        """Return rows, (n, D), as the table has them: its order of columns, and texts for codes, None for missing."""
+        """Return rows, (n, D), in the column order of the table, with texts for codes and None for missing."""
         return self.decoded(rows[:, self.places])
 
     def decoded(self, values: Array) -> Array:
@@ -214,23 +213,23 @@ class Categories:
         return given
 
     def text_of(self, code: float) -> str | None:
-        """Return the text of a code, None for a missing one."""
+        """Return the text of a code; None if it is missing."""
         return None if np.isnan(code) else self.texts.get(float(code), UNKNOWN)
 
 
 def read_categorical(
     given: Any, names: Sequence[str] | None, n_features: int, by_dtype: Callable[[], Sequence[int]]
 ) -> tuple[int, ...]:
-    """Return the places of categorical columns that the parameter `categorical_features` stands for.
+    """Validate the parameter `categorical_features` and return the positions of the categorical columns.
 
-    `by_dtype` says which columns have a categorical type.
+    `by_dtype` returns the columns of categorical type.
     """
     if given is None or isinstance(given, Codes):
         return () if given is None else tuple(range(n_features - given.n, n_features))
     if isinstance(given, str):
         if given == "from_dtype":
             return tuple(sorted(by_dtype()))
-        raise ValueError(f"categorical_features must be a list of names, not the single {given!r}: pass [{given!r}]")
+        raise ValueError(f"categorical_features must be a list of names, not the string {given!r}: pass [{given!r}]")
     chosen = np.asarray(given)
     if chosen.ndim != 1:
         raise ValueError(f"categorical_features must be one-dimensional; got shape {chosen.shape}")
@@ -238,7 +237,7 @@ def read_categorical(
         return ()
     if chosen.dtype.kind == "b":
         if len(chosen) != n_features:
-            raise ValueError(f"categorical_features is a mask of {len(chosen)} columns, but there are {n_features}")
+            raise ValueError(f"categorical_features is a mask of {len(chosen)} columns, but X has {n_features}")
         return tuple(np.flatnonzero(chosen).tolist())
     if chosen.dtype.kind in "iu":
         return tuple(sorted({_place(int(k), n_features) for k in chosen}))
@@ -252,15 +251,15 @@ def read_categorical(
 
 def _place(k: int, n_features: int) -> int:
     if not -n_features <= k < n_features:
-        raise ValueError(f"categorical_features has column {k}, but there are {n_features} columns, from 0")
+        raise ValueError(f"categorical_features contains column {k}, but X has columns 0 to {n_features - 1}")
     return k % n_features
 
 
 def _place_of_name(name: str, names: Sequence[str] | None) -> int:
     if names is None:
-        raise ValueError("categorical_features has names, but the columns have none: pass column numbers or a mask")
+        raise ValueError("categorical_features contains names, but X has none: pass column numbers or a mask")
     if name not in names:
         near = get_close_matches(name, names, 1)
-        remedy = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, names[:8]))}"
-        raise ValueError(f"categorical_features has the column {name!r}, which X does not have: {remedy}")
+        remedy = f"did you mean {near[0]!r}?" if near else f"its columns are {', '.join(map(repr, names[:8]))}"
+        raise ValueError(f"categorical_features contains {name!r}, which is not a column of X: {remedy}")
     return list(names).index(name)

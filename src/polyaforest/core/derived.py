@@ -1,7 +1,7 @@
-"""Attributes that are worked out on first use.
+"""Attributes that are computed on first use.
 
-They are kept together in one dict, ``_derived``, because scikit-learn requires that methods which only read leave the
-attributes of an estimator alone; and a change of the estimator drops them in one step, by a new dict.
+They share one dict, ``_derived``: scikit-learn requires that methods which only read do not change the attributes of an
+estimator, and a change of the estimator invalidates all of them by replacing the dict.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _LASTING: set[str] = set()
 
 
 class Derived(Generic[T]):
-    """An attribute that is None until it is worked out.
+    """An attribute that is None until it is computed.
 
     Parameters
     ----------
     is_lasting : bool
-        Whether copies and pickles take it along; others can work it out again.
+        Whether copies and pickles include it; otherwise it is computed again.
     """
 
     def __init__(self, *, is_lasting: bool = False) -> None:
@@ -41,5 +41,5 @@ class Derived(Generic[T]):
 
 
 def lasting(derived: dict[str, Any]) -> dict[str, Any]:
-    """Return a dict of those attributes that outlast a change or a copy."""
+    """Return the attributes that survive a change or a copy."""
     return {name: derived[name] for name in _LASTING if name in derived}

@@ -1,4 +1,4 @@
-"""Libraries that not every installation has."""
+"""Optional dependencies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def extra(module: str, *libraries: str, name: str | None = None) -> Iterator[None]:
-    """Say how to install one of the `libraries` if importing it in the block fails; other import errors pass through.
+    """Explain how to install `libraries` if the block fails to import one; other import errors propagate.
 
-    `name` is that of the extra of this package, by default that of the first library.
+    `name` is the extra of this package, by default the first library.
     """
     try:
         yield

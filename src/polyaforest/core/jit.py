@@ -25,62 +25,62 @@ from polyaforest.core import kernel_cache
 kernel_cache.select_cpu()
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
-# Kernels that take long to compile, what for, and the seconds that it took on the machine they were measured on.
+# Kernels that take long to compile: their purpose, and the seconds to compile them on the reference machine.
 COSTS = {"attribute_rows": ("explain", 9), "run_chunk": ("learn from a stream", 13)}
-_PROBES, _SECONDS_OF_PROBE = 5, 0.0225  # on that machine
+_PROBES, _SECONDS_OF_PROBE = 5, 0.0225  # on the reference machine
 
 
-class _Part(JITCodeLibrary):
-    """The code of a helper, which is optimised and becomes machine code only as a part of the kernels that call it."""
+class _HelperLibrary(JITCodeLibrary):
+    """The code of a helper: LLVM optimises and translates it only as part of the kernels that call it."""
 
-    codegen = SimpleNamespace(set_env=lambda name, env: None)  # of what has no machine code nothing can be set
+    codegen = SimpleNamespace(set_env=lambda name, env: None)  # without machine code there is no environment to set
 
     def _optimize_final_module(self) -> None:
-        """Leave it to the kernels."""
+        """Do nothing: the calling kernels are optimised."""
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:
-        """Return none: there is no machine code."""
+        """Return a null pointer: there is no machine code."""
         return 0
 
 
-class _PartCompiler(Compiler):
-    """Compile a helper as far as kernels need it to link it in: for most of them LLVM would take twice the time."""
+class _HelperCompiler(Compiler):
+    """Compile a helper only as far as kernels need to link it, which halves the time for most helpers."""
 
     def __init__(self, typing: Any, target: Any, library: Any, *rest: Any) -> None:
-        super().__init__(typing, target, _Part(target.codegen(), "helper"), *rest)
+        super().__init__(typing, target, _HelperLibrary(target.codegen(), "helper"), *rest)
 
 
 _OUTER: dict[str, Any] = {"cache": True}
 _INNER: dict[str, Any] = {"no_cpython_wrapper": True}
-if all(hasattr(JITCodeLibrary, name) for name in vars(_Part) if name.startswith("_f") or name.startswith("_o")):
-    _INNER["pipeline_class"] = _PartCompiler  # where this Numba still works like that; otherwise it takes longer
+if all(hasattr(JITCodeLibrary, name) for name in vars(_HelperLibrary) if name.startswith(("_f", "_o"))):
+    _INNER["pipeline_class"] = _HelperCompiler  # other versions of Numba compile helpers fully, which takes longer
 _BORROWS: dict[str, Any] = {"_nrt": False, "error_model": "numpy"}
 
 
 def jit(kernel: Kernel) -> Kernel:
-    """Compile a kernel that Python calls: lazily, without the GIL and without fast-math; keep its machine code on disk.
+    """Compile a kernel that Python calls: lazily, without the GIL or fast-math; cache its machine code on disk.
 
-    Where nothing can be written, that costs the cache, never the program. With ``NUMBA_DISABLE_JIT=1`` the kernel stays
-    plain Python, where unsigned arithmetic must wrap around, and 0 / 0 be NaN, in silence as in machine code.
+    If the cache cannot be written, the program works without it. With ``NUMBA_DISABLE_JIT=1`` the kernel stays plain
+    Python, with NumPy's warnings off: unsigned arithmetic wraps around and 0 / 0 is NaN, as in machine code.
     """
     return _compile(kernel, _OUTER)  # type: ignore[no-any-return]
 
 
 def jit_borrowing(kernel: Kernel) -> Kernel:
-    """Compile a kernel that Python calls and that allocates nothing: it borrows arrays without counting references.
+    """Compile a kernel that Python calls and that allocates nothing, without reference counting.
 
-    Numba otherwise counts, atomically and shared by all threads, whenever an array is taken out of a tuple, which
-    costs several times what is then done with it. Every kernel called from here must be borrowing or inline too.
+    Otherwise Numba updates an atomic reference count, shared by all threads, whenever an array is taken out of a tuple;
+    that can cost several times the work itself. All kernels that it calls must be borrowing or inline too.
     """
     return _compile(kernel, _OUTER | _BORROWS)  # type: ignore[no-any-return]
 
 
 def jit_helper(kernel: Kernel) -> Kernel:
-    """Compile a kernel that only kernels call: it becomes part of their machine code and needs no way in of its own."""
+    """Compile a kernel that only kernels call; it becomes part of their machine code."""
     return _forbid_python_calls(_compile(kernel, _INNER))  # type: ignore[no-any-return]
 
 
@@ -90,15 +90,15 @@ def jit_borrowing_helper(kernel: Kernel) -> Kernel:
 
 
 def jit_inline(kernel: Kernel) -> Kernel:
-    """Compile a borrowing helper and always inline it: for steps of a walk that cost less than a call."""
+    """Compile a borrowing helper and always inline it, for steps cheaper than a call."""
     return _forbid_python_calls(_compile(kernel, _INNER | _BORROWS | {"forceinline": True}))  # type: ignore[no-any-return]
 
 
 def direct(kernel: Kernel) -> Kernel:
-    """Return a function that calls a kernel without looking at the types of its arguments, from the second call on.
+    """Return a function that calls a kernel; from the second call on, it skips the dispatch on argument types.
 
-    Looking at tuples of arrays takes longer than the work on a single row. All calls must pass the same types: the
-    machine code trusts them.
+    Dispatch on tuples of arrays takes longer than the work on a single row. All calls must pass the same types: the
+    machine code does not check them.
     """
     if numba.config.DISABLE_JIT:
         return kernel
@@ -126,13 +126,13 @@ def _compile(kernel: Callable[..., Any], options: dict[str, Any]) -> Any:
 
 
 def _compile_cached(kernel: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Compile a kernel whose machine code is kept in the directory for it; do without if Numba would keep it elsewhere.
+    """Compile a kernel and cache its machine code in our directory; do not cache if Numba would use another directory.
 
-    Elsewhere, Numba would load what it has found for other versions of the sources.
+    Elsewhere, Numba could load machine code of other versions of the sources.
     """
     with kernel_cache.caching(kernel.__code__.co_filename) as may_cache:
         if may_cache:
-            with suppress(RuntimeError):  # Numba found no directory that it may write to
+            with suppress(RuntimeError):  # Numba found no writable directory
                 compiled = numba.njit(**options)(kernel)
                 if Path(compiled.stats.cache_path).is_relative_to(numba.config.CACHE_DIR):
                     return compiled
@@ -140,21 +140,20 @@ def _compile_cached(kernel: Callable[..., Any], options: dict[str, Any]) -> Any:
 
 
 def _forbid_python_calls(helper: Any) -> Any:
-    """Let a call of `helper` from Python raise: there is nothing that Python could call."""
+    """Make calls of `helper` from Python raise TypeError, since it has no machine code of its own."""
     if not numba.config.DISABLE_JIT:
 
-        def refuse(*args: Any, **keywords: Any) -> Any:
+        def reject(*args: Any, **keywords: Any) -> Any:
             raise TypeError(f"{helper.__name__} is a helper that only compiled kernels can call")
 
-        helper._insert, helper._compile_for_args = (lambda *args, **keywords: None), refuse
+        helper._insert, helper._compile_for_args = (lambda *args, **keywords: None), reject
     return helper
 
 
 def _of_few_types(kernel: Any) -> Any:
-    """Let other kernels call `kernel` with one type of integer each, signed and unsigned, and no constants.
+    """Widen integer arguments of calls from other kernels to 64 bits, and drop literal types.
 
-    Numba compiles a helper anew for every constant and every width of an integer that it is called with, which takes
-    as long as the first time: nearly half of all compilation. Widening loses nothing.
+    Numba compiles a helper again for every constant and every integer width, nearly half of all compilation time.
     """
     template = kernel.get_call_template
 
@@ -173,7 +172,7 @@ def _widened(kind: Any) -> Any:
 
 
 class _Announcer(event.Listener):
-    """Announce compilation at a terminal or in a notebook: once for every purpose, with an estimate."""
+    """Announce compilation in a terminal or notebook: once per purpose, with an estimate."""
 
     def __init__(self) -> None:
         self.is_silent = not (sys.stderr.isatty() or hasattr(sys, "ps1"))
@@ -181,15 +180,15 @@ class _Announcer(event.Listener):
 
     def on_start(self, event: event.Event) -> None:
         kernel = event.data["dispatcher"].py_func
-        if self.is_silent or not str(kernel.__module__).startswith("polyaforest"):  # that of others may be None
+        if self.is_silent or not str(kernel.__module__).startswith("polyaforest"):  # the module may be None
             return
         purpose, cost = COSTS.get(kernel.__name__, ("fit and score", 15))
         if purpose not in self._announced and (not self._announced or kernel.__name__ in COSTS):
             self._announced.add(purpose)
-            advice = "" if len(self._announced) > 1 else " (`polyaforest warmup` does it ahead of time)"
+            advice = "" if len(self._announced) > 1 else " (`polyaforest warmup` does this in advance)"
             seconds = max(round(cost * seconds_per_cost()), 1)
             print(
-                f"polyaforest: compiling for this machine, once{advice}: about {seconds} s to {purpose} ...",
+                f"polyaforest: compiling once for this machine{advice}: about {seconds} s to {purpose} ...",
                 file=sys.stderr,
             )
 
@@ -202,9 +201,9 @@ event.register("numba:compile", announcer)
 
 
 def seconds_per_cost() -> float:
-    """Return the seconds per unit of the costs of kernels: how much slower this machine is now than the one measured.
+    """Return how much slower this machine currently is than the reference machine.
 
-    Like Numba, the probe builds code in Python and has LLVM translate it, on one core.
+    Like Numba, the probe builds code in Python and translates it with LLVM, on one core.
     """
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
@@ -219,7 +218,7 @@ def _seconds_of_probe() -> float:
 
 
 def _probe() -> str:
-    """Return code for LLVM that does nothing useful: functions of a few hundred operations."""
+    """Return LLVM code for benchmarking: functions of a few hundred operations."""
     module, number = ir.Module("probe"), ir.DoubleType()
     for k in range(10):
         function = ir.Function(module, ir.FunctionType(number, [number] * 4), f"f{k}")
@@ -230,7 +229,7 @@ def _probe() -> str:
     return str(module)
 
 
-if hasattr(os, "register_at_fork"):  # a child forked while another thread compiles could never compile anything
+if hasattr(os, "register_at_fork"):  # otherwise a child forked while another thread compiles would deadlock
     os.register_at_fork(
         before=global_compiler_lock.acquire,
         after_in_parent=global_compiler_lock.release,

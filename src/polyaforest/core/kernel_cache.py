@@ -1,7 +1,7 @@
-"""Where compiled kernels are kept: one directory per set of sources, versions and settings that decide their code.
+"""The cache of compiled kernels: one directory per combination of sources, versions and settings.
 
-Numba checks only the file that defines a kernel. A change of a helper in another file, of a constant or of a field
-would leave the old machine code in use, so the name of the directory is a digest of all of them.
+Numba checks only the file that defines a kernel and would keep using old machine code after a helper, constant or field
+in another file has changed. So the name of the directory is a digest of all of them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from polyaforest.core import STATES_AT_IMPORT, source_state, source_states
 
 CACHE_VARIABLE, CPU_VARIABLE = "POLYAFOREST_CACHE_DIR", "POLYAFOREST_CPU"
 _OPTIONS = ("BOUNDSCHECK", "DEBUGINFO_DEFAULT", "ENABLE_AVX", "LOOP_VECTORIZE", "OPT", "SLP_VECTORIZE")  # of Numba
-_KEPT = 8  # directories: those used last
-# What "portable" means on each kind of processor, and the features that a processor needs to run such code.
+_KEPT = 8  # most recently used directories to keep
+# The target of "portable" on each architecture, and the features that a processor needs to run it.
 _BASELINES = {
     "x86_64": ("x86-64-v3", "avx avx2 bmi bmi2 cx16 f16c fma lzcnt movbe popcnt sahf sse3 sse4.1 sse4.2 ssse3 xsave"),
     "aarch64": ("generic", "neon"),
@@ -39,16 +39,16 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # the names on Windows and 
 
 
 def cache_root() -> Path:
-    """Return the directory for files that can be made again: POLYAFOREST_CACHE_DIR, or that of the user."""
+    """Return the directory for files that can be recreated: POLYAFOREST_CACHE_DIR, or the user's cache directory."""
     named = os.environ.get(CACHE_VARIABLE)
     return Path(named).expanduser().absolute() if named else platformdirs.user_cache_path("polyaforest")
 
 
 def select_cpu() -> str:
-    """Make Numba compile for the processor that POLYAFOREST_CPU asks for; return the name of that processor.
+    """Make Numba compile for the processor that POLYAFOREST_CPU selects; return the name of that processor.
 
-    Call it before any function is decorated. Numba compiles for one processor per process, so "portable" applies to all
-    of its users in this process.
+    Call it before any function is decorated. Numba has one target per process, so "portable" applies to all compiled
+    functions of this process.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def _baseline() -> str | None:
     missing = [feature for feature in needed.split() if not features.get(feature)]
     if missing:
         _warn(
-            f"this processor cannot run portable kernels ({name}): it lacks {', '.join(missing)}. They are compiled "
+            f"this processor cannot run portable kernels ({name}): it lacks {', '.join(missing)}. Kernels are compiled "
             "for this processor instead."
         )
     return None if missing else name
@@ -80,9 +80,9 @@ def _baseline() -> str | None:
 
 @contextmanager
 def caching(source: str) -> Iterator[bool]:
-    """Let Numba cache the kernels of a file that are decorated in this context; yield whether it may.
+    """Let Numba cache kernels of a file that are decorated in this context; yield whether caching is possible.
 
-    Numba reads the name of its directory when a kernel is decorated. Kernels of other packages keep theirs.
+    Numba reads its cache directory when a kernel is decorated. Functions of other packages keep theirs.
     """
     directory = kernel_directory()
     if directory is None or source_state(source) != STATES_AT_IMPORT.get(source):
@@ -97,10 +97,9 @@ def caching(source: str) -> Iterator[bool]:
 
 @cache
 def kernel_directory() -> Path | None:
-    """Return the directory for the machine code of these kernels, created if absent.
+    """Return the directory for the machine code of these kernels; create it if absent.
 
-    Where the cache is read-only, return a copy in a temporary directory of the user's. Return None, with a warning, if
-    nothing can be cached.
+    If the cache is read-only, return a copy in a temporary directory. If nothing can be cached, warn and return None.
     """
     key = _key()
     if key is None:
@@ -116,24 +115,24 @@ def kernel_directory() -> Path | None:
     is_filled = _copy(wanted, fallback)
     if not _is_usable(fallback):
         _warn(
-            f"compiled kernels are not cached, so each new process compiles them again: {wanted} is not writable. "
+            f"compiled kernels are not cached, so each process compiles them again: {wanted} is not writable. "
             f"Set {CACHE_VARIABLE} to a writable directory."
         )
         return None
     if not is_filled:
         _warn(
-            f"compiled kernels are kept in {fallback}, which may be emptied when the machine restarts, because "
-            f"{wanted} is not writable. Set {CACHE_VARIABLE} to a writable directory."
+            f"{wanted} is not writable, so compiled kernels are kept in {fallback}, which may be emptied when the "
+            f"machine restarts. Set {CACHE_VARIABLE} to a writable directory."
         )
     return fallback
 
 
 def _key() -> str | None:
-    """Return a digest of everything that decides the machine code; None if it is not known what Python has read."""
+    """Return a digest of everything that affects the machine code; None if the sources changed since the import."""
     if not STATES_AT_IMPORT or source_states() != STATES_AT_IMPORT:
         return None
     cpu, features = select_cpu(), numba.config.CPU_FEATURES
-    if features is None:  # an empty text means: none but those that its name implies
+    if features is None:  # an empty string means: only the features implied by the name
         features = llvmlite.binding.get_host_cpu_features().flatten()
     versions = [numba.__version__, llvmlite.__version__, np.__version__, sys.version, sys.platform, platform.machine()]
     settings = [getattr(numba.config, name, None) for name in _OPTIONS]
@@ -144,7 +143,7 @@ def _key() -> str | None:
 
 
 def _is_usable(directory: Path) -> bool:
-    """Return whether files can be written to a directory, which is created if absent."""
+    """Return whether a directory is writable; create it if absent."""
     try:
         is_new = not directory.exists()
         directory.mkdir(parents=True, exist_ok=True)
@@ -159,7 +158,7 @@ def _is_usable(directory: Path) -> bool:
 
 
 def _remove_empty_files(directory: Path) -> None:
-    """Remove files that a crash of the machine left empty: Numba fails on them instead of compiling again."""
+    """Remove files that a crash of the machine left empty: Numba would fail on them."""
     for file in directory.rglob("*.nb[ic]"):
         with suppress(FileNotFoundError):  # another process was faster
             if file.stat().st_size == 0:
@@ -167,7 +166,7 @@ def _remove_empty_files(directory: Path) -> None:
 
 
 def _prune(directories: Path) -> None:
-    """Remove the directories that were not used for longest: those of earlier versions."""
+    """Remove the least recently used directories: those of earlier versions."""
     by_use = sorted(directories.iterdir(), key=_last_use, reverse=True)
     for directory in by_use[_KEPT:]:
         shutil.rmtree(directory, ignore_errors=True)
@@ -181,21 +180,21 @@ def _last_use(directory: Path) -> float:
 
 
 def _copy(source: Path, target: Path) -> bool:
-    """Copy a cache that is read-only, unless that is done; return whether the target is filled."""
+    """Copy a read-only cache unless the target exists; return whether the target is filled."""
     try:
         if not any(source.rglob("*.nbi")):
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as made:
             copied = _copy_files(source, Path(made) / target.name)
-            copied.rename(target)  # in one step: a process may be killed, or another copy at the same time
+            copied.rename(target)  # atomic: this process may be killed, and another may copy at the same time
     except OSError:
         return target.is_dir()
     return True
 
 
 def _copy_files(source: Path, target: Path) -> Path:
-    """Copy the files of a directory, but not their permissions."""
+    """Copy the files of a directory without their permissions."""
     for file in source.rglob("*.nb[ic]"):
         copied = target / file.relative_to(source)
         copied.parent.mkdir(parents=True, exist_ok=True)
@@ -204,7 +203,7 @@ def _copy_files(source: Path, target: Path) -> Path:
 
 
 def _temporary_root() -> Path:
-    """Return a temporary directory that only this user can write to, because its content is executed."""
+    """Return a temporary directory that only this user can write to, since its content is executed."""
     if not hasattr(os, "getuid"):  # Windows: temporary files are in the directory of the user
         return Path(tempfile.gettempdir()) / "polyaforest"
     root = Path(tempfile.gettempdir()) / f"polyaforest-{os.getuid()}"

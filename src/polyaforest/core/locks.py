@@ -1,11 +1,11 @@
 """Locks of forests: any number of readers at once, or one writer that is not interrupted.
 
-Copying, pickling and saving are reading.
+Copying, pickling and saving count as reading.
 """
 
 from __future__ import annotations
 
-# `signal` wraps the same in enumerations, at a cost that counts when every row of a stream comes in a call of its own
+# `signal` wraps these functions in enumerations, which is too slow for calls with a single row
 import _signal  # type: ignore[import-not-found]
 import os
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ from typing import Any, ClassVar, Self, overload
 from weakref import WeakSet
 
 
-class uninterrupted:  # noqa: N801 -- used like a function; generators as context managers cost several times as much
-    """Hold Ctrl-C back until the block is done, then let it take effect; ``as`` a function that says if it was pressed.
+class uninterrupted:  # noqa: N801 -- used like a function; a generator would be several times slower
+    """Defer SIGINT (Ctrl-C) until the block ends; ``as`` binds a function that returns whether it was pressed.
 
-    Python hands signals to the main thread alone, so nothing needs doing in others.
+    Python delivers signals to the main thread only, so other threads need no protection.
     """
 
     __slots__ = ("_caught", "_handler")
@@ -47,11 +47,11 @@ class uninterrupted:  # noqa: N801 -- used like a function; generators as contex
         return bool(self._caught)
 
 
-_LOCKS: WeakSet[ReadersWriterLock] = WeakSet()  # all that a forked child has to set free
+_LOCKS: WeakSet[ReadersWriterLock] = WeakSet()  # to be released in forked children
 
 
-class _Held:
-    """A lock held during a block: how it begins, and how it ends, given whether the block was done."""
+class _LockHold:
+    """Hold a lock during a block: call `begin` first, then `end` with whether the block succeeded."""
 
     __slots__ = ("_begin", "_end")
 
@@ -68,10 +68,10 @@ class _Held:
 class ReadersWriterLock:
     """A fair lock for many readers or one writer.
 
-    A thread that waits to write goes before those that come to read later; when it is done, those that were waiting to
-    read by then go before the next to write. A thread that reads may ask to read again; any other way of asking twice
-    would never end, and is refused. In a forked child the lock is free, even if held in the parent; if it was held
-    for writing, only a change that replaces everything is allowed.
+    A waiting writer goes before readers that arrive later; once it is done, the readers that wait by then go before the
+    next writer. A reader may acquire the lock for reading again; any other reentrant use would deadlock and raises. In
+    a forked child the lock is free, even if the parent held it; if it was held for writing, the child may only replace
+    the whole state.
     """
 
     def __init__(self) -> None:
@@ -79,16 +79,16 @@ class ReadersWriterLock:
         self._turn = Lock()
         self._readers: list[int] = []  # threads that read
         self._n_to_read = 0  # threads that wait to read
-        self._n_passing = 0  # those of them whose turn it is
+        self._n_passing = 0  # waiting readers that go before the next writer
         self._n_to_write = 0  # threads that wait to write, or write
         self._writer: int | None = None  # the thread that writes
         self._n_written = 0
-        self._is_torn = False  # whether this process was forked in the middle of a change
+        self._is_torn = False  # whether this process was forked during a change
         _LOCKS.add(self)
 
-    def reading(self) -> _Held:
-        """Hold off writers."""
-        return _Held(self._begin_to_read, self._end_reading)
+    def reading(self) -> _LockHold:
+        """Take the lock for reading."""
+        return _LockHold(self._begin_to_read, self._end_reading)
 
     def _begin_to_read(self) -> None:
         me = get_ident()
@@ -114,11 +114,11 @@ class ReadersWriterLock:
             self._n_passing -= self._n_written > came
             self._changed.notify_all()
 
-    def writing(self, *, replace_all: bool = False) -> _Held:
-        """Take the lock for writing; with `replace_all`, also if a failed change left the state inconsistent."""
+    def writing(self, *, replace_all: bool = False) -> _LockHold:
+        """Take the lock for writing; with `replace_all`, also if a fork left the state inconsistent."""
         if replace_all:
-            return _Held(self._begin_to_replace, self._end_replacing)
-        return _Held(self._begin_to_write, self._end_writing)
+            return _LockHold(self._begin_to_replace, self._end_replacing)
+        return _LockHold(self._begin_to_write, self._end_writing)
 
     def _begin_to_write(self) -> None:
         self._check_not_torn()
@@ -155,28 +155,28 @@ class ReadersWriterLock:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Hold off others who take turns, during a change in several steps between which others may read."""
+        """Exclude other multi-step changes; threads may read between the steps."""
         with self._turn:
             yield
 
     def _check_not_torn(self) -> None:
         if self._is_torn:
             raise RuntimeError(
-                "this process was forked while the detector was being changed, so that its copy here is half changed: "
-                "pass the detector to the process as an argument (pickled), fork while nothing is learned, load a "
-                "saved model, or fit again"
+                "this process was forked while another thread changed the detector, so its copy here is inconsistent: "
+                "pass the detector to the process as an argument (pickled), do not fork while it learns, load a saved "
+                "model, or fit again"
             )
 
     @staticmethod
     def _check_not_reentrant(is_inside: bool) -> None:
         if is_inside:
             raise RuntimeError(
-                "this very thread already uses the detector and would deadlock: signal handlers must not use the "
-                "detector that they may interrupt"
+                "this thread already uses the detector and would deadlock: signal handlers must not use a detector "
+                "that they may interrupt"
             )
 
-    def _restart(self) -> None:
-        """Go on in a forked child, where of all threads only this one lives."""
+    def _reset_in_child(self) -> None:
+        """Release the locks of other threads in a forked child, where only this thread exists."""
         me = get_ident()
         self._is_torn |= self._writer is not None
         self._changed, self._turn = Condition(), Lock()
@@ -186,17 +186,17 @@ class ReadersWriterLock:
         self._writer = me if self._writer == me else None
 
 
-def _restart_locks() -> None:
+def _reset_locks() -> None:
     for lock in _LOCKS:
-        lock._restart()
+        lock._reset_in_child()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_restart_locks)
+    os.register_at_fork(after_in_child=_reset_locks)
 
 
 class _OwnLock:
-    """The lock of an object, made when first asked for and never replaced."""
+    """The lock of an object, created on first use and never replaced."""
 
     @overload
     def __get__(self, thing: None, owner: type) -> Self: ...
@@ -205,14 +205,14 @@ class _OwnLock:
     def __get__(self, thing: object, owner: type) -> Self | ReadersWriterLock:
         if thing is None:
             return self
-        lock: ReadersWriterLock = vars(thing).setdefault("_lock", ReadersWriterLock())  # one step: all get the same
+        lock: ReadersWriterLock = vars(thing).setdefault("_lock", ReadersWriterLock())  # atomic
         return lock
 
 
 class Guarded:
-    """An object that threads share, and that can be copied and pickled while one of them changes it.
+    """An object that threads share; it can be copied and pickled while another thread changes it.
 
-    A copy is independent, also one made by `copy.copy`: two objects with a lock each must not share what they guard.
+    Every copy is deep, even by `copy.copy`: two objects with separate locks must not share state.
     """
 
     _not_copied: ClassVar[frozenset[str]] = frozenset({"_lock"})
@@ -220,21 +220,21 @@ class Guarded:
 
     @contextmanager
     def _frozen(self) -> Iterator[None]:
-        """Hold off changes while the whole is read. Ctrl-C has to wait too, or it might leave the door locked."""
+        """Prevent changes while the whole is read. Defer SIGINT so that the lock is always released."""
         with uninterrupted(), self._lock.reading():
             yield
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold off everyone else, and Ctrl-C, during a change."""
+        """Exclude other threads, and defer SIGINT, during a change."""
         with uninterrupted(), self._lock.writing():
             yield
 
     @contextmanager
     def _drafted(self) -> Iterator[Self]:
-        """Yield a draft that takes the place of this object in one step, or not at all if anything goes wrong.
+        """Yield a draft whose state replaces that of this object if the block succeeds.
 
-        It shares all parts with the object: they are to be replaced, not to be written to.
+        The draft shares all parts with this object: replace them, do not write to them.
         """
         draft = type(self).__new__(type(self))
         vars(draft).update(self._parts())
@@ -243,12 +243,12 @@ class Guarded:
             self.__dict__ = {**vars(draft), "_lock": self._lock}
 
     def _parts(self) -> dict[str, Any]:
-        parts = dict(vars(self))  # in one step
+        parts = dict(vars(self))  # atomic
         return {name: part for name, part in parts.items() if name not in self._not_copied}
 
     def __getstate__(self) -> dict[str, Any]:
         with self._frozen():
-            return deepcopy(self._parts())  # it is pickled later, when nothing holds off changes any more
+            return deepcopy(self._parts())  # pickled later, when other threads may change the original
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 def run(task: Callable[[Item], Result], items: Sequence[Item], n_jobs: int | None) -> list[Result]:
-    """Apply `task` to every item on up to `n_jobs` threads; results in order."""
+    """Apply `task` to every item on up to `n_jobs` threads; return the results in order."""
     n_threads = min(effective_n_jobs(n_jobs), len(items)) if len(items) > 1 else 1
     if n_threads <= 1:
         return [task(item) for item in items]
@@ -40,7 +40,7 @@ def tree_spans(n_trees: int, n_jobs: int | None) -> list[slice]:
 
 
 def ordered_sum(terms: Array) -> Array:
-    """Sum along the first axis, term by term: the order of NumPy's own depends on the other axes."""
+    """Sum along the first axis, term by term: the order in which NumPy sums depends on the other axes."""
     total: Array = np.add.accumulate(terms, axis=0)[-1]
     return total
 
@@ -55,5 +55,5 @@ def log_mean_exp(values: Array) -> Array:
 
 
 def is_worth_threads(work: int) -> bool:
-    """Return whether to share `work`, in rows times trees, among threads."""
+    """Return whether `work`, in rows times trees, is worth starting threads."""
     return work >= _LEAST_WORK

@@ -1,8 +1,7 @@
-"""Random numbers for kernels: one xoshiro256++ generator per tree, its four words stored with the tree.
+"""Random numbers for kernels: one xoshiro256++ generator per tree.
 
-The state lives in the forest's arrays, so a result does not depend on the number of threads, on how the work was
-split into calls, or on whether the forest was saved in between. The generator is that of Blackman and Vigna,
-"Scrambled linear pseudorandom number generators" (2021).
+The state is stored with the tree, so results do not depend on the number of threads, on how work is split into calls,
+or on saving and loading. Source: Blackman and Vigna, "Scrambled linear pseudorandom number generators" (2021).
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ def seed_states(seed: np.random.SeedSequence, n_trees: int) -> Array:
 
 
 def seeds_of_stream(seed: np.random.SeedSequence, n_trees: int) -> tuple[Array, Array, Array, np.random.SeedSequence]:
-    """Return the states of a stream's trees, (n_trees, 4), that of its policy, (4,), and the seeds of its samples.
+    """Return the states of a stream's trees, (n_trees, 4), and policy, (4,), the seeds of its samples, and the seed.
 
-    Also the seed as it is afterwards. Many streams begin with the same one, as those of keys do: it is remembered.
+    The seed returned has spawned the others. Results are cached: the streams of many keys start with the same seed.
     """
     entropy = tuple(seed.entropy) if isinstance(seed.entropy, list) else seed.entropy
     key, size, n_before = seed.spawn_key, seed.pool_size, seed.n_children_spawned

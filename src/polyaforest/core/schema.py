@@ -1,8 +1,8 @@
-"""Schemas of model headers: the keys that must be there, and the type and range of each value.
+"""Schemas of model headers: the required keys, and the type and range of each value.
 
-A seal proves that a file is whole, not that its author meant well: anyone can seal anything. So every value of a
-header is checked against a rule before it is used, and keys that no rule names are refused; a release that needs more
-of them raises the format version. How values relate to each other and to the arrays is checked where they are used.
+A checksum proves that a file is complete, not that it is harmless. So every value of a header is validated before use,
+and unknown keys are rejected; a release that adds keys raises the format version. Relations between values, and to the
+arrays, are checked where they are used.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
-Rule: TypeAlias = Callable[[Any, str], None]  # takes a value and its place in the header; raises ValueError
+Rule: TypeAlias = Callable[[Any, str], None]  # takes a value and its path in the header; raises ValueError
 
-MOST_COPIES = 2**31  # of rows by weights in one call, which are looked at one by one
-MOST_COUNTED = 2**62  # rows: sums of two such counts still fit into 64 bits
+MOST_COPIES = 2**31  # sum of the weights in one call: copies are visited one by one
+MOST_COUNTED = 2**62  # rows; sums of two such counts still fit into 64 bits
 _LONE = re.compile("[\ud800-\udfff]")
-_MOST_TEXT = 60  # characters of a wrong value that a message repeats
+_MOST_TEXT = 60  # characters of an invalid value in a message
 
 
 # ---- rules -----------------------------------------------------------------------------------------------------------
@@ -32,13 +32,13 @@ def flag(value: Any, place: str) -> None:
 
 
 def path(value: Any, place: str) -> None:
-    """Accept strings, also those that stand for file names that are not Unicode."""
+    """Accept strings, also with surrogate escapes for file names that are not Unicode."""
     _require(isinstance(value, str), value, place, "a string")
 
 
 def text(value: Any, place: str) -> None:
-    """Accept strings without lone surrogates, which could not be written again."""
-    _require(isinstance(value, str) and not _LONE.search(value), value, place, "a string of whole characters")
+    """Accept strings without lone surrogates, which cannot be encoded."""
+    _require(isinstance(value, str) and not _LONE.search(value), value, place, "a valid Unicode string")
 
 
 def number(value: Any, place: str) -> None:
@@ -63,7 +63,7 @@ def whole(least: int = 0, most: int | None = MOST_COUNTED) -> Rule:
 
 
 def one_of(*words: str) -> Rule:
-    """Accept only the strings given."""
+    """Accept only the given strings."""
 
     def check(value: Any, place: str) -> None:
         _require(isinstance(value, str) and value in words, value, place, f"one of {', '.join(words)}")
@@ -72,7 +72,7 @@ def one_of(*words: str) -> Rule:
 
 
 def either(*rules: Rule) -> Rule:
-    """Accept what any of the rules accepts."""
+    """Accept values that at least one rule accepts."""
 
     def check(value: Any, place: str) -> None:
         problems = []
@@ -81,13 +81,13 @@ def either(*rules: Rule) -> Rule:
                 return rule(value, place)
             except ValueError as problem:
                 problems.append(problem)
-        raise problems[-1]  # of the most demanding rule, which comes last
+        raise problems[-1]  # from the most specific rule, which comes last
 
     return check
 
 
 def listed(*rules: Rule) -> Rule:
-    """Accept lists of as many values as there are rules, each by its own rule."""
+    """Accept lists with one value per rule."""
 
     def check(value: Any, place: str) -> None:
         is_right = isinstance(value, list) and len(value) == len(rules)
@@ -99,7 +99,7 @@ def listed(*rules: Rule) -> Rule:
 
 
 def many(rule: Rule) -> Rule:
-    """Accept lists of any length whose values all follow one rule."""
+    """Accept lists of any length whose values all satisfy one rule."""
 
     def check(value: Any, place: str) -> None:
         _require(isinstance(value, list), value, place, "a list")
@@ -132,16 +132,16 @@ def _require(is_right: bool, value: Any, place: str, wanted: str) -> None:
 
 
 def _shown(value: Any) -> str:
-    """Return the text of a wrong value, cut short if it is long."""
+    """Return the repr of an invalid value, truncated if long."""
     shown = repr(value)
     return shown if len(shown) <= _MOST_TEXT else f"{shown[:_MOST_TEXT]}..."
 
 
-# ---- values that several headers have --------------------------------------------------------------------------------
+# ---- values that several headers share -------------------------------------------------------------------------------
 
 
 def mapping(value: Any, place: str) -> None:
-    """Accept objects of any content."""
+    """Accept any object."""
     _require(isinstance(value, dict), value, place, "an object")
 
 
@@ -157,14 +157,14 @@ def _numbers(value: Any, place: str) -> None:
     (many(_numbers) if isinstance(value, list) else number)(value, place)
 
 
-n_features = whole(1, 2**31 - 1)  # nodes name their feature in 32 bits
+n_features = whole(1, 2**31 - 1)  # nodes store their feature in 32 bits
 
 _n_points = whole(1, None)
 _window = record({"window": listed(either(nothing, _n_points), either(nothing, number))})
 _reservoir = record({"reservoir": listed(_n_points, either(nothing, number), flag)})
 policy = either(nothing, _window, _reservoir)
 
-# A parameter as `_state.encode` writes it. Its range is a matter of the detector's own constraints.
+# A parameter as `_state.encode` writes it. The detector checks its range.
 parameter = either(
     nothing,
     flag,
@@ -184,5 +184,5 @@ parameter = either(
 
 
 def parameters(of: Collection[str]) -> Rule:
-    """Accept parameters of these names; those that older releases did not have may be absent."""
+    """Accept parameters of these names; any may be absent, since older releases had fewer."""
     return record(dict.fromkeys(of, parameter), optional=of)

@@ -1,4 +1,4 @@
-"""The scores that a forest can give to rows."""
+"""The types of score."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polyaforest.core.arrays import SCORE_CELLS, SCORE_LOG_CELLS, SCORE_LOG_MASS
 
 
 class Score(StrEnum):
-    """The names that the parameter `score_type` of the detectors takes."""
+    """The values of the detectors' parameter `score_type`."""
 
     MARGINS = "margins"  # typicality, less the surprise of features beyond their own margins
     TYPICALITY = "typicality"  # mean over trees and lifetimes of the log-mass of a row's cell
@@ -22,38 +22,38 @@ class Score(StrEnum):
 
     @property
     def uses_cells(self) -> bool:
-        """Whether it reads cells at several lifetimes rather than leaves."""
+        """Whether the score uses cells at several lifetimes rather than leaves."""
         return self in (Score.MARGINS, Score.TYPICALITY, Score.MULTISCALE)
 
     @property
     def is_log(self) -> bool:
-        """Whether it is a logarithm."""
+        """Whether the score is a logarithm."""
         return self is not Score.MASS
 
     @property
     def is_additive(self) -> bool:
-        """Whether it is a mean of logarithms, so that minus the score, in bits, is the surprise."""
+        """Whether the score is a mean of logarithms; then surprise is minus the score, in bits."""
         return self in (Score.MARGINS, Score.TYPICALITY, Score.LOG_MASS)
 
     def to_log(self, scores: Array) -> Array:
-        """Return scores as logarithms, in which they are compared: tails are exponential there."""
+        """Return the logarithms of scores, whose tails are exponential."""
         if self.is_log:
             return scores
         with np.errstate(divide="ignore"):
             return np.log(scores)
 
     def from_log(self, logs: Array) -> Array:
-        """Return the scores whose logarithms these are."""
+        """Invert `to_log`."""
         return logs if self.is_log else np.exp(logs)
 
     @property
     def code(self) -> int:
-        """The code that kernels know it by."""
+        """The code of the score in kernels."""
         return _CODES[self]
 
 
 _CODES = {
-    Score.MARGINS: SCORE_LOG_CELLS,  # to which the margins are added later
+    Score.MARGINS: SCORE_LOG_CELLS,  # the margins are added later
     Score.TYPICALITY: SCORE_LOG_CELLS,
     Score.MULTISCALE: SCORE_CELLS,
     Score.MASS: SCORE_MASS,
@@ -63,10 +63,10 @@ _CODES = {
 
 @dataclass(frozen=True)
 class EpsilonPhi:
-    """The paper's (epsilon, phi)-anomalies as a score with a threshold of its own.
+    """The paper's (epsilon, phi)-anomalies as a score with its own threshold.
 
-    The score of a row is the smallest mass that a share `phi` of the trees give its leaf at most. Rows with a score of
-    at most `epsilon` are anomalies.
+    The score of a row is the smallest mass that a share `phi` of the trees do not exceed in its leaf. Rows with a score
+    of at most `epsilon` are anomalies.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class EpsilonPhi:
     phi: float = 0.8
 
     def __post_init__(self) -> None:
-        """Refuse what is not a share."""
+        """Raise ValueError if a parameter is not in [0, 1]."""
         for name in ("epsilon", "phi"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
@@ -86,14 +86,14 @@ class EpsilonPhi:
 
     @property
     def threshold(self) -> float:
-        """The score below which rows are anomalies, the least above `epsilon`."""
+        """The score below which rows are anomalies: the smallest float above `epsilon`."""
         return float(np.nextafter(self.epsilon, 2.0))
 
 
 def epsilon_levels(masses: Array, phi: float) -> Array:
     """Return for each row the smallest mass that a share `phi` of the trees do not exceed; masses are (T, n)."""
     n_trees = len(masses)
-    needed = int(np.searchsorted(np.arange(n_trees + 1) / n_trees, phi))  # the fewest trees that are a share phi
+    needed = int(np.searchsorted(np.arange(n_trees + 1) / n_trees, phi))  # the fewest trees with a share of phi
     if needed == 0:
         return np.zeros(masses.shape[1])
     return np.asarray(np.partition(masses, needed - 1, axis=0)[needed - 1])

@@ -1,8 +1,8 @@
-r"""Text from data and files, made fit to be shown: nothing in it moves the cursor, hides or turns text around.
+r"""Make untrusted text safe to display.
 
-Names, keys and values are whatever somebody wrote into them. Shown as they are, an escape sequence in a column's name
-would rewrite the screen, a newline would forge a line of a report, and a bidi control would show letters in another
-order than they are in. What is not to be seen is therefore spelled out, as in Python: ``\x1b``, ``\n``, ``\u202e``.
+Names, keys and values may contain anything. Unescaped, an escape sequence in a column name could rewrite the screen, a
+newline could forge a line of a report, and a bidi control could reorder letters. So invisible characters are escaped as
+in Python: ``\x1b``, ``\n``, ``\u202e``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ __all__ = ["json_shown", "label", "printable", "printable_lines", "spelled", "wi
 _HIDDEN = frozenset(["Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"])
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _JOINER = "\u200d"  # makes one emoji of several
-_OF_EMOJI = frozenset(["So", "Sk", "Mn"])  # pictures, skin tones, and what selects their coloured form
+_OF_EMOJI = frozenset(["So", "Sk", "Mn"])  # pictures, skin tones, and variation selectors
 _LONGEST = 80  # characters of a name in a report
 
 
 def printable(text: str) -> str:
     r"""Return text on one line, with invisible characters escaped.
 
-    Letters, marks, digits, symbols and spaces of all scripts stay, and so do emoji of several parts: the joiner between
-    two of them is the only format character that is kept. A backslash stays as it is, so that this cannot be undone;
-    what is to be read by machines is written as JSON or CSV.
+    Letters, marks, digits, symbols and spaces of all scripts are kept. The only format character kept is the joiner
+    within an emoji. Backslashes are not escaped, so this cannot be undone: write JSON or CSV for machines.
 
     Examples
     --------
@@ -43,7 +42,7 @@ def printable_lines(text: str) -> str:
 
 
 def label(text: str, most: int = _LONGEST) -> str:
-    """Return a name for reports and pictures: printable, its middle cut if it exceeds `most` characters."""
+    """Return a name for reports and plots: printable, with its middle cut if it exceeds `most` characters."""
     shown = printable(text if len(text) <= most else f"{text[:most]}{text[-most:]}")  # names may be megabytes long
     if len(shown) <= most:
         return shown
@@ -51,7 +50,7 @@ def label(text: str, most: int = _LONGEST) -> str:
 
 
 def width(text: str) -> int:
-    """Return the terminal columns of a printable text: two for wide characters, none for combining marks."""
+    """Return the width of a printable text in terminal columns: two for wide characters, zero for combining marks."""
     if text.isascii():
         return len(text)
     return sum(
@@ -60,9 +59,9 @@ def width(text: str) -> int:
 
 
 def json_shown(text: str) -> str:
-    r"""Return the same JSON with what `printable` would escape written as JSON escapes, ``\\u202e``.
+    r"""Return JSON with invisible characters written as JSON escapes, ``\\u202e``.
 
-    Within JSON such characters can only be parts of strings, but for newlines between values, which stay.
+    Such characters occur only in strings, except newlines between values, which are kept.
     """
     if text.isprintable():
         return text
@@ -73,7 +72,7 @@ _BEYOND_SPACE = re.compile(r"[^\n -~]")
 
 
 def _is_hidden(text: str, i: int) -> bool:
-    """Return whether the character at a place has to be escaped."""
+    """Return whether character `i` must be escaped."""
     if category(text[i]) not in _HIDDEN:
         return False
     is_joint = text[i] == _JOINER and 0 < i < len(text) - 1
@@ -89,7 +88,7 @@ def spelled(char: str) -> str:
 
 
 def _json_spelled(char: str) -> str:
-    """Return a character, or its JSON escape if it is invisible: in UTF-16, where some take two."""
+    """Return a character, or its JSON escape if it is invisible: one or two UTF-16 units."""
     if category(char) not in _HIDDEN:
         return char
     units = char.encode("utf-16-be", "surrogatepass")

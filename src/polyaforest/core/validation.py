@@ -18,11 +18,11 @@ from polyaforest.core.boxes import distances
 from polyaforest.core.categories import Categories, Codes, Texts, encode, read_categorical
 from polyaforest.core.schema import MOST_COPIES, MOST_COUNTED
 
-# The range of values that is measured. Within it all lengths are 0 or at least 1e-116 (one unit in the last place of
-# the smallest value) and at most 2e100; so weights, times and distances, their products and quotients, stay finite.
+# Values in this range keep weights, times, distances, their products and quotients finite: all lengths are 0 or between
+# 1e-116 (one unit in the last place of the smallest value) and 2e100.
 LARGEST = 1e100
 SMALLEST = 1e-100  # smaller values count as 0
-_VALUES_AT_ONCE = 2**18  # values whose sizes are looked at together, so that a large table needs no second of its kind
+_VALUES_AT_ONCE = 2**18  # values checked together, so that a large table is never copied as a whole
 _EXACT_INTEGER = 2**53
 _SMALLEST_OF, _LARGEST_OF = np.minimum.reduce, np.maximum.reduce  # cheaper than `min` and `max` for a single row
 
@@ -35,7 +35,7 @@ class NamedRows:
     values : array of float64, shape (n_rows, n_features)
     names : sequence of str
     categories : Categories, optional
-        Which columns hold codes of categories, and their texts; all are numbers by default.
+        Which columns hold codes of categories, and their texts; by default, all columns are numeric.
     """
 
     def __init__(self, values: Array, names: Sequence[str] | Array, categories: Categories | None = None) -> None:
@@ -43,7 +43,7 @@ class NamedRows:
         self.names = names if isinstance(names, np.ndarray) else np.array([str(name) for name in names], dtype=object)
         self.categories = categories
         if self.values.ndim != 2 or self.values.shape[1] != len(self.names):
-            raise ValueError(f"there are {len(self.names)} names for values of shape {self.values.shape}")
+            raise ValueError(f"got {len(self.names)} names for values of shape {self.values.shape}")
 
     @property
     def columns(self) -> Array:
@@ -52,7 +52,7 @@ class NamedRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As a matrix has it."""
+        """The number of rows and columns."""
         return self.values.shape
 
     def __len__(self) -> int:
@@ -62,8 +62,8 @@ class NamedRows:
         return NamedRows(self.values[part], self.names, self.categories)
 
 
-class Read(NamedTuple):
-    """Rows that were read: numeric columns first, then the codes of categories, and the texts of these."""
+class CodedRows(NamedTuple):
+    """Rows with the numeric columns first, then the codes of categories; and the texts of these codes."""
 
     rows: Array
     texts: Texts
@@ -71,31 +71,31 @@ class Read(NamedTuple):
 
 @contextmanager
 def all_or_nothing(thing: object) -> Iterator[None]:
-    """Leave `thing` as it was if anything goes wrong, where it replaces its parts and does not write to them."""
+    """Restore the attributes of `thing` if the block raises; the block must replace parts, not write to them."""
     before = dict(vars(thing))
     try:
         yield
     except BaseException:
-        thing.__dict__ = before  # in one step, so that no thread sees a mixture
+        thing.__dict__ = before  # atomic, so that no thread sees a mixture
         raise
 
 
 def read_rows(
     estimator: BaseEstimator, X: Any, *, reset: bool, at_least: int = 1, allow_missing: bool = False
 ) -> Array:
-    """Return `X` as a C-contiguous, writable float64 matrix of finite values, its columns checked against the fit's.
+    """Validate `X` and return it as a C-contiguous, writable float64 matrix of finite values.
 
-    Where values are allowed to be missing they are NaN. Columns of categories come last, as codes.
+    With `allow_missing`, missing values are NaN. Columns of categories come last, as codes.
     """
     return read_coded(estimator, X, reset=reset, at_least=at_least, allow_missing=allow_missing).rows
 
 
 def read_coded(
     estimator: BaseEstimator, X: Any, *, reset: bool, at_least: int = 1, allow_missing: bool = False
-) -> Read:
-    """Return `X` as `read_rows` does, with the texts of its categories; which columns these are is set by `reset`."""
+) -> CodedRows:
+    """Return `X` as `read_rows` does, with the texts of its categories; `reset` decides which columns these are."""
     if not reset and _is_plain(estimator, X):
-        return Read(_measurable(estimator, X, allow_missing), {})
+        return CodedRows(_measurable(estimator, X, allow_missing), {})
     if not isinstance(X, NamedRows):
         X = _as_known_table(X)
     known = None if reset else getattr(estimator, "encoding_", None)
@@ -103,14 +103,14 @@ def read_coded(
     texts: dict[float, str] = {}
     if isinstance(X, NamedRows):
         _check_names(estimator, X, reset, at_least)
-        rows = _coded_again(estimator, X, columns, texts)
+        rows = _encode_named(estimator, X, columns, texts)
     elif columns and not isinstance(estimator.categorical_features, Codes):
         rows = _read_mixed(estimator, X, columns, reset, at_least, texts)
     else:
         rows = _read_numeric(estimator, X, reset, at_least)
     if reset and (columns or getattr(estimator, "encoding_", None) is not None):
         estimator.encoding_ = Categories(columns, rows.shape[1], texts) if columns else None
-    return Read(_measurable(estimator, rows, allow_missing), texts)
+    return CodedRows(_measurable(estimator, rows, allow_missing), texts)
 
 
 def _read_numeric(estimator: BaseEstimator, X: Any, reset: bool, at_least: int) -> Array:
@@ -136,19 +136,19 @@ def _read_numeric(estimator: BaseEstimator, X: Any, reset: bool, at_least: int) 
 
 
 def categorical_columns(estimator: BaseEstimator, X: Any) -> tuple[int, ...]:
-    """Return which columns of a table are categories, by the estimator's parameter `categorical_features`."""
+    """Return the columns that are categories according to the estimator's parameter `categorical_features`."""
     return _categorical_columns(estimator, X if isinstance(X, NamedRows) else _as_known_table(X))
 
 
 def _categorical_columns(estimator: BaseEstimator, X: Any) -> tuple[int, ...]:
-    """Return which columns of a table to fit are categories, by the parameter `categorical_features`."""
+    """Return the columns that are categories in a table to fit."""
     given = getattr(estimator, "categorical_features", None)
     if isinstance(X, NamedRows):
         own = () if X.categories is None else X.categories.columns
         columns = read_categorical(given, X.names.tolist(), len(X.names), lambda: own)
         numeric = sorted(set(own) - set(columns))
         if numeric:
-            raise ValueError(_no_number(estimator, f"column {str(X.names[numeric[0]])!r} holds categories"))
+            raise ValueError(_not_numeric(estimator, f"column {str(X.names[numeric[0]])!r} holds categories"))
         return columns
     if given is None or (isinstance(given, str) and given == "from_dtype" and not hasattr(X, "columns")):
         return ()
@@ -163,7 +163,7 @@ def _categorical_columns(estimator: BaseEstimator, X: Any) -> tuple[int, ...]:
 
 
 def _frame(X: Any) -> Any:
-    """Return a frame of any library that narwhals knows as narwhals has it; None for other tables."""
+    """Return a frame of any library that narwhals supports as a narwhals frame; None for other tables."""
     if not hasattr(X, "columns"):
         return None
     import narwhals.stable.v1 as nw
@@ -174,7 +174,7 @@ def _frame(X: Any) -> Any:
 
 
 def _of_categorical_type(frame: Any) -> list[int]:
-    """Return which columns have a categorical type: those of text have not."""
+    """Return the columns of categorical type; text columns are not."""
     import narwhals.stable.v1 as nw
 
     return [k for k, kind in enumerate(frame.schema.values()) if isinstance(kind, nw.Categorical | nw.Enum)]
@@ -188,7 +188,7 @@ def _read_mixed(
     at_least: int,
     texts: dict[float, str],
 ) -> Array:
-    """Return a table with columns of categories as a matrix; their texts are added to `texts`."""
+    """Return a table with columns of categories as a matrix; add their texts to `texts`."""
     frame = _frame(X)
     table = X if frame is not None else np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)
     if len(table.shape) != 2:
@@ -210,7 +210,7 @@ def _read_mixed(
 
 
 def _numbers_of(estimator: BaseEstimator, part: Any, places: list[int]) -> Array:
-    """Return the numeric columns of a table, which are at these places of it, as a matrix."""
+    """Return numeric columns as a matrix; `places` are their positions in the whole table."""
     _check_measurable(part)
     try:
         return np.asarray(check_array(part, dtype=np.float64, ensure_all_finite=False))
@@ -229,23 +229,23 @@ def _codes_of(estimator: BaseEstimator, cells: Any, k: int) -> tuple[Array, dict
 
 
 def _check_names(estimator: BaseEstimator, rows: NamedRows, reset: bool, at_least: int) -> None:
-    """Raise if named rows are too few, or are not those of the fit."""
+    """Raise if there are too few rows, or their names differ from those of the fit."""
     if len(rows) < at_least:
         raise ValueError(f"Found array with {len(rows)} sample(s) while a minimum of {at_least} is required.")
     if reset:
         estimator.n_features_in_, estimator.feature_names_in_ = len(rows.names), rows.names
     known = getattr(estimator, "feature_names_in_", None)
     if known is not rows.names and (known is None or known.tolist() != rows.names.tolist()):
-        given = "it was given none" if known is None else f"it was given {known.tolist()}"
-        raise ValueError(f"the columns are {rows.names.tolist()}, but when the forest was fitted {given}")
+        fitted = "columns without names" if known is None else str(known.tolist())
+        raise ValueError(f"the columns are {rows.names.tolist()}, but the forest was fitted on {fitted}")
 
 
-def _coded_again(estimator: BaseEstimator, X: NamedRows, columns: tuple[int, ...], texts: dict[float, str]) -> Array:
-    """Return named rows with the columns of categories last, as codes; their texts are added to `texts`."""
+def _encode_named(estimator: BaseEstimator, X: NamedRows, columns: tuple[int, ...], texts: dict[float, str]) -> Array:
+    """Return named rows with the columns of categories last, as codes; add their texts to `texts`."""
     own = () if X.categories is None else X.categories.columns
     numeric = sorted(set(own) - set(columns))
     if numeric:
-        raise ValueError(_no_number(estimator, f"column {str(X.names[numeric[0]])!r} holds categories"))
+        raise ValueError(_not_numeric(estimator, f"column {str(X.names[numeric[0]])!r} holds categories"))
     if not columns:
         return X.values
     order = Categories(columns, len(X.names)).order
@@ -258,16 +258,16 @@ def _coded_again(estimator: BaseEstimator, X: NamedRows, columns: tuple[int, ...
     return rows
 
 
-def _no_number(estimator: BaseEstimator, what: str) -> str:
-    """Return what is wrong with a column that is not numeric, and what to do."""
+def _not_numeric(estimator: BaseEstimator, what: str) -> str:
+    """Return the message for a column that is not numeric: what is wrong and what to do."""
     if not hasattr(estimator, "categorical_features"):
-        return f"{what}, and this detector takes numbers only: leave the column out"
+        return f"{what}, but this detector accepts only numbers: leave the column out"
     fitting = " and fit" if hasattr(estimator, "fit") else ""
     return f"{what}: to use the column as categories, name it in categorical_features{fitting}; or leave it out"
 
 
 def _is_plain(estimator: BaseEstimator, X: Any) -> bool:
-    """Return whether `X` already has the type and layout of kernels, so that reading single rows is cheap."""
+    """Return whether `X` already has the type and layout that kernels need: then reading single rows is cheap."""
     return (
         type(X) is np.ndarray
         and X.dtype == np.float64
@@ -282,7 +282,7 @@ def _is_plain(estimator: BaseEstimator, X: Any) -> bool:
 
 
 def _as_known_table(X: Any) -> Any:
-    """Turn tables that NumPy would misread into ones it reads; raise for those whose rows are still to be computed."""
+    """Convert tables that NumPy would misread; raise TypeError for lazy tables."""
     for method in ("collect", "compute"):  # of polars and dask
         if callable(getattr(X, method, None)) and not hasattr(X, "__array__"):
             raise TypeError(f"X is a {type(X).__name__}, whose rows are not computed yet: pass X.{method}()")
@@ -298,33 +298,33 @@ def _as_known_table(X: Any) -> Any:
 
 
 def _with_nan_for_masked(values: np.ma.MaskedArray[Any, Any]) -> Array:
-    """Return the values with NaN in place of masked ones; integers stay integers, for the check of their size."""
+    """Return the values with NaN in place of masked ones; integers stay integers, to check their size later."""
     kept: Any = values.astype(object) if values.dtype.kind in "iub" else values
     filled: Array = kept.filled(np.nan) if kept.dtype.kind in "fO" else kept.filled()
     return filled
 
 
 def read_keys(keys: Any, n_rows: int) -> list[int | str | None]:
-    """Return one checked key per row; None stands for the number of its arrival."""
+    """Validate and return one key per row; None means the arrival number of the row."""
     if keys is None:
         return [None] * n_rows
     if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
         kind = "text" if isinstance(keys, str) else "value"
-        raise ValueError(f"keys must be one key for each of the {n_rows} rows, not the single {kind} {keys!r}")
+        raise ValueError(f"keys must hold one key for each of the {n_rows} rows, not the single {kind} {keys!r}")
     given = [None if key is None else read_key(key) for key in keys]
     if len(given) != n_rows:
-        raise ValueError(f"there are {len(given)} keys for {n_rows} rows: give one for each")
+        raise ValueError(f"got {len(given)} keys for {n_rows} rows: pass one key per row")
     return given
 
 
 def read_one_or_more_keys(keys: Any) -> list[int | str]:
-    """Return the keys of points to delete, given one key or several, checked."""
+    """Validate one key or several and return them as a list."""
     is_many = np.ndim(keys) > 0 if isinstance(keys, np.ndarray) else isinstance(keys, Iterable)
     return [read_key(key) for key in (keys if is_many and not isinstance(keys, str | bytes) else [keys])]
 
 
 def read_key(key: Any) -> int | str:
-    """Return a key, checked."""
+    """Validate and return a key."""
     if isinstance(key, str):
         return str(key)
     if isinstance(key, Integral) and not isinstance(key, bool | np.bool_):
@@ -333,17 +333,17 @@ def read_key(key: Any) -> int | str:
 
 
 def read_stamps(times: Any, n_rows: int, *, needed: bool) -> Array:
-    """Return the time of every row in seconds, or in the caller's own unit, checked; NaN where none are given."""
+    """Validate and return the time of each row, in seconds or the caller's own unit; NaN if `times` is None."""
     if times is None:
         if needed:
-            raise ValueError("this window is defined by time: pass times, one per row (time for a single row)")
+            raise ValueError("this window spans a duration: pass times, one per row (time for a single row)")
         return np.full(n_rows, np.nan)
     stamps = _as_seconds(times)
     if stamps.shape != (n_rows,):
         raise ValueError(f"times must hold one time for each of the {n_rows} rows; got shape {stamps.shape}")
     bad = np.flatnonzero(~np.isfinite(stamps))
     if bad.size:
-        raise ValueError(f"the time of row {bad[0]} is {stamps[bad[0]]}: every row needs a finite time")
+        raise ValueError(f"the time of row {bad[0]} is {stamps[bad[0]]}: times must be finite")
     return stamps
 
 
@@ -364,7 +364,7 @@ def _as_seconds(times: Any) -> Array:
 
 
 def _date_as_seconds(time: Any) -> Any:
-    if time != time:  # noqa: PLR0124 -- NaN, or a date that is missing
+    if time != time:  # noqa: PLR0124 -- NaN or NaT
         return np.nan
     if not isinstance(time, datetime):
         return time
@@ -372,7 +372,7 @@ def _date_as_seconds(time: Any) -> Any:
 
 
 def read_flags(name: str, flags: Any, n_rows: int) -> Array:
-    """Return one bool for each row."""
+    """Validate and return one bool per row."""
     values = np.asarray(flags)
     if values.shape != (n_rows,) or values.dtype != np.bool_:
         raise ValueError(
@@ -382,7 +382,7 @@ def read_flags(name: str, flags: Any, n_rows: int) -> Array:
 
 
 def read_domain(domain: Any, n_features: int) -> Array:
-    """Return the (2, D) array of lower and upper bounds a caller gave as `domain`, checked."""
+    """Validate `domain` and return its lower and upper bounds, (2, D)."""
     bounds = _as_floats("domain", domain)
     if bounds.shape != (2, n_features):
         raise ValueError(
@@ -408,8 +408,8 @@ def check_rows_inside(estimator: BaseEstimator, rows: Array, domain: Array) -> N
         i, k = (int(place) for place in np.argwhere(outside)[0])
         if k >= rows.shape[1] - n_categories:
             raise ValueError(
-                f"row {i}, column {column_name(estimator, k)} is a category that the domain does not have: fit anew "
-                "with such a row, or omit it"
+                f"row {i}, column {column_name(estimator, k)} is a category that the domain does not contain: fit "
+                "again with this category, or omit the row"
             )
         raise ValueError(
             f"row {i}, column {column_name(estimator, k)} is {rows[i, k]:g}, outside the domain "
@@ -429,13 +429,15 @@ def check_box_inside(estimator: BaseEstimator, box: Array, domain: Array) -> Non
 
 
 def check_countable(n_seen: int, n_coming: int) -> None:
-    """Raise if rows would be more than can be counted."""
+    """Raise if the number of rows would exceed what can be counted."""
     if n_seen + n_coming > MOST_COUNTED:
-        raise ValueError(f"at most {MOST_COUNTED:,} rows can be counted, and {n_seen:,} have been: fit a new forest")
+        raise ValueError(
+            f"a forest can learn at most {MOST_COUNTED:,} rows and has learned {n_seen:,}: fit a new forest"
+        )
 
 
 def read_weights(weights: Any, n_features: int) -> Array:
-    """Return the feature weights, (D,), checked to be non-negative; None is all ones."""
+    """Validate and return the feature weights, (D,); None means all ones."""
     values = np.ones(n_features) if weights is None else _as_floats("feature_weights", weights)
     if values.shape != (n_features,):
         raise ValueError(
@@ -445,8 +447,7 @@ def read_weights(weights: Any, n_features: int) -> Array:
     if bad.any():
         k = int(np.flatnonzero(bad)[0])
         raise ValueError(
-            f"feature_weights[{k}] is {values[k]:g}: weights must be finite and not negative, and those that are not 0 "
-            f"lie between {SMALLEST:g} and {LARGEST:g}"
+            f"feature_weights[{k}] is {values[k]:g}: each weight must be 0 or a number from {SMALLEST:g} to {LARGEST:g}"
         )
     if not values.any():
         raise ValueError("feature_weights are all zero: at least one must be positive")
@@ -454,7 +455,7 @@ def read_weights(weights: Any, n_features: int) -> Array:
 
 
 def read_sample_weight(sample_weight: Any, n_rows: int) -> Array | None:
-    """Return the weights of rows, float64 (n,), checked; None if every row counts once."""
+    """Validate and return the weights of rows, float64 (n,); None if each row counts once."""
     if sample_weight is None:
         return None
     try:
@@ -463,7 +464,7 @@ def read_sample_weight(sample_weight: Any, n_rows: int) -> Array | None:
         raise ValueError(f"sample_weight must be numbers; got {sample_weight!r} ({problem})") from problem
     if weights.shape != (n_rows,):
         raise ValueError(f"sample_weight must hold one weight for each of the {n_rows} rows; got shape {weights.shape}")
-    bad = np.flatnonzero(~((weights >= 0) & (weights <= MOST_COPIES)))  # which NaN is not
+    bad = np.flatnonzero(~((weights >= 0) & (weights <= MOST_COPIES)))  # catches NaN
     if bad.size:
         raise ValueError(
             f"the weight of row {bad[0]} is {weights[bad[0]]:g}: weights must be numbers from 0 to {MOST_COPIES:,}"
@@ -474,9 +475,10 @@ def read_sample_weight(sample_weight: Any, n_rows: int) -> Array | None:
 
 
 def read_copies(sample_weight: Any, n_rows: int) -> Array:
-    """Return how many copies of each row to delete, int64 (n,): by default one.
+    """Validate and return how many copies of each row to delete, int64 (n,): one by default.
 
-    A fraction is refused: which way its coin fell when the row was learned depends on what the row does not say.
+    Fractions are rejected: a fractional weight was rounded at random when the row was learned, and the outcome is not
+    stored.
     """
     weights = read_sample_weight(sample_weight, n_rows)
     if weights is None:
@@ -484,8 +486,8 @@ def read_copies(sample_weight: Any, n_rows: int) -> Array:
     bad = np.flatnonzero(weights % 1)
     if bad.size:
         raise ValueError(
-            f"the weight of row {bad[0]} is {weights[bad[0]]:g}: rows are deleted a whole number of times. Nothing was "
-            "deleted"
+            f"the weight of row {bad[0]} is {weights[bad[0]]:g}: to delete rows, use whole numbers as weights. Nothing "
+            "was deleted"
         )
     return weights.astype(np.int64)
 
@@ -499,7 +501,7 @@ def _as_floats(name: str, values: Any) -> Array:
 
 
 def read_seed(random_state: Any) -> np.random.SeedSequence:
-    """Return the seed that a `random_state` stands for."""
+    """Return the seed for a `random_state`."""
     if random_state is None:
         return np.random.SeedSequence()
     if isinstance(random_state, Integral):
@@ -508,21 +510,21 @@ def read_seed(random_state: Any) -> np.random.SeedSequence:
 
 
 def read_share(name: str, value: Any) -> float:
-    """Return a number from 0 to 1, checked."""
+    """Validate and return a number from 0 to 1."""
     if not isinstance(value, Real) or not 0 <= float(value) <= 1:
         raise ValueError(f"{name} must be a number from 0 to 1; got {value!r}")
     return float(value)
 
 
 def read_rate(name: str, value: Any) -> float:
-    """Return a number strictly between 0 and 1, checked."""
+    """Validate and return a number strictly between 0 and 1."""
     if not isinstance(value, Real) or not 0 < float(value) < 1:
         raise ValueError(f"{name} must be a number between 0 and 1, both excluded; got {value!r}")
     return float(value)
 
 
 def read_times(name: str, value: Any, latest: float) -> Array:
-    """Return one or more times from 0 to `latest` as a vector, checked."""
+    """Validate one or more times from 0 to `latest` and return them as a vector."""
     times = np.atleast_1d(_as_floats(name, value))
     if times.ndim != 1 or times.size == 0 or not ((times >= 0) & (times <= latest)).all():
         raise ValueError(f"{name} must be one or more times from 0 to {latest}; got {value!r}")
@@ -530,7 +532,7 @@ def read_times(name: str, value: Any, latest: float) -> Array:
 
 
 def feature_names(estimator: BaseEstimator) -> list[str]:
-    """Return the names of the columns that an estimator was fitted on, in their order; x0, x1, ... if they had none."""
+    """Return the names of the columns that an estimator was fitted on; x0, x1, ... if they have none."""
     names = getattr(estimator, "feature_names_in_", None)
     return [f"x{k}" for k in range(estimator.n_features_in_)] if names is None else [str(name) for name in names]
 
@@ -543,9 +545,9 @@ def column_name(estimator: BaseEstimator, k: int) -> str:
 
 
 def _measurable(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> Array:
-    """Return `rows` as they can be measured: refuse what is too large, replace what is too small by 0.
+    """Return `rows` with tiny values replaced by 0; raise for values that are too large.
 
-    NaN is refused too, unless values may be missing. The array given is never written to.
+    NaN also raises, unless `allow_missing`. The given array is never modified.
     """
     given, n_rows = rows, max(_VALUES_AT_ONCE // max(rows.shape[1], 1), 1)
     for start in range(0, len(given), n_rows):
@@ -553,7 +555,7 @@ def _measurable(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> A
         largest = _LARGEST_OF(sizes, axis=None, initial=0.0)
         if _SMALLEST_OF(sizes, axis=None, initial=1.0) >= SMALLEST and largest <= LARGEST:
             continue
-        if not largest <= LARGEST and (not allow_missing or (sizes > LARGEST).any()):  # which NaN is not
+        if not largest <= LARGEST and (not allow_missing or (sizes > LARGEST).any()):  # `largest` may be NaN
             _check_extreme(estimator, given, allow_missing)
         is_tiny = (sizes < SMALLEST) & ((sizes > 0) | np.signbit(given[start : start + n_rows]))  # -0.0 is 0.0
         if is_tiny.any():
@@ -569,7 +571,7 @@ def check_complete(estimator: BaseEstimator, rows: Array) -> None:
 
 
 def _check_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) -> NoReturn:
-    """Raise for values that are NaN, unless that is allowed, infinite or too large to measure, naming the first."""
+    """Raise ValueError, naming the first value that is NaN (unless allowed), infinite or too large."""
     sizes = np.abs(rows)
     bad = sizes > LARGEST if allow_missing else ~(sizes <= LARGEST)
     i, k = (int(place) for place in np.argwhere(bad)[0])
@@ -577,19 +579,19 @@ def _check_extreme(estimator: BaseEstimator, rows: Array, allow_missing: bool) -
     place = f"row {i}, column {column_name(estimator, k)}"
     more = f" ({n_bad:,} such values in all)" if n_bad > 1 else ""
     if np.isnan(value):
-        remedy = "this needs complete rows: drop such rows or fill them in first, as impute(X) does"
+        remedy = "this method needs complete rows: drop such rows, or fill them in with impute(X)"
         if getattr(estimator, "missing", "error") == "error":
             remedy = 'drop such rows, fill them in first, or set missing="impute"'
         raise ValueError(f"Input X contains NaN: {place} is missing{more}; {remedy}")
     if np.isinf(value):
         raise ValueError(f"Input X contains infinity: {place} is {value}{more}; drop such rows or cap the values first")
-    raise ValueError(f"{place} is {value:g}{more}: values beyond {LARGEST:g} cannot be measured; rescale the column")
+    raise ValueError(f"{place} is {value:g}{more}: values must not exceed {LARGEST:g} in size; rescale the column")
 
 
 def _check_measurable(X: Any) -> None:
-    """Raise if a column holds what would be read as a number but should not be: a date, or an integer that no float is.
+    """Raise if a column holds dates, or integers that a float cannot represent exactly.
 
-    Such integers are most often identifiers or nanosecond stamps.
+    NumPy would convert both to numbers. Such integers are usually identifiers or nanosecond timestamps.
     """
     for name, values in _columns(X):
         if values.dtype.kind in "mM":
@@ -602,8 +604,9 @@ def _check_measurable(X: Any) -> None:
         if np.any(too_large):
             place = tuple(int(p) for p in np.argwhere(too_large)[0])
             raise ValueError(
-                f"row {place[0]}, column {name or place[-1]} is the integer {values[place]}, beyond {_EXACT_INTEGER}, "
-                "up to which floats are exact: leave the column out if it is an identifier, or subtract an offset first"
+                f"row {place[0]}, column {name or place[-1]} is the integer {values[place]}, which exceeds "
+                f"{_EXACT_INTEGER}, the largest that floats represent exactly: leave the column out if it is an "
+                "identifier, or subtract an offset first"
             )
 
 
@@ -617,20 +620,20 @@ def _is_inexact(values: Any) -> Any:
 
 
 def _columns(X: Any) -> list[tuple[str | None, Array]]:
-    """Return the columns of a frame with their names; any other table as a whole, without a name."""
+    """Return the columns of a frame with their names; for other tables, one nameless entry with all values."""
     if hasattr(X, "columns") and hasattr(X, "shape"):
         names = _names_of(X)
         columns = (X.iloc[:, k] if hasattr(X, "iloc") else X[:, k] for k in range(len(names)))
         return [(repr(name), np.asarray(column)) for name, column in zip(names, columns, strict=True)]
     try:
         values = np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)  # a list may mix ints and floats
-    except ValueError:  # ragged: reading it will say so
+    except ValueError:  # ragged: reading it raises later
         return []
     return [(None, values)] if values.ndim == 2 else []
 
 
 def _names_of(frame: Any) -> list[str]:
-    """Return the names of the columns of a frame; raise if there are none, or one occurs twice."""
+    """Return the column names of a frame; raise if there are none or if one occurs twice."""
     names = [str(name) for name in frame.columns]
     if not names:
         raise ValueError("the frame has no columns: at least one is required")
@@ -643,9 +646,9 @@ def _names_of(frame: Any) -> list[str]:
 def _name_unreadable_cell(
     estimator: BaseEstimator, X: Any, problem: Exception, places: Sequence[int] | None = None
 ) -> None:
-    """Raise the same kind of error naming the first cell of `X` that is no number, if that is what went wrong.
+    """If a cell of `X` is not a number, raise the same type of error naming the first one.
 
-    `places` says where its columns are in the whole table.
+    `places` are the positions of the columns in the whole table.
     """
     try:
         cells = np.asarray(X, dtype=object)
@@ -660,10 +663,10 @@ def _name_unreadable_cell(
             names = getattr(X, "columns", None)
             column = str(k if places is None else places[k]) if names is None else repr(str(names[k]))
             what = f"row {i}, column {column} is {shown_value(value)}, which is not a number"
-            raise type(problem)(f"{_no_number(estimator, what)} ({problem})") from problem
+            raise type(problem)(f"{_not_numeric(estimator, what)} ({problem})") from problem
 
 
 def shown_value(value: Any) -> str:
-    """Return a value for a message, cut short if it is long."""
+    """Return the repr of a value for a message, truncated if long."""
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:60]}..."

@@ -89,7 +89,7 @@ class CalibrationSample(NamedTuple):
             {} if self.edges is None else dict(zip(("lowest", "highest"), self.edges, strict=True)),
         )
         own = {"rows": drawn.rows, "ids": drawn.ids, "priorities": drawn.priorities, **edges}
-        return {**own, "most": np.array(drawn.most, np.int64), "bar": np.array(drawn.bar, np.uint64)}
+        return {**own, "most": np.array(drawn.most, np.int64), "bar": np.array(drawn.cutoff, np.uint64)}
 
     @classmethod
     def of_state(cls, arrays: Arrays, n_features: int, n_categories: int = 0) -> CalibrationSample:

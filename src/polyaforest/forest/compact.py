@@ -19,7 +19,7 @@ from polyaforest.forest.integrity import CorruptForestError, Layout, check_layou
 from polyaforest.forest.point_store import Key, PointStore
 from polyaforest.forest.spec import Plan
 from polyaforest.kernels import preorder
-from polyaforest.kernels.sampling import Samples
+from polyaforest.kernels.sampling import TreeSamples
 from polyaforest.persistence.modelfile import Arrays
 from polyaforest.persistence.state import pack_keys, unpack_keys
 from polyaforest.retention import Policy
@@ -70,14 +70,14 @@ class Held(NamedTuple):
 
     forest: Forest
     points: Points
-    samples: Samples  # with the arrival of the point in each slot
+    samples: TreeSamples  # with the arrival of the point in each slot
     ranks: Array  # float64 (P,)
     times: Array  # float64 (P,)
     keys: Sequence[Key]  # of the points held, by order of arrival
     judges: Array  # int64 (J,): arrivals with calibration scores
 
 
-def shrunk(forest: Forest, points: Points, store: PointStore, samples: Samples, judges: Array) -> Arrays:
+def shrunk(forest: Forest, points: Points, store: PointStore, samples: TreeSamples, judges: Array) -> Arrays:
     """Return the compact state."""
     held = store.held
     arrivals, n_seen = store.arrivals[held], store.n_seen
@@ -88,7 +88,7 @@ def shrunk(forest: Forest, points: Points, store: PointStore, samples: Samples, 
         "domain": forest.domain,
         "samples": np.where(samples.sizes < EVERY, samples.sizes, 0),
         "seeds": samples.seeds,
-        "bars": samples.bars,
+        "bars": samples.cutoffs,
         "values": points.values[held],
         "ages": n_seen - arrivals,
         "judges": n_seen - judges,
@@ -135,7 +135,7 @@ def expanded(arrays: Arrays, plan: Plan, policy: Policy, n_seen: int) -> Held:
     check_unread(forest, points.values, LARGEST)
     _plant(forest, points, part, plan, sizes, arrivals)
     numbers = _padded(arrivals, n_slots, NONE)
-    samples = Samples(sizes, part["seeds"], part["bars"], numbers, numbers != NONE)
+    samples = TreeSamples(sizes, part["seeds"], part["bars"], numbers, numbers != NONE)
     times = part.get("times", np.full(n_held, np.nan))
     ranks = part["ranks"] if policy.is_random else policy.ranks(arrivals, times, np.empty(0))
     in_slots = (_padded(ranks, n_slots, 0.0), _padded(times, n_slots, 0.0))

@@ -12,7 +12,7 @@ import numpy as np
 
 from polyaforest.core.arrays import Array
 from polyaforest.forest.draws import priorities
-from polyaforest.kernels.sampling import NO_BAR
+from polyaforest.kernels.sampling import NO_CUTOFF
 
 AT_ONCE = 2**16  # copies that are held in memory together
 _SALT = np.uint64(0x5EED_0F_C0175)  # coins are independent of the priorities of the same seed and ids
@@ -27,7 +27,7 @@ def n_copies(weights: Array, ids: Array, seed: int) -> Array:
     """Return how many copies of rows with these ids there are, int64 (n,)."""
     whole = np.floor(weights)
     seeds = np.array([np.uint64(seed) ^ _SALT])
-    coins = priorities(seeds, np.require(ids, np.int64, ["C", "W"]))[0] / float(NO_BAR)
+    coins = priorities(seeds, np.require(ids, np.int64, ["C", "W"]))[0] / float(NO_CUTOFF)
     copies: Array = (whole + (coins < weights - whole)).astype(np.int64)
     return copies
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.kernels.sampling import NO_BAR, fill_priorities
+from polyaforest.kernels.sampling import NO_CUTOFF, fill_priorities
 
 
 def priorities(seeds: Array, ids: Array) -> Array:
@@ -24,7 +24,7 @@ def priorities(seeds: Array, ids: Array) -> Array:
 
 def exponentials(drawn: Array) -> Array:
     """Return draws from Exp(1) that ascend with the priorities given."""
-    return -np.log1p(-(drawn + 0.5) / float(NO_BAR))
+    return -np.log1p(-(drawn + 0.5) / float(NO_CUTOFF))
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,28 +44,28 @@ class Draw:
     priorities: Array  # uint64 (n,), ascending
     ids: Array  # int64 (n,)
     rows: Array  # float64 (n, D)
-    bar: int = int(NO_BAR)  # the lowest priority that was passed over
+    cutoff: int = int(NO_CUTOFF)  # the lowest priority that was passed over
 
     @classmethod
     def of(cls, rows: Array, ids: Array, *, seed: int, most: int) -> Draw:
         """Draw from rows that have these ids."""
         own = priorities(np.array([seed], np.uint64), np.require(ids, np.int64, ["C", "W"]))[0]
-        return _lowest(most, own, ids, rows, int(NO_BAR))
+        return _lowest(most, own, ids, rows, int(NO_CUTOFF))
 
     def __add__(self, other: Draw) -> Draw:
         """Return the draw from all rows that the two were drawn from."""
         if self.most != other.most:
             raise ValueError(f"draws of {self.most} and {other.most} rows cannot be added")
         own, ids = np.append(self.priorities, other.priorities), np.append(self.ids, other.ids)
-        return _lowest(self.most, own, ids, np.concatenate([self.rows, other.rows]), min(self.bar, other.bar))
+        return _lowest(self.most, own, ids, np.concatenate([self.rows, other.rows]), min(self.cutoff, other.cutoff))
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def first(self, most: int) -> Draw:
         """Return the draw of fewer rows."""
-        bar = int(self.priorities[most]) if len(self) > most else self.bar
-        return Draw(most, self.priorities[:most], self.ids[:most], self.rows[:most], bar)
+        cutoff = int(self.priorities[most]) if len(self) > most else self.cutoff
+        return Draw(most, self.priorities[:most], self.ids[:most], self.rows[:most], cutoff)
 
     def with_rows(self, rows: Array) -> Draw:
         """Return the draw with something else about each of its rows."""
@@ -78,13 +78,13 @@ class Draw:
             raise ValueError(f"id {ids[counts.argmax()]} occurs more than once: every row needs an id of its own")
 
 
-def _lowest(most: int, own: Array, ids: Array, rows: Array, bar: int) -> Draw:
-    """Return the draw from rows with these priorities, when others down to `bar` have been passed over."""
+def _lowest(most: int, own: Array, ids: Array, rows: Array, cutoff: int) -> Draw:
+    """Return the draw from rows with these priorities, when others down to `cutoff` have been passed over."""
     chosen = np.arange(len(own))
     if len(own) > most:
-        chosen = np.flatnonzero(own <= np.partition(own, most)[most])  # one more than are taken: it is the bar
+        chosen = np.flatnonzero(own <= np.partition(own, most)[most])  # one more than are taken: it is the cutoff
     chosen = chosen[np.lexsort((ids[chosen], own[chosen]))]
     if len(chosen) > most:
-        bar = min(bar, int(own[chosen[most]]))
+        cutoff = min(cutoff, int(own[chosen[most]]))
     chosen = chosen[:most]
-    return Draw(most, own[chosen], np.asarray(ids[chosen], np.int64), np.ascontiguousarray(rows[chosen]), bar)
+    return Draw(most, own[chosen], np.asarray(ids[chosen], np.int64), np.ascontiguousarray(rows[chosen]), cutoff)

@@ -15,7 +15,7 @@ from polyaforest.core.arrays import NONE, Array
 from polyaforest.core.parallel import ordered_sum
 from polyaforest.forest import imputation
 from polyaforest.forest.point_store import Schedule
-from polyaforest.kernels.prequential import UNSCORED, Chunk
+from polyaforest.kernels.prequential import UNSCORED, StreamChunk
 
 _NOTHING = np.empty(0, np.int64)
 
@@ -99,7 +99,7 @@ class Asked(NamedTuple):
 class Prepared(NamedTuple):
     """The rows of a chunk as the trees take them."""
 
-    chunk: Chunk  # with the completions of rows ahead of them
+    chunk: StreamChunk  # with the completions of rows ahead of them
     scored: Array  # float64 (N, D): the same rows as they are scored
     places: Array | None = None  # int64 (n,): where the rows of the chunk are among these; None if they are all
     completed: Array = _NOTHING  # int64 (g,): which rows of the chunk have completions ...
@@ -108,7 +108,7 @@ class Prepared(NamedTuple):
     @classmethod
     def plain(cls, rows: Array, schedule: Schedule) -> Prepared:
         """Take complete rows."""
-        return cls(Chunk(rows, *schedule), rows)
+        return cls(StreamChunk(rows, *schedule), rows)
 
     @classmethod
     def of(cls, rows: Array, asked: Asked, schedule: Schedule) -> Prepared:
@@ -128,7 +128,7 @@ class Prepared(NamedTuple):
         gappy, scored = np.fromiter(asked.gappy, np.int64, len(asked.gappy)), whole.copy()
         scored[places[gappy]] = np.array([*asked.gappy.values()]).reshape(-1, rows.shape[1])
         gaps[places[completed]], gaps[places[gappy]] = UNSCORED, np.arange(len(gappy))
-        chunk = Chunk(whole, slots, until, schedule.leaving, scored[places[gappy]], gaps)
+        chunk = StreamChunk(whole, slots, until, schedule.leaving, scored[places[gappy]], gaps)
         return cls(chunk, scored, places, completed, n_completions)
 
     @property

@@ -82,7 +82,7 @@ class _Grower:
         columns = np.ascontiguousarray(rows.T) if self.columns is None else self.columns
         while True:
             self.tree.rng[0], self.tree.weights[0] = state, weights
-            work = mondrian_tree.Workspace(rows, columns, self.order[:n_rows], self.spare[:n_rows], *self.slots)
+            work = mondrian_tree.SamplingWorkspace(rows, columns, self.order[:n_rows], self.spare[:n_rows], *self.slots)
             if mondrian_tree.sample_tree(self.tree, 0, work, self.plan.lifetime, self.plan.depth_limit):
                 return trim(self.tree)
             self._allocate(min(self.most, 2 * self.tree.left.shape[1]))

@@ -36,11 +36,11 @@ def draw_exponentials(state: Array, n: int) -> Array:
     return draws
 
 
-def every_point(n_trees: int) -> sampling.Samples:
+def every_point(n_trees: int) -> sampling.TreeSamples:
     """Return samples for trees that all take every point."""
     nothing = np.empty(0, np.uint64)
     sizes = np.full(n_trees, EVERY, np.int64)
-    return sampling.Samples(sizes, nothing, nothing.copy(), np.empty(0, np.int64), np.empty(0, np.bool_))
+    return sampling.TreeSamples(sizes, nothing, nothing.copy(), np.empty(0, np.int64), np.empty(0, np.bool_))
 
 
 def hold_points(forest: Forest, values: Array, members: Array, n_jobs: int | None) -> Points:
@@ -65,11 +65,11 @@ def hold_points(forest: Forest, values: Array, members: Array, n_jobs: int | Non
 def run_chunk(
     forest: Forest,
     points: Points,
-    chunk: prequential.Chunk,
+    chunk: prequential.StreamChunk,
     limits: online.Limits,
     scoring: prequential.Scoring,
     n_jobs: int | None,
-    drawn: sampling.Samples,
+    drawn: sampling.TreeSamples,
 ) -> Array:
     """Score and learn the rows of `chunk` in all trees, in place; return the scores, none if `scoring` wants none."""
     if not chunk.rows.flags.c_contiguous:  # which a kernel that is called directly does not notice
@@ -129,7 +129,7 @@ def remove_points(
     slots: Array,
     limits: online.Limits,
     n_jobs: int | None,
-    drawn: sampling.Samples,
+    drawn: sampling.TreeSamples,
 ) -> None:
     """Delete the points in `slots`, which no longer count as held, from all trees, in place."""
     slots = slots.astype(np.int32)
@@ -152,7 +152,7 @@ def subtract_rows(forest: Forest, points: Points, X: Array, n_jobs: int | None) 
     return reduced, min(run(subtract, tree_spans(len(forest.left), n_jobs), n_jobs))
 
 
-def walk_workspace(forest: Forest, drawn: sampling.Samples) -> online.Walk:
+def walk_workspace(forest: Forest, drawn: sampling.TreeSamples) -> online.Walk:
     """Return this thread's workspace for the trees of `forest`, reallocating it if the shape changed.
 
     It belongs to the thread, not to the forest, because walks leave traces of points.

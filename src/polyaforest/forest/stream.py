@@ -40,8 +40,8 @@ from polyaforest.forest.margins import MOST_POINTS, Margins
 from polyaforest.forest.point_store import Key, Labels, PointStore, Schedule
 from polyaforest.forest.spec import Plan, Weighting, unmeasured, weighting_of_rows
 from polyaforest.kernels.online import Limits
-from polyaforest.kernels.prequential import Chunk, Scoring
-from polyaforest.kernels.sampling import NO_BAR, Samples
+from polyaforest.kernels.prequential import Scoring, StreamChunk
+from polyaforest.kernels.sampling import NO_CUTOFF, TreeSamples
 from polyaforest.persistence.modelfile import Arrays, Header
 from polyaforest.persistence.state import decode, encode, pack_keys, packed, unpack_keys, unpacked
 from polyaforest.retention import Policy, Window
@@ -118,7 +118,7 @@ class Stream:
         self.store = PointStore(rules.policy or Window(WARM_UP))
         self.forest: Forest = grow.empty_forest(rules.plan, states)
         self.points: Points = new_points(rules.plan.n_trees, self.forest.left.shape[1], 0, self.n_features)
-        self.bars = np.full(rules.plan.n_trees, NO_BAR)
+        self.cutoffs = np.full(rules.plan.n_trees, NO_CUTOFF)
         self.numbers = np.empty(0, np.int64)  # the arrival of the point in each slot, NONE in a free one
         self.next_rebuild = 1  # arrivals since `origin` after which the trees are grown again; 0 if they no longer are
         self.origin = 0  # the arrival that began the stream, or brought the first value of a column
@@ -262,7 +262,7 @@ class Stream:
         stream.numbers = held.samples.numbers.copy()
         stream.margins = Margins.of_state(part["bits_beyond"], part["margins"]) if "margins" in part else None
         stream.check(is_derived=forest is None)
-        stream.bars = stream._bars_now() if forest is not None else held.samples.bars
+        stream.cutoffs = stream._current_cutoffs() if forest is not None else held.samples.cutoffs
         return stream
 
     @classmethod
@@ -363,8 +363,10 @@ class Stream:
         self.next_rebuild = 0
         order = np.argsort(arrivals)
         ranks = self.store.policy.ranks(arrivals, labels.times, draws.exponentials(drawn.priorities))
-        bar = np.array([drawn.bar], np.uint64)
-        floor = -np.inf if drawn.bar == NO_BAR else float(self.store.policy.ranks(bar, bar, draws.exponentials(bar))[0])
+        floor = -np.inf
+        if drawn.cutoff != NO_CUTOFF:
+            cutoff = np.array([drawn.cutoff], np.uint64)
+            floor = float(self.store.policy.ranks(cutoff, cutoff, draws.exponentials(cutoff))[0])
         labels = labels._replace(keys=[labels.keys[i] for i in order.tolist()], times=labels.times[order])
         self.store.hold(arrivals[order], ranks[order], labels, n_seen, floor)
         self._grow_on(drawn.rows[order], plan, n_jobs)
@@ -414,7 +416,7 @@ class Stream:
         """Score rows without learning them."""
         idle = np.full(len(rows), NONE, np.int32)
         schedule = Schedule(idle, np.zeros(len(rows), np.int32), np.empty(0, np.int32))
-        return self._run(Chunk(rows, *schedule), rows, self.rules.score, n_jobs, self._samples)
+        return self._run(StreamChunk(rows, *schedule), rows, self.rules.score, n_jobs, self._samples)
 
     def some_held(self, most: int) -> Array:
         """Return the slots of points held, at most `most` of them, spread evenly over the arrivals."""
@@ -437,7 +439,7 @@ class Stream:
         learn.remove_points(copy.forest, copy.points, slots[:1], self._limits, n_jobs, others)
         turns = Schedule(slots, np.minimum(np.arange(1, len(slots) + 1), len(slots) - 1).astype(np.int32), slots[1:])
         rows = self.points.values[slots]
-        scores = copy._run(Chunk(rows, *turns), rows, self.rules.score, n_jobs, others)
+        scores = copy._run(StreamChunk(rows, *turns), rows, self.rules.score, n_jobs, others)
         return self.rules.score.to_log(scores), self.numbers[slots]
 
     def judge(self, scores: Array, policy: ThresholdPolicy, came: int | None = None) -> Detections:
@@ -597,7 +599,9 @@ class Stream:
             slots, numbers, rows = slots[kept], numbers[kept], rows[kept]
         self.points.values[slots], self.numbers[slots] = rows, numbers
 
-    def _run(self, chunk: Chunk, scored: Array, score: Score | None, n_jobs: int | None, samples: Samples) -> Array:
+    def _run(
+        self, chunk: StreamChunk, scored: Array, score: Score | None, n_jobs: int | None, samples: TreeSamples
+    ) -> Array:
         """Run a chunk through the trees; `scored` are its rows as they are scored."""
         prior, domain = self.rules.prior, self.rules.plan.domain
         kind = SCORE_NOTHING if score is None else score.code
@@ -680,11 +684,11 @@ class Stream:
         return bool((self.rules.sizes < EVERY).any())
 
     @property
-    def _samples(self) -> Samples:
+    def _samples(self) -> TreeSamples:
         """What decides which points trees take, with the points held now."""
-        return Samples(self.rules.sizes, self.seeds, self.bars, self.numbers, self.numbers != NONE)
+        return TreeSamples(self.rules.sizes, self.seeds, self.cutoffs, self.numbers, self.numbers != NONE)
 
-    def _samples_without(self, slots: Array) -> Samples:
+    def _samples_without(self, slots: Array) -> TreeSamples:
         """As `_samples`, as if the points in `slots` had left."""
         samples = self._samples
         samples.is_held[slots] = False
@@ -700,13 +704,13 @@ class Stream:
             is_drawn[alike] = priorities <= np.partition(priorities, size - 1, axis=1)[:, size - 1 : size]
         return is_drawn
 
-    def _bars_now(self) -> Array:
+    def _current_cutoffs(self) -> Array:
         """Return the highest priority in each tree that is full."""
         if not self.is_sampled:
-            return np.full(len(self.seeds), NO_BAR)
+            return np.full(len(self.seeds), NO_CUTOFF)
         priorities, is_drawn = draws.priorities(self.seeds, self.numbers[self.store.held]), self._is_drawn()
         highest = np.where(is_drawn, priorities, np.uint64(0)).max(axis=1, initial=0)
-        return np.where(is_drawn.sum(axis=1) == self.rules.sizes, highest, NO_BAR)
+        return np.where(is_drawn.sum(axis=1) == self.rules.sizes, highest, NO_CUTOFF)
 
     # ---- capacity ---------------------------------------------------------------------------------------------------
 
@@ -779,7 +783,7 @@ class Stream:
         self.forest = pad(forest, max(n_nodes, plan.most_nodes(max(members.shape[1], 1)) + grow.SPARE_NODES))
         in_slots = np.where(members == NONE, NONE, slots[members]) if len(slots) else members
         self.points = learn.hold_points(self.forest, self.points.values, in_slots, n_jobs)
-        self.bars = self._bars_now()
+        self.cutoffs = self._current_cutoffs()
         self._measure_margins()
 
     def _forget_points(self) -> None:
@@ -809,7 +813,7 @@ def _held_of_state(arrays: Arrays, part: Arrays, forest: Forest) -> compact.Held
     n_trees, numbers = len(forest.left), part["arrivals"]
     sizes = part.get("sizes", np.full(n_trees, EVERY, np.int64))  # before there were samples, trees took every point
     seeds = part.get("seeds", np.zeros(n_trees, np.uint64))
-    samples = Samples(sizes, seeds, np.full(n_trees, NO_BAR), numbers, numbers != NONE)
+    samples = TreeSamples(sizes, seeds, np.full(n_trees, NO_CUTOFF), numbers, numbers != NONE)
     points, keys = unpacked("points", arrays, Points), unpack_keys(part["keys"])
     judges = part.get("judges", np.empty(0, np.int64))
     return compact.Held(forest, points, samples, part["ranks"], part["times"], keys, judges)

@@ -141,7 +141,13 @@ def _learn() -> None:
     schedule: list[Array] = [np.array([NONE, NONE], np.int32), np.zeros(2, np.int32), np.empty(0, np.int32)]
     scoring = prequential.Scoring(0, np.empty(0), 1.0, True, _DOMAIN)
     learn.run_chunk(
-        forest, points, prequential.Chunk(_ROWS, *schedule), online.Limits(1.0, 10), scoring, 1, learn.every_point(1)
+        forest,
+        points,
+        prequential.StreamChunk(_ROWS, *schedule),
+        online.Limits(1.0, 10),
+        scoring,
+        1,
+        learn.every_point(1),
     )
 
 

@@ -1,3 +1,3 @@
-"""Compiled loops. Lowest layer first: geometry, then cuts (`mondrian_tree`, `mondrian_process`) apart from the
-probability of each side (`polya`), then walks over whole forests (`traversal`).
+"""Compiled kernels, in layers: geometry, then the cuts (`mondrian_tree`, `mondrian_process`) and, independent of them,
+the probability of each side (`polya`), then walks over whole forests (`traversal`).
 """

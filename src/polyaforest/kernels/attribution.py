@@ -1,20 +1,21 @@
-"""Attribute the surprise of rows to features, on either side.
+"""Attribute the surprise of rows to the low and high side of each feature.
 
-The log-mass of a cell is a sum along the path to it: of posterior means, one for every cut and every restriction, and
-of the cost of being outside a box. Every term is attributed to the features that caused it:
+The log-mass of a cell is a sum along the path to it: the log of one posterior mean for each cut and each restriction,
+minus the cost of lying outside boxes. Each term is attributed to the features that cause it:
 
-- the distance from a box, times the weight, times how long it was endured, to each feature by its own distance;
-- a cut's to its feature: to the low side for rows that go left, to the high side for those that go right;
-- a restriction's to the features that narrowed the box, in proportion to the logarithms of how much they did; where
-  the region was cut away below the box, its rows are on the high side, and the other way round;
-- but a row outside the boxes of a tree would be cut off from the data by the features that put it outside, after which
-  the other features describe its neighbours. So cuts and restrictions keep a share of their terms equal to the
-  probability that it has not been cut off; the rest is shared by distance;
-- a complementary leaf's, and the outside's, to the features by which the row misses the box, in proportion to their
-  weighted distances; for a row beyond the domain of a process, what the cuts on its path leave of it.
+- the cost of lying outside a box is attributed to each feature by its own weighted distance, times the duration;
+- the term of a cut goes to its feature: to the low side for rows that go left, to the high side for the others;
+- the term of a restriction goes to the features that narrow the box, in proportion to the logarithms of their shares;
+  where the restriction removes the part below the box, the remaining rows are on the high side, and vice versa;
+- a row outside the boxes of a tree would be cut off from the data by the features that put it outside; below such a cut
+  the other features describe only its neighbours. So cuts and restrictions keep a share of their terms equal to the
+  probability that the row has not been cut off; the rest is shared by distance;
+- the term of a complementary leaf, or of the outside, goes to the features by which the row misses the box, in
+  proportion to their weighted distances. For a row beyond the domain of a process, the cuts on its path come first, and
+  these features take the rest.
 
-A category has no low side: whatever it costs is on the high one. The rest, the share within the known world, is the
-same for all rows. All terms come from the posterior, so the parts add up to the terms of the score.
+A category has only a high side. The share within the known world is the same for all rows and is not attributed. All
+terms come from the posterior, so the parts add up to the terms of the score.
 """
 
 import math
@@ -53,12 +54,12 @@ LOW, HIGH = 0, 1  # the sides of a feature
 # Whether a row is in a leaf's box, in none below a node's, or in no box at all.
 _HELD, _COMPLEMENTARY, _OUTSIDE = range(3)
 _FIRST = np.uint32(0)  # of one type with all other nodes, so that kernels are compiled once
-MOST = -LEAST_LOG  # what a single distance counts for at most, so that sums stay finite
-_SURE = math.log(1e4)  # a row that stays with the data with a chance of less than one in 10,000 is cut off for sure
+MOST = -LEAST_LOG  # upper bound of a single distance, so that sums stay finite
+_SURE = math.log(1e4)  # a row that stays with the data with probability below 1 in 10,000 counts as cut off
 
 
-class Tree(NamedTuple):
-    """The arrays read of one tree and its posterior."""
+class PosteriorTree(NamedTuple):
+    """Arrays of one tree and of its posterior."""
 
     left: np.ndarray
     parent: np.ndarray
@@ -75,18 +76,18 @@ class Tree(NamedTuple):
     n_categories: int
 
 
-class Workspace(NamedTuple):
+class AttributionWorkspace(NamedTuple):
     """Buffers, and values cached per node of one tree."""
 
     path: np.ndarray  # uint32 (C,)
-    away: np.ndarray  # (D,): what a row's distances cost
+    away: np.ndarray  # (D,): the cost of a row's distances
     logs: np.ndarray  # (D,)
-    endured: np.ndarray  # (C,): how long a row is with the node, on average over the lifetimes
-    lived: np.ndarray  # (C,): and until the last of them
-    cost: np.ndarray  # (C,): what cuts and restrictions cost a row that ends there
-    sums: np.ndarray  # (C, 2, D), or one for all nodes: the same, by the features that made them
-    timed: np.ndarray  # int32 (C,): the turn in which times and costs were noted
-    summed: np.ndarray  # int32 (C,): and that in which the sums were
+    duration: np.ndarray  # (C,): how long a row is with the node, averaged over the lifetimes
+    lived: np.ndarray  # (C,): how long a row is with the node until the last lifetime
+    cost: np.ndarray  # (C,): the cost of cuts and restrictions for a row that ends at the node
+    sums: np.ndarray  # (C, 2, D), or one for all nodes: the same by feature and side
+    timed: np.ndarray  # int32 (C,): the turn in which times and costs were set
+    summed: np.ndarray  # int32 (C,): the turn in which the sums were set
 
 
 @jit_inline
@@ -98,7 +99,7 @@ def log_whole(tree, j):
 
 @jit_inline
 def share_from(lifetimes, began):
-    """Return the share of `lifetimes` at or after `began`; 1 if there are none, when only leaves count."""
+    """Return the share of `lifetimes` at or after `began`; 1 without lifetimes, where only leaves count."""
     n = 0
     for s in range(lifetimes.shape[0]):
         n += lifetimes[s] >= began
@@ -106,7 +107,7 @@ def share_from(lifetimes, began):
 
 
 @jit_inline
-def time_endured(lifetimes, began, ends):
+def mean_duration(lifetimes, began, ends):
     """Return the mean over `lifetimes` of the time spent with a node that lives from `began` until it `ends`."""
     total = 0.0
     for s in range(lifetimes.shape[0]):
@@ -131,7 +132,7 @@ def region_side(tree, j, k):
 
 @jit_borrowing_helper
 def add_restriction(tree, j, amount, logs, parts):
-    """Share `amount` out among the features that narrowed the box of node `j`; `logs` is a buffer of length D."""
+    """Distribute `amount` over the features that narrow the box of node `j`; `logs` is a buffer of length D."""
     total, n_numbers = 0.0, first_category(tree.lower.shape[1], tree.n_categories)
     for k in range(n_numbers):
         logs[k] = 0.0
@@ -151,7 +152,7 @@ def add_restriction(tree, j, amount, logs, parts):
 
 @jit_inline
 def add_cut(tree, j, share, parts):
-    """Give the cut that made node `j`, and not the root, its part."""
+    """Attribute a share of the cut above node `j`; the root has none."""
     above = tree.parent[j]
     if above != NONE:
         delta = tree.feature[above]
@@ -161,7 +162,7 @@ def add_cut(tree, j, share, parts):
 
 @jit_inline
 def add_node(tree, j, lifetimes, logs, parts):
-    """Give the cut that made node `j`, and the restriction to its box, their parts."""
+    """Attribute the cut above node `j` and the restriction to its box."""
     above = tree.parent[j]
     share = share_from(lifetimes, 0.0 if above == NONE else tree.time[above])
     add_cut(tree, j, share, parts)
@@ -171,8 +172,8 @@ def add_node(tree, j, lifetimes, logs, parts):
 
 
 @jit_borrowing_helper
-def note_times(tree, end, lifetimes, turn, work):
-    """Work out times and costs of the nodes on the path down to `end` that have none yet in this turn."""
+def set_times(tree, end, lifetimes, turn, work):
+    """Set times and costs of the nodes on the path down to `end` that are not yet set in this turn."""
     length = np.uint32(0)
     j = np.int32(end)
     while j != NONE and work.timed[j] != turn:
@@ -183,7 +184,7 @@ def note_times(tree, end, lifetimes, turn, work):
         length -= np.uint32(1)
         j, above = work.path[length], tree.parent[work.path[length]]
         began = 0.0 if above == NONE else tree.time[above]
-        work.endured[j] = time_endured(lifetimes, began, tree.time[j])
+        work.duration[j] = mean_duration(lifetimes, began, tree.time[j])
         work.lived[j] = max(min(lifetimes[lifetimes.shape[0] - 1], tree.time[j]) - began, 0.0)
         if above == NONE:
             work.cost[j] = log_whole(tree, j) - tree.inside[j]
@@ -194,9 +195,9 @@ def note_times(tree, end, lifetimes, turn, work):
 
 @jit_inline
 def place_of_sums(tree, start, length, lifetimes, turn, work):
-    """Add up what the nodes from place `start` of the path give to their own features; return where the sums are.
+    """Sum the attributions of the nodes from place `start` of the path; return the index of the sums.
 
-    With sums for all nodes, those of this turn are reused.
+    With sums for all nodes, reuse those of this turn.
     """
     is_kept = work.sums.shape[0] > 1
     step = start
@@ -218,7 +219,7 @@ def place_of_sums(tree, start, length, lifetimes, turn, work):
 
 @jit_inline
 def add_path(tree, start, length, share, lifetimes, turn, work, parts, i):
-    """Add to the parts of row `i` a share of what the nodes of its path give, from the root down to place `start`."""
+    """Add a share of the attributions of the nodes from the root down to place `start` to the parts of row `i`."""
     if start == length:
         return
     j = place_of_sums(tree, start, length, lifetimes, turn, work)
@@ -228,8 +229,8 @@ def add_path(tree, start, length, share, lifetimes, turn, work, parts, i):
 
 
 @jit_inline
-def add_box(lower, upper, j, weights, X, i, endured, away, n_categories):
-    """Add what it costs row `i` to be outside box `j` for so long to `away`; return the distance from the box."""
+def add_box(lower, upper, j, weights, X, i, duration, away, n_categories):
+    """Add the cost to row `i` of lying outside box `j` for a `duration` to `away`; return the distance from the box."""
     total, nothing, most = spread(0.0), spread(0.0), spread(MOST)
     n = first_category(lower.shape[1], n_categories)
     for k in range(0, n, LANES):
@@ -237,29 +238,29 @@ def add_box(lower, upper, j, weights, X, i, endured, away, n_categories):
         x, weight = load_row(X, i, k, live, 0.0), load(weights, k, live, 0.0)
         low, high = load_row(lower, j, k, live, 0.0), load_row(upper, j, k, live, 0.0)
         distance = smaller(weight * larger(larger(low - x, x - high), nothing), most)
-        store(away, k, live, smaller(load(away, k, live, 0.0) + spread(endured) * distance, most))
+        store(away, k, live, smaller(load(away, k, live, 0.0) + spread(duration) * distance, most))
         total += distance
     whole = sum_of(total)
     for k in range(n, lower.shape[1]):
         apart = min(weights[k] * cubes.distance(lower[j, k], upper[j, k], X[i, k]), MOST)
-        away[k] = min(away[k] + endured * apart, MOST)
+        away[k] = min(away[k] + duration * apart, MOST)
         whole += apart
     return whole
 
 
 @jit_inline
 def set_away(tree, X, i, j, work):
-    """Set `away` to what the distances of row `i` from the boxes down to node `j` cost, feature by feature.
+    """Set `away` to the cost, by feature, of the distances of row `i` from the boxes down to node `j`.
 
-    Returns the rate at which the row would have been cut off by then, summed over time. Boxes are nested: the first
-    that is no distance away ends the climb, and a feature is off to the same side all along.
+    Return the accumulated hazard that the row has been cut off by then. Boxes are nested: the climb ends at the first
+    box at distance 0, and a row lies on the same side of all boxes along each feature.
     """
     for k in range(work.away.shape[0]):
         work.away[k] = 0.0
     rate = 0.0
     while True:
         box = tree.lower, tree.upper, j
-        distance = add_box(*box, tree.weights, X, i, work.endured[j], work.away, tree.n_categories)
+        distance = add_box(*box, tree.weights, X, i, work.duration[j], work.away, tree.n_categories)
         rate += work.lived[j] * distance
         above = tree.parent[j]
         if distance == 0.0 or above == NONE:
@@ -269,7 +270,7 @@ def set_away(tree, X, i, j, work):
 
 @jit_inline
 def add_away(lower, j, away, factor, X, i, low_parts, high_parts, n_categories):
-    """Add what the distances of row `i` from the boxes down to `j` cost, times a factor, to the sides that it is on."""
+    """Add the cost of the distances of row `i`, times a factor, to the sides on which the row lies."""
     nothing, n = spread(0.0), first_category(lower.shape[1], n_categories)
     for k in range(n, lower.shape[1]):
         high_parts[k] += factor * away[k]
@@ -291,24 +292,24 @@ def sum_all(values):
 
 
 @jit_inline
-def add_distances(lower, upper, j, weights, X, i, endured, parts, n_categories):
-    """Add what it costs row `i` to be outside box `j` for so long."""
-    if endured > 0.0:
+def add_distances(lower, upper, j, weights, X, i, duration, parts, n_categories):
+    """Add the cost to row `i` of lying outside box `j` for a `duration`."""
+    if duration > 0.0:
         n = first_category(lower.shape[1], n_categories)
         for k in range(n, lower.shape[1]):
             apart = cubes.distance(lower[j, k], upper[j, k], X[i, k])
-            parts[HIGH, k] += min(endured * weights[k] * apart, MOST)
+            parts[HIGH, k] += min(duration * weights[k] * apart, MOST)
         for k in range(n):
-            value, rate = X[i, k], endured * weights[k]
+            value, rate = X[i, k], duration * weights[k]
             parts[LOW, k] += min(rate * max(lower[j, k] - value, 0.0), MOST)
             parts[HIGH, k] += min(rate * max(value - upper[j, k], 0.0), MOST)
 
 
 @jit_borrowing_helper
 def add_missed(lower, upper, j, weights, live_only, amount, X, i, parts, n_categories):
-    """Share `amount` out among the features by which row `i` misses box `j`, in proportion to weighted distances.
+    """Distribute `amount` over the features by which row `i` misses box `j`, in proportion to weighted distances.
 
-    If no such feature has a weight, all of them have the same part.
+    If all these features have weight 0, they get equal parts.
     """
     total, missed, n = 0.0, 0, first_category(lower.shape[1], n_categories)
     for k in range(lower.shape[1]):
@@ -320,13 +321,13 @@ def add_missed(lower, upper, j, weights, live_only, amount, X, i, parts, n_categ
         distance = miss(lower[j, k], upper[j, k], X[i, k], live_only, k < n)
         if distance > 0.0:
             share = min(weights[k] * distance, MOST) / total if total > 0.0 else 1.0 / missed
-            if share > 0.0:  # or an infinite amount would make it NaN
+            if share > 0.0:  # 0 times an infinite amount is NaN
                 parts[LOW if k < n and X[i, k] < lower[j, k] else HIGH, k] += share * amount
 
 
 @jit_inline
 def miss(low, high, value, live_only, is_number):
-    """Return how far a value lies outside a side of a box; with `live_only`, outside one that restricts anything."""
+    """Return how far a value lies outside a side of a box; with `live_only`, 0 for collapsed sides."""
     if not is_number:
         return 0.0 if live_only else cubes.distance(low, high, value)
     return 0.0 if live_only and not low < high else excess(low, high, value)
@@ -334,16 +335,16 @@ def miss(low, high, value, live_only, is_number):
 
 @jit
 def attribute_rows(forest, known, X, lifetimes, with_table, turns, parts):
-    """Add up over all trees what each feature's sides cost each row, in nats, to `parts`, (n, 2, D).
+    """Add the cost of each side of each feature for each row, in nats, summed over trees, to `parts`, (n, 2, D).
 
-    `X` holds the rows of each tree, (T, n, D), or those of all trees, (1, n, D). The cells at the ascending `lifetimes`
-    count, on average; or the leaves, if there are no lifetimes. With a table sums along paths are kept for the next row
-    of the same tree; the result is the same. `turns`, int32 (2, C), are 0.
+    `X` holds the rows of each tree, (T, n, D), or of all trees, (1, n, D). Costs are averaged over the cells at the
+    ascending `lifetimes`; without lifetimes, leaves count. `with_table` caches sums along paths, which does not change
+    the result. `turns`, int32 (2, C), must be 0.
     """
     width, n_features = forest.left.shape[1], X.shape[2]
     descent = new_descent(X.shape[1], width)
     nodes = descent.nodes
-    work = Workspace(
+    work = AttributionWorkspace(
         np.empty(width, np.uint32),
         np.empty(n_features),
         np.empty(n_features),
@@ -368,8 +369,8 @@ def attribute_rows(forest, known, X, lifetimes, with_table, turns, parts):
 
 @jit_helper
 def tree_of(forest, known, t):
-    """Return tree `t` and its posterior, each array taken out of the forest once."""
-    return Tree(
+    """Return the arrays of tree `t` and its posterior."""
+    return PosteriorTree(
         forest.left[t],
         forest.parent[t],
         forest.feature[t],
@@ -392,7 +393,7 @@ def attribute_cells(tree, X, nodes, lifetimes, turn, work, parts):
     for i in range(X.shape[0]):
         j = nodes[i]
         if work.timed[j] != turn:
-            note_times(tree, j, lifetimes, turn, work)
+            set_times(tree, j, lifetimes, turn, work)
         rate = set_away(tree, X, i, j, work)
         total, chance = sum_all(work.away) if rate > 0.0 else 0.0, 1.0
         if total > 0.0:
@@ -412,17 +413,17 @@ def attribute_process_cells(tree, domain, X, nodes, lifetimes, turn, work, parts
     for i in range(X.shape[0]):
         length = climb(tree.parent, nodes[i], work.path)
         add_path(tree, _FIRST, length, 1.0, lifetimes, turn, work, parts, i)
-        endured = time_endured(lifetimes, 0.0, tree.time[nodes[i]])
+        duration = mean_duration(lifetimes, 0.0, tree.time[nodes[i]])
         box = domain[:1], domain[1:], _FIRST
-        add_distances(*box, tree.weights, X, i, endured, parts[i], tree.n_categories)
+        add_distances(*box, tree.weights, X, i, duration, parts[i], tree.n_categories)
 
 
 @jit_borrowing_helper
 def find_end(tree, X, i, path, length):
     """Return how the walk of row `i` ends, the place on its path of the last node that holds it, and the box it misses.
 
-    Places count upwards, and the one beyond the path stands for none. A row beyond the domain of a process is charged
-    by the path of the nearest point within, which is its own.
+    Places count upwards; `length` means no node. A row beyond the domain of a process has the path of the nearest point
+    within the domain.
     """
     if not contains(tree.world_lower, tree.world_upper, _FIRST, X, i, tree.n_categories):
         return _OUTSIDE, length if tree.lower.shape[1] else _FIRST, _FIRST
@@ -440,7 +441,7 @@ def find_end(tree, X, i, path, length):
 
 @jit_borrowing_helper
 def outside_cost(tree, root, log_outside, X, i):
-    """Return what it costs row `i` to be outside the known world rather than within it."""
+    """Return the cost to row `i` of lying outside the known world."""
     size = linear_dimension(tree.world_lower[0], tree.world_upper[0], tree.weights, tree.n_categories)
     distance = extension(tree.world_lower, tree.world_upper, _FIRST, tree.weights, X, i, tree.n_categories)
     return log_whole(tree, root) - log_outside + math.log1p(distance / (size if size > 0.0 else 1.0))
@@ -448,10 +449,10 @@ def outside_cost(tree, root, log_outside, X, i):
 
 @jit_borrowing_helper
 def add_end(tree, log_outside, X, i, path, length, end, missed, parts):
-    """Add what it costs row `i` to be in the complementary leaf of a node rather than in its box, or outside.
+    """Add the cost to row `i` of lying in the complementary leaf of a node, or outside the known world.
 
-    Returns the share of their own terms that the nodes of its path keep: less than 1 where the nearest point of the
-    domain is rarer than everything beyond.
+    Return the share of their terms that the nodes of its path keep: less than 1 where the nearest point of the domain
+    is rarer than everything beyond.
     """
     if end == _COMPLEMENTARY:
         amount = log_whole(tree, missed) - tree.complement[missed]
@@ -470,7 +471,7 @@ def add_end(tree, log_outside, X, i, path, length, end, missed, parts):
 
 @jit_borrowing_helper
 def attribute_leaves(tree, log_outside, X, nodes, lifetimes, turn, work, parts):
-    """Add the parts of the leaves of rows that descended one tree to `nodes`, complementary and outside ones too."""
+    """Add the parts of the leaves of rows that descended one tree to `nodes`, including complementary and outside."""
     for i in range(X.shape[0]):
         length, share = climb(tree.parent, nodes[i], work.path), 1.0
         end, start, missed = find_end(tree, X, i, work.path, length)
@@ -483,9 +484,9 @@ def attribute_leaves(tree, log_outside, X, nodes, lifetimes, turn, work, parts):
 
 @jit
 def attribute_counted(forest, known, lifetimes, parts):
-    """Add up over all trees what the points that they have counted are charged on average, in nats, to `parts`, (2, D).
+    """Add the mean attribution of the counted points, in nats, summed over trees, to `parts`, (2, D).
 
-    A point is charged by every node it lies below, so a node is charged for as often as it has counted points.
+    Every node above a point contributes to its attribution, so a node counts as often as it has points.
     """
     waiting = np.empty(forest.left.shape[1] + 1, np.int32)
     logs, own = np.empty(parts.shape[1]), np.empty(parts.shape)
@@ -505,16 +506,15 @@ def attribute_counted(forest, known, lifetimes, parts):
                 n_waiting += 2
 
 
-# ---- where the cost comes from -------------------------------------------------------------------------------------
+# ---- bounds ----------------------------------------------------------------------------------------------------------
 
 
 @jit
 def find_bounds(forest, known, X, lifetimes, features, sides, bounds, costs):
-    """Find where the cost of the only row of `X` begins, tree by tree, for some features on one side each.
+    """Find the bounds beyond which the only row of `X` incurs cost, in each tree, for some features on one side each.
 
-    Every cut that costs the row something, and every edge of a box that it lies beyond, is a bound. The nearest to the
-    row is written to `bounds`, (T, m), which hold an infinity before, and what all of them cost to `costs`. Categories
-    have no bounds.
+    A bound is a cut with a cost, or an edge of a box that the row lies beyond. Write the bound nearest to the row to
+    `bounds`, (T, m), which must hold infinities, and the total cost to `costs`. Categories have no bounds.
     """
     path, cost = np.empty(forest.left.shape[1], np.uint32), np.empty((2, X.shape[1]))
     descent = new_descent(1, forest.left.shape[1])
@@ -539,12 +539,12 @@ def find_bounds(forest, known, X, lifetimes, features, sides, bounds, costs):
         for step in range(start, length):
             j, above = path[step], tree.parent[path[step]]
             began = 0.0 if above == NONE else tree.time[above]
-            endured = time_endured(lifetimes, began, tree.time[j])
+            duration = mean_duration(lifetimes, began, tree.time[j])
             box, lower, upper = j, tree.lower, tree.upper
             if tree.lower.shape[1] == 0:
                 box, lower, upper = _FIRST, tree.world_lower, tree.world_upper
             cost[:] = 0.0
-            add_distances(lower, upper, box, tree.weights, X, 0, endured, cost, tree.n_categories)
+            add_distances(lower, upper, box, tree.weights, X, 0, duration, cost, tree.n_categories)
             note_edges(lower, upper, box, features, sides, cost, bounds[t], costs[t], tree.n_categories)
             cost[:] = 0.0
             add_cut(tree, j, share_from(lifetimes, began), cost)
@@ -553,7 +553,7 @@ def find_bounds(forest, known, X, lifetimes, features, sides, bounds, costs):
 
 @jit_borrowing_helper
 def note_edges(lower, upper, j, features, sides, cost, bounds, costs, n_categories):
-    """Note the edges of box `j` for what it costs to be beyond them."""
+    """Record the edges of box `j` with the cost of lying beyond them."""
     for p in range(features.shape[0]):
         k = features[p]
         if cost[sides[p], k] > 0.0:
@@ -570,7 +570,7 @@ def note_edges(lower, upper, j, features, sides, cost, bounds, costs, n_categori
 
 @jit_borrowing_helper
 def note_cut(tree, j, features, sides, cost, bounds, costs):
-    """Note the cut that made node `j` for what it costs."""
+    """Record the cut above node `j` with its cost."""
     above = tree.parent[j]
     if above == NONE:
         return
@@ -595,8 +595,8 @@ def note(p, bound, side, cost, bounds, costs):
 def count_within(forest, world, low, high, counts):
     """Count the points of each tree above `low` and up to `high` in all features, (D,); write to `counts`, (T,).
 
-    Of a category `high` is the code that points must have, or infinite where any will do. Leaves that lie there in part
-    count by the share of their box that does, as if their points were spread evenly.
+    For a category, `high` is the required code, or infinite to accept all. A leaf that lies partly within counts by the
+    share of its box, as if its points were spread evenly.
     """
     width, n_features = forest.left.shape[1], low.shape[0]
     waiting, sides = np.empty(width + 1, np.uint32), np.empty((width + 1, 2, n_features))
@@ -627,7 +627,7 @@ def count_within(forest, world, low, high, counts):
 
 @jit_borrowing_helper
 def share_within(box, low, high, n_categories):
-    """Return the share of a box, (2, D), that lies above `low` and up to `high`; a point is in or out."""
+    """Return the share of a box, (2, D), that lies above `low` and up to `high`; 0 or 1 for a point."""
     share, n = 1.0, first_category(low.shape[0], n_categories)
     for k in range(n, low.shape[0]):
         if high[k] < np.inf:

@@ -1,4 +1,4 @@
-"""Rows with missing values in trees that change: steps of walks that follow both sides of a cut, and one such walk."""
+"""Walks of rows with missing values down growing trees: they follow both sides of a cut along a missing feature."""
 
 import math
 
@@ -20,7 +20,7 @@ def log_add(a, b):
 
 @jit_inline
 def may_go(X, i, delta, xi, is_left, n_categories):
-    """Return whether row `i` of `X`, with some value where it is missing, lies on that side of a cut."""
+    """Return whether row `i` of `X` may lie on that side of a cut, if its missing values may be anything."""
     value = X[i, delta]
     if is_question(delta, X.shape[1], n_categories):
         return math.isnan(value) or cubes.says_no(value, xi) == is_left
@@ -38,7 +38,7 @@ def hazard_until(lifetime, began, ends, rate):
 def set_cells(tree, X, i, scoring, walk, log_masses):
     """Write the log of the total mass of the cells that row `i` may be in at each lifetime to `log_masses`, (S,).
 
-    What `marginal.cell_masses` adds for one tree, but without a posterior: masses are derived as the row comes to them.
+    Like `marginal.cell_masses` for one tree, but without a posterior: masses are derived on the way down.
     """
     lifetimes, n_lifetimes, n_categories = scoring.lifetimes, scoring.lifetimes.shape[0], tree.n_categories
     nodes, births, logs, masses, steps = walk.freed, walk.births, walk.hazards, walk.masses, walk.waiting

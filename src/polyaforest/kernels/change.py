@@ -1,22 +1,22 @@
 """Evidence that recent points do not follow the distribution of a reference, from counts in shared trees.
 
 Every cut of a tree sends a share of its points to the left. The last r points come from another distribution than the
-reference if some of these shares have changed: each has with a probability of its own, its `chance`, whatever the
-others have. With A the reference and B the recent points, both as counts on the two sides of a cut, and m(. | .) the
-predictive probability of counts, the Bayes factor of a change at one cut is m(B | prior) / m(B | A), and that of a tree
-is the product over its cuts of (1 - chance) + chance * (Bayes factor of the cut). A share that has not changed is known
-from A and Jeffreys' prior Beta(1/2, 1/2); the prior of one that has is Jeffreys' too (`stiffness` 0: anything may have
-come), or a Beta around the share of A (shares move a little).
+reference if some of these shares have changed: each changes independently with its own probability, `chance`. With A
+the reference and B the recent points, both as counts on the two sides of a cut, and m(. | .) the predictive probability
+of counts, the Bayes factor of a change at one cut is m(B | prior) / m(B | A), and that of a tree is the product over
+its cuts of (1 - chance) + chance * (Bayes factor of the cut). The posterior of an unchanged share combines A with
+Jeffreys' prior Beta(1/2, 1/2). The prior of a changed share is Jeffreys' too (`stiffness` 0: any share is possible), or
+a Beta around the share of A (small changes).
 
-The evidence of a forest is a mean over its trees: of the roots of their Bayes factors. The mean of the factors
-themselves is all but that of the best tree, and finds what one tree sees well; the mean of their logarithms finds what
-all trees see a little of. Both are found by one in between; and it is never more than the mean of the factors, which is
-the Bayes factor of a model that does not know which tree to trust.
+The evidence of a forest is a power mean of the Bayes factors of its trees, with exponent 1/2. The arithmetic mean is
+dominated by the best tree and finds changes that one tree shows clearly; the mean of the logarithms finds changes that
+all trees show weakly. The power mean finds both, and never exceeds the arithmetic mean, which is the Bayes factor of a
+model that picks one tree at random.
 
-The logarithm of a tree's factor is a sum over nodes, kept as sums over subtrees: a point that comes or goes changes the
-sums along its own path only, and the sum at the root depends on the counts alone, to the last bit, not on the order of
-what came and went. Counts, divided by a dispersion, and pseudo-counts are in units of 1 / UNIT, so that the logarithms
-of all Gamma functions are those of one table.
+The logarithm of a tree's factor is a sum over nodes, stored as sums over subtrees: a point that enters or leaves
+changes only the sums on its own path, and the sum at the root depends, to the last bit, only on the counts and not on
+the order of updates. Counts, divided by a dispersion, and pseudo-counts are in units of 1 / UNIT, so that one table
+holds the logarithms of all Gamma functions.
 """
 
 import math
@@ -28,14 +28,14 @@ from polyaforest.core.arrays import NONE, Array
 from polyaforest.core.jit import jit, jit_inline
 from polyaforest.kernels.geometry import goes_left
 
-UNIT = 8  # of counts and pseudo-counts: the table of logarithms has so many entries for each point
+UNIT = 8  # units per count or pseudo-count: entries of the table of logarithms per point
 _HALF = UNIT // 2  # Jeffreys' pseudo-count
 _SOFTNESS = 0.5  # the power of Bayes factors that is averaged over trees
-_LARGEST = 700.0  # of a logarithm whose exponential is finite
+_LARGEST = 700.0  # largest logarithm whose exponential is finite
 
 
 class Cuts(NamedTuple):
-    """The cuts of the trees that counts are taken in: T trees, C nodes each."""
+    """The cuts of T trees of C nodes each."""
 
     left: Array  # int32 (T, C), NONE at a leaf
     right: Array  # int32 (T, C)
@@ -44,18 +44,18 @@ class Cuts(NamedTuple):
     cut: Array  # float64 (T, C)
     root: Array  # int32 (T,)
     size: Array  # int32 (T,): nodes in use; children come after their parents
-    n_categories: Array  # int64 (1,): how many of the features, the last ones, are categories
+    n_categories: Array  # int64 (1,): the number of categorical features, which come last
 
 
 class Tally(NamedTuple):
-    """Counts of the reference and of K recent windows, and the evidence that they make."""
+    """Counts of the reference and of K recent windows, and their evidence."""
 
     reference: Array  # int32 (T, C)
-    prior: Array  # int32 (T, C): pseudo-counts of the two sides of a cut that has changed, in units
-    chance: Array  # float64 (T, C): the probability that the share of a cut has changed
+    prior: Array  # int32 (T, C): pseudo-counts of the two sides of a changed cut, in units
+    chance: Array  # float64 (T, C): the prior probability that the share of a cut has changed
     recent: Array  # int32 (K, T, C)
     sums: Array  # float64 (K, T, C): log evidence of the subtree
-    units: Array  # int32 (K, n): the units that counts are worth, by count
+    units: Array  # int32 (K, n): the units of each count
     log_gammas: Array  # float64: log Gamma(i / UNIT)
 
 
@@ -108,7 +108,7 @@ def set_prior(cuts, reference, stiffness, prior):
                 own[below], own[above] = _HALF, _HALF
                 continue
             n = reference[t, below] + reference[t, above] + 1.0
-            total = UNIT / (1.0 / n + 1.0 / stiffness[t])  # a share that has changed is known less well than one not
+            total = UNIT / (1.0 / n + 1.0 / stiffness[t])  # a changed share is less certain than an unchanged one
             own[below] = max(round(total * (reference[t, below] + 0.5) / n), 1)
             own[above] = max(round(total * (reference[t, above] + 0.5) / n), 1)
 
@@ -121,7 +121,7 @@ def _log_beta(log_gammas, below, above):
 
 @jit_inline
 def _log_factor(reference, prior, recent, units, log_gammas, below, above):
-    """Return the log Bayes factor of a cut between two children; exactly 0 without recent points, to the last bit."""
+    """Return the log Bayes factor of a cut between two children; exactly 0 without recent points."""
     if recent[below] + recent[above] == 0:
         return 0.0
     old_below, old_above = units[reference[below]] + _HALF, units[reference[above]] + _HALF
@@ -142,9 +142,9 @@ def _log_mixture(chance, log_factor):
 
 @jit_inline
 def _exchange(left, right, parent, reference, prior, chance, recent, sums, units, log_gammas, came, gone):
-    """Count a point into a window and another out of it, by their leaves in a tree, of which either may be NONE.
+    """Add one point to a window and remove another, given by their leaves in a tree, either of which may be NONE.
 
-    Sums above the leaves are derived anew, those above both once, after the others.
+    Recompute the sums above both leaves, shared ancestors only once.
     """
     if came == gone:
         return
@@ -168,7 +168,7 @@ def _exchange(left, right, parent, reference, prior, chance, recent, sums, units
 
 @jit_inline
 def _slide_tree(cuts, tally, k, t, leaves, first, start, length, out):
-    """Move window k over points from `start` on, in one tree; write its log Bayes factors to `out`, (n, T)."""
+    """Slide window k over the points from `start` on, in one tree; write its log Bayes factors to `out`, (n, T)."""
     left, right, parent, root = cuts.left[t], cuts.right[t], cuts.parent[t], cuts.root[t]
     reference, prior, chance = tally.reference[t], tally.prior[t], tally.chance[t]
     recent, sums, units, log_gammas = tally.recent[k, t], tally.sums[k, t], tally.units[k], tally.log_gammas
@@ -182,7 +182,7 @@ def _slide_tree(cuts, tally, k, t, leaves, first, start, length, out):
 
 @jit_inline
 def _mean_over_trees(logs, i):
-    """Return the logarithm of the mean of a power of the Bayes factors in a row of `logs`, taken back to the first."""
+    """Return the logarithm of the power mean of the Bayes factors whose logarithms are row `i` of `logs`."""
     n_trees = logs.shape[1]
     largest = -math.inf
     for t in range(n_trees):
@@ -195,7 +195,7 @@ def _mean_over_trees(logs, i):
 
 @jit
 def read_evidence(cuts, tally, evidence):
-    """Write the evidence of the first windows, as many as `evidence` has room for."""
+    """Write the evidence of the first windows, one per element of `evidence`."""
     n_trees = cuts.root.shape[0]
     logs = np.empty((1, n_trees))
     for k in range(evidence.shape[0]):
@@ -206,7 +206,7 @@ def read_evidence(cuts, tally, evidence):
 
 @jit
 def move_point(cuts, tally, k, leaves, step):
-    """Count one point, by its leaves, (T,), into (step 1) or out of (step -1) window k."""
+    """Add one point, given by its leaves, (T,), to window k (step 1) or remove it (step -1)."""
     for t in range(leaves.shape[0]):
         came = leaves[t] if step > 0 else NONE
         gone = NONE if step > 0 else leaves[t]
@@ -218,9 +218,9 @@ def move_point(cuts, tally, k, leaves, step):
 
 @jit
 def slide(cuts, tally, leaves, first, start, lengths, evidence):
-    """Move the windows over points, by their leaves, (n, T): as many from `start` on as `evidence`, (n, K), has rows.
+    """Slide the windows over points from `start` on, given by their leaves, (n, T); ignore points before `first`.
 
-    Points before `first` are not there. The evidence of every window after each point is written.
+    Write the evidence of every window after each point to `evidence`, (n, K), whose length is the number of points.
     """
     logs = np.empty((evidence.shape[0], leaves.shape[1]))
     for k in range(lengths.shape[0]):
@@ -232,9 +232,9 @@ def slide(cuts, tally, leaves, first, start, lengths, evidence):
 
 @jit
 def run_evidence(cuts, tally, k, leaves, evidence):
-    """Write the evidence that the last r of some points, by their leaves, (n, T), differ, for r = 1 .. n.
+    """Write the evidence that the last r points, given by their leaves, (n, T), differ, for r = 1 .. n.
 
-    Window k must be empty, and is empty again afterwards; its dispersion is used.
+    Use the dispersion of window k, which must be empty and is empty afterwards.
     """
     n, n_trees = leaves.shape
     logs, backwards = np.empty((n, n_trees)), leaves[::-1].copy()
@@ -265,8 +265,8 @@ def set_sums(cuts, tally, k):
 def log_contrasts(cuts, tally, k, out):
     """Write the log ratio of the density of window k to that of the reference in every node to `out`, (T, C).
 
-    At each cut the log ratio of the two posterior means counts by the probability that the share has changed there, so
-    that cuts that show no change add nothing but a little noise.
+    At each cut the log ratio of the two posterior means is weighted by the probability that the share has changed, so
+    that unchanged cuts add little noise.
     """
     units, log_gammas = tally.units[k], tally.log_gammas
     for t in range(cuts.left.shape[0]):

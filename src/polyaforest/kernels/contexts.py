@@ -1,6 +1,6 @@
-"""Coordinates of context windows: what the last readings of a series look like at several scales.
+"""Coordinates of context windows: features of the last readings of a series at several scales.
 
-All are fixed functions of the readings, nearly all linear, so a Mondrian tree over them is a Mondrian tree.
+All are fixed functions of the readings, nearly all of them linear.
 """
 
 import numpy as np
@@ -9,29 +9,30 @@ from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper
 
 
 @jit_borrowing
-def fill_contexts(values, places, starts, edges, means, roughness, waves, most_still, window, out):
+def fill_contexts(values, places, starts, edges, means, volatility, waves, most_still, window, out):
     """Fill `out`, (n, C, K), with the coordinates of the context windows that end at the steps `places`.
 
     Parameters
     ----------
     values : float64 (S, C)
-        Readings in even steps.
+        Evenly spaced readings.
     places, starts : int64 (n,)
-        The step at which each context window ends, and the first of the unbroken steps before it. Where the run is
-        shorter than the window, its mirror image stands in for what came before.
+        The last step of each context window, and the first step of the unbroken run that ends there. If the run is
+        shorter than the window, it is extended by its mirror image.
     edges : int64 (E,)
-        Numbers of steps: the mean of the last so many, minus that of as many before.
+        Lengths n: the mean of the last n steps minus the mean of the n steps before.
     means : int64 (M,)
-        The mean of the last so many.
-    roughness : int64 (R,)
-        The mean absolute change from step to step over the last so many. While readings stand still, the first is less
-        by the last for each step: in noise, zero is not far from what is usual, but a long silence is.
+        Lengths n: the mean of the last n steps.
+    volatility : int64 (R,)
+        Lengths n: the mean absolute change from step to step over the last n steps. While readings do not change, each
+        step lowers the first of these by the last: in noise, 0 is close to usual values, but a long constant run is
+        unusual.
     waves : float64 (W, L)
         Functions of age, newest first, to project on.
     most_still : int
-        Most steps of standing still that count.
+        Maximum number of unchanged steps that count.
     window : float64 (A,)
-        Workspace for the readings of a context window, newest first; A is the longest age that a coordinate needs.
+        Workspace for the readings of a context window, newest first; A is the largest age that a coordinate needs.
     """
     for i in range(places.shape[0]):
         for c in range(values.shape[1]):
@@ -44,10 +45,10 @@ def fill_contexts(values, places, starts, edges, means, roughness, waves, most_s
             for j in range(means.shape[0]):
                 out[i, c, k] = mean_of(window, 0, means[j])
                 k += 1
-            for j in range(roughness.shape[0]):
-                out[i, c, k] = mean_change(window, roughness[j])
+            for j in range(volatility.shape[0]):
+                out[i, c, k] = mean_change(window, volatility[j])
                 if j == 0:
-                    usual = mean_change(window, roughness[roughness.shape[0] - 1])
+                    usual = mean_change(window, volatility[volatility.shape[0] - 1])
                     out[i, c, k] -= usual * count_still(window, most_still)
                 k += 1
             for j in range(waves.shape[0]):
@@ -69,7 +70,7 @@ def read_window(values, place, start, c, window):
 
 @jit_borrowing_helper
 def mean_of(window, first, last):
-    """Return the mean of the ages from `first` up to `last`; of equal values exactly their value."""
+    """Return the mean of the ages from `first` up to `last`; exact if all values are equal."""
     total, base = 0.0, window[first]
     for age in range(first, last):
         total += window[age] - base
@@ -87,7 +88,7 @@ def mean_change(window, n):
 
 @jit_borrowing_helper
 def count_still(window, most):
-    """Return how many of the newest steps have brought no change, at most so many."""
+    """Return the number of newest steps without change, up to `most`."""
     n = 0
     while n < most and window[n] == window[n + 1]:
         n += 1
@@ -96,10 +97,10 @@ def count_still(window, most):
 
 @jit_borrowing
 def fill_seasons(values, places, period, spans, out):
-    """Fill `out`, (n, C, M), with mean deviations from the rhythm over the last `spans` steps, int64 (M,), ascending.
+    """Fill `out`, (n, C, M), with mean deviations from the season over the last `spans` steps, int64 (M,), ascending.
 
-    A reading deviates from the nearest of those one, two and three periods before it, so that an anomaly has no echo a
-    period later; by 0 where fewer than two of them are known, or the reading itself is not.
+    The deviation of a reading is its difference from the nearest of the readings one, two and three periods before, so
+    that an anomaly has no echo a period later. It is 0 if fewer than two of them, or the reading itself, are known.
     """
     for i in range(places.shape[0]):
         for c in range(values.shape[1]):
@@ -113,7 +114,7 @@ def fill_seasons(values, places, period, spans, out):
 
 @jit_borrowing_helper
 def deviation(values, step, c, period):
-    """Return how far a reading is from the nearest of those one, two and three periods before it."""
+    """Return the difference of a reading from the nearest of those one, two and three periods before."""
     if step < 0 or np.isnan(values[step, c]):  # missing
         return 0.0
     n, least = 0, np.inf
@@ -129,18 +130,18 @@ def deviation(values, step, c, period):
 
 @jit_borrowing
 def fill_novelties(values, begin, end, most, least, weight, ranges, out):
-    """Raise `out`, (n,), to how new the n steps from `end` on are, in any channel, times `weight`; NaN counts as least.
+    """Raise `out`, (n,), to the novelty of the n steps from `end` on, in any channel, times `weight`; NaN is lowest.
 
     Parameters
     ----------
     values : float64 (C, S)
         Channels; NaN where a value is missing.
     begin, end : int
-        Where the steps known before begin and end.
+        Range of the steps known before.
     most, least : int
-        Steps before each that it is compared with, at most, and values among them, at least.
+        Maximum number of earlier steps to compare each step with, and minimum number of values among them.
     ranges : float64 (C, 3)
-        How many values there are among the steps known, the lowest and the highest; afterwards of those known then.
+        The number of values among the known steps, the lowest and the highest; updated in place.
     """
     for c in range(values.shape[0]):
         first, n, low, high = begin, ranges[c, 0], ranges[c, 1], ranges[c, 2]
@@ -176,14 +177,14 @@ def range_of(values, c, begin, end):
 
 @jit_borrowing_helper
 def share_beyond(values, c, begin, step, spread):
-    """Return d / (d + `spread`), d the distance to the nearest value from `begin` on; 0 if it is less than 1 / 4096.
+    """Return d / (d + `spread`), with d the distance to the nearest value from `begin` on; 0 if below 1 / 4096.
 
-    So many values are not farther apart in the mean, and few readings need to be compared with all of them.
+    Returning 0 for near values spares most readings the comparison with all others.
     """
     x, nearest = values[c, step], np.inf
     for other in range(step - 1, begin - 1, -1):
         distance = abs(x - values[c, other])
-        if distance < nearest:  # which NaN is not
+        if distance < nearest:  # False for NaN
             nearest = distance
             if nearest * 4096.0 <= spread:
                 return 0.0

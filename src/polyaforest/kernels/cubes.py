@@ -1,9 +1,9 @@
-"""Categories: corners of a cube of yes/no questions, the side of a box along one such feature, and a cut of it.
+"""Categories as corners of a cube of yes/no questions.
 
-The code of a category has a bit for each question, so a cube is the pair of codes (low, high) of the questions that all
-its corners answer with yes, and that any does. Each question is an axis with two places: it is *live* where the answers
-differ, and has the length of 1 / `APART` then, so that two categories are at a distance of 1 on average. Everything
-that holds of boxes of numbers holds of these axes.
+The code of a category has a bit for each question. A cube is a pair of codes (low, high): the questions that all its
+corners answer with yes, and those that any corner does. Each question is an axis with two places. It is *live* where
+the answers differ; then its length is 1 / `APART`, so that two categories are at distance 1 on average. These axes
+behave like the axes of boxes of numbers.
 """
 
 import math
@@ -23,7 +23,7 @@ def live_questions(low, high):
 
 @jit_inline
 def new_questions(low, high, code):
-    """Return the questions, as bits, that `code` is the first to answer so; none if it is missing."""
+    """Return the questions, as bits, whose answer by `code` is new to the cube; 0 if it is missing."""
     if math.isnan(code):
         return np.int64(0)
     word = np.int64(code)
@@ -32,7 +32,7 @@ def new_questions(low, high, code):
 
 @jit_inline
 def length(low, high):
-    """Return the length of a cube: that of its live questions."""
+    """Return the total length of the live questions of a cube."""
     return count_bits(live_questions(low, high)) / APART
 
 
@@ -74,15 +74,15 @@ def high_side(low, question):
 
 @jit_inline
 def choose_question(questions, place):
-    """Return the number of one of the `questions`: the one at a `place` along them, from the lowest bit up."""
-    before = min(np.int64(place * APART), count_bits(questions) - 1)  # rounding may lead beyond the last
+    """Return the number of the question at a `place` along the `questions`, from the lowest bit up."""
+    before = min(np.int64(place * APART), count_bits(questions) - 1)  # rounding may overshoot the last
     for _ in range(before):
         questions &= questions - np.int64(1)
     lowest = questions & -questions
     return np.float64(count_bits(lowest - np.int64(1)))
 
 
-# ---- all categories of a box, from dimension `first` on: calls, so that loops of numbers keep their registers --------
+# ---- all categories of a box, from dimension `first` on; not inlined, so that loops over numbers keep registers ------
 
 
 @jit_borrowing_helper

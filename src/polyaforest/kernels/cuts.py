@@ -1,6 +1,6 @@
-"""One cut: how a tree weighs features, and when, where and along which of them its next cut falls.
+"""Draw one cut: its time, dimension and location; and the feature weights of a tree.
 
-Shared by Mondrian trees, which cut the boxes of their data, and Mondrian processes, which cut their domain.
+Mondrian trees cut the boxes of their data, Mondrian processes their domain; both use these kernels.
 """
 
 import numpy as np
@@ -34,7 +34,7 @@ def make_leaf(forest, t, j, parent, count, lifetime):
 
 @jit_helper
 def make_children(forest, t, j, size, n_left, n_right, lifetime):
-    """Claim the first two slots beyond `size` as the children of `j`, leaves with the counts given; return them."""
+    """Claim the first two slots beyond `size` as the children of `j`, leaves with the given counts; return them."""
     left, right = size, size + 1
     forest.left[t, j], forest.right[t, j] = left, right
     make_leaf(forest, t, left, j, n_left, lifetime)
@@ -44,7 +44,7 @@ def make_children(forest, t, j, size, n_left, n_right, lifetime):
 
 @jit_inline
 def draw_cut(rng, weights, began, lower, upper, lifetime, n_categories):
-    """Draw time, dimension and location of the first cut of a box after `began`; dimension NONE if it is too late.
+    """Draw time, dimension and location of the first cut of a box after `began`; dimension NONE if after `lifetime`.
 
     The location of a cut along a category is the number of one of its live questions.
     """
@@ -72,7 +72,7 @@ def birth_time(parent, time, j):
 
 @jit_inline
 def choose_dimension(rng, lower, upper, weights, length, n_categories):
-    """Draw a dimension in proportion to its weighted length; return it, and how far along it the draw has come."""
+    """Draw a dimension in proportion to its weighted length; return it, and the remaining part of the draw."""
     remaining, chosen = uniform(rng) * length, NONE
     n = first_category(lower.shape[0], n_categories)
     for k in range(n):
@@ -87,7 +87,7 @@ def choose_dimension(rng, lower, upper, weights, length, n_categories):
 
 @jit_borrowing_helper
 def choose_category(lower, upper, weights, first, chosen, remaining):
-    """Go on choosing among the categories, from dimension `first` on."""
+    """Continue `choose_dimension` with the categories, from dimension `first` on."""
     for k in range(first, lower.shape[0]):
         side = weights[k] * cubes.length(lower[k], upper[k])
         if side > 0.0:

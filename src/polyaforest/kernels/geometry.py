@@ -1,9 +1,8 @@
 """Boxes: lengths, containment, distances and volume shares. No randomness, no probability.
 
-The last `n_categories` dimensions of a box are cubes (`kernels.cubes`), each of them as many axes as it has questions.
-Volumes are those of the numbers: a cube is covered whole by the categories in it, and one that has collapsed restricts
-nothing. A box without dimensions (the boxes of a Mondrian process) has length 0, contains everything and is nowhere
-distant.
+The last `n_categories` dimensions of a box are cubes (`kernels.cubes`), each with one axis per question. Volumes cover
+only the numeric dimensions: categories fill a cube completely, and a collapsed cube restricts nothing. A box without
+dimensions (as in a Mondrian process) has length 0, contains everything and is at distance 0 from everything.
 
 Functions of the hot walks take a matrix and a row number instead of a row: slicing one out costs two atomic updates of
 a reference count that all threads share.
@@ -17,8 +16,8 @@ from polyaforest.core.jit import jit_borrowing_helper, jit_inline
 from polyaforest.kernels import cubes
 from polyaforest.kernels.simd import LANES, larger, load, load_row, product_of, spread, sum_of, within
 
-_SMALL = 1e-250  # volumes between this and its inverse are held by floats without loss
-_LEAST_GAP = 2.0**-1022  # a gap in the data stays a gap, however small a share of the side it is
+_SMALL = 1e-250  # floats represent volumes between this and its inverse without loss
+_LEAST_GAP = 2.0**-1022  # smallest share of a gap, so that it never vanishes
 
 
 @jit_inline
@@ -29,7 +28,7 @@ def first_category(n_dimensions, n_categories):
 
 @jit_inline
 def is_question(delta, n_features, n_categories):
-    """Return whether a cut along dimension `delta` is that of a category."""
+    """Return whether dimension `delta` is a category."""
     return delta >= n_features - n_categories
 
 
@@ -82,7 +81,7 @@ def excess(low, high, value):
 
 @jit_inline
 def extension(lower, upper, j, weights, X, i, n_categories):
-    """Return the weighted L1 distance from row `i` of `X` to box `j`: by how much L must grow to hold the row."""
+    """Return the weighted L1 distance from row `i` of `X` to box `j`: the growth of L if the box is to hold the row."""
     total, n = spread(0.0), first_category(lower.shape[1], n_categories)
     n_full = n & ~np.int64(LANES - 1)
     for k in range(0, n_full, LANES):
@@ -128,7 +127,7 @@ def weighted_excess(lower, upper, j, weights, X, i, k, live):
 
 @jit_inline
 def set_point(lower, upper, j, X, i):
-    """Make box `j` hold row `i` of `X` and nothing else."""
+    """Set box `j` to the point in row `i` of `X`."""
     for k in range(lower.shape[1]):
         lower[j, k] = upper[j, k] = X[i, k]
 
@@ -156,7 +155,7 @@ def grow(lower, upper, j, X, i, n_categories):
 def is_spanned_by(lower, upper, j, X, i, n_categories):
     """Return whether row `i` of `X` lies on a side of box `j`, so that the box may shrink without it.
 
-    A live question has but two sides, and every row is on one of them.
+    A live question has two sides, and every row lies on one of them.
     """
     touched, n = False, first_category(lower.shape[1], n_categories)
     for k in range(n):
@@ -169,7 +168,7 @@ def is_spanned_by(lower, upper, j, X, i, n_categories):
 def set_hull(lower, upper, j, a, b, n_categories):
     """Make box `j` the hull of boxes `a` and `b`."""
     n = first_category(lower.shape[1], n_categories)
-    for k in range(n):  # one loop a side: both in one would not be vectorised
+    for k in range(n):  # one loop per side: a joint loop would not be vectorised
         lower[j, k] = lower[a, k] if lower[a, k] < lower[b, k] else lower[b, k]
     for k in range(n):
         upper[j, k] = upper[a, k] if upper[a, k] > upper[b, k] else upper[b, k]
@@ -193,9 +192,9 @@ def measure(lower, upper, j, weights, X, i, n_categories):
 
 @jit_inline
 def live_share(lower, upper, j, delta, low, high, child, n_categories):
-    """Return f: the volume share that the box `child` takes of its region, over the dimensions live in that box.
+    """Return f: the share of the box `child` in the volume of its region, over the dimensions live in that box.
 
-    The region is the box `j`, but from `low` to `high` along dimension `delta`.
+    The region is box `j`, restricted to `low` up to `high` along dimension `delta`.
     """
     part, whole, share, n = 1.0, 1.0, 1.0, first_category(lower.shape[1], n_categories)
     for k in range(n):
@@ -214,13 +213,13 @@ def live_share(lower, upper, j, delta, low, high, child, n_categories):
 
 @jit_inline
 def are_distinguishable(part, whole):
-    """Return whether floats hold the volume of a box and that of a part of it without loss."""
+    """Return whether floats represent the volumes of a box and of a part of it without loss."""
     return part > _SMALL and whole < 1.0 / _SMALL
 
 
 @jit_inline
 def log_share(low, high, box_low, box_high):
-    """Log of the length of [box_low, box_high] as a share of [low, high], exact for shares near 0 and near 1."""
+    """Return the log of the share of [box_low, box_high] in [low, high], exact for shares near 0 and near 1."""
     whole, part = high - low, box_high - box_low
     gap = (box_low - low) + (high - box_high)
     if gap <= 0.0:
@@ -232,10 +231,10 @@ def log_share(low, high, box_low, box_high):
 
 @jit_inline
 def log_live_share(lower, upper, delta, xi, is_left, box_lower, box_upper, n_categories):
-    """Log f: the volume share that a child's box takes of its region, over the dimensions live in the box.
+    """Return log f: f is the share of a child's box in the volume of its region, over the dimensions live in the box.
 
-    The region is the side of the parent's box [lower, upper] that the cut (delta, xi) leaves to the child; with
-    ``delta < 0`` it is the whole parent's box. A box without dimensions leaves out nothing.
+    The region is the child's side of the cut (delta, xi) of the parent's box [lower, upper]; with ``delta < 0`` it is
+    the whole box. Without dimensions f is 1.
     """
     total = 0.0
     for k in range(first_category(box_lower.shape[0], n_categories)):
@@ -249,7 +248,7 @@ def log_live_share(lower, upper, delta, xi, is_left, box_lower, box_upper, n_cat
 
 @jit_borrowing_helper
 def log_volume(lower, upper, n_categories):
-    """Log of the volume over the live dimensions."""
+    """Return the log of the volume over the live dimensions."""
     total = 0.0
     for k in range(first_category(lower.shape[0], n_categories)):
         if lower[k] < upper[k]:

@@ -13,7 +13,8 @@ from polyaforest.kernels.traversal import climb, descend, new_descent
 def left_out_masses(forest, known, gamma, is_open, X, lifetimes, log_masses):
     """Write the log-masses of the cells of rows at each of the ascending lifetimes to `log_masses`, (T, S, n).
 
-    The rows were counted within the domain; every row is counted out of its own path alone, so volumes stay as known.
+    The rows must lie within the domain and have been counted. Each row is left out of the counts of its own path;
+    volumes do not change.
     """
     path, descent = np.empty(forest.left.shape[1], np.uint32), new_descent(X.shape[0], forest.left.shape[1])
     nodes = descent.nodes

@@ -1,7 +1,7 @@
 """Walks of rows with missing values: they follow both sides of the cuts along a missing feature.
 
-Such a row gets the total over all leaves, or all cells, that it may be in. A missing value is NaN, which is neither
-below nor above anything, so `contains`, `contains_live` and `extension` use only the values present.
+Such a row gets the total over all leaves, or all cells, that it may be in. Comparisons with NaN are false, so
+`contains`, `contains_live` and `extension` use only the values present.
 """
 
 import math
@@ -25,28 +25,28 @@ from polyaforest.kernels.polya import side_share
 from polyaforest.kernels.traversal import fade
 
 
-class Workspace(NamedTuple):
+class WalkStack(NamedTuple):
     """The stack of nodes to visit."""
 
     nodes: Array  # int32
     births: Array  # float64: when the node was born
     logs: Array  # float64: a log-weight, or a log-volume
-    firsts: Array  # int32: the first of the lifetimes that the walk has not come to before
+    firsts: Array  # int32: the first lifetime that the walk has not reached yet
 
 
 class Found(NamedTuple):
     """Leaves or cells that a row may be in."""
 
     nodes: Array  # int32
-    marks: Array  # int32: of a leaf, whether it lies inside the node's box; of a cell, the number of its lifetime
-    logs: Array  # float64: the log-weight to count it with
+    marks: Array  # int32: for a leaf, whether it lies inside the node's box; for a cell, the number of its lifetime
+    logs: Array  # float64: its log-weight
 
 
 @jit_helper
-def new_workspace(n_nodes):
-    """Allocate the workspace of a walk down trees of `n_nodes` nodes."""
+def new_stack(n_nodes):
+    """Allocate the stack of a walk down trees of `n_nodes` nodes."""
     n = n_nodes + 1
-    return Workspace(np.empty(n, np.int32), np.empty(n), np.empty(n), np.empty(n, np.int32))
+    return WalkStack(np.empty(n, np.int32), np.empty(n), np.empty(n), np.empty(n, np.int32))
 
 
 @jit_helper
@@ -62,10 +62,10 @@ def new_found(n):
 def leaf_values(forest, table, X, out):
     """Add the total of the table's values over all leaves that each row may be in to `out`, (T, n) or (1, n).
 
-    Values that are logarithms give the logarithm of the total. A density counts with the volume of the leaf's slice at
-    the row, over the features that are missing: the result is the density of the features present.
+    For logarithms, add the logarithm of the total. A density is multiplied by the volume of the leaf's slice over the
+    missing features: the result is the density of the features present.
     """
-    work, found = new_workspace(forest.left.shape[1]), new_found(2 * forest.left.shape[1] + 1)
+    work, found = new_stack(forest.left.shape[1]), new_found(2 * forest.left.shape[1] + 1)
     is_log, sliced = table.fading != FADE_MASS, table.fading == FADE_LOG_DENSITY
     for t in range(forest.left.shape[0]):
         inside, complement, values = table.inside[t], table.complement[t], out[t if out.shape[0] > 1 else 0]
@@ -81,7 +81,7 @@ def leaf_values(forest, table, X, out):
 
 @jit_helper
 def value_outside(forest, table, t, X, i):
-    """Return the value beyond the known world: all of it, if the values present lie within."""
+    """Return the value beyond the known world; unfaded if the values present lie within."""
     lower, upper, weights, n_categories = table.world[0], table.world[1], forest.weights[t], forest.n_categories[0]
     size = linear_dimension(lower[t], upper[t], weights, n_categories)
     reach = extension(lower, upper, t, weights, X, i, n_categories) / (size if size > 0.0 else 1.0)
@@ -94,7 +94,7 @@ def value_outside(forest, table, t, X, i):
 
 @jit_helper
 def log_slice_outside(lower, upper, weights, size, X, i, is_within, n_categories):
-    """Log of what the falling density beyond the world adds up to along the missing features, the world left out."""
+    """Return the log of the integral of the density beyond the world over the missing features."""
     n_features, log_side, log_all = X.shape[1], 0.0, 0.0
     for k in range(first_category(n_features, n_categories)):
         side = upper[k] - lower[k]
@@ -110,9 +110,9 @@ def log_slice_outside(lower, upper, weights, size, X, i, is_within, n_categories
 def find_leaves(forest, t, world, X, i, sliced, work, found):
     """List the leaves of tree `t` that row `i` may be in; return how many.
 
-    If a value present lies outside a box, only its complementary leaf counts. Otherwise the row may be
-    inside; and outside as well, if the box is narrower than its region along a missing feature. With `sliced`, the log
-    volumes of the leaves' slices at the row are worked out, over the missing features.
+    If a value present lies outside a box, only its complementary leaf counts. Otherwise the row may be inside, and also
+    outside if the box is narrower than its region along a missing feature. With `sliced`, the log-weights are the log
+    volumes of the leaves' slices over the missing features.
     """
     lower, upper, feature, cut = forest.lower[t], forest.upper[t], forest.feature[t], forest.cut[t]
     n_categories = forest.n_categories[0]
@@ -146,14 +146,14 @@ def find_leaves(forest, t, world, X, i, sliced, work, found):
 
 @jit_inline
 def note(found, n_found, j, mark, log_weight):
-    """Add a leaf or cell to a list; return how long it is then."""
+    """Append a leaf or cell to a list; return the new length."""
     found.nodes[n_found], found.marks[n_found], found.logs[n_found] = j, mark, log_weight
     return n_found + 1
 
 
 @jit_helper
 def log_slice(lower, upper, X, i, n_categories):
-    """Log of the volume of a box over the missing features of row `i`, those without length left out."""
+    """Return the log of the volume of a box over the missing live features of row `i`."""
     total = 0.0
     for k in range(first_category(lower.shape[0], n_categories)):
         if math.isnan(X[i, k]) and lower[k] < upper[k]:
@@ -163,9 +163,9 @@ def log_slice(lower, upper, X, i, n_categories):
 
 @jit_helper
 def log_missing_share(forest, t, j, world, X, i):
-    """Log of the volume share that the box of node `j` takes of its region over the missing features live in it.
+    """Return the log of the share of node `j`'s box in the volume of its region over the missing live features.
 
-    As `log_live_share`: the region is the parent's box on this side of its cut, or the known world for the root.
+    As in `log_live_share`, the region is the parent's box on this side of its cut, or the known world for the root.
     """
     lower, upper, above = forest.lower[t], forest.upper[t], forest.parent[t, j]
     total = 0.0
@@ -220,10 +220,10 @@ def find_cells(forest, t, X, i, lifetimes, work, found):
 def cell_masses(forest, node_masses, X, lifetimes, log_masses):
     """Add the log of the total mass of the cells that each row may be in to `log_masses`, (T, S, n) or (1, S, n).
 
-    The masses of the nodes, (T, C), are logarithms.
+    `node_masses`, (T, C), are logarithms.
     """
     n_lifetimes = lifetimes.shape[0]
-    work, found = new_workspace(forest.left.shape[1]), new_found(n_lifetimes * forest.left.shape[1] + 1)
+    work, found = new_stack(forest.left.shape[1]), new_found(n_lifetimes * forest.left.shape[1] + 1)
     totals = np.empty(n_lifetimes)
     for t in range(forest.left.shape[0]):
         masses, logs = node_masses[t], log_masses[t if log_masses.shape[0] > 1 else 0]
@@ -237,7 +237,7 @@ def cell_masses(forest, node_masses, X, lifetimes, log_masses):
                 logs[s, i] += max(totals[s], LEAST_LOG)
 
 
-# ---- values that are missing -----------------------------------------------------------------------------------------
+# ---- imputation ------------------------------------------------------------------------------------------------------
 
 
 class Guess(NamedTuple):
@@ -256,8 +256,8 @@ class Guess(NamedTuple):
 
 @jit
 def guess_values(forest, node_masses, X, lifetimes, guess):
-    """Add the cells that each row may be in to `guess`, each with its mass, of which the logarithm is given, (T, C)."""
-    work, found = new_workspace(forest.left.shape[1]), new_found(lifetimes.shape[0] * forest.left.shape[1] + 1)
+    """Add the cells that each row may be in to `guess`, weighted by mass; `node_masses`, (T, C), are logarithms."""
+    work, found = new_stack(forest.left.shape[1]), new_found(lifetimes.shape[0] * forest.left.shape[1] + 1)
     bounds = np.empty((2, X.shape[1]))
     for t in range(forest.left.shape[0]):
         masses = node_masses[t]
@@ -293,10 +293,10 @@ def set_bounds(forest, t, j, X, i, bounds):
 def add_cell(forest, log_weight, bounds, X, i, s, guess):
     """Add one cell to the imputed numbers of row `i`.
 
-    The box of a tree is as wide as the data in it. The width of a cell of a process is random, and wide cells locate
-    the data poorly: so a cell counts with its mass over its width.
+    Boxes of a tree fit the data. The width of a cell of a process is random, and wide cells locate the data poorly: so
+    the weight of such a cell is its mass divided by its width.
     """
-    log_weight = max(log_weight, LEAST_LOG)  # cells that are all out of reach count alike
+    log_weight = max(log_weight, LEAST_LOG)  # all cells beyond reach have equal weight
     if log_weight > guess.tops[s, i]:
         scale = math.exp(guess.tops[s, i] - log_weight)
         guess.tops[s, i] = log_weight

@@ -1,8 +1,8 @@
 """Second moments of the posterior mass of every node.
 
-A node's mass is a product of independent shares, each with a Beta posterior (`kernels.polya`), so the mean of its
-square is the product of theirs. Stored is the *excess* log(E[m²] / E[m]²), a sum with one term for each share: it
-is 0 for a mass known exactly, and exact where a difference of moments would cancel.
+A node's mass is a product of independent shares, each with a Beta posterior (`kernels.polya`), so its second moment is
+the product of theirs. The kernels store the *excess* log(E[m²] / E[m]²), a sum with one term per share: it is 0 for a
+mass known exactly, and does not suffer the cancellation of a difference of moments.
 """
 
 import math
@@ -18,11 +18,11 @@ from polyaforest.kernels.traversal import descend, enter, follow, log_stay, new_
 
 
 class SecondMoments(NamedTuple):
-    """The excess of every node of a forest, laid out as its `Posterior` is."""
+    """The excess of every node of a forest, with the layout of `Posterior`."""
 
-    inside: Array  # float64 (T, C): of the mass of the node's own region, restricted to its box
-    complement: Array  # float64 (T, C): of what that restriction left out, 0 where it left out nothing
-    outside: Array  # float64 (T,): of what lies beyond the known world
+    inside: Array  # float64 (T, C): of the node's own region, restricted to its box
+    complement: Array  # float64 (T, C): of the part that the restriction leaves out, 0 where it leaves out nothing
+    outside: Array  # float64 (T,): of the outside of the known world
 
 
 @jit_borrowing
@@ -81,7 +81,7 @@ def set_child_moments(forest, t, j, child, depth, gamma, world, second):
 
 @jit_helper
 def set_restriction_moments(forest, t, j, strength, log_f, excess, second):
-    """Add to the `excess` of a region that of the share which the box of node `j` takes of it, or leaves out."""
+    """Add the excess of the share of a region that the box of node `j` takes, or leaves out, to that of the region."""
     left_out = -math.expm1(log_f)
     second.inside[t, j], second.complement[t, j] = excess, 0.0
     if left_out > 0.0:

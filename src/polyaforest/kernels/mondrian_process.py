@@ -1,4 +1,4 @@
-"""Where the cuts of a Mondrian process fall (the partition of bMPF): the domain is cut, whatever the data."""
+"""Sample the cuts of a Mondrian process (the partition of bMPF): they depend on the domain, not on the data."""
 
 import numpy as np
 
@@ -11,10 +11,9 @@ from polyaforest.kernels.geometry import is_question
 
 @jit
 def sample_process(forest, t, regions, lifetime, max_depth):
-    """Sample a Mondrian process over the domain as tree `t`; False if it ran out of slots or of `regions`.
+    """Sample a Mondrian process over the domain as tree `t`; return False if slots or `regions` run out.
 
-    `regions`, float64 (levels, 2, D), holds the region of the node being cut and of its ancestors, by depth: a node
-    is reached before its sibling's subtree overwrites anything above it.
+    `regions`, float64 (levels, 2, D), holds the regions of the current node and its ancestors, by depth.
     """
     capacity = forest.left.shape[1]
     waiting = np.empty((capacity, 2), np.int32)  # node, depth
@@ -42,7 +41,7 @@ def sample_process(forest, t, regions, lifetime, max_depth):
 
 @jit_helper
 def enter_region(forest, t, j, depth, regions):
-    """Write the region of node `j` into ``regions[depth]``, its parent's being in the row above."""
+    """Write the region of node `j` to ``regions[depth]``; that of its parent is in the row above."""
     parent = forest.parent[t, j]
     above = forest.domain if parent == NONE else regions[depth - 1]
     for end in range(2):  # a loop takes seconds less to compile than the assignment of a slice
@@ -62,13 +61,13 @@ def enter_region(forest, t, j, depth, regions):
 
 @jit_helper
 def cut_region(forest, t, j, region, lifetime):
-    """Draw the cut of node `j` from its region; False if it stays a leaf."""
+    """Draw the cut of node `j` from its region; return False if it stays a leaf."""
     began = birth_time(forest.parent[t], forest.time[t], j)
     n_categories = forest.n_categories[0]
     time, delta, xi = draw_cut(forest.rng[t], forest.weights[t], began, region[0], region[1], lifetime, n_categories)
     if delta == NONE:
         return False
     if not is_question(delta, region.shape[1], n_categories) and not region[0, delta] < xi:
-        return False  # a region too thin for a float between its sides stays whole
+        return False  # no float lies between the sides of this region
     forest.time[t, j], forest.feature[t, j], forest.cut[t, j] = time, delta, xi
     return True

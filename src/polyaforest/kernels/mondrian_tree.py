@@ -1,7 +1,7 @@
-"""Where the cuts of a Mondrian tree fall (the partition of sMPF: Alg. 1, and the cuts of Alg. 3).
+"""Sample the cuts of a Mondrian tree (the partition of sMPF: Alg. 1, and the cuts of Alg. 3).
 
-Growing looks at columns: a cut reads one feature, and most sides of the larger child's box are its parent's, so few
-columns need a second look. Only where many do, and rows are long, are whole rows read.
+Data is read by column: a cut reads one feature, and the larger child shares most sides of its box with its parent, so
+few columns are scanned again. Whole rows are read only where rows are long and many sides differ.
 """
 
 from typing import NamedTuple
@@ -14,25 +14,25 @@ from polyaforest.kernels import cubes
 from polyaforest.kernels.cuts import birth_time, draw_cut, draw_weights, make_children, make_leaf
 from polyaforest.kernels.geometry import first_category, is_question
 
-_LONG_ROW = 32  # from this many features on, reading whole rows beats gathering from many columns
+_LONG_ROW = 32  # features from which reading whole rows beats gathering from many columns
 
 
-class Workspace(NamedTuple):
-    """What growing one tree needs besides the tree; a thread reuses it from tree to tree."""
+class SamplingWorkspace(NamedTuple):
+    """Buffers to sample one tree; a thread reuses them from tree to tree."""
 
     rows: Array  # float64 (n, D): the tree's data
     columns: Array  # float64 (D, n): the same, feature by feature
-    order: Array  # int32 (n,): row numbers, permuted so that every node owns a contiguous stretch
-    spare: Array  # int32 (n,): room for a stable partition
+    order: Array  # int32 (n,): row numbers, permuted so that the rows of each node are contiguous
+    spare: Array  # int32 (n,): buffer for a stable partition
     start: Array  # int32 (C,): first place in `order` of a node's rows
     stop: Array  # int32 (C,): one past the last
     depth: Array  # int32 (C,)
-    stack: Array  # int32 (C,): nodes yet to be cut
+    stack: Array  # int32 (C,): nodes still to be cut
 
 
 @jit
 def sample_tree(forest, t, work, lifetime, max_depth):
-    """Sample tree `t` over the rows of `work` (SampleMondrianTree); False if it ran out of slots."""
+    """Sample tree `t` over the rows of `work` (SampleMondrianTree); return False if slots run out."""
     n, capacity = work.order.shape[0], forest.left.shape[1]
     lower, upper, n_categories = forest.lower[t], forest.upper[t], forest.n_categories[0]
     for r in range(n):
@@ -64,10 +64,10 @@ def sample_tree(forest, t, work, lifetime, max_depth):
 
 @jit
 def sample_trees(forest, X, members, spread, deviation, lifetime, max_depth):
-    """Sample all trees of an empty forest one after another, each over the rows of `X` that are its `members`.
+    """Sample all trees of an empty forest, each over its `members` among the rows of `X`.
 
-    For small trees, whose cuts take less time than calls do. `members`, (T, n): NONE after the last of a tree. Feature
-    weights are drawn first, unless `spread` is empty; there must be room for the most nodes that a tree can have.
+    For small trees, where one call per tree would dominate. `members`, (T, n), hold NONE after the last of a tree.
+    Unless `spread` is empty, draw feature weights first. The forest must have slots for the largest possible tree.
     """
     most, capacity, n_features = members.shape[1], forest.left.shape[1], X.shape[1]
     order, spare = np.empty(most, np.int32), np.empty(most, np.int32)
@@ -83,16 +83,16 @@ def sample_trees(forest, X, members, spread, deviation, lifetime, max_depth):
         for r in range(n):
             for d in range(n_features):
                 rows[r, d] = columns[d, r] = X[members[t, r], d]
-        work = Workspace(rows, columns, order[:n], spare[:n], start, stop, depth, stack)
+        work = SamplingWorkspace(rows, columns, order[:n], spare[:n], start, stop, depth, stack)
         sample_tree(forest, t, work, lifetime, max_depth)
 
 
 @jit_borrowing_helper
 def sample_block(forest, t, j, lifetime, n_categories):
-    """Draw time, dimension and location of the cut of node `j` (SampleMondrianBlock); False if it stays a leaf."""
+    """Draw time, dimension and location of the cut of `j` (SampleMondrianBlock); return False if it stays a leaf."""
     began = birth_time(forest.parent[t], forest.time[t], j)
     rng, weights, lower, upper = forest.rng[t], forest.weights[t], forest.lower[t, j], forest.upper[t, j]
-    if n_categories == 0:  # a version that does not look for categories
+    if n_categories == 0:  # a version specialised for numbers
         time, delta, xi = draw_cut(rng, weights, began, lower, upper, lifetime, 0)
     else:
         time, delta, xi = draw_cut(rng, weights, began, lower, upper, lifetime, n_categories)
@@ -104,12 +104,12 @@ def sample_block(forest, t, j, lifetime, n_categories):
 
 @jit_borrowing_helper
 def partition(work, start, stop, delta, xi, n_categories):
-    """Move the rows left of a cut to the front of the stretch, keeping order; return where the others begin."""
+    """Move the rows left of a cut to the front, keeping order; return the start of the others."""
     column, order, spare = work.columns[delta], work.order, work.spare
     n_left, n_right = np.uint32(start), np.uint32(0)
     if is_question(delta, work.columns.shape[0], n_categories):
         return partition_by_question(column, order, spare, start, stop, xi)
-    for r in range(np.uint32(start), np.uint32(stop)):  # no branch: it would be mispredicted every other row
+    for r in range(np.uint32(start), np.uint32(stop)):  # without a branch, which would be mispredicted often
         row = order[r]
         goes_left = np.uint32(column[np.uint32(row)] <= xi)
         order[n_left] = row
@@ -123,7 +123,7 @@ def partition(work, start, stop, delta, xi, n_categories):
 
 @jit_borrowing_helper
 def partition_by_question(column, order, spare, start, stop, question):
-    """Do for a category what `partition` does for a number."""
+    """Partition rows by a category, as `partition` does by a number."""
     n_left, n_right = np.uint32(start), np.uint32(0)
     for r in range(np.uint32(start), np.uint32(stop)):
         row = order[r]
@@ -191,7 +191,7 @@ def scan_box(rows, columns, order, lower, upper, j, n_categories):
 
 @jit_inline
 def scan_side(columns, order, lower, upper, j, d):
-    """Make the side of box `j` in dimension `d` hold the rows in `order`, and no more."""
+    """Set the side of box `j` in dimension `d` to the range of the rows in `order`."""
     low = high = columns[d, np.uint32(order[0])]
     for r in range(np.uint32(1), np.uint32(order.shape[0])):
         value = columns[d, np.uint32(order[r])]
@@ -202,7 +202,7 @@ def scan_side(columns, order, lower, upper, j, d):
 
 @jit_borrowing_helper
 def scan_cubes(columns, order, lower, upper, j, first):
-    """Make the cubes of box `j`, from dimension `first` on, hold the rows in `order`, and no more."""
+    """Set the cubes of box `j`, from dimension `first` on, to the smallest that hold the rows in `order`."""
     for d in range(first, lower.shape[1]):
         low = high = np.int64(columns[d, np.uint32(order[0])])
         for r in range(np.uint32(1), np.uint32(order.shape[0])):

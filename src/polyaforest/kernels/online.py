@@ -1,7 +1,7 @@
-"""Insert and delete points: extend a Mondrian tree (Alg. 5), and restrict it again by projectivity.
+"""Insert and delete points: extend a Mondrian tree (Alg. 5), and restrict it by projectivity.
 
-After any sequence of both, a tree has the law of one sampled from scratch on the points it holds, cut off at the same
-depth and lifetime. The paper's deletion (Alg. 6) rescales times and does not have this property; here times stay.
+After any sequence of both, a tree has the law of one sampled from scratch on the points it holds, truncated at the same
+depth and lifetime. The paper's deletion (Alg. 6) rescales times, which breaks this law; here times do not change.
 """
 
 from typing import NamedTuple
@@ -26,12 +26,12 @@ from polyaforest.kernels.geometry import (
     set_point,
 )
 
-_LINE = 8  # numbers in a line of the cache
+_LINE = 8  # numbers per cache line
 _LEAF = np.uint32(2**32 - 1)  # the feature of a leaf, NONE, as an unsigned number
 
 
-class Tree(NamedTuple):
-    """One tree: its part of the arrays of a `Forest` and of its `Points`, under the same names."""
+class GrowingTree(NamedTuple):
+    """One tree: its slices of the arrays of a `Forest` and of its `Points`, under the same names."""
 
     left: Array
     right: Array
@@ -52,22 +52,22 @@ class Tree(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """The path of a point down a tree, one entry per node, root first; and the stack for visiting a subtree."""
+    """The path of a point down a tree, one entry per node, root first; and buffers to visit a subtree."""
 
     path: Array  # uint32 (C + 1,): the nodes
     rates: Array  # float64 (C + 1,): the rate at which the point is cut off from each: its distance from the box
-    hazards: Array  # float64 (C + 1,): what those rates have added up to over time when a node is born
+    hazards: Array  # float64 (C + 1,): the rates integrated over time until each node is born
     waiting: Array  # int32 (C + 1, 2): nodes of a subtree still to be visited, and their depths
     freed: Array  # int32 (C + 1,): slots that are no longer needed
-    volumes: Array  # float64 (C + 1,): the volume of each box, 0 where a dimension is not live; halved by each question
+    volumes: Array  # float64 (C + 1,): the volume of each box, 0 if a dimension is collapsed; halved by each question
     births: Array  # float64 (C + 1,): the time at which each node is born; it ends when the next is born
     counts: Array  # float64 (C + 1,): the points below each
     sides: Array  # float64 (C + 1,): the length of the side that each cut divides ...
     parts: Array  # float64 (C + 1,): ... and of the part that the point falls in
-    means: Array  # float64 (C + 1,): the share of its mass that each box passes on to the next
-    masses: Array  # float64 (C + 1,): the mass of each box: a number ...
-    scales: Array  # float64 (C + 1,): ... and the logarithm of another to multiply it by
-    is_held: Array  # bool (P,): which points there are at the moment, where trees hold samples of them
+    means: Array  # float64 (C + 1,): the share of its mass that each box passes to the next
+    masses: Array  # float64 (C + 1,): the mass of each box is `masses` ...
+    scales: Array  # float64 (C + 1,): ... times exp(`scales`)
+    is_held: Array  # bool (P,): the points currently held, where trees hold samples of them
 
 
 class Limits(NamedTuple):
@@ -80,7 +80,7 @@ class Limits(NamedTuple):
 @jit_inline
 def tree_of(forest, points, t):
     """Return tree `t` of a forest."""
-    return Tree(
+    return GrowingTree(
         forest.left[t],
         forest.right[t],
         forest.parent[t],
@@ -102,7 +102,7 @@ def tree_of(forest, points, t):
 
 @jit_inline
 def fetch(tree, walk):
-    """Bring a tree into the cache: read once in order, it comes many times faster than node by node as rows need it."""
+    """Load a tree into the CPU cache: sequential reads are many times faster than one node at a time."""
     n_nodes, total = np.uint32(tree.size[0]), 0.0
     for box_side in (tree.lower, tree.upper):
         for j in range(n_nodes):
@@ -115,10 +115,10 @@ def fetch(tree, walk):
         total += tree.head[j]
     for slot in range(0, tree.links.shape[0], _LINE // 2):
         total += tree.links[slot, 0]
-    walk.scales[0] = total  # or nothing would be read
+    walk.scales[0] = total  # otherwise the compiler removes the reads
 
 
-# ---- the points of a leaf: a doubly linked list, unless no points are kept ------------------------------------------
+# ---- the points of a leaf: a doubly linked list, if points are kept --------------------------------------------------
 
 
 @jit_inline
@@ -138,7 +138,7 @@ def link(tree, j, slot):
 
 @jit_inline
 def unlink(tree, j, slot):
-    """Take the point in `slot` out of the list of leaf `j`."""
+    """Remove the point in `slot` from the list of leaf `j`."""
     before, after = tree.links[slot, 0], tree.links[slot, 1]
     if before == NONE:
         tree.head[j] = after
@@ -161,7 +161,7 @@ def scan_list(tree, j, values):
 
 
 @jit_inline
-def hand_over(tree, child, j):
+def move_points(tree, child, j):
     """Move all points from the list of leaf `child` to that of leaf `j`."""
     slot = tree.head[child]
     tree.head[child] = NONE
@@ -186,7 +186,7 @@ def make_leaf(tree, j, parent, count, lifetime):
 
 @jit_inline
 def put_in_place(tree, old, new):
-    """Put node `new` below the parent of node `old`, in its place."""
+    """Replace node `old` by node `new` below its parent."""
     above = tree.parent[old]
     tree.parent[new] = above
     if above == NONE:
@@ -199,7 +199,7 @@ def put_in_place(tree, old, new):
 
 @jit_inline
 def release(tree, j):
-    """Free slot `j`: move the last slot in use there and clear it."""
+    """Free slot `j`: move the last slot in use there, then clear the last."""
     last = np.uint32(tree.size[0] - 1)
     if j != last:
         put_in_place(tree, last, j)
@@ -234,7 +234,7 @@ def wipe(tree, j):
 
 @jit_inline
 def trace(tree, X, i, walk):
-    """Call `trace_path`, of which there are two versions: the one for numbers does not look for categories."""
+    """Call `trace_path`, in a version specialised for numbers if there are no categories."""
     if tree.n_categories == 0:
         return trace_path(tree, X, i, walk, 0)
     return trace_path(tree, X, i, walk, tree.n_categories)
@@ -245,7 +245,7 @@ def trace_path(tree, X, i, walk, n_categories):
     """Walk row `i` down to its leaf by the cuts, recording the hazard of a new cut; return the length of its path.
 
     While a node lives, a point at distance e from its box is cut off from it at rate e. Boxes that hold the row are
-    measured like all others: a branch that cannot be foreseen would cost more than their zeros.
+    measured too: an unpredictable branch would cost more.
     """
     step, j = np.uint32(0), np.uint32(tree.root[0])
     n_numbers = np.uint32(first_category(X.shape[1], n_categories))
@@ -277,7 +277,7 @@ def trace_path(tree, X, i, walk, n_categories):
 
 @jit_borrowing_helper
 def halve_volumes(tree, length, walk):
-    """Let each question on a path halve the volumes of the boxes below it."""
+    """Halve the volumes of the boxes below each question on a path."""
     left_over, n_numbers = 1.0, first_category(tree.lower.shape[1], tree.n_categories)
     for step in range(length):
         walk.volumes[step] *= left_over
@@ -286,7 +286,7 @@ def halve_volumes(tree, length, walk):
 
 @jit_inline
 def choose(condition, one, other):
-    """Return `one` on a condition, else `other`: by bits, so that both are loaded before the condition is known."""
+    """Return `one` if the condition holds, else `other`, without a branch."""
     return other ^ ((one ^ other) & -np.uint32(condition))
 
 
@@ -310,7 +310,7 @@ def insert_point(tree, X, i, slot, length, limits, walk):
     step = place if is_cut_off else length
     j = walk.path[place if is_cut_off else length - np.uint32(1)]
     is_held = False
-    while step > 0:  # upwards, until a box holds the row, as then all above do
+    while step > 0:  # boxes are nested: once one holds the row, all above do
         step -= np.uint32(1)
         tree.counts[walk.path[step]] += 1
         if not is_held:
@@ -339,7 +339,7 @@ def plant(tree, X, i, slot, lifetime):
 
 @jit_inline
 def cut_off(tree, j, X, i, rate, time, lifetime):
-    """Give node `j` a new parent whose cut at `time` parts it from row `i`, and the row a leaf; return the leaf."""
+    """Insert a parent above node `j` whose cut at `time` separates it from row `i`; return the new leaf of the row."""
     delta, xi, is_left = cut_gap(tree, j, X, i, rate)
     above, leaf = np.uint32(tree.size[0]), np.uint32(tree.size[0] + 1)
     tree.size[0] += 2
@@ -356,10 +356,10 @@ def cut_off(tree, j, X, i, rate, time, lifetime):
 
 @jit_inline
 def cut_gap(tree, j, X, i, rate):
-    """Draw a cut between box `j` and row `i` outside it: its dimension, its location, and if the row is left of it.
+    """Draw a cut between box `j` and row `i` outside it; return its dimension, location, and if the row is left of it.
 
-    The dimension is drawn in proportion to the weighted distance, the location uniformly from the gap: of a category
-    from the questions that the row is the first to answer so.
+    Draw the dimension in proportion to the weighted distance, the location uniformly from the gap; for a category, from
+    the questions whose answer by the row is new.
     """
     remaining, delta = uniform(tree.rng) * rate, np.uint32(0)
     n_numbers = np.uint32(first_category(tree.lower.shape[1], tree.n_categories))
@@ -387,7 +387,7 @@ def cut_gap(tree, j, X, i, rate):
 def drop_below(tree, j, depth, limits, walk):
     """Drop nodes below the depth limit from the subtree of `j`, which has moved down to `depth`.
 
-    They are leaves: two for every node now at the limit. It becomes a leaf and takes over their points.
+    They are leaves, two for each node now at the limit, which becomes a leaf with their points.
     """
     walk.waiting[0, 0], walk.waiting[0, 1] = j, depth
     n_waiting, n_freed = 1, 0
@@ -408,8 +408,8 @@ def drop_below(tree, j, depth, limits, walk):
             left, right = tree.left[j], tree.right[j]
             make_leaf(tree, j, tree.parent[j], tree.counts[j], limits.lifetime)
             if keeps_points(tree):
-                hand_over(tree, left, j)
-                hand_over(tree, right, j)
+                move_points(tree, left, j)
+                move_points(tree, right, j)
     for place in range(n_freed):
         drop_last_if_freed(tree)
         if walk.freed[place] < tree.size[0]:
@@ -419,7 +419,7 @@ def drop_below(tree, j, depth, limits, walk):
 
 @jit_inline
 def drop_last_if_freed(tree):
-    """Wipe the slots marked as freed (with a negative count) at the end of those in use: they must not be moved."""
+    """Wipe slots marked as freed (negative count) at the end of those in use, so that they are not moved."""
     while tree.counts[tree.size[0] - 1] < 0:
         tree.size[0] -= 1
         wipe(tree, np.uint32(tree.size[0]))
@@ -430,7 +430,7 @@ def drop_last_if_freed(tree):
 
 @jit_inline
 def delete_point(tree, values, slot, limits, walk):
-    """Restrict the tree to the points other than the one in `slot` of `values`."""
+    """Restrict the tree to all points but the one in `slot` of `values`."""
     j = np.uint32(tree.links[slot, 2])
     unlink(tree, j, slot)
     tree.counts[j] -= 1
@@ -455,7 +455,7 @@ def delete_point(tree, values, slot, limits, walk):
 
 @jit_inline
 def count_out(tree, j, values, slot):
-    """Count the point in `slot` out of node `j` and all above it, their boxes shrinking; return how many there are."""
+    """Subtract the point in `slot` from node `j` and all above it, shrinking their boxes; return their number."""
     depth, may_shrink = 0, True
     while j != NONE:
         node = np.uint32(j)
@@ -472,11 +472,11 @@ def count_out(tree, j, values, slot):
 
 @jit_borrowing_helper
 def reveal(tree, top, began, depth, values, limits, walk):
-    """Draw the cuts that come to lie above the depth limit, now that the subtree of `top` has moved up to `depth`.
+    """Draw the cuts that rise above the depth limit as the subtree of `top` moves up to `depth`.
 
-    They are those of its leaves just above the limit, which were at it before: nothing was known of their cuts but that
-    none came before the leaf's parent at the time was cut. For `top` itself that parent is gone: it was cut when all
-    below it `began`.
+    They are the cuts of leaves now just above the limit, which were at the limit before. All that is known of such a
+    cut is that it follows the cut of the leaf's former parent. For `top` itself that parent is gone: it was cut at
+    `began`.
     """
     walk.waiting[0, 0], walk.waiting[0, 1] = top, depth
     n_waiting = 1
@@ -494,7 +494,7 @@ def reveal(tree, top, began, depth, values, limits, walk):
 
 @jit_inline
 def cut_leaf(tree, j, born, values, lifetime):
-    """Cut leaf `j`, `born` at that time, in two, if its first cut comes within the lifetime."""
+    """Cut leaf `j`, born at time `born`, if its first cut falls within the lifetime."""
     lower, upper, n_categories = tree.lower[j], tree.upper[j], tree.n_categories
     time, delta, xi = draw_cut(tree.rng, tree.weights, born, lower, upper, lifetime, n_categories)
     if delta == NONE:
@@ -535,11 +535,10 @@ def link_points(forest, points, first, last, members):
 
 @jit_borrowing
 def subtract_rows(forest, points, first, last, X):
-    """Count rows out of trees that keep no points; return the first row that cannot be, or the number of rows.
+    """Subtract rows from trees that keep no points; return the first row for which this fails, or the number of rows.
 
-    Without the points a box cannot shrink. So the row must not hold up a side of its leaf's box: it lies strictly
-    inside where the box has a length, and where it has none the other points below are there too. Then no box above
-    changes either.
+    Without the points a box cannot shrink. So a row must not touch a live side of its leaf's box, and the leaf must
+    hold another point. Then no box above changes either.
     """
     n = X.shape[0]
     for t in range(first, last):
@@ -558,7 +557,7 @@ def subtract_rows(forest, points, first, last, X):
 
 @jit_inline
 def is_spared(tree, j, X, i):
-    """Return whether box `j` stays the same without row `i`, whatever other points it holds."""
+    """Return whether box `j` is the same without row `i`, whatever other points it holds."""
     spared, n = True, first_category(tree.lower.shape[1], tree.n_categories)
     for k in range(n):
         value, low, high = X[i, k], tree.lower[j, k], tree.upper[j, k]

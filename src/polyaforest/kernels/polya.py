@@ -1,7 +1,7 @@
-"""How likely each side is: the Pólya posterior over a given partition (Alg. 2 and 4), in logarithms.
+"""The Pólya posterior over a given partition (Alg. 2 and 4), in logarithms.
 
-Nothing here draws cuts; the partition is taken as it stands. At every cut and every restriction the share of the mass
-is the mean of a Beta posterior, whose prior follows the volumes and grows stronger with depth.
+At every cut and every restriction the share of the mass is the mean of a Beta posterior, whose prior is proportional to
+volume and grows stronger with depth.
 """
 
 import math
@@ -25,7 +25,7 @@ from polyaforest.kernels.geometry import (
 )
 
 EVEN = 0.5  # the share that a question leaves to either side
-SLIVER = 2.0**-54  # stands for a side that rounding left without length: half the least share a draw can give
+SLIVER = 2.0**-54  # share of a side whose length rounds to 0: half the least share that a draw can give
 
 
 @jit_inline
@@ -121,10 +121,9 @@ def set_paths(forest, X, until, gamma, is_open, posterior):
 
 @jit_borrowing_helper
 def set_root(forest, t, gamma, is_open, posterior):
-    """Set masses and volumes of the root of tree `t`, and of what lies beyond the known world.
+    """Set masses and volumes of the root of tree `t`, and of the outside of the known world.
 
-    With `is_open` the world beyond the known one has a share of its own, with prior Beta(gamma / 2, gamma / 2);
-    otherwise it has none.
+    With `is_open` the outside has a share with prior Beta(gamma / 2, gamma / 2); otherwise it has none.
     """
     root = forest.root[t]
     set_outside(forest, t, gamma, is_open, posterior)
@@ -152,7 +151,7 @@ def set_child(forest, t, j, child, depth, gamma, posterior):
 
 @jit_inline
 def restricted_mass(mass, strength, log_f, n):
-    """Return the log-mass of a box of `n` points, given that of its region, of whose volume it has a share f."""
+    """Return the log-mass of a box of `n` points with volume share f, given the log-`mass` of its region."""
     if -math.expm1(log_f) > 0.0:
         return mass + math.log(posterior_mean(strength, math.exp(log_f), n, n))
     return mass
@@ -160,7 +159,7 @@ def restricted_mass(mass, strength, log_f, n):
 
 @jit_borrowing_helper
 def split_off_complement(forest, t, j, strength, log_f, mass, volume, posterior):
-    """Share out the mass and volume of a region between the box of node `j` and the rest; all to the box if f is 1."""
+    """Split the mass and volume of a region between the box of node `j` and its complement (empty if f is 1)."""
     left_out = -math.expm1(log_f)
     n = forest.counts[t, j]
     posterior.inside[t, j], posterior.inside_volume[t, j] = restricted_mass(mass, strength, log_f, n), volume + log_f
@@ -174,9 +173,9 @@ def split_off_complement(forest, t, j, strength, log_f, mass, volume, posterior)
 def set_outside(forest, t, gamma, is_open, posterior):
     """Set the mass beyond the known world, and the normaliser of its density.
 
-    The density falls as exp(-D * reach), reach being the weighted distance over the weighted size L of the world. The
-    exponential splits over the features, so its integral is a product: each side adds L / (D * weight) at both ends.
-    A question has nothing beyond its two answers where it is live, and does not count where it is not.
+    The density falls as exp(-D * reach); the reach is the weighted distance divided by the weighted size L of the
+    world. The exponential factorises over the features, so its integral is a product: each side adds L / (D * weight)
+    at both ends. Categories do not count: a live question has nothing beyond its two answers.
     """
     posterior.outside[t], posterior.outside_volume[t] = -np.inf, 0.0
     if not is_open:
@@ -207,7 +206,7 @@ def within_mean(gamma, is_open, n):
 
 @jit_borrowing_helper
 def root_mass(tree, gamma, is_open, domain):
-    """Return the log-mass of the root's box: what `set_root` derives, for a tree that has counted all its points."""
+    """Return the log-mass of the root's box, as `set_root` does, for a tree without points outside."""
     j = tree.root[0]
     n = tree.counts[j]
     outside = math.log(posterior_mean(gamma, 0.5, 0, n))
@@ -217,7 +216,7 @@ def root_mass(tree, gamma, is_open, domain):
 
 @jit_borrowing_helper
 def child_mass(tree, j, child, depth, gamma, mass):
-    """Return the log-mass of the box of a child of `j`, given that of `j` itself: what `set_child` derives."""
+    """Return the log-mass of the box of a child of `j`, given that of `j`, as `set_child` does."""
     lower, upper, xi, delta = tree.lower, tree.upper, tree.cut[j], tree.feature[j]
     is_left, n = tree.left[j] == child, tree.counts[child]
     is_number = not is_question(delta, lower.shape[1], tree.n_categories)
@@ -251,7 +250,7 @@ def log_world_share(lower, upper, root, domain, n_categories):
 
 @jit_inline
 def world_reach(lower, upper, root, domain, weights, X, i, n_categories):
-    """Return the weighted distance of row `i` from the known world over the world's size; -1 for a row within it."""
+    """Return the weighted distance of row `i` from the known world, divided by the world's size; -1 within it."""
     is_within, distance, size, n = True, 0.0, 0.0, first_category(lower.shape[1], n_categories)
     for k in range(n):
         low, high = min(lower[root, k], domain[0, k]), max(upper[root, k], domain[1, k])
@@ -268,10 +267,10 @@ def world_reach(lower, upper, root, domain, weights, X, i, n_categories):
 
 @jit_inline
 def box_share(lower, upper, j, delta, xi, is_left, child, share, whole, part, n_categories):
-    """Return f of a child: the volume share of its box in its side of the cut of `j`, a `share` of that box.
+    """Return f of a child: the volume share of its box in its side of the cut of `j`, which is a `share` of box `j`.
 
-    `whole` and `part` are the volumes of both boxes, which tell unless they are beyond what floats can tell, or 0
-    because a dimension is not live; a question halves `part`.
+    `whole` and `part` are the volumes of both boxes; a question halves `part`. They are not used if floats cannot
+    represent them or a dimension is collapsed.
     """
     if are_distinguishable(part, whole):
         return min(part / (whole * share), 1.0)

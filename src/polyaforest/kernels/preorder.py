@@ -1,7 +1,7 @@
-"""Trees in preorder: what the random partition drew, node by node, without what follows from it and from the points.
+"""Trees in preorder: the random draws of the partition, node by node.
 
-Parents, counts, boxes and the lists of points are derived again. What is read may come from anyone: a number is used as
-an index only after it is known to be one, and whatever is wrong with a tree ends in `MALFORMED`.
+Parents, counts, boxes and the lists of points are derived from the draws and the points. The input is untrusted: every
+index is checked before use, and any error returns `MALFORMED`.
 """
 
 import math
@@ -12,17 +12,17 @@ from polyaforest.core.arrays import NONE, QUESTIONS
 from polyaforest.core.jit import jit_borrowing, jit_inline
 from polyaforest.kernels.geometry import grow, is_question, set_hull, set_point
 from polyaforest.kernels.online import leaf_of, link, tree_of
-from polyaforest.kernels.sampling import NO_BAR, priority
+from polyaforest.kernels.sampling import NO_CUTOFF, priority
 
 MALFORMED = -1
 
 
 @jit_borrowing
 def write_trees(forest, features, slots, cuts, times, waiting):
-    """Write the nodes of all trees one after another, and the cut and time of those that are cut.
+    """Write the nodes of all trees one after another, and the cuts and times of inner nodes.
 
-    `features` and `slots`, (N,), have room for all nodes, `cuts` and `times` for all that are cut, `waiting` for the
-    nodes of a tree.
+    `features` and `slots`, (N,), have room for all nodes, `cuts` and `times` for all inner nodes, `waiting` for the
+    nodes of one tree.
     """
     n, n_cut = np.uint32(0), np.uint32(0)
     for t in range(forest.left.shape[0]):
@@ -43,15 +43,15 @@ def write_trees(forest, features, slots, cuts, times, waiting):
 
 @jit_borrowing
 def read_trees(forest, features, slots, cuts, times, lifetime, max_depth, waiting, depths):
-    """Read trees of known sizes into an empty forest: links, cuts and times; return the last, or MALFORMED.
+    """Read trees of known sizes into an empty forest: links, cuts and times; return the number of cuts, or MALFORMED.
 
-    Every slot up to the tree's size is taken once, times rise downwards from 0 to the `lifetime`, at which all leaves
-    end, and no node lies below `max_depth`. `depths`, (C,), is room for as many nodes as a tree may have.
+    Each slot up to a tree's size must occur once, times must not decrease from the root down and be below `lifetime`,
+    and no node may lie below `max_depth`. `depths`, (C,), is a buffer for the nodes of one tree.
     """
     n, n_cut = np.int64(0), np.int64(0)
     for t in range(forest.left.shape[0]):
         size, n_waiting = forest.size[t], 0
-        depths[:] = NONE  # of a slot that no node has taken
+        depths[:] = NONE  # of free slots
         for place in range(size):
             j, delta = np.int64(slots[n]), features[n]
             n += 1
@@ -82,13 +82,13 @@ def read_trees(forest, features, slots, cuts, times, lifetime, max_depth, waitin
 
 @jit_inline
 def is_number_of_question(xi):
-    """Return whether a cut, any number, is that of a question."""
+    """Return whether `xi` is the number of a question."""
     return 0.0 <= xi < QUESTIONS and xi == math.floor(xi)
 
 
 @jit_inline
 def attach(forest, t, j, above):
-    """Put node `j` below `above`, first on the left; return how many of the nodes that wait for children are done."""
+    """Attach node `j` to `above`, on the left first; return 1 if `above` is complete, else 0."""
     forest.left[t, j] = forest.right[t, j] = forest.feature[t, j] = NONE
     forest.parent[t, j] = above
     if above == NONE:
@@ -102,18 +102,18 @@ def attach(forest, t, j, above):
 
 
 @jit_borrowing
-def fill_trees(forest, points, slots, numbers, sizes, seeds, bars):
-    """Let trees that were read take the points they hold: lists, counts and boxes; return the last, or MALFORMED.
+def fill_trees(forest, points, slots, numbers, sizes, seeds, cutoffs):
+    """Fill trees with their points: lists, counts and boxes; return the number of nodes, or MALFORMED.
 
-    The points are in the first slots of `points`, the arrivals of which are `numbers`. A tree holds those up to its
-    bar, which must be as many as its sample has, and each of its leaves at least one. Bars become exact.
+    The points are in the first slots of `points`; `numbers` are their arrivals. A tree holds the points with priorities
+    up to its cutoff. They must be as many as its sample has, with at least one in each leaf. Cutoffs become exact.
     """
     n, n_held = np.int64(0), numbers.shape[0]
     for t in range(forest.left.shape[0]):
         tree, n_taken, highest = tree_of(forest, points, t), 0, np.uint64(0)
         for place in range(n_held):
             own, slot = priority(seeds[t], numbers[place]), np.uint32(place)
-            if bars[t] == NO_BAR or own <= bars[t]:
+            if cutoffs[t] == NO_CUTOFF or own <= cutoffs[t]:
                 j = leaf_of(tree, points.values, slot)
                 if tree.counts[j] == 0:
                     set_point(tree.lower, tree.upper, j, points.values, slot)
@@ -124,7 +124,7 @@ def fill_trees(forest, points, slots, numbers, sizes, seeds, bars):
                 n_taken, highest = n_taken + 1, max(highest, own)
         if n_taken != min(sizes[t], n_held):
             return MALFORMED
-        bars[t] = highest if n_taken == sizes[t] else NO_BAR
+        cutoffs[t] = highest if n_taken == sizes[t] else NO_CUTOFF
         for place in range(n + forest.size[t] - 1, n - 1, -1):  # children come after their parents
             j = np.uint32(slots[place])
             if tree.feature[j] != NONE:

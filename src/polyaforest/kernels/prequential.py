@@ -1,6 +1,6 @@
-"""The prequential loop: score every row, learn it, and delete the points that leave.
+"""The prequential loop: score each row, learn it, and delete the points that leave.
 
-Each tree runs through all rows of a chunk before the next tree begins, so that its arrays stay in the cache.
+Each tree processes all rows of a chunk before the next tree starts, so that its arrays stay in the cache.
 """
 
 import math
@@ -29,23 +29,23 @@ from polyaforest.kernels.polya import (
 from polyaforest.kernels.sampling import has_gap, is_drawn, is_member, is_sampled, keep_to_size, take_next
 from polyaforest.kernels.simd import LANES, ascending, count_of, larger, load, pick, smaller, spread, store, within
 
-BLOCK = 5  # trees whose masses are added up together, whatever the number of threads
-_FETCH_PAYS = 16  # nodes of a tree per row, up to which it is quicker to fetch the whole tree first ...
+BLOCK = 5  # trees whose masses are summed together, for any number of threads
+_FETCH_PAYS = 16  # nodes per row up to which fetching the whole tree first is faster ...
 _MANY_ROWS = 16  # ... for at least this many rows
-_FLIGHT = 256.0  # logarithms of totals rise in steps of this: rarely, hence foreseeably
-UNSCORED = -2  # of a row that is learned only
-_FAINT = 1e-150  # a product of means below this goes on as a logarithm
+_FLIGHT = 256.0  # step in which logarithms of totals rise: so rarely that branches are predictable
+UNSCORED = -2  # marks a row that is only learned
+_FAINT = 1e-150  # a product of means below this is continued as a logarithm
 
 
-class Chunk(NamedTuple):
+class StreamChunk(NamedTuple):
     """Rows of a stream, and the insertions and deletions that each causes."""
 
     rows: Array  # float64 (n, D)
-    slots: Array  # int32 (n,): where a row is kept, NONE if it is not learned
-    until: Array  # int32 (n,): how many of `leaving` have gone once the row is learned
-    leaving: Array  # int32 (m,): slots of points that leave, in this order
-    gappy: Array = np.empty((0, 0))  # float64 (g, D): rows with missing values, which marginal walks score ...
-    gaps: Array = np.empty(0, np.int32)  # int32 (n,): ... in place of a row; else NONE, or UNSCORED. (0,): all NONE
+    slots: Array  # int32 (n,): the slot of a row, NONE if it is not learned
+    until: Array  # int32 (n,): how many of `leaving` are deleted once the row is learned
+    leaving: Array  # int32 (m,): slots of points to delete, in this order
+    gappy: Array = np.empty((0, 0))  # float64 (g, D): rows with missing values, scored by marginal walks ...
+    gaps: Array = np.empty(0, np.int32)  # int32 (n,): ... instead of a row; else NONE, or UNSCORED. (0,): all NONE
 
 
 class Scoring(NamedTuple):
@@ -59,19 +59,19 @@ class Scoring(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Masses added up over blocks of trees: the sum is `sums` times exp(`tops`), which cannot underflow.
+    """Sums of masses over blocks of trees: `sums` times exp(`tops`), which cannot underflow.
 
-    Logarithms of masses are added up in `sums` alone.
+    Logarithms of masses use only `sums`.
     """
 
     sums: Array  # float64 (blocks, S, n), zeros at first
     tops: Array  # float64 (blocks, S, n), -inf at first
-    cells: Array  # float64 (T, g, S): log-masses of the cells that rows with gaps may be in, not added up
+    cells: Array  # float64 (T, g, S): log-masses of the cells that rows with gaps may be in, by tree
 
 
 @jit_borrowing
 def run_chunk(forest, points, first, last, chunk, limits, scoring, samples, totals, walk):
-    """Let the trees from `first` up to `last` score and learn the rows of `chunk` one after another."""
+    """Score and learn the rows of `chunk`, one after another, in the trees from `first` up to `last`."""
     rows, values = chunk.rows, points.values
     for t in range(first, last):
         tree, sampled = tree_of(forest, points, t), is_sampled(samples, t)
@@ -116,7 +116,7 @@ def score_gappy(tree, X, i, scoring, walk, log_masses):
 
 @jit_inline
 def take_in(tree, X, i, slot, length, limits, walk):
-    """Insert row `i`, the point in `slot`, into the tree; it was traced unless the tree is empty."""
+    """Insert row `i`, the point in `slot`, into the tree; the row was traced unless the tree is empty."""
     if length == 0:
         plant(tree, X, i, slot, limits.lifetime)
     else:
@@ -125,10 +125,10 @@ def take_in(tree, X, i, slot, length, limits, walk):
 
 @jit_inline
 def catch_up(chunk, samples, n_came, n_gone, now_came, now_gone, walk):
-    """Bring `walk.is_held` up to `now_came` rows of the chunk and `now_gone` of `leaving`.
+    """Update `walk.is_held` to `now_came` rows of the chunk and `now_gone` of `leaving`.
 
-    It was up to date for `n_came` and `n_gone`, or unset if `n_came` is NONE: it is updated only for trees that lose a
-    point, which few do in a short chunk.
+    It reflects `n_came` and `n_gone`, or is unset if `n_came` is NONE. Only trees that lose a point need it, which are
+    few in a short chunk.
     """
     if n_came == NONE:
         n_came = 0
@@ -145,7 +145,7 @@ def catch_up(chunk, samples, n_came, n_gone, now_came, now_gone, walk):
 
 @jit_inline
 def mark_removed(chunk, n_gone, now_gone, walk):
-    """Mark the points of `leaving` up to `now_gone` as no longer held."""
+    """Mark the points of `leaving` up to `now_gone` as deleted."""
     while n_gone < now_gone:
         walk.is_held[np.uint32(chunk.leaving[n_gone])] = False
         n_gone += 1
@@ -156,8 +156,8 @@ def mark_removed(chunk, n_gone, now_gone, walk):
 def score_cells(tree, length, scoring, walk, sums, tops, i):
     """Add the masses of a traced row's cells at the lifetimes, or the mean of their logarithms, to the totals."""
     n_lifetimes, is_log = scoring.lifetimes.shape[0], scoring.kind == SCORE_LOG_CELLS
-    share_out(length, scoring.gamma, walk)
-    weigh_path(tree, length, scoring, walk)
+    set_means(length, scoring.gamma, walk)
+    set_masses(tree, length, scoring, walk)
     product, total = 1.0, 0.0
     for s in range(n_lifetimes):
         lifetime = scoring.lifetimes[s]
@@ -168,7 +168,7 @@ def score_cells(tree, length, scoring, walk, sums, tops, i):
             add(sums, tops, s, i, walk.masses[step], walk.scales[step] - hazard)
             continue
         total += max(walk.scales[step] - hazard, LEAST_LOG)
-        product *= walk.masses[step]  # so that one logarithm does for all of them
+        product *= walk.masses[step]  # one logarithm for several masses
         if product < _FAINT:
             total += math.log(product)
             product = 1.0
@@ -178,7 +178,7 @@ def score_cells(tree, length, scoring, walk, sums, tops, i):
 
 @jit_inline
 def alive_at(lifetime, length, walk):
-    """Return the step of a path that is alive at a `lifetime`: how many nodes after the first were born by then."""
+    """Return the step of a path that is alive at a `lifetime`: the number of nodes after the first born by then."""
     n_born = 0
     for k in range(1, length, LANES):
         live = within(length - k)
@@ -187,8 +187,8 @@ def alive_at(lifetime, length, walk):
 
 
 @jit_inline
-def share_out(length, gamma, walk):
-    """Tell how the mass of each box on a path is shared out to the next: `enter_child` for all, where volumes tell."""
+def set_means(length, gamma, walk):
+    """Set the share of mass that each box on a path passes to the next, from the volumes of boxes."""
     one, strength, least = spread(1.0), spread(gamma), spread(SLIVER)
     for k in range(0, length - 1, LANES):
         live = within(length - 1 - k)
@@ -198,14 +198,14 @@ def share_out(length, gamma, walk):
         share = larger(load(walk.parts, k, live, 1.0) / load(walk.sides, k, live, 1.0), least)
         whole, part = load(walk.volumes, k, live, 1.0), load(walk.volumes, k + 1, live, 1.0)
         n, n_child = load(walk.counts, k, live, 1.0), load(walk.counts, k + 1, live, 1.0)
-        f = pick(n_child == one, one, smaller(part / (whole * share), one))  # nothing is live in a single point's box
+        f = pick(n_child == one, one, smaller(part / (whole * share), one))  # the box of a single point is collapsed
         mean = (for_cut * share + n_child) * (for_box * f + n_child)
         store(walk.means, k, live, mean / ((for_cut + n) * (for_box + n_child)))
 
 
 @jit_inline
-def weigh_path(tree, length, scoring, walk):
-    """Tell the masses of the boxes on a traced row's path."""
+def set_masses(tree, length, scoring, walk):
+    """Set the masses of the boxes on a traced row's path."""
     gamma, j = scoring.gamma, walk.path[0]
     n = tree.counts[j]
     mass, scale = within_mean(gamma, scoring.is_open, n), 0.0
@@ -255,18 +255,18 @@ def score_leaf(tree, X, length, scoring, walk, sums, tops, i):
 
 @jit_inline
 def empty_mass(scoring):
-    """Return the mass that an empty tree gives to any row: beyond the known world is as likely as within."""
+    """Return the mass that an empty tree gives to any row: the known world and its outside are equally likely."""
     return posterior_mean(scoring.gamma, 0.5, 0, 0) if scoring.is_open else 0.0
 
 
 @jit_inline
 def leaf_mass(tree, X, length, scoring, walk, i):
-    """Return the mass of a traced row's leaf: a number, and the logarithm of another to multiply it by."""
+    """Return the mass of a traced row's leaf: a number, and the logarithm of a factor."""
     lower, upper, gamma, j = tree.lower, tree.upper, scoring.gamma, walk.path[0]
     n = tree.counts[j]
     mass, scale = within_mean(gamma, scoring.is_open, n), 0.0
     reach = world_reach(lower, upper, j, scoring.domain, tree.weights, X, i, tree.n_categories)
-    if reach >= 0.0:  # not 1 - mass, of which rounding leaves nothing if the prior is weak
+    if reach >= 0.0:  # not 1 - mass, which rounds to 0 if the prior is weak
         outside = posterior_mean(gamma, 0.5, 0, n) if scoring.is_open else 0.0
         return outside / (1.0 + reach), 0.0
     f, strength, step = world_share(lower, upper, j, scoring.domain, tree.n_categories), gamma, np.uint32(0)
@@ -289,7 +289,7 @@ def leaf_mass(tree, X, length, scoring, walk, i):
 
 @jit_inline
 def share_left_out(tree, step, scoring, walk):
-    """Return 1 - f of a box on a path, without loss where f is near 1."""
+    """Return 1 - f of a box on a path, exact where f is near 1."""
     j = walk.path[step]
     if step == 0:
         return -math.expm1(log_world_share(tree.lower, tree.upper, j, scoring.domain, tree.n_categories))

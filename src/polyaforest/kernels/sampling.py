@@ -1,9 +1,8 @@
-"""Samples of the points held: each tree takes those with the lowest priorities.
+"""Samples of the points held: each tree takes the points with the lowest priorities.
 
-The priority of a point in a tree is a pseudo-random number that depends only on the tree's seed and the number of the
-point's arrival. The points of lowest priority, up to a maximum, are a uniform sample of the points held after any
-insertions and deletions, so a tree stays what it would be if drawn from scratch: a new point of low priority replaces
-the highest in the sample, and a point that leaves the sample is replaced by the lowest outside it.
+The priority of a point in a tree is a pseudo-random number that depends only on the tree's seed and the point's arrival
+number. So the points of lowest priority are a uniform sample of the points held, after any insertions and deletions. A
+new point of low priority replaces the highest in the sample; the lowest outside it replaces a point that leaves.
 """
 
 from typing import NamedTuple
@@ -14,20 +13,20 @@ from polyaforest.core.arrays import EVERY, NONE, Array
 from polyaforest.core.jit import jit_borrowing, jit_borrowing_helper, jit_inline
 from polyaforest.kernels.online import delete_point, insert_point, plant, trace, tree_of
 
-NO_BAR = np.uint64(2**63)  # above any priority: the bar of a tree that still takes every point
+NO_CUTOFF = np.uint64(2**63)  # above any priority: the cutoff of a tree that takes every point
 _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3, _ONE = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(1)
 
 
-class Samples(NamedTuple):
-    """Which points each tree takes."""
+class TreeSamples(NamedTuple):
+    """The sample of points that each tree holds."""
 
-    sizes: Array  # int64 (T,): the most that a tree holds, EVERY if it holds all
-    seeds: Array  # uint64 (T,): of the priorities
-    bars: Array  # uint64 (T,): the highest priority in a tree that holds as many as it may, else NO_BAR
-    numbers: Array  # int64 (P,): the arrival of the point in each slot
-    is_held: Array  # bool (P,): the points held, before any come or go
+    sizes: Array  # int64 (T,): the maximum size of each sample, EVERY if unlimited
+    seeds: Array  # uint64 (T,): seeds of the priorities
+    cutoffs: Array  # uint64 (T,): the highest priority in a full sample, else NO_CUTOFF
+    numbers: Array  # int64 (P,): the arrival number of the point in each slot
+    is_held: Array  # bool (P,): the points held before the chunk
 
 
 @jit_inline
@@ -55,8 +54,8 @@ def is_sampled(samples, t):
 
 @jit_inline
 def is_drawn(samples, t, slot):
-    """Return whether tree `t` takes the point that comes to `slot`."""
-    return priority(samples.seeds[t], samples.numbers[slot]) < samples.bars[t]
+    """Return whether tree `t` takes the new point in `slot`."""
+    return priority(samples.seeds[t], samples.numbers[slot]) < samples.cutoffs[t]
 
 
 @jit_inline
@@ -67,7 +66,7 @@ def is_member(tree, slot):
 
 @jit_borrowing_helper
 def keep_to_size(tree, values, samples, t, limits, walk):
-    """Drop the point of highest priority if tree `t` holds one too many after an insertion, and update the bar."""
+    """Delete the point of highest priority if an insertion made the sample of tree `t` too large; update the cutoff."""
     n = tree.counts[np.uint32(tree.root[0])]
     if n < samples.sizes[t]:
         return
@@ -84,26 +83,26 @@ def keep_to_size(tree, values, samples, t, limits, walk):
     if n > samples.sizes[t]:
         delete_point(tree, values, np.uint32(last), limits, walk)
         highest = second
-    samples.bars[t] = highest
+    samples.cutoffs[t] = highest
 
 
 @jit_inline
 def has_gap(samples, t):
-    """Return whether tree `t`, which has just lost a point, may have passed over others that could replace it."""
-    return is_sampled(samples, t) and samples.bars[t] < NO_BAR
+    """Return whether points outside the sample of tree `t` may replace one that was deleted."""
+    return is_sampled(samples, t) and samples.cutoffs[t] < NO_CUTOFF
 
 
 @jit_borrowing_helper
 def take_next(tree, values, is_held, samples, t, limits, walk):
-    """Insert into tree `t` the point of lowest priority among those held that it has passed over, if any."""
-    lowest, first = NO_BAR, np.uint32(0)
+    """Insert the point of lowest priority outside the sample of tree `t`, if any."""
+    lowest, first = NO_CUTOFF, np.uint32(0)
     for slot in range(np.uint32(tree.links.shape[0])):
         if is_held[slot] and not is_member(tree, slot):
             own = priority(samples.seeds[t], samples.numbers[slot])
             if own < lowest:
                 lowest, first = own, slot
-    samples.bars[t] = lowest
-    if lowest == NO_BAR:
+    samples.cutoffs[t] = lowest
+    if lowest == NO_CUTOFF:
         return
     if tree.size[0] == 0:
         plant(tree, values, first, first, limits.lifetime)
@@ -113,7 +112,7 @@ def take_next(tree, values, is_held, samples, t, limits, walk):
 
 @jit_borrowing
 def remove_points(forest, points, first, last, slots, limits, samples, walk):
-    """Delete the points in `slots`, which no longer count as held, from the trees from `first` up to `last`."""
+    """Delete the points in `slots`, no longer marked as held, from the trees from `first` up to `last`."""
     for t in range(first, last):
         tree = tree_of(forest, points, t)
         for place in range(slots.shape[0]):

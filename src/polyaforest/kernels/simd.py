@@ -1,8 +1,8 @@
-"""Numbers by fours: what a processor can do to several at once, said so that the compiler need not find out.
+"""Explicit SIMD: operations on four floats at once.
 
-The compiler may not reorder a sum of floats, so it adds one number after another. Here a sum runs in four lanes, number
-k in lane k mod 4, and the lanes are put together in the end: always in the same order, on any machine. The functions
-below are those that plain Python runs, on arrays of four; compiled code has vector instructions in their place.
+The compiler may not reorder a sum of floats, so it would add one number after another. Here a sum runs in four lanes,
+number k in lane k mod 4, and the lanes are added at the end, in the same order on any machine. In plain Python these
+functions work on arrays of four; compiled code uses vector instructions.
 """
 
 import inspect
@@ -88,7 +88,7 @@ def product_of(lanes):
     return (lanes[0] * lanes[2]) * (lanes[1] * lanes[3])
 
 
-# ---- the same for compiled code ------------------------------------------------------------------------------------
+# ---- compiled code -------------------------------------------------------------------------------------------------
 
 
 class Lanes(types.Type):
@@ -115,11 +115,11 @@ class _FlagsModel(models.PrimitiveModel):
 
 
 def _compiled_by(function, result, *kinds):
-    """Have calls of `function` with arguments of these `kinds` compiled by what is decorated."""
+    """Compile calls of `function` with arguments of these `kinds` by the decorated function."""
 
     def typer(*arguments):
         is_meant = len(arguments) == len(kinds) and all(map(isinstance, arguments, kinds))
-        is_dense = getattr(arguments[0], "layout", "C") == "C"  # the numbers of a row lie side by side
+        is_dense = getattr(arguments[0], "layout", "C") == "C"  # rows are contiguous
         return result if is_meant and is_dense else None
 
     typer.pysig = inspect.signature(function)
@@ -226,7 +226,7 @@ _compiled_by(product_of, types.float64, Lanes)(_folded("fmul"))
 
 
 def _define_operators():
-    """Let compiled code calculate with lanes and compare them by the operators that arrays have."""
+    """Define the arithmetic and comparison operators of lanes in compiled code."""
     for name, instruction in {"add": "fadd", "sub": "fsub", "mul": "fmul", "truediv": "fdiv"}.items():
 
         def calculate(context, builder, signature, arguments, instruction=instruction):

@@ -1,10 +1,10 @@
 """Walks down a forest: find the leaf or cell of each row, and look up its value.
 
 Boxes are nested, so a row in a node's box is in the boxes of all its ancestors. Every walk therefore goes down by the
-cuts alone, all rows together, and looks at boxes on the way back up, until the first that holds the row.
+cuts only, all rows together, and checks boxes on the way up, until the first that holds the row.
 
-Arrays are taken out of the forest once per tree and handed on one by one: taking them out once per row would cost two
-atomic updates each of a reference count that all threads share, several times the cost of the walk.
+Arrays are taken out of the forest once per tree and passed one by one. Taking them out once per row would update a
+reference count that all threads share, which costs several times the walk itself.
 """
 
 import math
@@ -31,8 +31,8 @@ _OBSERVED_II = int(LeafKind.OBSERVED_II)
 _COMPLEMENTARY = int(LeafKind.COMPLEMENTARY)
 _OUTSIDE = int(LeafKind.OUTSIDE)
 BLOCK = 2048  # rows walked together: they and one tree fit the second-level cache
-_BLOCK_SIZE, _FEWEST = 2**15, 256  # numbers in a block of rows that all trees count, and the fewest rows
-_NODES_PER_ROW = 16  # up to which preparing a tree for a descent takes less time than it saves
+_BLOCK_SIZE, _FEWEST = 2**15, 256  # numbers in a block of rows that all trees count, and the minimum of rows
+_NODES_PER_ROW = 16  # nodes per row up to which preparing a tree for a joint descent pays
 
 
 class Descent(NamedTuple):
@@ -40,13 +40,13 @@ class Descent(NamedTuple):
 
     nodes: Array  # uint32 (n,): where each row is
     active: Array  # uint32 (n,): the rows that have not arrived
-    children: Array  # uint32 (C, 2): of each node, left and right; twice the node itself where walks end
-    features: Array  # uint32 (C,): the dimension of each cut; any where walks end
+    children: Array  # uint32 (C, 2): left and right child of each node; the node itself where walks end
+    features: Array  # uint32 (C,): the dimension of each cut; arbitrary where walks end
 
 
 @jit_helper
 def new_descent(n, width):
-    """Allocate scratch for `n` rows and trees of `width` nodes; pages that are not written take no memory."""
+    """Allocate scratch for `n` rows and trees of `width` nodes; unwritten pages take no memory."""
     nodes, active = np.empty(n, np.uint32), np.empty(n, np.uint32)
     return Descent(nodes, active, np.empty((width, 2), np.uint32), np.empty(width, np.uint32))
 
@@ -55,9 +55,9 @@ def new_descent(n, width):
 def descend(forest, t, X, until, descent):
     """Follow the cuts of tree `t` made up to time `until` for all rows of `X`; write where they end to `descent.nodes`.
 
-    Rows go down together, level by level: their steps do not wait for each other, and a row that has arrived steps on
-    the spot, so there is no branch to predict. Once about as many levels are done as a balanced tree has, the rows that
-    have not arrived go on alone. Only where a tree is too large to be prepared for few rows do they go one by one.
+    Rows go down together, level by level: their steps are independent, and a row that has arrived stays where it is, so
+    there is no branch to predict. After about as many levels as a balanced tree has, only the rows that have not
+    arrived continue. For few rows and a large tree, rows go one by one.
     """
     left, right, feature, cut, time = forest.left[t], forest.right[t], forest.feature[t], forest.cut[t], forest.time[t]
     nodes, active, children, features = descent.nodes, descent.active, descent.children, descent.features
@@ -87,7 +87,7 @@ def descend(forest, t, X, until, descent):
     n_active = n
     while n_active > 0:
         n_left = np.uint32(0)
-        for a in range(n_active):  # a row that has arrived is written to the list like any other and then written over
+        for a in range(n_active):  # without a branch: rows that have arrived are overwritten in the list
             i = active[a]
             j = nodes[i] = next_node(children, features, cut, nodes[i], X, i)
             active[n_left] = i
@@ -103,7 +103,7 @@ def next_node(children, features, cut, j, X, i):
 
 @jit_borrowing_helper
 def descend_mixed(children, features, cut, X, n_categories, nodes):
-    """Follow cuts of numbers and of categories for all rows of `X`, from their `nodes` on: one row after another."""
+    """Follow cuts of numbers and categories for all rows of `X`, from their `nodes` on, one row after another."""
     for i in range(np.uint32(X.shape[0])):
         j = nodes[i]
         while children[j, 0] != j:
@@ -152,7 +152,7 @@ def climb(parent, j, path):
 
 @jit_inline
 def first_holder(lower, upper, X, i, path, length, n_categories):
-    """Return the place on `path`, upwards from 1, of the first box that holds row `i`, or its `length`."""
+    """Return the place on `path`, from 1 upwards, of the first box that holds row `i`; `length` if there is none."""
     low, high = np.uint32(1), length
     while low < high:
         middle = (low + high) >> np.uint32(1)
@@ -167,8 +167,8 @@ def first_holder(lower, upper, X, i, path, length, n_categories):
 def find_leaf(lower, upper, X, i, path, holder, n_categories):
     """Return the node at which the walk of row `i` ends, and whether it ends inside that node's box.
 
-    The boxes from place `holder` of the `path` upwards hold the row. From there down, the walk ends in a complementary
-    leaf at the first box that leaves the row out in a live dimension.
+    The boxes from place `holder` of the `path` upwards hold the row. Below it, the walk ends in a complementary leaf at
+    the first box that excludes the row in a live dimension.
     """
     step = holder
     while step > 0:
@@ -212,7 +212,7 @@ def leaf_values(forest, table, X, out):
 
 @jit_helper
 def fade(value, fading, reach, n_features):
-    """Return the `value` at the edge of the known world, faded to a distance of `reach` times its size."""
+    """Return `value`, valid at the edge of the known world, faded to a distance of `reach` times its size."""
     reach = min(reach, -LEAST_LOG)
     if fading == FADE_MASS:
         return value / (1.0 + reach)
@@ -241,7 +241,7 @@ def leaf_kinds(forest, world, X, nodes, kinds):
 
 @jit_helper
 def observed_kind(forest, t, j, world):
-    """Return the kind of a leaf reached from inside: full volume, collapsed, or an empty cell of a process."""
+    """Return the kind of a leaf whose box holds the row: full volume, collapsed, or an empty cell of a process."""
     if forest.counts[t, j] == 0:
         return _COMPLEMENTARY
     n = first_category(forest.lower.shape[2], forest.n_categories[0])
@@ -255,30 +255,30 @@ def observed_kind(forest, t, j, world):
     return _OBSERVED_II
 
 
-# ---- cells: where a row is at several lifetimes ----------------------------------------------------------------------
+# ---- cells of rows at several lifetimes ------------------------------------------------------------------------------
 
 
 class Chart(NamedTuple):
-    """The cells on the way to the nodes of one tree, at S lifetimes: the same for all rows that end there."""
+    """The cells on the path to each node of one tree at S lifetimes, shared by all rows that end there."""
 
     turn: Array  # int64 (C,): when the node was entered, 0 if it never was
     step: Array  # uint32 (C,): nodes above it
     cells: Array  # uint32 (C, S)
     steps: Array  # uint32 (C, S): nodes above each cell
-    elapsed: Array  # float64 (C, S): how long the cell has lived by then
+    elapsed: Array  # float64 (C, S): the age of the cell at the lifetime
 
 
 class Path(NamedTuple):
     """The path of one row down a tree, root first."""
 
     nodes: Array  # uint32 (C,)
-    rates: Array  # float64 (C,): at which the row is cut off from each node: its distance from the box, and a base
-    logs: Array  # float64 (C,): log-probability that it has not been, when the node is born
+    rates: Array  # float64 (C,): rate at which the row is cut off from each node: its distance from the box plus a base
+    logs: Array  # float64 (C,): log-probability that it has not been cut off when the node is born
 
 
 @jit_helper
 def new_chart(width, n_lifetimes):
-    """Allocate a chart for trees of `width` nodes; pages that are not written take no memory."""
+    """Allocate a chart for trees of `width` nodes; unwritten pages take no memory."""
     shape = (width, n_lifetimes)
     cells, steps = np.empty(shape, np.uint32), np.empty(shape, np.uint32)
     return Chart(np.zeros(width, np.int64), np.empty(width, np.uint32), cells, steps, np.empty(shape))
@@ -309,11 +309,11 @@ def enter(chart, turn, parent, time, lifetimes, j, path):
 
 @jit_inline
 def follow(lower, upper, weights, base, parent, time, X, i, j, last, path, n_categories):
-    """Set the path of row `i` down to node `j`, step `last`; return its first step that tells the row anything.
+    """Set the path of row `i` down to node `j`, step `last`; return the first step set.
 
-    Upwards, until a box is no distance away: those above it are none either. A row at distance e from a node's box is
-    still with the node after a time s with probability exp(-s * e): the extension of a Mondrian tree to the row
-    (Alg. 5), integrated out.
+    The climb stops at the first box at distance 0: the row is surely with all nodes above. A row at distance e from a
+    node's box is still with the node after a time s with probability exp(-s * e): the extension of a Mondrian tree to
+    the row (Alg. 5), integrated out.
     """
     step, distance = last, np.inf
     while True:
@@ -346,10 +346,10 @@ def log_stay(chart, path, j, s, first):
 
 @jit
 def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
-    """Add the masses of each row's cells at each of the ascending lifetimes, (S,), from those of the nodes, (T, C).
+    """Add the masses of each row's cells at each of the ascending lifetimes, (S,), given those of the nodes, (T, C).
 
-    Summed over the trees into `total` (S, n); or tree by tree in logarithms, those of the nodes too, into `log_masses`,
-    (T, S, n). The one not wanted has no rows.
+    Either sum over trees into `total`, (S, n); or write logarithms for each tree to `log_masses`, (T, S, n), where
+    `node_masses` are logarithms too. Pass the other without rows.
     """
     n_lifetimes, width = lifetimes.shape[0], forest.left.shape[1]
     chart, path, descent = new_chart(width, n_lifetimes), new_path(width), new_descent(X.shape[0], width)
@@ -364,7 +364,7 @@ def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
             j = nodes[i]
             if chart.turn[j] != np.int64(t) + 1:
                 enter(chart, np.int64(t) + 1, parent, time, lifetimes, j, path.nodes)
-            # regions of a process reach as far as its domain; the boxes of a tree speak for themselves
+            # a process has no boxes, so the distance to its domain counts
             base = extension(domain_lower, domain_upper, 0, weights, X, i, n_categories) if is_process else 0.0
             first = follow(lower, upper, weights, base, parent, time, X, i, j, chart.step[j], path, n_categories)
             for s in range(n_lifetimes):
@@ -377,12 +377,12 @@ def cell_masses(forest, node_masses, X, lifetimes, total, log_masses):
                     total[s, i] += mass * math.exp(log_weight)
 
 
-# ---- the same, summed over the lifetimes -----------------------------------------------------------------------------
+# ---- cells, summed over the lifetimes --------------------------------------------------------------------------------
 
 
 @jit_borrowing_helper
 def sum_cells(turns, totals, lived, turn, parent, time, lifetimes, logs, j, path):
-    """Enter node `j`: sum over the ascending `lifetimes` the log-masses of its cells, and the lives of all above it."""
+    """Sum the log-masses of the cells of node `j`, and the durations of its path, over the ascending `lifetimes`."""
     step, n_lifetimes = climb(parent, j, path), lifetimes.shape[0]
     s, began, total = 0, 0.0, 0.0
     while step > 0:
@@ -400,7 +400,7 @@ def sum_cells(turns, totals, lived, turn, parent, time, lifetimes, logs, j, path
 
 @jit_inline
 def follow_all_up(lower, upper, weights, parent, lived, X, active, nodes, values, n_categories):
-    """Call `follow_up`, of which there are two versions: the one for numbers does not look for categories."""
+    """Call `follow_up`, in a version specialised for numbers if there are no categories."""
     if n_categories == 0:
         follow_up(lower, upper, weights, parent, lived, X, active, nodes, values, 0)
     else:
@@ -409,7 +409,7 @@ def follow_all_up(lower, upper, weights, parent, lived, X, active, nodes, values
 
 @jit_inline
 def follow_up(lower, upper, weights, parent, lived, X, active, nodes, values, n_categories):
-    """Follow all rows of `X` together from their `nodes` up, until a box holds them; take what that costs off `values`.
+    """Follow all rows of `X` together from their `nodes` up, until a box holds them; subtract the cost from `values`.
 
     A row at distance e from a node's box is still with the node after a time s with probability exp(-s * e): the
     extension of a Mondrian tree to the row (Alg. 5), integrated out.
@@ -426,7 +426,7 @@ def follow_up(lower, upper, weights, parent, lived, X, active, nodes, values, n_
             is_root = above == NONE
             k = j if is_root else np.uint32(above)
             boxes = (j, k) if boxed else (np.uint32(0), np.uint32(0))  # a process has one for all nodes: its domain
-            # nearly every row asks for both
+            # nearly every row needs both
             rate, rate_above = extensions(lower, upper, *boxes, weights, X, i, n_categories)
             values[i] = values[i] - lived[j] * rate - (0.0 if is_root else lived[k]) * rate_above
             above = parent[k]
@@ -440,8 +440,8 @@ def follow_up(lower, upper, weights, parent, lived, X, active, nodes, values, n_
 def log_cell_sums(forest, node_logs, X, lifetimes, out):
     """Add the log-masses of each row's cells, summed over the ascending lifetimes, to `out`, (T, n) or (1, n).
 
-    With one row in `out` the trees are summed up too. A node takes the same off a row whatever lies below it: its
-    distance times how long the node has lived, summed over the lifetimes. So no lifetime is looked at alone.
+    With (1, n), sum over trees too. The cost of a node to a row does not depend on the nodes below: it is the distance
+    times the duration of the node, summed over the lifetimes. So lifetimes need no loop of their own.
     """
     n, width, n_lifetimes = X.shape[0], forest.left.shape[1], lifetimes.shape[0]
     turns, totals, lived = np.zeros(width, np.int64), np.empty(width), np.empty(width)

@@ -1,10 +1,10 @@
-"""Evidence that the labels of rows, A or B, depend on where the rows lie: one distribution or two, on given trees.
+"""Evidence on given trees that two labelled samples of rows, A and B, have different distributions.
 
-The trees are grown without the labels. Given the rows of a node and how many of them go left, labels that mean nothing
-are dealt to both sides as cards are: the number of rows of A that go left is hypergeometric. If the samples differ
-there, the share of one of them that goes left is a draw from a Beta around the share of all rows, and the number is
-Beta-binomial. Both give probabilities of the same number, so on average over all ways to deal the labels their ratio is
-at most 1, and so is the product of the ratios of all nodes: every node is dealt its labels by the one above.
+The trees are grown without the labels. Given the rows of a node and how many of them go left, the number of rows of A
+that go left is hypergeometric if the labels are a random permutation. If the samples differ there, the share of one of
+them that goes left is a draw from a Beta around the share of all rows, and the number is Beta-binomial. Both are
+probabilities of the same number, so their ratio averages at most 1 over all permutations of the labels, and so does the
+product of the ratios of all nodes, since each node passes its labels to its children.
 """
 
 import math
@@ -16,8 +16,8 @@ from polyaforest.core.jit import jit, jit_borrowing, jit_inline
 from polyaforest.kernels.polya import cut_strength
 from polyaforest.kernels.traversal import BLOCK, descend, new_descent
 
-_LARGE = 50.0  # a logarithm from which on adding 1 to the number makes no difference
-_ROWS_PER_COLUMN = 8  # up to which a table of logarithms takes less time than it saves
+_LARGE = 50.0  # logarithm of a number so large that adding 1 makes no difference
+_ROWS_PER_COLUMN = 8  # rows per column up to which a table of logarithms pays
 
 
 @jit
@@ -33,10 +33,7 @@ def find_leaves(forest, t, X, leaves):
 
 @jit_borrowing
 def count_marked(parent, leaves, marks, counts):
-    """Count the marked rows below every node of one tree: for each column of `marks`, uint8 (n, P), into int32 (C, P).
-
-    All columns are counted together: they are next to each other, and so are their counts.
-    """
+    """Count the marked rows below every node of one tree: columns of `marks`, uint8 (n, P), into int32 (C, P)."""
     counts[:] = 0
     n_columns = np.uint32(marks.shape[1])
     for i in range(np.uint32(leaves.shape[0])):
@@ -51,11 +48,11 @@ def count_marked(parent, leaves, marks, counts):
 
 @jit
 def node_evidence(left, depth, fineness, counts, marked, gamma, sparsity, log_factorials, out):
-    """Write what each node of one tree adds to the log Bayes factor, two against one, to `out`, float64 (C, P).
+    """Write the contribution of each node of one tree to the log Bayes factor (two distributions against one) to `out`.
 
-    `marked` are the rows of A among the rows counted, both int32, (C, P) and (C, 1). If anything differs the root does;
-    a node below it does with probability `sparsity` to the power of its depth. The share that goes left differs the
-    less, the finer the cut is.
+    `out` is float64 (C, P). `marked`, int32 (C, P), counts the rows of A, `counts`, int32 (C, 1), all rows. If the
+    samples differ, they differ at the root; a node below differs with probability `sparsity` to the power of its depth.
+    The finer the cut, the smaller the expected difference.
     """
     n_columns = out.shape[1]
     most = min(np.int64(counts[0, 0]), _ROWS_PER_COLUMN * n_columns) + 1
@@ -77,7 +74,7 @@ def node_evidence(left, depth, fineness, counts, marked, gamma, sparsity, log_fa
         for p in range(n_columns):
             m, m_left = marked[j, p], marked[k, p]
             rest, rest_left = n - m, n_left - m_left
-            if m == 0 or rest == 0:  # nothing is dealt
+            if m == 0 or rest == 0:  # only one sample: nothing to compare
                 out[j, p] = 0.0
                 continue
             if has_tables:
@@ -102,7 +99,7 @@ def fill_rising(start, out):
 
 @jit_inline
 def log_beta_ratio(n, k, a, strength):
-    """Return the log-probability of one order of `k` successes in `n` trials, their chance being a Beta."""
+    """Return the log-probability of one order of `k` successes in `n` trials with a Beta-distributed chance."""
     b = strength - a
     before = math.lgamma(a) + math.lgamma(b) - math.lgamma(strength)
     return math.lgamma(k + a) + math.lgamma(n - k + b) - math.lgamma(n + strength) - before
@@ -110,13 +107,13 @@ def log_beta_ratio(n, k, a, strength):
 
 @jit_inline
 def log_mean(a, b):
-    """Return the logarithm of the mean of two numbers, given theirs: either sample may be the one that departs."""
+    """Return the log of the mean of two numbers, given their logs: either sample may be the one that differs."""
     return max(a, b) + math.log1p(math.exp(-abs(a - b))) - math.log(2.0)
 
 
 @jit_inline
 def log_differs(ratio, rho):
-    """Return the log Bayes factor of a node that differs with probability `rho`, given that of one that does."""
+    """Return the log Bayes factor of a node that differs with probability `rho`, given that for a sure difference."""
     if rho == 1.0:
         return ratio
     return ratio + math.log(rho) if ratio > _LARGE else math.log1p(rho * math.expm1(ratio))
