@@ -13,7 +13,7 @@ from polyaforest import StreamingMPF
 from polyaforest.core.validation import NamedRows
 from polyaforest.detection import pipeline, report
 from polyaforest.detection.findings import Findings
-from polyaforest.detection.pipeline import Detected, Settings, TableDetector, check_order, places_by_partition
+from polyaforest.detection.pipeline import Detected, DetectorSettings, TableDetector, check_order, places_by_partition
 from polyaforest.forest.point_store import keys_named, point_keys
 from polyaforest.io.tables import BadInput, Rejected, TableChunk, TableColumns
 from polyaforest.timeseries import find_events
@@ -33,7 +33,7 @@ def explained():
 
 def summary(**changes):
     facts = {"n_rows": 5000, "n_flagged": 7, "n_findings": 2, "in_events": True, "expected": 0.001}
-    return report.Summary(**{**facts, **changes})
+    return report.RunSummary(**{**facts, **changes})
 
 
 def chunk_of(rows, *, times=None, keys=None, first=1):
@@ -47,15 +47,15 @@ def chunk_of(rows, *, times=None, keys=None, first=1):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "7 of 5,000 rows stand out, in 2 events. By chance alone up to about 5 might."),
-        ({"in_events": False}, "7 of 5,000 rows stand out. By chance alone up to about 5 might."),
+        ({}, "7 of 5,000 rows stand out, in 2 events. Up to about 5 are expected by chance."),
+        ({"in_events": False}, "7 of 5,000 rows stand out. Up to about 5 are expected by chance."),
         ({"n_flagged": 1, "n_findings": 1, "expected": None}, "1 of 5,000 rows stands out, in 1 event."),
-        ({"n_rows": 90}, "7 of 90 rows stand out, in 2 events. By chance alone hardly any would."),
-        ({"n_flagged": 0}, "Nothing stands out: 0 of 5,000 rows. By chance alone up to about 5 might."),
+        ({"n_rows": 90}, "7 of 90 rows stand out, in 2 events. Hardly any are expected by chance."),
+        ({"n_flagged": 0}, "Nothing stands out: 0 of 5,000 rows. Up to about 5 are expected by chance."),
         ({"expected": None}, "7 of 5,000 rows stand out, in 2 events."),
         ({"by": "host", "n_partitions": 3},
-         "7 of 5,000 rows stand out, in 2 events, judged separately by host (3 values). "
-         "By chance alone up to about 5 might."),
+         "7 of 5,000 rows stand out, in 2 events, scored separately by host (3 values). "
+         "Up to about 5 are expected by chance."),
     ],
 )  # fmt: skip
 def test_the_headline_says_how_much_is_chance(changes, words):
@@ -69,7 +69,9 @@ def test_the_report_names_rows_reasons_and_what_is_not_shown(explained):
     alone = report.Finding(3, -8.0, None, 60.5, id="req 3")
     first, second, third, last = click.unstyle(report.report(summary(n_findings=3), [event, alone])).split("\n\n")
     bits = f"{explained.surprise:.1f}"
-    assert first.endswith(f"A usual row has {explained.typical:.1f} bits of surprise; each bit more is half as likely.")
+    assert first.endswith(
+        f"A typical row has {explained.typical:.1f} bits of surprise; each additional bit halves the likelihood."
+    )
     head, attribution, missing = second.splitlines()
     assert head == (
         f"1. rows 15–19, web-1, 2024-05-01 11:00 to 13:00 (4 flagged, worst 17, req 7): {bits} bits, p = 0.0004"
@@ -138,28 +140,30 @@ def test_the_threshold_finds_many_anomalies_as_well_as_few(n_odd):
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(2000, 3))
     rows[:n_odd] = rng.normal(9.0, 1.0, size=(n_odd, 3))
-    judged = TableDetector(chunk_of(rows), TableColumns(["a", "b", "c"]), Settings()).detect()
+    judged = TableDetector(chunk_of(rows), TableColumns(["a", "b", "c"]), DetectorSettings()).detect()
     assert judged.is_anomaly[:n_odd].all()
     assert judged.is_anomaly[n_odd:].sum() <= 4
 
 
 def test_counts_do_not_make_everything_stand_out():
     rows = np.random.default_rng(2).poisson(0.3, size=(3000, 3))
-    judged = TableDetector(chunk_of(rows), TableColumns(["a", "b", "c"]), Settings()).detect()
+    judged = TableDetector(chunk_of(rows), TableColumns(["a", "b", "c"]), DetectorSettings()).detect()
     assert judged.is_anomaly.mean() < 0.02
 
 
 def test_too_few_rows_are_refused_or_told():
     names, rows = ["a"], np.arange(30.0)[:, None]
-    with pytest.raises(BadInput, match="only 1 row; at least 8 are needed to tell what is normal"):
-        TableDetector(chunk_of([[1.0]]), TableColumns(names), Settings()).detect()
+    with pytest.raises(BadInput, match="only 1 row; at least 8 are needed to learn what is normal"):
+        TableDetector(chunk_of([[1.0]]), TableColumns(names), DetectorSettings()).detect()
     with pytest.raises(BadInput, match=r"at least 100 are needed for a false alarm rate of 0.01"):
-        TableDetector(chunk_of(rows), TableColumns(names), Settings(false_alarm_rate=0.01)).detect()
-    with pytest.raises(BadInput, match="none of the 5 partitions has the 8 rows"):
-        TableDetector(chunk_of(rows, keys=[*"abcde"] * 6), TableColumns(names), Settings()).detect()
+        TableDetector(chunk_of(rows), TableColumns(names), DetectorSettings(false_alarm_rate=0.01)).detect()
+    with pytest.raises(BadInput, match="all 5 partitions have fewer than the 8 rows"):
+        TableDetector(chunk_of(rows, keys=[*"abcde"] * 6), TableColumns(names), DetectorSettings()).detect()
     with pytest.raises(BadInput, match=r"30 different values in 30 rows.*--id"):
-        TableDetector(chunk_of(rows, keys=[str(i) for i in range(30)]), TableColumns(names), Settings()).detect()
-    judge = TableDetector(chunk_of(rows, keys=["a"] * 25 + ["b"] * 5), TableColumns(names), Settings())
+        TableDetector(
+            chunk_of(rows, keys=[str(i) for i in range(30)]), TableColumns(names), DetectorSettings()
+        ).detect()
+    judge = TableDetector(chunk_of(rows, keys=["a"] * 25 + ["b"] * 5), TableColumns(names), DetectorSettings())
     assert np.isnan(judge.detect().scores).tolist() == [False] * 25 + [True] * 5
     assert judge.too_small == {"b": 5}
 
@@ -171,7 +175,7 @@ def test_forests_of_many_keys_are_not_kept_and_say_the_same(monkeypatch):
     words = []
     for most in (9, 1):
         monkeypatch.setattr(pipeline, "_MOST_DETECTORS", most)
-        judge = TableDetector(chunk_of(rows, keys=keys), TableColumns(["x", "y"]), Settings())
+        judge = TableDetector(chunk_of(rows, keys=keys), TableColumns(["x", "y"]), DetectorSettings())
         assert np.flatnonzero(judge.detect().is_anomaly).tolist() == [40, 80]
         assert sum(detector is not None for _, detector in judge._fitted) == min(most, 3)
         words.append({place: str(explanation) for place, explanation in judge.explain([40, 80]).items()})
@@ -236,7 +240,7 @@ def found_in(rows, cuts, rule, top=100, times=None):
 
 @given(FLAGS, st.lists(st.integers(0, 60), max_size=4))
 def test_events_are_those_of_each_key_however_the_rows_are_cut(rows, cuts):
-    found = found_in(rows, cuts, Settings("stream"))
+    found = found_in(rows, cuts, DetectorSettings("stream"))
     expected = []
     for key in "ab":
         numbers = [i + 1 for i, row in enumerate(rows) if row[1] == key]
@@ -248,15 +252,15 @@ def test_events_are_those_of_each_key_however_the_rows_are_cut(rows, cuts):
     assert sorted(said) == sorted(expected)
     assert [f.score for f in findings] == sorted(f.score for f in findings)
     assert found.summary().n_flagged == sum(row[0] for row in rows)
-    worst = found_in(rows, cuts, Settings("stream"), top=2)
+    worst = found_in(rows, cuts, DetectorSettings("stream"), top=2)
     assert [f.score for f in worst.findings()] == [f.score for f in findings[:2]]
     assert worst.summary().n_findings == len(findings)
 
 
 def test_rows_of_a_table_are_findings_of_their_own_unless_they_have_times():
     rows = [(True, "a", -9), (True, "a", -8), (False, "a", 0), (True, "a", -7)]
-    assert [f.number for f in found_in(rows, [], Settings()).findings()] == [1, 2, 4]
-    backwards = found_in(rows, [], Settings(), times=np.array([4e9, 3e9, 2e9, 1e9])).findings()
+    assert [f.number for f in found_in(rows, [], DetectorSettings()).findings()] == [1, 2, 4]
+    backwards = found_in(rows, [], DetectorSettings(), times=np.array([4e9, 3e9, 2e9, 1e9])).findings()
     assert [(f.number, f.first, f.last, f.start, f.end) for f in backwards] == [(1, 1, 4, 1e9, 4e9)]
 
 
@@ -264,7 +268,7 @@ def test_what_is_written_keeps_the_names_of_the_input_apart(explained):
     columns = TableColumns(["cpu", "score", "errors"], time="when", id="row")
     chunk = TableChunk(np.array([[1.0, np.nan, 3.0]] * 2), np.array([4, 5]), np.array([NOON, NOON]), None, ["a", "b"])
     judged = Detected(chunk, np.array([-9.0, np.nan]), np.array([0.1, np.nan]), np.array([True, False]), {0: explained})
-    written = Findings(columns, Settings()).to_columns(judged)
+    written = Findings(columns, DetectorSettings()).to_columns(judged)
     assert list(written) == ["row", "when", "row_", "cpu", "score_", "errors", "score", "p_value", "is_anomaly",
                              "attributions", "reason"]  # fmt: skip
     first = [next(iter(column)) for column in written.values()]

@@ -8,7 +8,7 @@ import pytest
 from list_source import ListSource
 
 from polyaforest import SeriesMPF, StreamingMPF
-from polyaforest.detection.pipeline import Settings, StreamDetector
+from polyaforest.detection.pipeline import DetectorSettings, StreamDetector
 from polyaforest.forest.point_store import PointStore
 from polyaforest.io.records import RecordReader
 from polyaforest.io.tables import TableChunk, TableColumns
@@ -21,7 +21,7 @@ ROWS = np.random.default_rng(0).normal(size=(60, 2))
 
 def test_detect_keeps_the_models_of_several_partitions_in_memory():
     keys = [f"web-{i % 5}" for i in range(len(ROWS))]
-    with StreamDetector(TableColumns(["a", "b"]), Settings("stream", window=20, n_jobs=None)) as detector:
+    with StreamDetector(TableColumns(["a", "b"]), DetectorSettings("stream", window=20, n_jobs=None)) as detector:
         detector.detect(TableChunk(ROWS, np.arange(len(ROWS)), None, keys, None))
         assert detector._models.n_in_memory == 5
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from polyaforest.cli import run
-from polyaforest.detection.pipeline import Settings, TableDetector
+from polyaforest.detection.pipeline import DetectorSettings, TableDetector
 from polyaforest.io.tables import TableChunk, TableColumns, gather
 
 N_CHUNKS, N_ROWS, N_COLUMNS = 20, 5_000, 40
@@ -64,7 +64,7 @@ def test_a_table_is_judged_without_a_copy_of_it():
 
     def peak(n_rows):
         part = TableChunk(whole.rows[:n_rows].copy(), whole.numbers[:n_rows], None, None, None)
-        return peak_of(TableDetector(part, TableColumns(names), Settings(n_jobs=1)).detect)[0]
+        return peak_of(TableDetector(part, TableColumns(names), DetectorSettings(n_jobs=1)).detect)[0]
 
     few, many = 20_000, 60_000
     peak(few)  # kernels are loaded now

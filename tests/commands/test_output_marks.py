@@ -66,7 +66,7 @@ def test_marks_of_earlier_releases_are_understood(path):
     assert rewound(path, {name: mark[name] for name in ("path", "inode", "length")}) == []
     assert path.read_bytes() == b"one\n"
     (words,) = rewound(path, {"path": str(path), "inode": None, "length": 0})  # there was no file yet
-    assert "may be in it twice" in words
+    assert "may be duplicated" in words
     assert path.read_bytes() == b"one\n"
 
 
@@ -90,7 +90,7 @@ def test_a_file_that_was_replaced_meanwhile_is_added_to(path):
         assert lines.has_moved
         lines.mark()
         lines.write(b"three\n")
-        assert "was deleted, with the lines in it" in lines.notices[0]
+        assert "was deleted with its lines" in lines.notices[0]
     assert path.read_bytes() == b"two\nthree\n"
 
 

@@ -153,4 +153,4 @@ def test_what_is_not_installed_is_not_measured_and_said(cli, monkeypatch):
     assert code == 0
     assert re.search(r"^fit +sklearn IsolationForest +[\d,]+   [\d.e+]+x (as fast|slower)$", out, re.M)
     assert "rrcf" not in out
-    assert "Not installed, hence not measured: river, rrcf, krcf." in err
+    assert "Not measured, because not installed: river, rrcf, krcf." in err

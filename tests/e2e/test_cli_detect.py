@@ -70,7 +70,7 @@ def mixed(metrics: pl.DataFrame) -> pl.DataFrame:
 def test_everything_that_went_wrong_is_found_at_the_first_try(cli, folder):
     code, out, err = cli("detect", folder / "metrics.csv")
     assert code == 0
-    assert out.startswith("22 of 4,032 rows stand out, in 7 events. By chance alone up to about 4 might.\n")
+    assert out.startswith("22 of 4,032 rows stand out, in 7 events. Up to about 4 are expected by chance.\n")
     blocks = out.split("\n\n")[1 : 1 + len(INCIDENTS)]
     for incident in INCIDENTS:
         start = incident.start.replace("T", " ")[:16]
@@ -94,7 +94,7 @@ def test_everything_that_went_wrong_is_found_at_the_first_try(cli, folder):
 def test_every_kind_of_forest_finds_the_rush_of_its_host(cli, folder, rush, args):
     code, out, _ = cli("detect", folder / "metrics.csv", "--by", "host", "--top", "2", *args)
     assert code == 0
-    assert "judged separately by host (2 values)" in out
+    assert "scored separately by host (2 values)" in out
     heads = [line for line in out.splitlines() if line[:3] in ("1. ", "2. ")]
     numbers = [int(head.split("rows ")[1].split("–")[0].replace(",", "")) for head in heads]
     assert any(number in rush and "web-1" in head for number, head in zip(numbers, heads, strict=True))
@@ -102,7 +102,7 @@ def test_every_kind_of_forest_finds_the_rush_of_its_host(cli, folder, rush, args
 
 def test_nothing_found_is_said_and_ends_with_0(cli, folder):
     code, out, _ = cli("detect", folder / "quiet.csv", "--fail-on-anomaly")
-    assert (code, out) == (0, "Nothing stands out: 0 of 300 rows. By chance alone hardly any would.\n")
+    assert (code, out) == (0, "Nothing stands out: 0 of 300 rows. Hardly any are expected by chance.\n")
 
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl", "parquet"])
@@ -243,7 +243,7 @@ def test_readings_of_a_series_must_be_in_order(cli, folder, metrics):
 # ---- series ----------------------------------------------------------------------------------------------------------
 
 HOUR = timedelta(hours=1)
-SAID = "Judged as a time series, since times are even and neighbours alike; see --rows."
+SAID = "Scored as a time series: times are evenly spaced, neighbouring rows similar. Override with --rows."
 
 
 def daily(n, event=None, seed=0):
@@ -304,7 +304,7 @@ def test_rows_are_independent_if_it_is_said_so_or_if_they_are(cli, series):
 def test_several_series_are_judged_each_by_itself(cli, series):
     rows, err = flagged_rows(cli, "detect", series / "hosts.csv", "--by", "host")
     assert SAID in err
-    assert "Not judged for lack of rows: 1 value of host: c (40)." in err
+    assert "Too few rows to score 1 value of host: c (40)." in err
     assert ((rows >= 1500) & (rows < 1540)).any()
     assert ((rows >= 2000) & (rows < 3800)).sum() < 8
     code, _, err = cli("detect", series / "hosts.csv", "--series")
@@ -330,14 +330,14 @@ def test_a_series_without_a_course_is_judged_as_rows_or_left_out(cli, series, tm
     both.write_csv(tmp_path / "both.csv")
     code, _, err = cli("detect", tmp_path / "both.csv", "--by", "host")
     assert code == 0
-    assert "Not judged for lack of rows: 1 value of host: torn (200)." in err
+    assert "Too few rows to score 1 value of host: torn (200)." in err
 
 
 @pytest.mark.parametrize("command", ["detect", "fit"])
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--series", "--batch"], "--series depends on the order of rows, which --batch ignores"),
+        (["--series", "--batch"], "--series needs the order of rows, which --batch ignores"),
         (["--series", "--epsilon", "0.01"], "--epsilon is for independent rows: omit --series"),
         (["--rows", "--shingle", "3"], "--shingle is for time series: omit --rows"),
     ],
@@ -411,7 +411,7 @@ def test_a_picture_of_a_series_shows_what_was_expected(cli, tmp_path, args):
     assert code == 0
     drawn = path.read_text()
     assert out.count("bits") > 0
-    assert ("the band is what was expected" in drawn) == (
+    assert ("the band shows what was expected" in drawn) == (
         not args
     )  # text is drawn as shapes, with the words as comments
     assert "1. 2024-01-17" in drawn
@@ -477,7 +477,7 @@ def test_rows_are_explained_in_words_and_for_machines(cli, folder, rush):
     facts = [json.loads(line) for line in out.splitlines()]
     assert [(fact["row"], fact["is_anomaly"]) for fact in facts] == [(row, True), (100, False)]
     assert facts[0]["attributions"][0]["name"] == "errors"
-    for number, words in ((4033, "there is no row 4,033: the input has 4,032"), (17, "row 17 cannot be read: ")):
+    for number, words in ((4033, "there is no row 4,033: the input has 4,032 rows"), (17, "row 17 cannot be read: ")):
         code, out, err = cli("explain", "-m", model, folder / "holes.csv", "--row", number)
         assert (code, out) == (3, "")
         assert words in err
@@ -488,7 +488,7 @@ def test_models_that_count_alike_are_merged_into_what_one_would_have_counted(cli
         part.write_csv(folder / f"{name}.csv")
     cli("fit", "--batch", folder / "a.csv", "-m", folder / "a.mpf")
     code, _, err = cli("fit", "--batch", "--like", folder / "a.mpf", folder / "b.csv", "-m", folder / "b.mpf")
-    assert (code, err.splitlines()[-1]) == (0, f"{folder / 'b.mpf'} has counted 2,032 rows.")
+    assert (code, err.splitlines()[-1]) == (0, f"{folder / 'b.mpf'} counts 2,032 rows.")
     assert cli("merge", folder / "a.mpf", folder / "b.mpf", "-o", folder / "ab.mpf")[0] == 0
     a, merged = (polyaforest.load(folder / f"{name}.mpf") for name in ("a", "ab"))
     whole = clone(a).fit(mixed(metrics))

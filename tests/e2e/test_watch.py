@@ -203,7 +203,7 @@ def test_a_stream_that_begins_with_missing_values_goes_on_after_a_restart(tmp_pa
 
 def test_a_field_without_a_value_in_the_first_record_is_reported(tmp_path, programs):
     done = programs.run("watch", *SMALL, text=b'{"cpu": 1, "disk": null}\n{"cpu": 2, "disk": 3}\n', cwd=tmp_path)
-    assert "no value of 'disk' in the first record, so not used" in done.stderr.decode()
+    assert "'disk' has no value in the first record, so it is ignored" in done.stderr.decode()
     named = programs.run("watch", *SMALL, "--columns", "cpu,disk", text=b'{"cpu": 1, "disk": null}\n', cwd=tmp_path)
     assert "first record" not in named.stderr.decode()
 
@@ -246,7 +246,7 @@ def test_a_job_that_did_not_run_is_missed_without_a_single_option(tmp_path, fact
     (tmp_path / "cpu.jsonl").write_text("".join(records))
     factory.start(tmp_path, "cpu.jsonl", "--events", "--out", "out")
     assert factory.wait() == 0
-    assert "judged as a time series" in (tmp_path / "stderr").read_text()
+    assert "scored as a time series" in (tmp_path / "stderr").read_text()
     events = [item["event"] for item in written(tmp_path / "out")]
     begun = [event for event in events if event["state"] == "begun" and event["start"] >= "2026-03-04"]
     assert [event["start"] for event in begun] == ["2026-03-10T02:00:00Z"]
@@ -288,7 +288,7 @@ def test_what_would_do_harm_is_refused(tmp_path, cli):
         (["--out", log], 2, "FILE and --out are the same file"),
         (["--model", tmp_path / "x", "--quarantine", tmp_path / "x"], 2, "--model and --quarantine are the same file"),
         (["--start-from", model, "--trees", "7"], 2, "give --trees to `fit` instead"),
-        (["--start-from", model, "--columns", "disk,cpu"], 3, "was made with the columns cpu, disk"),
+        (["--start-from", model, "--columns", "disk,cpu"], 3, "was fitted on the columns cpu, disk"),
         (["--model", tmp_path / "no" / "m"], 3, "no such directory"),
         (["--window", "1y"], 2, "30m, 6h or 7d"),
         (["--window", "30m"], 2, "needs --time"),

@@ -103,7 +103,7 @@ def explained():
 def test_reports_and_explanations_have_the_lines_they_should(explained, name, key, other):
     hostile = explained(name, other)
     finding = report.Finding(1, -9.0, 0.1, None, key, name, explanation=hostile, missing=(other,))
-    summary = report.Summary(9, 1, 1, False, None, by=name or "k", n_partitions=1)
+    summary = report.RunSummary(9, 1, 1, False, None, by=name or "k", n_partitions=1)
     harmless = explained("a", "b")
     plain = report.report(summary._replace(by="k"), [finding._replace(partition="k", id="i", explanation=harmless)])
     text = report.report(summary, [finding])

@@ -3,7 +3,7 @@
 Data goes to stdout, messages and progress to stderr. Exit codes: 0 success; 1 anomalies found with
 ``--fail-on-anomaly``, or a change found by `compare` (commands call ``ctx.exit(1)``); 2 wrong usage; 3 bad input (any
 ``ValueError`` or ``OSError`` that a command raises), or out of memory; 70 a bug in polyaforest; 130 interrupted. If
-stdout is closed early, as by ``head``, a command ends quietly with 0.
+stdout is closed early, as by ``head``, a command exits with 0 and prints no error.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 import click
 
 from polyaforest import __version__
-from polyaforest.cli._imports import quicken
-from polyaforest.cli._screen import guarded
+from polyaforest.cli._imports import defer_slow_imports
+from polyaforest.cli._screen import escaped_output
 from polyaforest.core.text import printable, printable_lines
 
 try:
@@ -39,25 +39,25 @@ _HELP_ONLY = getattr(click.exceptions, "NoArgsIsHelpError", ())  # its message i
 # In the order of the help.
 COMMANDS = {
     "detect": "Find anomalies in a file and explain them.",
-    "compare": "Tell whether two files differ, how much and where.",
+    "compare": "Test whether two files differ, by how much and where.",
     "watch": "Find anomalies in a stream, record by record.",
     "serve": "Serve a live dashboard and an API for streams.",
     "fit": "Learn what is normal in a file and save it as a model.",
     "score": "Score the rows of a file with a model.",
-    "explain": "Explain how a model judges a row.",
+    "explain": "Explain why a model finds a row normal or anomalous.",
     "info": "Show what a model file holds.",
     "merge": "Merge models that counted different rows.",
     "forget": "Delete rows from a model as if never learned.",
     "demo": "Write an example file and find the anomalies in it.",
     "datasets": "List the public data sets, or export one.",
-    "warmup": "Compile for this machine ahead of the first use.",
+    "warmup": "Compile the kernels before the first use.",
     "bench": "Measure speed on this machine.",
     "completion": "Print the shell completion script.",
 }
 
 
 class LazyGroup(click.Group):
-    """A group that knows the names and the short help of its commands without importing them."""
+    """A group that lists its commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in the order of the help."""
@@ -79,7 +79,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; suggest similar ones if there is none of that name."""
+        """Return the command; suggest similar names if there is no such command."""
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
@@ -91,12 +91,12 @@ class LazyGroup(click.Group):
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse the options; ``--help`` prints here."""
-        with _while_read():
+        with _ignore_closed_stdout():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        with _while_read():
+        with _ignore_closed_stdout():
             return super().invoke(ctx)
 
 
@@ -119,31 +119,31 @@ def main() -> None:
 
 
 def program() -> NoReturn:
-    """Run the program in a process of its own, and leave at once: to take compiled code apart takes half a second."""
+    """Run the program and exit without cleanup: unloading compiled code takes half a second."""
     try:
         run()
-    except SystemExit as left:
+    except SystemExit as request:
         with suppress(OSError, AttributeError):  # stderr was closed
             sys.stderr.flush()
-        os._exit(left.code if isinstance(left.code, int) else 0)
+        os._exit(request.code if isinstance(request.code, int) else 0)
 
 
 def run(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the program, report errors in a sentence, and exit."""
+    """Run the program, report errors in one line, and exit."""
     warnings.formatwarning = lambda message, *_, **__: f"Warning: {printable(str(message))}\n"
     _spare_address_space()
-    quicken()
-    with guarded():
-        code = _outcome(args)
+    defer_slow_imports()
+    with escaped_output():
+        code = _exit_code(args)
     try:
-        if sys.stdout is not None:  # closed by the shell
+        if sys.stdout is not None:  # None if the shell closed it
             sys.stdout.flush()
     except BrokenPipeError:
         _discard_stdout()
     sys.exit(code)
 
 
-def _outcome(args: Sequence[str] | None) -> int:
+def _exit_code(args: Sequence[str] | None) -> int:
     """Run the command, report errors, and return the exit code."""
     try:
         answer = main.main(args, prog_name="polyaforest", standalone_mode=False)
@@ -157,15 +157,15 @@ def _outcome(args: Sequence[str] | None) -> int:
     except Exception as problem:
         if _is_out_of_memory(problem):
             return _report(_out_of_memory(problem), BAD_INPUT)
-        if _is_the_users(problem):
+        if _is_user_error(problem):
             return _report(_message(problem), BAD_INPUT)
         advice = f"set {TRACEBACK}=1 to see a traceback, and please report it"
         return _report(f"this is a bug in polyaforest ({type(problem).__name__}: {problem}); {advice}.", DEFECT)
     return answer if isinstance(answer, int) else 0
 
 
-def _is_the_users(problem: Exception) -> bool:
-    """Return whether an error is about the input or the installation, not a bug."""
+def _is_user_error(problem: Exception) -> bool:
+    """Return whether an error comes from the input or the installation, not from a bug."""
     if isinstance(problem, ImportError):
         return not (problem.name or "").startswith("polyaforest")
     return isinstance(problem, ValueError | OSError)
@@ -183,21 +183,21 @@ def _spare_address_space() -> None:
 
 
 def _is_out_of_memory(problem: Exception) -> bool:
-    """Return whether memory has run out, also for the stack of a thread."""
+    """Return whether memory has run out, including for the stack of a thread."""
     return isinstance(problem, MemoryError) or "can't start new thread" in str(problem)
 
 
 def _out_of_memory(problem: Exception) -> str:
-    """Return how much memory was needed, if known, and what to do."""
-    wanted = str(problem) or "the system refused more"
+    """Describe how much memory was needed, if known, and what to do."""
+    wanted = str(problem) or "allocation failed"
     return (
-        f"not enough memory: {wanted[0].lower()}{wanted[1:]}{_memory_in_use()}. Allow the process more, or use less: "
-        "fewer --columns; in `detect`, --stream; in `watch`, less --memory, a smaller --window or fewer --trees"
+        f"not enough memory: {wanted[0].lower()}{wanted[1:]}{_memory_in_use()}. Raise the limit, or use less: "
+        "fewer --columns; --stream in `detect`; a lower --memory, a smaller --window or fewer --trees in `watch`"
     )
 
 
 def _memory_in_use() -> str:
-    """Return the memory in use and its limit as text, if the system reports them."""
+    """Describe the memory in use and its limit, if the system reports them."""
     if resource is None:
         return ""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -223,8 +223,8 @@ def _message(problem: Exception) -> str:
 
 
 @contextmanager
-def _while_read() -> Iterator[None]:
-    """Exit with 0 if stdout was closed: click's own 1 would mean anomalies."""
+def _ignore_closed_stdout() -> Iterator[None]:
+    """Exit with 0 if stdout was closed: click would exit with 1, which means anomalies."""
     try:
         yield
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""`polyaforest bench`: measure speed, next to other detectors on the same rows."""
+"""`polyaforest bench`: measure speed, and compare it with other detectors."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Speed(NamedTuple):
 
 _HELP = """Measure how many rows per second this machine fits, scores, streams and explains.
 
-Every detector has 100 trees, a window of 256 points if it has one, one thread, and the same random rows. Compared with
-scikit-learn's isolation forest, and with river, rrcf and krcf if they are installed. Compilation is not timed.
+Compares with scikit-learn's isolation forest, and with river, rrcf and krcf if they are installed. All detectors have
+100 trees, one thread, the same random rows and, if they have a window, 256 points. Compilation is not timed.
 """
 
 
@@ -55,9 +55,9 @@ def command(rows: int, columns: int, seconds: float, seed: int, as_json: bool) -
         report = {"rows": rows, "columns": columns, "machine": _machine(), "speeds": _with_ratios(speeds)}
         click.echo(to_json(report, orjson.OPT_INDENT_2).decode())
     else:
-        click.echo("\n".join(_in_columns(speeds)))
+        click.echo("\n".join(_as_table(speeds)))
     if missing := [name for name in _STREAMS if name != "polyaforest" and not _is_installed(name)]:
-        click.echo(f"Not installed, hence not measured: {', '.join(missing)}.", err=True)
+        click.echo(f"Not measured, because not installed: {', '.join(missing)}.", err=True)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -85,12 +85,12 @@ def _on_tables(table: Rows, seconds: float, seed: int) -> Iterator[Speed]:
 
 
 def _explained(detector: Any, rows: Rows) -> list[str]:
-    """Return explanations as text, which is looked up only on request."""
+    """Return explanations as text, since they are lazy."""
     return [str(explanation) for explanation in detector.explain(rows)]
 
 
 def _rate(task: Callable[[Rows], Any], rows: Rows, seconds: float) -> float:
-    """Return rows per second of the fastest run; the first run compiles and does not count."""
+    """Return rows per second of the fastest run, after a first run that compiles."""
     task(rows)
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -108,16 +108,16 @@ Step: TypeAlias = "Callable[[Rows], object]"  # scores and learns rows, one afte
 
 def _on_streams(table: Rows, seconds: float, seed: int) -> Iterator[Speed]:
     """Measure scoring and learning row by row, with full windows."""
-    for name, begin in _STREAMS.items():
+    for name, start in _STREAMS.items():
         if name == "polyaforest" or _is_installed(name):
-            step = begin(table[:WINDOW], seed)
+            step = start(table[:WINDOW], seed)
             step(table[WINDOW : WINDOW + _CHUNK])  # compiles
             label = {"polyaforest": "StreamingMPF", "river": "river HalfSpaceTrees"}.get(name, name)
             yield Speed("stream", label, _stream_rate(step, table[WINDOW:], seconds))
 
 
 def _stream_rate(step: Step, rows: Rows, seconds: float) -> float:
-    """Return rows per second, over the table again and again until time is up."""
+    """Return rows per second, cycling through the table until time is up."""
     done, start = 0, time.perf_counter()
     while (spent := time.perf_counter() - start) < seconds or not done:
         chunk = rows[done % len(rows) :][:_CHUNK]
@@ -134,7 +134,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _polyaforest(first: Rows, seed: int) -> Step:
-    """Begin a `StreamingMPF`."""
+    """Start a `StreamingMPF`."""
     from polyaforest import StreamingMPF
 
     forest = StreamingMPF(n_estimators=TREES, window=WINDOW, random_state=seed).partial_fit(first)
@@ -142,7 +142,7 @@ def _polyaforest(first: Rows, seed: int) -> Step:
 
 
 def _river(first: Rows, seed: int) -> Step:
-    """Begin river's half-space trees, given the range of the data."""
+    """Start river's half-space trees, given the range of the data."""
     from importlib import import_module
 
     limits = dict.fromkeys(range(first.shape[1]), (-5.0, 5.0))
@@ -162,7 +162,7 @@ def _river(first: Rows, seed: int) -> Step:
 
 
 def _rrcf(first: Rows, seed: int) -> Step:
-    """Begin a random cut forest in Python, which scores points that it has learned."""
+    """Start a random cut forest in Python, which scores points after learning them."""
     from importlib import import_module
 
     trees = [import_module("rrcf").RCTree(first, random_state=seed + i) for i in range(TREES)]
@@ -182,7 +182,7 @@ def _rrcf(first: Rows, seed: int) -> Step:
 
 
 def _krcf(first: Rows, seed: int) -> Step:
-    """Begin a random cut forest in Rust that holds the last points; by default it learns one row in ten."""
+    """Start a random cut forest in Rust; without `lambda` it would learn only one row in ten."""
     from importlib import import_module
 
     forest = import_module("krcf").RandomCutForest(
@@ -221,12 +221,12 @@ _STREAMS: dict[str, Callable[[Rows, int], Step]] = {
 
 
 def _with_ratios(speeds: list[Speed]) -> list[dict[str, Any]]:
-    """Return the speeds, each with the ratio of the speed of StreamingMPF to it."""
+    """Return the speeds, with the speed of StreamingMPF relative to each."""
     ours = {speed.task: speed.rows_per_second for speed in speeds if speed.detector == "StreamingMPF"}
     return [{**speed._asdict(), "streaming_mpf_is_times": ours[speed.task] / speed.rows_per_second} for speed in speeds]
 
 
-def _in_columns(speeds: list[Speed]) -> Iterator[str]:
+def _as_table(speeds: list[Speed]) -> Iterator[str]:
     """Yield the speeds as lines of a table."""
     yield f"{'task':<9}{'detector':<26}{'rows/s':>12}   StreamingMPF is"
     for row in _with_ratios(speeds):

@@ -10,7 +10,7 @@ import click
 from polyaforest.cli import _options as options
 
 
-class Size(NamedTuple):
+class DatasetSize(NamedTuple):
     """Size of a data set, known without loading it."""
 
     n_rows: int
@@ -19,7 +19,7 @@ class Size(NamedTuple):
 
 
 # fmt: off
-SIZES = {name: Size(*size) for name, size in {
+SIZES = {name: DatasetSize(*size) for name, size in {
     "thyroid": (3772, 6, 93), "mammography": (11183, 6, 260), "seismic": (2584, 11, 170),
     "satimage-2": (5803, 36, 71), "vowels": (1456, 12, 50), "musk": (3062, 166, 97), "http": (567498, 3, 2211),
     "smtp": (95156, 3, 30), "annthyroid": (7200, 6, 534), "arrhythmia": (452, 274, 66), "breastw": (683, 9, 239),
@@ -53,9 +53,9 @@ Examples:
 @click.command(help=_HELP)
 @click.argument("name", required=False)
 @click.option("--out", default="-", help="File to write: .csv, .tsv, .parquet or .jsonl; - for stdout.")
-@click.option("--format", "format_", help="csv, tsv, parquet or jsonl.  [default: by the name of --out]")
+@click.option("--format", "format_", help="csv, tsv, parquet or jsonl.  [default: from the extension of --out]")
 @click.option("--labels", is_flag=True, help="Add a column `label`: 1 for anomalies, 0 for others.")
-@click.option("--data-dir", type=click.Path(file_okay=False), help="Directory of the data files.")
+@click.option("--data-dir", type=click.Path(file_okay=False), help="Directory with the data files.")
 @click.option("--no-download", is_flag=True, help="Use local files only.")
 def command(
     name: str | None, out: str, format_: str | None, labels: bool, data_dir: str | None, no_download: bool
@@ -74,14 +74,14 @@ def command(
 
 
 def _listing() -> Iterator[str]:
-    """Yield a line for each data set, with its size."""
+    """Yield the lines of the list of data sets."""
     from polyaforest import datasets
 
     yield f"{'name':<18}{'rows':>9}{'columns':>9}{'anomalies':>11}"
     kinds = {
         "Tables": (*datasets.TABLES, *datasets.ALTERNATIVES),
         "Time series of the Numenta Anomaly Benchmark": datasets.SERIES,
-        "Toys in the plane": datasets.TOYS,
+        "Toy data in the plane": datasets.TOYS,
     }
     for kind, names in kinds.items():
         yield f"\n{kind}"

@@ -15,8 +15,8 @@ PICTURE = "server-metrics.png"
 
 _HELP = """Write an example file, and find the anomalies in it.
 
-The file is server-metrics.csv: a week of two web servers with five incidents. If matplotlib is installed, a picture is
-drawn as well.
+The file is server-metrics.csv: a week of two web servers with five incidents. If matplotlib is installed, a plot is
+drawn too.
 """
 
 
@@ -42,22 +42,22 @@ def _within(folder: str, name: str) -> str:
 
 
 def write_example(folder: str) -> str:
-    """Write the file, unless another one has its name; return its path."""
+    """Write the example and return its path; raise if another file has that name."""
     from polyaforest.persistence.modelfile import replacing
 
     path, text = _within(folder, NAME), example_text()
     os.makedirs(folder, exist_ok=True)
-    found = _contents(path)
-    if not text.startswith(found):  # a part of it may be left by an older version that was killed
+    present = _contents(path)
+    if not text.startswith(present):  # an earlier version may have been killed while writing it
         raise ValueError(f"{path} exists and is not the example: choose another directory with --to")
-    if found != text:
+    if present != text:
         with replacing(os.path.realpath(path)) as file:
             file.write(text.encode())
     return path
 
 
 def _contents(path: str) -> str:
-    """Return the text of a file, empty if there is none."""
+    """Return the text of a file, empty if it does not exist."""
     from polyaforest.persistence.modelfile import check_regular_file
 
     check_regular_file(path)
@@ -78,16 +78,16 @@ def example_text() -> str:
 
 
 def _farewell(path: str, picture: str | None) -> str:
-    """Return the incidents, and what to try next."""
+    """List the incidents, and suggest a next step."""
     from polyaforest.datasets.demo import INCIDENTS
 
     planted = [f"  {incident.start.replace('T', ' ')}  {incident.host}  {incident.what}" for incident in INCIDENTS]
-    seen = [] if picture is None else [f"\nPicture: {printable(picture)}"]
+    plot = [] if picture is None else [f"\nPlot: {printable(picture)}"]
     lines = [
-        "\nThe incidents in the example, for comparison:",
+        "\nFor comparison, the incidents in the example:",
         *planted,
-        *seen,
-        "\nNext, judge each host separately, and write all rows with scores and reasons to a file:",
+        *plot,
+        "\nNext, score each host separately, and write all rows with scores and reasons to a file:",
         f"  $ polyaforest detect {printable(path)} --by host --out scored.csv",
     ]
     return "\n".join(lines)

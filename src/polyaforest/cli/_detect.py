@@ -1,4 +1,4 @@
-"""`polyaforest detect`: find the anomalies in a file, and explain them."""
+"""`polyaforest detect`: find and explain the anomalies in a file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from polyaforest.cli import _options as options
 if TYPE_CHECKING:
     from polyaforest.cli._picture import Picture
     from polyaforest.detection.findings import Findings
-    from polyaforest.detection.pipeline import Detected, Settings
+    from polyaforest.detection.pipeline import Detected, DetectorSettings
     from polyaforest.io.tables import Table, TableChunk
 
-_ROWS_OF_STREAM = 4_096  # judged at a time without partitions: those up to the last flagged one are learned twice
+_ROWS_OF_STREAM = 4_096  # scored at a time without partitions: those up to the last flagged one are learned twice
 _LEAST_OF_STREAM = 100  # rows of a stream before any is flagged
-_MANY = 5_000_000  # rows in memory that are worth a warning
+_MANY = 5_000_000  # rows in memory that deserve a warning
 _MOST_REASONS = 10_000  # rows of a table that are explained in the output
 
 
@@ -40,10 +40,10 @@ class DetectOptions(options.TableOptions):
     fail_on_anomaly: bool
 
     def __post_init__(self) -> None:
-        """Refuse options that contradict each other."""
+        """Raise a usage error for options that contradict each other."""
         super().__post_init__()
         if self.kind == "batch" and self.shingle is not None:
-            raise click.UsageError("--shingle depends on the order of rows, which --batch ignores.")
+            raise click.UsageError("--shingle needs the order of rows, which --batch ignores.")
         if self.calibrate_by is not None:
             for name, why in (
                 ("is_stream", "--stream and --shingle"),
@@ -60,11 +60,11 @@ class DetectOptions(options.TableOptions):
             if getattr(self, name) and self.out is None:
                 raise click.UsageError(f"--{name.replace('_', '-')} applies to the rows written: add --out FILE.")
 
-    def settings(self) -> Settings:
-        """Return which detector to use."""
-        from polyaforest.detection.pipeline import Settings
+    def settings(self) -> DetectorSettings:
+        """Return the settings of the detector."""
+        from polyaforest.detection.pipeline import DetectorSettings
 
-        return Settings(
+        return DetectorSettings(
             kind="stream" if self.is_stream else self.kind,
             seed=self.seed,
             window=(self.window or options.WINDOW) if self.is_stream else None,
@@ -78,14 +78,15 @@ class DetectOptions(options.TableOptions):
         )
 
 
-_HELP = """Find the rows of FILE... that stand out, the worst first, and explain why.
+_HELP = """Find the anomalous rows of FILE... and explain them, the most anomalous first.
 
-Reads CSV, TSV, Parquet, JSON lines, Excel and SQLite, also compressed; - is standard input. Patterns and directories
-stand for the files in them, and postgresql://host/name and the like for databases, with --query. How numbers and dates
-are written is found out, and said. All numeric columns are used, and those of text with few different values, such as
-countries; ids and free text are left out. Each row is compared with all others; with --stream only with those before
-it. Rows with even times whose neighbours resemble each other are a time series: there the context window that leads to
-each row is compared with all other context windows.
+FILE is CSV, TSV, Parquet, JSON lines, Excel or SQLite, optionally compressed; a pattern or a directory; a database
+address such as postgresql://host/name, with --query; or - for standard input. The notation of numbers and dates is
+detected and printed. All numeric columns are used, and text columns with few different values, such as countries; ids
+and free text are ignored.
+
+Each row is compared with all others or, with --stream, with earlier ones. If times are evenly spaced and neighbouring
+rows similar, the input is a time series: each row is then scored together with the rows leading up to it.
 
 \b
 Examples:
@@ -112,15 +113,15 @@ Examples:
 @options.batch
 @options.stream
 @options.window
-@options.series("found out from times and neighbours")
+@options.series("detected from times and values")
 @options.shingle
 @options.flagging()
 @options.seed
-@click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="Most findings to print.")
+@click.option("--top", type=click.IntRange(min=0), default=10, show_default=True, help="Number of findings to print.")
 @options.out
 @options.only_anomalies
 @options.spreadsheet_safe
-@click.option("--plot", metavar="FILE", type=click.Path(), help="Draw the findings to FILE (.png, .svg or .pdf).")
+@click.option("--plot", metavar="FILE", type=click.Path(), help="Plot the findings to FILE (.png, .svg or .pdf).")
 @options.quiet
 @options.fail_on_anomaly
 @click.pass_context
@@ -133,7 +134,7 @@ def command(ctx: click.Context, /, **given: Any) -> None:
 
 
 def check_places(chosen: DetectOptions) -> None:
-    """Refuse outputs that cannot be written, before anything is read."""
+    """Raise if an output cannot be written, before reading anything."""
     from polyaforest.io.paths import expand_paths
 
     inputs = [os.path.realpath(file) for file in expand_paths(chosen.files) if file != "-"]
@@ -169,7 +170,7 @@ def detect(chosen: DetectOptions) -> int:
 
 
 def _detect_in_table(chosen: DetectOptions, table: Table, found: Findings, picture: Picture | None) -> None:
-    """Judge a table as a whole."""
+    """Score a table as a whole."""
     import numpy as np
 
     from polyaforest.detection.pipeline import TableDetector
@@ -179,19 +180,19 @@ def _detect_in_table(chosen: DetectOptions, table: Table, found: Findings, pictu
     whole = gather(options.counting(table, chosen.quiet))
     options.say_input(table, chosen.quiet)
     if len(whole.rows) > _MANY:
-        options.say("All rows are held in memory; --stream needs less.", chosen.quiet)
+        options.say("All rows are held in memory; use --stream to need less.", chosen.quiet)
     detector = TableDetector(whole, table.columns, chosen.settings())
     detected = detector.detect()
     found.settings = detector.settings
     if detector.settings.is_series and not chosen.is_series:
-        left = table.columns.categories
-        without = f" Left out: {listed(left)}, for a series has numbers only." if left else ""
-        words = "Judged as a time series, since times are even and neighbours alike; see --rows."
+        ignored = table.columns.categories
+        without = f" Ignored: {listed(ignored)}, since a time series has numbers only." if ignored else ""
+        words = "Scored as a time series: times are evenly spaced, neighbouring rows similar. Override with --rows."
         options.say(words + without, chosen.quiet)
     if detector.too_small:
         names = listed(f"{name} ({n:,})" for name, n in detector.too_small.items())
         n_values = count(len(detector.too_small), "value")
-        options.say(f"Not judged for lack of rows: {n_values} of {chosen.by}: {names}.", chosen.quiet)
+        options.say(f"Too few rows to score {n_values} of {chosen.by}: {names}.", chosen.quiet)
     found.add(detected if picture is None else picture.add(detected))
     found.close()
     found.explain(detector.explain, whole.numbers)
@@ -203,10 +204,10 @@ def _detect_in_table(chosen: DetectOptions, table: Table, found: Findings, pictu
 
 
 def _detect_in_stream(chosen: DetectOptions, table: Table, found: Findings, picture: Picture | None) -> None:
-    """Judge rows while they are read, in bounded memory."""
+    """Score rows while they are read, in bounded memory."""
     from polyaforest.detection.pipeline import StreamDetector
 
-    chunks = _refusing_unique(options.counting(table, chosen.quiet))
+    chunks = _with_partitions_checked(options.counting(table, chosen.quiet))
     if chosen.by is None:
         chunks = (piece for chunk in chunks for piece in chunk.pieces(_ROWS_OF_STREAM))
     with StreamDetector(table.columns, chosen.settings()) as detector:
@@ -223,8 +224,8 @@ def _detect_in_stream(chosen: DetectOptions, table: Table, found: Findings, pict
         options.say(f"The first {_LEAST_OF_STREAM} rows of a stream are never flagged.", chosen.quiet)
 
 
-def _refusing_unique(chunks: Iterable[TableChunk]) -> Iterator[TableChunk]:
-    """Yield the chunks; raise if the partitions of the first hardly ever have a second row."""
+def _with_partitions_checked(chunks: Iterable[TableChunk]) -> Iterator[TableChunk]:
+    """Yield the chunks; raise if most partitions of the first have a single row."""
     from polyaforest.detection.pipeline import check_partitions
 
     for number, chunk in enumerate(chunks):
@@ -234,7 +235,7 @@ def _refusing_unique(chunks: Iterable[TableChunk]) -> Iterator[TableChunk]:
 
 
 def _write(chosen: DetectOptions, found: Findings, parts: Iterable[Detected]) -> None:
-    """Write all rows, or those flagged, with their results."""
+    """Write all rows, or only flagged ones, with their results."""
     from polyaforest.io.results import Results
 
     assert chosen.out is not None

@@ -1,4 +1,4 @@
-"""`polyaforest explain`: explain how a model judges single rows."""
+"""`polyaforest explain`: explain the score of single rows."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def command(
         compile_first("table", quiet)
         explanations = _explained(saved, table, numbers, quiet)
     for number in numbers:
-        _print(number, explanations[number], as_json=as_json, is_alone=len(numbers) == 1)
+        _print(number, explanations[number], as_json=as_json, is_only=len(numbers) == 1)
 
 
 def _explained(saved: SavedModel, table: Table, numbers: list[int], quiet: bool) -> dict[int, Explanation]:
-    """Return explanations by row number; nothing is read beyond the last row."""
+    """Return explanations by row number; read no further than the last one."""
     import numpy as np
 
     from polyaforest.io.tables import gather
@@ -85,14 +85,14 @@ def _explained(saved: SavedModel, table: Table, numbers: list[int], quiet: bool)
             whole = gather(leading)
             shifted = (len(whole.numbers) - len(chunk.numbers) + places).tolist()
             found |= zip(chunk.numbers[places].tolist(), saved.explain(whole, shifted), strict=True)
-            _say_missing(table, chunk, places.tolist(), quiet)
+            _report_imputed(table, chunk, places.tolist(), quiet)
         if len(found) == len(numbers):
             return found
     raise _no_such_row(table, next(number for number in numbers if number not in found))
 
 
-def _say_missing(table: Table, chunk: TableChunk, places: list[int], quiet: bool) -> None:
-    """Print which values were imputed."""
+def _report_imputed(table: Table, chunk: TableChunk, places: list[int], quiet: bool) -> None:
+    """Report imputed values."""
     import numpy as np
 
     from polyaforest.detection.report import listed
@@ -104,22 +104,22 @@ def _say_missing(table: Table, chunk: TableChunk, places: list[int], quiet: bool
 
 
 def _no_such_row(table: Table, number: int) -> ValueError:
-    """Return the error for a row that does not exist, or could not be read."""
+    """Return the error for a row that does not exist or cannot be read."""
     for row in table.rejected:
         if row.number == number:
             return ValueError(f"row {number:,} cannot be read: {row.reason}")
     n_rows = table.n_rows + table.n_rejected
     if number <= n_rows:
         return ValueError(f"row {number:,} cannot be read: add --strict to see why")
-    return ValueError(f"there is no row {number:,}: the input has {n_rows:,}")
+    return ValueError(f"there is no row {number:,}: the input has {n_rows:,} rows")
 
 
-def _print(number: int, explanation: Explanation, *, as_json: bool, is_alone: bool) -> None:
+def _print(number: int, explanation: Explanation, *, as_json: bool, is_only: bool) -> None:
     """Print one explanation."""
     from polyaforest.io._json import to_json
 
     if as_json:
         click.echo(to_json({"row": number, **explanation.to_dict()}).decode())
     else:
-        head = "" if is_alone else click.style(f"Row {number:,}\n", bold=True)
-        click.echo(f"{head}{explanation}" + ("" if is_alone else "\n"))
+        head = "" if is_only else click.style(f"Row {number:,}\n", bold=True)
+        click.echo(f"{head}{explanation}" + ("" if is_only else "\n"))

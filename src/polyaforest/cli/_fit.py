@@ -14,7 +14,7 @@ from polyaforest.cli import _options as options
 if TYPE_CHECKING:
     from polyaforest import BatchMPF
     from polyaforest.core.arrays import Array
-    from polyaforest.detection.pipeline import Settings
+    from polyaforest.detection.pipeline import DetectorSettings
     from polyaforest.io.tables import Table, TableChunk
 
 _MARGIN = 0.1  # of the range of a column, added to either side of the domain for later rows
@@ -29,33 +29,33 @@ class FitOptions(options.TableOptions):
     seed: int | None
 
     def __post_init__(self) -> None:
-        """Refuse options that contradict each other."""
+        """Raise a usage error for options that contradict each other."""
         if self.kind == "batch":
-            self._refuse("window", "shingle", "id", why="does not work with --batch, which holds no rows.")
+            self._reject("window", "shingle", "id", why="does not work with --batch, which holds no rows.")
         if self.like is not None:
-            self._refuse(
+            self._reject(
                 "columns",
                 "categories",
                 "seed",
                 "false_alarm_rate",
                 "epsilon",
                 "phi",
-                why="is taken from the --like model: omit it.",
+                why="is taken from the model of --like: omit it.",
             )
             if self.kind != "batch":
-                raise click.UsageError("--like is for models to be merged: add --batch.")
+                raise click.UsageError("--like is for models to merge: add --batch.")
         super().__post_init__()
 
-    def _refuse(self, *names: str, why: str) -> None:
+    def _reject(self, *names: str, why: str) -> None:
         for name in names:
             if getattr(self, name) is not None:
                 raise click.UsageError(f"--{name.replace('_', '-')} {why}")
 
-    def settings(self, window: int | None = None, n_jobs: int | None = None) -> Settings:
-        """Return which detector to fit."""
-        from polyaforest.detection.pipeline import Settings
+    def settings(self, window: int | None = None, n_jobs: int | None = None) -> DetectorSettings:
+        """Return the settings of the detector."""
+        from polyaforest.detection.pipeline import DetectorSettings
 
-        return Settings(
+        return DetectorSettings(
             kind=self.kind,
             seed=self.seed or 0,
             window=window,
@@ -70,9 +70,9 @@ class FitOptions(options.TableOptions):
 
 _HELP = """Learn what is normal in FILE... and save it as a model, for `score`, `explain` and `watch`.
 
-By default the model holds a uniform sample of the rows. With --stream it holds the last rows (--window); with --id it
-holds all rows by name, so that `forget` can delete them; with --batch it counts rows in fixed cells, and models of
-different files can be merged.
+By default the model holds a uniform sample of the rows. With --stream it holds the last rows (--window). With --id it
+holds all rows by id, so that `forget` can delete them. With --batch it counts rows in fixed cells, so that `merge` can
+add up models of different files.
 
 \b
 Examples:
@@ -89,7 +89,7 @@ Examples:
 @options.categories
 @options.time
 @click.option(
-    "--id", metavar="COLUMN", help="Column that identifies rows, so that `forget` can delete them; may have duplicates."
+    "--id", metavar="COLUMN", help="Column that identifies rows, so that `forget` can delete them. Ids may repeat."
 )
 @options.weight
 @options.format_
@@ -101,7 +101,10 @@ Examples:
 @options.series("rows")
 @options.shingle
 @click.option(
-    "--like", metavar="MODEL", type=click.Path(), help="With --batch: use the cells of that model, for `merge`."
+    "--like",
+    metavar="MODEL",
+    type=click.Path(),
+    help="With --batch: use the cells of MODEL, so that `merge` can add both up.",
 )
 @options.flagging()
 @click.option("--seed", type=click.IntRange(min=0), help="Random seed.  [default: 0]")
@@ -112,13 +115,13 @@ def command(**given: Any) -> None:
     model, table = fit(chosen)
     notes = {"columns": table.columns.used, "time": table.columns.time, "id": table.columns.id}
     if chosen.kind == "batch":
-        notes["domain"] = "rows"  # which a private release must not know of
+        notes["domain"] = "rows"  # derived from the data, so a private release must not use it
     model.save(chosen.model, notes={name: note for name, note in notes.items() if note is not None})
     _print(chosen, model, table)
 
 
 def fit(chosen: FitOptions) -> tuple[Any, Table]:
-    """Return the fitted model, and the table that was read."""
+    """Return the fitted model and the table it was fitted on."""
     like = None if chosen.like is None else _template(chosen.like)
     columns, categories = (chosen.columns, chosen.categories) if like is None else _columns_of(like)
     with closing(chosen.open_table(columns, categories)) as table:
@@ -129,21 +132,21 @@ def fit(chosen: FitOptions) -> tuple[Any, Table]:
 
 
 def _columns_of(model: Any) -> tuple[list[str], list[str]]:
-    """Return the columns of a model, and those among them that are categories."""
+    """Return the columns and the categories of a model."""
     from polyaforest.detection.pipeline import category_names
 
     return list(model.feature_names_in_), category_names(model)
 
 
 def _template(path: str) -> BatchMPF:
-    """Return the model at a path; raise if no other can count in its cells."""
+    """Load the model of --like; raise if it has no fixed cells."""
     from polyaforest import BatchMPF, load
 
     model = load(path)
     domain = getattr(getattr(model, "tree", None), "domain", None)
     has_cells = isinstance(model, BatchMPF) and domain is not None and not isinstance(domain, str)
     if not has_cells or not hasattr(model, "feature_names_in_"):
-        raise ValueError(f"{path} has no fixed cells to count in: fit it with polyaforest fit --batch")
+        raise ValueError(f"{path} has no fixed cells: fit it with polyaforest fit --batch")
     return model
 
 
@@ -168,7 +171,7 @@ def _fit_stream(chosen: FitOptions, table: Table, chunks: Iterator[TableChunk]) 
         if chunk.ids is not None:
             keys = point_keys(chunk.ids, model.holds, n_before=model.n_seen_ if model.is_fitted else 0)
         weights = {} if chunk.weights is None else {"sample_weight": chunk.weights}
-        # judged too, so that the model has calibration scores from the start
+        # score too, so that the model has calibration scores from the start
         model.detect_then_learn(chunk.named(table.columns), keys=keys, times=times_of(model, chunk), **weights)
     return model
 
@@ -195,11 +198,13 @@ def _fit_table(chosen: FitOptions, table: Table, chunks: Iterator[TableChunk]) -
     if chosen.kind == "batch":
         numbers = [k for k, name in enumerate(table.columns.used) if name not in table.columns.categories]
         model.set_params(tree=Tree(domain=_domain(whole.rows[:, numbers])))
-    return model.fit(rows, sample_weight=weights).set_params(n_jobs=None)  # whoever loads it may have other threads
+    return model.fit(rows, sample_weight=weights).set_params(
+        n_jobs=None
+    )  # the machine that loads it may have another number of cores
 
 
 def _domain(rows: Array) -> list[list[float]]:
-    """Return the box of the rows, with a margin for later ones."""
+    """Return the bounding box of the rows, with a margin for later ones."""
     import numpy as np
 
     low, high = np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)
@@ -208,12 +213,12 @@ def _domain(rows: Array) -> list[list[float]]:
 
 
 def _print(chosen: FitOptions, model: Any, table: Table) -> None:
-    """Print what was read, and what the model holds."""
+    """Print a summary of the input and of the model."""
     from polyaforest.detection.report import count
 
     options.say_input(table, chosen.quiet)
     if chosen.kind == "batch":
-        holds = f"has counted {count(model.n_points_, 'row')}"
+        holds = f"counts {count(model.n_points_, 'row')}"
     else:
         forgets = "" if chosen.id is None else f"; `forget` can delete them by {chosen.id}"
         holds = f"holds {count(model.n_points_, 'point')} of {count(table.n_rows, 'row')}{forgets}"

@@ -1,4 +1,4 @@
-"""The command `polyaforest forget`: delete rows from a model as if it had never learned them."""
+"""`polyaforest forget`: delete rows from a model as if it had never learned them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import click
 from polyaforest.cli import _options as options
 from polyaforest.detection.report import count
 
-_HELP = """Delete rows from a model: afterwards it is what it would be had it never learned them.
+_HELP = """Delete rows from a model, as if it had never learned them.
 
-Rows are named by the column given to --id of `fit` or `watch`; rows without a name by their number, from 0. All rows of
-a name are deleted, in all partitions unless --by chooses some. In a time series, everything learned together with the
-reading goes. The file is changed as a whole or, if a name is not held, not at all.
+A row is identified by the column given as --id to `fit` or `watch`, otherwise by its number, from 0. All rows with an
+id are deleted, in all partitions or in those chosen by --by. In a time series, everything learned together with the
+reading is deleted too. If the model does not hold one of the ids, nothing is changed.
 
 \b
 Examples:
@@ -29,9 +29,9 @@ Examples:
 
 @click.command(help=_HELP)
 @click.option("-m", "--model", metavar="MODEL", required=True, type=click.Path(), help="Model file to change.")
-@click.option("--id", "ids", multiple=True, metavar="NAME", help="Name of rows to delete; may be repeated.")
+@click.option("--id", "ids", multiple=True, metavar="ID", help="Id of the rows to delete; may be repeated.")
 @click.option(
-    "--ids-from", metavar="FILE", type=click.Path(allow_dash=True), help="File with one name per line; - for stdin."
+    "--ids-from", metavar="FILE", type=click.Path(allow_dash=True), help="File with one id per line; - for stdin."
 )
 @click.option(
     "--by",
@@ -41,9 +41,9 @@ Examples:
     help="Partition to change, if `watch --by` wrote the model file; may be repeated.",
 )
 @click.option("--all", "is_all", is_flag=True, help="Delete the models of the partitions given with --by.")
-@click.option("--missing-ok", is_flag=True, help="Report names that are not held instead of failing.")
+@click.option("--missing-ok", is_flag=True, help="Report ids that the model does not hold instead of failing.")
 @click.option(
-    "--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write the model here instead of to its own file."
+    "--out", metavar="FILE", type=click.Path(dir_okay=False), help="Write the model to FILE instead of MODEL."
 )
 def command(
     model: str,
@@ -62,13 +62,13 @@ def command(
     if is_all and (wanted or not chosen):
         raise click.UsageError("--all deletes the models of whole partitions: give --by VALUE, and no --id.")
     if not wanted and not is_all:
-        raise click.UsageError("Give the rows to delete: --id NAME, or --ids-from FILE with one name per line.")
+        raise click.UsageError("Give the rows to delete: --id ID, or --ids-from FILE with one id per line.")
     if is_model_store(model):
         if out is not None:
-            raise click.UsageError(f"{model} is a model store, which `watch` resumes from: omit --out.")
+            raise click.UsageError(f"{model} is a model store that `watch` resumes from: omit --out.")
         _forget_in_store(model, wanted, chosen, missing_ok)
     elif chosen:
-        raise click.UsageError(f"{model} holds a single model: --by is for model files that `watch --by` wrote.")
+        raise click.UsageError(f"{model} holds a single model: --by is for model files written by `watch --by`.")
     else:
         _forget_rows(model, out or model, wanted, missing_ok)
 
@@ -77,7 +77,7 @@ def _forget_rows(path: str, out: str, wanted: Sequence[str], missing_ok: bool) -
     """Delete rows from a model."""
     forest = _loaded(path)
     held, missing = _find(wanted, forest.keys_)
-    _refuse(path, "row", missing, missing_ok)
+    _check_missing(path, "row", missing, missing_ok)
     if held or out != path:
         forest.delete(held)
         forest.save(out)
@@ -86,13 +86,13 @@ def _forget_rows(path: str, out: str, wanted: Sequence[str], missing_ok: bool) -
 
 
 def _forget_in_store(path: str, wanted: Sequence[str], partitions: Sequence[str], missing_ok: bool) -> None:
-    """Delete rows, or the models of partitions if none are wanted, from a model store: all of them or none."""
+    """Delete rows, or the models of partitions if `wanted` is empty, from a model store in one transaction."""
     from polyaforest.live import open_store, read_damaged
 
     with open_store(path, _make_nothing, notify=options.say) as store:
         aside = read_damaged(path)
         unknown = [key for key in partitions if key not in store.keys and key not in aside]
-        _refuse(path, "partition", unknown, missing_ok)
+        _check_missing(path, "partition", unknown, missing_ok)
         chosen = [key for key in partitions or sorted({*store.keys, *aside}) if key not in unknown]
         missing: list[str] = []
         if wanted:
@@ -100,7 +100,7 @@ def _forget_in_store(path: str, wanted: Sequence[str], partitions: Sequence[str]
             for key, reason in {**{key: aside[key] for key in aside if key in chosen}, **damaged}.items():
                 remedy = f"To delete its model: polyaforest forget -m {path} --by {key!r} --all"
                 options.say(f"{reason}. Its rows are unknown. {remedy}")
-            _refuse(path, "row", missing, missing_ok)
+            _check_missing(path, "row", missing, missing_ok)
             for key, rows in held.items():
                 store[key].detector.delete(rows)
             deleted = count(sum(map(len, held.values())), "row")
@@ -117,7 +117,7 @@ def _forget_in_store(path: str, wanted: Sequence[str], partitions: Sequence[str]
 def _find_in_store(
     path: str, wanted: Sequence[str], partitions: Sequence[str]
 ) -> tuple[dict[str, list[int | str]], list[str], dict[str, str]]:
-    """Return the keys of the rows with the names wanted, by partition; names without rows; and damaged models."""
+    """Return the keys of the wanted rows by partition, ids without rows, and damaged models."""
     from polyaforest import ModelFileError
     from polyaforest.live import read_model
 
@@ -138,26 +138,26 @@ def _find_in_store(
 
 
 def _make_nothing() -> NoReturn:
-    """Stand in for a function that makes new models, which deletion never needs."""
+    """Raise: deletion never makes a new model."""
     raise AssertionError("forget asked for a new model")
 
 
-def _refuse(path: str, what: str, missing: Sequence[str], missing_ok: bool) -> None:
-    """Raise if there are names that are not held, unless that is allowed."""
+def _check_missing(path: str, what: str, missing: Sequence[str], missing_ok: bool) -> None:
+    """Raise if the model lacks rows or partitions, unless that is allowed."""
     if missing and not missing_ok:
         raise ValueError(
-            f"{path} holds no {what} named {_some(missing)}: nothing was changed. To delete the others: --missing-ok"
+            f"{path} holds no {what} named {_some(missing)}: nothing was changed. Use --missing-ok to delete the others"
         )
 
 
 def _report_missing(missing: Sequence[str]) -> None:
-    """Report which names were not held."""
+    """Report the ids that were not held."""
     if missing:
         options.say(f"Not held: {_some(missing)}.")
 
 
 def _lines(path: str) -> Iterator[bytes]:
-    """Yield the lines of a file or pipe, none of which may be endless."""
+    """Yield the lines of a file or pipe; raise if one is too long."""
     from polyaforest.io._blocks import after_last_line, blocks, open_bytes
 
     with closing(open_bytes(path)) as opened:
@@ -166,24 +166,24 @@ def _lines(path: str) -> Iterator[bytes]:
 
 
 def _loaded(path: str) -> Any:
-    """Return the model at a path, if it holds points by key."""
+    """Load a model that holds points by key."""
     from polyaforest import load
     from polyaforest.cli._info import kind_of
 
     model = load(path)
     if kind_of(model) not in ("stream", "series"):
         raise ValueError(
-            f"{path} does not hold rows by name ({type(model).__name__}, {kind_of(model)}), so they cannot be deleted. "
-            "To make a model that does: polyaforest fit --id COLUMN FILE -m MODEL"
+            f"{path} does not hold rows by id ({type(model).__name__}, {kind_of(model)}), so they cannot be deleted. "
+            "Fit a model that does: polyaforest fit --id COLUMN FILE -m MODEL"
         )
     return model
 
 
 def _find(wanted: Sequence[str], keys: Sequence[int | str]) -> tuple[list[int | str], list[str]]:
-    """Return the keys of all points with the names wanted, and the names without points."""
+    """Return the keys of the points with the wanted ids, and the ids without points."""
     from polyaforest.forest.point_store import keys_named
 
-    ordered = sorted(keys, key=str)  # a key starts with its name, so those of a name are adjacent
+    ordered = sorted(keys, key=str)  # a key starts with its id, so keys with the same id are adjacent
     texts = [str(key) for key in ordered]
     held: dict[int | str, None] = {}
     missing = []
@@ -197,5 +197,5 @@ def _find(wanted: Sequence[str], keys: Sequence[int | str]) -> tuple[list[int | 
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:
-    """Return the first few names."""
+    """Format the first few names."""
     return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most:,} others" if len(names) > most else "")

@@ -1,7 +1,7 @@
-"""Quicker imports: scikit-learn without the libraries that it loads at once and the program does not use.
+"""Import scikit-learn without pandas and `scipy.stats`.
 
-``sklearn.utils.fixes`` imports pandas and `scipy.stats`, which takes twice as long as the rest of scikit-learn, for
-functions that nothing here calls.
+``sklearn.utils.fixes`` imports both, which takes twice as long as the rest of scikit-learn, for functions that
+polyaforest does not call.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from typing import Any
 _EAGER = "sklearn.utils.fixes"
 
 
-def quicken() -> None:
-    """Let scikit-learn, when it is imported, load neither pandas nor `scipy.stats` until something needs them."""
+def defer_slow_imports() -> None:
+    """Make scikit-learn import pandas and `scipy.stats` only when they are used."""
     if _EAGER not in sys.modules:
-        sys.meta_path.insert(0, _Finder())
+        sys.meta_path.insert(0, _DeferringFinder())
 
 
-class _Finder(MetaPathFinder):
+class _DeferringFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the usual spec of the one module, with a loader that defers what it imports."""
+        """Return the usual spec of `_EAGER`, with a loader that defers its imports."""
         if fullname != _EAGER:
             return None
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _DeferringLoader(spec.loader)
         return spec
 
 
-class _Loader(Loader):
+class _DeferringLoader(Loader):
     def __init__(self, usual: Loader) -> None:
         self._usual = usual
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Return what the usual loader does."""
+        """Delegate to the usual loader."""
         return self._usual.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the module while pandas, which it can do without, is out of reach, and `scipy.stats` deferred."""
+        """Execute the module with pandas, which is optional, hidden and `scipy.stats` deferred."""
         hidden = "pandas" not in sys.modules
         if hidden:
             sys.modules["pandas"] = None  # type: ignore[assignment]
-        sys.modules.setdefault("scipy.stats", _Deferred("scipy.stats"))
+        sys.modules.setdefault("scipy.stats", _DeferredModule("scipy.stats"))
         try:
             self._usual.exec_module(module)
         finally:
@@ -58,8 +58,8 @@ class _Loader(Loader):
                 del sys.modules["pandas"]
 
 
-class _Deferred(ModuleType):
-    """Stand for a module until the first of its names is needed."""
+class _DeferredModule(ModuleType):
+    """A placeholder that imports the module when an attribute is first read."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

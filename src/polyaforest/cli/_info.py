@@ -1,4 +1,4 @@
-"""The command `polyaforest info`: show what a model file holds."""
+"""`polyaforest info`: show what a model file holds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import click
 from polyaforest.cli import _options as options
 from polyaforest.core.text import label, printable
 
-_WIDTH = 100  # characters of a line
-_HIDDEN = {"columns", "domain", "line", "reader", "out", "quarantine"}  # notes that are shown elsewhere or are internal
+_WIDTH = 100  # characters per line
+_HIDDEN = {"columns", "domain", "line", "reader", "out", "quarantine"}  # notes shown elsewhere, or internal
 
 
-_HELP = """Show what the file MODEL holds: the detector, its columns and points, its settings and notes.
+_HELP = """Show the contents of a model file: the detector, its columns, points, settings and notes.
 
 \b
 Examples:
@@ -39,11 +39,11 @@ def command(model: str, by: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(to_json(_as_text(facts), orjson.OPT_INDENT_2).decode())
     else:
-        click.echo("\n".join((_streams_in_words if facts["kind"] == "streams" else _model_in_words)(facts)))
+        click.echo("\n".join((_describe_streams if facts["kind"] == "streams" else _describe_model)(facts)))
 
 
 def facts_of_file(path: str, by: str | None = None) -> dict[str, Any]:
-    """Return what a file holds, as JSON can hold it: one model, or a model per partition."""
+    """Return the facts of a file, JSON-compatible: of its model, or of its models by partition."""
     import os
 
     from polyaforest.detection.pipeline import read_detector
@@ -61,7 +61,7 @@ def facts_of_file(path: str, by: str | None = None) -> dict[str, Any]:
 
 
 def facts_of(model: Any) -> dict[str, Any]:
-    """Return what is known about a model."""
+    """Return the facts of a model."""
     from polyaforest.core.validation import feature_names
 
     return {
@@ -80,7 +80,7 @@ def facts_of(model: Any) -> dict[str, Any]:
 
 
 def _categories(model: Any) -> dict[str, list[str]]:
-    """Return which columns are categories, if any are."""
+    """Return the columns that are categories, if any."""
     from polyaforest.core.validation import feature_names
 
     encoding = getattr(model, "encoding_", None)
@@ -88,7 +88,7 @@ def _categories(model: Any) -> dict[str, list[str]]:
 
 
 def forests_of(model: Any) -> list[Any]:
-    """Return the forests of a model: those of all views of a series, that of groups, or the model itself."""
+    """Return the forests of a model: of all views of a series, of groups, or the model itself."""
     if kind_of(model) == "groups":
         return [model.estimator_]
     return list(model.estimators_.values()) if kind_of(model) == "series" else [model]
@@ -106,10 +106,10 @@ def format_version(path: str) -> int:
 
 
 def threshold_of(model: Any) -> float | None:
-    """Return the score below which rows are flagged; None if the model has learned too little for one."""
+    """Return the score below which rows are flagged; None if the model has learned too few rows."""
     try:
         return model.offset_ if isfinite(model.offset_) else None
-    except ValueError:  # too little for its false alarm rate
+    except ValueError:  # too few rows for its false alarm rate
         return None
 
 
@@ -123,7 +123,7 @@ def kind_of(model: Any) -> str:
 
 
 def n_seen(model: Any) -> int | None:
-    """Return the number of rows learned so far, None if it is not known."""
+    """Return the number of rows learned so far, None if unknown."""
     return int(model.n_seen_) if kind_of(model) in ("series", "stream", "summary") else None
 
 
@@ -147,7 +147,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _as_text(fact: Any) -> Any:
-    """Return facts as JSON can hold them: a path may contain bytes that are not text."""
+    """Replace bytes of paths that are not text, so that facts fit into JSON."""
     if isinstance(fact, dict):
         return {name: _as_text(part) for name, part in fact.items()}
     if isinstance(fact, list):
@@ -158,19 +158,19 @@ def _as_text(fact: Any) -> Any:
 # ---- in words --------------------------------------------------------------------------------------------------------
 
 _WORDS = {
-    "table": "a StreamingMPF fitted on a table by an earlier version: it scores and explains rows, but cannot learn",
+    "table": "a StreamingMPF fitted on a table by an earlier version: it can score and explain rows, but not learn",
     "stream": "a StreamingMPF: it holds points by key, can learn more rows and delete points exactly",
-    "summary": "a StreamingMPF without a window: it keeps counts, but no points",
-    "counts": "a BatchMPF, which counts rows in fixed cells: more rows can be added, and models merged",
-    "groups": "a GroupedMPF: a forest whose thresholds and p-values are calibrated within groups",
-    "series": "a SeriesMPF for time series: it judges each reading together with those before it",
+    "summary": "a StreamingMPF without a window: it keeps counts but no points",
+    "counts": "a BatchMPF: it counts rows in fixed cells, can learn more rows and be merged with other models",
+    "groups": "a GroupedMPF: a forest with thresholds and p-values calibrated within groups",
+    "series": "a SeriesMPF for time series: it scores each reading together with those leading up to it",
 }
 
 
-def _streams_in_words(facts: dict[str, Any]) -> list[str]:
-    """Return the text for a file with a model per partition."""
+def _describe_streams(facts: dict[str, Any]) -> list[str]:
+    """Describe a file with a model per partition, as lines."""
     return [
-        f"{printable(facts['file'])}: one model per partition, as `watch --by` keeps them.",
+        f"{printable(facts['file'])}: one model per partition, written by `watch --by`.",
         _line("models", f"{len(facts['keys']):,}: {_listed(facts['keys'])}"),
         *(_line("damaged", f"{key!r}, set aside: {reason}") for key, reason in facts["damaged"].items()),
         *_notes(facts),
@@ -178,8 +178,8 @@ def _streams_in_words(facts: dict[str, Any]) -> list[str]:
     ]
 
 
-def _model_in_words(facts: dict[str, Any]) -> list[str]:
-    """Return the text for a model."""
+def _describe_model(facts: dict[str, Any]) -> list[str]:
+    """Describe a model, as lines."""
     columns, kind = facts["columns"], facts["kind"]
     lines = [f"{printable(facts['file'])}: {_WORDS[kind]}."]
     lines += [
@@ -189,10 +189,10 @@ def _model_in_words(facts: dict[str, Any]) -> list[str]:
         _line("trees", f"{facts['n_trees']:,}"),
     ]
     if facts["privacy_epsilon"] is not None:
-        words = f"a private release, epsilon = {facts['privacy_epsilon']:g}: counts are noisy, rows cannot be added"
+        words = f"a private release, epsilon = {facts['privacy_epsilon']:g}: counts are noisy, and rows cannot be added"
         lines.append(_line("privacy", words))
     if facts["threshold"] is not None:
-        lines.append(_line("threshold", f"rows that score below {facts['threshold']:.4g} are anomalies"))
+        lines.append(_line("threshold", f"rows that score below {facts['threshold']:.4g} are flagged"))
     settings = [f"{name}={_shortened(repr(value))}" for name, value in facts["settings"].items()]
     lines.append(_line("settings", f"{', '.join(settings)}; defaults otherwise" if settings else "all defaults"))
     lines += _notes(facts)
@@ -202,19 +202,19 @@ def _model_in_words(facts: dict[str, Any]) -> list[str]:
 
 
 def _notes(facts: dict[str, Any]) -> list[str]:
-    """Return the notes in the file, such as the position in its stream."""
+    """Format the notes of the file, such as the position in the source."""
     return [_line("note", f"{name}: {_note(note)}") for name, note in facts["notes"].items() if name not in _HIDDEN]
 
 
 def _note(note: Any) -> str:
-    """Return a note as text: of many settings, those that are set."""
+    """Format a note; of settings, only those that are set."""
     if isinstance(note, dict):
         return ", ".join(f"{name}={_shortened(str(value))}" for name, value in note.items() if value not in (None, []))
     return _shortened(str(note), 1000)
 
 
 def _points(facts: dict[str, Any]) -> str:
-    """Return how many points there are, out of how many."""
+    """Format the number of points held and seen."""
     n_points, n_seen = facts["n_points"], facts["n_seen"]
     if facts["kind"] == "counts":
         return f"{n_points:,} counted"
@@ -224,24 +224,24 @@ def _points(facts: dict[str, Any]) -> str:
 
 
 def _line(name: str, text: str) -> str:
-    """Return one fact, wrapped."""
+    """Format one fact, wrapped."""
     return textwrap.fill(
         printable(text), _WIDTH, initial_indent=f"  {name:<10}", subsequent_indent=" " * 12, break_on_hyphens=False
     )
 
 
 def _listed(names: list[str], most: int = 20) -> str:
-    """Return the first few names."""
+    """Format the first few names."""
     return ", ".join(map(label, names[:most])) + (f" and {len(names) - most:,} others" if len(names) > most else "")
 
 
 def _shortened(text: str, most: int = 60) -> str:
-    """Return a text, cut where it would fill the screen: --json has all of it."""
+    """Shorten a text; --json prints all of it."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _size(n_bytes: int) -> str:
-    """Return a number of bytes with its unit."""
+    """Format a number of bytes with its unit."""
     for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
         if n_bytes >= 10**power:
             return f"{n_bytes / 10**power:.3g} {unit}"

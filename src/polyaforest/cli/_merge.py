@@ -1,4 +1,4 @@
-"""`polyaforest merge`: merge models into one that has counted the rows of all."""
+"""`polyaforest merge`: merge models into one that counts the rows of all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _HELP = """Merge MODELS into one, exactly as if it had counted the rows of all.
 
 The models must have the same columns and cells: fit the first with --batch, the others with --batch --like FIRST. The
-threshold is that of the first.
+threshold is taken from the first.
 
 \b
 Example:
@@ -39,7 +39,7 @@ def command(models: tuple[str, ...], out: str) -> None:
         if os.path.realpath(path) in seen:
             raise click.UsageError(f"{path} is given twice: its rows would be counted twice.")
         seen.add(os.path.realpath(path))
-    forests = [_counting(path) for path in models]
+    forests = [_load_batch(path) for path in models]
     merged, counts = forests[0], [forest.n_points_ for forest in forests]
     for path, forest in zip(models[1:], forests[1:], strict=True):
         _merge(merged, forest, models[0], path)
@@ -48,21 +48,21 @@ def command(models: tuple[str, ...], out: str) -> None:
     options.say(f"{out} holds the counts of {parts} = {merged.n_points_:,} rows.")
 
 
-def _counting(path: str) -> BatchMPF:
-    """Return the model at a path; raise unless it is a BatchMPF."""
+def _load_batch(path: str) -> BatchMPF:
+    """Load a model; raise unless it is a BatchMPF."""
     from polyaforest import BatchMPF, load
 
     model = load(path)
     if not isinstance(model, BatchMPF):
         raise ValueError(
             f"{path} is a {type(model).__name__}, whose cells depend on its rows, so it cannot be merged. Fit models "
-            "to merge with: polyaforest fit --batch"
+            "to merge with polyaforest fit --batch"
         )
     return model
 
 
 def _merge(merged: BatchMPF, other: BatchMPF, first: str, path: str) -> None:
-    """Add the counts of a model; raise if its cells differ, and say what to do."""
+    """Add the counts of a model; raise if its cells differ."""
     try:
         merged.merge(other)
     except ValueError as problem:
@@ -73,6 +73,6 @@ def _merge(merged: BatchMPF, other: BatchMPF, first: str, path: str) -> None:
 
 
 def shared_notes(notes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the notes that all models agree on."""
+    """Return the notes that are equal in all models."""
     first, *others = notes
     return {name: note for name, note in first.items() if all(name in them and them[name] == note for them in others)}

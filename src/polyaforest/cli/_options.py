@@ -1,4 +1,4 @@
-"""Options that several commands share, with the same name and meaning."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WINDOW = 1024  # points that a stream holds by default
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Return several decorators as one, the first the outermost."""
+    """Combine decorators into one; the first is the outermost."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
@@ -48,28 +48,29 @@ columns = click.option(
     metavar="A,B,...",
     multiple=True,
     callback=read_names,
-    help="Columns to use.  [default: those of numbers, and of text with few different values]",
+    help="Columns to use.  [default: numbers, and text with few different values]",
 )
 _categories = click.option(
     "--categories",
     metavar="A,B,...",
     multiple=True,
     callback=read_names,
-    help="Columns to use as categories, whatever they hold.  [default: those of text with few different values]",
+    help="Columns to use as categories, even if numeric.  [default: text with few different values]",
 )
-_numbers_only = click.option("--numbers-only", is_flag=True, help="Leave out columns of text.")
+_numbers_only = click.option("--numbers-only", is_flag=True, help="Ignore text columns.")
 time = click.option("--time", metavar="COLUMN", help="Timestamp column.  [default: detected if unambiguous]")
 id_ = click.option("--id", metavar="COLUMN", help="Column that identifies rows in the output.")
 by = click.option(
-    "--by", metavar="COLUMN", help="Column that partitions the rows: each value, such as a host, is judged separately."
+    "--by",
+    metavar="COLUMN",
+    help="Column that partitions the rows: those of each value, such as a host, are scored separately.",
 )
-weight = click.option(
-    "--weight", metavar="COLUMN", help="Column that says how often each row counts: 2 is the row twice, 0 not at all."
-)
+weight = click.option("--weight", metavar="COLUMN", help="Column of row weights: 2 counts the row twice, 0 ignores it.")
 calibrate_by = click.option(
     "--calibrate-by",
     metavar="COLUMN",
-    help="Column of groups, such as a country: rows are flagged as often in each, by the scores of their own group.",
+    help="Column of groups, such as countries: p-values are calibrated within each group, so all groups are flagged "
+    "equally often.",
 )
 format_ = click.option(
     "--format",
@@ -79,7 +80,7 @@ format_ = click.option(
 
 
 def categories(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which columns are categories; pass on `categories`: () for none, None to find out."""
+    """Add the options that select categories, passed as `categories`: () for none, None to detect them."""
 
     @wraps(command)
     def run(*args: Any, numbers_only: bool, categories: list[str] | None, **given: Any) -> Any:
@@ -91,7 +92,7 @@ def categories(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read_mark(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Return a delimiter, or the beginning of comments."""
+    """Return a delimiter or a comment mark."""
     mark = {"tab": "\t", "\\t": "\t", "none": ""}.get(text, text) if text is not None else None
     if mark is not None and not (mark.isascii() and '"' not in mark and "\n" not in mark):
         raise click.BadParameter("must be ASCII, without quotes", ctx, option)
@@ -101,26 +102,28 @@ def _read_mark(ctx: click.Context, option: click.Parameter, text: str | None) ->
 
 
 def reading(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how files are written, and pass them on as `reading`."""
+    """Add the options that describe the notation of files, passed as `reading`."""
     names = [
         click.option("--decimal", type=click.Choice(list(DECIMALS)), help="Decimal separator of numbers in text."),
         click.option("--dates", type=click.Choice(DATES), help="Order of dates such as 01/02/2024."),
         click.option(
-            "--plain", is_flag=True, help="Take only numbers such as -1234.5e6: no units, currencies or thousands."
+            "--plain",
+            is_flag=True,
+            help="Accept only plain numbers such as -1234.5e6: no units, currencies or thousands separators.",
         ),
-        click.option("--delimiter", metavar="CHAR", callback=_read_mark, help="Delimiter of CSV; tab for a tab."),
-        click.option("--header/--no-header", default=None, help="Whether the first line has the names of the columns."),
+        click.option("--delimiter", metavar="CHAR", callback=_read_mark, help="Delimiter of CSV, or 'tab'."),
+        click.option("--header/--no-header", default=None, help="Whether the first line holds the column names."),
         click.option(
-            "--comment", metavar="MARK", callback=_read_mark, help="Skip lines of CSV that begin so; none for no lines."
+            "--comment", metavar="MARK", callback=_read_mark, help="Skip CSV lines that start with MARK, or 'none'."
         ),
-        click.option("--sheet", metavar="SHEET", help="Sheet of a workbook: name or number.  [default: the first]"),
-        click.option("--query", metavar="SQL", help="Query whose result is the table, for databases."),
+        click.option("--sheet", metavar="SHEET", help="Sheet of a workbook, by name or number.  [default: the first]"),
+        click.option("--query", metavar="SQL", help="Query to run, for databases."),
     ]
 
     @wraps(command)
     def run(*args: Any, **given: Any) -> Any:
-        said = {field.name: given.pop(field.name) for field in fields(Reading)}
-        return command(*args, **given, reading=Reading(**said))
+        chosen = {field.name: given.pop(field.name) for field in fields(Reading)}
+        return command(*args, **given, reading=Reading(**chosen))
 
     return together(*names)(run)
 
@@ -144,33 +147,33 @@ only_anomalies = click.option("--only-anomalies", is_flag=True, help="Write flag
 spreadsheet_safe = click.option(
     "--spreadsheet-safe",
     is_flag=True,
-    help="In CSV, prefix text with ' if a spreadsheet would evaluate it as a formula.",
+    help="In CSV, prefix cells that a spreadsheet would evaluate as formulas with '.",
 )
 fail_on_anomaly = click.option("--fail-on-anomaly", is_flag=True, help="Exit with status 1 if any row is flagged.")
 shingle = click.option(
-    "--shingle", metavar="N", type=click.IntRange(min=1), help="For time series: judge N consecutive rows together."
+    "--shingle", metavar="N", type=click.IntRange(min=1), help="For time series: score N consecutive rows together."
 )
 
 
 def series(default: str) -> Decorator:
-    """Return the option that says whether rows are a time series; by default as described."""
+    """Return the option --series/--rows; `default` describes its default."""
     return click.option(
         "--series/--rows",
         "is_series",
         default=None,
-        help="Whether rows are readings of a time series, scored by the context window that leads to each, "
-        f"or independent rows.  [default: {default}]",
+        help="Whether rows are a time series, where each is scored together with the rows leading up to it, "
+        f"or independent.  [default: {default}]",
     )
 
 
 window = click.option(
-    "--window", metavar="N", type=click.IntRange(min=2), help=f"Rows that a stream holds.  [default: {WINDOW}]"
+    "--window", metavar="N", type=click.IntRange(min=2), help=f"Rows held in memory by --stream.  [default: {WINDOW}]"
 )
 false_alarm_rate = click.option(
     "--false-alarm-rate",
     metavar="RATE",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Flag rows with a p-value of at most RATE: about that share of normal rows.",
+    help="Flag rows with a p-value of at most RATE, which is about the share of normal rows flagged.",
 )
 epsilon = click.option(
     "--epsilon",
@@ -184,9 +187,12 @@ phi = click.option(
     type=click.FloatRange(0, 1),
     help="... in at least SHARE of the trees.  [default: 0.8]",
 )
-batch = click.option("--batch", "kind", flag_value="batch", help="Count rows in fixed partitions of space (BatchMPF).")
+batch = click.option("--batch", "kind", flag_value="batch", help="Count rows in fixed cells (BatchMPF).")
 stream = click.option(
-    "--stream", "kind", flag_value="stream", help="Read once, in bounded memory, and judge each row by those before it."
+    "--stream",
+    "kind",
+    flag_value="stream",
+    help="Read once, in bounded memory, and score each row against earlier ones.",
 )
 
 
@@ -218,7 +224,7 @@ class TableOptions:
     quiet: bool
 
     def __post_init__(self) -> None:
-        """Refuse options that contradict each other."""
+        """Raise a usage error for options that contradict each other."""
         if self.false_alarm_rate is not None and self.epsilon is not None:
             raise click.UsageError("--false-alarm-rate and --epsilon are mutually exclusive.")
         if self.phi is not None and self.epsilon is None:
@@ -230,7 +236,7 @@ class TableOptions:
         if self.is_series and self.epsilon is not None:
             raise click.UsageError("--epsilon is for independent rows: omit --series.")
         if self.is_series and self.kind == "batch":
-            raise click.UsageError("--series depends on the order of rows, which --batch ignores.")
+            raise click.UsageError("--series needs the order of rows, which --batch ignores.")
         if self.weight is not None and (self.is_series or self.shingle is not None):
             raise click.UsageError("--weight is for independent rows: a reading of a time series happens once.")
         if self.window is not None and not self.is_stream:
@@ -240,7 +246,7 @@ class TableOptions:
 
     @property
     def is_stream(self) -> bool:
-        """Whether rows are judged and learned one after another."""
+        """Whether rows are scored and learned one after another."""
         return self.kind == "stream" or (self.kind is None and self.shingle is not None)
 
     def open_table(
@@ -269,7 +275,7 @@ class TableOptions:
 
 
 def say_input(table: Table, quiet: bool) -> None:
-    """Print what was read."""
+    """Print a summary of the input."""
     from polyaforest.detection.report import input_lines
 
     for line in input_lines(table):
@@ -279,7 +285,7 @@ def say_input(table: Table, quiet: bool) -> None:
 def say(words: str, quiet: bool = False) -> None:
     """Print a message to stderr."""
     if words and not quiet:
-        with suppress(OSError):  # stderr was closed, which is no reason to stop
+        with suppress(OSError):  # stderr was closed: continue
             click.echo(printable(words), err=True)
 
 

@@ -1,7 +1,7 @@
-"""The picture that `detect` draws: scores over time and flagged rows.
+"""The plot of `detect`: scores over time with flagged rows.
 
-Below them is the attribution of the worst row or, of a time series, the context windows of the worst events beside what
-was expected.
+Below is the attribution of the worst row or, for a time series, the context windows of the worst events with what was
+expected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FORMATS = (".pdf", ".png", ".svg")
 _MOST_ROWS = 40_000  # to draw, besides the flagged ones
 _MOST_CHANNELS = 4
-_MOST_CONTEXTS = 4  # of events that are drawn
+_MOST_CONTEXTS = 4  # context windows to draw
 _DOTS_PER_INCH = 140
 _LONGEST_HEADING = 100  # characters
 _LONGEST_LINE = 68  # above a context window
@@ -37,7 +37,7 @@ _CONTEXT_HEIGHT = 2.6
 
 
 def check_place(path: str) -> None:
-    """Raise unless a picture can be written there."""
+    """Raise if a plot cannot be written to this path."""
     from polyaforest.plots._canvas import matplotlib
 
     if os.path.splitext(path)[1].lower() not in FORMATS:
@@ -49,7 +49,7 @@ def check_place(path: str) -> None:
 
 
 class Picture:
-    """The rows to draw: all of them, or of many a random part and all flagged ones."""
+    """The rows to draw: all flagged ones, and at most `_MOST_ROWS` of the others, sampled."""
 
     def __init__(self, columns: TableColumns) -> None:
         self.columns = columns
@@ -69,7 +69,7 @@ class Picture:
         return found
 
     def draw(self, path: str, findings: list[Finding]) -> None:
-        """Draw the rows, of several partitions those of the worst finding, and its attribution."""
+        """Draw the rows and the attribution of the worst finding; with partitions, only the rows of its partition."""
         from matplotlib.figure import Figure
 
         from polyaforest.plots import attribution_bars, trace
@@ -101,13 +101,13 @@ class Picture:
             names=names,
             ax=panels[0].subplots(),
         )
-        _head(panels[0], self._title(rows, worst, has_band=expected is not None))
+        _set_heading(panels[0], self._title(rows, worst, has_band=expected is not None))
         if events:
             _number_events(drawn, events)
             for panel, pair in zip(panels[1:], (events[:2], events[2:]), strict=False):
                 _draw_contexts(panel, pair)
         elif explanation is not None and worst is not None:
-            _head(panels[1], f"The worst: {format_place(worst)}")
+            _set_heading(panels[1], f"Worst finding: {format_place(worst)}")
             attribution_bars(explanation, ax=panels[1].subplots())
         with replacing(os.path.realpath(path)) as file:
             figure.savefig(file, format=os.path.splitext(path)[1][1:].lower(), dpi=_DOTS_PER_INCH)
@@ -116,15 +116,15 @@ class Picture:
         """Keep flagged rows, and a share of the others by a hash of their number."""
         numbers = found.chunk.numbers.astype(np.uint64)
         hashes = (numbers * np.uint64(2_654_435_761)) % np.uint64(2**32)  # partitions may alternate
-        is_judged = np.isfinite(found.scores)
-        places = np.flatnonzero(is_judged & (found.is_anomaly | (hashes < self._share * 2**32)))
+        is_scored = np.isfinite(found.scores)
+        places = np.flatnonzero(is_scored & (found.is_anomaly | (hashes < self._share * 2**32)))
         self._n_kept += int((~found.is_anomaly[places]).sum())
         self._parts.append(found._replace(explanations={}).select(places))
 
     def _rows_of(self, partition: str | None) -> Detected:
         """Return the rows of a partition, or all, by time."""
         if not any(len(part.scores) for part in self._parts):
-            raise BadInput("no row could be judged, so there is nothing to draw")
+            raise BadInput("no row could be scored, so there is nothing to draw")
         chunk = gather(part.chunk for part in self._parts)
         scores, p_values, is_anomaly = map(np.concatenate, zip(*(part[1:4] for part in self._parts), strict=True))
         rows = Detected(chunk, scores, p_values, is_anomaly, {})
@@ -134,7 +134,7 @@ class Picture:
         return rows if times is None else rows.select(np.argsort(times, kind="stable"))
 
     def _channels(self, explanation: Explanation | None) -> list[int]:
-        """Return the columns of numbers to show: those with the most bits, in the order of the table."""
+        """Return the numeric columns to draw: those with the most bits, in the order of the table."""
         n = len(self.columns.numeric)
         bits = np.zeros(n) if explanation is None else explanation.parts
         if self.columns.categories and explanation is not None and explanation.categories is not None:
@@ -146,13 +146,13 @@ class Picture:
         return sorted(np.argsort(-bits, kind="stable")[:_MOST_CHANNELS].tolist())
 
     def _title(self, rows: Detected, worst: Finding | None, *, has_band: bool) -> str:
-        """Return how many rows are flagged, and of which partition, and what the band is."""
+        """Return a title: the partition, the number of flagged rows, and what the band shows."""
         whose = ""
         if self.columns.key and worst is not None and worst.partition is not None:
             whose = f"{label(self.columns.key)} {label(worst.partition)}: "
         n_flagged = int(rows.is_anomaly.sum())
         thinned = "" if self._share == 1 else f" ({self._share:.2g} of the others drawn)"
-        band = "; the band is what was expected" if has_band else ""
+        band = "; the band shows what was expected" if has_band else ""
         return f"{whose}{n_flagged:,} rows flagged{thinned}{band}" if n_flagged else f"{whose}nothing stands out{band}"
 
 
@@ -161,7 +161,7 @@ def _context_of(finding: Finding) -> ContextWindow | None:
 
 
 def _number_events(drawn: Trace, events: list[tuple[int, Finding]]) -> None:
-    """Write the rank of events above the first panel, where they are."""
+    """Write the ranks of events above the first panel, at their times."""
     from polyaforest.plots._canvas import SMALL, VERMILION
 
     panel = (*drawn.panels, drawn.ax)[0]
@@ -182,7 +182,7 @@ def _number_events(drawn: Trace, events: list[tuple[int, Finding]]) -> None:
 
 
 def _draw_contexts(panel: Any, events: list[tuple[int, Finding]]) -> None:
-    """Draw the context windows of events side by side, each of the channel with the most bits, under their words."""
+    """Draw the context windows of events side by side, each for the channel with the most bits."""
     from polyaforest.plots import context_window
     from polyaforest.plots._canvas import drawable, plain
 
@@ -198,7 +198,7 @@ def _draw_contexts(panel: Any, events: list[tuple[int, Finding]]) -> None:
         ax.remove()
 
 
-def _head(panel: Any, words: str) -> None:
+def _set_heading(panel: Any, words: str) -> None:
     """Set the heading of a panel."""
     from polyaforest.plots._canvas import drawable, plain
 
@@ -206,7 +206,7 @@ def _head(panel: Any, words: str) -> None:
 
 
 def _dates(times: Array | None) -> Any:
-    """Return times as dates, if they are dates."""
+    """Convert times to dates, if they are dates."""
     if times is None or not all(is_date(time) for time in (times.min(), times.max())):
         return times
     return (times * 1e6).astype("datetime64[us]")

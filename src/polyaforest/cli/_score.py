@@ -1,4 +1,4 @@
-"""`polyaforest score`: judge the rows of a file by a model, without learning them."""
+"""`polyaforest score`: score the rows of a file with a model, without learning them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import click
 
 from polyaforest.cli import _options as options
 
-_HELP = """Score the rows of FILE... with a model, which learns nothing from them.
+_HELP = """Score the rows of FILE... with a model, without changing it.
 
-Writes the number of each row, its score (higher is more normal), its p-value and whether it is an anomaly. Columns are
+Writes the number of each row, its score (higher is more normal), its p-value and whether it is flagged. Columns are
 matched by name.
 
 \b
 Examples:
   polyaforest score -m model.mpf today.csv
-  polyaforest score -m model.mpf today.csv --only-anomalies --out odd.jsonl --id request
+  polyaforest score -m model.mpf today.csv --only-anomalies --out anomalies.jsonl --id request
 """
 
 
@@ -73,7 +73,7 @@ def command(
     compile_first("table", quiet)
     with closing(saved.open_table(files, **reading)) as table, results:
         chunks = options.counting(table, quiet)
-        for chunk in [gather(chunks)] if saved.is_series else chunks:  # each row of a series depends on those before
+        for chunk in [gather(chunks)] if saved.is_series else chunks:  # each row of a series depends on earlier ones
             found = saved.detect(chunk)
             n_flagged += int(found.is_anomaly.sum())
             results.write(result_columns(found.flagged() if only_anomalies else found, table.columns))

@@ -1,4 +1,4 @@
-"""The command `polyaforest serve`: streams judged in one process, with history, alerts, an API and a page."""
+"""`polyaforest serve`: a service that scores streams, with history, alerts, an API and a dashboard."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _DEFAULT = "polyaforest.toml"
 
 _HELP = """Serve a live dashboard and an API for streams.
 
-CONFIG is a TOML file (polyaforest.toml) that names streams: records posted by HTTP, lines added to a file, messages of
-Redis or Kafka, or series of a Prometheus server. They are judged as by `watch`; history, events and feedback are kept
-in files beside the models. After a crash, everything resumes where it was.
+CONFIG is a TOML file (polyaforest.toml) that defines streams: records posted by HTTP, lines appended to a file,
+messages from Redis or Kafka, or series of a Prometheus server. Records are scored as by `watch`; history, events and
+feedback are saved beside the models. After a crash, the service resumes where it was.
 
 \b
 Examples:
@@ -34,11 +34,11 @@ Examples:
 @click.command("serve", help=_HELP)
 @click.argument("config", metavar="[CONFIG]", required=False, type=click.Path(dir_okay=False))
 @click.option(
-    "--check", is_flag=True, help="Check the configuration, say what a start would do to existing data, and exit."
+    "--check", is_flag=True, help="Check the configuration, print what a start would do to existing data, and exit."
 )
-@click.option("--demo", is_flag=True, help="Show generated streams with planted incidents; nothing is kept.")
-@click.option("--host", metavar="ADDRESS", help="Address to listen on, instead of that of the configuration.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, 0 for any that is free.")
+@click.option("--demo", is_flag=True, help="Serve generated streams with planted incidents; nothing is saved.")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on, instead of the configured one.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 for any free port.")
 @click.option("--data", metavar="FOLDER", type=click.Path(file_okay=False), help="Folder for models and history.")
 @options.quiet
 def command(
@@ -48,8 +48,8 @@ def command(
     from polyaforest.cli._warmup import compile_first
 
     if demo and config is not None:
-        raise click.UsageError("--demo has a configuration of its own: omit CONFIG.")
-    _need_extra()
+        raise click.UsageError("--demo has its own configuration: omit CONFIG.")
+    _check_extra()
     from polyaforest.service.demo import DemoFeeder, demo_config
     from polyaforest.service.server import serve
 
@@ -70,7 +70,7 @@ def command(
         serve(settings, say, DemoFeeder() if demo else None, None if demo else read)
 
 
-def _need_extra() -> None:
+def _check_extra() -> None:
     """Raise if a library of the service is missing."""
     from importlib.util import find_spec
 
@@ -86,12 +86,12 @@ def _read(path: str) -> Config:
     from polyaforest.service.config import read_config
 
     if not os.path.exists(path):
-        raise BadInput(f"{path} does not exist: write one, or see what it is like with --demo")
+        raise BadInput(f"{path} does not exist: write it, or try --demo")
     return read_config(path)
 
 
 def _check(config: Config, name: str) -> None:
-    """Check what can be known without starting, and say what a start would do to data that exists."""
+    """Check a configuration without starting, and print what a start would do to existing data."""
     from polyaforest.io.errors import BadInput
     from polyaforest.service.changes import stored_plan
     from polyaforest.service.check import check_config

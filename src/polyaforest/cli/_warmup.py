@@ -1,4 +1,4 @@
-"""`polyaforest warmup`: compile everything for this machine, ahead of the first use."""
+"""`polyaforest warmup`: compile the kernels before the first use."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import click
 
 from polyaforest.cli import _options as options
 
-_HELP = """Compile for this machine what polyaforest computes with, on all cores.
+_HELP = """Compile all kernels for this machine, on all cores.
 
-Otherwise the first command, or the first call of a method, compiles what it needs. Run it when an image is built, or
-before workers start. The result is kept in the user's cache directory, or in the one that POLYAFOREST_CACHE_DIR names.
+Otherwise the first command, or the first call of a method, compiles what it needs. Run it when you build an image, or
+before workers start. Compiled kernels are saved in the user's cache directory, or in POLYAFOREST_CACHE_DIR.
 
-With --portable, the result also serves machines with other processors of the same kind (x86-64-v3: most since 2013; any
-64-bit ARM). Set POLYAFOREST_CPU=portable where polyaforest runs, so that it looks for this result.
+With --portable, they also run on other processors of the same kind (x86-64-v3: most since 2013; any 64-bit ARM). Set
+POLYAFOREST_CPU=portable where polyaforest runs, so that it finds them.
 """
 
 
 @click.command(help=_HELP)
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes at a time; as many as there are cores by default.")
-@click.option("--portable", is_flag=True, help="Compile for any processor of this kind, not only for this one.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes.  [default: number of cores]")
+@click.option("--portable", is_flag=True, help="Compile for any processor of this kind, not only this one.")
 @options.quiet
 def command(jobs: int | None, portable: bool, quiet: bool) -> None:
     """Run `polyaforest warmup`."""
@@ -34,11 +34,11 @@ def command(jobs: int | None, portable: bool, quiet: bool) -> None:
     groups = warmup.cold("everything")
     if groups:
         _compile(groups, jobs, quiet)
-    options.say(f"Everything is compiled for this machine ({select_cpu()}).", quiet)
+    options.say(f"All kernels are compiled for this machine ({select_cpu()}).", quiet)
 
 
 def compile_first(purpose: str, quiet: bool) -> None:
-    """Compile what a command needs, unless it is compiled already or there is one core alone."""
+    """Compile what a command needs, if anything is missing and there are several cores."""
     from joblib import cpu_count
 
     from polyaforest.forest import warmup

@@ -1,4 +1,4 @@
-"""The command `polyaforest watch`: judge an endless stream, record by record."""
+"""`polyaforest watch`: score an endless stream, record by record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _CALENDAR = ["time of day", "day of week"]
 _STATUS_SECONDS = 1.0
-_OPEN = "auto"  # the setting of models that find out whether their records are a time series
+_OPEN = "auto"  # the setting of models that detect whether their records are a time series
 
 
 _EXAMPLES = """\b
@@ -49,7 +49,7 @@ def _read_window(ctx: click.Context, option: click.Parameter, text: str) -> int 
 
 
 def _read_every(ctx: click.Context, option: click.Parameter, text: str) -> int | str:
-    """Return a number of records, or a duration in words, checked."""
+    """Return a number of records, or a valid duration as text."""
     if text.isdecimal() and int(text) >= 1:
         return int(text)
     from polyaforest.drift.monitor import read_duration
@@ -68,41 +68,41 @@ _reading = options.together(
         metavar="URL",
         help="Read from redis://host:port/db?stream=NAME or kafka://host:port/TOPIC.",
     ),
-    click.option("--follow", is_flag=True, help="Wait for lines added to FILE, across rotation, as tail -F does."),
+    click.option("--follow", is_flag=True, help="Wait for lines appended to FILE, across log rotation, like tail -F."),
     options.columns,
     click.option(
         "--categories",
         metavar="A,B,...",
         multiple=True,
         callback=options.read_names,
-        help="Fields to use as categories.  [default: those of the model to start from, or none]",
+        help="Fields to use as categories.  [default: those of --start-from, or none]",
     ),
     options.time,
     options.by,
-    click.option("--id", metavar="COLUMN", help="Column that names records, so that `forget` can delete them."),
+    click.option("--id", metavar="COLUMN", help="Column that identifies records, so that `forget` can delete them."),
     click.option("--format", type=click.Choice(["auto", "jsonl", "csv"]), default="auto", help="Format of the lines."),
 )
-_judging = options.together(
+_scoring = options.together(
     click.option(
         "--window",
         callback=_read_window,
         metavar="N|TIME",
         default=str(options.WINDOW),
         show_default=True,
-        help="Records that each model holds: a number of them, or a duration such as 30m, 6h or 7d.",
+        help="Records that each model holds: a number, or a duration such as 30m, 6h or 7d.",
     ),
-    options.series("found out from the first 512 records of each key, if they have times"),
+    options.series("detected from the first 512 records of each key, if they have times"),
     options.shingle,
-    click.option("--difference", is_flag=True, help="Judge changes between records instead of levels."),
+    click.option("--difference", is_flag=True, help="Score the changes between records instead of the values."),
     click.option(
-        "--calendar", type=click.Choice(_CALENDAR), multiple=True, help="Let what is normal depend on the time."
+        "--calendar", type=click.Choice(_CALENDAR), multiple=True, help="Let what is normal depend on the calendar."
     ),
     options.false_alarm_rate,
     click.option(
         "--drift",
         type=click.Choice(["report", "relearn", "keep"]),
-        help="Write a line when the distribution of a key's records changes, and leave its model alone, let it relearn "
-        "from the change on, or let it keep to what it learned before.",
+        help="Write a line when the distribution of a key's records changes. Then leave its model alone (report), "
+        "relearn it from the change on (relearn), or make it forget the records since the change (keep).",
     ),
     click.option(
         "--drift-alarms-every",
@@ -110,7 +110,8 @@ _judging = options.together(
         callback=_read_every,
         default="100000",
         show_default=True,
-        help="Time between false alarms of --drift: a number of records, or a duration such as 12h or '30 days'.",
+        help="Expected time between false alarms of --drift: a number of records, or a duration such as 12h or "
+        "'30 days'.",
     ),
     click.option(
         "--drift-reference",
@@ -118,10 +119,10 @@ _judging = options.together(
         type=click.IntRange(min=128),
         default=1024,
         show_default=True,
-        help="Records that --drift compares later ones with: the first of each key.",
+        help="First records of each key, with which --drift compares later ones.",
     ),
     click.option(
-        "--trees", type=click.IntRange(min=1), default=100, show_default=True, help="Trees per model; fewer are faster."
+        "--trees", type=click.IntRange(min=1), default=100, show_default=True, help="Trees per model. Fewer are faster."
     ),
     options.seed,
 )
@@ -133,7 +134,7 @@ _saving = options.together(
         "--start-from",
         metavar="MODEL",
         type=click.Path(exists=True),
-        help="Start every model as a copy of this one, made by `fit`.",
+        help="Start every model as a copy of this one, written by `fit`.",
     ),
     click.option(
         "--snapshot-every",
@@ -149,12 +150,12 @@ _saving = options.together(
         type=click.FloatRange(min=0),
         default=30.0,
         show_default=True,
-        help="... or after this many seconds, if there are new records.",
+        help="... or after this many seconds if there are new records.",
     ),
     click.option(
         "--skip-seen",
         is_flag=True,
-        help="Skip records that were counted before, if the input starts over at every run.",
+        help="Skip records that were already counted, for inputs that start over at every run.",
     ),
     click.option(
         "--memory",
@@ -162,7 +163,7 @@ _saving = options.together(
         type=click.IntRange(min=1),
         default=1024,
         show_default=True,
-        help="Memory for models; the least recently used are moved to disk.",
+        help="Memory for models. The least recently used are moved to disk.",
     ),
 )
 _writing = options.together(
@@ -170,7 +171,7 @@ _writing = options.together(
     click.option(
         "--events",
         is_flag=True,
-        help="Write a line when an event begins and one when it has ended, instead of one per record.",
+        help="Write a line when an event begins and when it ends, instead of one per record.",
     ),
     click.option(
         "--out", metavar="FILE", default="-", type=click.Path(), help="Append the lines to this file instead of stdout."
@@ -181,26 +182,26 @@ _writing = options.together(
         default="quarantine.jsonl",
         show_default=True,
         type=click.Path(),
-        help="File for records that cannot be used, with the reason.",
+        help="File for invalid records, with the reason.",
     ),
 )
 
 
-_HELP = """Judge an endless stream, record by record.
+_HELP = """Find anomalies in an endless stream, record by record.
 
-Records are lines of JSON or CSV from standard input or FILE, or come from Redis or Kafka. Each record is judged by
-those before it and then learned. For each, a line of JSON with its score, its p-value and, if it is flagged, the
-reasons goes to stdout. Records that cannot be used go to a quarantine file and never stop the stream.
+Records are lines of JSON or CSV from standard input or FILE, or messages from Redis or Kafka. Each record is scored
+against earlier ones and then learned. For each, a line of JSON goes to stdout, with its score, its p-value and, if it
+is flagged, the reasons. Invalid records go to a quarantine file and never stop the stream.
 
-With --model, everything is saved at intervals together with the position in the source: after a crash or Ctrl-C the
-same command resumes there, and no record is lost or counted twice.
+With --model, the models and the position in the source are saved at intervals. After a crash or Ctrl-C, the same
+command resumes from there: no record is lost or counted twice.
 """
 
 
 @click.command("watch", epilog=_EXAMPLES, help=_HELP)
 @click.argument("file", default="-", metavar="[FILE]", type=click.Path())
 @_reading
-@_judging
+@_scoring
 @_saving
 @_writing
 @options.fail_on_anomaly
@@ -230,9 +231,9 @@ def command(ctx: click.Context, /, **given: Any) -> None:
 def _check_options(ctx: click.Context, given: dict[str, Any]) -> None:
     """Raise a usage error for options that contradict each other."""
     if given["address"] is not None and given["file"] != "-":
-        raise click.UsageError(f"FILE and --from contradict each other: read {given['file']}, or {given['address']}.")
+        raise click.UsageError(f"FILE and --from are mutually exclusive: read {given['file']} or {given['address']}.")
     if given["follow"] and (given["address"] is not None or given["file"] == "-"):
-        raise click.UsageError("--follow needs a FILE to follow; other sources never end.")
+        raise click.UsageError("--follow needs a FILE: other sources never end.")
     if given["categories"] and (given["is_series"] or given["shingle"] or given["difference"] or given["calendar"]):
         raise click.UsageError("--categories is for independent records: a time series has numbers only.")
     if given["calendar"] and given["time"] is None:
@@ -243,7 +244,7 @@ def _check_options(ctx: click.Context, given: dict[str, Any]) -> None:
         raise click.UsageError("a --drift-alarms-every of time needs --time, the column with the timestamps.")
     if given["is_series"] and (given["shingle"] or given["difference"]):
         raise click.UsageError(
-            "--series looks at context windows, which include changes: omit --shingle and --difference."
+            "--series already includes consecutive records and their changes: omit --shingle and --difference."
         )
     if given["is_series"] is False and (given["shingle"] or given["difference"] or given["calendar"]):
         raise click.UsageError("--shingle, --difference and --calendar are for time series: omit --rows.")
@@ -251,12 +252,12 @@ def _check_options(ctx: click.Context, given: dict[str, Any]) -> None:
     given_here = [name for name in settings if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if given["start_from"] and given_here:
         option = "--series" if given_here[0] == "is_series" else f"--{given_here[0].replace('_', '-')}"
-        raise click.UsageError(f"--start-from has its own settings: give {option} to `fit` instead.")
+        raise click.UsageError(f"{option} is part of the model of --start-from: give it to `fit` instead.")
     _check_distinct_files(given)
 
 
 def _check_distinct_files(given: dict[str, Any]) -> None:
-    """Raise a usage error if verdicts would be written into the data or the model."""
+    """Raise a usage error if two files would be the same."""
     taken: dict[str, str] = {}
     for name in ("file", "model", "start_from", "out", "quarantine"):
         if given[name] in (None, "-"):
@@ -268,7 +269,7 @@ def _check_distinct_files(given: dict[str, Any]) -> None:
 
 
 def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
-    """Return the watcher, with everything opened and resumed from the last save."""
+    """Open all files and return a watcher, resumed from the last save."""
     from copy import deepcopy
 
     from polyaforest.io.records import RecordReader
@@ -316,7 +317,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
         drift=_drift(given),
         writes_events=given["events"],
         cadence=Cadence(given["snapshot_every"], given["snapshot_seconds"]),
-        notify=options.say,  # what was lost or set aside is reported even with --quiet
+        notify=options.say,  # losses are reported even with --quiet
     )
     stack.callback(watcher.close)
     watcher.resume(skip_seen=given["skip_seen"])
@@ -324,7 +325,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
 
 
 def _drift(given: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the parameters of the monitors of drift, if there are to be any."""
+    """Return the parameters of the drift monitors, None without --drift."""
     if given["drift"] is None:
         return None
     return {
@@ -336,13 +337,13 @@ def _drift(given: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _finds_series(given: dict[str, Any], before: dict[str, Any] | None) -> bool:
-    """Return whether models find out if records are a time series; `before` are the settings of an opened store."""
+    """Return whether models detect a time series; `before` holds the settings of an existing store."""
     is_open = given["is_series"] is None and not (given["shingle"] or given["difference"] or given["calendar"])
     return is_open and given["start_from"] is None and (before is None or before.get("is_series") == _OPEN)
 
 
 def _columns(given: dict[str, Any], detector: Detector) -> list[str] | None:
-    """Return the columns to read: those of the model to start from, if there is one."""
+    """Return the columns to read: those of --start-from, if given."""
     from polyaforest.io.errors import BadInput
 
     names = getattr(detector, "feature_names_in_", None)
@@ -351,25 +352,25 @@ def _columns(given: dict[str, Any], detector: Detector) -> list[str] | None:
         return columns
     known = [str(name) for name in names]
     if given["columns"] not in (None, known):
-        raise BadInput(f"{given['start_from']} was made with the columns {', '.join(known)}: omit --columns")
+        raise BadInput(f"{given['start_from']} was fitted on the columns {', '.join(known)}: omit --columns")
     return known
 
 
 def _categories(given: dict[str, Any], detector: Detector) -> list[str]:
-    """Return the fields that are categories: those of the model to start from, if there is one."""
+    """Return the fields that are categories: those of --start-from, if given."""
     from polyaforest.detection.pipeline import category_names
     from polyaforest.io.errors import BadInput
 
     known = category_names(detector) if given["start_from"] is not None else given["categories"] or []
     if given["categories"] not in (None, known):
         raise BadInput(
-            f"{given['start_from']} has the categories {', '.join(known) or 'of no column'}: omit --categories"
+            f"{given['start_from']} was fitted with {', '.join(known) or 'no column'} as categories: omit --categories"
         )
     return known
 
 
 def _template(given: dict[str, Any]) -> Detector:
-    """Return the model that every stream starts with a copy of."""
+    """Return the model that every key starts from a copy of."""
     from polyaforest import SeriesMPF, StreamingMPF, load
     from polyaforest.io.errors import BadInput
     from polyaforest.live import new_detector
@@ -378,18 +379,18 @@ def _template(given: dict[str, Any]) -> Detector:
         first = load(given["start_from"])
         if isinstance(first, SeriesMPF) or (isinstance(first, StreamingMPF) and not first.is_frozen_):
             return first
-        raise BadInput(f"{given['start_from']} cannot follow a stream: make a model with `polyaforest fit --stream`")
+        raise BadInput(f"{given['start_from']} cannot learn from a stream: fit a model with `polyaforest fit --stream`")
     names = ("trees", "window", "false_alarm_rate", "seed", "is_series", "shingle", "difference", "calendar")
     return new_detector(**{name: given[name] for name in names})
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what the models and the reading of records depend on, as JSON can hold it."""
-    reading, judging = (
+    """Return the settings that models and parsing depend on, JSON-compatible."""
+    reading, scoring = (
         ("columns", "categories", "time", "by", "id", "format"),
         ("is_series", "shingle", "difference", "false_alarm_rate"),
     )
-    names = (*reading, *judging, "trees", "seed", "start_from", "drift")
+    names = (*reading, *scoring, "trees", "seed", "start_from", "drift")
     window = given["window"]
     span = f"{window.total_seconds():g}s" if isinstance(window, timedelta) else window
     found = {"is_series": _OPEN} if _finds_series(given, None) else {}
@@ -399,7 +400,7 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_same_settings(before: dict[str, Any] | None, now: dict[str, Any], model: str) -> None:
-    """Raise if models would go on with other settings than they started with."""
+    """Raise if the settings differ from those the models started with."""
     from polyaforest.io.errors import BadInput
 
     if before is None:
@@ -407,7 +408,10 @@ def _check_same_settings(before: dict[str, Any] | None, now: dict[str, Any], mod
     known = {"by": before.get("key"), **before}  # stores of earlier versions call it "key"
     for name, value in now.items():
         before_and_now = [known.get(name), value]
-        if before_and_now in ([None, _OPEN], [_OPEN, None]):  # other options say more, or the store is an old one
+        if before_and_now in (
+            [None, _OPEN],
+            [_OPEN, None],
+        ):  # another option differs, or the store is of an earlier version
             continue
         if known.get(name) != value:
             option = "--series" if name == "is_series" else f"--{name.replace('_', '-')}"
@@ -418,7 +422,7 @@ def _check_same_settings(before: dict[str, Any] | None, now: dict[str, Any], mod
 
 
 def _in_words(value: Any) -> str:
-    """Return a setting as given on the command line."""
+    """Format a setting as on the command line."""
     return (
         "not given" if value in (None, False, [], _OPEN) else ",".join(value) if isinstance(value, list) else str(value)
     )
@@ -433,30 +437,30 @@ def _report_start(watcher: Watcher, given: dict[str, Any]) -> None:
     options.say(f"Resuming after {counts.records:,} records, {counts.anomalies:,} of them flagged", given["quiet"])
     before, now = notes["where"], canonical_name(given["address"] or given["file"])
     if before != now:
-        options.say(f"The source was {before} before; {now} is read from its beginning", given["quiet"])
+        options.say(f"The source was {before} before: reading {now} from its beginning", given["quiet"])
     elif not (watcher.source.can_replay or given["skip_seen"] or notes["is_end"]):
-        options.say("This input cannot be read again: records since the last save are lost", given["quiet"])
+        options.say("This input cannot be read again: records after the last save are lost", given["quiet"])
 
 
 @contextmanager
 def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Yield whether Ctrl-C, SIGTERM or SIGHUP has come: the first stops after the batch, a second at once.
+    """Yield a function that returns whether to stop, after Ctrl-C, SIGTERM or SIGHUP; a second signal raises at once.
 
-    A terminal that is closed may send SIGHUP and SIGTERM together: that is not a second request.
+    A closing terminal may send SIGHUP and SIGTERM together, so SIGHUP is never the second signal.
     """
-    came: list[int] = []
+    received: list[int] = []
 
     def note(number: int, _: object) -> None:
-        came.append(number)
-        if number != signal.SIGHUP and len(came) - came.count(signal.SIGHUP) > 1:
+        received.append(number)
+        if number != signal.SIGHUP and len(received) - received.count(signal.SIGHUP) > 1:
             raise KeyboardInterrupt
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it is ignored
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, note) for number in numbers}
     try:
-        yield lambda: bool(came)
+        yield lambda: bool(received)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -485,5 +489,5 @@ def _status_line(watcher: Watcher, quiet: bool) -> Iterator[Callable[[], None]]:
 
 def _show(words: str) -> None:
     """Replace the line on the terminal."""
-    with suppress(OSError):  # the terminal was closed, which must not keep anything from being saved
+    with suppress(OSError):  # the terminal was closed: continue, so that everything is saved
         click.echo(f"{CLEAR_LINE}{words}", err=True, nl=False)

@@ -1,1 +1,1 @@
-"""From rows to findings: detect anomalies in tables and streams, explain them, report them."""
+"""Detect, explain and report anomalies in tables and streams."""

@@ -1,4 +1,4 @@
-"""Findings of a run: counts, the worst events, and the columns to write for each row."""
+"""Collect the findings of a run: counts, the worst events, and the output columns of each row."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from polyaforest.core.arrays import Array
-from polyaforest.detection.pipeline import Detected, Settings, places_by_partition
-from polyaforest.detection.report import Finding, Summary, reason, stamp
+from polyaforest.detection.pipeline import Detected, DetectorSettings, places_by_partition
+from polyaforest.detection.report import Finding, RunSummary, reason, stamp
 from polyaforest.timeseries import Event, EventTracker
 
 if TYPE_CHECKING:
     from polyaforest.explain import Explanation
     from polyaforest.io.tables import TableColumns
 
-_NEAR = 5  # most rows between flagged rows of one event, if an odd one does not make those after it look odd
+_NEAR = 5  # largest distance of flagged rows in one event, unless an anomaly affects more of the rows after it
 Explain = Callable[[Iterable[int]], "dict[int, Explanation]"]
 
 
-class Row(NamedTuple):
+class FlaggedRow(NamedTuple):
     """A flagged row of an event that is still open."""
 
     number: int
@@ -33,26 +33,26 @@ class Row(NamedTuple):
 
 
 class Findings:
-    """Collect the findings of a run; flagged rows that are near each other in time are one finding.
+    """Collect the findings of a run; flagged rows close in time form one finding.
 
     Parameters
     ----------
     columns : TableColumns
-    settings : Settings
+    settings : DetectorSettings
     top : int
-        Number of findings to keep, the worst.
+        Number of worst findings to keep.
     """
 
-    def __init__(self, columns: TableColumns, settings: Settings, *, top: int = 10) -> None:
+    def __init__(self, columns: TableColumns, settings: DetectorSettings, *, top: int = 10) -> None:
         self.columns, self.settings, self.top = columns, settings, top
         self.in_events = settings.is_stream or columns.time is not None
         self.n_rows = self.n_flagged = self.n_findings = 0
         self._partitions: set[str] = set()
-        self._worst: list[tuple[float, int, Finding]] = []  # a heap, the least anomalous first
+        self._worst: list[tuple[float, int, Finding]] = []  # a heap with the least anomalous first
         self._order = numbered()  # breaks ties: the first wins
         self._trackers: dict[str, EventTracker] = {}
         self._n_before: dict[str, int] = {}  # rows of each partition so far
-        self._open: dict[str, dict[int, Row]] = {}  # rows of open events, by number
+        self._open: dict[str, dict[int, FlaggedRow]] = {}  # rows of open events, by number
 
     @property
     def n_partitions(self) -> int:
@@ -74,11 +74,11 @@ class Findings:
             self._keep(name, tracker.close())
 
     def findings(self) -> list[Finding]:
-        """Return the worst findings, the worst first."""
+        """Return the kept findings, the worst first."""
         return [finding for *_, finding in sorted(self._worst, key=lambda entry: entry[:2], reverse=True)]
 
     def explain(self, explain: Explain, numbers: Array) -> None:
-        """Explain the worst findings, if rows came without explanations; `numbers` are those of all rows."""
+        """Explain the kept findings; `numbers` are the numbers of all rows."""
         places = np.searchsorted(numbers, [finding.number for *_, finding in self._worst]).tolist()
         reasons = explain(places)
         self._worst = [
@@ -86,9 +86,9 @@ class Findings:
             for (badness, order, finding), place in zip(self._worst, places, strict=True)
         ]
 
-    def summary(self) -> Summary:
+    def summary(self) -> RunSummary:
         """Return the counts."""
-        return Summary(
+        return RunSummary(
             n_rows=self.n_rows,
             n_flagged=self.n_flagged,
             n_findings=self.n_findings,
@@ -100,7 +100,7 @@ class Findings:
         )
 
     def to_columns(self, found: Detected) -> dict[str, Any]:
-        """Return the columns to write for rows, by name."""
+        """Return the output columns of rows, by name."""
         labels = {self.columns.key: found.chunk.keys}
         chunk = found.chunk
         values: dict[str | None, Any] = {
@@ -110,7 +110,7 @@ class Findings:
         return result_columns(found, self.columns, labels, values, self._reasons(found))
 
     def _reasons(self, found: Detected) -> dict[str, list[Any]]:
-        """Return the features to attribution and the reasons as text; empty for rows without an explanation."""
+        """Return attributed features and reasons as text; empty for rows without an explanation."""
         attributions: list[list[str]] = [[] for _ in found.scores]
         reasons: list[str | None] = [None] * len(found.scores)
         for i, explanation in found.explanations.items():
@@ -119,7 +119,7 @@ class Findings:
         return {"attributions": attributions, "reason": reasons}
 
     def _add_partition(self, name: str, places: Array, found: Detected) -> None:
-        """Add the rows of a partition by time; those of a stream stay in order of arrival."""
+        """Add the rows of a partition, in order of time or, in a stream, of arrival."""
         if found.chunk.times is not None and not self.settings.is_stream:
             places = places[np.argsort(found.chunk.times[places], kind="stable")]
         n_before = self._n_before.get(name, 0)
@@ -133,9 +133,9 @@ class Findings:
             self._keep(name, tracker.update(n_before + at, True, score, time=row.number, p_value=p_value))
             self._open.setdefault(name, {})[row.number] = row
 
-    def _row(self, found: Detected, place: int) -> Row:
+    def _row(self, found: Detected, place: int) -> FlaggedRow:
         chunk = found.chunk
-        return Row(
+        return FlaggedRow(
             int(chunk.numbers[place]),
             None if chunk.times is None else float(chunk.times[place]),
             None if chunk.ids is None else chunk.ids[place],
@@ -144,7 +144,7 @@ class Findings:
         )
 
     def _missing(self, row: Array) -> tuple[str, ...]:
-        """Return the columns of which a row has no value."""
+        """Return the columns that are missing in a row."""
         return tuple(self.columns.used[k] for k in np.flatnonzero(np.isnan(row)).tolist())
 
     def _keep(self, name: str, event: Event | None) -> None:
@@ -188,9 +188,9 @@ def result_columns(
     values: Mapping[str | None, Any] | None = None,
     reasons: dict[str, list[Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return results as columns: number, time, labels and values of each row, then its score, p-value and verdict.
+    """Return output columns: number, time, labels and values of each row, then its score, p-value and flag.
 
-    A column of the input that has the name of a result is renamed.
+    An input column with the name of a result column is renamed.
     """
     chunk = found.chunk
     own = {"score": found.scores, "p_value": found.p_values, "is_anomaly": found.is_anomaly, **(reasons or {})}

@@ -1,6 +1,6 @@
-"""Detection in whole tables, in streams read once, and by saved models.
+"""Detect anomalies in whole tables, in streams read once, and with saved models.
 
-Each row is validated and scored once, by the detector that decides; nothing here places a threshold.
+The detector validates and scores each row once, and sets the threshold.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
     from polyaforest.explain import Explanation
     from polyaforest.io.tables import Table
 
-_LEAST_ROWS = 8  # of a table or partition; fewer do not show what is usual
+_LEAST_ROWS = 8  # of a table or partition; fewer do not show what is normal
 _LEAST_PER_PARTITION = 3  # rows, on average
-_LEAST_TO_COUNT = 20  # rows from which on the number of partitions is checked
-_MOST_DETECTORS = 32  # of partitions that are kept for explanations; others are fitted again if needed
+_LEAST_TO_COUNT = 20  # rows; with fewer, the number of partitions is not checked
+_MOST_DETECTORS = 32  # kept for explanations; those of other partitions are fitted again if needed
 _DEPTH = 10  # of trees whose leaves decide, as in the paper
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Which detector to use, and its threshold policy."""
+class DetectorSettings:
+    """The choice of detector and its threshold policy."""
 
     kind: str | None = None  # "batch", "stream" or None for a table
     seed: int = 0
     window: int | None = None  # points to hold, if not the default
-    shingle: int | None = None  # readings of a time series to look at as they are
-    is_series: bool | None = None  # whether rows are a time series; None to find out, for a table
+    shingle: int | None = None  # raw readings of a time series to score together
+    is_series: bool | None = None  # whether rows are a time series; None detects it, for a table
     false_alarm_rate: float | None = None
     epsilon: float | None = None
     phi: float | None = None
@@ -67,22 +67,22 @@ class Settings:
 
     @property
     def is_stream(self) -> bool:
-        """Whether rows are judged one after another, by those before them."""
+        """Whether each row is scored against earlier ones."""
         return self.kind == "stream"
 
     @property
     def least_rows(self) -> int:
-        """The fewest rows of a table or partition that can be judged."""
+        """The fewest rows of a table or partition that can be scored."""
         rate, least = self.false_alarm_rate, LEAST if self.is_series else _LEAST_ROWS
         return least if rate is None else max(least, least_calibration(rate) + 1)
 
     @property
     def reach(self) -> int:
-        """Rows over which an odd one makes those after it look odd."""
+        """Number of following rows that an anomaly can make look anomalous."""
         return self.shingle or (REACH if self.is_series else 0)
 
     def new_detector(self) -> Any:
-        """Return the detector, with nothing learned yet."""
+        """Return an unfitted detector."""
         given: dict[str, Any] = {
             "false_alarm_rate": self.false_alarm_rate,
             "random_state": self.seed,
@@ -103,7 +103,7 @@ class Settings:
 
 
 class Detected(NamedTuple):
-    """Rows with their results; scores and p-values are NaN where a row could not be judged."""
+    """Rows with their results; scores and p-values are NaN if a row could not be scored."""
 
     chunk: TableChunk
     scores: Array  # higher is more normal
@@ -112,7 +112,7 @@ class Detected(NamedTuple):
     explanations: dict[int, Explanation]  # by position
 
     @classmethod
-    def nothing(cls, chunk: TableChunk) -> Self:
+    def unscored(cls, chunk: TableChunk) -> Self:
         """Return rows without results, to be filled in."""
         n = len(chunk.rows)
         return cls(chunk, np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.bool_), {})
@@ -143,24 +143,24 @@ class Detected(NamedTuple):
 
 @dataclass
 class TableDetector:
-    """Judge a table as a whole; with partitions, each of them is a table of its own."""
+    """Score a table as a whole; with partitions, score each as its own table."""
 
     table: TableChunk
     columns: TableColumns
-    settings: Settings
-    too_small: dict[str, int] = field(init=False, default_factory=dict)  # rows of the partitions not judged
+    settings: DetectorSettings
+    too_small: dict[str, int] = field(init=False, default_factory=dict)  # number of rows by partition
     _fitted: list[tuple[Array, Any]] = field(init=False, default_factory=list)  # places and detector, None if not kept
 
     def detect(self) -> Detected:
-        """Return all rows with their results; partitions with too few rows have none."""
-        found = Detected.nothing(self.table)
+        """Return all rows with their results; partitions with too few rows stay unscored."""
+        found = Detected.unscored(self.table)
         check_partitions(self.table.keys)
         partitions = places_by_partition(self.table.keys, len(self.table.rows))
         if self.settings.is_series is None:
             self.settings = replace(self.settings, is_series=self._is_series(list(partitions.values())))
         least = self.settings.least_rows
         for name, places in partitions.items():
-            if len(places) < least or not (len(partitions) == 1 or self._can_be_judged(places)):
+            if len(places) < least or not (len(partitions) == 1 or self._can_be_scored(places)):
                 self.too_small[name] = len(places)
                 continue
             rows, times = self._rows_at(places), self._times_at(places)
@@ -169,17 +169,17 @@ class TableDetector:
             self._fitted.append((places, detector if len(self._fitted) < _MOST_DETECTORS else None))
         if not self._fitted:
             rate, n = self.settings.false_alarm_rate, len(self.table.rows)
-            purpose = "to tell what is normal" if rate is None else f"for a false alarm rate of {rate:g}"
+            purpose = "to learn what is normal" if rate is None else f"for a false alarm rate of {rate:g}"
             if self.table.keys is None:
-                raise BadInput(f"there are only {count(n, 'row')}; at least {least:,} are needed {purpose}")
+                raise BadInput(f"the input has only {count(n, 'row')}; at least {least:,} are needed {purpose}")
             raise BadInput(
-                f"none of the {len(self.too_small):,} partitions has the {least:,} rows needed {purpose}: omit --by, "
-                "or give more rows"
+                f"all {len(self.too_small):,} partitions have fewer than the {least:,} rows needed {purpose}: omit "
+                "--by, or give more rows"
             )
         return found
 
     def explain(self, places: Iterable[int]) -> dict[int, Explanation]:
-        """Return explanations of the rows at these places."""
+        """Explain the rows at these places."""
         wanted = np.fromiter(places, np.int64)
         found: dict[int, Explanation] = {}
         for own, kept in self._fitted:
@@ -196,25 +196,25 @@ class TableDetector:
         return found
 
     def expect(self, places: Array, found: Detected) -> Forecast | None:
-        """Return what was expected at rows of one partition, without a look at events; None if they are no series."""
+        """Forecast rows of one partition, ignoring its events; None if they are no time series."""
         fitted = [(own, kept) for own, kept in self._fitted if np.isin(places, own).all()]
         if not self.settings.is_series or self.settings.shingle is not None or not fitted:
             return None
         own, kept = fitted[0]
-        times, unseen = self._times_at(own), np.zeros(len(own), np.bool_)
+        times, ignored = self._times_at(own), np.zeros(len(own), np.bool_)
         for event in find_events(found.is_anomaly[own], found.scores[own], merge=REACH):
-            unseen[event.first : event.last + 1] = True
+            ignored[event.first : event.last + 1] = True
         detector = kept or self._fit(own)
-        expected = detector.expect(self._rows_at(own), unseen=unseen, **times, **self._in_place)
+        expected = detector.expect(self._rows_at(own), unseen=ignored, **times, **self._in_place)
         return Forecast(*(part[np.searchsorted(own, places)] for part in expected))
 
     @property
     def _in_place(self) -> dict[str, bool]:
-        """How to ask for rows that a detector was fitted on."""
+        """Keyword arguments for rows that the detector was fitted on."""
         return {"standalone": True} if self.settings.is_series else {}
 
     def _is_series(self, partitions: list[Array]) -> bool:
-        """Return whether all partitions that are long enough to tell are time series."""
+        """Return whether all partitions that are long enough are time series."""
         times, rows = self.table.times, self.table.rows
         if times is None or self.settings.kind is not None or self.settings.epsilon is not None:
             return False
@@ -224,18 +224,18 @@ class TableDetector:
             return False
         return bool(long) and all(is_series(times[places], rows[np.ix_(places, is_number)]) for places in long)
 
-    def _can_be_judged(self, places: Array) -> bool:
-        """Return whether there is a context window in a time series; rows can be judged by themselves."""
+    def _can_be_scored(self, places: Array) -> bool:
+        """Return whether rows are independent, or a time series with at least one context window."""
         times = None if self.table.times is None else self.table.times[places]
         return not self.settings.is_series or has_context(times, self.table.rows[np.ix_(places, self._is_number)])
 
     @property
     def _is_number(self) -> Array:
-        """Whether each column is one of numbers, (D,)."""
+        """Whether each column is numeric, (D,)."""
         return np.isin(self.columns.used, self.columns.numeric)
 
     def _times_at(self, places: Array) -> dict[str, Array]:
-        """Return the times of rows, if they are a time series that has any; raise if they decrease."""
+        """Return the times of a time series, if it has any; raise if they decrease."""
         if not self.settings.is_series or self.table.times is None:
             return {}
         times = self.table.times[places]
@@ -251,20 +251,20 @@ class TableDetector:
         return detector.fit(rows, **self._times_at(places), **weights)
 
     def _groups_at(self, places: Array) -> dict[str, list[str | None]]:
-        """Return the groups of rows, if they have any; empty cells are none."""
+        """Return the groups of rows, if there are any; an empty cell is no group."""
         groups = self.table.groups
         return {} if groups is None else {"groups": [groups[place] or None for place in places.tolist()]}
 
     def _rows_at(self, places: Array) -> NamedRows:
-        """Return rows; of a time series their numbers only."""
-        is_whole = len(places) == len(self.table.rows)  # of which no copy is needed
+        """Return rows; of a time series, only the numeric columns."""
+        is_whole = len(places) == len(self.table.rows)  # then no copy is needed
         if self.settings.is_series and self.columns.categories:
             return NamedRows(self.table.rows[np.ix_(places, self._is_number)], self.columns.numeric)
         return self.table.named(self.columns, None if is_whole else places)
 
 
 def places_by_partition(names: list[str] | None, n: int) -> dict[str, Array]:
-    """Return where the rows of each partition are, in order of first appearance; all of them under "" without names."""
+    """Return the places of the rows of each partition, in order of first appearance; without names, all under ""."""
     if names is None:
         return {"": np.arange(n)}
     codes: dict[str, int] = {}
@@ -274,7 +274,7 @@ def places_by_partition(names: list[str] | None, n: int) -> dict[str, Array]:
 
 
 def check_partitions(names: list[str] | None) -> None:
-    """Raise if the names of partitions are rather those of single rows."""
+    """Raise if most partitions have a single row."""
     if names is None or len(names) < _LEAST_TO_COUNT:
         return
     n = len(set(names))
@@ -289,12 +289,12 @@ def check_partitions(names: list[str] | None) -> None:
 
 
 class StreamDetector:
-    """Judge rows one after another, each by those before it; with partitions, each of them is a stream of its own.
+    """Score each row against earlier ones, then learn it; with partitions, each is its own stream.
 
-    Models of partitions that have not been seen for long are kept in a temporary file, so memory is bounded.
+    The least recently used models are moved to a temporary file, so memory is bounded.
     """
 
-    def __init__(self, columns: TableColumns, settings: Settings) -> None:
+    def __init__(self, columns: TableColumns, settings: DetectorSettings) -> None:
         self.columns, self.settings = columns, settings
         self._models = ModelStore(None, settings.new_detector, loads)
 
@@ -305,8 +305,8 @@ class StreamDetector:
         self._models.close()
 
     def detect(self, chunk: TableChunk) -> Detected:
-        """Return rows with their results, flagged ones explained; then learn them."""
-        found = Detected.nothing(chunk)
+        """Score rows, explain flagged ones, and learn all."""
+        found = Detected.unscored(chunk)
         for name, places in places_by_partition(chunk.keys, len(chunk.rows)).items():
             detector: Any = self._models[name].detector
             part = chunk.select(places)
@@ -317,7 +317,7 @@ class StreamDetector:
 
 
 def times_of(detector: Any, chunk: TableChunk) -> Array | None:
-    """Return the times of rows to learn, for a time series that has any; raise if they decrease."""
+    """Return the times of rows for a time series, if there are any; raise if they decrease."""
     if not isinstance(detector, SeriesMPF) or chunk.times is None:
         return None
     latest = detector.latest_ if detector.is_fitted else None
@@ -332,7 +332,7 @@ def check_order(times: Array, numbers: Array, latest: float = -inf) -> None:
         at = int((times < before).argmax())
         raise BadInput(
             f"row {numbers[at]:,} is from {moment(times[at])}, but the row before it is from {moment(before[at])}: "
-            "rows of a time series must be in order of time. Sort the file, or use --by if it holds several series"
+            "rows of a time series must be in order of time. Sort the input, or use --by if it holds several series"
         )
 
 
@@ -340,14 +340,14 @@ def check_order(times: Array, numbers: Array, latest: float = -inf) -> None:
 
 
 def read_detector(path: str, by: str | None = None) -> Any:
-    """Return the detector saved in a file: the only one, or that of a partition."""
+    """Load the only detector of a file, or that of a partition."""
     if not is_model_store(path):
         if by is not None:
-            raise BadInput(f"{path} holds a single model: --by is for model files that `watch --by` wrote")
+            raise BadInput(f"{path} holds a single model: --by is for model files written by `watch --by`")
         return load(path)
     _, names = read_notes(path)
-    if by is None and names != [""]:  # the name of the only stream of a `watch` without partitions
-        raise BadInput(f"{path} holds models of {len(names):,} partitions: choose one with --by, such as {names[:1]}")
+    if by is None and names != [""]:  # the name of the stream of a `watch` without partitions
+        raise BadInput(f"{path} holds models of {len(names):,} partitions: choose one with --by, such as {names[0]!r}")
     if (by or "") not in names:
         near = get_close_matches(by or "", names)
         raise BadInput(f"{path} has no model of {by!r}.{f' Did you mean {near[0]!r}?' if near else ''}")
@@ -361,7 +361,7 @@ def category_names(detector: Any) -> list[str]:
 
 
 class SavedModel:
-    """A model file, used to judge rows without learning them.
+    """Score rows with a model file, without learning them.
 
     Parameters
     ----------
@@ -384,7 +384,7 @@ class SavedModel:
     def _set_rate(self, rate: float) -> None:
         forests = list(self.detector.estimators_.values()) if self.is_series else [self.detector]
         if isinstance(forests[0].score_type, EpsilonPhi):
-            raise BadInput(f"{self.path} was fitted with --epsilon, which decides without a false alarm rate")
+            raise BadInput(f"{self.path} was fitted with --epsilon, which has no false alarm rate")
         for forest in forests:
             forest.set_params(contamination="auto", false_alarm_rate=rate)
         try:
@@ -416,13 +416,13 @@ class SavedModel:
         return table
 
     def detect(self, chunk: TableChunk) -> Detected:
-        """Return rows with their results; those of a time series are judged as if they came next."""
-        found = Detected.nothing(chunk)
+        """Return rows with their results; score those of a time series as if they came next."""
+        found = Detected.unscored(chunk)
         found.fill(np.arange(len(chunk.rows)), self.detector.detect(self._rows(chunk), **self._times(chunk)))
         return found
 
     def explain(self, chunk: TableChunk, places: Sequence[int]) -> list[Explanation]:
-        """Return explanations of the rows at these places."""
+        """Explain the rows at these places."""
         if self.is_series:
             return list(self.detector.explain(self._rows(chunk), **self._times(chunk), rows=places))
         return list(self.detector.explain(self._rows(chunk.select(np.array(places, np.intp)))))
@@ -432,9 +432,9 @@ class SavedModel:
         return chunk.rows if self.names is None else chunk.named(self._columns)
 
     def _times(self, chunk: TableChunk) -> dict[str, Array]:
-        """Return the times of rows, if the model has any.
+        """Return the times of rows, if the model has times.
 
-        Rows from before what was learned are moved by whole weeks, to come next: time of day and day of week stay.
+        Move rows from before the end of the learned rows on by whole weeks, which keeps time of day and day of week.
         """
         latest = self.detector.latest_ if self.is_series else None
         if latest is None or chunk.times is None:

@@ -1,4 +1,4 @@
-"""Reports as text: what was read and skipped, and what was found, the worst first."""
+"""Format reports as text: the input, then the findings, the worst first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from polyaforest.io.reading import Interpretation
     from polyaforest.io.tables import Table
 
-_MOST_NAMED = 8  # columns of a kind to name
+_MOST_NAMED = 8  # names to list
 _MOST_ATTRIBUTIONS = 3  # features of a finding to show
 _MOST_REJECTED = 3  # skipped rows to show
 _FIRST_DATE = 631_152_000.0  # 1990: smaller numbers are not taken for dates
@@ -42,10 +42,10 @@ class Finding(NamedTuple):
     missing: tuple[str, ...] = ()  # columns without a value
 
 
-class Summary(NamedTuple):
+class RunSummary(NamedTuple):
     """Counts of a run."""
 
-    n_rows: int  # judged
+    n_rows: int  # scored
     n_flagged: int
     n_findings: int
     in_events: bool  # whether flagged rows are grouped
@@ -59,7 +59,7 @@ class Summary(NamedTuple):
 
 
 def input_lines(table: Table) -> list[str]:
-    """Return what was read: rows, columns used, and columns and rows skipped with the reasons."""
+    """Describe the input: rows and columns used, and columns and rows skipped with the reasons."""
     columns = table.columns
     roles = [name for name in (columns.time, columns.key, columns.id, columns.weight, columns.group) if name]
     n_columns = len({*columns.used, *columns.skipped, *roles})
@@ -85,7 +85,7 @@ def input_lines(table: Table) -> list[str]:
 
 
 def format_interpretations(interpretations: Sequence[Interpretation]) -> str:
-    """Describe how the files were interpreted, and name the options that override it."""
+    """Describe how the files were interpreted, and the options that override it."""
     parts = [
         f"{listed(columns)} {words}".replace(" :", ":") if columns else label(words)
         for words, _, columns in interpretations
@@ -100,7 +100,7 @@ def format_sources(names: Sequence[str]) -> str:
 
 
 def format_skipped(skipped: dict[str, str]) -> str:
-    """Return the columns skipped, by reason."""
+    """List the skipped columns by reason."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in skipped.items():
         by_reason.setdefault(reason, []).append(name)
@@ -111,8 +111,8 @@ def format_skipped(skipped: dict[str, str]) -> str:
 # ---- what was found --------------------------------------------------------------------------------------------------
 
 
-def report(summary: Summary, findings: Sequence[Finding], *, is_written: bool = False) -> str:
-    """Return a report: a headline, then the findings."""
+def report(summary: RunSummary, findings: Sequence[Finding], *, is_written: bool = False) -> str:
+    """Format a report: a headline, then the findings."""
     usual = format_typical(findings)
     blocks = [f"{headline(summary)}\n{usual}" if usual else headline(summary)]
     width = len(str(len(findings)))
@@ -125,19 +125,19 @@ def report(summary: Summary, findings: Sequence[Finding], *, is_written: bool = 
 
 
 def format_typical(findings: Sequence[Finding]) -> str:
-    """Return the bits of a typical row, to compare findings with."""
+    """Describe the surprise of a typical row, for comparison."""
     typical = [finding.explanation.typical for finding in findings if finding.explanation is not None]
     if not typical:
         return ""
     low, high = f"{min(typical):.1f}", f"{max(typical):.1f}"
     bits = low if low == high else f"{low} to {high}"
-    return f"A usual row has {bits} bits of surprise; each bit more is half as likely."
+    return f"A typical row has {bits} bits of surprise; each additional bit halves the likelihood."
 
 
-def headline(summary: Summary) -> str:
-    """Return how many rows are flagged, and how many to expect by chance."""
+def headline(summary: RunSummary) -> str:
+    """Describe how many rows are flagged, and how many to expect by chance."""
     rows = count(summary.n_rows, "row")
-    each = f", judged separately by {label(summary.by)} ({count(summary.n_partitions, 'value')})" if summary.by else ""
+    each = f", scored separately by {label(summary.by)} ({count(summary.n_partitions, 'value')})" if summary.by else ""
     chance = format_chance(summary)
     if not summary.n_flagged:
         return click.style(f"Nothing stands out: 0 of {rows}{each}.", bold=True) + (f" {chance}" if chance else "")
@@ -147,17 +147,19 @@ def headline(summary: Summary) -> str:
     return f"{words} {chance}".rstrip()
 
 
-def format_chance(summary: Summary) -> str:
-    """Return how many normal rows to expect among those flagged."""
+def format_chance(summary: RunSummary) -> str:
+    """Describe how many rows are expected to be flagged by chance."""
     if summary.expected is None:
         return ""
     n = f"{summary.expected * summary.n_rows:,.0f}"
     what = f"{n} event{'' if n == '1' else 's'}" if summary.counts_alarms else n
-    return "By chance alone hardly any would." if n == "0" else f"By chance alone up to about {what} might."
+    if n == "0":
+        return "Hardly any are expected by chance."
+    return f"Up to about {what} {'is' if n == '1' else 'are'} expected by chance."
 
 
 def block(finding: Finding, rank: str) -> str:
-    """Return a finding as a few lines: which rows, when, how anomalous, and why."""
+    """Format a finding as a few lines: which rows, when, how anomalous, and why."""
     lines = [f"{rank} {click.style(format_place(finding), bold=True)}{format_surprise(finding)}"]
     indent = " " * (len(rank) + 3)
     if finding.explanation is not None:
@@ -166,7 +168,7 @@ def block(finding: Finding, rank: str) -> str:
 
 
 def format_place(finding: Finding) -> str:
-    """Return which rows, of which partition, and when."""
+    """Format which rows, of which partition, and when."""
     parts = [f"row {finding.number:,}"]
     if finding.n_flagged > 1 and finding.first is not None and finding.last is not None:
         parts = [f"rows {finding.first:,}–{finding.last:,}"]
@@ -179,7 +181,7 @@ def format_place(finding: Finding) -> str:
 
 
 def format_span(finding: Finding) -> str:
-    """Return when it was, from and to if it took a while."""
+    """Format the time of a finding, or its start and end."""
     if finding.n_flagged > 1 and finding.start is not None and finding.end is not None:
         start, end = moment(finding.start), moment(finding.end)
         if start[:10] == end[:10] and len(start) > 10:
@@ -189,7 +191,7 @@ def format_span(finding: Finding) -> str:
 
 
 def format_surprise(finding: Finding) -> str:
-    """Return bits and p-value, of an event those of its worst row."""
+    """Format bits and p-value, for an event those of its worst row."""
     words = ""
     if finding.n_flagged > 1:
         name = f", {label(finding.id)}" if finding.id else ""
@@ -201,7 +203,7 @@ def format_surprise(finding: Finding) -> str:
 
 
 def reasons(explanation: Explanation, missing: Sequence[str] = ()) -> list[str]:
-    """Return the features to attribution, one per line, in columns."""
+    """Format the attributed features, one per line, in columns."""
     attributions = explanation.attributions[:_MOST_ATTRIBUTIONS]
     lines = aligned([_cells(explanation, attribution) for attribution in attributions])
     if not attributions:
@@ -226,7 +228,7 @@ def _cells(explanation: Explanation, attribution: Attribution) -> list[str]:
 
 
 def reason(explanation: Explanation, missing: Sequence[str] = ()) -> str:
-    """Return the features to attribution on one line, such as "latency_ms 912 (usual 20–80): +14.2 bits; cpu ..."."""
+    """Format the attributed features on one line, such as "latency_ms 912 (usual 20–80): +14.2 bits; cpu ..."."""
     parts = [
         f"{label(one.name)} {explanation.format_value(one.feature, one.value)} "
         f"({one.seen or f'usual {explanation.format_usual(one.feature)}'}): {one.bits:+.1f} bits"
@@ -238,23 +240,23 @@ def reason(explanation: Explanation, missing: Sequence[str] = ()) -> str:
     return "; ".join([*parts, f"missing: {listed(missing)}"] if missing else parts)
 
 
-# ---- small pieces ----------------------------------------------------------------------------------------------------
+# ---- formatting ------------------------------------------------------------------------------------------------------
 
 
 def count(n: int, what: str) -> str:
-    """Return a number with its noun."""
+    """Format a number with its noun."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names separated by commas; of many, the first and the number of others."""
+    """Join names with commas; of many, the first ones and the number of others."""
     names = list(map(label, names))
     more = f" and {len(names) - _MOST_NAMED:,} others" if len(names) > _MOST_NAMED + 1 else ""
     return ", ".join(names[:_MOST_NAMED] if more else names) + more
 
 
 def moment(seconds: float) -> str:
-    """Return a time for people, to the second if needed; a number that is not a date stays a number."""
+    """Format a time for people, to the second if needed; a number that is not a date stays a number."""
     if not isfinite(seconds):
         return ""
     if not is_date(seconds):
@@ -266,19 +268,19 @@ def moment(seconds: float) -> str:
 
 
 def stamp(seconds: float) -> str:
-    """Return a time in ISO 8601; a number that is not a date stays a number."""
+    """Format a time in ISO 8601; a number that is not a date stays a number."""
     if not is_date(seconds):
         return f"{seconds:.17g}"
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def is_date(seconds: float) -> bool:
-    """Return whether a time is a date rather than a count of something."""
+    """Return whether a time is a plausible date rather than a count."""
     return _FIRST_DATE <= seconds < _LAST_DATE
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """Return cells aligned in columns, ignoring colours; values and bits to the right."""
+    """Align cells in columns, ignoring colours; values and bits to the right."""
     widths = [max(width(click.unstyle(cell)) for cell in column) for column in zip(*table, strict=True)]
     lines = []
     for row in table:

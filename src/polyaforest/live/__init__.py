@@ -1,4 +1,4 @@
-"""Endless streams: records are judged, explained and learned one after another, by one model per key."""
+"""Score, explain and learn the records of endless streams, with one model per key."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def open_store(
     max_bytes: int = 2**30,
     notify: Callable[[str], None] = lambda message: None,
 ) -> Store:
-    """Open a model store to write to; the parameters are those of `ModelStore`.
+    """Open a model store for writing; for the parameters see `ModelStore`.
 
-    `change` is called with each model that is read, to change what is no part of what it has learned.
+    `change` is applied to each model that is read, to update settings that do not affect what it has learned.
     """
-    return ModelStore(path, make, lambda block: change(_continued(block)), max_bytes=max_bytes, notify=notify)
+    return ModelStore(path, make, lambda block: change(_load_stream(block)), max_bytes=max_bytes, notify=notify)
 
 
 def with_rate(detector: Detector, false_alarm_rate: float | None) -> Detector:
-    """Return a detector, which flags records by this rate from now on."""
+    """Set the false alarm rate of a detector, and return the detector."""
     forest = detector.estimator if isinstance(detector, SeriesMPF) else detector
     if forest is None or forest.false_alarm_rate != false_alarm_rate:
         detector.change_false_alarm_rate(false_alarm_rate)
@@ -46,8 +46,8 @@ def with_rate(detector: Detector, false_alarm_rate: float | None) -> Detector:
 
 
 def read_model(path: str | os.PathLike[str], key: str) -> Detector:
-    """Return the detector of a key as of the last commit."""
-    return model_store.read_model(path, key, _continued)
+    """Return the detector of a key, as of the last commit."""
+    return model_store.read_model(path, key, _load_stream)
 
 
 def new_detector(
@@ -61,7 +61,7 @@ def new_detector(
     difference: bool = False,
     calendar: Sequence[str] = (),
 ) -> Detector:
-    """Return a detector for a stream: of independent rows, or of a series if it or any of its settings is asked for."""
+    """Return a detector for a stream of independent rows or, if any of its settings is given, for a time series."""
     forest = StreamingMPF(
         n_estimators=trees,
         window=window,
@@ -75,11 +75,11 @@ def new_detector(
     return SeriesMPF(forest, shingle=shingle or 1, difference=difference, calendar=calendar)
 
 
-def _continued(block: bytes) -> Detector:
-    """Return a detector that goes on with its stream; raise ValueError for any other."""
+def _load_stream(block: bytes) -> Detector:
+    """Load a detector that can learn more; raise ValueError for any other."""
     model = loads(block)
     if isinstance(model, BatchMPF) or (isinstance(model, StreamingMPF) and model.is_frozen_):
-        raise ValueError("it does not follow a stream")
+        raise ValueError("it cannot learn from a stream")
     try:
         schema.whole(-1)(model.notes.get("rows", 0), "rows")
         if model.notes.get("events") is not None:
@@ -87,5 +87,5 @@ def _continued(block: bytes) -> Detector:
     except MALFORMED as problem:
         raise ValueError(f"its notes are damaged: {problem}") from problem
     if model.companion is not None:
-        DriftMonitor.beside(model)  # so that points deleted from the model leave its monitor, too
+        DriftMonitor.beside(model)  # so that deleting points from the model deletes them from its monitor too
     return model

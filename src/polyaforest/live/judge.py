@@ -1,4 +1,4 @@
-"""Judging: records are parsed, and those of each key judged, explained and learned by the model of that key."""
+"""Parse records, then score, explain and learn them with the model of their key."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from polyaforest.live.verdicts import Arrival, Bad, Verdict
 
 __all__ = ["Judge", "Judged", "Piece", "whole_piece"]
 
-_MAX_FAILURES = 3  # consecutive records that a model fails on before it starts over
+_MAX_FAILURES = 3  # consecutive records that a model may fail on before it starts over
 
 Result = TypeVar("Result")
 
 
 class Piece(NamedTuple):
-    """How many of the next records of a key to judge together, and whether to learn them."""
+    """How many of the next records of a key to score together, and whether to learn them."""
 
     n: int
     is_learned: bool = True
 
 
 def whole_piece(entry: Entry, arrivals: Sequence[Arrival]) -> Piece:
-    """Judge and learn all records together."""
+    """Score and learn all records together."""
     return Piece(len(arrivals))
 
 
@@ -45,32 +45,32 @@ def whole_piece(entry: Entry, arrivals: Sequence[Arrival]) -> Piece:
 class Judged(Generic[Result]):
     """The results for a batch of records."""
 
-    n_records: int = 0  # headers and blank lines are none
+    n_records: int = 0  # without headers and blank lines
     n_anomalies: int = 0
     results: dict[int, Result] = field(default_factory=dict)  # by place in the batch
     bad: list[Bad] = field(default_factory=list)
 
 
 class Judge(Generic[Result]):
-    """Judges records, each by the model of its key.
+    """Score records, each with the model of its key.
 
     Parameters
     ----------
     reader : RecordReader
     store : ModelStore
     describe : callable
-        Takes the entry of a key, records of it and their verdicts; returns a result for each. It may change the notes
-        of the entry, which are saved with the model.
+        Takes the entry of a key, some of its records and their verdicts; returns a result for each. It may change the
+        notes of the entry, which are saved with the model.
     plan : callable
-        Takes the entry of a key and its next records; returns how many of them to judge together, as a `Piece`.
+        Takes the entry of a key and its next records; returns how many of them to score together, as a `Piece`.
     finds_series : bool
-        Whether a model that judges records one by one becomes one of a time series, if they turn out to be that.
+        Whether a model of independent records is replaced by one of a time series if the records turn out to be one.
     drift : mapping or None
-        Parameters of the monitors of drift beside the models; None for no monitors.
+        Parameters of the drift monitors beside the models; None for no monitors.
     rows_option : str
-        What the user sets so that records are judged one by one.
+        The setting with which the user asks for independent records.
     check : callable
-        Takes a record and its row; returns why it cannot be used, or None if it can.
+        Takes a record and its row; returns why the record is invalid, or None.
     notify : callable
         Takes messages for the user.
     """
@@ -91,11 +91,11 @@ class Judge(Generic[Result]):
         self._check, self._rows_option = check, rows_option
         self.reader, self._store, self._describe, self._plan, self._notify = reader, store, describe, plan, notify
         self._finds_series, self._has_reported_series, self._drift = finds_series, False, drift
-        self._failures: dict[str, int] = {}  # by key: consecutive records that its model failed on
-        self._starved: str | None = None  # the key that last ran out of memory
+        self._failures: dict[str, int] = {}  # consecutive records that the model of each key failed on
+        self._out_of_memory: str | None = None  # the key that last ran out of memory
 
     def __call__(self, records: Sequence[Record]) -> Judged[Result]:
-        """Judge and learn records; those that cannot be used are returned with a reason."""
+        """Score and learn records; return invalid ones with a reason."""
         judged: Judged[Result] = Judged()
         streams: dict[str, list[Arrival]] = {}
         has_columns = bool(self.reader.names)
@@ -120,22 +120,22 @@ class Judge(Generic[Result]):
         return judged
 
     def _report_empty_fields(self) -> None:
-        """Report fields that the first record has no values of: they could have been numbers."""
+        """Report fields that are empty in the first record: they may be numbers."""
         empty = [name for name, reason in self.reader.skipped.items() if reason == "empty"]
         if self.reader.names and empty:
             self._notify(
-                f"no value of {in_words(empty)} in the first record, so not used: to use it, name all --columns"
+                f"{in_words(empty)} has no value in the first record, so it is ignored: to use it, list all --columns"
             )
 
     def _next_piece(self, entry: Entry, arrivals: Sequence[Arrival]) -> Piece:
-        """Return which records come next: as planned, but not beyond the next look at whether they are a series."""
+        """Return the next piece: as planned, but no further than the next check for a time series."""
         piece = self._plan(entry, arrivals)
         return piece._replace(n=min(piece.n, n_until_decision(entry.detector))) if self._finds_series else piece
 
-    def set_back(self, key: str, problem: str, *, of_one: bool) -> str:
-        """Replace a model that failed halfway by its last saved state; return what happened.
+    def recover(self, key: str, problem: str, *, of_one: bool) -> str:
+        """Revert a model that failed halfway to its last saved state; return the reason.
 
-        After several consecutive failures the model itself is at fault: the key starts over.
+        After several consecutive failures, delete the model: the key starts over.
         """
         failures = self._failures[key] = self._failures.get(key, 0) + of_one
         whose = f"the model of key {key!r}" if key else "the model"
@@ -150,18 +150,18 @@ class Judge(Generic[Result]):
         return reason
 
     def _judge(self, key: str, arrivals: list[Arrival], is_learned: bool, judged: Judged[Result]) -> None:
-        """Judge records of one key: all at once, or one by one if the model refuses any."""
+        """Score records of one key: all at once, or one by one if the model rejects any."""
         for arrival, reason in sift(
             arrivals,
             lambda arrival: why_unusable(arrival.row.values),
-            lambda good: self._refusal(key, good, is_learned, judged),
+            lambda good: self._why_rejected(key, good, is_learned, judged),
         ):
             judged.bad.append(Bad(arrival.place, arrival.record, reason))
 
-    def _refusal(self, key: str, arrivals: list[Arrival], is_learned: bool, judged: Judged[Result]) -> str | None:
-        """Judge records together; return why the model of the key could not, or None if all were judged.
+    def _why_rejected(self, key: str, arrivals: list[Arrival], is_learned: bool, judged: Judged[Result]) -> str | None:
+        """Score records together; return why the model of the key failed, or None.
 
-        An error costs the record, or at worst what its key has learned since the last save. It must not stop the other
+        An error loses the record or, at worst, what its key has learned since the last save. It must not stop the other
         keys, nor occur again at every restart.
         """
         entry = self._store[key]
@@ -171,37 +171,37 @@ class Judge(Generic[Result]):
             verdicts = _detect(entry.detector, self.reader, arrivals, is_learned, monitor)
             results = self._describe(entry, arrivals, verdicts)
             if self._finds_series and self.reader.time is not None:
-                entry.detector = self._settled(entry.detector)
-        except OSError:  # not the record's fault: what was not delivered is read again next time
+                entry.detector = self._decide(entry.detector)
+        except OSError:  # not the fault of the record: undelivered records are read again next time
             raise
         except Exception as problem:
-            if isinstance(problem, MemoryError) and self._is_starving(key):
+            if isinstance(problem, MemoryError) and self._is_memory_exhausted(key):
                 raise
             reason = words_of(problem)
             if progress(entry.detector) == before:
                 return reason
-            return self.set_back(key, reason, of_one=len(arrivals) == 1)
-        # all at once: after a failure halfway they are judged again
+            return self.recover(key, reason, of_one=len(arrivals) == 1)
+        # all at once: after a failure halfway the records are scored again
         judged.results |= {arrival.place: result for arrival, result in zip(arrivals, results, strict=True)}
         judged.n_anomalies += sum(verdict.is_anomaly for verdict in verdicts)
         self._failures.pop(key, None)
-        self._starved = None
+        self._out_of_memory = None
         return None
 
-    def _settled(self, detector: Detector) -> Detector:
-        """Return the detector that goes on, and report the first that becomes one of a time series."""
+    def _decide(self, detector: Detector) -> Detector:
+        """Return the detector to continue with, and report the first switch to a time series."""
         decided = decide(detector)
         if decided is not detector and not self._has_reported_series:
             self._has_reported_series = True
             self._notify(
-                f"from record {decided.n_seen_ + 1:,} on, judged as a time series, by the context window that leads to "
-                f"each record; {self._rows_option} judges each by itself"
+                f"from record {decided.n_seen_ + 1:,} on, scored as a time series: each record together with those "
+                f"leading up to it. Override with {self._rows_option}"
             )
         return decided
 
-    def _is_starving(self, key: str) -> bool:
-        """Return whether memory is short for all keys, and not only for one whose model needs too much."""
-        before, self._starved = self._starved, key
+    def _is_memory_exhausted(self, key: str) -> bool:
+        """Return whether memory is short for all keys, not only for one with a large model."""
+        before, self._out_of_memory = self._out_of_memory, key
         return len(self._store) < 2 or before not in (None, key)
 
 
@@ -212,7 +212,7 @@ def _detect(
     is_learned: bool,
     monitor: DriftMonitor | None = None,
 ) -> list[Verdict]:
-    """Return the verdicts on records of one key, which are learned unless `is_learned` is False."""
+    """Return the verdicts on records of one key, and learn them if `is_learned`."""
     values = np.array([arrival.row.values for arrival in arrivals], np.float64)
     rows = NamedRows(values, reader.names, reader.encoding([arrival.row for arrival in arrivals]))
     times = None
@@ -236,7 +236,7 @@ def _detect(
 
 
 def _verdicts(detected: Detections, why: Mapping[int, Explanation], points: Sequence[Key | None]) -> list[Verdict]:
-    """Return results by row."""
+    """Return the verdict on each row."""
     numbers = (detected.scores, detected.p_values, detected.is_anomaly, detected.thresholds)
     novelty = detected.novelty.tolist() or [nan] * len(points)
     rows = zip(*(column.tolist() for column in numbers), novelty, points, strict=True)
@@ -247,7 +247,7 @@ def _verdicts(detected: Detections, why: Mapping[int, Explanation], points: Sequ
 
 
 def _keys_of(arrivals: list[Arrival], detector: Detector) -> list[str] | None:
-    """Return keys for records that have names."""
+    """Return keys for records with ids; None if any has no id."""
     names = [arrival.row.id for arrival in arrivals]
     if any(name is None for name in names):
         return None

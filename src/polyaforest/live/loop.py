@@ -1,9 +1,9 @@
-"""The endless loop: read records, have them judged, write the results, and commit now and then.
+"""The endless loop: read records, score them, write the results, and commit at intervals.
 
-Records are pulled in batches of bounded size, and the next batch is read when the results of the last are written: so
-nothing queues up, and a slow reader slows the source down. A commit saves the models, the position in the source and
-marks of the outputs as of one moment. After a crash the outputs are taken back to that moment and the source resumes
-from there: every record is learned once, and its result is written once.
+The loop reads batches of bounded size, and the next one only when the results of the last are written: nothing queues
+up, and a slow reader slows down the source. A commit saves the models, the position in the source and marks of the
+outputs, all as of one moment. After a crash the outputs are truncated to that moment and the source resumes from there:
+each record is learned once, and its result is written once.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from polyaforest.live.judge import Judge, Judged, Piece, Result, whole_piece
 from polyaforest.live.verdicts import Arrival, Verdict
 from polyaforest.persistence.model_store import refusing_notes
 
-__all__ = ["Cadence", "Counts", "Loop", "check_notes"]
+__all__ = ["Cadence", "Loop", "StreamCounts", "check_notes"]
 
-_SUSPICIOUS = 20  # first records that are all bad
+_SUSPICIOUS = 20  # bad records at the start that are worth a warning
 _PATIENCE = 0.25  # seconds to wait for a record before the loop checks for other work
 _COUNT = schema.whole()
 _TEXT_OR_NONE = schema.either(schema.nothing, schema.text)
@@ -38,14 +38,14 @@ _MARK = schema.record(
         "length": _COUNT,
         "ends": schema.text,
     },
-    optional=["device", "born", "ends"],  # which marks of older releases do not have
+    optional=["device", "born", "ends"],  # missing in marks of older releases
 )
-# The notes of a commit. A store may come from an untrusted source, so they are checked before they are used.
+# The notes of a commit, checked before use: a store may come from an untrusted source.
 _NOTES = schema.record(
     {
         "is_end": schema.flag,
         "where": schema.path,
-        "position": schema.anything,  # by the source
+        "position": schema.anything,  # checked by the source
         "settings": schema.mapping,
         "reader": schema.record(
             {
@@ -66,7 +66,7 @@ _NOTES = schema.record(
         "out": schema.either(schema.nothing, _MARK),
         "quarantine": schema.either(schema.nothing, _MARK),
         "counts": schema.record({"records": _COUNT, "bad": _COUNT, "anomalies": _COUNT}),
-        "history": schema.mapping,  # by the service
+        "history": schema.mapping,  # checked by the service
     },
     optional=["history"],
 )
@@ -77,12 +77,12 @@ class Cadence:
     """How often to commit, and how much to read at a time."""
 
     records: int = 10_000  # between two commits
-    seconds: float = 30.0  # between two commits, if any records have come
-    batch: int = 4096  # the most records that are read at a time
+    seconds: float = 30.0  # between two commits, if there are new records
+    batch: int = 4096  # most records to read at a time
 
 
 @dataclass
-class Counts:
+class StreamCounts:
     """Totals since the models started."""
 
     records: int = 0
@@ -91,13 +91,13 @@ class Counts:
 
 
 def check_notes(notes: Mapping[str, Any], name: str) -> None:
-    """Raise a `ModelFileError` that names the file unless these are the notes of a commit."""
+    """Raise a `ModelFileError` that names the file if these are not the notes of a commit."""
     with refusing_notes(name):
         _NOTES(notes, "")
 
 
 class Loop(ABC, Generic[Result]):
-    """Judges the records of a source, each by the model of its key; subclasses write the results.
+    """Score the records of a source, each with the model of its key; subclasses write the results.
 
     Parameters
     ----------
@@ -105,19 +105,19 @@ class Loop(ABC, Generic[Result]):
     reader : RecordReader
     store : ModelStore
     where : str
-        The name of the source, by which it is recognised when the store is used again.
+        The name of the source, to recognise it when the store is opened again.
     settings : dict
         The settings of the models, saved with them.
     finds_series : bool
-        Whether a model that judges records one by one becomes one of a time series, if they turn out to be that.
+        Whether a model of independent records is replaced by one of a time series if the records turn out to be one.
     drift : mapping or None
-        Parameters of the monitors of drift beside the models; None for no monitors.
+        Parameters of the drift monitors beside the models; None for no monitors.
     cadence : Cadence
     notify : callable
         Takes messages for the user.
     """
 
-    _ROWS_OPTION = "--rows"  # how the user has records judged one by one
+    _ROWS_OPTION = "--rows"  # with which the user asks for independent records
 
     def __init__(
         self,
@@ -146,8 +146,8 @@ class Loop(ABC, Generic[Result]):
             notify=notify,
         )
         self._cadence = cadence or Cadence()
-        self.counts = Counts()
-        self.resumed_from: dict[str, Any] = {}  # the notes of the run before
+        self.counts = StreamCounts()
+        self.resumed_from: dict[str, Any] = {}  # the notes of the previous run
         self._has_warned = False
         self._uncommitted = 0  # records since the last commit
         self._committed_at = clock.monotonic()
@@ -157,11 +157,11 @@ class Loop(ABC, Generic[Result]):
         """The parser of records."""
         return self._judge.reader
 
-    # ---- what subclasses do with the results -------------------------------------------------------------------------
+    # ---- for subclasses ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _describe(self, entry: Entry, arrivals: list[Arrival], verdicts: list[Verdict]) -> Sequence[Result]:
-        """Return a result for each of some records of a key; notes of the entry may be changed."""
+        """Return a result for each record of a key; may change the notes of the entry."""
 
     @abstractmethod
     def _write(self, judged: Judged[Result]) -> None:
@@ -169,43 +169,43 @@ class Loop(ABC, Generic[Result]):
 
     @abstractmethod
     def _marks(self) -> dict[str, Any]:
-        """Return marks to take the outputs back to, once what was written is on disk."""
+        """Sync the outputs to disk, and return marks to rewind them to."""
 
     @abstractmethod
     def _rewind(self, notes: dict[str, Any]) -> None:
-        """Take the outputs back to the marks in the notes of a commit."""
+        """Rewind the outputs to the marks in the notes of a commit."""
 
     def _plan(self, entry: Entry, arrivals: Sequence[Arrival]) -> Piece:
-        """Return how many of the next records of a key to judge together."""
+        """Return how many of the next records of a key to score together."""
         return whole_piece(entry, arrivals)
 
     def _check(self, record: Record, row: ParsedRow) -> str | None:
-        """Return why a record cannot be used, None if it can."""
+        """Return why a record is invalid, or None."""
         return None
 
     @property
     def _has_moved(self) -> bool:
-        """Whether outputs have to be opened anew, which a commit does."""
+        """Whether outputs must be reopened, which a commit does."""
         return False
 
     def _end(self) -> None:
-        """Write what is left when the source ends."""
+        """Write the remaining results when the source ends."""
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
     def resume(self, *, skip_seen: bool = False) -> bool:
         """Return to the last commit, if the store has one; return whether the source resumes where it was.
 
-        A source that cannot replay continues with what comes next. If it starts over instead, `skip_seen` skips the
-        records that were counted before.
+        A source that cannot replay continues with the next record. If it starts over instead, `skip_seen` skips the
+        records already counted.
         """
         notes = self.store.notes
         if not notes:
-            self.commit()  # what is written from now on can be taken back
+            self.commit()  # so that a crash can be rewound
             return False
         check_notes(notes, self.store.name)
         with refusing_notes(self.store.name):
-            self.counts = Counts(**notes["counts"])
+            self.counts = StreamCounts(**notes["counts"])
             self._judge.reader = RecordReader.of_state(notes["reader"])
             is_same = notes["where"] == self._where and notes["position"] is not None
             if is_same and (self.source.can_replay or skip_seen):
@@ -215,17 +215,17 @@ class Loop(ABC, Generic[Result]):
         self.commit()
         return bool(is_same)
 
-    def run(self, is_stopped: Callable[[], bool] = lambda: False, watching: Callable[[], None] = lambda: None) -> None:
-        """Run until the source ends or `is_stopped` returns True; then save everything.
+    def run(self, is_stopped: Callable[[], bool] = lambda: False, on_batch: Callable[[], None] = lambda: None) -> None:
+        """Run until the source ends or `is_stopped` returns True; then commit.
 
-        If the results cannot be written, nothing is saved: what was not delivered is read again next time.
+        If the results cannot be written, nothing is committed: undelivered records are read again next time.
         """
         while not is_stopped():
             place = self.source.position
             records = self.source.read(self._cadence.batch, _PATIENCE)
             self._pass_on_notices()
             if self._has_moved:
-                self.commit(place=place)  # the lines of these records go to a new file, from the start of it
+                self.commit(place=place)  # the lines of these records start a new file
             if records is None:
                 self._end()
                 break
@@ -238,17 +238,17 @@ class Loop(ABC, Generic[Result]):
             due = 1 if is_time else self._cadence.records
             if self.store.is_due or self._uncommitted >= due:
                 self.commit()
-            watching()
+            on_batch()
         self.commit(is_end=True)
 
     def commit(self, *, is_end: bool = False, place: Position = None, purge: bool = False) -> None:
-        """Save the models, the position in the source (the current one by default) and marks of the outputs.
+        """Save the models, the position in the source (by default the current one) and marks of the outputs.
 
-        With `purge`, what was deleted is removed from all files beside them, too.
+        With `purge`, deleted points are also removed from all files beside them.
         """
         self.store.commit(
             {
-                "is_end": is_end,  # whether it stops here, so that nothing can have been lost
+                "is_end": is_end,  # the run ended here, so nothing is lost
                 "where": self._where,
                 "position": self.source.position if place is None else place,
                 "settings": self._settings,
@@ -272,7 +272,7 @@ class Loop(ABC, Generic[Result]):
             self._notify(self.source.notices.pop(0))
 
     def _count(self, judged: Judged[Result]) -> None:
-        """Count records; report if all of the first are bad, most likely because of wrong columns."""
+        """Count records; warn if all of the first are bad, most likely because of a wrong column."""
         counts, bad = self.counts, judged.bad
         counts.records += judged.n_records
         counts.anomalies += judged.n_anomalies

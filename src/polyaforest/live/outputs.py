@@ -1,4 +1,4 @@
-"""Outputs of an endless stream, whose lines since the last commit can be taken back."""
+"""Outputs of an endless stream, which can be rewound to the last commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FileLines", "Lines", "PipeLines"]
 
 
 class PipeLines:
-    """Lines for standard output, where nothing can be taken back; otherwise as `FileLines`."""
+    """Write lines to standard output, which cannot be rewound; otherwise like `FileLines`."""
 
     has_moved = False
 
@@ -25,7 +25,7 @@ class PipeLines:
         self._file = getattr(file, "raw", file)  # unbuffered, and it returns how much was written
 
     def write(self, lines: bytes) -> None:
-        """Write lines at once, waiting for a slow reader."""
+        """Write lines unbuffered, waiting for a slow reader."""
         if not lines:
             return
         try:
@@ -44,31 +44,31 @@ class PipeLines:
         """Return None."""
 
     def rewind(self, mark: dict[str, Any] | None) -> None:
-        """Do nothing: lines that were read cannot be taken back."""
+        """Do nothing: a pipe cannot be rewound."""
 
     def close(self) -> None:
-        """Do nothing: standard output is not closed here."""
+        """Do nothing: standard output stays open."""
 
 
 class FileLines:
-    """Lines added to a file.
+    """Append lines to a file.
 
-    The file is opened, or created, at a mark, and all lines until the next mark go to it, even if it is renamed. So for
-    every line a mark says whether it came before or after, and in which file. When the file was renamed, as log
-    rotation does, or deleted, `has_moved` is True, and the next mark opens a new file in its place. Messages for the
-    user, such as that, are in `notices`; whoever shows them removes them.
+    A mark opens or creates the file, and all lines until the next mark go to it, even if it is renamed. So each line is
+    before or after a mark, in a known file. When the file was renamed, as by log rotation, or deleted, `has_moved` is
+    True, and the next mark opens a new file in its place. `notices` collects messages for the user; the caller removes
+    those it has shown.
     """
 
     def __init__(self, path: str) -> None:
         self._path = os.path.abspath(path)
         self._file: IO[bytes] | None = None
         self._length = 0  # of the file, unless it was truncated
-        self._is_made = False  # whether it was created here
+        self._is_created = False  # whether it did not exist before
         self.notices: list[str] = []
         check_location(self._path)
 
     def write(self, lines: bytes) -> None:
-        """Add lines to the end of the file."""
+        """Append lines to the file."""
         if not lines:
             return
         try:
@@ -83,7 +83,7 @@ class FileLines:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the file was renamed, deleted, replaced or cut since the last mark."""
+        """Whether the file was renamed, deleted, replaced or truncated since the last mark."""
         if self._file is None:
             return False
         held, found = os.fstat(self._file.fileno()), self._found()
@@ -92,12 +92,12 @@ class FileLines:
         return found is None or not os.path.samestat(held, found) or held.st_size < self._length
 
     def mark(self) -> dict[str, Any] | None:
-        """Return the identity and length of the file, once that is on disk; None for a device or a pipe."""
+        """Sync the file, and return its identity and length; None for a device or a pipe."""
         found = self._found()
         if found is not None and not stat.S_ISREG(found.st_mode):
             return None
         if self.has_moved:
-            self._leave()
+            self._close_moved()
         file = self._file or self._open()
         _sync(file)
         held = os.fstat(file.fileno())
@@ -112,62 +112,64 @@ class FileLines:
         }
 
     def rewind(self, mark: dict[str, Any] | None) -> None:
-        """Cut off what was added after the mark, even if the file was renamed; no other file is touched.
+        """Truncate the file to the mark, even if it was renamed.
 
-        The mark may be forged to have another file cut: so only a file of this path, or beside it, is.
+        A forged mark must not truncate another file: only a file at this path, or beside it, is touched.
         """
         if mark is None:
             return
         if mark["path"] != self._path:
-            words = f"output goes to '{self._path}' now; lines since the last save may also be in '{mark['path']}'"
+            words = f"output now goes to '{self._path}'; lines since the last save may also be in '{mark['path']}'"
             self.notices.append(words)
             return
-        self._drop()
-        name = next((place for place in _places(mark) if _cut(place, mark)), None)
+        self._close()
+        name = next((place for place in _places(mark) if _truncate(place, mark)), None)
         if name is None:
             self._report_missing(mark)
         elif name != mark["path"]:
             self.notices.append(f"'{mark['path']}' is now '{name}': lines since the last save were removed there")
 
     def close(self) -> None:
-        """Close the file; if it was created here and is empty, remove it."""
-        if self._file is not None and self._is_made and not self.has_moved and not os.path.getsize(self._path):
+        """Close the file; remove it if it is new and empty."""
+        if self._file is not None and self._is_created and not self.has_moved and not os.path.getsize(self._path):
             os.remove(os.path.realpath(self._path))
-        self._drop()
+        self._close()
 
     def _open(self) -> IO[bytes]:
         """Open the file at the path, or create it."""
         found = self._found()
         is_file = found is None or stat.S_ISREG(found.st_mode)
-        mode = "a+b" if is_file else "ab"  # a pipe opened for reading too would never end
+        mode = "a+b" if is_file else "ab"  # a pipe opened also for reading would never end
         self._file = open(self._path, mode, buffering=0, opener=without_waiting)  # noqa: SIM115 - for the whole stream
-        self._length, self._is_made = os.fstat(self._file.fileno()).st_size, found is None
+        self._length, self._is_created = os.fstat(self._file.fileno()).st_size, found is None
         return self._file
 
-    def _leave(self) -> None:
-        """Close a file that was moved or truncated; a renamed one has all its lines."""
+    def _close_moved(self) -> None:
+        """Close a file that was moved or truncated, and report lost lines."""
         assert self._file is not None
         held = os.fstat(self._file.fileno())
         if not held.st_nlink:
-            self.notices.append(f"'{self._path}' was deleted, with the lines in it: a new file is started")
+            self.notices.append(f"'{self._path}' was deleted with its lines: starting a new file")
         elif held.st_size < self._length:
-            self.notices.append(f"'{self._path}' was truncated by another process: lines are added to what is left")
+            self.notices.append(f"'{self._path}' was truncated by another process: appending to the rest")
         _sync(self._file)
-        self._drop()
+        self._close()
 
-    def _drop(self) -> None:
+    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
         self._file = None
 
     def _report_missing(self, mark: dict[str, Any]) -> None:
-        """Report that the file of a mark is gone, if lines may be lost or duplicated."""
+        """Report that the marked file is gone, if lines may be lost or duplicated."""
         found = self._found()
         if found is not None and found.st_size:
-            words = "is not the file of the last save, or was changed: it is kept, and lines are added to it. Lines"
-            self.notices.append(f"'{self._path}' {words} since that save may be in it twice")
+            words = (
+                "is not the file of the last save, or was changed: appending to it. Lines since then may be duplicated"
+            )
+            self.notices.append(f"'{self._path}' {words}")
         elif mark["length"]:
-            words = "is gone, with the lines in it: a new file starts with the first line after the last save"
+            words = "is gone with its lines: a new file starts with the first line after the last save"
             self.notices.append(f"'{mark['path']}' {words}")
 
     def _found(self) -> os.stat_result | None:
@@ -181,49 +183,49 @@ Lines: TypeAlias = FileLines | PipeLines
 
 
 def _places(mark: dict[str, Any]) -> Iterator[str]:
-    """Yield where the file of a mark may be: at its path, or beside it under another name."""
+    """Yield possible paths of the marked file: its own, then others beside it."""
     yield mark["path"]
     folder, name = os.path.split(mark["path"])
-    if "device" in mark and "ends" in mark and os.path.isdir(folder):  # older marks do not identify a file
+    if "device" in mark and "ends" in mark and os.path.isdir(folder):  # older marks do not identify the file
         with os.scandir(folder) as entries:
             rotated = [entry for entry in entries if entry.name.startswith(name) and entry.inode() == mark["inode"]]
         yield from sorted(entry.path for entry in rotated)
 
 
-def _cut(path: str, mark: dict[str, Any]) -> bool:
-    """Cut a file to the length of a mark if it is the file of that mark; return whether it is."""
+def _truncate(path: str, mark: dict[str, Any]) -> bool:
+    """Truncate a file to the length of a mark if it is the marked file; return whether it is."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False
         with open(path, "r+b", buffering=0) as file:
-            is_it = _is_marked(file, mark)
-            if is_it:
+            is_same = _is_marked(file, mark)
+            if is_same:
                 file.truncate(mark["length"])
-            return is_it
+            return is_same
     except FileNotFoundError:
         return False
 
 
 def _is_marked(file: IO[bytes], mark: dict[str, Any]) -> bool:
-    """Return whether an open file is that of a mark, with all it had then. Marks of older releases say less."""
+    """Return whether an open file is the marked one and still has all its lines. Older marks hold fewer facts."""
     found, born = os.fstat(file.fileno()), read_birth_time(file.fileno())
     if found.st_ino != mark["inode"] or found.st_size < mark["length"]:
         return False
     is_same_disk = mark.get("device", found.st_dev) == found.st_dev
-    if not mark["length"]:  # there is nothing in it to know it by
+    if not mark["length"]:  # no content to recognise it by
         return is_same_disk and born is not None and mark.get("born") == born
     return is_same_disk and not is_reused(born, mark) and mark.get("ends") in (None, _ends(file, mark["length"]))
 
 
 def _ends(file: IO[bytes], length: int) -> str:
-    """Return a digest of the first and the last bytes of a file up to a length."""
+    """Return a digest of the first and last bytes of a file, up to a length."""
     n = min(length, DIGESTED)
     parts = os.pread(file.fileno(), n, 0), os.pread(file.fileno(), n, length - n)
     return digest(b"".join(parts))
 
 
 def _sync(file: IO[bytes]) -> None:
-    """Flush to disk what was written; a device or a pipe has nothing to sync."""
+    """Sync a file to disk; ignore devices and pipes."""
     try:
         os.fsync(file.fileno())
     except OSError as problem:

@@ -1,4 +1,4 @@
-"""Whether the records of a key are a time series: found out, at fixed counts, from those that its model holds."""
+"""Decide at fixed counts whether the records of a key are a time series, from those its model holds."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from polyaforest.timeseries._rhythm import is_series
 
 __all__ = ["decide", "n_until_decision"]
 
-_FIRST = 512  # records after which a model is first looked at; then at every power of two
-_LEAST = (
-    LEAST + 256
-)  # records that a model of context windows needs to judge the next one: a first context window, and its warm-up
+_FIRST = 512  # records before the first check; then it is repeated at every power of two
+_LEAST = LEAST + 256  # records that a model of a series needs to score the next one: a context window and the warm-up
 
 
 def n_until_decision(detector: Detector) -> int:
-    """Return how many records a model takes until it is next looked at."""
+    """Return how many records a model learns until the next check."""
     n_seen = detector.n_seen_ if detector.is_fitted else 0
     return max(_FIRST, 1 << n_seen.bit_length()) - n_seen
 
 
 def decide(detector: Detector) -> Detector:
-    """Return the detector that goes on: one of a time series if it is time to look, and records turn out to be one."""
+    """Return the detector to continue with: for a time series if a check is due and finds one."""
     if not isinstance(detector, StreamingMPF) or detector.encoding_ is not None:  # a series has numbers only
         return detector
     is_due = detector.n_seen_ >= _FIRST and detector.n_seen_.bit_count() == 1

@@ -1,4 +1,4 @@
-"""Lines of JSON: verdicts on records, events, and records that cannot be used."""
+"""Lines of JSON for verdicts, events, drift and invalid records."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-_APART = 10  # records between those flagged in one event, if each is judged by itself
+_APART = 10  # largest distance of flagged records in one event, if records are independent
 
 
 class Arrival(NamedTuple):
-    """A record that can be judged."""
+    """A valid record."""
 
     place: int  # in its batch
     record: Record
@@ -36,7 +36,7 @@ class Arrival(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """A record that cannot be judged."""
+    """An invalid record."""
 
     place: int
     record: Record
@@ -57,7 +57,7 @@ class Verdict(NamedTuple):
 
 
 class Tracked(NamedTuple):
-    """A record among the events of its key."""
+    """The events of a key after one of its records."""
 
     number: int  # of the record in its key
     ended: Event | None  # the event that it ends
@@ -65,17 +65,17 @@ class Tracked(NamedTuple):
 
 
 def as_lines(facts: Iterable[dict[str, Any]]) -> bytes:
-    """Return objects as lines of JSON."""
+    """Encode objects as lines of JSON."""
     return b"".join(to_json(fact, orjson.OPT_APPEND_NEWLINE) for fact in facts)
 
 
 def describe_bad(bad: Bad) -> dict[str, Any]:
-    """Return the line for a record that cannot be used."""
+    """Describe an invalid record."""
     return {"position": bad.record.position, "reason": bad.reason, "record": bad.record.text}
 
 
 def describe_verdict(arrival: Arrival, verdict: Verdict) -> dict[str, Any]:
-    """Return the line for a record, with reasons if it is flagged."""
+    """Describe the verdict on a record, with reasons if it is flagged."""
     row, why = arrival.row, verdict.explanation
     labels = {"time": _as_text(row.time), "key": row.key, "id": row.id}
     line: dict[str, Any] = {"position": arrival.record.position}
@@ -98,13 +98,13 @@ def describe_verdict(arrival: Arrival, verdict: Verdict) -> dict[str, Any]:
             for attribution in why.attributions
         ]
         line["region"] = why.region
-    if verdict.novelty > 0:  # which NaN is not
+    if verdict.novelty > 0:  # not NaN
         line["novelty"] = verdict.novelty
     return line
 
 
 def describe_changes(arrival: Arrival, verdict: Verdict) -> list[dict[str, Any]]:
-    """Return a line for each change of the distribution that was noticed with a record."""
+    """Describe each change of the distribution that was noticed with a record."""
     return [_describe_change(arrival.row.key, change) for change in verdict.changes]
 
 
@@ -126,7 +126,7 @@ def _describe_change(key: str | None, change: Change) -> dict[str, Any]:
 
 
 def track_event(entry: Entry, arrival: Arrival, verdict: Verdict) -> list[dict[str, Any]]:
-    """Return the lines for events that end or begin with a record."""
+    """Describe the events that end or begin with a record."""
     tracked = track(entry, verdict, _as_text(arrival.row.time))
     lines = [] if tracked.ended is None else [_describe_event(arrival.row.key, tracked.ended, "ended")]
     if tracked.event is not None and tracked.event.first == tracked.number:
@@ -137,8 +137,8 @@ def track_event(entry: Entry, arrival: Arrival, verdict: Verdict) -> list[dict[s
 def track(entry: Entry, verdict: Verdict, time: str | float | None, merge: int | None = None) -> Tracked:
     """Count a record of a key, and add it to the event of the key if it is flagged.
 
-    Flagged records at most `merge` records apart are one event, by default as far as the detector reaches back. An
-    event that is open is saved with the model.
+    Flagged records at most `merge` records apart form one event, by default the reach of the detector. An open event is
+    saved with the model.
     """
     known = entry.notes.get("events")
     number = entry.notes["rows"] = entry.notes.get("rows", -1) + 1
@@ -163,12 +163,12 @@ def track(entry: Entry, verdict: Verdict, time: str | float | None, merge: int |
 
 
 def _reach_of(detector: Detector) -> int:
-    """Return how far apart flagged records may be that form one event."""
+    """Return the largest distance of flagged records in one event."""
     return detector.reach if isinstance(detector, SeriesMPF) else _APART
 
 
 def close_event(key: str, entry: Entry) -> list[dict[str, Any]]:
-    """Return the line for the open event of a stream that ends, if any."""
+    """Describe the open event of a stream that ends, if any."""
     known = entry.notes.get("events")
     event = None if known is None else EventTracker.of_state(known).close()
     if event is None:
@@ -192,7 +192,7 @@ def bits_by_feature(detector: Detector, why: Explanation) -> dict[str, float]:
 
 
 def _as_text(time: float | None) -> str | None:
-    """Return a time in ISO 8601, or as a number if it is no date."""
+    """Format a time in ISO 8601, or as a number if it is not a date."""
     if time is None:
         return None
     try:

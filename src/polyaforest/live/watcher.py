@@ -1,4 +1,4 @@
-"""Watching: verdicts on the records of a source as lines of JSON."""
+"""Write verdicts on the records of a source as lines of JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from polyaforest.io.records import RecordReader
 from polyaforest.io.sources import Source
 from polyaforest.live import Entry, Store
 from polyaforest.live.judge import Judged
-from polyaforest.live.loop import Cadence, Counts, Loop
+from polyaforest.live.loop import Cadence, Loop, StreamCounts
 from polyaforest.live.outputs import Lines
 from polyaforest.live.verdicts import (
     Arrival,
@@ -22,22 +22,22 @@ from polyaforest.live.verdicts import (
     track_event,
 )
 
-__all__ = ["Cadence", "Counts", "Watcher"]
+__all__ = ["Cadence", "StreamCounts", "Watcher"]
 
 
 class Watcher(Loop[bytes]):
-    """Judges the records of a source, each by the model of its key, and writes lines of JSON.
+    """Score the records of a source, each with the model of its key, and write lines of JSON.
 
     Parameters
     ----------
     source, reader, store, where, settings, finds_series, drift, cadence, notify
-        As of `Loop`.
+        See `Loop`.
     out, quarantine : Lines
-        Where verdicts and bad records go, a line of JSON each.
+        Outputs of verdicts and of bad records, one line of JSON each.
     only_anomalies : bool
         Whether to write lines for flagged records only.
     writes_events : bool
-        Whether to write lines for the beginning and the end of events instead of one per record.
+        Whether to write lines for the beginning and end of events instead of one per record.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Watcher(Loop[bytes]):
         self._only_anomalies, self._writes_events = only_anomalies, writes_events
 
     def resume(self, *, skip_seen: bool = False) -> bool:
-        """Return to the last commit, as `Loop.resume`; warn if a new model adds to lines that are not its own."""
+        """Return to the last commit, as `Loop.resume`; warn if a new model appends to existing lines."""
         is_new = not self.store.notes
         is_same = super().resume(skip_seen=skip_seen)
         mark = self.store.notes["out"]
         if is_new and self.store.name and mark is not None and mark["length"]:
-            words = "is not empty: the lines of this run are added to it"  # the model may have been deleted by mistake
+            words = "is not empty: appending to it"  # the model may have been deleted by mistake
             self._notify(f"the model is new, but '{mark['path']}' {words}")
         return is_same
 
@@ -87,7 +87,7 @@ class Watcher(Loop[bytes]):
             part.close()
 
     def _describe(self, entry: Entry, arrivals: list[Arrival], verdicts: list[Verdict]) -> Sequence[bytes]:
-        """Return lines for each record, or for events that begin or end with it, and for changes noticed with it."""
+        """Return the lines for each record: its verdict or its events, and changes noticed with it."""
         return [
             as_lines([*self._lines_of(entry, arrival, verdict), *describe_changes(arrival, verdict)])
             for arrival, verdict in zip(arrivals, verdicts, strict=True)
@@ -107,7 +107,7 @@ class Watcher(Loop[bytes]):
         return {"out": self.out.mark(), "quarantine": self.quarantine.mark()}
 
     def _rewind(self, notes: dict[str, Any]) -> None:
-        if not notes["is_end"]:  # after a regular end, lines that were added are not ours
+        if not notes["is_end"]:  # after a regular end, later lines were written by others
             self.out.rewind(notes["out"])
             self.quarantine.rewind(notes["quarantine"])
 
@@ -122,11 +122,11 @@ class Watcher(Loop[bytes]):
                 self._notify(part.notices.pop(0))
 
     def _end(self) -> None:
-        """Write the events that are open when the source ends."""
+        """Write the open events when the source ends."""
         for key in self.store.keys if self._writes_events else ():
             try:
                 self.out.write(as_lines(close_event(key, self.store[key])))
             except (OSError, MemoryError):
                 raise
-            except Exception as problem:  # the events of other keys are written all the same
-                self._judge.set_back(key, f"{type(problem).__name__}: {problem}", of_one=False)
+            except Exception as problem:  # still write the events of other keys
+                self._judge.recover(key, f"{type(problem).__name__}: {problem}", of_one=False)
