@@ -121,7 +121,7 @@ def test_the_demo_finds_what_was_planted(cli, tmp_path):
     path = tmp_path / "here" / "server-metrics.csv"
     assert pl.read_csv(path).to_dict(as_series=False) == server_metrics()
     assert f"$ polyaforest detect {path}" in err
-    assert "Next, judge each host separately" in err
+    assert "Next, score each host separately" in err
     for incident in INCIDENTS:
         assert incident.what in err
         day, hour = incident.start.split("T")

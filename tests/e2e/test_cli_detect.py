@@ -532,7 +532,7 @@ def test_a_model_of_a_series_scores_what_came_before_as_if_it_came_next(cli, fol
     [
         (["--batch", "--id", "host"], "--id does not work with --batch"),
         (["--like", "x.mpf"], "add --batch"),
-        (["--batch", "--like", "x.mpf", "--seed", "1"], "--seed is taken from the --like model"),
+        (["--batch", "--like", "x.mpf", "--seed", "1"], "--seed is taken from the model of --like"),
         (["--window", "9"], "add --stream"),
         (["--stream", "--epsilon", "0.1"], "for whole tables"),
         (["--phi", "0.1"], "--phi needs --epsilon"),

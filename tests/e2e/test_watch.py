@@ -287,7 +287,11 @@ def test_what_would_do_harm_is_refused(tmp_path, cli):
     for arguments, code, message in (
         (["--out", log], 2, "FILE and --out are the same file"),
         (["--model", tmp_path / "x", "--quarantine", tmp_path / "x"], 2, "--model and --quarantine are the same file"),
-        (["--start-from", model, "--trees", "7"], 2, "give --trees to `fit` instead"),
+        (
+            ["--start-from", model, "--trees", "7"],
+            2,
+            "--trees is part of the model of --start-from: give it to `fit` instead",
+        ),
         (["--start-from", model, "--columns", "disk,cpu"], 3, "was fitted on the columns cpu, disk"),
         (["--model", tmp_path / "no" / "m"], 3, "no such directory"),
         (["--window", "1y"], 2, "30m, 6h or 7d"),

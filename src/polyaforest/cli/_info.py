@@ -15,7 +15,7 @@ _WIDTH = 100  # characters per line
 _HIDDEN = {"columns", "domain", "line", "reader", "out", "quarantine"}  # notes shown elsewhere, or internal
 
 
-_HELP = """Show the contents of a model file: the detector, its columns, points, settings and notes.
+_HELP = """Show the contents of the file MODEL: the detector, its columns, points, settings and notes.
 
 \b
 Examples:
