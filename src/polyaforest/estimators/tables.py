@@ -17,7 +17,7 @@ from sklearn.base import clone
 from polyaforest import forest as forests
 from polyaforest.core.arrays import Array, Forest
 from polyaforest.core.categories import Categories, read_categorical
-from polyaforest.core.validation import Read, read_coded, read_sample_weight
+from polyaforest.core.validation import CodedRows, read_coded, read_sample_weight
 from polyaforest.estimators._batch import BatchMPF
 from polyaforest.estimators._streaming import StreamingMPF
 from polyaforest.forest.survey import Inquiry, Survey
@@ -35,10 +35,10 @@ class PartReader:
         """Return the validated rows of a part, which may be empty."""
         return self.coded(X).rows
 
-    def coded(self, X: Any) -> Read:
+    def coded(self, X: Any) -> CodedRows:
         """Return the validated rows of a part and the texts of their categories."""
         if not len(X):
-            return Read(np.empty((0, self.blank.n_features_in_)), {})
+            return CodedRows(np.empty((0, self.blank.n_features_in_)), {})
         return read_coded(self.blank, X, reset=False, allow_missing=self.blank._allows_missing)
 
 
