@@ -1,6 +1,6 @@
-// Requests to the API of this server.
+// Requests to the API.
 
-/** What went wrong, in the words of the server. */
+/** An error reported by the server. */
 export class Problem extends Error {
   constructor(status, words) {
     super(words);
@@ -19,14 +19,14 @@ async function ask(method, path, { query = {}, body, signal } = {}) {
   const answer = await fetch(`/api/v1/${path}${search}`, options);
   const facts = await answer.json().catch(() => null);
   if (!answer.ok) {
-    const problem = new Problem(answer.status, facts?.detail ?? `The server answers ${answer.status}.`);
+    const problem = new Problem(answer.status, facts?.detail ?? `The server returned status ${answer.status}.`);
     if (answer.status === 401 && path !== "login") dispatchEvent(new Event("login-needed"));
     throw problem;
   }
   return facts;
 }
 
-/** Let a refresh fail: what is shown stays, and the feed tells when the server is gone. */
+/** Ignore a failed refresh: the screen stays, and the feed reports when the server is gone. */
 export const softly = (promise) =>
   promise.catch((problem) => problem.name === "AbortError" || console.warn(problem.message));
 
@@ -34,6 +34,6 @@ export const get = (path, query, signal) => ask("GET", path, { query, signal });
 export const post = (path, body, signal) => ask("POST", path, { body, signal });
 export const remove = (path) => ask("DELETE", path);
 
-/** Return the path of something of a stream. */
+/** Return a path under a stream. */
 export const ofStream = (stream, ...rest) =>
   ["streams", encodeURIComponent(stream), ...rest.map(encodeURIComponent)].join("/");

@@ -1,4 +1,4 @@
-// Starts the page: which screen is shown, who looks at it, and whether the server is there.
+// Starts the page: screens by address, login state, connection state.
 
 import { get, post } from "./api.js";
 import { h } from "./dom.js";
@@ -31,26 +31,26 @@ const live = new Live((state) => {
     lostAt = now();
     clearTimeout(bannerTimer);
     bannerTimer = setTimeout(
-      () => tell(`The connection is lost. What is shown is from ${clock(lostAt)}. Trying again…`, "lost"),
+      () => showBanner(`Connection lost. Showing data from ${clock(lostAt)}. Reconnecting…`, "lost"),
       800,
     );
-    get("status").catch(() => {}); // a token that has become invalid closes the feed too, and must be asked for
+    get("status").catch(() => {}); // an invalid token closes the feed too: this asks for a new one
   } else if (state === "live" && lostAt !== null) {
     lostAt = null;
     clearTimeout(bannerTimer);
     if (banner.hidden) return;
-    tell("Connected again.", "back");
+    showBanner("Reconnected.", "back");
     bannerTimer = setTimeout(() => (banner.hidden = true), 3000);
   }
 });
 
-function tell(words, state) {
+function showBanner(words, state) {
   banner.textContent = words;
   banner.dataset.state = state;
   banner.hidden = false;
 }
 
-/** Return the screen that an address names, what it is about, and how. */
+/** Return the screen, path and query of an address. */
 function parse(hash) {
   const [path, search = ""] = hash.replace(/^#?\/?/, "").split("?");
   const parts = path.split("/").map((part) => {
@@ -79,7 +79,7 @@ async function show(make) {
     history.replaceState(null, "", `#/${location.hash.replace(/^#?\/?/, "").split("?")[0]}?${search}`);
   const page = { status, parts, query, live, signal, remember, onStatus, restart, canWrite: status?.role === "admin" };
   try {
-    if (!make && !Object.hasOwn(SCREENS, kind)) throw new Error("There is no such screen.");
+    if (!make && !Object.hasOwn(SCREENS, kind)) throw new Error("This screen does not exist.");
     screen = make ? new make(page) : new SCREENS[kind](page);
     main.replaceChildren(screen.element);
     setTitle();
@@ -111,13 +111,13 @@ function setTitle() {
   document.title = `${nOpen ? `(${nOpen}) ` : ""}${screen ? `${screen.title} · ` : ""}polyaforest`;
 }
 
-/** Ask who we are, and show what the address names. */
+/** Fetch the status, then show the screen of the address. */
 async function restart() {
   try {
     onStatus(await get("status"));
   } catch (problem) {
-    if (problem.status === 401) return; // the token is asked for
-    tell(`The server does not answer: ${problem.message}. Trying again…`, "lost");
+    if (problem.status === 401) return; // the login screen is shown
+    showBanner(`The server does not respond: ${problem.message}. Retrying…`, "lost");
     setTimeout(restart, 2000);
     return;
   }
@@ -144,7 +144,7 @@ document.getElementById("theme").addEventListener("click", () => {
   if (screen && status) show();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (change) => {
-  if (localStorage.getItem("theme") !== null) return; // chosen by hand
+  if (localStorage.getItem("theme") !== null) return; // chosen by the user
   document.documentElement.dataset.theme = change.matches ? "dark" : "light";
   showTheme();
   if (screen && status) show();
@@ -160,7 +160,7 @@ document.getElementById("logout").addEventListener("click", async () => {
   await show(Login);
 });
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the address is that of the screen
+  event.preventDefault(); // the address names the screen
   main.focus();
 });
 addEventListener("login-needed", () => {
@@ -179,7 +179,7 @@ setInterval(async () => {
   try {
     onStatus(await get("status"));
   } catch {
-    // the feed tells whether the server is there
+    // the feed reports whether the server is reachable
   }
 }, STATUS_EVERY);
 

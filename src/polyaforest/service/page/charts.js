@@ -1,4 +1,4 @@
-// Charts over time: the values of each field with what was expected, and the surprise with its threshold.
+// Charts over time: the values of each field with their expected range, and the surprise with its threshold.
 
 import { h, name, visible } from "./dom.js";
 import { bits, fullMoment, number, range as rangeWords, usesUtc } from "./format.js";
@@ -10,10 +10,10 @@ const VALUES_HEIGHT = 132;
 const SURPRISE_HEIGHT = 140;
 const SMALL_HEIGHT = 150;
 const STILL = 3; // pixels that a click may move
-const AXIS = 54; // pixels left of the plots, the same for all, so that their times are aligned
-const LEAST_SHARE = 0.08; // share of the largest attribution from which on a field counts
-const GLARING = 10; // bits above the threshold that are seen among any number of records
-const GAP = 5; // times the distance of the neighbours: no records came
+const AXIS = 54; // pixels left of each plot, so that their times are aligned
+const LEAST_SHARE = 0.08; // smallest share of the largest attribution for a field to count
+const GLARING = 10; // bits above the threshold that are marked among any number of records
+const GAP = 5; // times the distance of the neighbours: a gap
 const [ABOVE, BELOW] = [0, 2]; // sides of a plot
 const PARTS = ["high", "low", "middle", "max", "min", "mean"];
 const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", Arial, sans-serif';
@@ -41,8 +41,8 @@ const inks = {
   text: pick("--muted"),
 };
 
-/** Columns of a series, with an empty row wherever no records came for long. */
-class Columns {
+/** Columns of a series, with an empty row at each gap. */
+class SeriesColumns {
   constructor(series, fields) {
     this.fields = fields;
     this.names = Object.keys(series.fields);
@@ -67,7 +67,7 @@ class Columns {
     );
   }
 
-  /** Add records of the live tail, whose values are in the order of `names`; forget what is before `from`. */
+  /** Add records of the live tail, whose values are in the order of `names`; drop rows before `from`. */
   add(records, names, from) {
     for (const record of records) {
       if (this.time.length && record.time <= this.time.at(-1)) continue;
@@ -98,7 +98,7 @@ class Columns {
     }
   }
 
-  /** Whether a row is to be marked: of many records, some are flagged by chance alone. */
+  /** Whether to mark a row: some of many records are flagged by chance. */
   isNotable(i) {
     if (!this.flagged[i]) return false;
     return areNotable(this.flagged[i], this.n[i]) || this.surprise[i] > this.threshold[i] + GLARING;
@@ -116,9 +116,9 @@ class Columns {
   }
 }
 
-/** Charts that share their time axis: one for each field, and the surprise below. */
+/** Charts with a shared time axis: one per field, and the surprise below. */
 export class ChartStack {
-  /** `on`: zoom(from, to), move(share), scale(factor, around), reset(), pick(time); `events()`: those to tell why. */
+  /** `on`: zoom(from, to), move(share), scale(factor, around), reset(), pick(time); `events()`: events to explain. */
   constructor({ on = {}, events, isSmall = false, withSurprise = true }) {
     this._on = on;
     this._events = events;
@@ -129,7 +129,7 @@ export class ChartStack {
     this._range = [0, 1];
     this._sync = uPlot.sync(`stack-${Math.random()}`);
     this._pointers = new Map();
-    const hint = "Left and right move, plus and minus zoom, Escape goes back to live.";
+    const hint = "Left and right move, plus and minus zoom, Escape returns to live.";
     this.element = h("div", {
       class: "charts",
       role: "group",
@@ -155,7 +155,7 @@ export class ChartStack {
   /** Show a series: the fields in the given order. */
   show(series, range, fields) {
     const isSame = this._columns && this._columns.fields.join("\0") === fields.join("\0") && this._zone === usesUtc();
-    this._columns = new Columns(series, fields);
+    this._columns = new SeriesColumns(series, fields);
     this._range = range;
     this._zone = usesUtc();
     if (!isSame) this._build();
@@ -170,14 +170,14 @@ export class ChartStack {
     this._update();
   }
 
-  /** Show another part of what is there already. */
+  /** Show another part of the loaded series. */
   move(range) {
     this._range = range;
     const [min, max] = range;
     for (const { plot } of this._charts) plot.setScale("x", { min, max });
   }
 
-  /** Draw with the colours of the theme as it is now. */
+  /** Draw with the colours of the current theme. */
   redraw() {
     for (const { plot } of this._charts) plot.redraw(false, true);
   }
@@ -196,7 +196,7 @@ export class ChartStack {
         label: visible(field),
         height: this._isSmall ? SMALL_HEIGHT : VALUES_HEIGHT,
         options: this._valueOptions(field),
-        times: isLast ? BELOW : i === 0 ? ABOVE : null, // where they are seen first, and again at the end
+        times: isLast ? BELOW : i === 0 ? ABOVE : null, // on the first and the last chart
         data: () => [this._columns.time, ...this._columns.parts[field]],
         words: (at) => this._valueWords(field, at),
       });
@@ -371,7 +371,7 @@ export class ChartStack {
 
   _surpriseWords(at) {
     const { surprise: heights, threshold, flagged } = this._columns;
-    if (heights[at] === null || heights[at] === undefined) return ["not judged"];
+    if (heights[at] === null || heights[at] === undefined) return ["not scored"];
     const limit = threshold[at] === null ? "" : ` flagged above ${bits(threshold[at])}`;
     return [
       h("strong", {}, `${bits(heights[at])} bits`),
@@ -493,20 +493,20 @@ export class ChartStack {
   }
 }
 
-/** Return the fields of an event with the most bits, most first. */
+/** Return the fields with the largest attributions, largest first. */
 export function attributedFields(attributions) {
   const all = Object.entries(attributions ?? {}).sort((a, b) => b[1] - a[1]);
   return all.filter(([, amount], i) => i === 0 || amount > LEAST_SHARE * all[0][1]).map(([field]) => field);
 }
 
-/** Return the limits of an axis, with some room. */
+/** Return the limits of an axis, with a margin. */
 function padded(low, high) {
   if (low === null || high === null) return [0, 1];
   const room = (high - low) * 0.08 || Math.abs(high) * 0.1 || 1;
   return [low - room, high + room];
 }
 
-/** Return the words of a tick: short ones, as the axis is narrow. */
+/** Return a short tick label. */
 function tick(value, all) {
   const size = Math.max(...all.map(Math.abs));
   if (size >= 1e6 || (size > 0 && size < 1e-3)) return value === 0 ? "0" : value.toExponential(1).replace("e+", "e");
@@ -514,7 +514,7 @@ function tick(value, all) {
   return String(Number(value.toPrecision(6)));
 }
 
-/** Draw the mark of a flagged value: it points away from what is usual. */
+/** Mark a flagged value with a triangle that points away from the usual range. */
 function mark(plot, time, value, isUp) {
   if (value === null) return;
   const { ctx } = plot;

@@ -1,4 +1,4 @@
-// Elements, made from text only: names and values come from strangers, so nothing here reads HTML.
+// Elements from text only: names and values are untrusted, so no HTML is parsed.
 
 /** Return an element with attributes (`on…` are listeners, `style` an object) and children (elements or text). */
 export function h(tag, attributes = {}, ...children) {
@@ -13,32 +13,32 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-// Characters that act on the text around them, or cannot be seen; joiners are needed to write some languages.
+// Invisible characters and those that affect the text around them; some languages need joiners.
 const ACTING = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}]/gu;
 const JOINERS = "\u200c\u200d";
 const SHORT = { "\t": "\\t", "\n": "\\n", "\r": "\\r" };
 
-/** Return text of strangers with the characters that have no shape of their own spelled out, as in reports. */
+/** Return untrusted text with invisible characters escaped, as in reports. */
 export function visible(text) {
-  return String(text).replace(ACTING, (found) => (JOINERS.includes(found) ? found : (SHORT[found] ?? spelled(found))));
+  return String(text).replace(ACTING, (found) => (JOINERS.includes(found) ? found : (SHORT[found] ?? escaped(found))));
 }
 
-function spelled(character) {
+function escaped(character) {
   const code = character.codePointAt(0);
   const [letter, digits] = code < 0x100 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
   return `\\${letter}${code.toString(16).padStart(digits, "0")}`;
 }
 
-/** Return text of several lines with the same characters written out. */
+/** Escape text of several lines. */
 export const visibleLines = (text) => String(text).split("\n").map(visible).join("\n");
 
-/** Return a name from the data, which keeps its direction to itself. */
+/** Return a name from the data, isolated from the text direction around it. */
 export function name(text, attributes = {}) {
   const shown = visible(text);
   return h("bdi", { class: "name", title: shown.slice(0, 500), ...attributes }, shown === "" ? "(empty)" : shown);
 }
 
-/** Say something to those who cannot see the screen. */
+/** Announce a message to screen readers. */
 export function announce(words) {
   document.getElementById("announcer").textContent = visible(words);
 }
@@ -59,12 +59,12 @@ export function throttled(action, milliseconds) {
   return ask;
 }
 
-/** Copy text, and say so on the button. */
+/** Copy text, and confirm it on the button. */
 export async function copy(text, button) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    copyBySelection(text); // pages that are not served over https may not use the clipboard
+    copyBySelection(text); // without https, the clipboard is not available
   }
   const before = button.textContent;
   button.textContent = "Copied";

@@ -1,4 +1,4 @@
-// One event: what was unusual, why, what would have been normal, and what people say of it.
+// One event: summary, explanation, expected ranges and feedback.
 
 import { get, ofStream, post, remove, softly } from "./api.js";
 import { ChartStack, attributedFields } from "./charts.js";
@@ -10,8 +10,8 @@ import { chartLegend } from "./stream.js";
 const MOST_CHARTS = 3;
 const MOST_REASONS = 8;
 const MOST_COLUMNS = 8;
-const LEAST_RECORDS = 40; // that the charts show
-const LEAST_MARGIN = 60; // seconds around an event that the charts show
+const LEAST_RECORDS = 40; // in the charts
+const LEAST_MARGIN = 60; // seconds around an event in the charts
 
 export class EventScreen {
   constructor(page) {
@@ -108,7 +108,7 @@ export class EventScreen {
       { class: "event-head" },
       h(
         "nav",
-        { class: "crumbs", "aria-label": "Where you are" },
+        { class: "crumbs", "aria-label": "Breadcrumb" },
         h("a", { href: "#/" }, "Overview"),
         h("span", { "aria-hidden": "true" }, "/"),
         h(
@@ -146,14 +146,14 @@ export class EventScreen {
     return `from=${(start - margin).toFixed(3)}&to=${(end + margin).toFixed(3)}`;
   }
 
-  // ---- what people say ----
+  // ---- feedback ----
 
   _feedback() {
     const event = this._event;
     const words = {
       incident:
-        "An operator said: this was an incident. Its records are deleted from the model, so that it never becomes normal.",
-      normal: "An operator said: this was normal. The model has learned it.",
+        "Labelled as an incident. The model has unlearned its records, so that it never becomes normal.",
+      normal: "Labelled as normal. The model has learned it.",
     };
     if (event.label) {
       const undo = this._page.canWrite
@@ -172,7 +172,7 @@ export class EventScreen {
           h("p", {}, words[event.label]),
           note ? h("p", { class: "muted" }, `“${visible(note)}”`) : null,
           cannot
-            ? h("p", { class: "muted" }, "It is too late to undo this: the model has forgotten the records.")
+            ? h("p", { class: "muted" }, "Too late to undo: the former model is no longer stored.")
             : null,
         ),
         undo,
@@ -181,7 +181,7 @@ export class EventScreen {
     }
     if (event.kind === "silence") return "";
     if (!this._page.canWrite)
-      return h("p", { class: "muted feedback-none" }, "You look with a read-only token: feedback needs an admin.");
+      return h("p", { class: "muted feedback-none" }, "Feedback requires an admin token; yours is read-only.");
     const button = (verdict, label) =>
       h(
         "button",
@@ -200,7 +200,7 @@ export class EventScreen {
         "div",
         { class: "choice" },
         button("normal", "This was normal"),
-        h("span", { class: "muted", id: "about-normal" }, "The model learns it; the like of it is not flagged again."),
+        h("span", { class: "muted", id: "about-normal" }, "The model learns it and does not flag similar records again."),
       ),
       h(
         "div",
@@ -209,7 +209,7 @@ export class EventScreen {
         h(
           "span",
           { class: "muted", id: "about-incident" },
-          "Its records are deleted from the model, so that it never becomes normal.",
+          "The model unlearns its records, so that it never becomes normal.",
         ),
       ),
       h("div", { class: "choice note" }, h("label", { for: "note" }, "Note (optional)"), this._note),
@@ -242,10 +242,10 @@ export class EventScreen {
   }
 
   _undo() {
-    return this._act(() => remove(ofStream(this._stream, "events", this._id, "feedback")), "The feedback is undone");
+    return this._act(() => remove(ofStream(this._stream, "events", this._id, "feedback")), "Feedback undone");
   }
 
-  // ---- why ----
+  // ---- explanation ----
 
   _reasons() {
     const { reasons = [], kind } = this._event;
@@ -254,7 +254,7 @@ export class EventScreen {
         "section",
         { class: "panel" },
         h("div", { class: "panel-head" }, h("h2", {}, "Why")),
-        h("p", { class: "pad" }, "Nothing came for longer than the stream allows. What comes next ends this event."),
+        h("p", { class: "pad" }, "No values arrived for longer than the stream allows. The next value closes this event."),
       );
     }
     if (!reasons.length) return "";
@@ -267,7 +267,7 @@ export class EventScreen {
         "div",
         { class: "panel-head" },
         h("h2", { id: "why" }, "Why"),
-        h("span", { class: "muted" }, "one bit more is half as likely"),
+        h("span", { class: "muted" }, "each bit halves the probability"),
       ),
       h(
         "ol",
@@ -275,7 +275,7 @@ export class EventScreen {
         shown.map((reason) => reasonRow(reason, most)),
       ),
       this._event.region
-        ? h("p", { class: "region" }, h("strong", {}, "Where it lies: "), visible(this._event.region), ".")
+        ? h("p", { class: "region" }, h("strong", {}, "Region: "), visible(this._event.region), ".")
         : null,
     );
   }
@@ -307,7 +307,7 @@ export class EventScreen {
     this._stack.show(series, within, (fields.length ? fields : known).slice(0, MOST_CHARTS));
   }
 
-  /** Return the records around the event, from as far as it takes to see what was before. */
+  /** Return the records around the event; widen the range until there are enough. */
   async _seriesAround() {
     const { start, end, key } = this._event;
     for (let margin = Math.max(LEAST_MARGIN, (end - start) * 3), tries = 0; ; margin *= 8, tries++) {
@@ -318,7 +318,7 @@ export class EventScreen {
         this._page.signal,
       );
       if (series.n_records < LEAST_RECORDS && tries < 3) continue;
-      within[1] = Math.min(within[1], Math.max(series.time.at(-1) ?? 0, end + margin / 4)); // not far into the future
+      within[1] = Math.min(within[1], Math.max(series.time.at(-1) ?? 0, end + margin / 4)); // little of the future
       return [series, within];
     }
   }
@@ -337,7 +337,7 @@ export class EventScreen {
     return h(
       "section",
       { class: "panel", "aria-labelledby": "similar" },
-      h("div", { class: "panel-head" }, h("h2", { id: "similar" }, "The most similar normal points")),
+      h("div", { class: "panel-head" }, h("h2", { id: "similar" }, "Most similar normal points")),
       h(
         "div",
         { class: "scroll", tabindex: "0", role: "region", "aria-labelledby": "similar" },
@@ -376,7 +376,7 @@ export class EventScreen {
     );
   }
 
-  // ---- around it ----
+  // ---- context ----
 
   _factsPanel() {
     const event = this._event;
@@ -386,15 +386,15 @@ export class EventScreen {
       { class: "panel", "aria-labelledby": "facts" },
       h("div", { class: "panel-head" }, h("h2", { id: "facts" }, "Facts")),
       facts([
-        silence ? null : ["How rare", rarity(event.p_value)],
-        silence ? null : ["Surprise", `${bits(event.bits)} bits above the usual`],
+        silence ? null : ["Rarity", rarity(event.p_value)],
+        silence ? null : ["Surprise", `${bits(event.bits)} bits above usual`],
         silence
           ? [
-              "What is silent",
+              "Silent",
               [visible(event.what ?? ""), event.field ? " " : "", event.field ? name(event.field) : ""],
             ]
           : null,
-        event.departure ? ["Would be normal", departureWords(event.departure)] : null,
+        event.departure ? ["Expected", departureWords(event.departure)] : null,
         ["Began", fullMoment(event.start)],
         silence ? null : ["Worst", fullMoment(event.peak)],
         ["Ended", event.is_open ? "still open" : fullMoment(event.end)],
@@ -404,7 +404,7 @@ export class EventScreen {
               "Records",
               event.first === event.last ? count(event.first) : `${count(event.first)} – ${count(event.last)}`,
             ],
-        event.record === null || event.record === undefined ? null : ["Id of the record", name(event.record)],
+        event.record === null || event.record === undefined ? null : ["Record id", name(event.record)],
       ]),
     );
   }
@@ -467,7 +467,7 @@ export class EventScreen {
       h("div", { class: "panel-head" }, h("h2", { id: "alerts" }, "Alerts")),
       alerts.length
         ? h("ul", { class: "plain alerts" }, alerts.map(item))
-        : h("p", { class: "muted pad" }, "None was sent."),
+        : h("p", { class: "muted pad" }, "No alerts were sent."),
     );
   }
 
@@ -491,13 +491,13 @@ export class EventScreen {
   }
 }
 
-/** Return what would have been normal, in words. */
+/** Describe the expected value. */
 function departureWords({ field, value, expected, side }) {
-  const limit = side === "low" ? "of at least" : "of at most";
-  return [name(field), ` ${limit} ${number(expected)}; it was ${number(value)}`];
+  const limit = side === "low" ? "at least" : "at most";
+  return [name(field), ` ${limit} ${number(expected)}; was ${number(value)}`];
 }
 
-/** Return a reason: its bits as a bar, and its value against what is usual and what would have been normal. */
+/** Return a reason: its bits as a bar, and its value against the usual and the expected range. */
 function reasonRow(reason, most) {
   const sides = { high: "high", low: "low" };
   const isNumber = typeof reason.value === "number";
@@ -536,7 +536,7 @@ function reasonRow(reason, most) {
             "span",
             {},
             h("span", { class: "swatch expected", "aria-hidden": "true" }),
-            "would have been normal ",
+            "expected ",
             h("strong", {}, range(reason.expected)),
           )
         : null,
@@ -545,7 +545,7 @@ function reasonRow(reason, most) {
   );
 }
 
-/** Return a scale with the usual range, the range that would have been normal, and the value. */
+/** Return a scale with the usual range, the expected range and the value. */
 function gauge({ value, usual, expected }) {
   const all = [value, ...(usual ?? []), ...(expected ?? [])].filter((end) => typeof end === "number");
   const [least, most] = [Math.min(...all), Math.max(...all)];

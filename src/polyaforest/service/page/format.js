@@ -1,4 +1,4 @@
-// Numbers, times and chances in words.
+// Formats of numbers, times and probabilities.
 
 const DAY = 86400;
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -6,12 +6,12 @@ const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 
 let isUtc = localStorage.getItem("zone") === "utc";
-let offset = 0; // of the clock of the server from ours, in seconds
+let offset = 0; // of the server clock from ours, in seconds
 
 /** Whether times are shown in UTC. */
 export const usesUtc = () => isUtc;
 
-/** Show times in UTC, or as this machine has them. */
+/** Show times in UTC or local time. */
 export function useUtc(value) {
   isUtc = value;
   localStorage.setItem("zone", value ? "utc" : "local");
@@ -25,7 +25,7 @@ export function setClock(serverNow) {
 /** Return the time of the server, in seconds since 1970. */
 export const now = () => Date.now() / 1000 + offset;
 
-/** Return a number with four digits that matter; other values as they are. */
+/** Return a number with four significant digits; other values as text. */
 export function number(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
@@ -34,10 +34,10 @@ export function number(value) {
   return size >= 1e4 ? grouped.format(value) : short.format(value);
 }
 
-/** Return a whole number with its thousands apart. */
+/** Return a whole number with thousands separators. */
 export const count = (value) => grouped.format(value);
 
-/** Return a count and its noun, in the plural where that is due. */
+/** Return a count with its noun in singular or plural. */
 export const plural = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 
 /** Return a range of numbers. */
@@ -52,7 +52,7 @@ export function range(pair) {
 export const bits = (value) =>
   value === null || value === undefined ? "–" : value.toFixed(Math.abs(value) < 10 ? 1 : 0);
 
-/** Return a chance as "1 in 900". */
+/** Return a probability as "1 in 900". */
 export function oneIn(chance) {
   if (chance === null || chance === undefined) return "unknown";
   if (chance <= 0) return "less than 1 in a million";

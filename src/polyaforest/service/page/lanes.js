@@ -1,14 +1,14 @@
-// Swim lanes: one row for each key, time across, colour by surprise, a mark where records were flagged.
+// Lanes: one row per key, time from left to right, colour by surprise, marks on flagged records.
 
 import { announce, h, name, visible } from "./dom.js";
 import { clock, count, duration, moment, oneIn, plural } from "./format.js";
 import { areNotable, ofCell } from "./surprise.js";
 
 const HEIGHT = 22; // of a strip, in CSS pixels
-const MOST = 10; // bits at which the colour is full: 1 in 1000
+const MOST = 10; // bits of the strongest colour: 1 in 1,000
 const LEAST = 2; // bits up to which a cell is pale
 
-/** Return the colour of a surprise: one hue, its lightness even to the eye, on light and on dark. */
+/** Return the colour of a surprise: one hue, perceptually even lightness. */
 export function colour(surprise, isDark) {
   const share = Math.min(1, Math.max(0, (surprise - LEAST) / (MOST - LEAST)));
   const [lightness, chroma] = isDark
@@ -64,21 +64,21 @@ export function drawStrip(canvas, lane, cursor = null) {
   }
 }
 
-/** The lanes of the overview, in place of an element; `onOpen(lane, from, to)` when one is chosen. */
+/** The lanes of the overview; calls `onOpen(lane, from, to)` when one is selected. */
 export class Lanes {
   constructor(onOpen) {
     this._onOpen = onOpen;
     this._rows = new Map(); // by stream and key
     this._data = null;
-    this._active = null; // the row that Tab reaches
-    this._cursor = null; // the cell that the arrow keys have reached
-    this._isHeld = false; // rows keep their places while a hand is on them
+    this._active = null; // the row in the tab order
+    this._cursor = null; // the cell selected by the arrow keys
+    this._isHeld = false; // rows keep their order while a pointer is on them
     this._tip = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
     this._axis = h("div", { class: "lane-axis num", "aria-hidden": "true" });
     this._body = h("div", {
       class: "lanes",
       role: "grid",
-      "aria-label": "Surprise of each key over time, the most unusual first. Arrow keys move, Enter opens.",
+      "aria-label": "Surprise of each key over time, most unusual first. Arrow keys move, Enter opens.",
       onkeydown: (event) => this._onKey(event),
       onpointerenter: () => (this._isHeld = true),
       onpointerleave: () => {
@@ -95,12 +95,12 @@ export class Lanes {
     this._sizes.disconnect();
   }
 
-  /** What is shown: the answer of /overview. */
+  /** The response of /overview. */
   get data() {
     return this._data;
   }
 
-  /** Show the answer of /overview. */
+  /** Show a response of /overview. */
   show(data) {
     this._data = data;
     const seen = new Set();
@@ -128,7 +128,7 @@ export class Lanes {
     this.redraw();
   }
 
-  /** Add what just came to the last cells, until the next answer of /overview; return whether all keys are shown. */
+  /** Add new records to the last cells until the next response of /overview; return whether all keys are shown. */
   add(stream, keys) {
     if (!this._data) return true;
     let isKnown = true;
@@ -136,12 +136,12 @@ export class Lanes {
     for (const { key, time, p_value: chance, n, n_flagged: flagged } of keys) {
       const row = this._rows.get(`${stream}\0${key}`);
       if (!row) {
-        isKnown &&= this._data.total > this._data.lanes.length; // or it is one of those that are left out
+        isKnown &&= this._data.total > this._data.lanes.length; // otherwise it is one of the omitted keys
         continue;
       }
       const bucket = Math.floor(((time - start) / (end - start)) * buckets);
       if (bucket < 0) continue;
-      const at = Math.min(buckets - 1, bucket); // what is newer than the range waits at its end
+      const at = Math.min(buckets - 1, bucket); // newer records go to the last cell
       const bits = chance === null ? null : chance > 0 ? -Math.log2(chance) : 64;
       const { lane } = row;
       if (bits !== null) lane.surprise[at] = Math.max(lane.surprise[at] ?? 0, bits);
@@ -328,13 +328,13 @@ export class Lanes {
   }
 
   _openWhole(row, event) {
-    if (event.ctrlKey || event.metaKey || event.shiftKey) return; // a new tab: as links are
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return; // opens a new tab, as for links
     event.preventDefault();
     this._onOpen(row.lane, null, null);
   }
 }
 
-/** Return what the colours and marks mean. */
+/** Return the legend of colours and marks. */
 export function legend() {
   const isDark = document.documentElement.dataset.theme === "dark";
   const steps = [2, 4, 6, 8, 10].map((bits) =>

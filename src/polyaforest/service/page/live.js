@@ -1,8 +1,8 @@
-// The live feed: one connection for the screen that is shown, opened again whenever it is lost.
+// The live feed: one connection for the current screen, reopened when it is lost.
 
 const RETRY = 2000; // milliseconds
 
-/** Follows the feed, and tells `onState` whether it is "live", "connecting" or "lost". */
+/** Follows the feed; calls `onState` with "live", "connecting" or "lost". */
 export class Live {
   constructor(onState) {
     this._onState = onState;
@@ -12,15 +12,15 @@ export class Live {
   }
 
   /**
-   * Follow the feed of all streams, or of one key: `handlers` by the names of events, and `again` once it is open, at
-   * first or after a gap. What happened between a screen's requests and the opening of its feed is in neither.
+   * Follow the feed of all streams or of one key. `handlers` are by event name; `again` is called whenever the feed
+   * opens, to fetch what happened before.
    */
   follow(query, handlers) {
     this._following = { query, handlers, hadGap: true };
     this._open();
   }
 
-  /** Follow nothing. */
+  /** Stop following. */
   stop() {
     clearTimeout(this._timer);
     this._source?.close();
@@ -43,7 +43,7 @@ export class Live {
       following.hadGap = true;
       this._onState("lost");
       if (source.readyState === EventSource.CLOSED && this._source === source) {
-        this._timer = setTimeout(() => this._open(), RETRY); // refused: a browser does not try again by itself
+        this._timer = setTimeout(() => this._open(), RETRY); // rejected: browsers do not retry then
       }
     };
     for (const [kind, handle] of Object.entries(following.handlers)) {

@@ -1,4 +1,4 @@
-// Asks for the token.
+// The login screen.
 
 import { post } from "./api.js";
 import { h } from "./dom.js";
@@ -21,7 +21,7 @@ export class Login {
         await post("login", { token: field.value.trim() });
         await page.restart();
       } catch (error) {
-        problem.textContent = error.status === 401 ? "This token is not valid." : error.message;
+        problem.textContent = error.status === 401 ? "This token is invalid." : error.message;
         button.disabled = false;
         field.select();
       }
@@ -35,7 +35,7 @@ export class Login {
       h(
         "p",
         { class: "muted", id: "token-help" },
-        "Whoever runs this server has it: in POLYAFOREST_ADMIN_TOKEN or POLYAFOREST_READ_TOKEN, or in a file.",
+        "Ask the administrator of this server. The token is set in POLYAFOREST_ADMIN_TOKEN, POLYAFOREST_READ_TOKEN or a file.",
       ),
       button,
       problem,

@@ -1,4 +1,4 @@
-// The overview: what is open now, and how unusual each key was over time.
+// The overview: open events, and the surprise of each key over time.
 
 import { get, ofStream, softly } from "./api.js";
 import { announce, h, throttled, visible } from "./dom.js";
@@ -7,9 +7,9 @@ import { Lanes, legend } from "./lanes.js";
 import { eventList, howToPost, streamLink } from "./parts.js";
 import { RangeChooser, TimeRange } from "./range.js";
 
-const CELL = 8; // pixels of a bucket of time
+const CELL = 8; // pixels of a time bucket
 const MOST_LANES = 50;
-const NEW = 3000; // milliseconds for which an event is shown as new
+const NEW = 3000; // milliseconds for which an event is highlighted as new
 const MOST_EVENTS = 60;
 
 export class Overview {
@@ -19,16 +19,16 @@ export class Overview {
     this._known = { start: null, end: null };
     this._events = new Map();
     this._incidents = [];
-    this._fresh = new Set(); // events that came while this is shown
+    this._fresh = new Set(); // events since the screen was opened
     this._limit = MOST_LANES;
-    this._turn = this._lanesTurn = 0; // of the latest requests: answers to earlier ones are left
+    this._turn = this._lanesTurn = 0; // of the latest requests: older responses are ignored
     this._lanes = new Lanes((lane, from, to) => this._open(lane, from, to));
     this._chooser = new RangeChooser(
       this._range,
       () => this._known,
       (range) => this._choose(range),
     );
-    this._headline = h("h1", { class: "headline" }, "Looking…");
+    this._headline = h("h1", { class: "headline" }, "Loading…");
     this._summary = h("p", { class: "muted summary num" });
     this._attention = h("div", { class: "open-events" });
     this._list = h("div", { class: "event-list" });
@@ -140,7 +140,7 @@ export class Overview {
     this._reloadLanes();
   }
 
-  /** The time axis goes on by itself, at the pace of its cells but not of each record. */
+  /** Advance the time axis cell by cell, not with each record. */
   _tick() {
     this._drawHead();
     const data = this._lanes.data;
@@ -199,7 +199,7 @@ export class Overview {
         : h(
             "p",
             { class: "muted pad" },
-            open.length ? "No other events in this range." : "No events: nothing was unusual in this range.",
+            open.length ? "No other events in this range." : "No events in this range.",
           ),
     );
     this._showHead();
@@ -214,22 +214,22 @@ export class Overview {
     const broken = this._status.streams.filter(({ error }) => error);
     this.element.classList.toggle("is-alarmed", open.length > 0);
     if (broken.length)
-      this._headline.textContent = `${visible(broken[0].name)} does not run: ${visible(broken[0].error)}`;
+      this._headline.textContent = `${visible(broken[0].name)} is not running: ${visible(broken[0].error)}`;
     else if (!nRecords) this._headline.textContent = "Waiting for the first record";
     else if (open.length >= MOST_EVENTS) this._headline.textContent = `${count(open.length)} events or more are open`;
     else if (open.length) this._headline.textContent = `${plural(open.length, "event")} open${where}`;
-    else this._headline.textContent = "All is usual";
+    else this._headline.textContent = "All normal";
     const nKeys = this._status.streams.reduce((sum, { n_keys: n }) => sum + n, 0);
     const latest =
       this._latest === null || this._latest === undefined
         ? ""
         : now() - this._latest < 10
-          ? ", the last one just now"
-          : `, the last one ${ago(this._latest)}`;
+          ? ", latest just now"
+          : `, latest ${ago(this._latest)}`;
     const ended = open.length ? -Infinity : Math.max(...[...this._events.values()].map((event) => event.end));
     const before = Number.isFinite(ended) ? ` The last event ended ${ago(ended)}.` : "";
     const size = `${plural(this._status.streams.length, "stream")}, ${plural(nKeys, "key")}`;
-    this._summary.textContent = `${size}, ${count(nRecords)} records judged${latest}.${before}`;
+    this._summary.textContent = `${size}, ${count(nRecords)} records scored${latest}.${before}`;
   }
 
   async _showEmpty() {
@@ -250,7 +250,7 @@ export class Overview {
         "section",
         { class: "panel empty" },
         title,
-        h("p", {}, `It reads from ${visible(stream.source)}: records appear here as soon as they come.`),
+        h("p", {}, `This stream reads from ${visible(stream.source)}. Records appear here as they arrive.`),
       );
     }
     const { settings } = await get(ofStream(stream.name), {}, this._page.signal);
@@ -258,7 +258,7 @@ export class Overview {
       "section",
       { class: "panel empty" },
       title,
-      h("p", {}, "Send the first one; it appears here at once. A few hundred later the model knows what is usual."),
+      h("p", {}, "Send the first record; it appears here at once. The model needs a few hundred records to learn what is usual."),
       howToPost(stream, settings, this._page.status.needs_token),
     );
   }

@@ -1,4 +1,4 @@
-// Pieces that several screens show: events, incidents, chips, and what to do when there is nothing.
+// Shared parts of screens: events, incidents, chips, code and facts.
 
 import { copy, h, name, visible, visibleLines } from "./dom.js";
 import { ago, bits, duration, moment, oneIn, plural, span } from "./format.js";
@@ -9,7 +9,7 @@ export const eventLink = (event) => `#/event/${encodeURIComponent(event.stream)}
 export const streamLink = (stream, key, query = "") =>
   `#/stream/${encodeURIComponent(stream)}/${encodeURIComponent(key)}${query ? `?${query}` : ""}`;
 
-/** Return what an event is about: its stream and key. */
+/** Return the stream and key of an event. */
 export function place(event) {
   return h(
     "span",
@@ -19,13 +19,13 @@ export function place(event) {
   );
 }
 
-/** Return what an event is, in a sentence; names of fields, with which most begin, keep their letters. */
+/** Return the summary of an event; most start with a field name, whose case is kept. */
 export function sentence(event) {
   const words = visible(event.summary);
   return event.kind === "silence" ? words.charAt(0).toUpperCase() + words.slice(1) : words;
 }
 
-/** Return the words on the state of an event. */
+/** Return chips with the state and label of an event. */
 export function chips(event) {
   const labels = { incident: "incident", normal: "was normal" };
   return [
@@ -62,13 +62,13 @@ export function eventRow(event, { isNew = false, after = null, incident = null }
     ),
     h(
       "span",
-      { class: "event-bits num", title: "Bits of surprise above the usual: each bit is half as likely" },
+      { class: "event-bits num", title: "Bits of surprise above usual; each bit halves the probability" },
       event.kind === "silence" ? "" : `${bits(event.bits)} bits`,
     ),
   );
 }
 
-/** Return how many other keys were part of the same incident. */
+/** Return the number of other keys in the same incident, as text. */
 export function othersWords(event, incident) {
   const others = new Set(
     incident.events
@@ -78,13 +78,13 @@ export function othersWords(event, incident) {
   return `with ${plural(others.size, "other key")}`;
 }
 
-/** Return when an event began, seen from the first one of its incident. */
+/** Return when an event began, relative to the first of its incident. */
 function afterWords(event, { first, start }) {
   if (event.id === first.event) return "first";
   return event.start - start < 0.5 ? "at the same time" : `${duration(event.start - start)} later`;
 }
 
-/** Return events grouped by the incidents that they are part of, in the order of the events. */
+/** Group events by incident, in the order of the events. */
 export function grouped(events, incidents) {
   const owner = new Map();
   for (const incident of incidents)
@@ -105,7 +105,7 @@ export function grouped(events, incidents) {
 
 const MOST_OF_INCIDENT = 6;
 
-/** Return a list of events, those on several keys at once under one heading that says who was first. */
+/** Return a list of events; events of an incident are under a heading with the key that was first. */
 export function eventList(events, incidents, { fresh = new Set(), label } = {}) {
   const items = grouped(events, incidents).map(({ incident, events: parts }) => {
     if (!incident) return eventRow(parts[0], { isNew: fresh.has(parts[0].id) });
@@ -140,14 +140,14 @@ export function eventList(events, incidents, { fresh = new Set(), label } = {}) 
   return h("ul", { class: "events", "aria-label": label }, items);
 }
 
-/** Return a p-value in words. */
+/** Describe a p-value. */
 export function rarity(chance) {
-  if (chance === null || chance === undefined) return "not known";
+  if (chance === null || chance === undefined) return "unknown";
   const exact = chance < 1e-4 ? chance.toExponential(1) : Number(chance.toPrecision(2));
-  return `${oneIn(chance)} ordinary records looks this odd (p = ${exact})`;
+  return `${oneIn(chance)} ordinary records is this unusual (p = ${exact})`;
 }
 
-/** Return how to send the first record of a stream. */
+/** Return a command that posts the first record of a stream. */
 export function howToPost(stream, settings, needsToken) {
   const record = {};
   if (settings?.time) record[settings.time] = Math.round(Date.now() / 1000);
@@ -164,24 +164,24 @@ export function howToPost(stream, settings, needsToken) {
   return codeBlock(lines.join(" \\\n  "), "Copy the command");
 }
 
-/** Return text to be copied, with the button that does it. */
+/** Return text with a copy button. */
 export function codeBlock(text, label) {
   const button = h("button", { type: "button", onclick: () => copy(text, button) }, label);
   return h("div", { class: "code" }, h("pre", { tabindex: "0", "aria-label": "Code" }, visibleLines(text)), button);
 }
 
-/** Return a panel that says what went wrong. */
+/** Return a panel with an error message. */
 export function problemPanel(problem) {
   return h(
     "div",
     { class: "panel problem-panel", role: "alert" },
-    h("h1", {}, "This cannot be shown"),
+    h("h1", {}, "Something went wrong"),
     h("p", {}, visible(problem.message)),
     h("p", {}, h("a", { href: "#/" }, "Back to the overview")),
   );
 }
 
-/** Return a table of facts: pairs of a term and what is to be said of it. */
+/** Return a list of terms and their values. */
 export function facts(pairs) {
   return h(
     "dl",

@@ -1,4 +1,4 @@
-// The span of time that a screen shows: the last hours of what there is, which goes on, or a fixed one.
+// The time range of a screen: live (the last hours) or fixed.
 
 import { h } from "./dom.js";
 import { duration, now, span, usesUtc } from "./format.js";
@@ -6,7 +6,7 @@ import { duration, now, span, usesUtc } from "./format.js";
 const PRESETS = { "1h": 3600, "6h": 21600, "24h": 86400, "7d": 604800, "30d": 2592000, all: null };
 const SHORTEST = 1; // seconds
 
-/** A span of time, which its address on the page remembers. */
+/** A time range, stored in the address of the page. */
 export class TimeRange {
   constructor({ last = null, from = null, to = null }) {
     Object.assign(this, { last, from, to });
@@ -23,20 +23,20 @@ export class TimeRange {
     return this.last === null ? `from=${this.from.toFixed(3)}&to=${this.to.toFixed(3)}` : `last=${this.last}`;
   }
 
-  /** Whether it follows what comes. */
+  /** Whether the range follows new records. */
   get isLive() {
     return this.last !== null;
   }
 
-  /** Return [from, to], given the span of what there is. */
+  /** Return [from, to], given the span of the stored records. */
   resolve(known) {
     if (!this.isLive) return [this.from, this.to];
-    const to = Math.min(known.end ?? now(), now()); // records from clocks that are fast do not move it
+    const to = Math.min(known.end ?? now(), now()); // records dated in the future do not move it
     const length = PRESETS[this.last] ?? Math.max(60, to - (known.start ?? to - 86400));
     return [to - length, to];
   }
 
-  /** Return a part of this range, or a wider one: `factor` of its length, around a share of it. */
+  /** Return the range scaled by `factor` around a point, given as a share of its length. */
   scaled(known, factor, around = 0.5) {
     const [from, to] = this.resolve(known);
     const length = Math.max(SHORTEST, (to - from) * factor);
@@ -52,7 +52,7 @@ export class TimeRange {
   }
 }
 
-/** The buttons that choose a range; `onChange` gets the new one. */
+/** Buttons to choose a range; calls `onChange` with the new range. */
 export class RangeChooser {
   constructor(range, known, onChange) {
     this._range = range;
@@ -129,7 +129,7 @@ export class RangeChooser {
     return box;
   }
 
-  /** Show which range is chosen. */
+  /** Show the chosen range. */
   show(range) {
     this._range = range;
     Object.keys(PRESETS).forEach((last, i) =>
@@ -138,7 +138,7 @@ export class RangeChooser {
     this.tick();
   }
 
-  /** Show how far the range has come. */
+  /** Update the displayed times of a live range. */
   tick() {
     const [from, to] = this._range.resolve(this._known());
     this._words.textContent = `${span(from, to)} (${duration(to - from)})`;

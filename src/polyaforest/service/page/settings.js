@@ -1,4 +1,4 @@
-// The settings, to be read and copied; and what other ones would have flagged.
+// The settings, and previews of other settings.
 
 import { get, ofStream, post, softly } from "./api.js";
 import { announce, h, name, visible } from "./dom.js";
@@ -8,7 +8,7 @@ import { TimeRange } from "./range.js";
 
 const MOST_SHOWN = 20; // events of a trial
 const MOST_KEYS = 200;
-const SECONDS = new Set(["silence", "save_every", "age", "step", "past", "timeout"]); // settings that are durations
+const SECONDS = new Set(["silence", "save_every", "age", "step", "past", "timeout"]); // durations
 
 export class Settings {
   constructor(page) {
@@ -32,7 +32,7 @@ export class Settings {
       h(
         "p",
         { class: "muted summary" },
-        "They are read from polyaforest.toml. Change the file and press “Reload settings”, or send SIGHUP to the server, to apply without a restart.",
+        "Settings are read from polyaforest.toml. To apply changes without a restart, press “Reload settings” or send SIGHUP to the server.",
       ),
       h(
         "div",
@@ -68,7 +68,7 @@ export class Settings {
 
   close() {}
 
-  // ---- settings that were changed in the file ----
+  // ---- reload ----
 
   _reloadPart() {
     const result = h("div", { class: "reload-result", "aria-live": "polite" });
@@ -94,7 +94,7 @@ export class Settings {
     return h("div", { class: "reload pad" }, button, result);
   }
 
-  // ---- what other settings would have flagged ----
+  // ---- preview ----
 
   _tryPanel() {
     const stream = h(
@@ -117,7 +117,7 @@ export class Settings {
       "select",
       { id: "try-direction" },
       [
-        ["", "as it is"],
+        ["", "unchanged"],
         ["both", "both"],
         ["high", "only high"],
         ["low", "only low"],
@@ -153,7 +153,7 @@ export class Settings {
         "div",
         { class: "panel-head" },
         h("h2", { id: "try" }, "Try other settings on history"),
-        h("span", { class: "muted" }, "nothing is changed"),
+        h("span", { class: "muted" }, "changes nothing"),
       ),
       h(
         "form",
@@ -173,7 +173,7 @@ export class Settings {
               return;
             }
             button.disabled = true;
-            button.textContent = "Judging…";
+            button.textContent = "Scoring…";
             await this._try(stream.value, trial);
             button.disabled = false;
             button.textContent = "Try on history";
@@ -192,7 +192,7 @@ export class Settings {
   }
 
   async _try(stream, trial) {
-    this._result.replaceChildren(h("p", { class: "muted" }, "The records are judged again…"));
+    this._result.replaceChildren(h("p", { class: "muted" }, "Scoring the records again…"));
     try {
       const done = await post(ofStream(stream, "preview"), trial, this._page.signal);
       const past = await this._pastOf(stream, done);
@@ -204,7 +204,7 @@ export class Settings {
     }
   }
 
-  /** Return the events that would be gone. */
+  /** Return the events that would disappear. */
   async _pastOf(stream, { gone }) {
     if (!gone.length) return [];
     const { events } = await get("events", { stream, limit: 1000 }, this._page.signal);
@@ -212,7 +212,7 @@ export class Settings {
   }
 }
 
-/** Return the settings of the form, those that are empty as null. */
+/** Return the settings of the form, null where empty. */
 function trialOf({ key, rate, window, records, direction }) {
   const width = window.value.trim();
   return {
@@ -251,15 +251,15 @@ function trialResult(stream, done, past) {
     h(
       "p",
       {},
-      `${plural(done.n_records, "record")} of ${plural(done.keys.length, "key")} judged again${done.is_truncated ? "; not all keys" : ""}:`,
+      `${plural(done.n_records, "record")} of ${plural(done.keys.length, "key")} scored again${done.is_truncated ? "; not all keys" : ""}:`,
     ),
     h("div", { class: "compare" }, bar("now", done.now, most), bar("then", done.then, most)),
     done.now.n_events && !done.then.n_events
-      ? h("p", {}, "Nothing would be flagged: among the records of a window no p-value may be as low as this rate.")
+      ? h("p", {}, "Nothing would be flagged: a window of this size has no p-values as low as this rate.")
       : null,
-    !fresh.length && !done.gone.length ? h("p", {}, "The same events would have been found.") : null,
+    !fresh.length && !done.gone.length ? h("p", {}, "The events would be the same.") : null,
     ...part(
-      `${plural(done.gone.length, "event")} would be gone`,
+      `${plural(done.gone.length, "event")} would disappear`,
       past.map((event) => eventRow(event)),
     ),
     ...part(
@@ -268,12 +268,12 @@ function trialResult(stream, done, past) {
     ),
     h("h3", {}, "To apply"),
     codeBlock(done.toml, "Copy as TOML"),
-    h("p", {}, "Put these lines into polyaforest.toml, then press “Reload settings” or send SIGHUP to the server."),
+    h("p", {}, "Add these lines to polyaforest.toml, then press “Reload settings” or send SIGHUP to the server."),
     ...effects(done.effect),
   ].filter((item) => item !== null);
 }
 
-/** Return what applying settings does to a stream, in sentences. */
+/** Describe the effect of applying settings. */
 function effects({ applied, relearned, n_records }) {
   return [
     applied.length ? h("p", {}, `Applied without a restart: ${applied.map(visible).join(", ")}.`) : null,
@@ -281,13 +281,13 @@ function effects({ applied, relearned, n_records }) {
       ? h(
           "p",
           {},
-          `Because of ${relearned.map(visible).join(", ")}, the stream will relearn from its history (${plural(n_records, "record")}). Its present models judge until then.`,
+          `Because of ${relearned.map(visible).join(", ")}, the stream will relearn from its history (${plural(n_records, "record")}). The current models stay in use until then.`,
         )
       : null,
   ];
 }
 
-/** Return what a reload has done, in sentences. */
+/** Describe the result of a reload. */
 function reloadResult(done) {
   const byStream = (changes) =>
     Object.entries(changes).map(
@@ -299,7 +299,7 @@ function reloadResult(done) {
     part("Relearning from the history", byStream(done.relearned)),
     part("Started", done.started),
     part("Stopped; their files are kept", done.stopped),
-    part("Applied when the server is next started", done.at_next_start),
+    part("Applied at the next start of the server", done.at_next_start),
   ].filter((item) => item !== null);
   return found.length ? found : [h("p", {}, "The file has not changed.")];
 }
@@ -324,13 +324,13 @@ function trialRow(stream, event) {
   );
 }
 
-// ---- to be read ----
+// ---- current settings ----
 
 function windowWords(window) {
   return typeof window === "number" ? count(window) : visible(window ?? "");
 }
 
-/** Return a setting as text: lists as JSON. */
+/** Return a setting as text, lists as JSON. */
 function shown(value, key = "") {
   if (SECONDS.has(key)) return duration(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
@@ -338,7 +338,7 @@ function shown(value, key = "") {
   return visible(typeof value === "object" ? JSON.stringify(value) : value);
 }
 
-/** Return the settings that say something, those of tables as "table.name". */
+/** Return the non-empty settings, those of tables as "table.name". */
 function flat(settings, before = "") {
   return Object.entries(settings).flatMap(([key, value]) => {
     if (value === null || value === false || value?.length === 0) return [];
@@ -347,15 +347,15 @@ function flat(settings, before = "") {
   });
 }
 
-/** Return how far a stream has come with its new models, or what became of its last change. */
+/** Return the progress of relearning, or the outcome of the last change. */
 function progress({ relearning, notice }) {
   if (relearning)
     return h(
       "p",
       { class: "pad", role: "status" },
-      `Relearning from its history because of ${relearning.settings.map(visible).join(", ")}: ${count(relearning.n_learned)} of ${plural(relearning.n_records, "record")}. Its present models judge until then.`,
+      `Relearning from its history because of ${relearning.settings.map(visible).join(", ")}: ${count(relearning.n_learned)} of ${plural(relearning.n_records, "record")}. The current models stay in use until then.`,
     );
-  return notice ? h("p", { class: "pad muted", role: "status" }, `Since the last change this stream ${visible(notice)}.`) : null;
+  return notice ? h("p", { class: "pad muted", role: "status" }, `Last change: this stream ${visible(notice)}.`) : null;
 }
 
 function streamPanel(stream) {
@@ -379,7 +379,7 @@ function streamPanel(stream) {
 function alertsPanel(alerts) {
   const body = alerts?.length
     ? facts(alerts.map((alert) => [name(alert.name ?? "alert"), shown(alert)]))
-    : h("p", { class: "muted pad" }, "No alerts are sent. Add [[alerts]] to polyaforest.toml to be told.");
+    : h("p", { class: "muted pad" }, "No alerts are configured. Add [[alerts]] to polyaforest.toml.");
   return h(
     "section",
     { class: "panel", "aria-label": "Alerts" },
@@ -395,7 +395,7 @@ function serverPanel(server, status) {
     h("div", { class: "panel-head" }, h("h2", {}, "Server")),
     facts([
       ["version", visible(status.version)],
-      ["you are", status.role === "admin" ? "an admin" : "read-only"],
+      ["role", status.role === "admin" ? "admin" : "read-only"],
       ...flat(server ?? {}),
     ]),
   );

@@ -1,4 +1,4 @@
-// One key of a stream: its values with what was expected, its surprise, and its events.
+// One key of a stream: its values with expected ranges, its surprise and its events.
 
 import { get, ofStream, softly } from "./api.js";
 import { ChartStack } from "./charts.js";
@@ -10,13 +10,13 @@ import { RangeChooser, TimeRange } from "./range.js";
 
 const MOST_POINTS = 1000;
 const STRIP_CELLS = 150;
-const MOST_FIELDS = 8; // charts shown unless more are asked for
-const MOST_SELECT = 200; // keys in a menu; more are searched for
+const MOST_FIELDS = 8; // charts shown at first
+const MOST_SELECT = 200; // keys in a menu; beyond that, a search
 const MOST_TAIL = 400; // records of the live tail before the series is fetched again
-const REFETCH = 60000; // milliseconds between fetches of a series that goes on
-const NEW = 3000; // milliseconds for which an event is shown as new
+const REFETCH = 60000; // milliseconds between fetches of a live series
+const NEW = 3000; // milliseconds for which an event is highlighted as new
 const MOST_EVENTS = 100;
-const TOUCH = 8; // pixels around a flagged span that still belong to it
+const TOUCH = 8; // pixels around a flagged span in which a click selects it
 
 export class StreamScreen {
   constructor(page) {
@@ -28,7 +28,7 @@ export class StreamScreen {
     this._incidents = [];
     this._fresh = new Set();
     this._showsAll = false;
-    this._turn = 0; // of the latest fetch: answers to earlier ones are left
+    this._turn = 0; // of the latest fetch: older responses are ignored
     this._stack = new ChartStack({
       events: () => [...this._events.values()],
       on: {
@@ -52,7 +52,7 @@ export class StreamScreen {
   async load() {
     const { signal } = this._page;
     const about = this._page.status.streams.find((stream) => stream.name === this._stream);
-    if (!about) throw new Error(`There is no stream ${visible(this._stream)}.`);
+    if (!about) throw new Error(`The stream ${visible(this._stream)} does not exist.`);
     this._about = about;
     const keys =
       about.by === null
@@ -108,7 +108,7 @@ export class StreamScreen {
     this._window = h("div", { class: "brush" });
     this._navigator = h(
       "div",
-      { class: "navigator", "aria-hidden": "true", title: "All that is kept: drag to move" },
+      { class: "navigator", "aria-hidden": "true", title: "All stored records: drag to move" },
       this._strip,
       this._window,
     );
@@ -131,7 +131,7 @@ export class StreamScreen {
     this.element.replaceChildren(
       h(
         "nav",
-        { class: "crumbs", "aria-label": "Where you are" },
+        { class: "crumbs", "aria-label": "Breadcrumb" },
         h("a", { href: "#/" }, "Overview"),
         h("span", { "aria-hidden": "true" }, "/"),
         h("span", { class: "crumb" }, visible(this._stream)),
@@ -163,7 +163,7 @@ export class StreamScreen {
     );
   }
 
-  /** Offer the other keys: in a menu, or if they are many by a search. */
+  /** Show a menu of the other keys, or a search if there are many. */
   async _showKeys(promised) {
     const { keys, total } = await promised;
     if (this._about.by !== null) this._keyChooser.replaceChildren(this._makeChooser(keys, total));
@@ -210,11 +210,11 @@ export class StreamScreen {
         ["Records", count(about.n_records)],
         about.by === null ? null : ["Keys", `${count(about.n_keys)}, by ${visible(about.by)}`],
         ["Fields", count(about.fields.length)],
-        ["Kept since", moment(about.start)],
+        ["Stored since", moment(about.start)],
         ["Last record", about.end === null ? "–" : ago(about.end)],
         ["Models in memory", bytes(about.model_bytes)],
       ]),
-      h("dl", { class: "facts" }, h("dt", {}, "Not usable"), rejected),
+      h("dl", { class: "facts" }, h("dt", {}, "Rejected"), rejected),
     );
     box.addEventListener(
       "toggle",
@@ -235,7 +235,7 @@ export class StreamScreen {
     return box;
   }
 
-  /** Fetch what the range shows. */
+  /** Fetch the records and events of the range. */
   async _refresh() {
     const turn = ++this._turn;
     const { signal } = this._page;
@@ -273,13 +273,13 @@ export class StreamScreen {
     this._allFields.textContent = `Show all ${count(all.length)} fields`;
     this._stack.show(series, this._span(), shown);
     const n = plural(series.n_records, "record");
-    const how = "Drag to zoom, Shift and drag to move.";
+    const how = "Drag to zoom, Shift-drag to move.";
     this._notes.textContent = series.is_raw
-      ? `${n}, each shown. ${how}`
-      : `${n} in ${count(series.time.length)} steps: the line is their mean, the shadow their least and largest. ${how}`;
+      ? `${n}, all shown. ${how}`
+      : `${n} in ${count(series.time.length)} steps: the line is the mean, the shaded area the minimum and maximum. ${how}`;
   }
 
-  /** The fields that the events of the range attributions come first, and keep their places then. */
+  /** Sort fields by their attributions in the events of the range, once. */
   _orderedFields(fields) {
     if (!this._order || this._order.length !== fields.length) {
       const attributions = new Map(fields.map((field) => [field, 0]));
@@ -313,8 +313,8 @@ export class StreamScreen {
               "p",
               {},
               isNew
-                ? `Records of ${visible(this._about.source)} appear here as soon as they come.`
-                : `There are records from ${moment(this._known.start)} to ${moment(this._known.end)}. `,
+                ? `Records from ${visible(this._about.source)} appear here as they arrive.`
+                : `Records exist from ${moment(this._known.start)} to ${moment(this._known.end)}. `,
               isNew
                 ? ""
                 : h(
@@ -344,11 +344,11 @@ export class StreamScreen {
     const others = this._incidents.filter((incident) => incident.events.some((event) => this._events.has(event.id)));
     const open = events.find((event) => event.is_open);
     this._state.replaceChildren(
-      open ? h("span", { class: "chip open" }, "open") : h("span", { class: "chip good" }, "usual"),
+      open ? h("span", { class: "chip open" }, "open") : h("span", { class: "chip good" }, "normal"),
       " ",
       open
         ? h("a", { href: eventLink(open) }, sentence(open))
-        : `Nothing is open${events.length ? `; ${plural(events.length, "event")}${events.length < MOST_EVENTS ? "" : " or more"} in this range` : ""}.`,
+        : `No open events${events.length ? `; ${plural(events.length, "event")}${events.length < MOST_EVENTS ? "" : " or more"} in this range` : ""}.`,
     );
     const notes = new Map(others.flatMap((incident) => incident.events.map((event) => [event.id, incident])));
     this._list.replaceChildren(
@@ -419,7 +419,7 @@ export class StreamScreen {
     this._showEvents();
   }
 
-  // ---- all that is kept, as a strip ----
+  // ---- strip of all stored records ----
 
   async _showStrip() {
     const { start, end } = this._known;
@@ -480,7 +480,7 @@ export class StreamScreen {
   }
 }
 
-/** Return what the lines and shades mean. */
+/** Return the legend of lines and shades. */
 export function chartLegend({ withThreshold = true } = {}) {
   const item = (kind, words) =>
     h("span", { class: "legend-item" }, h("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), words);
@@ -490,7 +490,7 @@ export function chartLegend({ withThreshold = true } = {}) {
     item("line", "value"),
     item("band", "usual range"),
     item("shade", "flagged"),
-    item("mark", "what is to blame"),
+    item("mark", "main cause"),
     withThreshold ? item("dash", "threshold") : null,
   );
 }

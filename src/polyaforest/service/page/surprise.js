@@ -1,14 +1,14 @@
-// How surprising several records are together: many have rare ones among them by chance alone.
+// The joint surprise of several records: among many, some are rare by chance.
 
-const RATE = 1e-3; // of flags that ordinary records may have by chance
-const LEAST_BITS = 3; // from which on flags are more than chance: 1 in 8
+const RATE = 1e-3; // of ordinary records that are flagged by chance
+const LEAST_BITS = 3; // above which flags are more than chance: 1 in 8
 
-/** Return the surprise of k flags among n records, in bits: how rarely chance alone flags so many. */
+/** Return the surprise of a number of flags among n records, in bits. */
 export function ofFlags(flagged, n) {
   const mean = n * RATE;
   if (!flagged || flagged <= mean) return 0;
   let term = 1;
-  let sum = 1; // of the terms of the tail of a Poisson distribution, in units of its first
+  let sum = 1; // tail of a Poisson distribution, in units of its first term
   for (let k = flagged + 1; term > 1e-9; k++) {
     term *= mean / k;
     sum += term;
@@ -16,7 +16,7 @@ export function ofFlags(flagged, n) {
   return -(flagged * Math.log(mean) - mean - logFactorial(flagged) + Math.log(sum)) / Math.LN2;
 }
 
-/** Return the surprise of a cell: of its lowest p-value among so many, or of its flags. */
+/** Return the surprise of a cell: of its lowest p-value among n, or of its flags. */
 export function ofCell(lowest, flagged, n) {
   if (lowest === null) return null;
   const chance = -Math.expm1(n * Math.log1p(-Math.min(1 - 1e-12, 2 ** -lowest)));
