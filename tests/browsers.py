@@ -1,4 +1,4 @@
-"""A real browser that looks at pages, and remembers what went wrong in them."""
+"""Browser for tests of the page, which records errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GRAVE = ("serious", "critical")
 
 @contextmanager
 def browser():
-    """Chromium, without a window; the test is skipped where it cannot be had."""
+    """Headless Chromium; skip the test if it is not installed."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
     program = shutil.which("chromium")
     if program is None:
@@ -32,7 +32,7 @@ def browser():
 
 
 class Tab:
-    """A page of a service in a browser of its own: nothing is shared with other tabs."""
+    """A page of a service in a separate browser."""
 
     def __init__(self, started, url, *, theme="light", size="desktop"):
         width, height = _SIZES[size]
@@ -47,7 +47,7 @@ class Tab:
         self._context.grant_permissions(["clipboard-read", "clipboard-write"])
         self.url = url
         self.page = self._context.new_page()
-        self.problems = []  # what the console or the page complained of
+        self.problems = []  # errors of the console and the page
         self.requests = []
         self.page.on("console", lambda said: said.type == "error" and self.problems.append(said.text))
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
@@ -60,7 +60,7 @@ class Tab:
         return self.page
 
     def faults(self):
-        """Return what axe finds that keeps people from using the screen, one line each."""
+        """Return accessibility violations found by axe, one line each."""
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(_AXE.read_text())
         found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
@@ -71,7 +71,7 @@ class Tab:
         ]
 
     def overflow(self):
-        """Return by how many pixels the page is wider than the screen."""
+        """Return the number of pixels by which the page exceeds the width of the screen."""
         return self.page.evaluate("Math.max(0, document.documentElement.scrollWidth - innerWidth)")
 
     def close(self):

@@ -1,4 +1,4 @@
-"""The result of a comparison, for what draws and prints it."""
+"""A comparison for tests of plots and reports."""
 
 import math
 
@@ -8,7 +8,7 @@ from polyaforest.drift import Bound, Comparison, Condition, Region, Share
 
 
 def compared(names=("u", "v"), after=0.06):
-    """A result with two regions: more rows where the first feature is high, fewer that lack the second."""
+    """Comparison with two regions: more rows with a high first feature, fewer without the second."""
     high = Condition(0, names[0], 4.0, math.inf, values=True, missing=False)
     lacks = Condition(1, names[1], -math.inf, -math.inf, values=False, missing=True)
     regions = [

@@ -1,4 +1,4 @@
-"""Helpers of kernels for tests: from Python, compiled as within the kernels that call them."""
+"""Kernel helpers callable from Python, compiled as within kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numba
 
 
 def from_python(helper):
-    """Return a compiled function that does nothing but call `helper`."""
+    """Return a compiled function that only calls `helper`."""
 
     def call(*args):
         return helper(*args)
@@ -17,5 +17,5 @@ def from_python(helper):
 
 
 def all_from_python(module, *names):
-    """Return the helpers of a module, each as `from_python` gives it."""
+    """Apply `from_python` to helpers of a module."""
     return SimpleNamespace(**{name: from_python(getattr(module, name)) for name in names})

@@ -1,4 +1,4 @@
-"""Settings and fixtures for all tests. Every run tries other examples and seeds; the header says how to repeat it."""
+"""Settings and fixtures of all tests. Each run uses a new seed; the header says how to repeat it."""
 
 import warnings
 
@@ -23,7 +23,7 @@ def pytest_report_header(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item):
-    reset_signals()  # PySpark takes SIGINT over, for the tests that follow too
+    reset_signals()  # PySpark replaces the handler of SIGINT
 
 
 @pytest.hookimpl(wrapper=True)
@@ -36,13 +36,13 @@ def pytest_runtest_makereport(item):
 
 @pytest.fixture(scope="session", autouse=True)
 def default_signals():
-    """Reset signals before other fixtures start processes, but not in a process that only starts test workers."""
+    """Reset signals before other fixtures start processes, except in the process that only starts test workers."""
     reset_signals()
 
 
 @pytest.fixture(scope="session")
 def any_seed(pytestconfig):
-    """A seed that is another one in every run, for statistical tests that hold for nearly all seeds.
+    """A new seed in each run, for statistical tests that hold for nearly all seeds.
 
     Each case may fail by chance once in a million times, so that a whole run hardly ever does.
     """
@@ -51,10 +51,10 @@ def any_seed(pytestconfig):
 
 @pytest.fixture
 def cli(capfd, monkeypatch):
-    """Run the program within this process, for its exit code, stdout and stderr."""
+    """Run the program within this process; return exit code, stdout and stderr."""
 
     def call(*args):
-        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # `run` sets another
+        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # `run` replaces it
         with pytest.raises(SystemExit) as left:
             run([str(arg) for arg in args])
         return left.value.code, *capfd.readouterr()
@@ -64,7 +64,7 @@ def cli(capfd, monkeypatch):
 
 @pytest.fixture(scope="session")
 def programs():
-    """Run the program in real processes that start at once."""
+    """Run the program in forked processes, which start immediately."""
     started = Programs()
     yield started
     started.close()
@@ -72,7 +72,7 @@ def programs():
 
 @pytest.fixture
 def factory(programs):
-    """Start processes that watch."""
+    """Start processes of `polyaforest watch`."""
     made = Watches(programs)
     yield made
     made.close()

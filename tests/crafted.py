@@ -1,4 +1,4 @@
-"""Good models of every kind, and models with a right seal in which something is different."""
+"""Valid models of all kinds, and models with valid checksums but altered contents."""
 
 import copy
 from pathlib import Path
@@ -59,7 +59,7 @@ def judged(model, rows, **labels):
 
 
 def good_models(folder):
-    """Headers and arrays of good models, by name: of every kind there is today, and of every version there was."""
+    """Headers and arrays of valid models by name: all current kinds, and all earlier versions."""
     for name, make in MODELS.items():
         make().save(folder / name, notes={"columns": ["a", "b"], "line": -3.0})
     places = [*GOLDEN.items(), *((name, folder / name) for name in MODELS)]
@@ -67,7 +67,7 @@ def good_models(folder):
 
 
 def good_blocks():
-    """Headers and arrays of compact states, by name: of every kind of detector that keeps its points."""
+    """Headers and arrays of compact states by name: all kinds of detectors that keep points."""
     kept = set(MODELS) - {"batch", "summary", "young summary"}
     return Good({name: unpack(MODELS[name]().to_bytes({"rows": 3})) for name in sorted(kept)})
 
@@ -77,14 +77,14 @@ def with_gaps(times):
 
 
 class Good(dict):
-    """Good models by name, which Hypothesis does not print in full."""
+    """Valid models by name; Hypothesis does not print them in full."""
 
     def __repr__(self):
         return "good"
 
 
 def placed(header, place, value):
-    """The header with another value at a place: keys and numbers, with dots between."""
+    """Return the header with another value at a place, such as "a.0.b"."""
     header = copy.deepcopy(header)
     *above, last = place.split(".")
     part = header
@@ -102,7 +102,7 @@ VALUES = [None, True, False, *INTEGERS, *filter(np.isfinite, FLOATS), *TEXTS, *P
 
 
 def places(header, above=""):
-    """All places of a header."""
+    """Return all places of a header."""
     found = []
     for key, part in header.items() if isinstance(header, dict) else enumerate(header):
         place = f"{above}{key}"
@@ -113,7 +113,7 @@ def places(header, above=""):
 
 
 def changed(header, arrays, rng):
-    """A header and arrays in which something is different."""
+    """Return a header and arrays with one random change."""
     arrays = {name: array.copy() for name, array in arrays.items()}
     for _ in range(rng.choice([1, 1, 2])):
         if rng.random() < 0.5:
@@ -125,7 +125,7 @@ def changed(header, arrays, rng):
 
 
 def other_array(array, rng):
-    """An array with other values, another type or another shape."""
+    """Return an array with other values, another type or another shape."""
     how = rng.choice(["value", "value", "value", "values", "type", "shape", "swap"])
     values = FLOATS if array.dtype.kind == "f" else INTEGERS
     flat = array.reshape(-1)  # a view
@@ -145,6 +145,6 @@ def other_array(array, rng):
 
 
 def cast(value, dtype):
-    """A value as an array of this type would hold it, whatever is lost."""
+    """Cast a value to a type, with loss."""
     with np.errstate(all="ignore"):
         return np.array(int(value) % 2**64, np.uint64).astype(dtype) if dtype.kind in "iu" else np.array(value, dtype)

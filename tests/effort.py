@@ -1,4 +1,4 @@
-"""How hard tests try: examples of Hypothesis in the run of every change, and in the long one (`make test-all`)."""
+"""Number of Hypothesis examples, in the run of each change and in the long run (`make test-all`)."""
 
 import os
 import random
@@ -8,21 +8,21 @@ from hypothesis import settings
 
 FULL, QUICK = "full", "quick"
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", QUICK)
-SEED = "TEST_SEED"  # repeats a run: its examples, and the seeds of statistical tests
+SEED = "TEST_SEED"  # environment variable that repeats the examples and seeds of a run
 
-# Examples are other ones in every run: few of them find in many runs what many find in one.
+# Examples differ in each run, so a few per run add up over many runs.
 settings.register_profile(FULL, deadline=None, print_blob=True)
 settings.register_profile(QUICK, settings.get_profile(FULL), max_examples=20)
 settings.load_profile(PROFILE)
 
 
 def examples(n):
-    """The number of examples for a test that tries `n` in the long run."""
+    """Number of examples in this run for a test with `n` in the long run."""
     return n if PROFILE == FULL else max(1, n // 5)
 
 
 def mostly_slow(values, *always):
-    """Parameters of a test: those numbered `always`, by default the first, in every run, the others in the long one."""
+    """Parameters of a test: the indices `always`, by default the first, in each run; the others in the long run."""
     return [value if i in (always or (0,)) else _slow(value) for i, value in enumerate(values)]
 
 
@@ -33,7 +33,7 @@ def _slow(value):
 
 
 def seed_of_run(given):
-    """The seed of this run: `given`, or of the environment, or a fresh one, which processes started here share."""
+    """Seed of this run: `given`, else from the environment, else random; child processes share it."""
     seed = int(os.environ.get(SEED) or random.SystemRandom().getrandbits(32)) if given is None else int(given)
     os.environ[SEED] = str(seed)
     return seed

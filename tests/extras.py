@@ -1,4 +1,4 @@
-"""What happens where an optional library is missing."""
+"""Import without an optional library."""
 
 import subprocess
 import sys
@@ -15,6 +15,6 @@ except ImportError as problem:
 
 
 def import_without(absent: str, module: str) -> str:
-    """What a fresh interpreter that lacks `absent` says when it imports `module`: kind, name and words of the error."""
+    """Import `module` in an interpreter without `absent`; return type, name and message of the error."""
     command = [sys.executable, "-W", "error", "-c", SCRIPT.format(absent=absent, module=module)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

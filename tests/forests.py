@@ -1,4 +1,4 @@
-"""Detectors for tests, by flat parameters: those of single trees are put together as their `Tree`; and samples."""
+"""Detectors from flat parameters, which include those of `Tree`; and samples."""
 
 from polyaforest import Tree
 from polyaforest.core.categories import Codes
@@ -8,7 +8,7 @@ TREE = ("max_depth", "lifetime", "feature_weights", "prior_strength", "domain")
 
 
 def made(detector, *, tree=None, n_categories=0, **parameters):
-    """The detector of a class with these parameters, which may include those of its trees.
+    """Return a detector with these parameters, which may include those of `Tree`.
 
     The last features of its rows are the codes of categories, if there are any.
     """
@@ -19,5 +19,5 @@ def made(detector, *, tree=None, n_categories=0, **parameters):
 
 
 def every_point(forest):
-    """Samples for trees that all take every point."""
+    """Samples that contain all points, for each tree."""
     return learn.every_point(len(forest.left))

@@ -1,4 +1,4 @@
-"""What rows that lack values come to, computed plainly: leaf by leaf, and cell by cell."""
+"""Reference for rows with missing values: masses computed leaf by leaf and cell by cell."""
 
 import math
 
@@ -14,17 +14,17 @@ def first_category(forest):
 
 
 def apart(box, x, forest):
-    """How far a row lies outside a box, feature by feature, where it has a value."""
+    """Distance of a row from a box by feature; missing values do not count."""
     return np.where(np.isnan(x), 0.0, distances(np.stack(box), x[None], int(forest.n_categories[0]))[0])
 
 
 def hide(rows, hidden):
-    """A copy of rows that lacks the values in hidden columns."""
+    """Copy rows, without the values of hidden columns."""
     return np.where(hidden, np.nan, rows)
 
 
 def sides(forest, t, j, low, high, opened):
-    """The regions of a node's children: corners, and whether the lower side is open."""
+    """Regions of a node's children: corners, and whether the lower side is open."""
     delta, xi = forest.feature[t, j], forest.cut[t, j]
     upper, lower, is_open = high.copy(), low.copy(), opened.copy()
     if delta >= first_category(forest):
@@ -40,7 +40,7 @@ def holds(value, low, high, is_open):
 
 
 def leaves_of(forest, known, t):
-    """All leaves of a tree, each as its log mass and a test of whether a row may be in it."""
+    """All leaves of a tree: log mass, and a test whether a row may be in it."""
     boxed, n = forest.lower.shape[2] > 0, first_category(forest)
     found = []
 
@@ -80,7 +80,7 @@ def leaves_of(forest, known, t):
 
 
 def plain_mass(forest, known, t, x):
-    """The total mass of the leaves that a row may be in."""
+    """Total mass of the leaves that may contain a row."""
     low, high = known.world[0, t], known.world[1, t]
     excess, lengths, n = apart((low, high), x, forest), high - low, first_category(forest)
     lengths[n:] = count_bits(as_codes(low[n:]) ^ as_codes(high[n:])) / APART
@@ -91,7 +91,7 @@ def plain_mass(forest, known, t, x):
 
 
 def plain_cells(forest, known, t, x, time):
-    """The cells that a row may be in at a time: node and log weight."""
+    """Cells that may contain a row at a time: node and log weight."""
     boxed = forest.lower.shape[2] > 0
 
     def walk(j, began, log_weight):

@@ -1,10 +1,10 @@
-"""A source of records in memory, for tests of the loop that watches."""
+"""In-memory source of records, for tests of `watch`."""
 
 from polyaforest.io.records import Record
 
 
 class ListSource:
-    """Records handed out in pieces of the sizes given, then so many at a time, from any place on."""
+    """Return records in batches of given sizes, then of `at_once`, from any position."""
 
     def __init__(self, records, sizes=(), *, at_once=1000, can_replay=True):
         self._records, self._sizes, self._at_once = records, list(sizes), at_once

@@ -1,4 +1,4 @@
-"""Private attributes stay in their package: find code that reaches for those of another package's classes.
+"""Find accesses to private attributes of another package's classes.
 
 python tests/private_access.py [directory of the package]
 """
@@ -18,7 +18,7 @@ _OF_NAMED_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"
 def violations(package: Path = PACKAGE) -> list[str]:
     """Return a line for each access to an attribute ``_name`` of a class that another first-level package defines.
 
-    An access through ``self``, ``cls`` or ``super()`` is one to the object itself, whichever base class it is from.
+    Accesses through ``self``, ``cls`` or ``super()`` are allowed, whichever base class defines the attribute.
     """
     trees = {path.relative_to(package): ast.parse(path.read_text("utf-8")) for path in sorted(package.rglob("*.py"))}
     owners = owners_of(trees)
@@ -35,7 +35,7 @@ def owners_of(trees: dict[Path, ast.Module]) -> dict[str, set[str]]:
 
 
 def violations_in(path: Path, tree: ast.Module, owners: dict[str, set[str]]) -> Iterator[str]:
-    """Yield a line for each access of one module, at a path within the package."""
+    """Yield a line for each access in one module."""
     for node in ast.walk(tree):
         if _is_foreign(node) and owners.get(node.attr) and _home(path) not in owners[node.attr]:
             names = ", ".join(sorted(owners[node.attr]))
@@ -43,7 +43,7 @@ def violations_in(path: Path, tree: ast.Module, owners: dict[str, set[str]]) -> 
 
 
 def _home(path: Path) -> str:
-    """Return the first-level package or module that a file belongs to."""
+    """Return the first-level package or module of a file."""
     return path.parts[0].removesuffix(".py")
 
 

@@ -1,4 +1,4 @@
-"""The program in real processes that start at once: forked from one that has everything imported."""
+"""Run the program in processes forked from one that has imported everything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Commands are lines of JSON: start a process and say its number, or wait for one and say how it ended.
+# Commands are lines of JSON: start a process and print its id, or wait for one and print its exit code.
 _SERVER = """
 import gc, json, os, signal, sys
 import matplotlib.figure, numpy, polars
@@ -24,7 +24,7 @@ for name in polyaforest.cli.COMMANDS:
     import_module(f"polyaforest.cli._{name}")
 import polyaforest.service.server, polyaforest.service.demo, requests
 rows = numpy.random.default_rng(0).normal(size=(150, 2))
-rows[140] = 99  # so that there is something to explain
+rows[140] = 99  # an anomaly to explain
 polyaforest.StreamingMPF(n_estimators=2, window=50, missing="marginalise").detect_then_learn(rows, explain=True)
 gc.freeze()
 print("ready", flush=True)
@@ -39,7 +39,7 @@ for line in sys.stdin:
         os.chdir(order["cwd"])
         os.environ.update(order["env"])
         os.setsid()
-        signal.alarm(300)  # a program that hangs fails
+        signal.alarm(300)  # kill a program that hangs
         modes = (os.O_RDONLY, os.O_WRONLY | os.O_CREAT | os.O_APPEND, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for number, (path, mode) in enumerate(zip(order["files"], modes)):
             os.dup2(os.open(path, mode), number)
@@ -47,13 +47,13 @@ for line in sys.stdin:
         try:
             polyaforest.cli.run(order["arguments"])
         except SystemExit as left:
-            os._exit(left.code)  # to take apart all that was imported would cost more than a second
+            os._exit(left.code)  # a regular exit takes more than a second to tear down imports
     print(child, flush=True)
 """
 
 
 def without_privileges() -> None:
-    """Let permissions of files apply to root too in the process about to start, by a call of Linux (`preexec_fn`)."""
+    """Make file permissions apply to root in the new process, by a Linux system call (`preexec_fn`)."""
     if os.geteuid() == 0:
         drop_from_bounding_set, override_permissions, override_reading = 24, 1, 2
         for capability in (override_permissions, override_reading):
@@ -61,17 +61,17 @@ def without_privileges() -> None:
 
 
 class Programs:
-    """Starts `polyaforest` again and again, and tells how it ended."""
+    """Start processes of `polyaforest` and return their exit codes."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # a process with threads had better not be forked
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # forking a process with threads is unsafe
         self._server = subprocess.Popen(
             [sys.executable, "-c", _SERVER], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self._answer() == "ready"
 
     def start(self, *arguments, cwd, files=(os.devnull, "stdout", "stderr"), env=None):
-        """Start a process whose stdin, stdout and stderr are `files`; return its number."""
+        """Start a process with `files` as stdin, stdout and stderr; return its id."""
         given = [os.fsdecode(part) if isinstance(part, bytes | os.PathLike) else str(part) for part in arguments]
         order = {"arguments": given, "cwd": str(cwd), "files": [str(file) for file in files], "env": env or {}}
         return int(self._answer(order))
@@ -81,7 +81,7 @@ class Programs:
         return int(self._answer({"wait": process}))
 
     def run(self, *arguments, text=b"", cwd=".", env=None):
-        """Run the program to its end, as `subprocess.run` does that captures its output as bytes."""
+        """Run the program to its end, like `subprocess.run`; capture its output as bytes."""
         with tempfile.TemporaryDirectory() as folder:
             pipe, out, err = (Path(folder, name) for name in ("stdin", "stdout", "stderr"))
             os.mkfifo(pipe)
@@ -92,7 +92,7 @@ class Programs:
             return subprocess.CompletedProcess(arguments, code, out.read_bytes(), err.read_bytes())
 
     def run_on_terminal(self, *arguments, cwd=".", env=None, err=None):
-        """Run the program on a terminal, with stderr there or in a file; return the exit code and what it wrote."""
+        """Run the program on a terminal, with stderr there or in a file; return exit code and output."""
         reader, terminal = pty.openpty()
         place = os.ttyname(terminal)
         process = self.start(*arguments, cwd=os.path.abspath(cwd), files=[place, place, err or place], env=env)
@@ -105,7 +105,7 @@ class Programs:
         waiter = threading.Thread(target=wait)
         waiter.start()
         said = b""
-        with suppress(OSError):  # how Linux tells that the other end is closed
+        with suppress(OSError):  # Linux raises it when the other end is closed
             while chunk := os.read(reader, 1 << 16):
                 said += chunk
         waiter.join()
@@ -114,7 +114,7 @@ class Programs:
 
     @contextmanager
     def piped(self, *arguments, cwd):
-        """Run the program between pipes, for its number, our ends of its stdin and stdout; stderr goes to a file."""
+        """Run the program with pipes; yield its id and our ends of stdin and stdout. stderr goes to a file."""
         with tempfile.TemporaryDirectory() as folder:
             pipes = [Path(folder, name) for name in ("stdin", "stdout")]
             for pipe in pipes:
@@ -125,7 +125,7 @@ class Programs:
                 yield process, stdin, stdout
 
     def close(self):
-        """End the process that others are forked from."""
+        """End the parent process."""
         self._server.stdin.close()
         self._server.wait()
         self._server.stdout.close()
@@ -137,24 +137,24 @@ class Programs:
 
 
 class Watches:
-    """Starts one `polyaforest watch` after another, in a directory where it writes to the files stdout and stderr."""
+    """Start one `polyaforest watch` after another; output goes to the files stdout and stderr of a directory."""
 
     def __init__(self, programs):
         self._programs = programs
-        self.child = None  # that nobody has waited for
+        self.child = None  # a process that has not been waited for
 
     def start(self, folder, *arguments):
-        """Start a process; return its number."""
+        """Start a process; return its id."""
         self.child = self._programs.start("watch", *arguments, cwd=folder)
         return self.child
 
     def wait(self):
-        """Return the exit code of the process started last."""
+        """Wait for the latest process; return its exit code."""
         child, self.child = self.child, None
         return self._programs.wait(child)
 
     def close(self):
-        """Kill what a test that has failed left behind."""
+        """Kill the process that a failed test left running."""
         if self.child is not None:
             os.kill(self.child, signal.SIGKILL)
             self.wait()

@@ -1,4 +1,4 @@
-"""The methods that read a fitted forest, with arguments to call them with."""
+"""Methods that read a fitted forest, with arguments."""
 
 READERS = {
     "score_samples": {},

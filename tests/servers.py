@@ -1,4 +1,4 @@
-"""Real servers for tests to talk to, started in a temporary directory on a free port."""
+"""Redis and PostgreSQL servers for tests, in temporary directories on free ports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from waiting import until
 
 
 class RedisServer:
-    """A Redis server that keeps what it has been told, also when it is killed."""
+    """A Redis server whose data survives a kill."""
 
     def __init__(self, directory: Path, *options: str) -> None:
         program = shutil.which("redis-server")
@@ -35,11 +35,11 @@ class RedisServer:
 
     @property
     def address(self) -> str:
-        """The address without a stream."""
+        """Address without a stream."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start the server, and wait until it listens."""
+        """Start the server; wait until it listens."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
         until(lambda: self._process.poll() is not None or self._listens())
         if self._process.poll() is not None:
@@ -50,7 +50,7 @@ class RedisServer:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def kill(self) -> None:
-        """End the server without a warning; nothing if it does not run."""
+        """Kill the server, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -58,7 +58,7 @@ class RedisServer:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -66,7 +66,7 @@ def free_port() -> int:
 
 @contextmanager
 def redis_server(directory: Path, *options: str) -> Iterator[RedisServer]:
-    """A Redis server that runs; skips the test where the program is missing."""
+    """Run a Redis server; skip the test if it is not installed."""
     server = RedisServer(directory, *options)
     server.start()
     try:
@@ -76,7 +76,7 @@ def redis_server(directory: Path, *options: str) -> Iterator[RedisServer]:
 
 
 class PostgresServer:
-    """A PostgreSQL server in a directory, reached by a socket there and by a port of this machine only."""
+    """A PostgreSQL server in a directory, with a socket there and a loopback port."""
 
     PASSWORD = "p@ss/w%rd"
 
@@ -89,11 +89,11 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def address(self, user: str = "tester", password: str = PASSWORD) -> str:
-        """The address of the database."""
+        """Address of the database."""
         return f"postgresql://{user}:{quote(password, safe='')}@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
-        """Make a cluster, start the server, and wait until it answers."""
+        """Create a cluster, start the server, and wait until it answers."""
         if self._user:
             _let_in(self.directory, self._user)
         password = self.directory / "password"
@@ -122,7 +122,7 @@ class PostgresServer:
         subprocess.run(self._as_user([self._programs / program, *options]), check=True, capture_output=True)
 
     def _as_user(self, command: list[object]) -> list[str]:
-        """A command as run by an ordinary user: the server refuses to be run by root."""
+        """Return a command that runs as an ordinary user: the server does not run as root."""
         before = ["setpriv", f"--reuid={self._user}", "--regid=65534", "--clear-groups"] if self._user else []
         return [*before, *map(str, command)]
 
@@ -131,14 +131,14 @@ class PostgresServer:
         return subprocess.run(ready, check=False).returncode == 0
 
     def stop(self) -> None:
-        """End the server at once."""
+        """Stop the server immediately."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait()
 
 
 def _postgres_programs() -> Path:
-    """Where the programs of PostgreSQL are; Debian does not put them on the path."""
+    """Return the directory of the PostgreSQL programs, which Debian does not put on the path."""
     found = [Path(path).parent for path in glob("/usr/lib/postgresql/*/bin/postgres")]
     on_path = shutil.which("postgres")
     found += [Path(on_path).resolve().parent] if on_path else []
@@ -148,7 +148,7 @@ def _postgres_programs() -> Path:
 
 
 def _ordinary_user() -> str | None:
-    """The number of a user to run servers as that refuse root; None for whoever runs the tests."""
+    """Return the id of an ordinary user if the tests run as root, else None."""
     if os.getuid() != 0:
         return None
     if shutil.which("setpriv") is None:
@@ -157,7 +157,7 @@ def _ordinary_user() -> str | None:
 
 
 def _let_in(directory: Path, user: str) -> None:
-    """Give a directory to a user, and let it be reached."""
+    """Make a user the owner of a directory, and its parents accessible."""
     os.chown(directory, int(user), 65534)
     for parent in directory.parents:
         if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
@@ -166,7 +166,7 @@ def _let_in(directory: Path, user: str) -> None:
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """Run a PostgreSQL server; skip the test where the programs are missing.
+    """Run a PostgreSQL server; skip the test if it is not installed.
 
     Its directory is not among those of pytest: every run of pytest closes these to all users but its own.
     """

@@ -1,4 +1,4 @@
-"""The service in real processes, and receivers of its alerts."""
+"""Run the service in processes, and receive its alerts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START = 1_700_000_000.0
 
 
 def rows(n, start=0, *, host="web-1", seed=0, step=60.0):
-    """Normal records of a host."""
+    """Return normal records of a host."""
     rng = np.random.default_rng([seed, start])
     values = rng.normal(size=(n, 3)) * (2.0, 1.0, 5.0) + (50.0, 10.0, 200.0)
     return [
@@ -39,7 +39,7 @@ def rows(n, start=0, *, host="web-1", seed=0, step=60.0):
 
 
 def odd(number, *, host="web-1", cpu=99.0, step=60.0):
-    """A record that is plainly an anomaly."""
+    """Return an anomalous record."""
     return {
         "time": START + step * number,
         "host": host,
@@ -61,7 +61,7 @@ save_every = "1s"
 
 
 class Service:
-    """`polyaforest serve` in a folder, started again and again on a port that the system chose."""
+    """`polyaforest serve` in a folder, on a free port; can be restarted."""
 
     def __init__(self, programs, folder, config, **env):
         self.programs, self.folder, self.env = programs, folder, env
@@ -71,7 +71,7 @@ class Service:
         self._starts = 0
 
     def start(self, *options, wait=True):
-        """Start a process; return once it is ready."""
+        """Start a process; wait until it is ready."""
         self._starts += 1
         log = self.folder / f"stderr-{self._starts}"
         files = (os.devnull, "stdout", log.name)
@@ -94,7 +94,7 @@ class Service:
 
     @property
     def log(self):
-        """What all processes said."""
+        """Output of all processes."""
         return "".join(path.read_text() for path in sorted(self.folder.glob("stderr-*")))
 
     def stop(self, how=signal.SIGTERM):
@@ -105,20 +105,20 @@ class Service:
         return self.programs.wait(process)
 
     def close(self):
-        """Kill what a test that has failed left behind."""
+        """Kill the process that a failed test left running."""
         if self.process is not None:
             self.stop(signal.SIGKILL)
 
-    # ---- what tests ask ----------------------------------------------------------------------------------------------
+    # ---- requests ----------------------------------------------------------------------------------------------------
 
     def get(self, path, **parameters):
-        """Return the JSON of an answer, which must be 200."""
+        """Return the JSON of a response with status 200."""
         answer = self.client.get(f"/api/v1{path}", params={k: v for k, v in parameters.items() if v is not None})
         assert answer.status_code == 200, (path, answer.status_code, answer.text)
         return answer.json()
 
     def post(self, stream, records, **parameters):
-        """Post records as lines of JSON; return the answer."""
+        """Post records as lines of JSON; return the response."""
         body = "".join(json.dumps(record) + "\n" for record in records)
         headers = {"content-type": "application/x-ndjson"}
         name = parameters.pop("name", None)
@@ -134,14 +134,14 @@ def connect(service, timeout=60):
 
 
 def raw(service, text):
-    """Send bytes on a connection of their own; return what comes back until it is closed."""
+    """Send bytes on a new connection; return all bytes received."""
     with connect(service) as connection:
         connection.sendall(text)
         return received(connection)
 
 
 def received(connection):
-    """Return what a connection receives until it is closed."""
+    """Return all bytes received until the connection closes."""
     answer = b""
     with suppress(ConnectionResetError):
         while piece := connection.recv(65536):
@@ -150,7 +150,7 @@ def received(connection):
 
 
 class Receiver:
-    """A webhook that remembers what it was sent; it refuses the first so many messages."""
+    """A webhook that records its messages; it rejects the first `n_refused`."""
 
     def __init__(self, n_refused=0):
         self.messages, self.n_refused, receiver = [], n_refused, self
@@ -173,14 +173,14 @@ class Receiver:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self):
-        """Stop to listen."""
+        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
 
 
 @contextmanager
 def receiver(**options):
-    """A webhook that runs."""
+    """Run a webhook."""
     made = Receiver(**options)
     try:
         yield made

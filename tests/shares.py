@@ -1,4 +1,4 @@
-"""The Betas behind every mass of a forest, read off its arrays one by one, as the page on how it works states them."""
+"""Reference for masses: the Beta distributions of a forest, read from its arrays (see docs, How it works)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OUTSIDE = "outside"
 
 
 class Shares(NamedTuple):
-    """One tree: the parameters of all its shares, and for every place which of them make up its mass.
+    """Parameters of all Beta shares of a tree, and for each place the shares whose product is its mass.
 
     A place is a node with True for what lies in its box, or with False for what the restriction to it left out; or
     OUTSIDE. A factor is the number of a share, and whether the share itself counts or what it leaves.
@@ -22,7 +22,7 @@ class Shares(NamedTuple):
     places: dict[object, list[tuple[int, bool]]]
 
     def moments(self, place):
-        """E[m] and E[m²] of the mass of a place."""
+        """Return E[m] and E[m²] of the mass of a place."""
         first = second = 1.0
         for number, is_itself in self.places[place]:
             a, b = self.betas[number] if is_itself else self.betas[number][::-1]
@@ -31,13 +31,13 @@ class Shares(NamedTuple):
         return first, second
 
     def draw(self, rng, n):
-        """Draws of the logarithms of all shares and of what they leave, each (number of shares, n)."""
+        """Draw log shares and log complements, each (number of shares, n)."""
         first, second = (np.array([log_gammas(rng, beta[side], n) for beta in self.betas]) for side in (0, 1))
         whole = np.logaddexp(first, second)
         return first - whole, second - whole
 
     def log_masses(self, place, draws):
-        """The logarithms of the masses of a place by draws of all shares."""
+        """Return the log masses of a place for draws of all shares."""
         total = np.zeros(draws[0].shape[1])
         for number, is_itself in self.places[place]:
             total += draws[0 if is_itself else 1][number]
@@ -45,12 +45,12 @@ class Shares(NamedTuple):
 
 
 def log_gammas(rng, a, n):
-    """Logarithms of draws from Gamma(a), which for a small `a` would be too small for floats."""
+    """Draw logarithms of Gamma(a), which underflows for small `a`."""
     return np.log(rng.gamma(a + 1, size=n)) - rng.exponential(size=n) / a
 
 
 def shares_of_tree(forest, t, prior):
-    """The Betas of tree `t`. For data whose volumes are plain numbers."""
+    """Return the Betas of tree `t`, for data whose volumes are floats."""
     betas, places = [], {}
     boxed, gamma, root = forest.lower.shape[2] > 0, prior.strength, forest.root[t]
     lower, upper = forest.domain.copy()
@@ -98,7 +98,7 @@ def shares_of_tree(forest, t, prior):
 
 
 def places_of_rows(detector, X):
-    """The place whose mass counts for each row in each tree, and the weight it is multiplied with, both (n, T)."""
+    """Return the place of each row in each tree and the factor of its mass, both (n, T)."""
     forest, world = detector.forest_, detector.posterior_.world
     leaves = detector.leaves(X)
     places, weights = np.empty(leaves.node.shape, object), np.ones(leaves.node.shape)
@@ -116,7 +116,7 @@ def places_of_rows(detector, X):
 
 
 def cells_of_rows(detector, X, lifetime):
-    """As `places_of_rows`, for the cells at a lifetime."""
+    """Like `places_of_rows`, for cells at a lifetime."""
     forest = detector.forest_
     boxed = forest.lower.shape[2] > 0
     places, weights = np.empty((len(X), len(forest.root)), object), np.ones((len(X), len(forest.root)))

@@ -1,4 +1,4 @@
-"""A real Spark cluster on this machine: a master and two workers, on loopback and on ports that the system chose."""
+"""Local Spark cluster: a master and two workers on free loopback ports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEMORY = "700m"  # of each executor
 
 
 def skip_without_java() -> None:
-    """Skip the test where there is no Java."""
+    """Skip the test without Java."""
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java 17, which is not installed: apt-get install openjdk-17-jre-headless")
 
@@ -39,7 +39,7 @@ class Cluster:
         return f"spark://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start all processes, and wait until the master knows both workers."""
+        """Start all processes; wait until the master lists both workers."""
         self._run("master", "master.Master", "--host", "127.0.0.1", "--port", str(self.port), "--webui-port", "0")
         for i in range(2):
             self._run(
@@ -79,7 +79,7 @@ class Cluster:
 
 @contextmanager
 def spark_session(directory: Path) -> Iterator[Any]:
-    """A session on a cluster of its own; skips the test where there is no Java."""
+    """Session on a new cluster; skip the test without Java."""
     skip_without_java()
     from pyspark.sql import SparkSession
 

@@ -1,9 +1,9 @@
-"""Keyed streams on Spark in a process of their own, which tests may kill: its driver, and the tables it is given.
+"""Keyed Spark streams in a separate process, which tests may kill: the driver and its input.
 
     python tests/spark_streams.py FOLDER MASTER NAME ...
 
-runs one query after the other to its end; a query that was run before goes on where it was. What a query is given is in
-FOLDER/NAME/in, one file for each micro-batch; its results are in FOLDER/NAME/out.
+runs queries one after another; a query that ran before resumes. The input of a query is in FOLDER/NAME/in, one file per
+micro-batch; its results are in FOLDER/NAME/out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BEGAN = 1_700_000_000
 
 
 def table(n: int, seed: int) -> pl.DataFrame:
-    """Rows of several keys, by offset, with missing values and odd ones."""
+    """Rows of several keys, by offset, with missing values and anomalies."""
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(n, 2)) + np.sin(np.arange(n) / 30)[:, None]
     values[rng.random(n) < 0.02] *= 9
@@ -41,13 +41,13 @@ def table(n: int, seed: int) -> pl.DataFrame:
 
 
 def seasoned() -> dict[str, StreamingMPF]:
-    """Models of two keys to start from."""
+    """Initial models of two keys."""
     rows = table(200, 5).drop_nulls()
     return {key: started().partial_fit(rows.select("a", "b")) for key in KEYS[:2]}
 
 
 def timed() -> StreamingMPF:
-    """A model to start from, whose arrays are larger than what Spark hands to tasks as it is."""
+    """An initial model that is larger than Spark's limit for broadcasts."""
     rows = table(200, 6).drop_nulls().with_columns(pl.col("at") - 60.0 * 200)
     window = Window(timedelta(hours=2))
     model = StreamingMPF(random_state=1, missing="marginalise", window=window, max_samples=None)
@@ -58,17 +58,17 @@ def started() -> StreamingMPF:
     return StreamingMPF(n_estimators=10, window=50, missing="marginalise", random_state=3)
 
 
-QUERIES: dict[str, dict[str, Any]] = {  # what `watch` is given beside the stream
+QUERIES: dict[str, dict[str, Any]] = {  # arguments of `watch`
     "rows": {"columns": ["a", "b"]},
     "series": {"columns": ["a", "b"], "time": "at", "detector": SeriesMPF(started(), shingle=3)},
-    "timed": {"columns": ["b", "a"], "time": "at", "explain": False},  # and a model to start from
+    "timed": {"columns": ["b", "a"], "time": "at", "explain": False},  # with an initial model
     "seasoned": {"columns": ["a", "b"], "detector": started()},
     "silent": {"columns": ["a", "b"], "silence": timedelta(seconds=2), "forget_after": timedelta(seconds=4)},
 }
 
 
 def write(folder: Path, parts: list[pl.DataFrame]) -> None:
-    """Write the files of a stream, one for each micro-batch, in this order."""
+    """Write the files of a stream, one per micro-batch."""
     (folder / "in").mkdir(parents=True)
     for i, part in enumerate(parts):
         path = folder / "in" / f"{i:03}.parquet"
@@ -77,13 +77,13 @@ def write(folder: Path, parts: list[pl.DataFrame]) -> None:
 
 
 def batches(folder: Path) -> int:
-    """How many micro-batches a query has done."""
+    """Number of micro-batches that a query has completed."""
     commits = folder / "checkpoint" / "commits"
     return sum(path.name.isdigit() for path in commits.iterdir()) if commits.exists() else 0
 
 
 def results(folder: Path) -> pl.DataFrame:
-    """What a query has written, by the log of the sink: other files were left by tasks that were killed."""
+    """Results of a query, from the files in the log of the sink; killed tasks leave other files."""
     written: dict[str, None] = {}
     log = folder / "out" / "_spark_metadata"
     files = [path for path in log.iterdir() if path.name[0] != "."] if log.exists() else []
@@ -102,7 +102,7 @@ def skip_without_java() -> None:
 
 
 def command(folder: Path, *names: str, master: str = "local[2]") -> list[str]:
-    """How to run queries."""
+    """Command that runs queries."""
     return [sys.executable, str(Path(__file__)), str(folder), master, *names]
 
 
@@ -158,18 +158,18 @@ def run(spark: Any, folder: Path, given: dict[str, Any], name: str) -> None:
 
 
 def started_in_time(task: Callable[[], Any]) -> Any:
-    """Do what a task does, again if Spark was not patient enough with a Python that it has started."""
+    """Run a task; retry it if Python workers started too slowly for Spark."""
     for _ in range(5):
         try:
             return task()
         except Exception as problem:
-            if "failed to connect back" not in str(problem):  # it waits for ten seconds, which a busy machine may need
+            if "failed to connect back" not in str(problem):  # Spark waits for ten seconds, too few on a busy machine
                 raise
     return task()
 
 
 def refusals(spark: Any) -> list[list[str]]:
-    """What `watch` says to what it cannot do; and the columns of what it can."""
+    """Error messages of `watch` for invalid arguments, and the result of a static frame."""
     from pyspark.sql import functions as F  # noqa: N812
 
     from polyaforest.distributed.spark.stream import watch
@@ -222,7 +222,7 @@ def refusals(spark: Any) -> list[list[str]]:
 
 
 def zoned(n: int) -> pl.DataFrame:
-    """Rows of one key with categories, some of them missing; the last row is odd, and so is its category."""
+    """Rows of one key with categories, some missing; the last row and its category are unusual."""
     zones = ["eu", "us", None, "\u2028<b>"]
     zone = pl.Series([zones[i % 7 % 4] for i in range(n - 1)] + ["mars"])
     a = pl.when(pl.col("offset") == n - 1).then(40.0).otherwise(pl.col("a").fill_null(0.0))
@@ -230,12 +230,12 @@ def zoned(n: int) -> pl.DataFrame:
 
 
 def mixed() -> StreamingMPF:
-    """A model with categories to start from."""
+    """Initial model with categories."""
     return started().partial_fit(zoned(40).select("a", b=pl.col("zone").cast(pl.Categorical)))
 
 
 def of_categories(spark: Any) -> list[list[Any]]:
-    """What `watch` says of rows with categories."""
+    """Results of `watch` for rows with categories."""
     from polyaforest.distributed.spark.stream import watch
 
     rows = spark.createDataFrame(

@@ -1,4 +1,4 @@
-"""Kill real processes at each step of what they do: before each SQL statement and each change of a file."""
+"""Kill processes at each step: before each SQL statement and each change of a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from itertools import count
 
-# Orders are lines of JSON: run code in a forked process that kills itself at a step, and say how it ended.
+# Orders are lines of JSON: run code in a forked process that kills itself at a step, and print its exit code.
 _SERVER = """
 import json, os, signal, sqlite3, sys, time
 import numpy as np
@@ -20,7 +20,7 @@ from polyaforest.service.database import Database
 
 CHANGES = {"open", "link", "rename", "replace", "remove", "unlink", "fsync", "chmod", "fchmod", "mkdir", "rmdir"}
 ROWS = np.random.default_rng(0).normal(size=(30, 2))
-StreamingMPF(n_estimators=2, window=8, random_state=0).detect_then_learn(ROWS)  # everything is compiled
+StreamingMPF(n_estimators=2, window=8, random_state=0).detect_then_learn(ROWS)  # compile all kernels
 
 def forest():
     return StreamingMPF(n_estimators=2, window=8, random_state=0)
@@ -70,10 +70,10 @@ for line in sys.stdin:
 
 
 class Killed:
-    """Runs code in processes that are killed."""
+    """Run code in processes that are killed."""
 
     def __init__(self):
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # a process with threads had better not be forked
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # forking a process with threads is unsafe
         self._server = subprocess.Popen(
             [sys.executable, "-c", _SERVER], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -87,7 +87,7 @@ class Killed:
         return ended != 0
 
     def at_each_step(self, code, tmp_path, prepare=lambda folder: None):
-        """Yield a folder for each step of the code that a process was killed at; `prepare` fills it before."""
+        """Kill the code at each step in turn; yield the folder of each, filled by `prepare` before."""
         for last in count(1):
             folder = tmp_path / f"step {last}"
             folder.mkdir()
@@ -97,7 +97,7 @@ class Killed:
             yield folder
 
     def close(self):
-        """End the process that others are forked from."""
+        """End the parent process."""
         self._server.stdin.close()
         self._server.wait()
         self._server.stdout.close()

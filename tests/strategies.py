@@ -1,4 +1,4 @@
-"""Hypothesis strategies: the data, weights and limits that forests are tested on."""
+"""Hypothesis strategies: data, weights and limits of forests."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def matrices(max_rows=10, max_features=4):
 
 @st.composite
 def categories(draw, n):
-    """A categorical feature of `n` rows: few codes, some of which differ in a single answer, and maybe one for all."""
+    """A categorical feature of `n` rows: few codes, some of which differ in a single bit, or a constant."""
     seed = draw(seeds)
     pool = np.random.default_rng(seed).integers(0, 2**QUESTIONS, 4)
     pool = np.array([*pool, pool[0] ^ 1, pool[0] ^ (1 << (QUESTIONS - 1)), 0, 2**QUESTIONS - 1])
@@ -86,7 +86,7 @@ def categories(draw, n):
 
 @st.composite
 def mixed(draw, matrices):
-    """Rows of one of these matrices, with categories behind or in place of all numbers; and how many categories."""
+    """Rows of one of these matrices, with categories appended or instead of numbers; and their number."""
     rows, n_categories = draw(matrices), draw(st.sampled_from([0, 0, 1, 2, 3]))
     codes = [draw(categories(len(rows))) for _ in range(n_categories)]
     numbers = [] if n_categories and draw(st.integers(0, 4)) == 0 else [rows]
@@ -95,7 +95,7 @@ def mixed(draw, matrices):
 
 @st.composite
 def feature_weights(draw, n_features):
-    """Caller's weights, some of them zero but not all; None asks for random ones."""
+    """Feature weights, some but not all zero; None for random weights."""
     if draw(st.booleans()):
         return None
     few = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=1, max_size=4))
@@ -106,7 +106,7 @@ def feature_weights(draw, n_features):
 
 @st.composite
 def weightings(draw, rows=None, domain=None, n_categories=0):
-    """How a forest over `rows`, or over `domain`, weighs its features."""
+    """Weighting of the features of a forest over `rows` or `domain`."""
     measured: Weighting = (
         weighting_of_domain(domain, n_categories) if rows is None else weighting_of_rows(rows, n_categories)
     )
@@ -115,7 +115,7 @@ def weightings(draw, rows=None, domain=None, n_categories=0):
 
 @st.composite
 def domains(draw, rows, n_categories=0):
-    """A box around `rows`, or one that leaves some of them out; constant features may have a length in it or not."""
+    """A box around all or some of the `rows`; constant features may have zero length."""
     if n_categories:
         n, chosen = rows.shape[1] - n_categories, rows[: draw(st.integers(1, len(rows)))]
         numbers = draw(domains(rows[:, :n])) if n else np.empty((2, 0))
@@ -131,7 +131,7 @@ def domains(draw, rows, n_categories=0):
 
 
 def probes(rows, seed, n_categories=0):
-    """Places to ask about: the rows themselves, mixtures of them, points between them, just outside, and far off.
+    """Query points: the rows, mixtures of them, points between them, just outside, and far away.
 
     Of categories, those of the rows in other combinations, and new ones.
     """
@@ -156,13 +156,13 @@ def probes(rows, seed, n_categories=0):
 
 
 def rows_of_a_stream(max_features=4):
-    """Few rows for a stream to choose from, so that equal ones come again and again."""
+    """A few rows to draw a stream from, so that equal rows recur."""
     return narrow_matrices(max_rows=7, max_features=max_features)
 
 
 @st.composite
 def histories(draw, n_rows, max_size=24):
-    """What happens in a stream, chunk by chunk: lists of steps.
+    """Operations on a stream, chunk by chunk: lists of steps.
 
     Step ``i >= 0``: row i comes and is learned. ``~k``: of the points held, the k-th leaves (counted around).
     ``(i,)``: row i comes and is only looked at.
@@ -185,7 +185,7 @@ policies = st.one_of(
     st.builds(Reservoir, st.integers(1, 6)),
     st.builds(Reservoir, st.integers(1, 6), half_life=st.sampled_from([0.5, 3.0, timedelta(seconds=2)])),
 )
-stream_times = st.sampled_from([0.0, 0.5, 1.0, 3.0, -0.5, -2.0])  # how far a point is ahead of the latest, or behind
+stream_times = st.sampled_from([0.0, 0.5, 1.0, 3.0, -0.5, -2.0])  # relative to the latest point
 
 
 CODES = [0.0, 1.0, 3.0, 2.0**QUESTIONS - 1, float(0x5A5A5A5A5A5A5), float(0x123456789ABCD)]
@@ -193,7 +193,7 @@ CODES = [0.0, 1.0, 3.0, 2.0**QUESTIONS - 1, float(0x5A5A5A5A5A5A5), float(0x1234
 
 @st.composite
 def stream_points(draw, n_features, n_categories=0):
-    """Points that often equal each other, or share coordinates; zeros of both signs; the last features categories."""
+    """Points that are often equal or share coordinates; zeros of both signs; the last features are categories."""
     n = n_features - n_categories
     numbers = draw(st.lists(st.sampled_from([0.0, -0.0, 1.0, 1.5, -2.0, 1e6]), min_size=n, max_size=n))
     return numbers + draw(st.lists(st.sampled_from(CODES), min_size=n_categories, max_size=n_categories))

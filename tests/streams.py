@@ -1,4 +1,4 @@
-"""What tests of streams have in common."""
+"""Helpers of stream tests."""
 
 import gc
 import pickle
@@ -15,7 +15,7 @@ TREE_PARTS = ("root", "size", "weights", "rng")
 
 
 def bits(forest):
-    """All that decides how a forest on a stream goes on, whatever room its arrays have."""
+    """Return the complete state of a stream, whatever the capacity of its arrays."""
     trees = forest.forest_
     nodes = [getattr(trees, name)[t, :size].tobytes() for t, size in enumerate(trees.size) for name in NODE_PARTS]
     whole = [getattr(trees, name).tobytes() for name in TREE_PARTS]
@@ -23,12 +23,12 @@ def bits(forest):
 
 
 def held(forest):
-    """The keys and points held, as far as a forest knows them."""
+    """Return the keys and points that a forest stores."""
     return (forest.keys_, forest.points_.tobytes()) if hasattr(forest, "points_") else ()
 
 
 def assert_whole(forest):
-    """The trees hold exactly the points that the forest says it holds."""
+    """Assert that the trees hold exactly the points of the forest."""
     assert forest.n_points_ == len(forest.points_) == len(forest.keys_)
     forest._stream.check()
     if forest.n_points_ and not forest._stream.is_sampled:
@@ -36,7 +36,7 @@ def assert_whole(forest):
 
 
 def bytes_of(estimator):
-    """All bytes that can be reached from an estimator: of arrays and what they are views of, of texts and numbers.
+    """Return all bytes reachable from an estimator: arrays and their bases, texts and numbers.
 
     Numbers are there in both byte orders, as pickle turns them around.
     """
@@ -63,5 +63,5 @@ def _reach(start):
             yield from (struct.pack(order + "d", part) for order in "<>")
         elif isinstance(part, Integral):
             yield str(int(part)).encode()
-        else:  # a container or an object: whatever the garbage collector knows it to hold
+        else:  # a container or an object: its references according to the garbage collector
             waiting += gc.get_referents(part)

@@ -1,4 +1,4 @@
-"""Streams of the service within this process, without HTTP."""
+"""Run streams of the service within this process, without HTTP."""
 
 from __future__ import annotations
 

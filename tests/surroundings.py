@@ -1,4 +1,4 @@
-"""What a test run inherits from the process that starts it, and tests must not depend on.
+"""Reset settings that a test run inherits from its parent process.
 
 Examples: `nohup` ignores SIGHUP, a shell script ignores SIGINT in its background jobs, a user may have set NO_COLOR.
 """

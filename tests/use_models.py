@@ -1,4 +1,4 @@
-"""Load model files and blocks and put them to every use, in a process of its own that may hang or crash without harm.
+"""Load model files and blocks and use all their methods, in a separate process that may hang or crash.
 
 Reads paths from standard input, a line each, and answers each with a line of JSON, [how it ended, why]. A file
 is either "refused" by a ModelFileError, or "works"; anything else is "broken".
@@ -23,7 +23,7 @@ N_ROWS = 12
 
 
 def use(model, folder):
-    """Score, explain, learn, delete, save and load; raise AssertionError if a number is none."""
+    """Score, explain, learn, delete, save and load; raise AssertionError for an invalid number."""
     rows = np.random.default_rng(0).normal(size=(N_ROWS, model.n_features_in_)) * 3 + 4  # inside and outside of boxes
     rows[1] = rows[0]
     if hasattr(model, "feature_names_in_"):
@@ -45,18 +45,18 @@ def use(model, folder):
 
 
 def is_frozen(model):
-    """Whether it is a table of earlier versions, which holds no points to go on with."""
+    """Return whether the model is a table of an earlier version, which holds no points."""
     return not isinstance(model, SeriesMPF) and model._stream.is_frozen
 
 
 def has_room_beyond(model):
-    """Whether rows beyond all others have a probability, hence a finite score."""
+    """Return whether rows outside the data have a positive probability, hence a finite score."""
     forest = next(iter(model.estimators_.values())) if isinstance(model, SeriesMPF) else model
     return forest.prior_.is_open if hasattr(forest, "forest_") else not forest._is_closed
 
 
 def times_for(model):
-    """Times that come next, for those who go by times."""
+    """Return the next times, for models with time-based windows."""
     if isinstance(model, SeriesMPF):
         if not model._history.is_timed:
             return None
@@ -68,7 +68,7 @@ def times_for(model):
 
 
 def look(model, rows, times):
-    """Ask everything that changes nothing."""
+    """Call all methods that only read."""
     at = {"times": times} if isinstance(model, SeriesMPF) else {}
     is_open = has_room_beyond(model)
     scores = willing(model.score_samples, rows, **at)
@@ -104,12 +104,12 @@ def learn(model, rows, times):
 def forget(model):
     if isinstance(model, SeriesMPF) or model._stream.keeps_points:
         for key in model.keys_[:2]:
-            if key in model.keys_:  # of a series, shingles go with others
+            if key in model.keys_:  # deleting a value of a series deletes several shingles
                 willing(model.delete, key)
 
 
 def willing(call, *args, **options):
-    """What a call returns; None if it refuses in words meant for the caller."""
+    """Return the result of a call, or None if it raises an error meant for the caller."""
     try:
         return call(*args, **options)
     except (ValueError, KeyError) as problem:
@@ -120,7 +120,7 @@ def willing(call, *args, **options):
         return None
 
 
-WORDS = (  # what models may say to callers
+WORDS = (  # allowed error messages
     "outside the domain",
     "can be counted",
     "key ",

@@ -1,4 +1,4 @@
-"""Wait for conditions instead of for a time that is hoped to be enough."""
+"""Wait for conditions instead of fixed times."""
 
 import time
 
@@ -6,7 +6,7 @@ STEP = 0.01  # seconds
 
 
 def until(is_so, seconds=60.0):
-    """Return once something is so; fail if it is not within `seconds`."""
+    """Wait until a condition holds; fail after `seconds`."""
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end, f"not so after {seconds:g} s"

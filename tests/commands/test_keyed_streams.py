@@ -1,4 +1,4 @@
-"""Many streams at once: models in memory, and rows that are known by names."""
+"""Keyed streams: models in memory, and rows with ids."""
 
 import csv
 import io
@@ -19,14 +19,14 @@ from polyaforest.live.watcher import Watcher
 ROWS = np.random.default_rng(0).normal(size=(60, 2))
 
 
-def test_detect_keeps_the_models_of_several_partitions_in_memory():
+def test_detect_keeps_models_of_partitions_in_memory():
     keys = [f"web-{i % 5}" for i in range(len(ROWS))]
     with StreamDetector(TableColumns(["a", "b"]), DetectorSettings("stream", window=20, n_jobs=None)) as detector:
         detector.detect(TableChunk(ROWS, np.arange(len(ROWS)), None, keys, None))
         assert detector._models.n_in_memory == 5
 
 
-def test_watch_looks_names_up_without_listing_all_that_are_held(tmp_path, monkeypatch):
+def test_watch_finds_ids_without_listing_keys(tmp_path, monkeypatch):
     def fail(self):
         raise AssertionError("all keys were listed")
 
@@ -42,7 +42,7 @@ def test_watch_looks_names_up_without_listing_all_that_are_held(tmp_path, monkey
 
 
 @pytest.mark.parametrize("make", [StreamingMPF, SeriesMPF])
-def test_a_detector_tells_which_keys_it_holds(make):
+def test_holds_returns_whether_key_is_held(make):
     forest = StreamingMPF(n_estimators=2, window=8, random_state=0)
     model = forest if make is StreamingMPF else SeriesMPF(forest, shingle=2)
     assert not model.holds("r0")
@@ -54,7 +54,7 @@ def test_a_detector_tells_which_keys_it_holds(make):
 
 
 @pytest.mark.parametrize("name", ["row", "score", "p_value", "is_anomaly"])
-def test_score_keeps_names_of_rows_apart_from_its_own_columns(tmp_path, cli, name):
+def test_score_distinguishes_ids_from_output_columns(tmp_path, cli, name):
     data, model = tmp_path / "a.csv", tmp_path / "m.mpf"
     rows = "".join(f"u{i},{a:.3f},{b:.3f}\n" for i, (a, b) in enumerate(ROWS))
     data.write_text(f"{name},a,b\n{rows}")

@@ -1,4 +1,4 @@
-"""Forests on a real Dask cluster: processes of their own, one of which dies."""
+"""Detectors on a Dask cluster of real processes, one of which is killed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def build(kind, **given):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_arrays_and_frames_give_the_local_forest(kind, client):
+def test_fit_equals_local_fit(kind, client):
     local = build(kind).fit(GAPS)
     array = da.from_array(GAPS, chunks=((1, 2500, 0, 3499), (2, 1)))
     fitted = forests.fit(build(kind), array)
@@ -61,7 +61,7 @@ def test_arrays_and_frames_give_the_local_forest(kind, client):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_on_a_cluster_are_those_of_a_local_fit(kind, client):
+def test_fit_with_weights_equals_local_fit(kind, client):
     weights = np.random.default_rng(2).choice([0.0, 0.5, 1.0, 2.25], 6000)
     local = build(kind).fit(GAPS, sample_weight=weights)
     chunks = (1, 2500, 0, 3499)
@@ -75,7 +75,7 @@ def test_weights_on_a_cluster_are_those_of_a_local_fit(kind, client):
         forests.fit(build(kind), array, sample_weight=da.where(da.arange(6000, chunks=(chunks,)) == 4, -1, own))
 
 
-def test_frames_and_series_of_weights_go_together(client):
+def test_fit_accepts_frame_with_series_of_weights(client):
     weights = pd.Series(np.arange(6000) % 3, index=FRAME.index)
     frame, own = dd.from_pandas(FRAME, npartitions=5), dd.from_pandas(weights, npartitions=5)
     local = build("batch", contamination=0.05).fit(FRAME, sample_weight=weights)
@@ -86,7 +86,7 @@ def test_frames_and_series_of_weights_go_together(client):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_frames_keep_their_names_and_index(kind, client):
+def test_frames_keep_names_and_index(kind, client):
     local = build(kind).fit(FRAME)
     frame = dd.from_pandas(FRAME, npartitions=5)
     fitted = forests.fit(build(kind), frame)
@@ -104,7 +104,7 @@ def test_frames_keep_their_names_and_index(kind, client):
         forests.score_samples(fitted, frame[["b", "a", "c"]]).compute()
 
 
-def test_chunks_of_unknown_length_are_counted(client):
+def test_fit_counts_chunks_of_unknown_length(client):
     array = da.from_array(ROWS, chunks=(1000, 3))
     some = array[array[:, 0] > 0]
     assert np.isnan(some.chunks[0]).all()
@@ -112,13 +112,13 @@ def test_chunks_of_unknown_length_are_counted(client):
     assert fitted.to_bytes() == build("streaming").fit(ROWS[ROWS[:, 0] > 0]).to_bytes()
 
 
-def test_a_share_of_the_rows_is_flagged_by_their_scores(client):
+def test_contamination_flags_share_of_rows(client):
     array = da.from_array(ROWS, chunks=(700, 3))
     fitted = forests.fit(build("batch", contamination=0.02), array)
     assert abs((forests.predict(fitted, array).compute() == -1).sum() - 120) <= 4
 
 
-def test_bad_input_is_refused(client):
+def test_fit_rejects_bad_input(client):
     with pytest.raises(TypeError, match="must be a two-dimensional Dask array or frame"):
         forests.fit(build("batch"), ROWS)
     with pytest.raises(ValueError, match="depends on the order"):
@@ -130,19 +130,19 @@ def test_bad_input_is_refused(client):
 
 
 def retried(dask_scheduler):
-    """Keys of tasks that a worker had begun and lost, and that were finished in the end."""
+    """Keys of tasks that a worker lost and that were retried successfully."""
     log = list(dask_scheduler.transition_log)
     lost = {entry[0] for entry in log if entry[1] == "processing" and entry[2] == "released"}
     return [str(key) for key in lost if any(entry[0] == key and entry[2] == "memory" for entry in log)]
 
 
-def test_a_worker_that_is_killed_while_it_counts_changes_nothing(client):
+def test_killed_worker_does_not_change_result(client):
     rows = np.random.default_rng(2).normal(size=(40_000, 3))
     array = da.from_array(rows, chunks=(1000, 3))
     pids, killed = client.run(os.getpid), []
 
     def counting():
-        """Workers that have been given something to count."""
+        """Workers with counting tasks."""
         given = client.processing()
         return [worker for worker in given if any("polyaforest-count" in str(key) for key in given[worker])]
 
@@ -163,7 +163,7 @@ def test_a_worker_that_is_killed_while_it_counts_changes_nothing(client):
 
 
 @pytest.mark.parametrize("kind", [BatchMPF, StreamingMPF])
-def test_frames_with_categories_are_fitted_as_in_memory(kind):
+def test_fit_with_categories_equals_local_fit(kind):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"country": pd.Categorical(rng.choice(["DE", "FR"], 300)), "amount": rng.normal(size=300)})
     table, local = dd.from_pandas(frame, npartitions=3), kind(n_estimators=10, random_state=0).fit(frame)
@@ -175,6 +175,6 @@ def test_frames_with_categories_are_fitted_as_in_memory(kind):
 
 
 @pytest.mark.parametrize("absent", ["dask", "datasketches"])
-def test_what_is_missing_is_named(absent):
+def test_import_error_names_missing_package(absent):
     message = f'polyaforest.distributed.dask needs {absent}: pip install "polyaforest[dask]"'
     assert import_without(absent, "polyaforest.distributed.dask") == f"ModuleNotFoundError {absent} {message}"

@@ -1,4 +1,4 @@
-"""The docs say what is so: code runs and prints what is printed, links lead somewhere, names exist."""
+"""Documentation is correct: code prints the output shown, links resolve, names exist."""
 
 import ast
 import contextlib
@@ -67,7 +67,7 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def run(block: Block, name: str, namespace: dict) -> str:
-    """What the block prints; tracebacks point at the page's own lines."""
+    """Output of a block; tracebacks show line numbers of the page."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile("\n" * (block.line - 1) + block.code, name, "exec"), namespace)
@@ -86,7 +86,7 @@ def leads_somewhere(page: Path, path: str, anchor: str) -> bool:
 
 
 def anchors_of(page: str) -> set[str]:
-    """The anchors a forge makes of headings: lower case, spaces to hyphens, other signs dropped."""
+    """Anchors of headings as on GitHub: lower case, hyphens for spaces, other signs dropped."""
     headings = re.findall(r"^#+ (.*)$", FENCED.sub("", page), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -104,7 +104,7 @@ def names_in(source: str) -> set[str]:
 
 
 def find_module(path: str) -> Path | None:
-    """The file a page calls `path`: from the top of the repository, or from the package."""
+    """Resolve a path from the root of the repository or of the package."""
     places = [ROOT / path, ROOT / "src" / "polyaforest" / path]
     return next((place for place in places if place.is_file()), None)
 
@@ -129,7 +129,7 @@ def public_modules() -> dict[str, ModuleType]:
 
 
 def found_at(name: str) -> Any:
-    """What a dotted name stands for."""
+    """Object of a dotted name."""
     parts = name.split(".")
     for n in range(len(parts), 0, -1):
         with contextlib.suppress(ImportError):
@@ -141,7 +141,7 @@ def found_at(name: str) -> Any:
 
 
 def unlisted(modules: dict[str, ModuleType], pages: str) -> list[str]:
-    """Public names that no entry of the reference shows: neither their own, nor that of the module they are in."""
+    """Public names missing in the reference, by themselves and by their module."""
     entries = {entry: found_at(entry) for entry in ENTRY.findall(pages)}
     shown = {id(thing) for thing in entries.values()}
     names = ((module, name) for module in modules if module not in entries for name in modules[module].__all__)
@@ -149,7 +149,7 @@ def unlisted(modules: dict[str, ModuleType], pages: str) -> list[str]:
 
 
 def undescribed(modules: dict[str, ModuleType]) -> list[str]:
-    """Public classes and functions, and public members of the classes, that have no docstring."""
+    """Public classes, functions and class members without docstrings."""
     things = {
         f"{module}.{name}": getattr(modules[module], name) for module in modules for name in modules[module].__all__
     }
@@ -164,7 +164,7 @@ def undescribed(modules: dict[str, ModuleType]) -> list[str]:
 
 
 def own(thing: type) -> Iterator[tuple[str, Any]]:
-    """The public members of a class that this package defines."""
+    """Public members of a class that are defined in this package."""
     for ancestor in thing.__mro__:
         if ancestor.__module__.startswith("polyaforest"):
             yield from ((name, value) for name, value in vars(ancestor).items() if not name.startswith("_"))
@@ -175,7 +175,7 @@ def words(thing: Any) -> str:
 
 
 @pytest.mark.parametrize("page", mostly_slow(PAGES, *QUICK), ids=short)
-def test_code_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
+def test_code_prints_output_of_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
@@ -189,7 +189,7 @@ def test_code_runs_and_prints_what_the_page_says(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=short)
-def test_links_and_images_lead_somewhere(page):
+def test_links_and_images_resolve(page):
     assert broken_links(page) == []
 
 
@@ -199,15 +199,15 @@ def test_make_targets_exist(page):
     assert set(MAKE.findall(page.read_text("utf-8"))) <= targets
 
 
-def test_every_public_name_is_in_the_reference():
+def test_reference_lists_all_public_names():
     assert unlisted(public_modules(), "\n".join(page.read_text("utf-8") for page in REFERENCE_PAGES.glob("*.md"))) == []
 
 
-def test_every_public_name_has_a_docstring():
+def test_all_public_names_have_docstrings():
     assert undescribed(public_modules()) == []
 
 
-def test_every_function_of_the_paper_map_exists():
+def test_functions_of_paper_map_exist():
     page = (ROOT / "docs" / "explanation" / "paper-map.md").read_text("utf-8")
     assert len(REFERENCE.findall(page)) > 20
     assert missing_references(page) == []
@@ -221,7 +221,7 @@ def test_readme_is_short_and_shows_code_with_its_output():
     assert readme.count("\n") < 150
 
 
-def test_commands_of_the_readme_print_what_it_says(cli, tmp_path, monkeypatch):
+def test_readme_commands_print_shown_output(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     readme = (ROOT / "README.md").read_text("utf-8")
     ((commands, shown),) = re.findall(
@@ -234,7 +234,7 @@ def test_commands_of_the_readme_print_what_it_says(cli, tmp_path, monkeypatch):
     assert (err + out).startswith(shown)
 
 
-def test_figures_of_the_readme_are_those_of_the_benchmarks():
+def test_readme_figures_match_benchmarks():
     lines = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if line.startswith("| [")]
     assert len(lines) == 4
     for line in lines:
@@ -245,7 +245,7 @@ def test_figures_of_the_readme_are_those_of_the_benchmarks():
 
 
 @pytest.mark.parametrize("index", sorted((ROOT / "docs").rglob("index.md")), ids=short)
-def test_an_index_links_to_every_page_beside_it(index):
+def test_index_links_to_all_sibling_pages(index):
     linked = {found["target"] for found in LINK.finditer(index.read_text("utf-8"))}
     assert {page.name for page in index.parent.glob("*.md")} - {"index.md"} <= linked
     assert {f"{page.parent.name}/index.md" for page in index.parent.glob("*/index.md")} <= linked
@@ -254,7 +254,7 @@ def test_an_index_links_to_every_page_beside_it(index):
 # ---- the checks themselves can fail ---------------------------------------------------------------------------------
 
 
-def test_blocks_keep_order_lines_and_only_the_output_that_follows_directly():
+def test_blocks_keep_order_lines_and_direct_output():
     page = "# a\n```python\nx = 1\n```\n\ntext\n\n```text\nno\n```\n\n```python\nprint(x)\n```\n\n```text\n1\n```\n"
     first, second = blocks_of(page)
     assert (first.code, first.output, first.line) == ("x = 1\n", None, 3)
@@ -262,7 +262,7 @@ def test_blocks_keep_order_lines_and_only_the_output_that_follows_directly():
     assert run(second, "page", {"x": 2}) == "2\n"
 
 
-def test_a_broken_link_is_found(tmp_path):
+def test_broken_link_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "# Here and there\n[a](page.md#here-and-there) [b](page.md#nowhere) ![c](none.png) [d](#x)\n", "utf-8"
@@ -270,13 +270,13 @@ def test_a_broken_link_is_found(tmp_path):
     assert broken_links(page) == ["page.md#nowhere", "none.png", "#x"]
 
 
-def test_a_missing_function_is_found():
+def test_missing_function_is_found():
     found = "`kernels/polya.py::set_posteriors` `retention.py`"
     page = f"{found} `kernels/polya.py::nothing` `kernels/none.py::f` `nowhere.py`"
     assert missing_references(page) == ["`kernels/polya.py::nothing`", "`kernels/none.py::f`", "`nowhere.py`"]
 
 
-def test_what_the_reference_lacks_is_found():
+def test_name_missing_in_reference_is_found():
     modules = {"polyaforest": found_at("polyaforest"), "polyaforest.estimators": found_at("polyaforest.estimators")}
     entries = [f"::: polyaforest.{name}" for name in modules["polyaforest"].__all__ if name != "Tree"]
     lacking = ["polyaforest.Tree", "polyaforest.estimators.Tree", "polyaforest.estimators.loads"]
@@ -284,7 +284,7 @@ def test_what_the_reference_lacks_is_found():
     assert unlisted(modules, "\n".join([*entries, "::: polyaforest.estimators"])) == lacking[:1]
 
 
-def test_what_has_no_docstring_is_found():
+def test_missing_docstring_is_found():
     class Silent:
         """Said."""
 

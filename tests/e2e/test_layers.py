@@ -1,4 +1,4 @@
-"""What enforces the direction of dependencies, in `make lint`, works: each kind of violation is found."""
+"""The checks of import layers and private access in `make lint` find each kind of violation."""
 
 import ast
 import os
@@ -41,21 +41,21 @@ def copy(tmp_path):
         ]
     ),
 )
-def test_an_import_against_the_direction_fails(copy, module, line):
+def test_upward_import_is_found(copy, module, line):
     path = copy / "src" / "polyaforest" / module
     path.write_text(path.read_text() + f"\n{line}\n")
     assert lint(copy).returncode != 0
 
 
 @pytest.mark.slow
-def test_a_module_outside_the_layers_fails(copy):
+def test_module_outside_layers_is_found(copy):
     (copy / "src" / "polyaforest" / "stray.py").write_text('"""Belongs nowhere."""\n')
     assert lint(copy).returncode != 0
 
 
 @pytest.fixture(scope="module")
 def found():
-    """Return a function that finds violations in lines, as in another module of a package."""
+    """Return a function that finds violations in the source of a module."""
     owners = owners_of(
         {path.relative_to(PACKAGE): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
     )
@@ -79,7 +79,7 @@ def found():
         ("retention.py", "class A:\n    def f(self, other): return other._lock"),
     ],
 )
-def test_access_to_a_private_attribute_of_another_package_fails(found, package, line):
+def test_private_access_across_packages_is_found(found, package, line):
     (one,) = found(package, line)
     assert one.startswith(f"{package}/planted.py:{len(line.splitlines())}: ")
 
@@ -94,5 +94,5 @@ def test_access_to_a_private_attribute_of_another_package_fails(found, package, 
         "def f(thing): return thing.__dict__, thing._defined_nowhere_in_polyaforest",
     ],
 )
-def test_access_to_private_attributes_of_the_own_package_is_allowed(found, line):
+def test_private_access_within_package_is_allowed(found, line):
     assert found("plots", line) == []

@@ -67,7 +67,7 @@ def explained(value: float = 9.0):
 LABELS = np.arange(120) % 3 == 0
 METHODS = {"a": SCORES - 0.2 * LABELS, "b": SCORES - LABELS}
 
-# what to draw, and what it must be told apart from
+# each plot, and a similar one that the comparison must distinguish
 PICTURES = {
     "partition": (
         lambda ax: plots.partition(tree(), X=ROWS, ax=ax),
@@ -119,7 +119,7 @@ PICTURES = {
 
 
 def save(draw, file: Path) -> Path:
-    """Draw with the settings that matplotlib comes with, at a fixed place, and without words."""
+    """Draw with matplotlib's defaults, at a fixed position, without text."""
     with mpl.rc_context():
         mpl.rcdefaults()
         figure = Figure(figsize=(3.6, 2.8), dpi=80)
@@ -136,27 +136,27 @@ def save(draw, file: Path) -> Path:
 
 
 def difference(name: str, draw, folder: Path) -> str | None:
-    """How a picture differs from the one kept, in matplotlib's words; None if it does not."""
+    """Matplotlib's message if a picture differs from the stored image, else None."""
     return compare_images(IMAGES / f"{name}.png", save(draw, folder / f"{name}.png"), MOST_DIFFERENT)
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_as_it_was(name, tmp_path):
+def test_picture_matches_stored_image(name, tmp_path):
     assert difference(name, PICTURES[name][0], tmp_path) is None
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_another_picture_is_told_apart(name, tmp_path):
+def test_different_picture_is_distinguished(name, tmp_path):
     assert difference(name, PICTURES[name][1], tmp_path) is not None
 
 
-def test_the_gallery_shows_every_function():
+def test_gallery_shows_all_functions():
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "gallery.md").read_text("utf-8")
     functions = [name for name in plots.__all__ if name.islower()]
     assert [name for name in functions if f"plots.{name}(" not in page] == []
 
 
-def test_every_picture_kept_is_compared():
+def test_all_stored_images_are_compared():
     kept = {file.stem for file in IMAGES.glob("*.png")}
     assert {name for name in kept if not name.startswith("page-")} == set(PICTURES)  # those are of the service
 

@@ -1,4 +1,4 @@
-"""Both detectors as citizens of PyOD. First the checks that PyOD makes of its own, all but one as they are."""
+"""Both PyOD detectors. The first tests are PyOD's own checks, unchanged except for one."""
 
 import inspect
 import pickle
@@ -37,14 +37,14 @@ def fitted(request):
 
 @pytest.fixture
 def detector(fitted):
-    """As `fitted`, to be fitted again."""
+    """Like `fitted`, for tests that fit again."""
     return clone(fitted)
 
 
 # ---- PyOD's checks ---------------------------------------------------------------------------------------------------
 
 
-def test_fitting_sets_scores_labels_and_threshold(fitted):
+def test_fit_sets_scores_labels_and_threshold(fitted):
     assert isinstance(fitted, BaseDetector)
     assert fitted.decision_scores_.shape == fitted.labels_.shape == (N_TRAIN,)
     assert set(fitted.labels_) == {0, 1}
@@ -77,7 +77,7 @@ def test_predicted_probabilities(fitted, arguments):
     assert roc_auc_score(Y_TEST, probabilities[:, 1]) >= ROC_FLOOR
 
 
-def test_an_unknown_kind_of_probability_is_refused(fitted):
+def test_predict_proba_rejects_unknown_method(fitted):
     with pytest.raises(ValueError, match="something"):
         fitted.predict_proba(X_TEST, method="something")
 
@@ -120,14 +120,14 @@ def test_fit_predict_score(detector, capsys):
 
 
 @pytest.mark.parametrize("normalized", [False, True])
-def test_predicted_ranks_keep_the_order_of_scores(fitted, normalized):
+def test_ranks_follow_scores(fitted, normalized):
     ranks = fitted._predict_rank(X_TEST, normalized=normalized)
     assert (np.diff(ranks[np.argsort(fitted.decision_function(X_TEST))]) >= 0).all()
     assert ranks.min() >= 0
     assert ranks.max() <= (1 if normalized else N_TRAIN)
 
 
-def test_ranks_are_as_near_those_of_the_scores_as_pyod_checks(fitted):
+def test_ranks_are_within_tolerance_of_pyod(fitted):
     """PyOD allows ranks to be off by up to 3, or 4, for ties among rows between the same two fitted ones.
 
     All trees of a batch forest count all fitted rows, so these score lower than new ones, more of which tie above all
@@ -152,7 +152,7 @@ def test_cloning(fitted):
 
 
 @pytest.mark.parametrize("score", ["multiscale", "mass", "log_mass"])
-def test_scores_are_the_forests_own_turned_round(detector, score):
+def test_scores_are_negated_forest_scores(detector, score):
     detector.set_params(score_type=score).fit(X_TRAIN)
     wrapped = getattr(polyaforest, type(detector).__name__)
     forest = wrapped(n_estimators=20, score_type=score, random_state=0).fit(X_TRAIN)
@@ -163,7 +163,7 @@ def test_scores_are_the_forests_own_turned_round(detector, score):
 
 
 @pytest.mark.parametrize("detector", DETECTORS)
-def test_parameters_and_defaults_are_those_of_the_detector_but_for_what_pyod_has_its_own_way(detector):
+def test_parameters_match_detector_except_pyod_ones(detector):
     def defaults(kind):
         return {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}
 
@@ -175,12 +175,12 @@ def test_parameters_and_defaults_are_those_of_the_detector_but_for_what_pyod_has
 
 @pytest.mark.parametrize("contamination", [0.0, 0.6, -1])
 @pytest.mark.parametrize("detector", DETECTORS)
-def test_a_contamination_that_pyod_does_not_allow_is_refused(detector, contamination):
+def test_fit_rejects_contamination_outside_pyod_range(detector, contamination):
     with pytest.raises(ValueError, match=r"contamination must be in \(0, 0.5\]"):
         detector(contamination=contamination)
 
 
-def test_a_thresholder_may_take_the_place_of_contamination(detector):
+def test_contamination_accepts_thresholder(detector):
     class AboveThree:
         """What PyOD asks of a thresholder."""
 
@@ -199,7 +199,7 @@ def test_a_thresholder_may_take_the_place_of_contamination(detector):
     np.testing.assert_array_equal(detector.predict(X_TEST), detector.decision_function(X_TEST) > 3.0)
 
 
-def test_bad_rows_are_refused_by_name_and_leave_the_fit_as_it_was(detector):
+def test_fit_rejects_bad_rows_and_keeps_state(detector):
     detector.fit(X_TRAIN)
     before = detector.decision_scores_, detector.threshold_
     with pytest.raises(ValueError, match="row 3, column 2 is inf"):
@@ -209,13 +209,13 @@ def test_bad_rows_are_refused_by_name_and_leave_the_fit_as_it_was(detector):
     assert before == (detector.decision_scores_, detector.threshold_)
 
 
-def test_an_unfitted_detector_says_so(detector):
+def test_unfitted_detector_raises(detector):
     for method in (detector.decision_function, detector.predict, detector.predict_proba):
         with pytest.raises(ValueError, match="not fitted yet"):
             method(X_TEST)
 
 
-def test_frames_are_read_and_y_is_warned_about(detector):
+def test_fit_accepts_frame_and_warns_about_y(detector):
     frame = pd.DataFrame(X_TRAIN, columns=[f"f{k}" for k in range(10)])
     with pytest.warns(UserWarning, match="y should not be presented"):
         detector.fit(frame, Y_TRAIN)
@@ -223,19 +223,19 @@ def test_frames_are_read_and_y_is_warned_about(detector):
     np.testing.assert_array_equal(detector.predict(frame), detector.labels_)
 
 
-def test_a_pickled_detector_says_the_same(fitted):
+def test_pickled_detector_returns_same_scores(fitted):
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.decision_function(X_TEST), fitted.decision_function(X_TEST))
     np.testing.assert_array_equal(again.predict(X_TEST), fitted.predict(X_TEST))
 
 
-def test_the_random_state_decides(detector):
+def test_random_state_is_reproducible(detector):
     scores = [clone(detector).set_params(random_state=seed).fit(X_TRAIN).decision_scores_ for seed in (1, 1, 2)]
     np.testing.assert_array_equal(scores[0], scores[1])
     assert (scores[0] != scores[2]).any()
 
 
-def test_scores_can_be_averaged_with_those_of_other_detectors(fitted):
+def test_scores_combine_with_other_detectors(fitted):
     scores = np.column_stack([fitted.decision_scores_, ECOD().fit(X_TRAIN).decision_scores_])
     assert roc_auc_score(Y_TRAIN, standardizer(scores).mean(axis=1)) >= ROC_FLOOR
 
@@ -248,11 +248,11 @@ def test_scores_can_be_averaged_with_those_of_other_detectors(fitted):
         ("pyod.models.base", "import of pyod.models.base halted; None in sys.modules"),  # broken, not missing
     ],
 )
-def test_without_pyod_one_is_told_how_to_get_it(absent, message):
+def test_import_without_pyod_names_extra(absent, message):
     assert import_without(absent, "polyaforest.adapters.pyod") == f"ModuleNotFoundError {absent} {message}"
 
 
-def test_weights_are_repeated_rows_with_one_score_each(detector):
+def test_weights_equal_repeated_rows(detector):
     weights = np.arange(len(X_TRAIN)) % 3
     one = clone(detector).fit(X_TRAIN, sample_weight=weights)
     other = clone(detector).fit(X_TRAIN.repeat(weights, axis=0))

@@ -1,4 +1,4 @@
-"""Recipes for engines without an adapter run as the page prints them."""
+"""Recipes for engines without an adapter run as printed on the page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def recipe_with(word):
     return recipe
 
 
-def test_duckdb_scores_by_a_vectorised_function():
+def test_duckdb_scores_with_vectorised_function():
     pytest.importorskip("duckdb", reason="duckdb is not installed: pip install duckdb")
     pa = pytest.importorskip("pyarrow")
     recipe = recipe_with("duckdb")
@@ -33,7 +33,7 @@ def test_duckdb_scores_by_a_vectorised_function():
 
 
 @pytest.mark.slow
-def test_ray_scores_by_a_class(tmp_path, monkeypatch):
+def test_ray_scores_with_class(tmp_path, monkeypatch):
     ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "ray[data]"')
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

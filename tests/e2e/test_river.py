@@ -1,4 +1,4 @@
-"""The streaming detector as a citizen of river."""
+"""`StreamingMPF` and `DriftMonitor` as river models."""
 
 import copy
 import math
@@ -39,7 +39,7 @@ def learned(stream, **parameters):
 
 
 def surprises(scores):
-    """What scores between 0 and 1 are in nats."""
+    """Convert scores between 0 and 1 to nats."""
     scores = np.asarray(scores)
     return scores / (1 - scores)
 
@@ -48,7 +48,7 @@ def surprises(scores):
 
 
 class CreditCard:
-    """Stands in for river's data set of the same name and features, which is a download of 150 MB."""
+    """Replacement for river's data set of the same name and features, a download of 150 MB."""
 
     def take(self, n):
         rng, n = np.random.default_rng(0), min(n, MOST)
@@ -61,7 +61,7 @@ class CreditCard:
 
 
 class Upside(StreamingMPF):
-    """Takes the normal for the odd."""
+    """A detector with inverted scores."""
 
     def score_one(self, x):
         return 1 - super().score_one(x)
@@ -76,7 +76,7 @@ def at_hand(monkeypatch):
 @pytest.mark.parametrize(
     "parameters", mostly_slow([{}, {"missing": 0.0, "window": Reservoir(32), "score_type": "log_mass"}])
 )
-def test_rivers_own_checks_pass(parameters):
+def test_passes_river_checks(parameters):
     model = StreamingMPF(n_estimators=2, **parameters)
     names = {check.__name__ for check in checks.yield_checks(model)}
     assert {"check_emerging_features", "check_shuffle_features_no_impact", "check_roc_auc"} <= names
@@ -86,7 +86,7 @@ def test_rivers_own_checks_pass(parameters):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("at_hand")
-def test_rivers_own_checks_can_fail():
+def test_river_checks_can_fail():
     with pytest.raises(AssertionError):
         checks.check_estimator(Upside(n_estimators=2))
 
@@ -95,7 +95,7 @@ def test_rivers_own_checks_can_fail():
 
 
 @pytest.mark.parametrize("score", ["multiscale", "log_mass", "mass"])
-def test_scores_are_those_of_the_forest_turned_round(score):
+def test_scores_are_bounded_negated_forest_scores(score):
     model = build(score_type=score)
     ours = []
     for x in STREAM:
@@ -122,7 +122,7 @@ def test_scores_are_those_of_the_forest_turned_round(score):
         {"tree": Tree(max_depth=4), "score_type": EpsilonPhi(0.02, 0.6)},
     ],
 )
-def test_scores_above_the_threshold_are_those_that_the_forest_flags(parameters):
+def test_threshold_flags_same_rows_as_forest(parameters):
     model = learned(STREAM, window=200, **parameters)
     odd = [{**x, "amount": x["amount"] + 10 * (i % 2)} for i, x in enumerate(STREAM[:60])]
     rows = [[x[name] for name in model.features] for x in odd]
@@ -131,28 +131,28 @@ def test_scores_above_the_threshold_are_those_that_the_forest_flags(parameters):
     assert is_anomaly == (model.forest.predict(rows) == -1).tolist()
 
 
-def test_no_score_is_above_the_threshold_in_the_grace_period():
+def test_no_score_exceeds_threshold_in_grace_period():
     model = build(grace_period=3)
     for x in STREAM[:3]:
         assert model.threshold == 1.0
         model.learn_one(x)
 
 
-def test_the_odder_of_two_oddities_scores_higher():
+def test_more_anomalous_observation_scores_higher():
     model = learned(STREAM)
     scores = [model.score_one({**STREAM[0], "amount": 10.0**k}) for k in range(1, 8)]
     assert scores == sorted(set(scores))
     assert scores[-1] < 1
 
 
-def test_nothing_is_as_odd_as_what_cannot_be():
+def test_impossible_observation_scores_1():
     assert (
         learned(STREAM, tree=Tree(domain="data"), score_type="log_mass").score_one({**STREAM[0], "amount": 1e6}) == 1.0
     )
 
 
 @pytest.mark.parametrize("parameters", [{}, {"missing": 0.0}, {"window": Reservoir(20)}, {"score_type": "mass"}])
-def test_scoring_and_learning_in_one_walk_is_the_same(parameters):
+def test_score_then_learn_one_equals_separate_calls(parameters):
     rng = random.Random(0)
     in_two, in_one = build(**parameters), build(**parameters)
     for x in STREAM[:150]:
@@ -164,7 +164,7 @@ def test_scoring_and_learning_in_one_walk_is_the_same(parameters):
     np.testing.assert_array_equal(in_one.forest.points_, in_two.forest.points_)
 
 
-def test_nothing_is_scored_in_the_grace_period():
+def test_scores_are_0_in_grace_period():
     patient, hasty = build(grace_period=10), build()
     for i, x in enumerate(STREAM[:30]):
         scores = patient.score_one(x), hasty.score_one(x)
@@ -173,7 +173,7 @@ def test_nothing_is_scored_in_the_grace_period():
         hasty.learn_one(x)
 
 
-def test_learning_a_frame_is_learning_its_rows():
+def test_learn_many_equals_learn_one():
     frame = pd.DataFrame(STREAM[:200])
     gaps = frame.mask(np.random.default_rng(0).random(frame.shape) < 0.05)
     wider = frame.assign(new=np.arange(200.0))
@@ -190,7 +190,7 @@ def test_learning_a_frame_is_learning_its_rows():
 # ---- features that come and go ---------------------------------------------------------------------------------------
 
 
-def test_the_order_of_features_does_not_matter():
+def test_order_of_features_does_not_matter():
     mixed = [{"a": x["amount"], 7: x["balance"], ("b", 1): x["count"]} for x in STREAM[:100]]
     turned = [dict(reversed(x.items())) for x in mixed]
     one, other = learned(mixed), learned(turned)
@@ -198,19 +198,19 @@ def test_the_order_of_features_does_not_matter():
     assert [one.score_one(x) for x in mixed] == [other.score_one(x) for x in turned]
 
 
-def test_numbered_features_stand_in_the_order_of_their_numbers():
+def test_numbered_features_are_sorted_by_number():
     assert learned([{k: float(k) for k in (10, 9, 0)}]).features == [0, 9, 10]
 
 
 def two_kinds(n):
-    """Observations near (0, 0) and near (10, 10), with a third feature that says nothing."""
+    """Observations near (0, 0) and near (10, 10), with an uninformative third feature."""
     rng = random.Random(0)
     for i in range(n):
         place = 10 * (i % 2)
         yield {"a": place + rng.gauss(0, 1), "b": place + rng.gauss(0, 1), "c": rng.gauss(0, 100)}
 
 
-def test_a_missing_feature_is_filled_in_from_the_point_most_like_the_rest():
+def test_missing_feature_is_imputed_from_nearest_point():
     model = learned(two_kinds(200), n_estimators=50)
     for place, elsewhere in ((0, 10), (10, 0)):
         partial = {"a": place, "c": 0.0}
@@ -222,7 +222,7 @@ def test_a_missing_feature_is_filled_in_from_the_point_most_like_the_rest():
         assert abs(filled["b"] - place) < 5
 
 
-def test_a_missing_feature_makes_an_odd_one_no_less_odd():
+def test_missing_feature_does_not_hide_anomaly():
     model = learned(two_kinds(200), n_estimators=50)
     odd = model.score_one({"a": 100.0, "b": 0.0, "c": 0.0})
     assert model.score_one({"a": 100.0, "c": 0.0}) == pytest.approx(odd, abs=0.05)
@@ -230,14 +230,14 @@ def test_a_missing_feature_makes_an_odd_one_no_less_odd():
 
 
 @pytest.mark.parametrize("nothing", [None, math.nan, np.float64("nan")])
-def test_none_and_nan_are_not_there(nothing):
+def test_none_and_nan_count_as_missing(nothing):
     model = learned(STREAM[:100])
     without = {name: value for name, value in STREAM[0].items() if name != "count"}
     assert model.score_one({**without, "count": nothing}) == model.score_one(without)
     assert learned([{"a": 1.0, "b": nothing}]).features == ["a"]
 
 
-def test_missing_names_the_value_of_what_is_not_there():
+def test_missing_sets_value_of_missing_features():
     model = learned(STREAM[:100], missing=-7.0)
     assert model.score_one({"amount": 5.0}) == model.score_one({"amount": 5.0, "balance": -7.0, "count": -7.0})
     model.learn_one({"new": 1.0})
@@ -248,7 +248,7 @@ def test_missing_names_the_value_of_what_is_not_there():
     np.testing.assert_array_equal(model.forest.points_[-1], [-7.0] * 4)
 
 
-def test_an_observation_that_says_nothing_is_not_learned():
+def test_empty_observation_is_not_learned():
     model = build()
     for x in ({}, {"a": None}):
         model.learn_one(x)
@@ -271,7 +271,7 @@ def test_an_observation_that_says_nothing_is_not_learned():
         {"tree": Tree(max_depth=4)},
     ],
 )
-def test_a_new_feature_becomes_a_column(parameters):
+def test_new_feature_becomes_column(parameters):
     model = learned(STREAM[:100], **parameters)
     before = model.forest.points_
     keys = model.forest.keys_
@@ -293,7 +293,7 @@ def test_a_new_feature_becomes_a_column(parameters):
     model.forest._stream.check()
 
 
-def test_what_is_odd_in_a_new_feature_is_found():
+def test_anomaly_in_new_feature_is_found():
     rng = random.Random(0)
     model = learned(STREAM[:100], n_estimators=50)
     for x in STREAM[100:]:
@@ -302,7 +302,7 @@ def test_what_is_odd_in_a_new_feature_is_found():
     assert model.score_one(odd) > model.score_one(usual) + 0.1
 
 
-def test_features_that_come_one_by_one_are_as_good_as_all_at_once():
+def test_features_arriving_one_by_one_score_as_well():
     def stream():
         rng = random.Random(1)
         for i in range(600):
@@ -321,7 +321,7 @@ def test_features_that_come_one_by_one_are_as_good_as_all_at_once():
     assert auc(lambda i: "abcde"[: 1 + i // 40]) > 0.95
 
 
-def test_a_summary_fills_in_what_it_learned_last_and_leaves_new_features_out():
+def test_summary_imputes_last_values_and_ignores_new_features():
     model = learned(STREAM[:300], window=None, tree=Tree(max_depth=5))
     last = STREAM[299]
     partial = {"amount": 5.0, "new": 1.0}
@@ -331,7 +331,7 @@ def test_a_summary_fills_in_what_it_learned_last_and_leaves_new_features_out():
     assert model.forest.n_seen_ == 301
 
 
-def test_a_summary_takes_in_new_features_while_it_warms_up():
+def test_summary_adds_new_features_during_warm_up():
     model = learned(STREAM[:200], window=None, tree=Tree(max_depth=5))
     for x in STREAM[200:]:
         model.learn_one({**x, "new": 1.0})
@@ -339,7 +339,7 @@ def test_a_summary_takes_in_new_features_while_it_warms_up():
     assert model.forest.n_seen_ == 400
 
 
-def test_a_forest_that_was_emptied_goes_on_with_new_features():
+def test_emptied_forest_accepts_new_features():
     model = learned(STREAM[:20])
     model.forest.delete(model.forest.keys_)
     model.learn_one({"amount": 1.0, "new": 2.0})
@@ -359,7 +359,7 @@ def test_a_forest_that_was_emptied_goes_on_with_new_features():
         ({**STREAM[0], "amount": -1e101}, r"feature 'amount' is -1e\+101, beyond"),
     ],
 )
-def test_an_error_names_the_feature_and_changes_nothing(x, message):
+def test_error_names_feature_and_keeps_state(x, message):
     for model in (build(), learned(STREAM[:50])):
         before = pickle.dumps(model)
         for method in (model.learn_one, model.score_then_learn_one, model.score_one)[: 3 if model.forest else 1]:
@@ -368,7 +368,7 @@ def test_an_error_names_the_feature_and_changes_nothing(x, message):
         assert pickle.dumps(model) == before
 
 
-def test_text_in_a_feature_of_numbers_is_refused():
+def test_rejects_text_in_numeric_feature():
     model = learned(STREAM[:50])
     before = pickle.dumps(model)
     for method in (model.learn_one, model.score_then_learn_one, model.score_one):
@@ -398,7 +398,7 @@ def test_strings_are_categories():
     assert explanation.attributions[0].value == "XK"
 
 
-def test_frames_with_text_are_learned_like_their_rows():
+def test_learn_many_accepts_text():
     one, many = build(n_estimators=5), build(n_estimators=5)
     for x in PAYMENTS:
         one.learn_one(x)
@@ -408,7 +408,7 @@ def test_frames_with_text_are_learned_like_their_rows():
     assert [one.score_one(x) for x in PAYMENTS[:20]] == [many.score_one(x) for x in PAYMENTS[:20]]
 
 
-def test_a_missing_category_is_taken_from_the_nearest_point():
+def test_missing_category_is_imputed_from_nearest_point():
     model = build(n_estimators=5)
     for x in PAYMENTS:
         model.learn_one(x)
@@ -418,7 +418,7 @@ def test_a_missing_category_is_taken_from_the_nearest_point():
     assert model.forest.n_points_ == 64
 
 
-def test_a_new_category_feature_joins_a_stream_of_numbers():
+def test_new_categorical_feature_joins_numeric_stream():
     model = build(n_estimators=5)
     for x in PAYMENTS[:300]:
         model.learn_one({"amount": x["amount"]})
@@ -441,12 +441,12 @@ def test_a_new_category_feature_joins_a_stream_of_numbers():
         ({"missing": "zero"}, "missing must be None or a finite number"),
     ],
 )
-def test_parameters_that_only_fixed_columns_could_have_are_refused(parameters, message):
+def test_rejects_parameters_by_column(parameters, message):
     with pytest.raises(ValueError, match=message):
         build(**parameters)
 
 
-def test_parameters_the_forest_refuses_leave_nothing_behind():
+def test_invalid_parameters_leave_state_unchanged():
     model = build(n_estimators=0)
     with pytest.raises(ValueError, match="n_estimators"):
         model.learn_one(STREAM[0])
@@ -454,7 +454,7 @@ def test_parameters_the_forest_refuses_leave_nothing_behind():
     assert model.features == []
 
 
-def test_a_new_feature_for_which_memory_is_short_is_refused_and_the_rest_goes_on(monkeypatch):
+def test_rejects_new_feature_when_memory_is_short(monkeypatch):
     model, unharmed = learned(STREAM[:50]), learned(STREAM[:50])
     with monkeypatch.context() as short:
         short.setattr("polyaforest.forest.grow.memory_limit", lambda: 1.0)
@@ -467,7 +467,7 @@ def test_a_new_feature_for_which_memory_is_short_is_refused_and_the_rest_goes_on
 # ---- times -----------------------------------------------------------------------------------------------------------
 
 
-def test_windows_in_time_go_by_t():
+def test_time_windows_use_t():
     start = datetime(2020, 1, 1)
     model = build(window=Window(timedelta(minutes=10)))
     for i, x in enumerate(STREAM[:30]):
@@ -494,15 +494,15 @@ def labelled(n, seed=0):
 
 @pytest.mark.filterwarnings("ignore:'scipy.integrate.trapz':DeprecationWarning")  # of river before 0.22
 @pytest.mark.parametrize("scaler", mostly_slow([preprocessing.StandardScaler, preprocessing.MinMaxScaler]))
-def test_a_pipeline_validated_as_it_learns_finds_anomalies(scaler):
+def test_pipeline_finds_anomalies_in_progressive_validation(scaler):
     model = scaler() | StreamingMPF(n_estimators=30, window=128, seed=0)
-    # ROCAUC looks at ten thresholds from 0 to 1, whatever the scores: on another scale it would be 0
+    # ROCAUC uses ten thresholds from 0 to 1: for scores on another scale it would be 0
     for metric, least in ((metrics.RollingROCAUC(window_size=1000), 0.9), (metrics.ROCAUC(), 0.8)):
         evaluate.progressive_val_score(labelled(1000), model.clone(), metric)
         assert metric.get() > least
 
 
-def test_a_pipeline_adds_and_drops_features():
+def test_pipeline_adds_and_drops_features():
     model = compose.Discard("c") | preprocessing.OneHotEncoder() | build(missing=0.0)
     for i in range(100):
         x = {"colour": ["red", "green", "blue"][i % 3 if i > 50 else 0], "c": 0.0}
@@ -512,7 +512,7 @@ def test_a_pipeline_adds_and_drops_features():
 
 
 @pytest.mark.parametrize("is_protected", mostly_slow([True, False]))
-def test_a_quantile_filter_flags_the_odd(is_protected):
+def test_quantile_filter_flags_anomalies(is_protected):
     detector = StreamingMPF(n_estimators=30, window=128, seed=0)
     model = anomaly.QuantileFilter(detector, q=0.95, protect_anomaly_detector=is_protected)
     report = metrics.ClassificationReport()
@@ -527,7 +527,7 @@ def test_a_quantile_filter_flags_the_odd(is_protected):
     assert (model.anomaly_detector.forest.n_seen_ < 900) == is_protected
 
 
-def test_a_filter_in_a_pipeline_keeps_the_odd_from_what_follows():
+def test_filter_in_pipeline_protects_next_step():
     detector = StreamingMPF(n_estimators=20, window=128, seed=0)
     model = anomaly.ThresholdFilter(detector, threshold=0.87) | preprocessing.StandardScaler()
     for x, _ in labelled(600):
@@ -537,7 +537,7 @@ def test_a_filter_in_a_pipeline_keeps_the_odd_from_what_follows():
     assert scaler.means["b"] == pytest.approx(50, abs=1.5)  # with the odd ones it would be 53
 
 
-def test_the_seed_decides():
+def test_seed_is_reproducible():
     def scores(seed):
         model = build(seed=seed)
         return [model.score_then_learn_one(x) for x in STREAM[:100]]
@@ -547,7 +547,7 @@ def test_the_seed_decides():
     assert scores(None) != scores(None)
 
 
-def test_a_clone_starts_afresh_and_a_copy_goes_on():
+def test_clone_is_unfitted_and_copy_continues():
     model = learned(STREAM[:100])
     model.learn_one({**STREAM[100], "new": 1.0})
     fresh = model.clone({"window": 32})
@@ -569,7 +569,7 @@ def test_a_clone_starts_afresh_and_a_copy_goes_on():
         ]
     ),
 )
-def test_without_river_one_is_told_how_to_get_it(absent, message):
+def test_import_without_river_names_extra(absent, message):
     assert import_without(absent, "polyaforest.adapters.river") == f"ModuleNotFoundError {absent} {message}"
 
 
@@ -577,7 +577,7 @@ def test_without_river_one_is_told_how_to_get_it(absent, message):
 
 
 @pytest.mark.parametrize("method", ["learn_one", "score_then_learn_one"])
-def test_a_weight_is_how_often_an_observation_is_learned(method):
+def test_weight_repeats_observation(method):
     weighted, repeated = build(), build()
     for i, x in enumerate(STREAM[:100] + [{**x, "new": 1.0} for x in STREAM[100:110]]):
         getattr(weighted, method)(x, w=i % 3)
@@ -587,7 +587,7 @@ def test_a_weight_is_how_often_an_observation_is_learned(method):
     assert weighted.score_one(STREAM[0]) == repeated.score_one(STREAM[0])
 
 
-def test_a_fraction_of_a_weight_is_a_chance():
+def test_fractional_weight_is_probability():
     model = build(window=None, tree=Tree(max_depth=2))
     for x in STREAM:
         model.learn_one(x, w=0.5)
@@ -600,7 +600,7 @@ def test_a_fraction_of_a_weight_is_a_chance():
 # ---- drift -----------------------------------------------------------------------------------------------------------
 
 
-def test_drift_is_detected_once_for_numbers_and_dicts():
+def test_drift_is_reported_once_for_numbers_and_dicts():
     from river import base
 
     from polyaforest.adapters.river import DriftMonitor
@@ -608,20 +608,20 @@ def test_drift_is_detected_once_for_numbers_and_dicts():
     values = np.append(np.random.default_rng(0).normal(size=300), np.random.default_rng(1).normal(6.0, size=200))
     plain, named = (DriftMonitor(reference=128, n_estimators=4, seed=0) for _ in range(2))
     assert isinstance(plain, base.DriftDetector)
-    told = []
+    reported = []
     for i, value in enumerate(values.tolist()):
         plain.update(value)
         named.update({"x": value, "new": None})
         assert plain.drift_detected == named.drift_detected
         if plain.drift_detected:
-            told.append(i)
-    assert len(told) <= 2
-    assert 300 < told[0] < 312
+            reported.append(i)
+    assert len(reported) <= 2
+    assert 300 < reported[0] < 312
     assert plain.monitor.n_seen_ == 500
     assert abs(named.monitor.n_seen_ - 500) == 0
 
 
-def test_drift_monitor_of_river_clones_copies_and_refuses_words():
+def test_drift_monitor_clones_copies_and_rejects_text():
     from polyaforest.adapters.river import DriftMonitor
 
     monitor = DriftMonitor(reference=128, n_estimators=4, seed=0)

@@ -1,4 +1,4 @@
-"""The site: it builds without a warning, shows every public name where its search finds it, and fetches nothing."""
+"""The site builds without warnings, lists all public names in its search index, and loads nothing from other sites."""
 
 import json
 import re
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def sources(tmp_path):
-    """A copy of what the site is made of, to be changed."""
+    """A copy of the sources of the site."""
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     (tmp_path / "src").symlink_to(ROOT / "src")
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
@@ -28,13 +28,13 @@ def sources(tmp_path):
 
 
 def build(sources: Path) -> tuple[int, str]:
-    """The exit code and the messages of a strict build."""
+    """Exit code and messages of a strict build."""
     program = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     done = subprocess.run(program, cwd=sources, capture_output=True, text=True, check=False)
     return done.returncode, done.stderr
 
 
-def test_the_site_shows_every_public_name_and_fetches_nothing(sources):
+def test_site_shows_all_public_names_and_loads_nothing(sources):
     code, messages = build(sources)
     assert code == 0, messages
     found = {entry["location"] for entry in json.loads((sources / "site/search/search_index.json").read_text())["docs"]}
@@ -59,12 +59,12 @@ def test_the_site_shows_every_public_name_and_fetches_nothing(sources):
         "::: polyaforest.Nothing",
     ],
 )
-def test_what_leads_nowhere_fails(sources, text):
+def test_build_fails_on_broken_reference(sources, text):
     with (sources / "docs" / "index.md").open("a", encoding="utf-8") as page:
         page.write(f"\n{text}\n")
     assert build(sources)[0] != 0
 
 
-def test_a_page_that_the_menu_lacks_fails(sources):
+def test_build_fails_on_page_missing_in_nav(sources):
     (sources / "docs" / "how-to" / "lost.md").write_text("# Lost\n", "utf-8")
     assert build(sources)[0] != 0

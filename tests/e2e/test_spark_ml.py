@@ -1,4 +1,4 @@
-"""Spark ML on a real cluster: a master and two workers, one executor of which dies."""
+"""Spark ML on a cluster of a master and two workers; one executor is killed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def frame(spark, rows):
 
 
 @pytest.mark.parametrize("detector", ["streaming", "batch"])
-def test_what_the_cluster_fits_is_the_local_forest(detector, frame, rows):
+def test_fit_equals_local_fit(detector, frame, rows):
     estimator = MPFEstimator(**OPTIONS, idCol="row", detector=detector, falseAlarmRate=0.01, reasonsCol="reasons")
     local = estimator.local_detector().fit(rows[COLUMNS])
     models = [estimator.fit(frame.repartition(n)) for n in (1, 7)]
@@ -77,7 +77,7 @@ def test_what_the_cluster_fits_is_the_local_forest(detector, frame, rows):
 
 
 @pytest.mark.parametrize("detector", ["streaming", "batch"])
-def test_weights_on_a_cluster_are_those_of_a_local_fit(detector, spark, rows):
+def test_fit_with_weights_equals_local_fit(detector, spark, rows):
     weighted = rows.assign(n=np.random.default_rng(2).choice([0.0, 0.5, 1.0, 3.0], N))
     estimator = MPFEstimator(**OPTIONS, weightCol="n", detector=detector)
     local = estimator.local_detector().fit(rows[COLUMNS], sample_weight=weighted["n"])
@@ -88,7 +88,7 @@ def test_weights_on_a_cluster_are_those_of_a_local_fit(detector, spark, rows):
         MPFEstimator(**OPTIONS, weightCol="n", idCol="row").fit(table)
 
 
-def test_rows_without_ids_are_numbered_and_nulls_are_missing(spark, rows):
+def test_fit_numbers_rows_without_ids_and_treats_nulls_as_missing(spark, rows):
     gaps = rows[COLUMNS].astype(float).mask(np.random.default_rng(1).random((N, 3)) < 0.1)
     frame = spark.createDataFrame(
         gaps.astype(object).where(gaps.notna(), None), "cpu double, `memory.used` double, errors double"
@@ -105,7 +105,7 @@ def test_rows_without_ids_are_numbered_and_nulls_are_missing(spark, rows):
         MPFEstimator(**OPTIONS, missing="error").fit(frame.coalesce(1))
 
 
-def test_pipelines_and_models_are_saved_and_loaded(frame, rows, tmp_path):
+def test_pipelines_and_models_round_trip(frame, rows, tmp_path):
     estimator = MPFEstimator(**OPTIONS, idCol="row", contamination=0.02)
     estimator.save(str(tmp_path / "estimator"))
     again = MPFEstimator.load(str(tmp_path / "estimator"))
@@ -128,7 +128,7 @@ def test_strings_are_categories(spark, frame, rows):
     assert found["score"].to_numpy() == pytest.approx(model.forest.score_samples(rows[["cpu", "host"]]))
 
 
-def test_bad_columns_are_refused_before_anything_is_read(spark, frame):
+def test_fit_rejects_bad_columns_before_reading(spark, frame):
     def fit(**given):
         return MPFEstimator(**{**OPTIONS, **given}).fit(frame)
 
@@ -158,7 +158,7 @@ def test_bad_columns_are_refused_before_anything_is_read(spark, frame):
 
 
 def dying(folder: str):
-    """A stage that passes rows on, notes every attempt, and kills its executor half-way through a second pass, once."""
+    """Stage that copies rows, records each attempt, and once kills its executor half-way through a second pass."""
 
     def passing(batches):
         from pyspark import TaskContext
@@ -178,7 +178,7 @@ def dying(folder: str):
     return passing
 
 
-def test_an_executor_that_is_killed_while_it_counts_changes_nothing(spark, rows, tmp_path):
+def test_killed_executor_does_not_change_result(spark, rows, tmp_path):
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
     frame = spark.createDataFrame(rows[["row", *COLUMNS]]).toDF("row", "a", "b", "c").repartition(4)
     mortal = frame.mapInArrow(dying(str(tmp_path)), frame.schema)
@@ -186,7 +186,7 @@ def test_an_executor_that_is_killed_while_it_counts_changes_nothing(spark, rows,
     model = estimator.fit(mortal)
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert (tmp_path / "killed").exists()
-    # Spark repeats the task or, if its shuffled input is lost, the stage: two passes read the part, and one once more.
+    # Spark retries the task or, if its shuffled input is lost, the stage: two passes and one retry read the part.
     assert len(list(tmp_path.glob("1-*"))) >= 3
     local = estimator.local_detector().fit(rows[COLUMNS].set_axis(["a", "b", "c"], axis=1))
     assert_array_equal(model.forest.forest_.counts, local.forest_.counts)
@@ -194,13 +194,13 @@ def test_an_executor_that_is_killed_while_it_counts_changes_nothing(spark, rows,
 
 
 @pytest.mark.parametrize("absent", ["pyspark", "datasketches"])
-def test_what_is_missing_is_named(absent):
+def test_import_error_names_missing_package(absent):
     message = f'polyaforest.distributed.spark.ml needs {absent}: pip install "polyaforest[spark]"'
     assert import_without(absent, "polyaforest.distributed.spark.ml") == f"ModuleNotFoundError {absent} {message}"
 
 
-def test_the_page_runs_as_printed(spark, tmp_path, monkeypatch, capsys):
-    """Fit on the cluster, open the model on the laptop, and ask it why row 17 is odd."""
+def test_page_runs_as_printed(spark, tmp_path, monkeypatch, capsys):
+    """Fit on the cluster, load the model locally, and explain row 17."""
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "clusters.md").read_text("utf-8")
     fit, ask = re.findall(r"^```py\n(.*?)^```$", page, re.M | re.S)[:2]

@@ -1,4 +1,4 @@
-"""Keyed streams on Spark say what one process says, each row once, whatever is killed: on real processes."""
+"""Keyed streams on Spark return the results of one process, each row once, even if processes are killed."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def java():
 
 @pytest.fixture(scope="module")
 def rows(pytestconfig):
-    """Rows by offset, some of which are too large, and some without any value."""
+    """Rows by offset; some are too large, some have no values."""
     is_huge, is_empty = pl.col("offset") % 97 == 13, pl.col("offset") % 89 == 7
     return table(N_ROWS, int(pytestconfig.option.hypothesis_seed)).with_columns(
         a=pl.when(is_huge).then(1e200).when(is_empty).then(None).otherwise(pl.col("a")),
@@ -56,7 +56,7 @@ def rows(pytestconfig):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, rows, pytestconfig):
-    """Where all queries have run, the driver of the first of which was killed."""
+    """Folder in which all queries have run; the first driver was killed."""
     folder, rng = tmp_path_factory.mktemp("spark"), random.Random(pytestconfig.option.hypothesis_seed)
     for name in QUERIES:
         n_files = {"rows": 6, "silent": 1}.get(name, 2)
@@ -70,7 +70,7 @@ def folder(tmp_path_factory, rows, pytestconfig):
 
 
 def write_stream(folder, rows, n_files):
-    """Write rows as they come: by offset from one micro-batch to the next, in any order within; two are extra."""
+    """Write micro-batches by offset, each in random order, and two bad rows."""
     size = -(-len(rows) // n_files)
     parts = [rows[i : i + size].sample(fraction=1.0, shuffle=True, seed=i) for i in range(0, len(rows), size)]
     parts[-1] = pl.concat([parts[-1], pl.DataFrame([LATE, UNPLACED], schema=rows.schema)])
@@ -79,7 +79,7 @@ def write_stream(folder, rows, n_files):
 
 @contextmanager
 def running(folder, *names, master="local[2]"):
-    """Run queries in a process, which is killed with its JVM at the end of the block if it has not ended."""
+    """Run queries in a process; kill it with its JVM at the end of the block."""
     with (folder / "said").open("ab") as said:
         process = subprocess.Popen(
             command(folder, *names, master=master), stdout=said, stderr=subprocess.STDOUT, start_new_session=True
@@ -101,7 +101,7 @@ def finish(process, folder):
 
 
 def kill_in_the_middle(folder, name, n_files, rng):
-    """Kill driver and JVM after some more micro-batches, in the middle of another."""
+    """Kill driver and JVM in the middle of a later micro-batch."""
     done = batches(folder / name)
     wanted = done + 1 + rng.randrange((n_files - done) // 4)
     with running(folder, name) as process:
@@ -116,7 +116,7 @@ def has_forgotten(folder):
 
 
 def one_process(rows, model, columns, times=None):
-    """The results, by offset, of one process that sees the rows of a key in order, but for those that are bad."""
+    """Results by offset of one process that sees the good rows of a key in order."""
     has_values = pl.any_horizontal(pl.col(name).is_not_null() for name in columns)
     is_small = pl.all_horizontal((pl.col(name).abs() < 1e100).fill_null(True) for name in columns)
     good = rows.sort("offset").filter(has_values & is_small)
@@ -127,12 +127,12 @@ def one_process(rows, model, columns, times=None):
 
 
 def check(found, rows, models, columns, times=None):
-    """Each row has one result, that of one process, bit for bit."""
+    """Assert that each row has one result, equal to that of one process."""
     is_extra = pl.col("offset").is_null() | (pl.col("offset") < 0)
     assert sorted(found.filter(is_extra)["status"]) == ["bad", "late"]
     found = found.filter(~is_extra)
-    told = sorted(zip(found["host"], found["offset"], strict=True))
-    assert told == sorted(zip(rows["host"], rows["offset"], strict=True))
+    reported = sorted(zip(found["host"], found["offset"], strict=True))
+    assert reported == sorted(zip(rows["host"], rows["offset"], strict=True))
     for key in KEYS:
         own = rows.filter(pl.col("host") == key)
         wanted, of_key = one_process(own, models[key], columns, times), found.filter(pl.col("host") == key)
@@ -148,7 +148,7 @@ def check(found, rows, models, columns, times=None):
         assert bad["error"].str.contains("all its values are missing|values must not exceed").all()
 
 
-def test_a_driver_that_was_killed_says_what_watch_says_each_row_once(folder, rows, programs):
+def test_killed_driver_reports_each_row_once_as_watch_does(folder, rows, programs):
     found = results(folder / "rows")
     check(found, rows, {key: default_detector() for key in KEYS}, ["a", "b"])
     text = "".join(json.dumps(row) + "\n" for row in rows.select("host", "a", "b").iter_rows(named=True))
@@ -166,7 +166,7 @@ def test_a_driver_that_was_killed_says_what_watch_says_each_row_once(folder, row
 
 
 @pytest.mark.parametrize("name", ["series", "timed"])
-def test_series_and_windows_in_time_are_those_of_one_process(folder, rows, name):
+def test_series_and_time_windows_equal_one_process(folder, rows, name):
     found = results(folder / name)
     if name == "series":
         found = found.with_columns(offset=pl.col("offset").dt.epoch("s"))
@@ -174,23 +174,23 @@ def test_series_and_windows_in_time_are_those_of_one_process(folder, rows, name)
     check(found, rows, {key: deepcopy(model) for key in KEYS}, columns, "at")
 
 
-def test_keys_start_from_their_models(folder, rows):
+def test_keys_start_from_given_models(folder, rows):
     models = {key: started() for key in KEYS} | seasoned()
     check(results(folder / "seasoned"), rows, models, ["a", "b"])
 
 
-def test_a_key_that_stays_away_is_reported_once_and_then_forgotten(folder, rows):
+def test_silent_key_is_reported_once_and_forgotten(folder, rows):
     found = results(folder / "silent")
     for status in ("silent", "forgotten"):
-        told = found.filter(pl.col("status") == status).sort("host")
-        assert told["host"].to_list() == sorted(set(rows[:50]["host"]))
-        assert told["error"].str.contains(r"no row for [\d.]+ s").all()
+        reported = found.filter(pl.col("status") == status).sort("host")
+        assert reported["host"].to_list() == sorted(set(rows[:50]["host"]))
+        assert reported["error"].str.contains(r"no row for [\d.]+ s").all()
         latest = rows[:50].group_by("host").agg(pl.col("offset").max()).sort("host")
-        assert told["offset"].to_list() == latest["offset"].to_list()
+        assert reported["offset"].to_list() == latest["offset"].to_list()
 
 
 def test_strings_are_categories(folder):
-    """Scores and reasons are those of one process, also of a category that was never seen."""
+    """Scores and reasons equal those of one process, also for an unseen category."""
     rows = zoned(300)
     found = json.loads((folder / "categories").read_text("utf-8"))
     local = started().detect_then_learn(rows.select("a", pl.col("zone").cast(pl.Categorical), "b"), explain=True)
@@ -204,7 +204,7 @@ def test_strings_are_categories(folder):
     assert "mars" in found[-1][4]
 
 
-def test_what_cannot_be_done_is_refused_before_the_query_starts(folder):
+def test_watch_rejects_invalid_arguments_before_start(folder):
     said = json.loads((folder / "refusals").read_text("utf-8"))
     for (_, words), wanted in zip(
         said,
@@ -236,7 +236,7 @@ def test_what_cannot_be_done_is_refused_before_the_query_starts(folder):
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_killed_ten_times_says_each_row_once(tmp_path, rows, any_seed):
+def test_driver_killed_ten_times_reports_each_row_once(tmp_path, rows, any_seed):
     rng = random.Random(any_seed)
     write_stream(tmp_path / "rows", rows, 40)
     for _ in range(10):
@@ -247,7 +247,7 @@ def test_a_driver_that_is_killed_ten_times_says_each_row_once(tmp_path, rows, an
 
 
 @pytest.mark.slow
-def test_an_executor_that_is_killed_costs_no_row(tmp_path, rows, monkeypatch):
+def test_killed_executor_loses_no_row(tmp_path, rows, monkeypatch):
     monkeypatch.setenv("SPARK_HOME", str(spark_home(tmp_path / "home")))
     write_stream(tmp_path / "rows", rows, 12)
     with running(tmp_path, "rows", master="local-cluster[2,1,1024]") as process:
@@ -257,12 +257,12 @@ def test_an_executor_that_is_killed_costs_no_row(tmp_path, rows, monkeypatch):
         os.kill(executors[0], signal.SIGKILL)
         assert batches(tmp_path / "rows") < 12
         finish(process, tmp_path)
-    assert len(list(tmp_path.glob("home/work/app-*/*"))) == 3  # one was started in its place
+    assert len(list(tmp_path.glob("home/work/app-*/*"))) == 3  # with a replacement
     check(results(tmp_path / "rows"), rows, {key: default_detector() for key in KEYS}, ["a", "b"])
 
 
 def spark_home(folder):
-    """A home for Spark that is that of PySpark, but for the directory in which executors work."""
+    """Copy PySpark's home, with another working directory of executors."""
     import pyspark
 
     folder.mkdir()
@@ -273,7 +273,7 @@ def spark_home(folder):
 
 
 def descendants(process):
-    """The numbers and command lines of the processes that a process has started, and of theirs."""
+    """Ids and command lines of all descendants of a process."""
     found = []
     with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
         for task in Path(f"/proc/{process}/task").iterdir():

@@ -1,4 +1,4 @@
-"""Pictures: they show what the forest says, on the Axes they are given, and disturb nothing."""
+"""Plots match the forest, draw on the given Axes, and have no side effects."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ BAND = Forecast(PLANE.to_numpy(), PLANE.to_numpy() - 1.0, PLANE.to_numpy() + 1.0
 
 
 def context_of(times, n_channels=2, summary="load is lower than $its$ rhythm"):
-    """The explanation of a context window that falls below what was expected at its end."""
+    """Explanation of a context window that ends below its forecast."""
     readings = np.tile(np.r_[np.zeros(20), -5.0 * np.ones(4)][:, None], n_channels)
     expected = np.where(np.arange(24)[:, None] < 12, np.nan, np.zeros((24, n_channels)))
     bits = np.where(readings < 0, 3.0, -0.1)
@@ -96,12 +96,12 @@ def odd(wide):
 
 @pytest.fixture
 def ax():
-    """Axes of a figure that pyplot knows nothing of."""
+    """Axes of a figure that pyplot does not manage."""
     return Figure().subplots()
 
 
 def drawers(table, wide, odd):
-    """Every function, ready to draw."""
+    """All plot functions with arguments."""
     labels = np.arange(40) % 3 == 0
     return {
         "partition": partial(plots.partition, table, X=PLANE),
@@ -133,10 +133,10 @@ def draw(request, table, wide, odd):
     return drawers(table, wide, odd)[request.param]
 
 
-# ---- every picture ---------------------------------------------------------------------------------------------------
+# ---- all plots -------------------------------------------------------------------------------------------------------
 
 
-def test_the_axes_given_are_drawn_on_and_returned(draw, ax):
+def test_plot_draws_on_given_axes(draw, ax):
     before = plt.get_fignums()
     drawn = draw(ax=ax)
     assert drawn._fields[0] == "ax"
@@ -146,16 +146,16 @@ def test_the_axes_given_are_drawn_on_and_returned(draw, ax):
     ax.figure.canvas.draw()
 
 
-def test_without_axes_a_new_figure_is_made(draw):
+def test_plot_creates_figure_without_axes(draw):
     before = plt.get_fignums()
     drawn = draw()
     (number,) = set(plt.get_fignums()) - set(before)
     assert drawn.ax.figure.number == number
-    drawn.ax.figure.canvas.draw()  # warnings, as that of a layout that does not fit, are errors
+    drawn.ax.figure.canvas.draw()  # warnings, such as for a layout that does not fit, are errors
     plt.close(drawn.ax.figure)
 
 
-def test_nothing_is_shown_and_no_setting_changed(draw, ax, monkeypatch):
+def test_plot_does_not_show_or_change_settings(draw, ax, monkeypatch):
     shown = []
     monkeypatch.setattr(plt, "show", lambda *_, **__: shown.append(True))
     before, backend = dict(mpl.rcParams), mpl.get_backend()
@@ -165,17 +165,17 @@ def test_nothing_is_shown_and_no_setting_changed(draw, ax, monkeypatch):
     assert mpl.get_backend() == backend
 
 
-def test_something_other_than_axes_is_refused(draw):
+def test_plot_rejects_other_than_axes(draw):
     with pytest.raises(TypeError, match="ax must be Axes, or None for a new figure; got Figure"):
         draw(ax=Figure())
 
 
-def test_every_function_is_tried_above():
+def test_all_functions_are_tested():
     functions = {name for name in plots.__all__ if name.islower()}
     assert {name.split()[0] for name in NAMES} - {"score"} == functions
 
 
-def test_an_error_leaves_no_figure_behind(table):
+def test_error_leaves_no_figure(table):
     before = plt.get_fignums()
     for mistake in (
         lambda: plots.partition(table, tree=99),
@@ -188,7 +188,7 @@ def test_an_error_leaves_no_figure_behind(table):
     assert plt.get_fignums() == before
 
 
-def test_matplotlib_is_imported_to_draw_and_pyplot_only_for_figures_of_its_own():
+def test_matplotlib_is_imported_on_first_use():
     script = """
 import sys
 import polyaforest, polyaforest.plots as plots
@@ -212,7 +212,7 @@ print("matplotlib.pyplot" in sys.modules)
 
 
 @pytest.mark.parametrize("draw", [plots.partition, plots.density, plots.tree])
-def test_what_is_no_forest_is_refused(draw):
+def test_plot_rejects_other_than_forest(draw):
     with pytest.raises(NotFittedError):
         draw(StreamingMPF())
     with pytest.raises(TypeError, match="must be a fitted BatchMPF or StreamingMPF; got list"):
@@ -224,7 +224,7 @@ def test_what_is_no_forest_is_refused(draw):
 
 
 @pytest.mark.parametrize("draw", [plots.partition, plots.tree])
-def test_a_tree_that_is_not_there_is_refused(draw, table):
+def test_plot_rejects_unknown_tree(draw, table):
     with pytest.raises(ValueError, match="no tree 3: the forest has 3 trees, numbered from 0"):
         draw(table, 3)
 
@@ -247,7 +247,7 @@ def one_tree(forest, tree):
 
 
 def colour_at(cells, points):
-    """The value of the last, and so uppermost, cell that holds each point; NaN where there is none."""
+    """Value of the uppermost cell that holds each point, or NaN."""
     found = np.full(len(points), np.nan)
     for path, value in zip(cells.get_paths(), cells.get_array(), strict=True):
         found[Path(path.vertices).contains_points(points)] = value
@@ -255,7 +255,7 @@ def colour_at(cells, points):
 
 
 @pytest.mark.parametrize("tree", [0, 2])
-def test_cells_have_the_density_that_the_tree_gives_them(forest, tree, ax):
+def test_partition_cells_show_density_of_tree(forest, tree, ax):
     drawn = plots.partition(forest, tree, shade=True, ax=ax)
     world = forest.posterior_.world[:, tree]
     points = np.random.default_rng(3).uniform(*world, size=(300, 2))
@@ -264,7 +264,7 @@ def test_cells_have_the_density_that_the_tree_gives_them(forest, tree, ax):
 
 
 @pytest.mark.parametrize("kind", FORESTS)
-def test_a_plane_through_a_row_shows_what_lies_on_it(kind, ax):
+def test_partition_draws_plane_through_row(kind, ax):
     forest = FORESTS[kind](SPACE)
     row = forest.posterior_.world[:, 1].mean(axis=0)
     drawn = plots.partition(forest, 1, shade=True, features=(2, 0), at=row, ax=ax)
@@ -276,7 +276,7 @@ def test_a_plane_through_a_row_shows_what_lies_on_it(kind, ax):
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("x2", "x0")
 
 
-def test_all_cuts_are_drawn_within_what_they_divide(forest, ax):
+def test_partition_draws_cuts_within_their_boxes(forest, ax):
     drawn = plots.partition(forest, 1, X=PLANE, ax=ax)
     cut = [node for node in nodes_of(forest, 1) if node.feature >= 0]
     segments = drawn.cuts.get_segments()
@@ -294,7 +294,7 @@ def test_all_cuts_are_drawn_within_what_they_divide(forest, ax):
 
 
 @pytest.mark.parametrize(("kind", "lifetime"), [("density", None), ("mass", None), ("mass", 1.5), ("score", None)])
-def test_an_image_is_what_the_forest_says_of_its_pixels(forest, kind, lifetime, ax):
+def test_density_matches_forest_at_pixels(forest, kind, lifetime, ax):
     drawn = plots.density(forest, kind, lifetime=lifetime, domain=[[10, 2], [30, 8]], resolution=6, ax=ax)
     steps = (np.arange(6) + 0.5) / 6
     pixels = pd.DataFrame([(10 + 20 * x, 2 + 6 * y) for y in steps for x in steps], columns=PLANE.columns)
@@ -307,14 +307,14 @@ def test_an_image_is_what_the_forest_says_of_its_pixels(forest, kind, lifetime, 
     assert drawn.image.get_extent() == [10, 30, 2, 8]
 
 
-def test_a_slice_of_a_forest_is_what_it_says_of_rows(wide, ax):
+def test_density_on_plane_matches_forest(wide, ax):
     drawn = plots.density(wide, "score", features=("x3", "x1"), at=[0.5, 0, -0.5, 0], resolution=5, ax=ax)
     left, right, bottom, top = drawn.image.get_extent()
     middle = np.array([[0.5, (bottom + top) / 2, -0.5, (left + right) / 2]])
     assert drawn.image.get_array()[2, 2] == pytest.approx(wide.score_samples(middle)[0])
 
 
-def test_flagged_rows_are_ringed(table, ax):
+def test_density_rings_flagged_rows(table, ax):
     rows = pd.concat([PLANE, pd.DataFrame([[40.0, 9.0]], columns=PLANE.columns)])
     drawn = plots.density(table, "score", X=rows, flag=True, resolution=20, ax=ax)
     rings = [part.get_offsets() for part in ax.collections if part is not drawn.points and hasattr(part, "get_sizes")]
@@ -323,7 +323,7 @@ def test_flagged_rows_are_ringed(table, ax):
     assert drawn.threshold.levels.tolist() == [table.offset_]
 
 
-def test_mass_0_does_not_spoil_the_colours(ax):
+def test_density_clips_mass_0(ax):
     closed = StreamingMPF(
         n_estimators=3, tree=Tree(max_depth=4, domain="data"), score_type="log_mass", random_state=1
     ).fit(PLANE)
@@ -334,7 +334,7 @@ def test_mass_0_does_not_spoil_the_colours(ax):
 
 
 @pytest.mark.parametrize("draw", [plots.partition, plots.density])
-def test_a_plane_that_cannot_be_drawn_is_refused(draw, wide, table):
+def test_plot_rejects_invalid_plane(draw, wide, table):
     one = StreamingMPF(n_estimators=2, random_state=0).fit(SPACE[:, :1])
     with pytest.raises(ValueError, match=r"the forest has 1: fit it on two columns"):
         draw(one)
@@ -358,7 +358,7 @@ def test_a_plane_that_cannot_be_drawn_is_refused(draw, wide, table):
         draw(wide, features=(0, 1), at=[0, 0, 99, 0], **({"domain": [[1, 1], [0, 0]]} if draw is plots.density else {}))
 
 
-def test_settings_of_density_that_make_no_sense_are_refused(table):
+def test_density_rejects_invalid_settings(table):
     with pytest.raises(ValueError, match="kind must be one of 'density', 'mass', 'score'; got 'colour'"):
         plots.density(table, "colour")
     with pytest.raises(ValueError, match="lifetime requires kind"):
@@ -371,7 +371,7 @@ def test_settings_of_density_that_make_no_sense_are_refused(table):
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.floats(0.1, 10))
-def test_spans_cover_flagged_rows_and_no_others(flags, step):
+def test_spans_cover_exactly_flagged_rows(flags, step):
     x = step * np.arange(len(flags))
     spans = spans_of(np.array(flags), x)
     covered = [any(first < place < last for first, last in spans) for place in x]
@@ -383,7 +383,7 @@ def flagged_rows(drawn):
     return np.flatnonzero(np.isfinite(drawn.flagged[-1].get_ydata())).tolist()
 
 
-def test_rows_on_the_wrong_side_of_the_threshold_are_flagged(ax):
+def test_trace_flags_rows_below_threshold(ax):
     drawn = plots.trace(SCORES, threshold=-5.0, ax=ax)
     assert flagged_rows(drawn) == [20, 21]
     (span,) = drawn.spans[0].get_paths()
@@ -392,25 +392,25 @@ def test_rows_on_the_wrong_side_of_the_threshold_are_flagged(ax):
     assert drawn.scores.get_ydata().tolist() == SCORES.tolist()
 
 
-def test_scores_that_are_higher_for_anomalies_are_flagged_above(ax):
+def test_trace_flags_rows_above_threshold_when_higher_is_anomalous(ax):
     drawn = plots.trace(-SCORES, threshold=5.0, higher="anomalous", ax=ax)
     assert flagged_rows(drawn) == [20, 21]
     assert "more anomalous" in ax.get_ylabel()
 
 
 @pytest.mark.parametrize("threshold", [-np.inf, float(np.finfo(float).min)])
-def test_a_threshold_below_everything_is_no_line(ax, threshold):
+def test_trace_omits_threshold_that_flags_nothing(ax, threshold):
     assert plots.trace(np.arange(5.0), threshold=threshold, ax=ax).threshold is None
 
 
-def test_a_threshold_may_change_and_flags_may_be_given(ax):
+def test_trace_accepts_varying_threshold_and_flags(ax):
     running = np.where(np.arange(40) < 21, -99.0, -5.0)
     assert flagged_rows(plots.trace(SCORES, threshold=running, ax=ax)) == [21]
     assert flagged_rows(plots.trace(SCORES, threshold=-5.0, flagged=np.arange(40) == 7, ax=ax)) == [7]
     assert plots.trace(SCORES, threshold=-99.0, ax=ax).flagged == []
 
 
-def test_every_channel_has_a_panel_that_shares_the_axis(ax):
+def test_trace_draws_one_panel_per_channel(ax):
     drawn = plots.trace(SCORES, PLANE, threshold=-5.0, ax=ax)
     assert [panel.get_ylabel() for panel in drawn.panels] == ["load", "latency"]
     assert [line.get_ydata().tolist() for line in drawn.values] == [PLANE[name].tolist() for name in PLANE]
@@ -420,7 +420,7 @@ def test_every_channel_has_a_panel_that_shares_the_axis(ax):
 
 
 @pytest.mark.parametrize("make", [lambda: Figure().subplots(), lambda: Figure().add_axes((0.2, 0.1, 0.7, 0.8))])
-def test_panels_stand_in_the_room_of_the_axes(make):
+def test_trace_panels_fill_space_of_axes(make):
     ax = make()
     room = ax.get_position()
     places = [panel.get_position() for panel in (*plots.trace(SCORES, PLANE, ax=ax).panels, ax)]
@@ -430,7 +430,7 @@ def test_panels_stand_in_the_room_of_the_axes(make):
 
 
 @pytest.mark.parametrize("zone", [None, UTC])
-def test_times_may_be_dates(ax, zone):
+def test_trace_accepts_dates(ax, zone):
     start = datetime(2026, 3, 2, tzinfo=zone)
     dates = [start + timedelta(hours=hour) for hour in range(40)]
     naive = [date.replace(tzinfo=None) for date in dates]
@@ -460,12 +460,12 @@ def test_times_may_be_dates(ax, zone):
         ({"higher": "up"}, 'higher must be "normal" or "anomalous"'),
     ],
 )
-def test_a_trace_that_does_not_fit_is_refused(arguments, message):
+def test_trace_rejects_mismatched_input(arguments, message):
     with pytest.raises(ValueError, match=message):
         plots.trace(SCORES, **arguments)
 
 
-def test_what_was_expected_is_a_band_behind_each_channel(ax):
+def test_trace_draws_forecast_behind_channels(ax):
     drawn = plots.trace(SCORES, PLANE, expected=BAND, ax=ax)
     assert len(drawn.bands) == 2
     for c, (band, values) in enumerate(zip(drawn.bands, drawn.values, strict=True)):
@@ -481,7 +481,7 @@ def test_what_was_expected_is_a_band_behind_each_channel(ax):
 @pytest.mark.parametrize(
     ("times", "first"), [(np.full(24, np.nan), -23), (np.arange(24.0), 0.0), (1.7e9 + 60 * np.arange(24.0), None)]
 )
-def test_a_course_is_drawn_beside_what_was_expected(times, first, ax):
+def test_context_window_is_drawn_with_forecast(times, first, ax):
     drawn = plots.context_window(context_of(times), ax=ax)
     assert (drawn.ax, len(drawn.panels), len(drawn.values)) == (ax, 1, 2)
     if first is not None:
@@ -496,7 +496,7 @@ def test_a_course_is_drawn_beside_what_was_expected(times, first, ax):
     assert len(plots.context_window(context_of(times), channels=["x1"], ax=Figure().subplots()).values) == 1
 
 
-def test_a_course_that_cannot_be_drawn_is_refused(odd):
+def test_context_window_rejects_invalid_input(odd):
     with pytest.raises(ValueError, match="has no context window"):
         plots.context_window(odd)
     with pytest.raises(ValueError, match="choose 1 to 8 channels"):
@@ -505,14 +505,14 @@ def test_a_course_that_cannot_be_drawn_is_refused(odd):
         plots.context_window(CONTEXT, channels=["y"])
 
 
-def test_four_days_have_dates(ax):
+def test_dates_are_labelled_for_four_days(ax):
     days = np.datetime64("2026-03-05") + np.arange(96).astype("timedelta64[h]")
     drawn = plots.trace(np.zeros(96), times=days, ax=ax)
     drawn.ax.figure.canvas.draw()  # a warning would be an error
     assert 3 <= len(drawn.ax.get_xticks()) <= 8
 
 
-def test_scores_must_be_numbers():
+def test_trace_rejects_scores_that_are_not_numbers():
     with pytest.raises(ValueError, match="scores is NaN in row 2"):
         plots.trace([1.0, 2.0, np.nan])
     with pytest.raises(ValueError, match="scores must contain one number per row; got shape"):
@@ -522,7 +522,7 @@ def test_scores_must_be_numbers():
 # ---- attribution ---------------------------------------------------------------------------------------------------
 
 
-def test_bars_add_up_to_the_surprise(odd, ax):
+def test_bars_sum_to_surprise(odd, ax):
     for top in (1, 2, 8):
         drawn = plots.attribution_bars(odd, top=top, ax=ax)
         lengths = [bar.get_width() for bar in drawn.bars]
@@ -530,7 +530,7 @@ def test_bars_add_up_to_the_surprise(odd, ax):
         assert len(lengths) == min(top + 1, 4)
 
 
-def test_bars_name_what_is_odd_and_on_which_side(odd, ax):
+def test_bars_label_unusual_features_and_side(odd, ax):
     drawn = plots.attribution_bars(odd, ax=ax)
     names = [label.get_text() for label in ax.get_yticklabels()]
     worst = {names[place].split(" = ")[0]: place for place in (0, 1)}
@@ -547,12 +547,12 @@ def test_bars_name_what_is_odd_and_on_which_side(odd, ax):
     assert widths == sorted(widths, reverse=True)
 
 
-def test_a_row_that_nobody_is_to_blame_for_is_grey(wide, ax):
+def test_bars_are_grey_without_attributions(wide, ax):
     drawn = plots.attribution_bars(wide.explain(np.median(SPACE, axis=0)[None])[0], ax=ax)
     assert not {to_rgba(HIGH), to_rgba(LOW)} & {bar.get_facecolor() for bar in drawn.bars}
 
 
-def test_bits_without_end_have_a_bar_that_ends(ax):
+def test_infinite_bits_have_finite_bar(ax):
     closed = BatchMPF(tree=Tree(domain="data"), n_estimators=4, random_state=0).fit(SPACE)
     drawn = plots.attribution_bars(closed.explain(np.array([[0.0, 99.0, 0.0, 0.0]]))[0], ax=ax)
     assert np.isfinite([bar.get_width() for bar in drawn.bars]).all()
@@ -560,7 +560,7 @@ def test_bits_without_end_have_a_bar_that_ends(ax):
     ax.figure.canvas.draw()
 
 
-def test_bars_are_of_one_explanation(wide, odd):
+def test_bars_reject_other_than_one_explanation(wide, odd):
     with pytest.raises(TypeError, match="draws one row, got 3"):
         plots.attribution_bars(wide.explain(SPACE[:3]))
     with pytest.raises(TypeError, match=r"expected an Explanation, such as forest.explain\(X\)\[0\]; got ndarray"):
@@ -570,12 +570,12 @@ def test_bars_are_of_one_explanation(wide, odd):
 
 
 def bits_of(drawn):
-    """What a map shows, features by rows."""
+    """Values of a map, features by rows."""
     n_features, n_rows = np.array(drawn.mesh.get_coordinates().shape[:2]) - 1
     return np.asarray(drawn.mesh.get_array()).reshape(n_features, n_rows)
 
 
-def test_a_map_shows_the_worse_side_of_every_feature(wide, ax):
+def test_map_shows_larger_side_of_each_feature(wide, ax):
     rows = np.vstack([SPACE[:6], [[0, 9, 0, 0]], [[0, 0, 0, -9]]])
     explained = wide.explain(rows)
     drawn = plots.attribution_map(explained, ax=ax)
@@ -589,7 +589,7 @@ def test_a_map_shows_the_worse_side_of_every_feature(wide, ax):
     assert [label.get_text() for label in ax.get_yticklabels()] == ["x0", "x1", "x2", "x3"]
 
 
-def test_a_map_of_chosen_features(wide, ax):
+def test_map_shows_chosen_features(wide, ax):
     explained = wide.explain(np.vstack([SPACE[:6], [[0, 9, 0, -9]]]))
     whole = bits_of(plots.attribution_map(explained, ax=ax))
     named = bits_of(plots.attribution_map(explained, features=["x3", 1], ax=ax))
@@ -599,7 +599,7 @@ def test_a_map_of_chosen_features(wide, ax):
     assert worst.mesh.get_clim() == (-1.0, 1.0)
 
 
-def test_shingles_are_unfolded_onto_time(wide, ax):
+def test_map_unfolds_shingles(wide, ax):
     explained = wide.explain(SPACE[:3])  # of 2 steps of 2 channels
     signed = bits_of(plots.attribution_map(explained, ax=ax)).T
     unfolded = bits_of(plots.attribution_map(explained, n_steps=2, ax=ax)).T
@@ -609,7 +609,7 @@ def test_shingles_are_unfolded_onto_time(wide, ax):
     assert [label.get_text() for label in ax.get_yticklabels()] == ["channel 0", "channel 1"]
 
 
-def test_one_shingle_ends_at_step_0_and_keeps_the_names_of_its_channels(ax):
+def test_map_of_one_shingle_ends_at_step_0(ax):
     columns = ["cpu[t-1]", "load[t-1]", "cpu[t]", "load[t]"]
     forest = StreamingMPF(n_estimators=2, random_state=0).fit(pd.DataFrame(SPACE, columns=columns))
     drawn = plots.attribution_map(forest.explain(pd.DataFrame(SPACE[:1], columns=columns))[0], n_steps=2, ax=ax)
@@ -617,7 +617,7 @@ def test_one_shingle_ends_at_step_0_and_keeps_the_names_of_its_channels(ax):
     assert [label.get_text() for label in ax.get_yticklabels()] == ["cpu", "load"]
 
 
-def test_a_map_may_have_dates(wide, ax):
+def test_map_accepts_dates(wide, ax):
     days = np.datetime64("2026-03-01") + np.arange(5)
     drawn = plots.attribution_map(wide.explain(SPACE[:5]), times=days, ax=ax)
     edges = np.asarray(drawn.mesh.get_coordinates()[0, :, 0])
@@ -625,7 +625,7 @@ def test_a_map_may_have_dates(wide, ax):
     ax.figure.canvas.draw()
 
 
-def test_a_map_that_does_not_fit_is_refused(wide):
+def test_map_rejects_mismatched_input(wide):
     explained = wide.explain(SPACE[:5])
     with pytest.raises(ValueError, match="n_steps must divide the number of features, 4; got 3"):
         plots.attribution_map(explained, n_steps=3)
@@ -650,7 +650,7 @@ def test_a_map_that_does_not_fit_is_refused(wide):
 
 
 @pytest.mark.parametrize("max_depth", [0, 1, 3, 99])
-def test_a_diagram_shows_every_cut_and_all_mass(forest, max_depth, ax):
+def test_tree_shows_all_cuts_and_mass(forest, max_depth, ax):
     drawn = plots.tree(forest, 1, max_depth=max_depth, ax=ax)
     nodes = nodes_of(forest, 1)
     cuts = [node for node in nodes if node.feature >= 0 and node.depth < max_depth]
@@ -665,7 +665,7 @@ def test_a_diagram_shows_every_cut_and_all_mass(forest, max_depth, ax):
     assert sum(share_of(node) for node in ends) + left_out == pytest.approx(share_of(nodes[0]))
 
 
-def test_every_node_has_a_column_and_cuts_stand_at_their_times(forest, ax):
+def test_tree_places_nodes_in_columns_and_cuts_at_times(forest, ax):
     drawn = plots.tree(forest, ax=ax)
     cuts = [node for node in nodes_of(forest, 0, 4) if node.feature >= 0 and node.depth < 4]
     assert [text.xy[1] for text in drawn.cuts] == [node.time for node in cuts]
@@ -677,7 +677,7 @@ def test_every_node_has_a_column_and_cuts_stand_at_their_times(forest, ax):
     assert top < min(node.time for node in cuts) <= max(node.time for node in cuts) < bottom
 
 
-def test_the_words_of_a_cut(table, ax):
+def test_tree_labels_cuts(table, ax):
     drawn = plots.tree(table, max_depth=1, precision=2, ax=ax)
     root = nodes_of(table, 0)[0]
     assert drawn.cuts[0].get_text() == f"{PLANE.columns[root.feature]}\n≤ {root.cut:.2g}"
@@ -688,7 +688,7 @@ def test_the_words_of_a_cut(table, ax):
     assert drawn.cuts[0].get_text().split("\n")[0] in ("requests …cond", "millisec…swer")
 
 
-def test_leaves_are_full_and_what_goes_on_is_hollow(table, ax):
+def test_tree_fills_leaves_and_leaves_inner_ends_hollow(table, ax):
     drawn = plots.tree(table, max_depth=3, ax=ax)
     is_leaf = [
         node.feature < 0 for node in nodes_of(table, 0) if node.depth == 3 or (node.feature < 0 and node.depth < 3)
@@ -698,14 +698,14 @@ def test_leaves_are_full_and_what_goes_on_is_hollow(table, ax):
     assert {tuple(fill) for fill in fills[~np.array(is_leaf)]} == {tuple(ax.get_facecolor())}
 
 
-def test_a_forest_of_one_row_is_a_leaf(ax):
+def test_tree_of_one_row_is_leaf(ax):
     drawn = plots.tree(StreamingMPF(n_estimators=1).fit([[1.0, 2.0]]), ax=ax)
     assert (len(drawn.cuts), len(drawn.labels)) == (0, 1)
     plots.partition(StreamingMPF(n_estimators=1).fit([[1.0, 2.0]]), shade=True, ax=ax)
     ax.figure.canvas.draw()
 
 
-def test_a_negative_depth_is_refused(table):
+def test_tree_rejects_negative_depth(table):
     with pytest.raises(ValueError, match="max_depth must not be negative"):
         plots.tree(table, max_depth=-1)
 
@@ -717,7 +717,7 @@ def ends_of(drawn):
     return np.array([path.vertices[:, 1] for path in drawn.intervals.get_paths()])
 
 
-def test_bands_are_what_the_forest_says(forest, ax):
+def test_bands_match_forest(forest, ax):
     drawn = plots.credible_bands(forest, PLANE[:6], level=0.5, lifetime=1.0, ax=ax)
     assert drawn.masses.get_ydata() == pytest.approx(forest.mass(PLANE[:6], 1.0))
     expected = forest.credible_interval(PLANE[:6], 0.5, 1.0)
@@ -726,7 +726,7 @@ def test_bands_are_what_the_forest_says(forest, ax):
     assert ax.get_yscale() == "log"
 
 
-def test_bands_of_masses_and_intervals_given(ax):
+def test_bands_accept_masses_and_intervals(ax):
     masses, intervals = [0.1, 0.001], [[0.05, 0.2], [0.0, 0.01]]
     drawn = plots.credible_bands(masses=masses, intervals=intervals, ax=ax)
     assert drawn.masses.get_ydata().tolist() == masses
@@ -751,7 +751,7 @@ def test_bands_of_masses_and_intervals_given(ax):
         ({"masses": [0.1], "intervals": [[0, 1]], "times": [1, 2]}, "one time for each of the 1 rows"),
     ],
 )
-def test_bands_that_do_not_fit_are_refused(arguments, message):
+def test_bands_reject_mismatched_input(arguments, message):
     with pytest.raises(ValueError, match=message):
         plots.credible_bands(**arguments)
 
@@ -764,7 +764,7 @@ NORMALITY = RNG.normal(size=60).round(1) - 1.5 * TRUTH
 
 
 @pytest.mark.parametrize(("draw", "measure"), CURVES)
-def test_areas_are_those_of_scikit_learn_whatever_the_direction(draw, measure, ax):
+def test_areas_match_scikit_learn_in_both_directions(draw, measure, ax):
     expected = measure(TRUTH, -NORMALITY)
     assert draw(TRUTH, NORMALITY, ax=ax).areas == {"": pytest.approx(expected)}
     assert draw(TRUTH, -NORMALITY, higher="anomalous", ax=ax).areas == {"": pytest.approx(expected)}
@@ -774,7 +774,7 @@ def test_areas_are_those_of_scikit_learn_whatever_the_direction(draw, measure, a
 
 
 @pytest.mark.parametrize(("draw", "measure"), CURVES)
-def test_several_methods_are_told_apart_and_ranked(draw, measure, ax):
+def test_curves_of_methods_are_distinguished_and_ranked(draw, measure, ax):
     methods = {"weak": NORMALITY + 9 * np.sin(np.arange(60)), **{f"m{k}": NORMALITY for k in range(7)}}
     drawn = draw(TRUTH, methods, ax=ax)
     assert len(drawn.lines) == len(methods)
@@ -786,7 +786,7 @@ def test_several_methods_are_told_apart_and_ranked(draw, measure, ax):
     assert drawn.areas["weak"] == pytest.approx(measure(TRUTH, -methods["weak"]))
 
 
-def test_the_area_under_the_line_drawn_is_the_one_named(ax):
+def test_area_under_line_matches_label(ax):
     drawn = plots.roc(TRUTH, NORMALITY, ax=ax)
     assert auc(*drawn.lines[0].get_data()) == pytest.approx(drawn.areas[""])
     drawn = plots.precision_recall(TRUTH, NORMALITY, ax=ax)
@@ -795,7 +795,7 @@ def test_the_area_under_the_line_drawn_is_the_one_named(ax):
     assert (recall.max(), recall.min()) == (1.0, 0.0)
 
 
-def test_scores_without_end_are_ranked_too(ax):
+def test_infinite_scores_are_ranked(ax):
     scores = np.where(TRUTH, -np.inf, NORMALITY)
     assert plots.roc(TRUTH, scores, ax=ax).areas[""] == 1.0
 
@@ -812,7 +812,7 @@ def test_scores_without_end_are_ranked_too(ax):
         ([0, 1], {}, "scores is empty"),
     ],
 )
-def test_curves_that_cannot_be_drawn_are_refused(draw, y, scores, message):
+def test_curves_reject_invalid_input(draw, y, scores, message):
     with pytest.raises(ValueError, match=message):
         draw(y, scores)
 
@@ -820,7 +820,7 @@ def test_curves_that_cannot_be_drawn_are_refused(draw, y, scores, message):
 # ---- shares ----------------------------------------------------------------------------------------------------------
 
 
-def test_shares_are_drawn_where_they_are_with_their_intervals(ax):
+def test_shares_are_drawn_with_intervals(ax):
     drawn = plots.shares(COMPARED, ax=ax)
     np.testing.assert_allclose(drawn.before.get_offsets()[:, 0], [0.01, 0.3])
     np.testing.assert_allclose(drawn.after.get_offsets()[:, 0], [0.06, 0.2])
@@ -831,13 +831,13 @@ def test_shares_are_drawn_where_they_are_with_their_intervals(ax):
     assert len(plots.shares(COMPARED, top=1, ax=ax).before.get_offsets()) == 1
 
 
-def test_no_region_is_said(ax):
+def test_shares_report_no_region(ax):
     drawn = plots.shares(replace(COMPARED, regions=[]), ax=ax)
     assert drawn.before is None
     assert "no region" in ax.texts[0].get_text()
 
 
-def test_shares_of_something_else_are_refused():
+def test_shares_reject_other_than_comparison():
     with pytest.raises(TypeError, match=r"result of polyaforest\.drift\.compare"):
         plots.shares([1.0])
     with pytest.raises(ValueError, match="top must be at least 1"):
@@ -847,7 +847,7 @@ def test_shares_of_something_else_are_refused():
 # ---- drift -----------------------------------------------------------------------------------------------------------
 
 
-def test_drift_draws_evidence_thresholds_and_the_start_of_changes(ax):
+def test_drift_draws_evidence_thresholds_and_starts_of_changes(ax):
     drawn = plots.drift(FOLLOWED, np.arange(200.0), windows=[8, 40], run_lengths=RUNS, names=["load"], ax=ax)
     np.testing.assert_array_equal(drawn.evidence[1].get_ydata(), FOLLOWED.evidence[:, 1])
     np.testing.assert_array_equal(drawn.thresholds[0].get_ydata(), FOLLOWED.thresholds[:, 0])
