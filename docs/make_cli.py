@@ -26,7 +26,7 @@ always names a partition, `--id` always a row.
 
 | exit code | meaning |
 |---|---|
-| 0 | success, whether or not anomalies were found |
+| 0 | success, with or without anomalies |
 | 1 | anomalies were found, and `--fail-on-anomaly` was given; or `compare` found a change |
 | 2 | wrong usage: an unknown command or option, or options that contradict each other |
 | 3 | bad input: a missing or damaged file, an unknown column, unreadable rows, not enough memory |
