@@ -1,7 +1,7 @@
 """Retention policies of streams: which points stay in the forest.
 
-Every point gets a rank on arrival, and the forest holds the points of highest rank: at most `n`, and none at or below a
-floor that never decreases.
+Every point gets a rank on arrival. The forest holds the points of highest rank above a floor that never decreases, at
+most `n` of them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _LEAST_SPAN = 1e-300  # one over it is finite
 
 @dataclass(frozen=True)
 class Window:
-    """Sliding window: the last `n` points, those of the last `duration`, or both.
+    """Sliding window: the last `n` points, the points of the last `duration`, or both.
 
-    A window of `n` points follows the order of arrival. A time-based window follows the points' own times: its clock is
-    the latest time so far, and a point is dropped once its time is `duration` or more behind. A late point within the
-    window is learned and dropped according to its time; one older than the window is scored, but not learned. The clock
+    A window of `n` points follows the order of arrival. A time-based window follows the times of the points: its clock
+    is the latest time so far, and a point is dropped once its time is `duration` or more behind. A late point within
+    the window is learned, and dropped by its time; a point older than the window is scored but not learned. The clock
     advances only when points arrive.
 
     Parameters
     ----------
     n : int, optional
-        Maximum number of points. A `timedelta` in its place is taken as the duration.
+        Maximum number of points. A `timedelta` here is the duration.
     duration : timedelta or float, optional
         A float is in the units of numeric times, or in seconds if times are dates.
 
@@ -92,21 +92,21 @@ class Window:
 
 @dataclass(frozen=True)
 class Reservoir:
-    """Random sample of `n` points: uniform over all arrivals, or with a `half_life` biased towards recent ones.
+    """Random sample of `n` points: uniform over all arrivals, or with a `half_life`, biased towards recent points.
 
-    Every point draws a random rank, and those of highest rank are kept, a uniform sample; with a half-life, a point is
-    half as likely to be kept as one that arrived a half-life later.
+    Every point draws a random rank, and the points of highest rank are kept: a uniform sample. With a half-life, a
+    point is half as likely to be kept as a point that arrived a half-life later.
 
-    A slot freed by a deletion is not given to the next arrival, which would favour it, but only to points that rank
-    above all that were ever rejected. Points that arrive after a deletion still have a slight advantage over earlier
-    ones, by a factor of about 1 + 1 / n.
+    After a deletion, the free slot goes only to a point that ranks above all points rejected so far; giving it to the
+    next arrival would favour that point. Points that arrive after a deletion still have a slight advantage over
+    earlier points, by a factor of about 1 + 1 / n.
 
     Parameters
     ----------
     n : int
         Maximum number of points.
     half_life : int, float or timedelta, optional
-        In arrivals; a `timedelta` refers to the points' own times.
+        In arrivals; a `timedelta` refers to the times of the points.
 
     Examples
     --------
@@ -149,7 +149,7 @@ class Reservoir:
         return chance + age * (_LN2 / self.half_life)
 
     def floor(self, clock: float) -> float:
-        """Return the rank at or below which points are dropped: none."""
+        """Return the rank at or below which points are dropped: -inf, so none are."""
         return -math.inf
 
     def __repr__(self) -> str:
@@ -163,7 +163,7 @@ Policy: TypeAlias = Window | Reservoir
 
 
 def as_policy(window: Policy | Span | int) -> Policy:
-    """Return a policy, given a number of points or a duration as shorthand for a window."""
+    """Return a policy; a number of points or a duration is shorthand for a window."""
     return window if isinstance(window, Window | Reservoir) else Window(window)
 
 

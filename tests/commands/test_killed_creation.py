@@ -294,7 +294,7 @@ def test_readers_roll_it_back_as_well(interrupted):
 def test_a_reader_that_may_not_write_says_what_to_do(interrupted, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     before = contents(interrupted.parent)
-    with pytest.raises(PermissionError, match="rolled back: read it once with permission"):
+    with pytest.raises(PermissionError, match="rolled back: read the file once with permission"):
         read_notes(interrupted)
     assert contents(interrupted.parent) == before
 

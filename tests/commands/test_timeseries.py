@@ -861,7 +861,7 @@ def test_what_does_not_agree_is_refused(name, place, wrong, tmp_path):
     header, arrays = read_model(path)
     arrays[f"series/{name}"][place] = wrong
     write_model(path, header, arrays)
-    with pytest.raises(ModelFileError, match="does not hold a whole model"):
+    with pytest.raises(ModelFileError, match="does not contain a valid model"):
         SeriesMPF.load(path)
 
 

@@ -384,7 +384,7 @@ def test_a_torn_pickle_is_refused(name):
     trees = detector.estimator_.forest_ if name == "series" else detector.forest_
     trees.left[1, trees.root[1]] = 1_000_000
     torn = pickle.dumps(detector)
-    with pytest.raises(ValueError, match=r"pickle does not hold a whole .*tree 1, node \d+.*Pickle it again"):
+    with pytest.raises(ValueError, match=r"pickle does not contain a valid .*tree 1, node \d+.*Pickle it again"):
         pickle.loads(torn)
 
 
@@ -392,7 +392,7 @@ def test_a_pickle_whose_lists_of_points_are_torn_is_refused():
     forest = DETECTORS["stream"]()
     forest._stream.points.links[0, forest._stream.store.held[0]] = 1_000_000
     torn = pickle.dumps(forest)
-    with pytest.raises(ValueError, match="does not hold a whole StreamingMPF: tree 0, point"):
+    with pytest.raises(ValueError, match="does not contain a valid StreamingMPF: tree 0, point"):
         pickle.loads(torn)
 
 

@@ -127,7 +127,7 @@ def test_a_model_that_is_deleted_while_running_is_written_again(tmp_path, factor
     for name in gone:
         (tmp_path / name).unlink()
     append(tmp_path / "log", *LINES[100:200])
-    until(lambda: "it was written again" in words(tmp_path))
+    until(lambda: "it was rewritten completely" in words(tmp_path))
     until(lambda: n_committed(tmp_path) == 200)
     stop(factory, child, signal.SIGKILL)
     append(tmp_path / "log", *LINES[200:300])

@@ -367,7 +367,7 @@ def test_the_variable_names_the_data_directory(tmp_path, monkeypatch):
     assert datasets.data_directory() == tmp_path
     assert datasets.data_directory("elsewhere").name == "elsewhere"
     monkeypatch.setenv("POLYAFOREST_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(NotADirectoryError, match=r"POLYAFOREST_DATA is .*nowhere"):
+    with pytest.raises(NotADirectoryError, match=r"POLYAFOREST_DATA must be a directory; got .*nowhere"):
         datasets.data_directory()
 
 

@@ -260,7 +260,7 @@ def test_under_a_right_seal_a_mutation_is_refused_or_changes_nothing_that_is_rea
         (b"", "it is empty"),
         (b"P", "not a polyaforest model"),
         (b"some text\n" * 100, "not a polyaforest model"),
-        (b"PK\x03\x04", "does not end as a model does"),
+        (b"PK\x03\x04", "does not end with a seal"),
         (sealed(b"PK\x03\x04"), "not a zip file"),
         (SEAL + b"0" * 64, "not a polyaforest model"),
     ],
@@ -273,7 +273,7 @@ def test_what_is_no_archive(path, content, reason):
 def test_an_archive_of_somebody_else(path):
     with path.open("wb") as file:
         np.savez(file, a=np.arange(3))
-    assert_refused(path, "does not end as a model does")
+    assert_refused(path, "does not end with a seal")
 
 
 def test_a_directory(tmp_path):
@@ -337,10 +337,10 @@ def test_the_crafted_file_without_fault_is_read(path):
     ("changes", "reason"),
     [
         ({"format": "other"}, "not a polyaforest model"),
-        ({"version": 5}, "format version 5, and this release reads up to version 4: upgrade polyaforest"),
+        ({"version": 5}, "format version 5, but this release reads up to 4: upgrade polyaforest"),
         ({"version": 10**30, "arrays": None}, "upgrade polyaforest"),
-        ({"version": 0}, r"format version 0, and this release reads \[1, 2, 3, 4\]"),
-        ({"version": -1}, r"format version -1, and this release reads \[1, 2, 3, 4\]"),
+        ({"version": 0}, r"format version 0, but this release reads \[1, 2, 3, 4\]"),
+        ({"version": -1}, r"format version -1, but this release reads \[1, 2, 3, 4\]"),
         ({"version": True}, "format version must be an integer; got True"),
         ({"version": 1.0}, "must be an integer; got 1.0"),
         ({"version": "1"}, "must be an integer; got '1'"),
@@ -349,7 +349,7 @@ def test_the_crafted_file_without_fault_is_read(path):
         ({"header": None}, "does not describe"),
         ({"header": [1]}, "does not describe"),
         ({"arrays": list(ARRAYS)}, "does not describe"),
-        ({"arrays": {}}, "entries are not those"),
+        ({"arrays": {}}, "entries differ from the list"),
         ({"header": {"x": float("nan")}}, "JSON"),
         ({"header": {"x": float("-inf")}}, "JSON"),
     ],
@@ -391,7 +391,7 @@ def test_a_header_too_large_to_be_one(path, monkeypatch):
     craft(path)
     read_model(path)
     monkeypatch.setattr(modelfile, "_LARGEST_HEADER", len(text) - 1)
-    assert_refused(path, "more than the limit for models")
+    assert_refused(path, f"at most {len(text) - 1:,} are allowed")
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_an_array_other_than_the_header_describes(path, change):
     header = header_of(ARRAYS)
     header["arrays"]["cut"] |= change
     craft(path, header=header)
-    assert_refused(path, "array 'cut' is not what the header says it is")
+    assert_refused(path, "array 'cut' does not match its description in the header")
 
 
 def test_a_missing_an_extra_a_repeated_and_a_misplaced_entry(path):
@@ -429,14 +429,14 @@ def test_a_missing_an_extra_a_repeated_and_a_misplaced_entry(path):
     }
     for changed in wrong.values():
         craft(path, entries=changed)
-        assert_refused(path, "entries are not those its header lists")
+        assert_refused(path, "entries differ from the list in its header")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_repeated_entry(path):
     entries = [(f"{name}.npy", npy_bytes(array)) for name, array in ARRAYS.items()]
     craft(path, entries=[*entries, entries[0]])
-    assert_refused(path, "entries are not those its header lists")
+    assert_refused(path, "entries differ from the list in its header")
 
 
 def test_an_archive_without_a_header(path):
@@ -473,7 +473,7 @@ def npy_claiming(array, descr, shape, *, fortran=False):
         (npy_claiming(ARRAYS["cut"], "<f8", (2**62, 2**62)), "wrong number of bytes for its shape"),
         (npy_claiming(ARRAYS["empty"], "<f8", (0, 2**62, 2**62)), "."),
         (npy_claiming(ARRAYS["cut"], "<f8", (-1, -3)), "."),
-        (npy_claiming(ARRAYS["cut"], "<f8", (3,)), "not what the header says"),
+        (npy_claiming(ARRAYS["cut"], "<f8", (3,)), "does not match its description in the header"),
         (npy_claiming(ARRAYS["cut"], "<f8", (1,) * 70 + (3,)), "."),
         (npy_claiming(ARRAYS["cut"], ">f8", (1, 3)), "dtype"),
         (npy_claiming(ARRAYS["cut"], "<m8[s]", (1, 3)), "dtype"),
@@ -504,7 +504,7 @@ def test_entries_that_claim_more_than_the_file_holds(path):
     entry = body.rindex(b"PK\x01\x02", 0, body.rindex(b"cut.npy"))  # its record in the directory
     body[entry + 20 : entry + 28] = struct.pack("<II", 2**31, 2**31)
     path.write_bytes(sealed(bytes(body)))
-    assert_refused(path, "claim more bytes than the file has")
+    assert_refused(path, "declare more bytes than the file has")
 
 
 def test_a_header_read_by_another_reader_of_the_table(model, monkeypatch):
@@ -512,7 +512,7 @@ def test_a_header_read_by_another_reader_of_the_table(model, monkeypatch):
     monkeypatch.setattr(modelfile, "FORMAT_VERSION", 4)
     assert read_model(model)[0] == HEADER
     monkeypatch.setattr(modelfile, "_VERSIONS", (4,))
-    assert_refused(model, r"format version 3, and this release reads \[4\]")
+    assert_refused(model, r"format version 3, but this release reads \[4\]")
 
 
 # ---- what cannot be written ------------------------------------------------------------------------------------------

@@ -93,11 +93,11 @@ def test_spells_are_bounded_and_one_row_long_if_there_are_few_scores():
 
 
 def test_a_longer_spell_raises_the_automatic_threshold_and_no_other():
-    levels = [ThresholdPolicy(spell=spell).threshold(BULK.tolist()) for spell in (1.0, 2.0, 8.0)]
+    levels = [ThresholdPolicy(run_length=n).threshold(BULK.tolist()) for n in (1.0, 2.0, 8.0)]
     assert levels == sorted(set(levels))
     assert np.searchsorted(BULK, levels[2]) / len(BULK) == pytest.approx(8 * AUTO_RATE, rel=0.3)
     for policy in ({"contamination": 0.1}, {"false_alarm_rate": 0.1}):
-        one, other = (ThresholdPolicy(**policy, spell=spell).threshold(BULK.tolist()) for spell in (1.0, 8.0))
+        one, other = (ThresholdPolicy(**policy, run_length=n).threshold(BULK.tolist()) for n in (1.0, 8.0))
         assert one == other
 
 
@@ -181,7 +181,7 @@ def test_below_the_threshold_is_where_p_values_are_small(new, calibration, alpha
 
 
 def test_too_few_scores_are_refused_with_the_number_needed():
-    with pytest.raises(ValueError, match=r"rate of 0\.001 needs at least 999 calibration scores; there are 500: hold"):
+    with pytest.raises(ValueError, match=r"rate of 0\.001 needs at least 999 calibration scores; got 500: hold"):
         check_calibration_size(500, 0.001, "hold more")
     check_calibration_size(999, 0.001, "hold more")
     rate = ThresholdPolicy(false_alarm_rate=0.001)
@@ -275,8 +275,8 @@ def test_an_empty_calibration_has_a_state_too():
     ("values", "arrivals", "message"),
     [
         ([1.0, np.nan], [5, 6], "score 1 is not a number"),
-        ([1.0, 2.0], [5, 5], "arrivals must rise"),
-        ([1.0, 2.0], [4, 5], "arrivals must rise"),
+        ([1.0, 2.0], [5, 5], "arrivals must increase"),
+        ([1.0, 2.0], [4, 5], "arrivals must increase"),
         ([1.0, 2.0], [5], "2 scores for 1 arrivals"),
     ],
 )
@@ -289,11 +289,11 @@ def test_bad_scores_change_nothing(values, arrivals, message):
 
 
 def test_a_state_that_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="3 calibration scores, more than 2"):
+    with pytest.raises(ValueError, match="3 calibration scores exceed the maximum of 2"):
         RunningCalibration.of_state(2, np.arange(3), np.zeros(3), is_seeded=False)
-    with pytest.raises(ValueError, match="rising arrivals"):
+    with pytest.raises(ValueError, match="increasing arrivals"):
         RunningCalibration.of_state(3, np.array([2, 1]), np.zeros(2), is_seeded=False)
-    with pytest.raises(ValueError, match="at least one score"):
+    with pytest.raises(ValueError, match="n must be at least 1; got 0"):
         RunningCalibration(0)
 
 

@@ -1,8 +1,8 @@
-"""Data sets of the paper's experiments: read from disk, downloaded, or generated.
+"""Load, download or generate the data sets of the paper's experiments.
 
 `load` returns a table, `load_series` a series of the Numenta Anomaly Benchmark (NAB). Both search a data directory (see
-`data_directory`), then the user's cache directory; a data set found in neither is downloaded from a public copy of the
-original, verified by checksum, and cached. Mulcross and the two-dimensional toy sets are generated.
+`data_directory`), then the user's cache directory. If neither holds the data set, they download a public copy of the
+original, verify its checksum, and cache it. Mulcross and the two-dimensional toy sets are generated.
 
 A data directory holds `<name>.npz` with the arrays X and y, alternative versions in `alt/`, and series with the arrays
 t, value and label, either as `nab/<name>.npz` or all in `nab_all.npz` with keys `<series name>/<array>`.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._files import DownloadError, Place, StrPath, data_directory, fetch, read_stored
+from ._files import DownloadError, StoredAt, StrPath, data_directory, fetch, read_stored
 from ._generators import TOYS, make_mulcross, make_toy
 from ._registry import ALTERNATIVES, NAB, SERIES, SHORT_NAMES, TABLES, check_name, original
 from ._tables import Dataset, Series, shingle, shingled
@@ -44,9 +44,9 @@ def load(name: str, data_dir: StrPath | None = None, *, download: bool = True) -
     Parameters
     ----------
     name : str
-        "mulcross" is generated if it is not on disk.
+        Name of the data set. "mulcross" is generated if it is not on disk.
     data_dir : path-like, optional
-        The only directory to search and to store a download in, instead of the data directory and the cache.
+        Directory to search and to store downloads in, instead of the data directory and the cache.
     download : bool
         Whether to download a data set that is not on disk.
 
@@ -64,7 +64,7 @@ def load(name: str, data_dir: StrPath | None = None, *, download: bool = True) -
     check_name(name, (*TABLES, *ALTERNATIVES, *TOYS))
     if name in TOYS:
         return make_toy(name)
-    place = Place(f"alt/{name}.npz" if name in ALTERNATIVES else f"{name}.npz")
+    place = StoredAt(f"alt/{name}.npz" if name in ALTERNATIVES else f"{name}.npz")
     arrays = read_stored([place], ("X", "y"), data_dir)
     if arrays is None and name == "mulcross":
         return make_mulcross()
@@ -80,8 +80,8 @@ def load_series(name: str, data_dir: StrPath | None = None, *, download: bool = 
     """
     check_name(name, (*SERIES, *NAB))
     full = SHORT_NAMES.get(name, name)
-    alone = Place(f"nab/{full}.npz")
+    alone = StoredAt(f"nab/{full}.npz")
     keys = ("t", "value", "label")
-    arrays = read_stored([Place(f"nab/{name}.npz"), Place("nab_all.npz", f"{full}/"), alone], keys, data_dir)
+    arrays = read_stored([StoredAt(f"nab/{name}.npz"), StoredAt("nab_all.npz", f"{full}/"), alone], keys, data_dir)
     time, value, label = arrays or fetch(name, original(full), alone, keys, data_dir, download)
     return Series(name, time.astype(np.int64), value.astype(np.float64), label.astype(np.int8))

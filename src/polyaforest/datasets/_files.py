@@ -1,4 +1,4 @@
-"""Data sets on disk: find, download, verify and cache them."""
+"""Find, download, verify and cache data sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 from ._parsers import Arrays, import_extra
 from ._registry import Original
 
-__all__ = ["DownloadError", "Place", "StrPath", "data_directory", "digest", "fetch", "read_stored"]
+__all__ = ["DownloadError", "StoredAt", "StrPath", "data_directory", "digest", "fetch", "read_stored"]
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
@@ -30,7 +30,7 @@ class DownloadError(OSError):
     """A data set could not be downloaded, or its checksum does not match."""
 
 
-class Place(NamedTuple):
+class StoredAt(NamedTuple):
     """A possible location of a data set in a directory."""
 
     file: str
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 def data_directory(data_dir: StrPath | None = None) -> Path | None:
-    """Return the directory that is searched first, or None if there is none.
+    """Return the directory to search first, or None if there is none.
 
     This is the first of: `data_dir`; the directory in POLYAFOREST_DATA; `shared/data` beside a checkout of the project,
     if run from one; the user's cache directory, once something has been downloaded.
@@ -52,7 +52,7 @@ def data_directory(data_dir: StrPath | None = None) -> Path | None:
         return Path(data_dir).expanduser()
     if named := os.environ.get(_DATA_VARIABLE):
         if not Path(named).is_dir():
-            raise NotADirectoryError(f"{_DATA_VARIABLE} is {named!r}, which is not a directory")
+            raise NotADirectoryError(f"{_DATA_VARIABLE} must be a directory; got {named!r}")
         return Path(named)
     return next((place for place in (_beside_checkout(), _cache()) if place is not None and place.is_dir()), None)
 
@@ -71,7 +71,7 @@ def _cache() -> Path | None:
         return None
 
 
-def read_stored(places: Iterable[Place], keys: tuple[str, ...], data_dir: StrPath | None) -> Arrays | None:
+def read_stored(places: Iterable[StoredAt], keys: tuple[str, ...], data_dir: StrPath | None) -> Arrays | None:
     """Return the arrays of the first place that exists in the data directory or the cache, or None."""
     first = data_directory(data_dir)
     directories = (first,) if data_dir is not None else (first, _cache())
@@ -84,7 +84,7 @@ def read_stored(places: Iterable[Place], keys: tuple[str, ...], data_dir: StrPat
 
 
 def _read_npz(path: Path, keys: list[str]) -> Arrays:
-    """Return arrays of a file; none if it lacks the first, as `nab_all.npz` may lack a series."""
+    """Return arrays of a file; () if it lacks the first, as `nab_all.npz` may lack a series."""
     try:
         with np.load(path) as file:
             return tuple(file[key] for key in keys) if keys[0] in file else ()
@@ -93,19 +93,19 @@ def _read_npz(path: Path, keys: list[str]) -> Arrays:
 
 
 def fetch(
-    name: str, original: Original, place: Place, keys: tuple[str, ...], data_dir: StrPath | None, download: bool
+    name: str, original: Original, place: StoredAt, keys: tuple[str, ...], data_dir: StrPath | None, download: bool
 ) -> Arrays:
     """Download, verify and store a data set."""
     if not download:
         raise FileNotFoundError(
             f"{name!r} is not on disk: no {place.file} in {data_directory(data_dir) or 'any data directory'}. Set "
-            f"{_DATA_VARIABLE} to a directory that contains it, or allow the download"
+            f"{_DATA_VARIABLE} to a directory that contains it, or pass download=True"
         )
-    import_extra("tqdm")  # pooch's own error for its absence does not say how to install it
+    import_extra("tqdm")  # pooch's error for a missing tqdm does not say how to install it
     directory = Path(import_extra("pooch").os_cache("polyaforest")) if data_dir is None else Path(data_dir).expanduser()
     target = directory / place.file
     target.parent.mkdir(parents=True, exist_ok=True)
-    # A temporary directory, so that failed or interrupted downloads leave nothing behind.
+    # Use a temporary directory, so that failed or interrupted downloads leave nothing behind.
     with tempfile.TemporaryDirectory(prefix=".download-", dir=directory) as scratch:
         files = [_download(name, path, Path(scratch) / str(index)) for index, path in enumerate(original.paths)]
         arrays = _verified(name, original, files)
@@ -135,12 +135,14 @@ def _verified(name: str, original: Original, files: Iterable[Path]) -> Arrays:
         arrays = original.parse(*files)
     except ImportError:
         raise
-    except Exception as error:  # the parsers do not document all that they raise on damaged files
-        raise DownloadError(f"{name!r} as downloaded ({sources}) cannot be read: {error!r}; nothing stored") from error
+    except Exception as error:  # parsers raise undocumented errors for damaged files
+        raise DownloadError(
+            f"the download of {name!r} ({sources}) cannot be read: {error!r}; nothing stored"
+        ) from error
     if (found := digest(arrays)) != original.sha256:
         raise DownloadError(
-            f"{name!r} as downloaded ({sources}) has the wrong checksum: its SHA-256 is {found}, expected "
-            f"{original.sha256}; nothing stored"
+            f"the download of {name!r} ({sources}) has the wrong checksum: expected SHA-256 {original.sha256}, got "
+            f"{found}; nothing stored"
         )
     return arrays
 

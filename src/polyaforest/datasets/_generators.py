@@ -1,4 +1,4 @@
-"""Generated data sets: Mulcross and toys in the plane."""
+"""Generate data sets: Mulcross and two-dimensional toy sets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["TOYS", "make_mulcross", "make_toy"]
 def make_mulcross(n: int = 262_144, n_anomalies: int = 26_214, seed: int = 20200908) -> Dataset:
     """Generate four-dimensional normal data with two dense clusters of anomalies, after the generator Mulcross.
 
-    Normal rows are N(0, I). Half of the anomalies lie around (c, c, c, c), half around (c, -c, c, -c), with
+    Normal rows are N(0, I). Half of the anomalies are around (c, c, c, c), half around (c, -c, c, -c), with
     c = 2√(18.5/4) and variance 0.01, the smallest that Mulcross uses. The data are then whitened to mean 0 and
-    covariance I, and the rows are shuffled. The original draws the signs of the directions at random; they decide how
-    hard the set is, and with these an isolation forest reaches the published AUC of 0.97.
+    covariance I, and the rows are shuffled. The original draws the signs of the directions at random. The signs
+    determine how hard the set is; with these, an isolation forest reaches the published AUC of 0.97.
     """
     if not 0 <= n_anomalies <= n or n < 8:
         raise ValueError(f"n must be at least 8 and n_anomalies from 0 to n; got {n} and {n_anomalies}")
@@ -37,15 +37,15 @@ def make_mulcross(n: int = 262_144, n_anomalies: int = 26_214, seed: int = 20200
 def make_toy(name: str, seed: int = 0, n: int = 500) -> Dataset:
     """Generate one of `TOYS`: inliers of a simple shape in the plane and 15 % outliers, uniform on [-6, 6]².
 
-    The first four follow scikit-learn's comparison of outlier detectors, with other random draws. In place of its
-    fifth, uniform noise, the paper has "moon and blob" without defining it: here, the upper moon and a blob of standard
-    deviation 0.5 below it.
+    The first four follow scikit-learn's comparison of outlier detectors, with other random draws. The paper replaces
+    its fifth, uniform noise, by "moon and blob" and does not define it; here it is the upper moon and a blob of
+    standard deviation 0.5 below it.
     """
     check_name(name, TOYS)
     n_outliers = round(0.15 * n)
     n_inliers = n - n_outliers
     if n_outliers < 1:
-        raise ValueError(f"n must be large enough for one outlier, at least 4; got {n}")
+        raise ValueError(f"n must be at least 4, so that there is an outlier; got {n}")
     rng = np.random.default_rng(seed)
     halves = n_inliers - n_inliers // 2, n_inliers // 2
     inliers = np.vstack([draw(rng, size) for draw, size in zip(_TOYS[name], halves, strict=True)])

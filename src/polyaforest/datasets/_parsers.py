@@ -1,4 +1,4 @@
-"""Parsers of the published files."""
+"""Parse the published files."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def read_mat(file: Path, drop: Collection[int] = ()) -> Arrays:
 
 
 def read_uci(file: Path, columns: int, anomalies: Collection[str], normal: Collection[str] | None = None) -> Arrays:
-    """Read lines that end in `columns` numbers and a class; a name may precede them.
+    """Read lines that end with `columns` numbers and a class; a name may precede them.
 
-    Rows of classes in neither `normal` (None: all others) nor `anomalies` are dropped.
+    Drop rows whose class is neither in `normal` (None: all others) nor in `anomalies`.
     """
     rows = [line.replace(",", " ").split()[-columns - 1 :] for line in file.read_text("ascii").splitlines()]
     kept = [row for row in rows if row and (normal is None or row[-1] in normal or row[-1] in anomalies)]

@@ -19,7 +19,7 @@ _PARSERS: dict[str, Callable[..., Arrays]] = {"mat": read_mat, "uci": read_uci, 
 
 TABLES: tuple[str, ...] = tuple(_REGISTRY["tables"])  # names of the paper's tables, in its order
 ALTERNATIVES: tuple[str, ...] = tuple(_REGISTRY["alternatives"])  # names of other versions of its tables
-# The paper does not say which files ad_exchange and aws_cloud_cpu are: these match its figures best.
+# The paper does not name the files of ad_exchange and aws_cloud_cpu: these match its figures best.
 SHORT_NAMES: dict[str, str] = _REGISTRY["series"]
 SERIES: tuple[str, ...] = tuple(SHORT_NAMES)  # short names of the paper's series
 NAB: tuple[str, ...] = tuple(_REGISTRY["nab_sha256"])  # full names of all series of NAB
@@ -33,7 +33,7 @@ class Original(NamedTuple):
 
     paths: tuple[str, ...]  # owner/repository/commit/file
     parse: Callable[..., Arrays]  # takes one file per path
-    sha256: str  # of the parsed arrays, so that it does not depend on the file format
+    sha256: str  # of the parsed arrays, independent of the file format
 
 
 def original(name: str) -> Original:

@@ -1,1 +1,1 @@
-"""When a row is an anomaly: thresholds, calibration, p-values, credible intervals."""
+"""Decide which rows are anomalies: thresholds, calibration, p-values, credible intervals."""

@@ -1,8 +1,8 @@
-"""Calibration scores: what a forest gives rows that it has not learned, for thresholds and p-values to compare with.
+"""Calibration scores: scores of rows that a forest has not learned, for thresholds and p-values.
 
-A learned row raises its own score. So the points that a stream holds are scored by the trees that have not learned
-them, or by trees from which they are left out; rows that a process has counted are counted out; and rows that come
-later are scored before they are learned.
+A learned row raises its own score. So a stream scores the points it holds with trees that have not learned them, or
+leaves them out of the trees; a Mondrian process subtracts them from its counts; and new rows are scored before they
+are learned.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from polyaforest.core.arrays import ALL_YES, QUESTIONS, Array, is_ascending
 from polyaforest.core.boxes import as_codes, count_bits
 from polyaforest.decision.thresholds import Detections, ThresholdPolicy, check_scores, conformal_p_values, raised
 
-LEAST_ROWS = 1000  # calibration scores to keep, where there are as many
-_LEAST_TO_JUDGE = 100  # rows of a young stream that are scored before any is flagged
-_MOST_ROWS = 10**9  # more than can be held; for a rate close to 0
+LEAST_ROWS = 1000  # fewest calibration scores to keep, if there are as many
+_LEAST_TO_FLAG = 100  # rows that a new stream scores before it flags any
+_MOST_ROWS = 10**9  # more than fit into memory; for a rate close to 0
 _ROWS_PER_ALARM = 10  # calibration scores for every false alarm expected among them
 
 
 def n_to_calibrate(false_alarm_rate: float | None) -> int:
-    """Return how many calibration scores to keep: enough to tell the rate."""
+    """Return how many calibration scores to keep: enough to estimate the rate."""
     if false_alarm_rate is None:
         return LEAST_ROWS
     return max(LEAST_ROWS, ceil(min(_ROWS_PER_ALARM / false_alarm_rate, _MOST_ROWS)))
 
 
 def some_rows(n_rows: int, n_wanted: int) -> Array:
-    """Return the places of `n_wanted` rows of a table, or of all, ascending; the same ones every time."""
+    """Sample the positions of `n_wanted` rows of a table, or of all, ascending and deterministic."""
     if n_rows <= n_wanted:
         return np.arange(n_rows)
     return np.sort(np.random.default_rng(n_rows).choice(n_rows, n_wanted, replace=False))
 
 
 def out_of_bag_weights(is_member: Array, sizes: Array) -> Array:
-    """Return how much each tree counts for each point, (T, n): nothing where the tree has learned the point.
+    """Return the weight of each tree for each point, (T, n): 0 where the tree has learned the point.
 
-    Trees with samples of the same size share the weight they would all have together, so that sizes count as ever. A
-    point that all trees have learned has no weights.
+    Trees with samples of the same size keep their total weight, shared by those that have not learned the point. All
+    weights of a point that every tree has learned are 0.
     """
     weights = np.zeros(is_member.shape)
     for size in np.unique(sizes):
@@ -59,7 +59,7 @@ def boxes_without(own: Array, lowest: Array, highest: Array, n_categories: int =
     """Return for each of the rows `own` the bounding box of all other rows of its table, (2, n, D).
 
     `lowest` and `highest` are the two lowest and highest values of every column, (2, D) each, and the answers of
-    categories (`survey.answers_of`); where the second is infinite, there is but one.
+    categories (`survey.answers_of`). An infinite second value means that a column has only one.
     """
     if n_categories:
         n = own.shape[1] - n_categories
@@ -75,7 +75,7 @@ def boxes_without(own: Array, lowest: Array, highest: Array, n_categories: int =
 
 
 def _cubes_without(own: Array, yes: Array, no: Array) -> Array:
-    """Return the cubes of all categories but a row's own, (2, n, F); it alone may have answered a question so."""
+    """Return for each row the cube of the categories of all other rows, (2, n, F)."""
     (all_do, all_but_one), (any_does, two_do) = yes, no
     low, high = all_do | (all_but_one & ~own), any_does & ~(own & ~two_do)
     is_alone = (all_but_one == int(ALL_YES)) & (two_do == 0)
@@ -83,17 +83,17 @@ def _cubes_without(own: Array, yes: Array, no: Array) -> Array:
 
 
 def as_beyond(rows: Array, known: Array, domain: Array, n_categories: int = 0) -> Array:
-    """Return `rows` moved as far beyond the `domain`, (2, D), as they lie beyond the boxes `known`, (2, n, D).
+    """Move `rows` as far beyond the `domain`, (2, D), as they lie beyond the boxes `known`, (2, n, D).
 
-    A category can be moved by questions that all of the domain answer alike, as far as there are any.
+    Categories move along questions that have the same answer in the whole domain, as far as there are any.
     """
     if n_categories:
         n = rows.shape[1] - n_categories
         numbers = as_beyond(rows[:, :n], known[..., :n], domain[:, :n])
         codes, (low, high), bounds = (as_codes(part[..., n:]) for part in (rows, known, domain))
-        n_beyond, settled = count_bits((low & ~codes) | (codes & ~high)), ~(bounds[0] ^ bounds[1])
+        n_beyond, constant = count_bits((low & ~codes) | (codes & ~high)), ~(bounds[0] ^ bounds[1])
         for question in range(QUESTIONS):
-            moves = (settled >> question & 1) & (n_beyond > 0)
+            moves = (constant >> question & 1) & (n_beyond > 0)
             codes, n_beyond = codes ^ (moves << question), n_beyond - moves
         return np.hstack([numbers, codes])
     below, above = np.minimum(rows - known[0], 0.0), np.maximum(rows - known[1], 0.0)
@@ -101,21 +101,20 @@ def as_beyond(rows: Array, known: Array, domain: Array, n_categories: int = 0) -
 
 
 class RunningCalibration:
-    """The log-scores of the last `n` arrivals, with which those of new rows are compared.
+    """The log-scores of the last `n` arrivals, a reference for the scores of new rows.
 
-    Each score belongs to an arrival, a number that only rises. The result is the same score by score or in chunks.
+    Each score belongs to an arrival, a number that increases. Scoring one by one or in chunks gives the same result.
 
     Parameters
     ----------
     n : int
-        Most scores to hold.
+        Maximum number of scores.
 
     Attributes
     ----------
     is_seeded : bool
-        Whether it began with the scores of points left out of a grown forest. A stream that began with nothing flags no
-        row before the hundredth, and drops the scores of its first hundred rows after the two hundredth: they were
-        given by a forest that knew little.
+        Whether it began with the scores of points left out of a grown forest. An unseeded stream flags none of its
+        first hundred rows, and drops their scores after the two hundredth: a forest of few points gave them.
 
     Examples
     --------
@@ -128,7 +127,7 @@ class RunningCalibration:
 
     def __init__(self, n: int) -> None:
         if n < 1:
-            raise ValueError(f"a running calibration holds at least one score, not {n}")
+            raise ValueError(f"n must be at least 1; got {n}")
         self.n = n
         self.is_seeded = False
         self._by_arrival: OrderedDict[int, float] = OrderedDict()
@@ -136,13 +135,13 @@ class RunningCalibration:
 
     @classmethod
     def of_state(cls, n: int, arrivals: Array, scores: Array, *, is_seeded: bool) -> Self:
-        """Return the calibration with these scores, as given by its `arrivals` and `scores`."""
+        """Restore a calibration from its `arrivals` and `scores`."""
         calibration = cls(n)
         if len(scores) > n:
-            raise ValueError(f"there are {len(scores)} calibration scores, more than {n}")
+            raise ValueError(f"{len(scores)} calibration scores exceed the maximum of {n}")
         check_scores("judging", scores)
         if arrivals.shape != scores.shape or not is_ascending(arrivals):
-            raise ValueError("calibration scores must have rising arrivals, one each")
+            raise ValueError("calibration scores must have increasing arrivals, one each")
         calibration.is_seeded = is_seeded
         calibration._take(arrivals.tolist(), scores.tolist())
         return calibration
@@ -152,37 +151,37 @@ class RunningCalibration:
 
     @property
     def arrivals(self) -> Array:
-        """The arrivals whose scores are held, ascending, int64 (n_held,)."""
+        """Arrivals of the scores, ascending, int64 (n_held,)."""
         return np.fromiter(self._by_arrival.keys(), np.int64, len(self))
 
     @property
     def scores(self) -> Array:
-        """The scores held, by order of arrival, float64 (n_held,)."""
+        """Scores in order of arrival, float64 (n_held,)."""
         return np.fromiter(self._by_arrival.values(), np.float64, len(self))
 
     @property
     def ascending(self) -> Array:
-        """The scores held, sorted, float64 (n_held,)."""
+        """Scores, sorted, float64 (n_held,)."""
         return np.array(self._ascending, np.float64)
 
     def seed(self, scores: Array, arrivals: Array) -> None:
-        """Begin with the scores of points held, each left out of the forest."""
+        """Begin with the scores of the points that the forest holds, each left out of the forest."""
         self._take(*self._read(scores[-self.n :], arrivals[-self.n :]))
         self.is_seeded = True
 
     def threshold(self, policy: ThresholdPolicy) -> float:
-        """Return the threshold now in force, as a log-score; -inf if there are too few scores."""
-        if not self.is_seeded and len(self) < _LEAST_TO_JUDGE and policy.false_alarm_rate is None:
+        """Return the current threshold, as a log-score; -inf if there are too few scores."""
+        if not self.is_seeded and len(self) < _LEAST_TO_FLAG and policy.false_alarm_rate is None:
             return -inf
         return policy.threshold(self._ascending)
 
     def judge(self, scores: Array, policy: ThresholdPolicy) -> Detections:
-        """Return the results for scores that do not join."""
+        """Compare scores with the calibration, without adding them."""
         thresholds = np.full(len(scores), self.threshold(policy))
         return Detections(scores, conformal_p_values(scores, self.ascending), scores < thresholds, thresholds)
 
     def judge_then_learn(self, scores: Array, arrivals: Array, policy: ThresholdPolicy) -> Detections:
-        """Compare each score with those held; then it joins them and the oldest one leaves.
+        """Compare each score with the calibration, then add it and drop the oldest.
 
         Examples
         --------
@@ -201,18 +200,18 @@ class RunningCalibration:
                 del ascending[bisect_left(ascending, by_arrival.popitem(last=False)[1])]
             insort(ascending, score)
             by_arrival[number] = score
-            if number == 2 * _LEAST_TO_JUDGE - 1 and not self.is_seeded:
-                self.forget(range(_LEAST_TO_JUDGE))
+            if number == 2 * _LEAST_TO_FLAG - 1 and not self.is_seeded:
+                self.forget(range(_LEAST_TO_FLAG))
         given, placed = np.array(values, np.float64), np.array(thresholds, np.float64)
         return Detections(given, np.array(p_values, np.float64), given < placed, placed)
 
     def resize(self, n: int) -> None:
-        """Hold at most `n` scores from now on; the oldest leave if there are more."""
+        """Set the maximum number of scores, and drop the oldest beyond it."""
         self.forget(list(self._by_arrival)[: max(len(self) - n, 0)])
         self.n = n
 
     def forget(self, arrivals: Iterable[int]) -> None:
-        """Remove the scores of these arrivals, of those still held."""
+        """Remove the scores of these arrivals, if still held."""
         for number in arrivals:
             score = self._by_arrival.pop(int(number), None)
             if score is not None:
@@ -223,13 +222,13 @@ class RunningCalibration:
         self._ascending = sorted(self._by_arrival.values())
 
     def _read(self, scores: Array, arrivals: Array) -> tuple[list[int], list[float]]:
-        """Return new scores and their arrivals, checked."""
+        """Validate new scores and their arrivals."""
         if arrivals.ndim != 1 or arrivals.shape != scores.shape:
-            raise ValueError(f"there are {scores.size} scores for {arrivals.size} arrivals: give one for each")
+            raise ValueError(f"{scores.size} scores for {arrivals.size} arrivals: pass one score for each arrival")
         numbers, values, newest = arrivals.tolist(), scores.tolist(), next(reversed(self._by_arrival), -inf)
         for place, value in enumerate(values):
             if value != value:  # noqa: PLR0124 -- NaN
                 raise ValueError(f"score {place} is not a number")
         if any(later <= earlier for earlier, later in pairwise([newest, *numbers])):
-            raise ValueError("arrivals must rise, from score to score and from call to call")
+            raise ValueError("arrivals must increase, within a call and between calls")
         return numbers, values

@@ -1,7 +1,7 @@
-"""The posterior of a row's mass over a whole forest: a mixture with one part for each tree.
+"""The posterior of a row's mass over a forest: a mixture with one component per tree.
 
-Within a tree a mass is a product of independent Betas. Its first two moments are exact; for quantiles it is taken for
-the Beta that has the same two. Masses may be as small as 1e-300, so the search for a quantile runs over logarithms.
+Within a tree, the mass is a product of independent Betas. Its first two moments are exact; quantiles use the Beta with
+the same two moments. Masses may be as small as 1e-300, so the search for a quantile works on logarithms.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from scipy import special
 
 from polyaforest.core.arrays import Array
 
-_FLOOR = float(np.log(np.finfo(np.float64).tiny))  # what lies below it is 0 for all that floats can tell
-_TOLERANCE = 1e-9  # of a quantile, relative to it; the last step of Newton's rule leaves far less than its length
-_NARROW = 1e-12  # of the interval around a quantile at which the mixture jumps
+_FLOOR = float(np.log(np.finfo(np.float64).tiny))  # log-masses below it count as mass 0
+_TOLERANCE = 1e-9  # relative error of a quantile; Newton's last step leaves far less than its length
+_NARROW = 1e-12  # width of the bracket at which to stop where the mixture jumps
 _MOST_STEPS = 200  # bisection alone takes 50
-_LEAST = 1e-100  # a parameter of a Beta that is all or nothing; smaller ones are too much for older versions of SciPy
-_LEAST_EXCESS = 1e-14  # below it a share is known for all purposes, and SciPy may take minutes over such a Beta
-_LONG_TAIL = 1e10  # from this sum of its parameters on, a Beta of small mean is a Gamma
+_LEAST = 1e-100  # smallest parameter of a Beta; older versions of SciPy fail below it
+_LEAST_EXCESS = 1e-14  # below it a share counts as known exactly; SciPy may take minutes for such a Beta
+_LONG_TAIL = 1e10  # from this sum of its parameters on, a Beta of small mean equals a Gamma
 
 
 class Masses(NamedTuple):
-    """What the trees of a forest say of the masses around rows, each array (n_rows, n_trees).
+    """Moments of the masses of rows in the trees of a forest, each array (n_rows, n_trees).
 
-    The mass of a row is a random share, of which the two moments are given, times a weight that is known.
+    The mass of a row is a random share, given by its first two moments, times a known weight.
     """
 
     log_mean: Array  # log E[share]
@@ -41,19 +41,19 @@ class Moments(NamedTuple):
 
 
 class _Betas(NamedTuple):
-    """The parts of mixtures, ready to be evaluated; each array (n_rows, n_trees)."""
+    """The components of mixtures, ready for evaluation; each array (n_rows, n_trees)."""
 
     a: Array
     b: Array
     log_norm: Array  # log of the Beta function, or of the Gamma function
     log_mean: Array  # of the weighted mass
     log_weight: Array
-    is_point: Array  # bool: known exactly, or all but exactly
-    is_gamma: Array  # bool: of so small a mean that the Beta is a Gamma
+    is_point: Array  # bool: known exactly, or nearly so
+    is_gamma: Array  # bool: the mean is so small that the Beta equals a Gamma
 
 
 def moments(masses: Masses) -> Moments:
-    """Mean and variance of the mixtures: the mean over the trees, what trees leave open and where they disagree."""
+    """Return the mean and variance of the mixtures; the variance is the sum of those within and between trees."""
     log_mean, excess = masses.log_mean + masses.log_weight, _possible_excess(masses)
     means = np.exp(log_mean)
     with np.errstate(divide="ignore", invalid="ignore"):  # log(0) where a mass is known exactly
@@ -96,11 +96,11 @@ def _matched(masses: Masses) -> _Betas:
 
 
 def _mixture_at(betas: _Betas, places: Array) -> tuple[Array, Array]:
-    """Distribution function and density of the logarithm of each row's mass at one place for each, (n_rows,)."""
+    """Return the distribution function and the density of each row's log-mass at one place per row, (n_rows,)."""
     ratio, log_share = places[:, None] - betas.log_mean, np.minimum(places[:, None] - betas.log_weight, 0.0)
     is_beta, is_gamma = ~(betas.is_point | betas.is_gamma), betas.is_gamma
     below = np.where(betas.is_point, ratio >= 0, 0.0)
-    # picked out by hand: with `where`, functions of some versions of SciPy write beyond the end of `out`
+    # index instead of passing `where`: with it, some versions of SciPy write beyond the end of `out`
     below[is_beta] = special.betainc(betas.a[is_beta], betas.b[is_beta], np.exp(log_share[is_beta]))
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # far out, where densities are 0
         z = betas.a * np.exp(ratio)
@@ -112,7 +112,7 @@ def _mixture_at(betas: _Betas, places: Array) -> tuple[Array, Array]:
 
 
 def _quantile(masses: Masses, betas: _Betas, p: float) -> Array:
-    """Return the `p`-quantile of each row's mixture, by Newton's rule on the logit, safeguarded by bisection."""
+    """Return the `p`-quantile of each row's mixture, by Newton's method on the logit, safeguarded by bisection."""
     at = _first_guess(masses, p)
     low, high, found = np.full_like(at, -np.inf), np.zeros_like(at), np.zeros_like(at)
     rows = np.arange(len(at))
@@ -135,9 +135,9 @@ def _quantile(masses: Masses, betas: _Betas, p: float) -> Array:
 
 
 def _next_place(wanted: Array, low: Array, high: Array) -> Array:
-    """Where to look next: where Newton's rule says if that is between the bounds, or else halfway.
+    """Return the next place to evaluate: Newton's if it is between the bounds, else the midpoint.
 
-    Before there is a lower bound, the floor is tried, unless the rule leads up.
+    Without a lower bound yet, try the floor, unless Newton's step leads upwards.
     """
     is_between = (wanted > np.maximum(low, _FLOOR)) & (wanted < high)
     is_floor = np.isneginf(low) & ~(wanted >= high)
@@ -146,7 +146,7 @@ def _next_place(wanted: Array, low: Array, high: Array) -> Array:
 
 
 def _first_guess(masses: Masses, p: float) -> Array:
-    """Return the quantile if all trees shared one log-normal mass, the variance of whose logarithm is the excess."""
+    """Return the quantile of one log-normal mass for all trees, with the excess as the variance of its logarithm."""
     excess = _possible_excess(masses)
     centre = np.maximum(masses.log_mean + masses.log_weight - 0.5 * excess, 2 * _FLOOR)
     variance = np.minimum(excess, -_FLOOR).mean(axis=1) + centre.var(axis=1)

@@ -1,8 +1,8 @@
 """Thresholds and p-values: which scores are anomalies.
 
 Scores are higher for normal rows; a row is flagged if its score is *below* the threshold. All rules here work on
-log-scores, whose tails are close to exponential. A score can differ in its last digits between the kernels that learn
-and those that only read, so comparisons allow for that: equal scores count as equal.
+log-scores, whose tails are close to exponential. Kernels that learn and kernels that only score may differ in the last
+digits of a score, so comparisons allow for rounding errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from polyaforest.core.arrays import Array
 
 AUTO_RATE = 0.001  # share of normal rows expected below the automatic threshold
-_LEAST_SCORES = 8  # fewer do not show where the bulk ends
+_LEAST_SCORES = 8  # fewer scores do not show where the bulk ends
 LONGEST_RUN = 32.0
 _SLACK = 1e-9  # relative; rounding errors of scores are below 1e-13
 _MOST_SCORE = 2.0  # above any probability, rounding included
@@ -30,9 +30,9 @@ class Detections(NamedTuple):
     scores: Array  # higher is more normal
     p_values: Array  # conformal p-values, NaN without calibration scores to compare with
     is_anomaly: Array  # bool: whether the score is below the threshold
-    thresholds: Array  # the threshold in force when the row was judged
+    thresholds: Array  # the threshold when the row was scored
     explanations: dict[int, Any] = {}  # noqa: RUF012  an `Explanation` of each flagged row, by position, on request
-    novelty: Array = np.empty(0)  # of a series: how far outside all readings before, from 0 to 1; empty for rows
+    novelty: Array = np.empty(0)  # for a series: how far outside all earlier readings, from 0 to 1; empty for rows
 
     def row(self, i: int) -> Detections:
         """Return the results for one row, without its explanation."""
@@ -41,7 +41,7 @@ class Detections(NamedTuple):
         return Detections(scores, p_values, is_anomaly, thresholds, novelty=self.novelty[own])
 
     def select(self, places: Array) -> Detections:
-        """Return the results for some of the rows; where only scores were asked for, these alone."""
+        """Return the results for some of the rows; empty arrays stay empty."""
         n = len(self.scores)
         columns = (*self[:4], self.novelty)
         scores, p_values, is_anomaly, thresholds, novelty = (
@@ -52,7 +52,7 @@ class Detections(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Detections]) -> Detections:
-        """Return the results for rows that were judged in several steps."""
+        """Concatenate the results of several calls."""
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -69,7 +69,7 @@ class Detections(NamedTuple):
 
 
 def _joined_novelty(parts: Sequence[Detections]) -> Array:
-    """Return the novelty of all rows, NaN for parts that have none beside others that do."""
+    """Concatenate the novelty of parts, NaN for parts without; empty if no part has novelty."""
     if not any(len(part.novelty) for part in parts):
         return np.empty(0)
     return np.concatenate([part.novelty if len(part.novelty) else np.full(len(part.scores), np.nan) for part in parts])
@@ -80,25 +80,25 @@ NOTHING = Detections.joined([])
 
 @dataclass(frozen=True)
 class ThresholdPolicy:
-    """Where a detector places its threshold, given the scores of rows that it has not learned.
+    """Rule that places the threshold of a detector, given the scores of rows that it has not learned.
 
     Parameters
     ----------
     contamination : float or None
         Share of the rows to flag.
     false_alarm_rate : float or None
-        Share of new, normal rows that may be flagged. With neither, the threshold lies below the bulk of the scores.
-    spell : float
-        Rows that a false alarm lasts on average: of rows that resemble each other, one is not flagged by itself. The
-        automatic threshold is placed by the number of alarms, not of flagged rows.
+        Share of new, normal rows that may be flagged. With neither, the threshold is below the bulk of the scores.
+    run_length : float
+        Mean number of rows in a false alarm: rows that resemble each other are flagged together. The automatic
+        threshold limits the rate of alarms, not of flagged rows.
     """
 
     contamination: float | None = None
     false_alarm_rate: float | None = None
-    spell: float = 1.0
+    run_length: float = 1.0
 
     def threshold(self, ascending: Sequence[float]) -> float:
-        """Return the log-score below which rows are flagged, given sorted calibration scores; -inf for none."""
+        """Return the log-score below which rows are flagged, given sorted calibration scores; -inf to flag no row."""
         placed = self._placed(ascending) if len(ascending) else -inf
         return float(placed - _slack(placed)) if placed > -inf else -inf
 
@@ -108,16 +108,16 @@ class ThresholdPolicy:
         if self.false_alarm_rate is not None:
             rank = _most_below(self.false_alarm_rate, len(ascending))
             return float(ascending[rank]) if 0 <= rank < len(ascending) else -inf
-        return tail_threshold(ascending, AUTO_RATE * self.spell)
+        return tail_threshold(ascending, AUTO_RATE * self.run_length)
 
 
 def tail_threshold(ascending: Sequence[float], rate: float = AUTO_RATE) -> float:
-    """Return the log-score below which a share `rate` of normal rows falls, judged by how the bulk thins out.
+    """Return the log-score below which a share `rate` of normal rows falls, extrapolating the tail of the bulk.
 
-    If log-scores thin out exponentially below their median, half of the rows below it lie within one step (median minus
-    lower quartile), half of the rest within the next, and so on. The step is measured from the quartile and again from
-    the lowest eighth, and the larger one holds: scores of counts come in few sizes, and one of the two may be next to
-    nothing. Anomalies below the lowest eighth hardly move either, so a burst does not hide itself.
+    If log-scores decay exponentially below their median, half of the rows below it are within one step (median minus
+    lower quartile), half of the rest within the next, and so on. The step is the larger of two estimates, from the
+    quartile and from the lowest eighth: scores of counts have few distinct values, so one of the two may be almost 0.
+    Anomalies below the lowest eighth hardly change either, so a burst cannot raise its own threshold.
 
     Examples
     --------
@@ -129,17 +129,17 @@ def tail_threshold(ascending: Sequence[float], rate: float = AUTO_RATE) -> float
         return -inf
     eighth, quartile, median = (float(ascending[n // part]) for part in (8, 4, 2))
     step = max(median - quartile, (median - eighth) / 2)
-    if not step > 0:  # ties down to the lowest eighth: what is left of a tail is below it
+    if not step > 0:  # ties down to the lowest eighth: the tail is below it
         step = (median - float(ascending[n // 32])) / 4
-    halvings = log2(0.5 / rate)  # of the rows below the median, until the rate is left
+    halvings = log2(0.5 / rate)  # from half of the rows to the rate
     return median - halvings * step if step < inf else -inf
 
 
 def mean_run_length(scores: Array) -> float:
-    """Return how many rows in a row, on average, have low scores, given the scores of consecutive rows.
+    """Return the mean length of runs of low scores, given the scores of consecutive rows.
 
-    The lowest eighth count. Rows that resemble each other, as those of a series do, are odd together. The longest tenth
-    of the spells is left out, so that anomalies, which may last, do not count as normal.
+    Low scores are the lowest eighth. Rows that resemble each other, as in a series, have low scores together. The
+    longest tenth of the runs is left out, so that long anomalies do not count as normal.
 
     Examples
     --------
@@ -151,19 +151,19 @@ def mean_run_length(scores: Array) -> float:
         return 1.0
     low = np.sort(np.argpartition(scores, n_low)[:n_low])
     ends = np.flatnonzero(np.diff(low) > 1)
-    spells = np.sort(np.diff(ends, prepend=-1, append=n_low - 1))
-    return float(min(spells[: -(-9 * len(spells) // 10)].mean(), LONGEST_RUN))
+    runs = np.sort(np.diff(ends, prepend=-1, append=n_low - 1))
+    return float(min(runs[: -(-9 * len(runs) // 10)].mean(), LONGEST_RUN))
 
 
 def _interpolated(ascending: Sequence[float], share: float) -> float:
-    """Return a quantile of sorted scores; between an infinite score and a finite one, the finite one."""
+    """Return a quantile of sorted scores; between -inf and a finite score, the finite score."""
     place = share * (len(ascending) - 1)
     low, high = float(ascending[int(place)]), float(ascending[min(int(place) + 1, len(ascending) - 1)])
     return high if low == -inf else low + (place - int(place)) * (high - low)
 
 
 def raised(score: float) -> float:
-    """Return a score raised by more than its rounding error, so that equal ones count as equal."""
+    """Raise a score by more than its rounding error, so that equal scores compare as equal."""
     return score + _slack(score) if isfinite(score) else score
 
 
@@ -178,7 +178,7 @@ def conformal_p_values(scores: Array, calibration: Array) -> Array:
     """Return (1 + number of calibration scores not above the score) / (n + 1).
 
     If a score and the calibration scores are exchangeable, its p-value is at most alpha with a probability of at most
-    alpha, for every alpha. Ties count against surprise, so this holds for discrete scores too.
+    alpha, for every alpha. Ties raise the p-value, so this holds for discrete scores too.
 
     Examples
     --------
@@ -199,15 +199,15 @@ def least_calibration(alpha: float) -> int:
     19
     """
     n = ceil(1 / Fraction(float(alpha))) - 1
-    return n - 1 if n > 0 and 1 / n <= alpha else n  # by the p-value as it is rounded: 1 / 3 is not above itself
+    return n - 1 if n > 0 and 1 / n <= alpha else n  # compare the rounded p-value: the float 1 / 3 is not above itself
 
 
 def check_calibration_size(n: int, alpha: float, remedy: str) -> None:
-    """Raise if `n` calibration scores are too few for any p-value to be `alpha` or less."""
+    """Raise ValueError if `n` calibration scores are too few for any p-value to be `alpha` or less."""
     if n < least_calibration(alpha):
         raise ValueError(
             f"a false alarm rate of {alpha:g} needs at least {least_calibration(alpha):,} calibration scores; "
-            f"there are {n:,}: {remedy}"
+            f"got {n:,}: {remedy}"
         )
 
 
@@ -222,7 +222,8 @@ def _most_below(alpha: float, n: int) -> int:
 def benjamini_hochberg(p_values: Array, rate: float) -> Array:
     """Return which hypotheses to reject at a false discovery rate.
 
-    Sorted p-values p_1 <= ... <= p_m: the largest k with p_k <= rate * k / m, and all up to it. NaN is no hypothesis.
+    Of sorted p-values p_1 <= ... <= p_m, find the largest k with p_k <= rate * k / m and reject the first k. NaN is
+    ignored.
 
     Examples
     --------
@@ -238,6 +239,6 @@ def benjamini_hochberg(p_values: Array, rate: float) -> Array:
 
 
 def check_scores(name: str, scores: Array) -> None:
-    """Raise unless scores from a file can be probabilities or logs of them."""
-    if not (scores <= _MOST_SCORE).all():  # which NaN is not
+    """Raise ValueError unless scores from a file can be probabilities or their logarithms."""
+    if not (scores <= _MOST_SCORE).all():  # NaN fails too
         raise ValueError(f"array {name}: a score must be a probability or the logarithm of one")

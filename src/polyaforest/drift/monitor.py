@@ -35,7 +35,7 @@ from polyaforest.estimators import SeriesMPF, StreamingMPF
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.codec import pack, unpack
 from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model, write_model
-from polyaforest.persistence.state import decode, encode, encode_columns, refusing
+from polyaforest.persistence.state import decode, encode, encode_columns, reporting_invalid_model
 
 if TYPE_CHECKING:
     from polyaforest.drift.follower import Follower
@@ -467,14 +467,14 @@ class DriftMonitor(Guarded, BaseEstimator):
     def load(cls, path: Place) -> Self:
         """Return the monitor saved in a file; raise `ModelFileError` if it is damaged or holds something else."""
         header, arrays = read_model(path)
-        with refusing(path):
+        with reporting_invalid_model(path):
             return cls._of_state(header, arrays)
 
     @classmethod
     def of_bytes(cls, block: bytes) -> Self:
         """Return the monitor from the bytes of `to_bytes`; raise `ModelFileError` if they are damaged."""
         header, arrays = unpack(block)
-        with refusing(BytesIO(block)):
+        with reporting_invalid_model(BytesIO(block)):
             return cls._of_state(header, arrays)
 
     @contextmanager

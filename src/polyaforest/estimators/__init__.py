@@ -13,7 +13,7 @@ from polyaforest.estimators._streaming import StreamingMPF
 from polyaforest.estimators._tree import Tree
 from polyaforest.persistence.codec import is_packed, unpack
 from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model
-from polyaforest.persistence.state import refusing
+from polyaforest.persistence.state import reporting_invalid_model
 
 __all__ = [
     "BatchMPF",
@@ -55,5 +55,5 @@ def loads(block: bytes) -> Kind:
 
 def _restored(place: Place, header: Header, arrays: Arrays) -> Kind:
     kinds: dict[str, type[Kind]] = {kind.__name__: kind for kind in (BatchMPF, StreamingMPF, SeriesMPF, GroupedMPF)}
-    with refusing(place):
+    with reporting_invalid_model(place):
         return kinds[header["detector"]].restored(header, arrays)

@@ -17,7 +17,7 @@ from polyaforest.core.validation import read_rate
 from polyaforest.decision.thresholds import Detections, benjamini_hochberg
 from polyaforest.persistence.codec import pack
 from polyaforest.persistence.modelfile import Arrays, Header, Place, read_model, write_model
-from polyaforest.persistence.state import refusing
+from polyaforest.persistence.state import reporting_invalid_model
 
 _COMPANION = "companion"  # the array of its bytes
 
@@ -191,7 +191,7 @@ class Detector(Guarded, OutlierMixin, BaseEstimator):
     def load(cls, path: Place) -> Self:
         """Load a detector of this class from a file; raise `ModelFileError` if it is damaged or of another class."""
         header, arrays = read_model(path)
-        with refusing(path):
+        with reporting_invalid_model(path):
             if header.get("detector") != cls.__name__:
                 raise ValueError(f"it contains a {header.get('detector')}, not a {cls.__name__}")
             return cls.restored(header, arrays)

@@ -42,7 +42,7 @@ from polyaforest.estimators._tree import Tree
 from polyaforest.forest.integrity import Layout, check_forest, check_layout
 from polyaforest.forest.spec import Plan, Weighting
 from polyaforest.persistence.modelfile import Arrays, Header
-from polyaforest.persistence.state import decode, encode, encode_columns, packed, refusing_pickle, unpacked
+from polyaforest.persistence.state import decode, encode, encode_columns, packed, reporting_invalid_pickle, unpacked
 
 _STATE: dict[str, schema.Rule] = {  # the header of every forest
     "detector": schema.text,
@@ -166,7 +166,7 @@ class BaseForest(Detector):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "forest_" in state:
-            with refusing_pickle(self):  # kernels trust the trees they walk
+            with reporting_invalid_pickle(self):  # kernels trust the trees they walk
                 self._check()
 
     def __sklearn_tags__(self) -> Any:

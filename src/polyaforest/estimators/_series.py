@@ -38,7 +38,7 @@ from polyaforest.explain import Explanation, read_features
 from polyaforest.forest.point_store import Key, places_of
 from polyaforest.forest.spec import weighting_of_rows
 from polyaforest.persistence.modelfile import Arrays, Header
-from polyaforest.persistence.state import decode, encode, refusing_pickle
+from polyaforest.persistence.state import decode, encode, reporting_invalid_pickle
 from polyaforest.retention import Policy, Reservoir, as_policy
 from polyaforest.timeseries._calendar import AUTO, read_calendar, timezone_of
 from polyaforest.timeseries._contexts import PHASE, REACH, layout_of, phase_features
@@ -197,7 +197,7 @@ class SeriesMPF(Detector):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_views" in state:
-            with refusing_pickle(self):
+            with reporting_invalid_pickle(self):
                 self._check()
 
     def __sklearn_tags__(self) -> Any:

@@ -59,7 +59,7 @@ class Views:
     @property
     def policy(self) -> ThresholdPolicy:
         """Where the threshold of several views lies."""
-        return replace(self.first._policy, spell=self.spell)
+        return replace(self.first._policy, run_length=self.spell)
 
     def _judges(self) -> tuple[RunningCalibration, ThresholdPolicy]:
         """Return the calibration scores and the policy for the next row; by the points held, if none was judged yet."""
@@ -68,7 +68,7 @@ class Views:
         seeded = RunningCalibration(self.calibration.n)
         seeded.seed(*self.left_out_scores())
         spell = self.spell if self.spell > 1 else mean_run_length(seeded.scores)
-        return seeded, replace(self.first._policy, spell=spell)
+        return seeded, replace(self.first._policy, run_length=spell)
 
     @classmethod
     def like(cls, forest: StreamingMPF, widths: Sequence[int], n_channels: int) -> Views:
@@ -311,7 +311,7 @@ class Views:
     def _seed_calibration(self) -> None:
         """Have the first rows that are judged compared with the points held, if there are any."""
         self.calibration, policy = self._judges()
-        self.spell = policy.spell
+        self.spell = policy.run_length
 
     def recalibrate(self) -> None:
         """Compare rows to come with the points held, each left out of the forests, because those have changed."""

@@ -21,7 +21,7 @@ from polyaforest.io.sources import Position, Source
 from polyaforest.live import Entry, Store
 from polyaforest.live.judge import Judge, Judged, Piece, Result, whole_piece
 from polyaforest.live.verdicts import Arrival, Verdict
-from polyaforest.persistence.model_store import refusing_notes
+from polyaforest.persistence.model_store import reporting_invalid_notes
 
 __all__ = ["Cadence", "Loop", "StreamCounts", "check_notes"]
 
@@ -92,7 +92,7 @@ class StreamCounts:
 
 def check_notes(notes: Mapping[str, Any], name: str) -> None:
     """Raise a `ModelFileError` that names the file if these are not the notes of a commit."""
-    with refusing_notes(name):
+    with reporting_invalid_notes(name):
         _NOTES(notes, "")
 
 
@@ -204,7 +204,7 @@ class Loop(ABC, Generic[Result]):
             self.commit()  # so that a crash can be rewound
             return False
         check_notes(notes, self.store.name)
-        with refusing_notes(self.store.name):
+        with reporting_invalid_notes(self.store.name):
             self.counts = StreamCounts(**notes["counts"])
             self._judge.reader = RecordReader.of_state(notes["reader"])
             is_same = notes["where"] == self._where and notes["position"] is not None

@@ -1,13 +1,12 @@
-"""SQLite files that are absent or complete, at whatever moment a process is killed.
+"""Create SQLite files atomically: if a process is killed at any moment, a file is either absent or complete.
 
-A database is built under a name of its own, flushed to disk, and only then published under the name that others know.
-A killed process leaves at most a scratch file, which the next one removes. Publishing never overwrites a file that
-another process published first. The functions that remove or replace files expect the caller to hold the lock of the
-database, if it has one.
+A database is built in a scratch file, flushed to disk, and then published under its final name. A killed process leaves
+at most a scratch file, which the next process removes. Publishing never overwrites a file that another process
+published first. Functions that remove or replace files require the caller to hold the lock of the database, if any.
 
-A database may also have a hot journal: the undo log of a transaction that was killed. SQLite rolls it back as soon as
-the file is opened to write, even if another application made it. A database from an untrusted source is therefore
-rolled back in a copy first.
+A database may also have a hot journal: the undo log of a killed transaction. SQLite rolls it back as soon as the file
+is opened for writing, even if another application wrote it. A database from an untrusted source is therefore rolled
+back in a copy first.
 """
 
 from __future__ import annotations
@@ -69,10 +68,10 @@ def build(target: str, fill: Fill) -> str:
         raise
     try:
         with closing(sqlite3.connect(scratch, isolation_level=None)) as file:
-            file.execute("PRAGMA journal_mode = OFF")  # it is built from the beginning or not at all
+            file.execute("PRAGMA journal_mode = OFF")  # an incomplete file is discarded
             file.execute("PRAGMA synchronous = OFF")
             fill(file)
-            file.execute("PRAGMA journal_mode = WAL")  # here, where no journal of the change can be left behind
+            file.execute("PRAGMA journal_mode = WAL")  # changed here, where it leaves no journal behind
         _sync(scratch)
     except BaseException:
         _remove(scratch)
@@ -81,11 +80,11 @@ def build(target: str, fill: Fill) -> str:
 
 
 def publish(scratch: str, target: str) -> None:
-    """Give a scratch file its final name; raise FileExistsError if that is taken. The scratch file is gone then."""
+    """Move a scratch file to its final name; if that exists, remove the scratch file and raise FileExistsError."""
     try:
         if os.path.lexists(target):
             raise FileExistsError(errno.EEXIST, "another process created it", target)
-        _remove_companions(target)  # of a database that was deleted: SQLite would apply them to this one
+        _remove_companions(target)  # of a deleted database: SQLite would apply them to this one
         _link(scratch, target)
     finally:
         _remove(scratch)
@@ -93,7 +92,7 @@ def publish(scratch: str, target: str) -> None:
 
 
 def replace(scratch: str, target: str) -> None:
-    """Put a scratch file in the place of a database that is closed and has nothing in its log."""
+    """Replace a database, which must be closed and have an empty log, by a scratch file."""
     try:
         _remove_companions(target)
         os.replace(scratch, target)
@@ -103,7 +102,7 @@ def replace(scratch: str, target: str) -> None:
 
 
 def keep(target: str, name: str) -> None:
-    """Give a database that is about to be replaced a second name."""
+    """Keep a database under a second name before it is replaced."""
     try:
         os.link(target, name)
     except OSError as problem:
@@ -115,16 +114,16 @@ def keep(target: str, name: str) -> None:
 
 
 def remove_leftovers(target: str) -> None:
-    """Remove scratch files of processes that were killed."""
+    """Remove scratch files of killed processes."""
     folder, name = os.path.split(os.path.realpath(target))
     pattern = re.compile(f"({re.escape(name)}{_SCRATCH}[0-9a-f]{{8}})({'|'.join(_COMPANIONS)})?")
-    with suppress(PermissionError):  # a folder that may not be listed: leftovers do no harm
+    with suppress(PermissionError):  # the folder cannot be listed; leftovers are harmless
         for found in filter(None, map(pattern.fullmatch, os.listdir(folder))):
             _remove(os.path.join(folder, found[1]))
 
 
 def is_blank(file: sqlite3.Connection) -> bool:
-    """Return whether a database never had contents: one page, without any table or mark of an application."""
+    """Return whether a database is new: one page, no tables, no application id, no user version."""
     marks = ("application_id", "user_version")
     has_marks = any(file.execute(f"PRAGMA {mark}").fetchone()[0] for mark in marks)
     is_small = file.execute("PRAGMA page_count").fetchone()[0] <= 1
@@ -132,7 +131,7 @@ def is_blank(file: sqlite3.Connection) -> bool:
 
 
 def has_hot_journal(file: sqlite3.Connection) -> bool:
-    """Return whether a connection that may not write finds a transaction that has to be rolled back first."""
+    """Return whether a read-only connection finds a transaction that must be rolled back first."""
     try:
         file.execute("PRAGMA schema_version").fetchone()
     except sqlite3.OperationalError as problem:
@@ -144,7 +143,7 @@ def has_hot_journal(file: sqlite3.Connection) -> bool:
 
 @contextmanager
 def copied(target: str) -> Iterator[str]:
-    """Yield the path of a private copy of a database and its journal, to be rolled back there."""
+    """Copy a database and its journal to a temporary folder, to roll it back there, and yield the path of the copy."""
     with tempfile.TemporaryDirectory(prefix="polyaforest-") as folder:
         copy = os.path.join(folder, "copy")
         for part in ("-journal", "-wal", ""):  # in this order: another process may roll the file back meanwhile
@@ -152,14 +151,14 @@ def copied(target: str) -> Iterator[str]:
                 shutil.copyfile(f"{target}{part}", f"{copy}{part}")
         if _names_another_file(f"{copy}-journal"):
             raise ModelFileError(
-                f"'{target}-journal' belongs to a transaction over several databases, which polyaforest never makes: "
+                f"'{target}-journal' belongs to a transaction over several databases, which polyaforest never uses: "
                 "restore a copy of both files"
             )
         yield copy
 
 
 def _names_another_file(journal: str) -> bool:
-    """Return whether a journal names a super-journal: SQLite would delete that file, whatever it is."""
+    """Return whether a journal names a super-journal: SQLite would delete that file, which may be any file."""
     if not os.path.exists(journal):
         return False
     with open(journal, "rb") as file:
@@ -168,7 +167,7 @@ def _names_another_file(journal: str) -> bool:
 
 
 def _create_empty(scratch: str, target: str) -> None:
-    """Create an empty file with the permissions, and for root the owner, of `target` if that exists."""
+    """Create an empty file with the permissions (and for root, the owner) of `target`, if that exists."""
     try:
         like = os.stat(target)
     except FileNotFoundError:
@@ -184,7 +183,7 @@ def _create_empty(scratch: str, target: str) -> None:
 
 
 def _link(scratch: str, target: str) -> None:
-    """Add a name to a file unless it is taken; where files have one name only, rename it."""
+    """Link a file to a new name, failing if it exists; rename it on file systems without hard links."""
     try:
         os.link(scratch, target)
     except OSError as problem:
@@ -200,7 +199,7 @@ def _remove(scratch: str) -> None:
 
 
 def _remove_companions(target: str) -> None:
-    """Remove the journal, the log and its index of a database that is replaced or was deleted."""
+    """Remove the journal, the log and the log index of a replaced or deleted database."""
     for ending in _COMPANIONS:
         with suppress(FileNotFoundError):
             os.remove(f"{target}{ending}")

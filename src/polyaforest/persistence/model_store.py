@@ -1,19 +1,19 @@
-"""Models by key in one SQLite file, of which the most recently used are in memory.
+"""Models by key in one SQLite file, with the most recently used models in memory.
 
-The file has a table of models, each as `to_bytes` of a detector returns it, and one of notes. Everything between two
-commits is one transaction. A process that is killed leaves the file as of its last commit, models and notes together;
-so what is noted at a commit, such as the position in a stream, is true of all models. The writer holds a lock on a file
-beside it, so that there is only one; others may read the last commit at any time.
+The file has a table of models, as bytes from `to_bytes` of a detector, and a table of notes. All changes between two
+commits are one transaction. A killed process leaves the file as of its last commit, models and notes together, so the
+notes of a commit, such as the position in a stream, match all models. The only writer locks a file beside it; other
+processes may read the last commit at any time.
 
-A model that cannot be read costs its own key only: its bytes are moved to a table of damaged models, where they stay
-until the key is deleted, and the key starts over with a new model.
+A damaged model affects its own key only: its bytes move to a table of damaged models, where they stay until the key is
+deleted, and the key starts over with a new model.
 
-The file is absent or complete: it is built under another name and renamed. A process that is killed within a
-transaction leaves a log or a journal beside the file, which the next one applies or rolls back.
+The file is absent or complete: it is built under another name and renamed. A process killed within a transaction leaves
+a log or a journal beside the file, which the next process applies or rolls back.
 
-The file may come from an untrusted source. So it is first opened read-only, or as a copy if a journal has to be rolled
-back, with nothing that its schema could run, and rejected unless that schema is, word for word, the one below: no view,
-trigger or generated column is ever evaluated. Until that check has passed, the file is not written to.
+The file may come from an untrusted source. So it is first opened read-only, or as a copy if a journal must be rolled
+back, and rejected unless its schema is exactly the one below: no view, trigger or generated column is ever evaluated.
+Nothing is written to the file before this check.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from polyaforest.persistence.state import MALFORMED
 
 __all__ = [
     "Entry", "ModelStore", "NotAStoreError", "is_model_store", "read_damaged", "read_model", "read_notes",
-    "refusing_notes",
+    "reporting_invalid_notes",
 ]  # fmt: skip
 
 _MAGIC = b"SQLite format 3\0"
-_APPLICATION = 0x504D5046  # "PMPF": the application that the database belongs to
+_APPLICATION = 0x504D5046  # "PMPF": the application id of the database
 _VERSION = 2  # up to 1, models are blocks of version 1 or archives
 _MODELS = "CREATE TABLE models (key TEXT PRIMARY KEY, model BLOB NOT NULL)"
 _NOTES = "CREATE TABLE notes (one INTEGER PRIMARY KEY CHECK (one = 1), text BLOB NOT NULL)"
@@ -66,21 +66,21 @@ _LIMITS = {  # more than any statement of this module needs
 }
 _MAX_STEPS = 1_000_000  # of SQLite's virtual machine, plus one per byte: more means an endless loop
 _OVERHEAD = 12_000  # bytes of a model besides its arrays
-_IN_USE = "{name!r} is in use: another process is writing to it. Stop that one first"
-_IN_THE_WAY = "{name!r} is damaged and has to be written again, but another process reads it. Stop that one first"
+_IN_USE = "{name!r} is in use: another process is writing to it. Stop that process first"
+_IN_THE_WAY = "{name!r} is damaged and must be rewritten, but another process reads it. Stop that process first"
 _UNFINISHED = (
-    "{name!r} has a journal of a process that was killed, which has to be rolled back: read it once with permission to "
+    "{name!r} has a journal of a killed process, which must be rolled back: read the file once with permission to "
     "write to it and to its directory"
 )
 _MAX_EVICTED = 256 * 2**20  # bytes that may be evicted before a commit is due
 
 
 class NotAStoreError(ModelFileError):
-    """A file is not a database, or not any more."""
+    """A file is not a database, or no longer one."""
 
 
 class _Model(Protocol):
-    """What the store needs of a detector."""
+    """The interface of a detector that the store uses."""
 
     @property
     def notes(self) -> dict[str, Any]: ...
@@ -102,24 +102,24 @@ class Entry(Generic[Model]):
     """The model of a key, and notes to save with it."""
 
     detector: Model
-    notes: dict[str, Any] = field(default_factory=dict)  # of what JSON can hold
+    notes: dict[str, Any] = field(default_factory=dict)  # JSON-serialisable
 
 
 class ModelStore(Generic[Model]):
-    """Models by key: read from the file or created on access; the least recently used are evicted to the file.
+    """Models by key: read from the file or created on access, evicting the least recently used to the file.
 
     Parameters
     ----------
     path : str, path-like or None
         The file; None for a temporary one.
     make : callable
-        Returns a new model, for a key that has none.
+        Returns a new model, for a key without one.
     loads : callable
-        Returns the model in bytes that its `to_bytes` made; raises ValueError if it cannot be used.
+        Restores a model from the bytes of its `to_bytes`; raises ValueError if they are invalid.
     max_bytes : int
-        Most bytes of models in memory, not counting the one in use.
+        Maximum bytes of models in memory, not counting the model in use.
     notify : callable
-        Takes messages about models that cannot be read and a file that was deleted.
+        Receives messages about damaged models and a deleted file.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ModelStore(Generic[Model]):
         notify: Callable[[str], None] = lambda message: None,
     ) -> None:
         self._make, self._loads, self._max_bytes, self._notify = make, loads, max_bytes, notify
-        self._entries: OrderedDict[str, Entry[Model]] = OrderedDict()  # the most recently used one last
+        self._entries: OrderedDict[str, Entry[Model]] = OrderedDict()  # the most recently used last
         self._sizes: dict[str, int] = {}  # bytes of the entries in memory, as of their last use
         self._in_memory = 0  # their sum
         self._changed: set[str] = set()
@@ -155,8 +155,8 @@ class ModelStore(Generic[Model]):
         return len(self.keys)
 
     def __getitem__(self, key: str) -> Entry[Model]:
-        """Return the entry of a key, which may be changed."""
-        if self._entries and (latest := next(reversed(self._entries))) != key:  # whose use is over
+        """Return the entry of a key; the caller may change it."""
+        if self._entries and (latest := next(reversed(self._entries))) != key:  # no longer in use
             size = _OVERHEAD + self._entries[latest].detector.nbytes
             self._in_memory += size - self._sizes.get(latest, 0)
             self._sizes[latest] = size
@@ -196,19 +196,19 @@ class ModelStore(Generic[Model]):
 
     @property
     def bytes_in_memory(self) -> int:
-        """Bytes of the models in memory, not counting the one in use."""
+        """Bytes of the models in memory, not counting the model in use."""
         return self._in_memory
 
     @property
     def is_due(self) -> bool:
-        """Whether so much was evicted that a commit is due."""
+        """Whether enough was evicted since the last commit that the next one is due."""
         return self._evicted > _MAX_EVICTED
 
     def delete(self, key: str) -> None:
         """Delete the model of a key, damaged or not."""
         damaged = _damaged_in(self._file)
         if key not in self._stored and key not in self._entries and key not in damaged:
-            raise KeyError(f"there is no model of {key!r}. Nothing was deleted")
+            raise KeyError(f"no model of {key!r}. Nothing was deleted")
         self.revert(key)
         self._stored.discard(key)
         self._file.execute("DELETE FROM models WHERE key = ?", (key,))
@@ -216,18 +216,18 @@ class ModelStore(Generic[Model]):
             self._file.execute("DELETE FROM damaged WHERE key = ?", (key,))
 
     def revert(self, key: str) -> None:
-        """Return to the model of a key that was last written to the file, or to a new one if there is none."""
+        """Discard changes to the model of a key since it was last written to the file."""
         self._entries.pop(key, None)
         self._in_memory -= self._sizes.pop(key, 0)
         self._changed.discard(key)
 
     def commit(self, notes: dict[str, Any], *, purge: bool = False) -> None:
-        """Write every model that may have changed, and the notes: all or nothing.
+        """Write every model that may have changed, and the notes, in one transaction.
 
-        With `purge`, what was deleted is also removed from the log beside the file, if no one is reading.
+        With `purge`, also remove deleted data from the log beside the file, unless a process is reading.
         """
         self.notes, self._evicted = notes, 0
-        if not self._path:  # it will never be read again
+        if not self._path:  # a temporary file is never read again
             return
         for key in sorted(self._changed & self._entries.keys()):
             if not self._write(key, self._entries[key]):
@@ -247,36 +247,36 @@ class ModelStore(Generic[Model]):
         self._resources.close()
 
     def _rewrite(self) -> None:
-        """Write the whole file again if it was deleted: its contents are still open.
+        """Rewrite the file, which was deleted, from the open connection.
 
-        If another file has taken its place, that one is left alone, and the store cannot go on.
+        If another file has taken its place, leave that unchanged, save the store beside it, and raise OSError.
         """
         main, now = self._identity[0], _identity_of(self._path)[0]
         if now not in (None, main):
             rescued = _unused(f"{self._path}.rescued")
             databases.publish(databases.build(self._path, self._file.backup), rescued)
-            remedy = f"everything was saved to {rescued!r} instead. Move the one that you want to {self._path!r}"
+            remedy = f"the store was saved to {rescued!r}. Move the file that you want to {self._path!r}"
             raise OSError(f"{self._path!r} was replaced by another file while in use: {remedy}, and start again")
         fresh = databases.build(self._path, self._file.backup)
-        self._file.close()  # it would write to the files that were deleted
+        self._file.close()  # it would write to the deleted file
         self._switch_to(fresh)
         self._file.execute("COMMIT")
-        self._notify(f"{self._path!r} was deleted while in use: it was written again, with everything in it")
+        self._notify(f"{self._path!r} was deleted while in use: it was rewritten completely")
 
     def _switch_to(self, fresh: str) -> None:
-        """Replace the file, which is closed, by a new one, and open that with a transaction."""
+        """Replace the closed file by a new one, and open that with a transaction."""
         databases.replace(fresh, self._path)
         self._file = self._resources.enter_context(closing(_open_to_write(self._path)))
         self._identity = _identity_of(self._path)
 
     def _read(self, key: str) -> Entry[Model]:
-        """Return the entry of a key in the file; a new one if that cannot be read and is set aside."""
+        """Return the entry of a key in the file; if it is damaged, set it aside and return a new one."""
         try:
             return _read(self._file, key, self._path, self._loads)
         except ModelFileError as problem:
             try:
                 self._set_aside("key = ?", key, str(problem))
-            except ModelFileError:  # its pages are damaged, so it can be neither moved nor deleted
+            except ModelFileError:  # its pages are damaged, so it cannot be moved or deleted
                 if not self._path:
                     raise
                 self._salvage(key)
@@ -284,19 +284,19 @@ class ModelStore(Generic[Model]):
             return Entry(self._make())
 
     def _set_aside(self, where: str, value: str | int, reason: str) -> None:
-        """Move a model that cannot be read to the table of damaged ones."""
+        """Move a damaged model to the table `damaged`."""
         with _reporting(self._path):
             if not _has_damaged(self._file):
                 self._file.execute(_DAMAGED)
             move = f"INSERT INTO damaged SELECT key, model, ? FROM models WHERE {where}"
             self._file.execute(move, (reason, value))
             self._file.execute(f"DELETE FROM models WHERE {where}", (value,))
-        self._notify(f"{reason}. It was moved to the table `damaged` of {self._path!r}, and its stream starts over")
+        self._notify(f"{reason}. It was moved to the table `damaged` of {self._path!r}; its stream starts over")
 
     def _salvage(self, key: str) -> None:
         """Copy all readable models of the last commit to a new file, and keep the old one beside it.
 
-        Models evicted since that commit return to it; those in memory stay as they are.
+        Models evicted since that commit return to it; models in memory are unchanged.
         """
         kept, lost = _unused(f"{self._path}.damaged"), list[str]()
         with suppress(sqlite3.Error):
@@ -309,8 +309,8 @@ class ModelStore(Generic[Model]):
         self._stored = set(_keys_in(self._file)[0])
         names = ", ".join(repr(one) for one in sorted({key, *lost}))
         self._notify(
-            f"{self._path!r} is damaged, and the models of {names} in it cannot be read: their streams start over, the "
-            f"others were copied to a new file, and the old one was kept as {kept!r}"
+            f"{self._path!r} is damaged: the models of {names} cannot be read, and their streams start over. The other "
+            f"models were copied to a new file; the damaged file was kept as {kept!r}"
         )
 
     def _empty_log(self) -> None:
@@ -321,15 +321,15 @@ class ModelStore(Generic[Model]):
             raise BlockingIOError(_IN_THE_WAY.format(name=self._path))
 
     def _write(self, key: str, entry: Entry[Model]) -> bool:
-        """Write an entry to the file; return False if its model cannot be saved, which must not stop the others."""
-        if not entry.detector.is_fitted:  # there is nothing to lose
+        """Write an entry to the file; return False if its model cannot be saved, so that other models still are."""
+        if not entry.detector.is_fitted:  # nothing to save
             return True
         try:
             block = entry.detector.to_bytes(entry.notes)
         except (OSError, MemoryError):
             raise
         except Exception as problem:
-            self._notify(f"the model of {key!r} cannot be saved ({problem}): it returns to its last saved state")
+            self._notify(f"the model of {key!r} cannot be saved ({problem}): reverting to its last saved state")
             return False
         self._evicted += len(block)
         with _reporting(self._path):
@@ -342,7 +342,7 @@ class ModelStore(Generic[Model]):
 
 
 def is_model_store(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is an SQLite database, as model stores are."""
+    """Return whether a file is an SQLite database, as every model store is."""
     check_regular_file(path)
     with open(path, "rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
@@ -355,7 +355,7 @@ def read_notes(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[str]]
 
 
 def read_damaged(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the keys of the models that were set aside because they cannot be read, and the reasons."""
+    """Return the keys of the damaged models that were set aside, with the reasons."""
     with _reading(path) as file, _bounded(file, path):
         return _damaged_in(file)
 
@@ -367,17 +367,17 @@ def read_model(path: str | os.PathLike[str], key: str, loads: Callable[[bytes], 
 
 
 def _read(file: sqlite3.Connection, key: str, name: str, loads: Callable[[bytes], Model]) -> Entry[Model]:
-    """Return the entry of a key; raise a ModelFileError that names both if it cannot be used."""
+    """Return the entry of a key; raise a ModelFileError that names key and file if it is invalid."""
     with _reporting(name):
         found = file.execute("SELECT typeof(model), model FROM models WHERE key = ?", (key,)).fetchone()
     if found is None:
-        raise KeyError(f"there is no model of {key!r}")
+        raise KeyError(f"no model of {key!r}")
     kind, block = found
     try:
         if kind != "blob":
             raise ValueError(f"it is of type {kind}, not a blob")
         model = loads(block)
-    except ValueError as problem:  # of which ModelFileError is one
+    except ValueError as problem:  # includes ModelFileError
         raise ModelFileError(f"the model of {key!r} in {name!r} cannot be used: {problem}") from problem
     return Entry(model, model.notes)
 
@@ -400,7 +400,7 @@ def _copy_readable(file: sqlite3.Connection, copy: sqlite3.Connection) -> list[s
 
 
 def _unused(name: str) -> str:
-    """Return a path that starts with a name and is not taken."""
+    """Return an unused path that starts with a name."""
     return next(path for n in count(1) if not os.path.exists(path := f"{name}-{n}"))
 
 
@@ -431,22 +431,22 @@ def _damaged_in(file: sqlite3.Connection) -> dict[str, str]:
 
 def _notes_in(file: sqlite3.Connection, name: str) -> dict[str, Any]:
     found = file.execute("SELECT CAST(text AS BLOB) FROM notes LIMIT 1").fetchone()
-    with refusing_notes(name):
+    with reporting_invalid_notes(name):
         notes = {} if found is None else json.loads(found[0])
         if not isinstance(notes, dict):
-            raise ValueError("they are not a JSON object")
+            raise ValueError("not a JSON object")
     return notes
 
 
 @contextmanager
-def refusing_notes(name: str) -> Iterator[None]:
-    """Report invalid notes as a `ModelFileError` that names the file."""
+def reporting_invalid_notes(name: str) -> Iterator[None]:
+    """Raise errors about the contents of notes as `ModelFileError` that names the file."""
     try:
         yield
     except MALFORMED as problem:
         raise ModelFileError(
-            f"the notes in {name!r} are damaged ({problem}), and with them the position in the stream: restore a "
-            "copy of the file, or start a new one"
+            f"the notes in {name!r} are damaged ({problem}), and the position in the stream is lost: restore a copy of "
+            "the file, or start a new one"
         ) from problem
 
 
@@ -457,7 +457,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
     is_writable = os.access(name, os.W_OK) and os.access(os.path.dirname(os.path.abspath(name)), os.W_OK)
     with _reporting(name):
         if not _is_store(name):
-            raise ModelFileError(f"{name!r} is an empty database: `polyaforest watch` has not saved anything to it yet")
+            raise ModelFileError(f"{name!r} is an empty database: `polyaforest watch` has saved nothing to it yet")
         # a connection that may write removes the files that reading creates beside the database
         with closing(_connect(name, "rw" if is_writable else "ro")) as file:
             file.execute("PRAGMA query_only = ON")
@@ -465,14 +465,14 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
 
 
 def _resolved(path: str | os.PathLike[str]) -> str:
-    """Return the path that a symbolic link leads to: SQLite keeps its logs there, and so must the lock be."""
+    """Resolve a symbolic link: SQLite keeps its logs beside the target, and the lock must be there too."""
     name = os.fspath(path)
     return os.path.realpath(name) if os.path.islink(name) else name
 
 
 def _is_store(name: str) -> bool:
-    """Return whether a file is a model store, False for an empty database; raise for any other. Write to none."""
-    with open(name, "rb"):  # SQLite would not say what is wrong
+    """Return whether a file is a model store, False for an empty database; raise for other files. Write nothing."""
+    with open(name, "rb"):  # raises a clearer error than SQLite
         pass
     with _first_look(name) as file:
         with _bounded(file, name):
@@ -484,7 +484,7 @@ def _is_store(name: str) -> bool:
 
 @contextmanager
 def _first_look(name: str) -> Iterator[sqlite3.Connection]:
-    """Yield a connection that does not write to a file: to a copy, if a transaction has to be rolled back."""
+    """Yield a connection that does not write to the file: to a copy, if a transaction must be rolled back."""
     with closing(_connect(name, "ro")) as file:
         is_hot = databases.has_hot_journal(file)
         if not is_hot:
@@ -509,7 +509,7 @@ def _connect(name: str, mode: str) -> sqlite3.Connection:
 
 @contextmanager
 def _bounded(file: sqlite3.Connection, name: str | os.PathLike[str]) -> Iterator[None]:
-    """Interrupt statements that take many more steps than the file has bytes: no valid file needs them."""
+    """Interrupt statements that take many more steps than the file has bytes, as only a damaged file does."""
     n_bytes = sum(os.path.getsize(part) for part in (os.fspath(name), f"{os.fspath(name)}-wal") if os.path.exists(part))
     turns = iter(range((_MAX_STEPS + n_bytes) // 1000))
     file.set_progress_handler(lambda: next(turns, None) is None, 1000)
@@ -521,7 +521,7 @@ def _bounded(file: sqlite3.Connection, name: str | os.PathLike[str]) -> Iterator
 
 @contextmanager
 def _sole_writer(name: str) -> Iterator[None]:
-    """Keep others from writing, also between two transactions, when the database itself would not."""
+    """Lock out other writers, also between two transactions, when SQLite itself would not."""
     check_location(name)
     for path in (name, f"{name}-lock"):
         check_regular_file(path)
@@ -544,11 +544,11 @@ def _open_to_write(name: str) -> sqlite3.Connection:
                 _check(file, name)
             else:
                 _create_tables(file)
-            file.execute("PRAGMA journal_mode = WAL")  # readers need not wait
-            file.execute("PRAGMA synchronous = FULL")  # what a commit covers may be deleted elsewhere
+            file.execute("PRAGMA journal_mode = WAL")  # readers do not wait
+            file.execute("PRAGMA synchronous = FULL")  # the source may delete records once they are committed
             file.execute("PRAGMA secure_delete = ON")  # deleted points must not remain in free pages
             file.execute("BEGIN IMMEDIATE")
-            if file.execute("PRAGMA user_version").fetchone()[0] < _VERSION:  # an older release is to leave it alone
+            if file.execute("PRAGMA user_version").fetchone()[0] < _VERSION:  # older releases must not write to it
                 file.execute(f"PRAGMA user_version = {_VERSION}")
         except BaseException:
             file.close()
@@ -557,20 +557,20 @@ def _open_to_write(name: str) -> sqlite3.Connection:
 
 
 def _create_if_missing(name: str) -> None:
-    """Create a store unless there is one; an empty file or database, as a killed process may leave, becomes one."""
+    """Create a store unless it exists; an empty file or database, as a killed process may leave, becomes a store."""
     databases.remove_leftovers(name)
     if not (os.path.exists(name) and os.path.getsize(name) and _is_store(name)):
         databases.create(name, _create_tables)
 
 
 def _create_tables(file: sqlite3.Connection) -> None:
-    """Make an empty database a store without models."""
+    """Create the tables of a store in an empty database."""
     file.execute("PRAGMA page_size = 16384")  # models are large
     file.executescript(f"BEGIN; {_TABLES} COMMIT")
 
 
 def _identity_of(name: str) -> list[tuple[int, int] | None]:
-    """Return device and inode of a database and its log; None for one that does not exist."""
+    """Return device and inode of a database and of its log; None for a missing file."""
     found: list[tuple[int, int] | None] = []
     for part in (name, f"{name}-wal") if name else ():
         try:
@@ -583,28 +583,26 @@ def _identity_of(name: str) -> list[tuple[int, int] | None]:
 
 
 def _check(file: sqlite3.Connection, name: str) -> None:
-    """Raise unless the database is a model store."""
+    """Raise ModelFileError unless the database is a model store."""
     if file.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
         raise ModelFileError(f"{name!r} is a database, but not a model store of polyaforest")
     version = file.execute("PRAGMA user_version").fetchone()[0]
     if version > _VERSION:
         raise ModelFileError(
-            f"{name!r} has format version {version}, and this release reads up to {_VERSION}: upgrade polyaforest"
+            f"{name!r} has format version {version}, but this release reads up to {_VERSION}: upgrade polyaforest"
         )
     if file.execute("PRAGMA encoding").fetchone()[0] != "UTF-8":
-        raise ModelFileError(f"{name!r} has another text encoding than polyaforest writes")
+        raise ModelFileError(f"{name!r} has an unsupported text encoding: polyaforest writes UTF-8")
     with _bounded(file, name):
         found = file.execute("SELECT type, name, substr(sql, 1, 1000) FROM sqlite_master LIMIT 10").fetchall()
     if set(found) - {("table", "damaged", _DAMAGED)} != _SCHEMA or len(found) > len(_SCHEMA) + 1:
         unknown = sorted(f"{kind} {of!r}" for kind, of, sql in found if (kind, of, sql) not in _SCHEMA)
-        raise ModelFileError(
-            f"{name!r} has another schema than polyaforest creates: {', '.join(unknown) or 'no tables'}"
-        )
+        raise ModelFileError(f"{name!r} has another schema than a model store: {', '.join(unknown) or 'no tables'}")
 
 
 @contextmanager
 def _reporting(name: str) -> Iterator[None]:
-    """Report errors of SQLite as those of a file."""
+    """Raise SQLite errors as `ModelFileError` or OSError that names the file."""
     try:
         yield
     except sqlite3.OperationalError as problem:

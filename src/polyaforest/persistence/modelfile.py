@@ -2,15 +2,15 @@
 
 A file is a `.npz` without pickles, so `numpy.load` opens it too:
 
-    header.json.npy   uint8: the JSON object {"format": "polyaforest", "version": 4, "header": what the caller gave,
+    header.json.npy   uint8: the JSON object {"format": "polyaforest", "version": 4, "header": the caller's header,
                       "arrays": {name: {"dtype": "<f8", "shape": [2, 3], "sha256": of the array's bytes}, ...}}
     <name>.npy        each array, little-endian and in C order, in the order the header lists them
     archive comment   "polyaforest sha256 " and the SHA-256 of every byte of the file before the comment
 
-The comment seals the file: a bit flipped anywhere, even in dates that no reader of archives looks at, breaks it, and
-so does a byte too many or too few. The seal, the place of the header and its keys "format" and "version" are for all
-versions, so that an old release can say which version it met. Entries are stored as they are: deflated, a forest would
-be 2 to 4 times smaller and take 5 to 10 times as long to write, and what is not inflated cannot fill the memory.
+The comment seals the file: it detects any flipped bit, even in dates that readers of archives ignore, and any missing
+or extra byte. The seal, the place of the header and its keys "format" and "version" are the same in all versions, so
+that an old release can name a newer version. Entries are not compressed: compressed, a forest would be 2 to 4 times
+smaller and take 5 to 10 times as long to write, and a small file could fill the memory.
 """
 
 from __future__ import annotations
@@ -39,68 +39,65 @@ from polyaforest.core.arrays import Array
 
 Header: TypeAlias = dict[str, Any]
 Arrays: TypeAlias = dict[str, Array]
-Place: TypeAlias = str | os.PathLike[str] | IO[bytes]  # where a model is: at a path, or in an open file
+Place: TypeAlias = str | os.PathLike[str] | IO[bytes]  # a path or an open file
 
 FORMAT_VERSION = 4
-_VERSIONS = (1, 2, 3, 4)  # that can be read: they differ in what the header and the arrays say, not in the archive
-_SINCE = {
-    "categories": 4,
-    "novelty": 4,
-}  # fields of a header that older versions do not have; without them a file is of ...
-_PLAIN_VERSION = 3  # ... this version, so that older releases read it too
+_VERSIONS = (1, 2, 3, 4)  # readable versions; they differ in the header and the arrays, not in the archive
+_SINCE = {"categories": 4, "novelty": 4}  # fields of a header, and the version that introduced them
+_PLAIN_VERSION = 3  # version of files without these fields, so that older releases can read them
 
 _FORMAT = "polyaforest"
 _HEADER = "header.json"
-_LARGEST_HEADER = 16 * 2**20  # bytes: room for a million column names, and never a danger to memory
+_LARGEST_HEADER = 16 * 2**20  # bytes: enough for a million column names, and harmless to memory
 _ARRAY_NAME = re.compile(r"\w{1,64}(/\w{1,64}){0,3}", re.ASCII)  # no dot, hence neither the header's name nor a path up
 DTYPES = frozenset(["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"])
-_LARGEST_NPY_HEADER = 1024  # bytes: room for any shape, and too little to exhaust the parser that reads it
+_LARGEST_NPY_HEADER = 1024  # bytes: enough for any shape, and too few to exhaust the parser
 _ZIP_START = b"PK\x03\x04"
 _SQLITE_START = b"SQLi"
 _SEAL = b"polyaforest sha256 "
 _SEAL_SIZE = len(_SEAL) + 2 * hashlib.sha256().digest_size
 
 
-# An archive's entries: before the data, with the sizes in a field of their own, and in the directory at its end.
+# Records of an archive's entries: before the data, the extra field with the sizes, and in the directory at its end.
 _LOCAL, _SIZES, _LISTED = struct.Struct("<4s3HLLLL2H"), struct.Struct("<HHQQ"), struct.Struct("<4s2B3HLLLL3H2HLL")
-_DATE = 33 << 16  # 1 January 1980, so that the same model makes the same bytes
+_DATE = 33 << 16  # 1 January 1980, so that equal models give equal bytes
 _MODE = 0o644 << 16  # as on Unix, whatever the platform
-_IN_EXTRA = 2**32 - 1  # stands for a number in the extra field
+_IN_EXTRA = 2**32 - 1  # marks a number in the extra field
 _LARGEST_DIRECT = 2**31 - 1  # larger numbers go to the extra field
 
 
 class ModelFileError(ValueError):
-    """A model file is damaged, made by something else, or of a version this release cannot read."""
+    """A model file is damaged, not written by polyaforest, or of a version this release cannot read."""
 
 
 def version_for(header: Header) -> int:
-    """Return the version of a file with this header: the oldest that has all that is in it."""
+    """Return the oldest version that supports all fields of a header."""
     return max(_PLAIN_VERSION, *(version for name, version in _SINCE.items() if name in header), 0)
 
 
 def write_model(path: Place, header: Header, arrays: Mapping[str, Array]) -> None:
-    """Write `header` and `arrays` to `path`, all of it or nothing: until the end, and on any error, an old file stays.
+    """Write `header` and `arrays` to `path` atomically: an existing file stays until the new one is complete.
 
-    The same header and arrays make the same bytes. A symbolic link is followed; an existing file passes its permissions
-    on. A process that is killed here leaves a file `.<name>.<random>.tmp` beside the old one. Nothing reads such files
-    and nothing removes them, since another process may be writing one: delete them once no writer runs.
+    Equal headers and arrays give equal bytes. Symbolic links are followed; the new file gets the permissions of the old
+    one. A killed process leaves a file `.<name>.<random>.tmp` beside the old one. Such files are never read or removed,
+    since another process may be writing one: delete them when no writer is running.
 
     Parameters
     ----------
     path : str, path-like or binary file
-        An open file is given the model in one piece.
-    header : dict of what JSON holds as it is
+        An open file receives the model in one write.
+    header : dict, JSON-serialisable
         String keys, lists, strings, finite numbers, booleans and None; at most 16 MiB as JSON.
     arrays : dict of arrays of booleans, integers or floats of at most 64 bits
-        Names are made of ASCII letters, digits and underscores, with slashes between up to four such parts. No other
-        thread may change an array meanwhile: the file would not match its own digests.
+        Names consist of up to four parts of ASCII letters, digits and underscores, separated by slashes. No other
+        thread may change an array meanwhile: the file would not match its digests.
 
     Raises
     ------
     TypeError, ValueError
-        If the header or an array is not of that kind; nothing has been touched then.
+        If the header or an array is invalid; nothing has been written.
     ModelFileError
-        If `path` is there, but not a file: a directory or a device.
+        If `path` is a directory or a device.
     OSError
         If the file cannot be written.
     """
@@ -113,13 +110,13 @@ def write_model(path: Place, header: Header, arrays: Mapping[str, Array]) -> Non
         with replacing(os.path.realpath(os.fsdecode(path))) as file:
             _write_archive(file, text, stored)
     else:
-        memory = BytesIO()  # a seal is made by reading, which an open file may not allow
+        memory = BytesIO()  # sealing reads the file, which an open file may not allow
         _write_archive(memory, text, stored)
         path.write(memory.getbuffer())
 
 
 def read_model(path: Place) -> tuple[Header, Arrays]:
-    """Read the header and the arrays that `write_model` wrote to `path`, or to a binary file that can seek.
+    """Read a header and arrays that `write_model` wrote to `path`, or to a seekable binary file.
 
     Returns
     -------
@@ -130,9 +127,9 @@ def read_model(path: Place) -> tuple[Header, Arrays]:
     Raises
     ------
     ModelFileError
-        If the file is not, bit for bit, what `write_model` of this or an older release wrote.
+        If `write_model` of this or an older release did not write exactly these bytes.
     OSError
-        If there is no such file (FileNotFoundError) or it may not be read.
+        If the file does not exist (FileNotFoundError) or cannot be read.
     """
     name = name_of(path)
     try:
@@ -141,8 +138,8 @@ def read_model(path: Place) -> tuple[Header, Arrays]:
         _check_regular_mode(os.stat(path).st_mode)  # before opening: a pipe would wait for a writer
         with open(path, "rb") as file:
             return _read_file(file)
-    except Exception as problem:  # zipfile and NumPy do not say all that a malformed archive makes them raise
-        seeks_nowhere = isinstance(problem, OSError) and problem.errno == errno.EINVAL  # where a false offset leads
+    except Exception as problem:  # zipfile and NumPy raise undocumented errors for malformed archives
+        seeks_nowhere = isinstance(problem, OSError) and problem.errno == errno.EINVAL  # caused by a wrong offset
         if isinstance(problem, OSError | MemoryError) and not seeks_nowhere:
             raise
         reason = str(problem) or type(problem).__name__
@@ -156,13 +153,13 @@ def name_of(path: Place) -> str:
     return repr(getattr(path, "name", None) or "the file given")
 
 
-# ---- what is written -------------------------------------------------------------------------------------------------
+# ---- writing ---------------------------------------------------------------------------------------------------------
 
 
 def _write_archive(file: IO[bytes], header: bytes, stored: Arrays) -> None:
-    """Write a sealed archive to a file that can be read back.
+    """Write a sealed archive to a readable file.
 
-    Byte for byte what `zipfile` would write with ``force_zip64``, which takes longer than all else for a small model.
+    Writes the same bytes as `zipfile` with ``force_zip64``, which would dominate the time for a small model.
     """
     entries, offset = [], 0
     for name, array in {_HEADER: np.frombuffer(header, np.uint8), **stored}.items():
@@ -177,7 +174,7 @@ def _write_archive(file: IO[bytes], header: bytes, stored: Arrays) -> None:
 
 
 def _write_entry(file: IO[bytes], label: bytes, array: Array) -> tuple[int, int]:
-    """Write an array as an entry of an archive; its checksum and size."""
+    """Write an array as an entry of an archive; return its checksum and size."""
     start = _npy_start(array.dtype.str, array.shape)
     crc, size = zlib.crc32(array.data, zlib.crc32(start)), len(start) + array.nbytes
     local = _LOCAL.pack(b"PK\3\4", 45, 0, 0, _DATE, crc, _IN_EXTRA, _IN_EXTRA, len(label), _SIZES.size)
@@ -211,24 +208,24 @@ def _end_of_archive(n_entries: int, n_bytes: int, offset: int) -> bytes:
 
 @lru_cache(1024)
 def _npy_start(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the bytes before the values of an array."""
+    """Return the `.npy` header of an array."""
     start = BytesIO()
     npy.write_array_header_1_0(start, {"descr": dtype, "fortran_order": False, "shape": shape})
     return start.getvalue()
 
 
 def _storable(name: str, array: Array) -> Array:
-    """Return `array` as stored in the file: C-contiguous, little-endian."""
+    """Check the name of `array`, and return it C-contiguous and little-endian."""
     if not _ARRAY_NAME.fullmatch(name):
         raise ValueError(
-            f"array name {name!r} must be made of ASCII letters, digits and underscores, up to 64 in each of up to 4 "
-            "parts with slashes between"
+            f"array name {name!r} must consist of up to 4 parts of up to 64 ASCII letters, digits and underscores, "
+            "separated by slashes"
         )
     return little_endian(name, array)
 
 
 def little_endian(name: str, array: Array) -> Array:
-    """Return an array as it is stored, C-contiguous; raise unless it holds booleans, integers or floats."""
+    """Return an array C-contiguous and little-endian; raise ValueError unless it holds booleans, integers or floats."""
     kind = array.dtype.newbyteorder("<")
     if kind.str not in DTYPES:
         raise ValueError(f"array {name!r} is of dtype {array.dtype}: only booleans, integers and floats can be stored")
@@ -241,15 +238,15 @@ def _describe(array: Array) -> dict[str, Any]:
 
 
 def header_json(contents: Header) -> bytes:
-    """Return contents with a caller's header as JSON; raise if JSON would change the header, or it is too large."""
+    """Return contents as JSON; raise ValueError if JSON would change the caller's header, or it is too large."""
     text = _to_json(contents)
     if json.loads(text)["header"] != contents["header"]:
         raise ValueError(
-            "the header does not survive JSON: use dicts with string keys, lists, strings, "
-            "finite numbers, booleans and None only"
+            "JSON would change the header: use only dicts with string keys, lists, strings, "
+            "finite numbers, booleans and None"
         )
     if len(text) > _LARGEST_HEADER:
-        raise ValueError(f"the header takes {len(text):,} bytes, more than {_LARGEST_HEADER:,}: store arrays as arrays")
+        raise ValueError(f"the header has {len(text):,} bytes, more than {_LARGEST_HEADER:,}: store arrays as arrays")
     return text
 
 
@@ -271,16 +268,16 @@ def _seal(file: IO[bytes]) -> bytes:
 
 @contextmanager
 def replacing(target: str) -> Iterator[IO[bytes]]:
-    """Yield a new file that replaces `target` on success; on any error it is removed, and `target` stays."""
+    """Yield a new file that replaces `target` on success; after an error, remove it and leave `target` unchanged."""
     mode = _mode_of(target)
     folder, name = os.path.split(target)
-    # Not by tempfile, whose files are their owner's alone whatever the umask; a long name leaves room for the rest.
+    # Not by tempfile, which ignores the umask; a long name is cut to leave room for the suffix.
     new = os.path.join(folder, f".{name[:50]}.{secrets.token_hex(8)}.tmp")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(new, flags, 0o666 if mode is None else mode)
     except OSError as problem:
-        problem.filename = target  # the name the caller knows
+        problem.filename = target  # the caller's name
         raise
     try:
         with os.fdopen(descriptor, "w+b") as file:
@@ -298,7 +295,7 @@ def replacing(target: str) -> Iterator[IO[bytes]]:
 
 
 def _mode_of(target: str) -> int | None:
-    """Return the permissions of `target`, None if it does not exist; raise if it must not be replaced."""
+    """Return the permissions of `target`, None if it does not exist; raise if it cannot be replaced."""
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
@@ -306,14 +303,14 @@ def _mode_of(target: str) -> int | None:
     try:
         _check_regular_mode(mode)
     except ValueError as problem:
-        raise ModelFileError(f"nothing can be written to {target!r}: {problem}") from None
-    if not os.access(target, os.W_OK):  # the folder's permissions alone would let a read-only file be replaced
-        raise PermissionError(errno.EACCES, "the file there is read-only", target)
+        raise ModelFileError(f"{target!r} cannot be written: {problem}") from None
+    if not os.access(target, os.W_OK):  # the folder's permissions would allow replacing a read-only file
+        raise PermissionError(errno.EACCES, "the existing file is read-only", target)
     return stat.S_IMODE(mode) & 0o777
 
 
 def check_regular_file(path: str | os.PathLike[str]) -> None:
-    """Raise if `path` is there, but not a file: opening a pipe would wait for its other end."""
+    """Raise ModelFileError if `path` exists but is not a file: opening a pipe would wait for its other end."""
     with suppress(FileNotFoundError):
         try:
             _check_regular_mode(os.stat(path).st_mode)
@@ -322,16 +319,16 @@ def check_regular_file(path: str | os.PathLike[str]) -> None:
 
 
 def check_location(path: str) -> None:
-    """Raise if no file can be created at `path`: at once, rather than when there is something to write."""
+    """Raise OSError early if no file can be created at `path`."""
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise FileNotFoundError(errno.ENOENT, "there is no such directory to write to", folder)
+        raise FileNotFoundError(errno.ENOENT, "the directory to write to does not exist", folder)
     if os.path.isdir(path):
-        raise IsADirectoryError(errno.EISDIR, "it is a directory, not a file to write to", path)
+        raise IsADirectoryError(errno.EISDIR, "it is a directory, not a file", path)
 
 
 def without_waiting(path: str, flags: int) -> int:
-    """Open a path (for `open`), refusing a pipe without a reader instead of waiting for one."""
+    """Open a path (an opener for `open`), failing for a pipe without a reader instead of waiting for one."""
     at_once = getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(path, flags | at_once, 0o666)
@@ -340,7 +337,7 @@ def without_waiting(path: str, flags: int) -> int:
             problem.strerror = "the pipe has no reader: start its reader first"
         raise
     if at_once:
-        os.set_blocking(descriptor, True)  # a reader that is slow is waited for
+        os.set_blocking(descriptor, True)  # wait for a slow reader
     return descriptor
 
 
@@ -350,10 +347,10 @@ def _check_regular_mode(mode: int) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Make a rename in `folder` outlast a power cut, where the platform can."""
+    """Flush a rename in `folder` to disk, so that it survives a power cut, where the platform supports it."""
     if os.name == "nt":
         return
-    with suppress(OSError):  # the new file is in its place already: an error would say the opposite
+    with suppress(OSError):  # the new file is in place: an error would suggest that it is not
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -361,7 +358,7 @@ def sync_folder(folder: str) -> None:
             os.close(descriptor)
 
 
-# ---- what is read ----------------------------------------------------------------------------------------------------
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
 def _read_file(file: IO[bytes]) -> tuple[Header, Arrays]:
@@ -371,7 +368,7 @@ def _read_file(file: IO[bytes]) -> tuple[Header, Arrays]:
 
 
 def _check_seal(file: IO[bytes]) -> None:
-    """Raise unless `file` is what `write_model` wrote, byte for byte; foreign files are refused unread."""
+    """Raise ValueError unless the seal of `file` is valid; reject other kinds of files by their first bytes."""
     start = file.read(len(_ZIP_START))
     if not start:
         raise ValueError("it is empty")
@@ -381,10 +378,10 @@ def _check_seal(file: IO[bytes]) -> None:
         raise ValueError("it is not a polyaforest model")
     file.seek(max(0, file.seek(0, os.SEEK_END) - _SEAL_SIZE))
     if file.read(len(_SEAL)) != _SEAL:
-        raise ValueError("it does not end as a model does: it is truncated, has bytes appended, or is not a model")
+        raise ValueError("it does not end with a seal: it is truncated, has bytes appended, or is not a model")
     expected = _seal(file)
     if file.read() != expected:
-        raise ValueError("it is damaged: its bytes do not match their SHA-256")
+        raise ValueError("it is damaged: its bytes do not match its SHA-256")
 
 
 def _read_archive(archive: zipfile.ZipFile, size: int) -> tuple[Header, Arrays]:
@@ -393,12 +390,12 @@ def _read_archive(archive: zipfile.ZipFile, size: int) -> tuple[Header, Arrays]:
     if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size for entry in entries):
         raise ValueError("an entry is compressed")
     if sum(entry.file_size for entry in entries) > size:
-        raise ValueError("its entries claim more bytes than the file has")
+        raise ValueError("its entries declare more bytes than the file has")
     if not entries or entries[0].filename != f"{_HEADER}.npy":
         raise ValueError("it has no model header")
     text = _read_array(archive, _HEADER).tobytes()
     if len(text) > _LARGEST_HEADER:
-        raise ValueError(f"its header takes {len(text):,} bytes, more than the limit for models")
+        raise ValueError(f"its header has {len(text):,} bytes; at most {_LARGEST_HEADER:,} are allowed")
     header = json.loads(text)
     if _to_json(header) != text:
         raise ValueError("its header is not canonical JSON")
@@ -409,11 +406,10 @@ def _read_archive(archive: zipfile.ZipFile, size: int) -> tuple[Header, Arrays]:
         raise ValueError(f"its format version must be an integer; got {version!r}")
     if version > FORMAT_VERSION:
         raise ValueError(
-            f"it is of format version {version}, and this release reads up to version {FORMAT_VERSION}: upgrade "
-            "polyaforest"
+            f"it has format version {version}, but this release reads up to {FORMAT_VERSION}: upgrade polyaforest"
         )
     if version not in _VERSIONS:
-        raise ValueError(f"it is of format version {version}, and this release reads {list(_VERSIONS)}")
+        raise ValueError(f"it has format version {version}, but this release reads {list(_VERSIONS)}")
     return _read_entries(archive, header)
 
 
@@ -424,12 +420,12 @@ def _read_entries(archive: zipfile.ZipFile, header: Header) -> tuple[Header, Arr
     if not isinstance(given, dict) or not isinstance(described, dict):
         raise ValueError("its header does not describe a header and arrays")
     if archive.namelist() != [f"{name}.npy" for name in (_HEADER, *described)]:
-        raise ValueError("its entries are not those its header lists")
+        raise ValueError("its entries differ from the list in its header")
     arrays = {}
     for name, description in described.items():
         array = _read_array(archive, name)
         if _describe(array) != description:
-            raise ValueError(f"array {name!r} is not what the header says it is")
+            raise ValueError(f"array {name!r} does not match its description in the header")
         arrays[name] = array.astype(array.dtype.newbyteorder("="), copy=False)
     return given, arrays
 
@@ -443,7 +439,7 @@ def _read_array(archive: zipfile.ZipFile, name: str) -> Array:
         shape, is_fortran, dtype = npy.read_array_header_1_0(stream, max_header_size=_LARGEST_NPY_HEADER)
         if is_fortran or dtype.str not in DTYPES:
             raise ValueError(f"array {name!r} has unsupported dtype {dtype} or order {'CF'[is_fortran]}")
-        if math.prod(shape) * dtype.itemsize != entry.file_size - stream.tell():  # before there is room made for it
+        if math.prod(shape) * dtype.itemsize != entry.file_size - stream.tell():  # before memory is allocated
             raise ValueError(f"array {name!r} has the wrong number of bytes for its shape {shape}")
-        array: Array = np.frombuffer(stream.read(), dtype).reshape(shape).copy()  # to be written to
+        array: Array = np.frombuffer(stream.read(), dtype).reshape(shape).copy()  # writable
         return array

@@ -1,4 +1,4 @@
-"""Conversion of forests and their parameters to and from the contents of model files."""
+"""Convert forests and their parameters to and from the contents of model files."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from polyaforest.retention import Reservoir, Window
 Tuple = TypeVar("Tuple", Forest, Points)
 
 
-# What checking or using contents of an unknown author may raise.
+# Errors that checking or using untrusted contents may raise.
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 @contextmanager
-def refusing(path: Place) -> Iterator[None]:
-    """Report invalid contents of a file as a `ModelFileError`."""
+def reporting_invalid_model(path: Place) -> Iterator[None]:
+    """Raise errors about the contents of a file as `ModelFileError`."""
     try:
         yield
     except MALFORMED as problem:
-        raise ModelFileError(f"{name_of(path)} does not hold a whole model: {problem!r}") from problem
+        raise ModelFileError(f"{name_of(path)} does not contain a valid model: {problem!r}") from problem
 
 
 @contextmanager
-def refusing_pickle(detector: object) -> Iterator[None]:
-    """Report invalid contents of an unpickled detector."""
+def reporting_invalid_pickle(detector: object) -> Iterator[None]:
+    """Raise errors about the contents of a pickle as ValueError."""
     try:
         yield
     except MALFORMED as problem:
         raise ValueError(
-            f"the pickle does not hold a whole {type(detector).__name__}: {problem}. Pickle it again, or load a saved "
-            "model"
+            f"the pickle does not contain a valid {type(detector).__name__}: {problem}. Pickle it again, or load a "
+            "saved model"
         ) from problem
 
 
 def packed(name: str, parts: Forest | Points) -> Arrays:
-    """Return the arrays of a tuple, each under its own name."""
+    """Return the arrays of a tuple by name."""
     return {f"{name}/{field}": part for field, part in parts._asdict().items()}
 
 
 def unpacked(name: str, arrays: Arrays, kind: type[Tuple]) -> Tuple:
-    """Return the tuple whose arrays were `packed`."""
+    """Restore a tuple from its `packed` arrays."""
     known = {f"{name}/{field}": field for field in kind._fields}
     unknown = [field for field in arrays if field.startswith(f"{name}/") and field not in known]
     if unknown:
@@ -61,9 +61,9 @@ def unpacked(name: str, arrays: Arrays, kind: type[Tuple]) -> Tuple:
 
 
 def encode(value: Any) -> Any:
-    """Return a parameter as JSON can hold it.
+    """Encode a parameter for JSON.
 
-    None replaces a generator, which only a new fit would use.
+    A random generator becomes None, since only a new fit would use it.
     """
     if value is None or isinstance(value, str | bool | np.random.RandomState):
         return None if isinstance(value, np.random.RandomState) else value
@@ -79,7 +79,7 @@ def encode(value: Any) -> Any:
 
 
 def encode_columns(value: Any) -> Any:
-    """Return a choice of columns as JSON can hold it: names, places or a mask; text and None as they are."""
+    """Encode a choice of columns for JSON: names, positions or a mask; return text and None unchanged."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, Codes):
@@ -91,7 +91,7 @@ def encode_columns(value: Any) -> Any:
 
 
 def _encode_policy(value: timedelta | Window | Reservoir) -> dict[str, Any]:
-    """Return a retention policy as JSON can hold it."""
+    """Encode a retention policy for JSON."""
     if isinstance(value, timedelta):
         return {"timedelta": value.total_seconds()}
     if isinstance(value, Window):
@@ -100,7 +100,7 @@ def _encode_policy(value: timedelta | Window | Reservoir) -> dict[str, Any]:
 
 
 def decode(value: Any) -> Any:
-    """Return the parameter that was encoded."""
+    """Decode a parameter."""
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
@@ -128,12 +128,12 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 
 
 def pack_keys(keys: Sequence[int | str]) -> Array:
-    """Return keys as bytes: there may be too many for a header."""
+    """Pack keys into an array of bytes, since there may be too many for a header."""
     return np.frombuffer(json.dumps(keys).encode(), np.uint8)
 
 
 def unpack_keys(stored: Array) -> list[int | str]:
-    """Return the keys that were packed."""
+    """Unpack keys."""
     keys = json.loads(stored.tobytes().decode())
     if not isinstance(keys, list) or any(type(key) not in (int, str) for key in keys):
         raise ValueError("keys must be a list of integers and strings")
