@@ -123,7 +123,7 @@ def test_other_files_are_refused(tmp_path):
             use()
     with pytest.raises(FileNotFoundError):
         read_notes(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match="no such directory"):
+    with pytest.raises(FileNotFoundError, match="directory to write to does not exist"):
         open_store(tmp_path / "no" / "where", forest)
     with pytest.raises(IsADirectoryError):
         open_store(tmp_path, forest)

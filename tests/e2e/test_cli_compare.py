@@ -221,7 +221,7 @@ def test_compare_escapes_hostile_categories(cli, tmp_path):
         (["before.csv", "after.csv", "--alpha", "0.001"], 2, "needs at least --permutations 999"),
         (["before.csv", "after.csv", "--block-size", "300"], 3, "fewer than four blocks"),
         (["before.csv", "after.csv", "--html", "before.csv"], 3, "is also the input"),
-        (["before.csv", "after.csv", "--html", "nowhere/report.html"], 3, "no such directory"),
+        (["before.csv", "after.csv", "--html", "nowhere/report.html"], 3, "the directory to write to does not exist"),
         (["before.csv"], 2, "AFTER"),
     ],
 )

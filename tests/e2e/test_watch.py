@@ -293,7 +293,7 @@ def test_what_would_do_harm_is_refused(tmp_path, cli):
             "--trees is part of the model of --start-from: give it to `fit` instead",
         ),
         (["--start-from", model, "--columns", "disk,cpu"], 3, "was fitted on the columns cpu, disk"),
-        (["--model", tmp_path / "no" / "m"], 3, "no such directory"),
+        (["--model", tmp_path / "no" / "m"], 3, "the directory to write to does not exist"),
         (["--window", "1y"], 2, "30m, 6h or 7d"),
         (["--window", "30m"], 2, "needs --time"),
         (["--follow", "--from", "redis://localhost"], 2, "FILE and --from"),
