@@ -64,7 +64,7 @@ def test_models_keep_their_categories(cli, payments, tmp_path, kind):
     code, out, _ = cli("explain", "-m", model, payments, "--row", "778")
     assert code == 0
     assert "Grocer" in out
-    odd = tmp_path / "odd.csv"  # columns in another order, and a country that nobody has seen
+    odd = tmp_path / "odd.csv"  # columns in another order, and an unseen country
     odd.write_text(
         "amount,country,merchant,currency,postcode\n1260.5,XK,Grocer,EUR,10115\n1260.5,DE,Grocer,EUR,10115\n"
     )

@@ -21,7 +21,7 @@ from polyaforest.cli._demo import write_example
 from polyaforest.datasets.demo import INCIDENTS, server_metrics
 
 METRICS = ["requests", "cpu", "memory", "latency_ms", "errors"]
-TO_BLAME = {
+CAUSES = {
     "high latency": "latency_ms",
     "no requests": "latency_ms",
     "request spike": "errors",
@@ -75,7 +75,7 @@ def test_everything_that_went_wrong_is_found_at_the_first_try(cli, folder):
     for incident in INCIDENTS:
         start = incident.start.replace("T", " ")[:16]
         (block,) = [block for block in blocks if f", {start} to " in block]
-        (attributions,) = [name for begin, name in TO_BLAME.items() if incident.what.startswith(begin)]
+        (attributions,) = [name for begin, name in CAUSES.items() if incident.what.startswith(begin)]
         assert f"({incident.n_readings} flagged, worst " in block
         assert block.splitlines()[1].split()[0] == attributions
     assert err.splitlines() == [
@@ -216,7 +216,7 @@ def test_keys_of_a_stream_are_streams_of_their_own(cli, folder, metrics):
         (["--out", "nowhere/at/all.csv"], 3, "nowhere/at does not exist"),
         (["--columns", "cpu,latency"], 3, "Did you mean 'latency_ms'?"),
         (["--by", "timestamp", "--columns", "cpu", "--stream"], 3, "--id"),
-        (["--by", "nobody"], 3, "has no column 'nobody'"),
+        (["--by", "absent"], 3, "has no column 'absent'"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(cli, folder, args, code, words):
@@ -313,7 +313,7 @@ def test_several_series_are_judged_each_by_itself(cli, series):
 
 
 @pytest.mark.parametrize("args", [[], ["--by", "host"]], ids=str)
-def test_a_series_without_a_course_is_judged_as_rows_or_left_out(cli, series, tmp_path, args):
+def test_short_series_is_scored_as_rows_or_omitted(cli, series, tmp_path, args):
     """Of 50 readings each, with half a day between them."""
     table = daily(2000)
     start = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,6 +1,6 @@
-"""Detectors are copied, pickled and handed to other processes while a thread changes them: copies are whole.
+"""Copies and pickles of detectors that another thread changes are consistent.
 
-All runs are processes of their own, which are told to stop when they hang: a torn copy can crash whoever uses it.
+All runs are separate processes with a time limit: an inconsistent copy can crash its user.
 """
 
 import copy
@@ -119,7 +119,7 @@ def learner(kind, one):
 
 @contextmanager
 def learning(kind):
-    "A detector that a thread goes on to teach."
+    "Yield a detector that a thread keeps teaching."
     one, done, problems = kind.build(), threading.Event(), []
     kind.learn(one, rows_at(0))
     kind.state(one)  # all is compiled
@@ -173,7 +173,7 @@ with learning(kind) as one:
     copies = [WAYS[i % 4](one) for i in range(int(sys.argv[2]))]
 assert_of_one_moment(kind, copies)
 for twin in copies:
-    kind.learn(twin, rows_at(0))  # it is nobody else's, and goes on
+    kind.learn(twin, rows_at(0))  # the copy is independent and can learn
     kind.state(twin)
 print("whole", len(copies))
 """
@@ -183,7 +183,7 @@ FORKING = (
     SHARED
     + """
 def child(kind, one):
-    signal.alarm(60)  # the parent's watchdog does not live here
+    signal.alarm(60)  # a fork has no watchdog thread
     try:
         kind.state(one)
         kind.learn(one, rows_at(0))
@@ -315,7 +315,7 @@ def test_processes_are_given_whole_detectors_while_a_thread_learns(how, tmp_path
 @pytest.mark.slow
 @pytest.mark.skipif(not FORKS, reason="needs fork")
 @pytest.mark.parametrize("kind", ["Stream", "Batch", "Series"])
-def test_a_child_that_is_forked_while_a_thread_learns_works_or_is_told_why_not(kind, tmp_path):
+def test_forked_child_works_or_raises_while_thread_learns(kind, tmp_path):
     _, n_whole, _, n_refused = run(FORKING, tmp_path, kind, str(N_COPIES))
     assert int(n_whole) + int(n_refused) == N_COPIES
 

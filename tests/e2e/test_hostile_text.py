@@ -1,4 +1,4 @@
-"""Strangers name columns, write ids and hand in files: the terminal, the browser and the spreadsheet stay ours."""
+"""Hostile column names, ids and files cannot control the terminal, the browser or a spreadsheet."""
 
 import csv
 import html
@@ -97,7 +97,7 @@ def test_models_are_shown_and_used(run, place, table, model, tmp_path):
     assert_harmless(run("explain", "-m", model, table, "--row", str(ODD)))
     assert_harmless(run("merge", place / f"a{EVIL}.mpf", place / "b.mpf", "-o", tmp_path / f"{EVIL}.mpf"))
     keyed = shutil.copy(place / "keyed.mpf", tmp_path / f"keyed{EVIL}.mpf")
-    assert_harmless(run("forget", "-m", keyed, "--id", f"nobody{EVIL}", "--missing-ok"))
+    assert_harmless(run("forget", "-m", keyed, "--id", f"absent{EVIL}", "--missing-ok"))
     assert_harmless(run("forget", "-m", keyed, "--id", f"web{EVIL}"))
 
 
@@ -169,7 +169,7 @@ def test_paths_that_are_no_text_are_used_and_resumed(run, place, tmp_path):
     with open(source, "wb") as file:
         file.write(lines)
     args = [source, "--model", store, "--out", out, "--quarantine", tmp_path / "bad", "--trees", "3"]
-    for _ in range(2):  # the second goes on from the first, and finds nothing new
+    for _ in range(2):  # the second run resumes and finds nothing new
         assert_harmless(run("watch", *args))
         with open(out, "rb") as file:
             assert len(file.readlines()) == N_ROWS

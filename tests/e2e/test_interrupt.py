@@ -59,7 +59,7 @@ while n_interrupts < {N_INTERRUPTS}:
             forest.predict(ROWS[:5])
             start = None
     except KeyboardInterrupt:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # the next one may come once this is told
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # block the next signal until this one is reported
         n_interrupts += 1
         if start is not None and 0 < forest.n_seen_ - start < n:
             n_halves += 1
@@ -155,7 +155,7 @@ def is_free(lock):
 
 
 def problem_of(forest, stages):
-    "What is wrong with a forest that should be as it was at one of several stages."
+    "Describe how a forest differs from all of several stages."
     if not is_free(forest._lock):
         return "the lock is not free"
     if bits(forest) not in stages:
@@ -164,7 +164,7 @@ def problem_of(forest, stages):
     twin = copy.deepcopy(forest)
     twin._posterior = twin._offset = None
     if (forest.mass(ROWS) != twin.mass(ROWS)).any() or forest.offset_ != twin.offset_:
-        return "what was derived is not of the forest as it is"
+        return "derived values do not match the forest"
     forest.partial_fit(ROWS[50:60], times=TIMES[50:60])
     assert_whole(forest)
     return None
@@ -180,7 +180,7 @@ def begin(n, window):
 
 CALLS = {
     "insert": (begin(30, 20), lambda forest: forest.insert(ROWS[30])),
-    "learn and make room, grow trees anew, learn more": (begin(6, Window(duration=9.0)), learn),
+    "learn and grow arrays, rebuild trees, learn more": (begin(6, Window(duration=9.0)), learn),
     "delete": (begin(30, 20), lambda forest: forest.delete([12, 25])),
     "rebuild": (begin(30, 20), lambda forest: forest.rebuild()),
     "score_samples": (begin(30, 20), lambda forest: forest.score_samples(ROWS[:3])),

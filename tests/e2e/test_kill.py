@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are for
 SIZE = 400_000  # 3.2 MB: long enough to write to be hit in the middle
 N_KILLS = 100 if PROFILE == FULL else 30
 
-# Forks a writer for each line it reads and says its process id. Writers go on until they are killed, or a long time.
+# Forks a writer for each line it reads and prints its process id. Writers run until they are killed, or a long time.
 NURSERY = f"""
 import os, sys
 import numpy as np

@@ -30,7 +30,7 @@ def visit(how, **options):
 def in_child(*visits):
     pid = os.fork()
     if not pid:
-        signal.alarm(30)  # the parent's watchdog does not live here
+        signal.alarm(30)  # a fork has no watchdog thread
         print(*(visit(how, **options) for how, options in visits), flush=True)
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0

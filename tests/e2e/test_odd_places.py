@@ -1,4 +1,4 @@
-"""Pipes, devices and directories in place of files are told at once and never waited for; python -OO has all help."""
+"""Pipes, devices and directories instead of files are rejected immediately; help works under python -OO."""
 
 import os
 import subprocess

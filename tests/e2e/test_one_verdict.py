@@ -163,7 +163,7 @@ def test_a_stream_flags_what_predict_would_have_flagged_just_before(detector, fi
 
 
 @pytest.mark.parametrize("kind", [BatchMPF, StreamingMPF])
-def test_another_policy_places_the_threshold_anew(kind, tmp_path):
+def test_changed_policy_recomputes_threshold(kind, tmp_path):
     first = kind(**SMALL).fit(KNOWN)
     first.predict(KNOWN)
     other = kind(false_alarm_rate=0.04, **SMALL).fit(KNOWN)

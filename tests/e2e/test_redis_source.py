@@ -172,7 +172,7 @@ def test_nothing_is_lost_or_doubled_while_the_server_dies_and_the_reader_restart
         with redis.Redis(port=port, retry=None) as client:
             number = 0
             while number < n_entries:
-                try:  # an entry has its number for its name, so that it can be told whether it got through
+                try:  # entries are named by number, so that lost ones can be found
                     client.xadd("s", {"n": number}, id=f"{number + 1}-0")
                 except redis.ConnectionError:
                     time.sleep(0.01)

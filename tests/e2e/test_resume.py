@@ -1,4 +1,4 @@
-"""A stream that is killed at any moment goes on elsewhere from its last snapshot, and nobody can tell."""
+"""A stream killed at any moment resumes from its last snapshot with identical results."""
 
 import signal
 import subprocess

@@ -163,7 +163,7 @@ def test_several_may_learn_at_once():
 
 
 def test_several_may_begin_at_once():
-    """One of them begins the stream, the others go on with it."""
+    """One thread creates the stream, the others continue it."""
     for _ in range(5):
         forest, ready = build(), threading.Barrier(4)
 

@@ -48,7 +48,7 @@ def words(folder):
 
 
 @pytest.mark.parametrize("name", ["out", "bad"])
-def test_a_deleted_output_is_begun_anew_and_cut_to_its_own_length_after_a_kill(tmp_path, factory, name):
+def test_deleted_output_is_recreated_and_truncated_after_kill(tmp_path, factory, name):
     good, bad = LINES[:100], [b"junk %d\n" % i for i in range(100)]
     append(tmp_path / "log", *good[:50], *bad[:50])
     child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
@@ -86,7 +86,7 @@ def test_another_file_in_place_of_the_output_is_not_cut(tmp_path, factory):
     assert "out' is not the file of the last save" in words(tmp_path)
 
 
-def test_an_output_that_is_gone_after_a_kill_is_told_of(tmp_path, factory):
+def test_reports_output_missing_after_kill(tmp_path, factory):
     append(tmp_path / "log", *LINES[:100])
     child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
     until(lambda: n_committed(tmp_path) == 100)
@@ -169,7 +169,7 @@ def test_a_new_model_says_that_the_output_has_lines(tmp_path, factory):
 
 
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGHUP], [signal.SIGHUP, signal.SIGTERM]])
-def test_whoever_asks_it_to_leave_gets_everything_saved(tmp_path, factory, numbers):
+def test_termination_signal_saves_everything(tmp_path, factory, numbers):
     append(tmp_path / "log", *LINES[:100])
     child = factory.start(tmp_path, *FOLLOW)
     until(lambda: n_lines(tmp_path) == 100)
@@ -214,7 +214,7 @@ def test_a_file_that_appears_and_rotates_before_the_first_look_is_read_from_its_
     assert [item["time"] for item in written(tmp_path / "out")] == sorted(times(LINES[:300]))
 
 
-def test_what_was_rotated_before_it_began_is_told_of(tmp_path, factory):
+def test_reports_files_rotated_before_start(tmp_path, factory):
     write_and_rotate(tmp_path / "log")
     child = factory.start(tmp_path, *FOLLOW)
     until(lambda: n_lines(tmp_path) == 10)
@@ -358,7 +358,7 @@ def test_killed_and_rotated_at_any_moment_it_writes_what_an_undisturbed_run_does
         schedule.turn(part)
     stop(factory, factory.child, signal.SIGKILL)
     child = factory.start(tmp_path, *FOLLOW, "--snapshot-seconds", "0")
-    append(tmp_path / "log", last)  # which nobody but this process can have saved
+    append(tmp_path / "log", last)  # only this process can have saved it
     until(lambda: n_committed(tmp_path) == 300)
     assert stop(factory, child) == 0, words(tmp_path)
     assert schedule.outputs.read() == calm, words(tmp_path)

@@ -157,7 +157,7 @@ def test_a_slow_reader_holds_the_writer_up_and_loses_nothing(tmp_path, programs)
         os.set_blocking(stdin.fileno(), False)
         text = "".join(line(i, ROWS[i % 600].tolist()) + "\n" for i in range(20_000)).encode()
         n_sent = 0
-        while select.select([], [stdin], [], 1.0)[1]:  # nobody reads: before long nobody can write
+        while select.select([], [stdin], [], 1.0)[1]:  # without a reader, the pipe soon blocks
             n_sent += os.write(stdin.fileno(), text[n_sent : n_sent + 65_536])
         assert n_sent < len(text)
         n_whole = text[:n_sent].count(b"\n")
@@ -326,7 +326,7 @@ def notes_of(path):
         return {}
 
 
-def test_records_that_are_all_bad_are_told_of_at_once(tmp_path, cli):
+def test_reports_immediately_when_all_records_are_bad(tmp_path, cli):
     log = tmp_path / "log.jsonl"
     log.write_text("".join(line(i, row) + "\n" for i, row in enumerate(ROWS[:50].tolist())))
     code, _, words = cli("watch", log, "--columns", "gpu", "--quarantine", tmp_path / "bad", "--out", tmp_path / "out")

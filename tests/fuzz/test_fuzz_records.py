@@ -1,4 +1,4 @@
-"""Whatever lines a stream brings, watch goes on: each record is judged or put aside, and every number is finite."""
+"""`watch` survives any lines: each record is scored or quarantined, and all numbers are finite."""
 
 import json
 import tempfile
@@ -42,7 +42,7 @@ lines = usual.map(json.dumps).map(str.encode) | objects.map(json.dumps).map(str.
 
 
 def watch(folder, records, at_once, shingle, labelled, writes_events=False):
-    """Watch records to their end, or go on where that was done before; return what has been counted."""
+    """Watch records to their end, or resume; return the counts."""
 
     def make():
         forest = StreamingMPF(n_estimators=3, window=20, missing="marginalise", random_state=0)

@@ -1,4 +1,4 @@
-"""Whatever has become of a store of models, it is refused with its name, or watch goes on with what is whole."""
+"""`watch` rejects a damaged store by name, or continues with its intact models."""
 
 import json
 import sqlite3

@@ -31,8 +31,8 @@ def assert_adds_up(forest, rows):
         scored = np.minimum(-forest.score_samples(rows) / math.log(2), FAR)
         assert_allclose(np.minimum(said.surprise, FAR), scored, rtol=1e-9, atol=1e-9)
     lifetimes = forest.lifetimes_ if forest.score_type in ("typicality", "multiscale") else np.empty(0)
-    charges, _ = attribute.attribute_rows(forest.forest_, forest.posterior_, rows, lifetimes, None)
-    assert (charges > -1e-9).all()  # no cut, box or distance makes a row less surprising than certain
+    attributions, _ = attribute.attribute_rows(forest.forest_, forest.posterior_, rows, lifetimes, None)
+    assert (attributions > -1e-9).all()  # no cut, box or distance makes a row less surprising than certain
     return said
 
 

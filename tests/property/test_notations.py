@@ -100,6 +100,6 @@ def test_dates_are_read_back(folder, moments, form):
     assert gather(table.chunks()).times[:-1].tolist() == expected
     table = open_table([str(path)], columns=["x"], time="when")
     has_proof = any((moment.day > 12) for moment in moments) or "%b" in form.lower()
-    if has_proof:  # then nobody has to say it
+    if has_proof:  # then no option is needed
         assert gather(table.chunks()).times[:-1].tolist() == expected
     table.close()

@@ -302,7 +302,7 @@ def test_trees_that_points_come_to_and_leave_equal_the_reference_draw_for_draw(w
 
 
 class StreamTwins:
-    """A stream and its twin in the reference: arrivals, the window, samples, and trees grown anew in the beginning."""
+    """A stream and its reference twin: arrivals, the window, samples, and trees rebuilt at the start."""
 
     def __init__(self, world: World, window: int | None, score: str, sizes: list[int] | None = None) -> None:
         self.world, self.window, self.rngs = world, window, generators_of(world.plan)

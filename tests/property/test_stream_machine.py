@@ -107,7 +107,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.model, self.n_features = Model(policy), n_numbers + n_categories
         rng = np.random.default_rng(seed)
         self.probes = np.hstack([rng.normal(size=(3, n_numbers)) * 3, rng.choice(CODES, (3, n_categories))])
-        self.probes[0, n_numbers:] = rng.integers(0, 2**QUESTIONS, n_categories)  # that nobody has seen
+        self.probes[0, n_numbers:] = rng.integers(0, 2**QUESTIONS, n_categories)  # unseen
         self.now = 0.0
 
     # ---- points come ------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), policy=st.none() | policies)
     def fit(self, data, policy):
-        """A fit begins anew, and with a new window if there is one."""
+        """Fit from scratch, with a new window if given."""
         policy = self.forest.window if policy is None else policy
         before, self.model = self.model, Model(policy)
         rows, keys, times = self.draw_points(data, data.draw(st.integers(1, 6)))
@@ -204,7 +204,7 @@ class StreamMachine(RuleBasedStateMachine):
             else []
         )
         with pytest.raises(KeyError, match="Nothing was deleted"):
-            self.forest.delete([*some, "nobody"])
+            self.forest.delete([*some, "absent"])
 
     @precondition(lambda self: self.is_fitted and self.model.held)
     @rule(data=st.data())

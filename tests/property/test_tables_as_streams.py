@@ -168,7 +168,7 @@ def test_rows_get_the_same_verdicts_and_reasons_in_any_chunks(name, seed):
 
 @pytest.mark.parametrize("random_state", [None, 3])
 def test_a_stream_that_begins_with_a_large_chunk_is_explained_by_its_own_trees(random_state):
-    """Without a seed, a copy that began anew would have other trees."""
+    """Without a seed, a refitted copy would have other trees."""
     rows = sudden(0, 300)
     detected = StreamingMPF(n_estimators=N_TREES, random_state=random_state).detect_then_learn(rows, explain=True)
     assert detected.explanations

@@ -358,7 +358,7 @@ def sample_mondrian_block(
     lifetime: float,
     max_depth: float,
 ) -> None:
-    """SampleMondrianBlock, which goes on along the live dimensions when others have collapsed."""
+    """SampleMondrianBlock, which continues along the live dimensions when others have collapsed."""
     if j.depth == max_depth:
         return
     drawn = sample_cut(rng, j.box, weights, parent_time, lifetime)
@@ -490,9 +490,9 @@ def empty_tree(weights: Point, domain: Box | None = None) -> Tree:
 def insert_point(rng: Xoshiro, tree: Tree, x: Point, lifetime: float, max_depth: float = INF) -> None:
     """MT+ (Alg. 5): the tree becomes one that was sampled with `x` among its rows.
 
-    Alg. 5 draws an exponential time at every node on the way down and goes on where it comes too late. Exponential
-    times have no memory, so the times waited in vain are parts of one: a single exponential draw, here the budget, is
-    spent at the rate at which each node on the way would be cut off from `x`, for as long as the node lives.
+    Alg. 5 draws an exponential time at each node on the path and descends if it is too late. Exponential times are
+    memoryless, so one draw suffices: this budget is spent at the rate at which each node on the path would be cut off
+    from `x`, for the lifetime of the node.
     """
     if tree.root is None:
         tree.root = plant([x], tree.weights, lifetime, tree.domain).root

@@ -284,7 +284,7 @@ def test_after_a_half_life_a_point_is_half_as_likely_in_a_reservoir(by_time, del
 
 @pytest.mark.parametrize("n_fitted", mostly_slow([0, 5, 15, 30, 40], 2))
 def test_every_arrival_is_equally_likely_in_the_reservoir_of_a_detector(n_fitted, monkeypatch):
-    """Whether rows came by `fit` or after it; the sample of a table by default goes on as one of the whole stream."""
+    """Whether rows came by `fit` or after it; by default the sample of a table continues as one of the whole stream."""
     n_runs, n, most, X = 400, 40, 10, np.arange(40.0)[:, None]
     monkeypatch.setattr("polyaforest.estimators._streaming._LEAST_HELD", most)
     seen = np.zeros(n)

@@ -28,7 +28,7 @@ def running_p_values(calibration, scores, arrivals):
 @pytest.mark.parametrize("kind", KINDS)
 def test_normal_rows_are_flagged_at_the_rate_asked_for(kind, alpha, any_seed):
     rng = np.random.default_rng(any_seed)
-    draws = KINDS[kind](rng, (REPEATS, 100))  # 99 to calibrate with and one to judge, anew each time
+    draws = KINDS[kind](rng, (REPEATS, 100))  # 99 for calibration and one to score, each time
     flagged = sum(bool(row[0] < ThresholdPolicy(None, alpha).threshold(np.sort(row[1:]).tolist())) for row in draws)
     side = "greater" if kind == "ties" else "two-sided"  # without ties the rate is met exactly: alpha * 100 is whole
     assert stats.binomtest(flagged, REPEATS, alpha, alternative=side).pvalue > RARE
