@@ -1,4 +1,4 @@
-"""Settings that change under data that exists: what `--check` says is what a start does."""
+"""Changed settings of streams with data: a start does what `--check` prints."""
 
 import json
 import re
@@ -24,7 +24,7 @@ PROMETHEUS = {"url": "http://127.0.0.1:9", "queries": {"cpu": "a", "load": "b", 
 LINES = ["time,host,id,cpu,load,requests"]
 CSV = [f"{START + 60 * (N + i)},web-1,x-{i},50.5,10,200" for i in range(3)]
 
-# What each setting is changed to. The test fails for a setting of the schema that is not here.
+# A changed value for each setting; a test fails if a setting is missing.
 CHANGES = {
     "source": "FOLDER/records.jsonl",
     "format": "csv",
@@ -85,13 +85,13 @@ CHANGES = {
 
 
 def config_of(folder, stream, **others):
-    """The configuration of a service with one stream, as its file has it."""
+    """Return the configuration of a service with one stream."""
     server = {"data": str(folder / "data"), **others.pop("server", {})}
     return {"server": server, "streams": {"web": stream, **others.pop("streams", {})}, "alerts": [ALERT], **others}
 
 
 def changed(folder, name, stream):
-    """The configuration with another value of a setting."""
+    """Return the configuration with a changed setting."""
     value = json.loads(json.dumps(CHANGES[name]).replace("FOLDER", str(folder)))
     if name.startswith("server."):
         server = {name.partition(".")[2]: value}
@@ -114,7 +114,7 @@ def write(folder, config):
 
 @contextmanager
 def running(folder, config):
-    """A service that has started, in this process."""
+    """Run a service in this process."""
     path = write(folder, config)
     service = Service(parse_config(path.read_text()), lambda: parse_config(path.read_text(), str(path)))
     service.start()
@@ -126,13 +126,13 @@ def running(folder, config):
 
 
 def post(service, records, stream="web"):
-    """Have records judged; return the results."""
+    """Post records; return the results."""
     lines = [record.encode() if isinstance(record, str) else json.dumps(record).encode() for record in records]
     return service.streams[stream].inbox.put(lines).result(300).results
 
 
-def settled(service, stream="web"):
-    """Wait until nothing is relearned; return the stream."""
+def relearned(service, stream="web"):
+    """Wait until relearning is complete; return the stream."""
     one = service.streams[stream]
     until(lambda: one.relearning is None or one.error)
     return one
@@ -140,7 +140,7 @@ def settled(service, stream="web"):
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory):
-    """Data folders: of a stream by HTTP, and of one from Prometheus, whose records came by HTTP."""
+    """Data folder of a stream with records of two hosts."""
     folder = tmp_path_factory.mktemp("past")
     (folder / "token").write_text("a-token-of-twenty-chars")
     with running(folder, config_of(folder, WEB)) as service:
@@ -150,7 +150,7 @@ def past(tmp_path_factory):
 
 
 def names_in(schema):
-    """The settings of a table of the schema, by name."""
+    """Return the names of all settings of a table."""
     names = {field.alias or name for name, field in schema.model_fields.items()}
     for table in names & set(TABLES):
         inner = schema.model_fields[table].annotation
@@ -159,17 +159,17 @@ def names_in(schema):
     return names
 
 
-def test_the_table_of_kinds_has_every_setting_of_the_schema():
+def test_kinds_cover_every_setting():
     server = {f"server.{name}" for name in names_in(ServerConfig)}
     assert set(KINDS) == server | names_in(StreamConfig) | {"alerts", "streams"}
     assert set(CHANGES) == set(KINDS)
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES))
-def test_a_start_does_what_check_says(name, past, tmp_path, cli):
+def test_start_does_what_check_prints(name, past, tmp_path, cli):
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     stream = WEB
-    if name.startswith("prometheus."):  # the files of a stream are the same wherever its records come from
+    if name.startswith("prometheus."):  # the files of a stream do not depend on its source
         stream = {**{key: WEB[key] for key in WEB if key not in ("time", "by", "id")}, "source": "prometheus"}
         stream["prometheus"] = PROMETHEUS
         with running(tmp_path, config_of(tmp_path, stream)) as service:
@@ -190,9 +190,9 @@ def test_a_start_does_what_check_says(name, past, tmp_path, cli):
 
 
 def check_start(folder, config, kind, cli):
-    """A start runs the stream, unless it needs a new one; records are accepted, and the next start changes nothing."""
+    """Check that the stream starts, unless it must be a new one, and that the next start changes nothing."""
     with running(folder, config) as service:
-        one = settled(service)
+        one = relearned(service)
         assert one.is_ready == (kind is not Kind.NEW_STREAM), one.error
         if kind is Kind.NEW_STREAM:
             assert "untouched" in one.error
@@ -218,7 +218,7 @@ RELOADED = [
 
 
 @pytest.mark.parametrize("name", RELOADED)
-def test_a_reload_does_what_a_start_does(name, past, tmp_path):
+def test_reload_does_what_a_start_does(name, past, tmp_path):
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     with running(tmp_path, config_of(tmp_path, WEB)) as service:
         before = service.config
@@ -231,7 +231,7 @@ def test_a_reload_does_what_a_start_does(name, past, tmp_path):
             answer = service.reload("tester")
             place = {Kind.APPLIED: "applied", Kind.RELEARNED: "relearned", Kind.AT_START: "at_next_start"}[KINDS[name]]
             assert name in str(answer[place]) or answer.get(name) or answer["started"] == ["other"]
-        one = settled(service)
+        one = relearned(service)
         if one.inbox is not None:
             new = LINES + CSV if one.config.format == "csv" else rows(3, N)
             assert all(hasattr(result, "verdict") for result in post(service, new))
@@ -249,7 +249,7 @@ def audit(stream):
 # ---- single settings -------------------------------------------------------------------------------------------------
 
 
-def test_naming_what_was_detected_changes_nothing(tmp_path):
+def test_naming_detected_columns_changes_nothing(tmp_path):
     plain = {"by": "host", "trees": 4}
     with running(tmp_path, config_of(tmp_path, plain)) as service:
         post(service, [{name: record[name] for name in record if name != "id"} for record in rows(50)])
@@ -264,7 +264,7 @@ def test_naming_what_was_detected_changes_nothing(tmp_path):
         assert "the field 'cpu' is a column" in service.streams["web"].error
 
 
-def test_settings_saved_by_an_earlier_version_are_read(past, tmp_path):
+def test_reads_settings_saved_by_an_earlier_version(past, tmp_path):
     """They lack most settings; `calendar`, `maintenance` and `prometheus.queries` had other names."""
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "data" / "web.models"
@@ -280,7 +280,7 @@ def test_settings_saved_by_an_earlier_version_are_read(past, tmp_path):
     plan, _ = stored_plan(str(tmp_path / "data"), "web", by_day)
     assert (list(plan.applied), plan.relearned) == (["maintenance"], {"calendar": ([], ["time of day"])})
     with running(tmp_path, changed(tmp_path, "trees", WEB)) as service:
-        assert settled(service).is_ready
+        assert relearned(service).is_ready
         assert audit(service.streams["web"]) == [("start", "settings"), ("the service", "relearned")]
     notes["settings"]["queries"] = {"cpu": "a", "load": "b", "requests": "c"}
     prometheus = StreamConfig(
@@ -289,7 +289,7 @@ def test_settings_saved_by_an_earlier_version_are_read(past, tmp_path):
     assert list(plan_stream("web", prometheus, notes).refused) == ["prometheus.queries"]
 
 
-def test_a_stream_without_records_takes_any_settings(tmp_path):
+def test_stream_without_records_accepts_any_settings(tmp_path):
     with running(tmp_path, config_of(tmp_path, {"by": "host", "columns": ["a"]})):
         pass
     with running(tmp_path, config_of(tmp_path, {**WEB, "columns": ["cpu"]})) as service:
@@ -298,8 +298,8 @@ def test_a_stream_without_records_takes_any_settings(tmp_path):
         assert len(result.sample.values) == 1
 
 
-def test_the_advice_of_a_preview_is_applied_to_the_models(past, tmp_path):
-    """The rate moves the threshold of models that have learned, at once and after a restart."""
+def test_false_alarm_rate_of_a_preview_is_applied_to_models(past, tmp_path):
+    """The rate changes the threshold of existing models, at once and after a restart."""
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     with running(tmp_path, config_of(tmp_path, WEB)) as service:
         before = post(service, rows(1, N))[0].verdict
@@ -313,7 +313,7 @@ def test_the_advice_of_a_preview_is_applied_to_the_models(past, tmp_path):
         assert audit(service.streams["web"]) == [("tester", "settings")]
 
 
-def test_a_bad_file_leaves_the_settings_in_force(past, tmp_path):
+def test_invalid_file_leaves_the_settings_unchanged(past, tmp_path):
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     with running(tmp_path, config_of(tmp_path, WEB)) as service:
         before = service.config
@@ -334,7 +334,7 @@ def test_a_bad_file_leaves_the_settings_in_force(past, tmp_path):
         assert audit(service.streams["web"]) == []
 
 
-def test_silence_that_is_not_watched_for_any_more_ends(past, tmp_path):
+def test_reload_without_silence_closes_silence_events(past, tmp_path):
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     with running(tmp_path, config_of(tmp_path, {**WEB, "silence": "0.05s"})) as service:
         one = service.streams["web"]
@@ -344,7 +344,7 @@ def test_silence_that_is_not_watched_for_any_more_ends(past, tmp_path):
         assert not any(event["kind"] == "silence" for event in one.events.find(is_open=True))
 
 
-def test_records_accepted_before_the_source_changes_are_judged(past, tmp_path):
+def test_records_accepted_before_the_source_changes_are_scored(past, tmp_path):
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     with running(tmp_path, config_of(tmp_path, WEB)) as service:
         one = service.streams["web"]
@@ -365,12 +365,12 @@ def test_records_accepted_before_the_source_changes_are_judged(past, tmp_path):
 # ---- relearned models ------------------------------------------------------------------------------------------------
 
 
-def test_a_relearned_model_is_the_one_that_its_settings_would_have_made(past, tmp_path):
-    """All records are in the history, so nothing can tell that the settings were others before."""
+def test_relearned_model_equals_one_with_these_settings_from_the_start(past, tmp_path):
+    """The history has all records, so the former settings leave no trace."""
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     other = {**WEB, "trees": 6, "window": 100}
     with running(tmp_path, config_of(tmp_path, other)) as service:
-        settled(service)
+        relearned(service)
         found = post(service, [*rows(50, N), odd(N + 50)])
     (tmp_path / "new").mkdir()
     with running(tmp_path / "new", config_of(tmp_path / "new", other)) as service:
@@ -380,7 +380,7 @@ def test_a_relearned_model_is_the_one_that_its_settings_would_have_made(past, tm
     assert [one.sample.number for one in found] == [one.sample.number for one in wanted]
 
 
-def test_records_are_judged_by_the_present_models_until_others_are_complete(past, tmp_path, monkeypatch):
+def test_current_models_score_records_until_relearning_is_complete(past, tmp_path, monkeypatch):
     monkeypatch.setattr("polyaforest.service.relearn.PIECE", 16)
     monkeypatch.setattr("polyaforest.service.stream._RELEARN_SECONDS", 0.0)  # one piece after each batch
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
@@ -398,7 +398,7 @@ def test_records_are_judged_by_the_present_models_until_others_are_complete(past
         assert one.call(lambda worker: worker.store["web-1"].detector.n_seen_).result(60) == n
 
 
-def test_a_stop_in_the_middle_of_relearning_keeps_the_present_models(past, tmp_path, monkeypatch):
+def test_stop_during_relearning_keeps_the_current_models(past, tmp_path, monkeypatch):
     monkeypatch.setattr("polyaforest.service.stream._RELEARN_SECONDS", 0.0)
     monkeypatch.setattr("polyaforest.service.relearn.PIECE", 1)
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
@@ -413,7 +413,7 @@ def test_a_stop_in_the_middle_of_relearning_keeps_the_present_models(past, tmp_p
         assert post(service, rows(1, N))[0].sample.number == N
 
 
-def test_models_that_cannot_be_relearned_stay(past, tmp_path, monkeypatch):
+def test_failed_relearning_keeps_the_current_models(past, tmp_path, monkeypatch):
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
 
     def fail(*_, **__):
@@ -428,8 +428,8 @@ def test_models_that_cannot_be_relearned_stay(past, tmp_path, monkeypatch):
         assert one.is_ready
 
 
-def test_feedback_is_given_to_relearned_models_too(tmp_path):
-    """Points are numbered differently by a model that has learned only part of the history."""
+def test_relearned_models_include_feedback(tmp_path):
+    """A model that has learned only part of the history numbers points differently."""
     unnamed = {name: value for name, value in WEB.items() if name not in ("id", "false_alarm_rate")} | {"trees": 20}
     with running(tmp_path, config_of(tmp_path, unnamed)) as service:
         one = service.streams["web"]
@@ -445,7 +445,7 @@ def test_feedback_is_given_to_relearned_models_too(tmp_path):
         kept = one.history.records("web-1")
         write(tmp_path, config_of(tmp_path, {**unnamed, "window": 200}))
         service.reload("tester")
-        settled(service)
+        relearned(service)
         (result,) = post(service, [odd(242, cpu=-500.0)])
         assert result.sample.point == 242  # as if the model were the one before
         values = points_of(one)
@@ -471,11 +471,11 @@ def label(stream, event, verdict):
 
 
 def points_of(stream):
-    """The values of the first field that the model holds."""
+    """Return the values of the first field in the model."""
     return stream.call(lambda worker: worker.store["web-1"].detector.points_[:, 0].tolist()).result(60)
 
 
-def test_numbers_of_records_and_points():
+def test_numbering_maps_records_to_points():
     numbering = Numbering()
     assert (numbering.in_history(7), numbering.in_model(7), numbering.in_model("a")) == (7, 7, "a")
     for in_history, in_model in [(10, 0), (11, 1), (15, 2)]:

@@ -1,4 +1,4 @@
-"""Time in the service: records dated in the future, retention, and a machine whose clock is wrong or corrected."""
+"""Times in the service: future records, retention, and wrong or corrected system clocks."""
 
 import time
 
@@ -19,7 +19,7 @@ DAY, YEAR = 86400.0, 365 * 86400.0
 
 
 class Machine:
-    """A clock that can be set, and one that cannot."""
+    """A system clock that can be set, and a monotonic one."""
 
     def __init__(self, wall=START + YEAR * 2):
         self.wall, self.steady = wall, 0.0
@@ -45,7 +45,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def open_history(path, machine):
-    """Open the history as a new process does, which keeps 100 days."""
+    """Open the history as a new process, with a retention of 100 days."""
     databases = []
 
     def start():
@@ -73,7 +73,7 @@ def kept(history, key="a"):
     return [] if found is None else found.times.tolist()
 
 
-def test_no_time_of_a_record_deletes_another(open_history, machine):
+def test_times_of_records_delete_nothing(open_history, machine):
     history, _ = open_history()
     old, live, future = [START - 9 * YEAR], [machine.wall], [machine.wall + 8000 * YEAR]
     for number, times in enumerate((live, old, future), 1):
@@ -88,7 +88,7 @@ def test_no_time_of_a_record_deletes_another(open_history, machine):
     assert [kept(history, f"key-{number}") for number in (1, 2, 3)] == [[], [], []]
 
 
-def test_events_are_kept_as_long_as_they_have_not_changed_for_the_age(open_history, machine):
+def test_events_expire_after_their_last_change(open_history, machine):
     history, database = open_history()
     log = EventLog("s", database, history)
     with database.write() as file:
@@ -107,7 +107,7 @@ def test_events_are_kept_as_long_as_they_have_not_changed_for_the_age(open_histo
 
 
 @pytest.mark.parametrize("jump", [-60 * YEAR, -DAY, 3 * YEAR, 70 * YEAR])
-def test_a_clock_that_is_set_while_the_service_runs_ages_nothing(open_history, machine, jump):
+def test_setting_the_clock_while_running_ages_nothing(open_history, machine, jump):
     history, _ = open_history()
     put(history, 1, [START])
     machine.wall += jump
@@ -121,7 +121,7 @@ def test_a_clock_that_is_set_while_the_service_runs_ages_nothing(open_history, m
 
 
 @pytest.mark.parametrize("jump", [-60 * YEAR, 3 * YEAR, 70 * YEAR])
-def test_a_clock_that_is_wrong_at_a_start_ages_the_history_by_a_bounded_part(open_history, machine, jump):
+def test_wrong_clock_at_a_start_ages_the_history_by_a_bounded_amount(open_history, machine, jump):
     history, _ = open_history()
     put(history, 1, [START])
     machine.run(80 * DAY)
@@ -146,7 +146,7 @@ def test_time_between_two_runs_counts(open_history, machine):
     assert kept(history) == []
 
 
-def test_clocks_that_were_damaged_start_over(path, machine):
+def test_damaged_clocks_start_over(path, machine):
     database = Database(path)
     with database.write() as file:
         file.execute("INSERT INTO facts VALUES ('clocks', ?)", (b'{"wall": "soon"}',))
@@ -154,7 +154,7 @@ def test_clocks_that_were_damaged_start_over(path, machine):
     database.close()
 
 
-def test_a_record_is_ahead_beyond_the_tolerance_only(path, machine):
+def test_record_is_ahead_only_beyond_the_tolerance(path, machine):
     database = Database(path)
     clocks = machine.clocks(database, max_ahead=3600.0)
     now = machine.wall
@@ -166,18 +166,18 @@ def test_a_record_is_ahead_beyond_the_tolerance_only(path, machine):
     database.close()
 
 
-def test_the_span_ends_before_the_future(open_history, machine):
+def test_span_ignores_the_future(open_history, machine):
     history, _ = open_history()
     put(history, 1, [START])
-    put(history, 2, [machine.wall + 8000 * YEAR], key="b")  # from a release that took it
+    put(history, 2, [machine.wall + 8000 * YEAR], key="b")  # stored by an earlier release
     assert history.span() == (START, START)
-    put(history, 3, [machine.wall + 600], key="c")  # a clock that is fast
+    put(history, 3, [machine.wall + 600], key="c")  # a fast clock
     assert history.span() == (START, machine.wall)
-    machine.wall = 0.0  # a machine whose clock has not been set
+    machine.wall = 0.0  # the clock is not set
     assert history.span()[1] > START
 
 
-def test_a_correction_of_the_clock_silences_nothing(machine, monkeypatch):
+def test_correcting_the_clock_causes_no_silence(machine, monkeypatch):
     watch = Silence("s", 60.0, ["a"], [], steady=lambda: machine.steady)
     monkeypatch.setattr("polyaforest.service.silence.clock.time", lambda: machine.wall)
     machine.wall += YEAR
@@ -198,7 +198,7 @@ def ahead(record, seconds):
     return {**record, "time": time.time() + seconds}
 
 
-def test_records_from_the_future_are_set_aside_with_the_reason(tmp_path):
+def test_future_records_are_rejected_with_the_reason(tmp_path):
     with running(tmp_path) as stream:
         post(stream, rows(300))
         n_events = len(stream.events.find())
@@ -220,13 +220,13 @@ def test_records_from_the_future_are_set_aside_with_the_reason(tmp_path):
         assert post(stream, [old])[0].key == "web-1"
 
 
-def test_the_tolerance_is_a_setting(tmp_path):
+def test_max_ahead_is_a_setting(tmp_path):
     with running(tmp_path, WEB + 'max_ahead = "10d"\n') as stream:
         assert not isinstance(post(stream, [ahead(odd(1), 9 * DAY)])[0], dict)
         assert "max_ahead = 10d" in post(stream, [ahead(odd(1), 11 * DAY)])[0]["error"]
 
 
-def test_the_lag_grows_again_after_a_record_of_a_fast_clock(tmp_path):
+def test_lag_grows_after_a_record_of_a_fast_clock(tmp_path):
     with running(tmp_path) as stream:
         post(stream, [ahead(odd(1), 1800)])
         before = stream.lag
@@ -236,13 +236,13 @@ def test_the_lag_grows_again_after_a_record_of_a_fast_clock(tmp_path):
         assert 0 < stream.lag < 600  # also right after a start
 
 
-def test_a_record_is_judged_again_by_the_time_at_which_it_came(tmp_path):
-    """A record that was refused stays refused after a crash, also when its time has come."""
+def test_replayed_record_is_checked_by_its_time_of_arrival(tmp_path):
+    """A rejected record stays rejected after a crash, even once its time has passed."""
     with running(tmp_path) as stream:
         post(stream, rows(10))
     came = time.time() - 10_000
     lines = [orjson.dumps({**odd(11), "time": came + ahead}) for ahead in (4000, 1000)]
-    database = Database(str(tmp_path / "web.history"))  # as a process leaves it that was killed
+    database = Database(str(tmp_path / "web.history"))  # as a killed process leaves it
     with database.write() as file:
         file.execute("INSERT INTO inbox (first, n, received, body) VALUES (11, 2, ?, ?)", (came, b"\n".join(lines)))
     database.close()

@@ -88,27 +88,27 @@ def test_errors_name_line_and_key(text, line, key, words):
     assert words in str(problem.value)
 
 
-def test_all_errors_are_named_at_once():
+def test_reports_all_errors_at_once():
     with pytest.raises(ValueError, match="line 2") as problem:
         parse_config("[streams.a]\ntrees = 0\nseed = -1\nfoo = 1\n")
     assert str(problem.value).count("line") == 3
 
 
-def test_a_text_that_is_no_toml_names_the_line():
+def test_invalid_toml_names_the_line():
     with pytest.raises(ValueError, match="line 2"):
         parse_config("[streams.a]\ntrees = = 3\n")
 
 
-def test_what_is_shown_has_no_secrets_and_means_the_same():
+def test_public_settings_have_no_secrets_and_round_trip():
     config = parse_config(GOOD)
     shown = to_toml(public(config))
     assert "geheim" not in shown
-    again = parse_config(shown + '\nurl = "json://localhost/"\n')  # of the alert, which stands last
+    again = parse_config(shown + '\nurl = "json://localhost/"\n')  # of the alert, the last table
     assert again.streams["web"] == config.streams["web"]
     assert again.server == config.server
 
 
-def test_check_of_the_command(cli, tmp_path, monkeypatch):
+def test_check_command_validates_the_file(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = cli("serve", "--check")
     assert code == 3
@@ -149,7 +149,7 @@ def test_check_of_the_command(cli, tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_a_start_would_fail_at_is_found_by_the_check(cli, tmp_path, monkeypatch, text, line, key, words):
+def test_check_finds_what_a_start_would_fail_at(cli, tmp_path, monkeypatch, text, line, key, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short").write_text("too-short")
     (tmp_path / "long").write_text("a-token-of-twenty-chars")
@@ -161,6 +161,6 @@ def test_what_a_start_would_fail_at_is_found_by_the_check(cli, tmp_path, monkeyp
         assert words in err
 
 
-def test_a_stream_with_all_defaults_is_shown_too():
+def test_stream_with_all_defaults_round_trips():
     config = parse_config("[streams.a]\n[streams.b]\ntrees = 3\n")
     assert parse_config(to_toml(public(config))).streams == config.streams

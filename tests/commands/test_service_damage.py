@@ -1,4 +1,4 @@
-"""Damaged history files: noticed, named and set aside, while all that can be read stays; files of earlier releases."""
+"""Damaged history files are detected, reported and set aside; files of earlier releases are upgraded."""
 
 import random
 import re
@@ -22,7 +22,7 @@ from polyaforest.service.history import RecordHistory
 
 OLD = Path(__file__).parents[1] / "golden" / "history-1.history"
 N, N_KEYS = 4000, 2
-SEAL = b"POLYA\x02\xff\xff"  # before every text of a block
+SEAL = b"POLYA\x02\xff\xff"  # starts all data of a block
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def path(tmp_path):
 
 
 def change_texts(path, column, at, where):
-    """Overwrite a byte in a text of blocks, behind the back of the service."""
+    """Overwrite a byte in the data of blocks."""
     with sqlite3.connect(path) as file:
         for key, first, text in file.execute(f"SELECT key, first, {column} FROM blocks WHERE {where}").fetchall():
             changed = text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :]
@@ -65,7 +65,7 @@ READS = {
 
 @pytest.mark.parametrize("column", READS)
 @pytest.mark.parametrize("at", [3, 12, 40, 200])
-def test_a_changed_bit_is_noticed_and_its_block_set_aside(path, column, at):
+def test_changed_byte_is_detected_and_its_block_set_aside(path, column, at):
     change_texts(path, column, at, "key = 1 AND first = 513")
     database = Database(str(path))
     history = RecordHistory(database, 10**9, 1e12)
@@ -84,8 +84,8 @@ def test_a_changed_bit_is_noticed_and_its_block_set_aside(path, column, at):
     database.close()
 
 
-def test_a_row_that_has_moved_is_noticed(path):
-    """The checksums cover where a block belongs, too."""
+def test_moved_row_is_detected(path):
+    """Checksums cover the place of a block, too."""
     with sqlite3.connect(path) as file:
         file.execute("UPDATE blocks SET start = start - 1e6 WHERE key = 2 AND first = ?", (N + 1,))
     file.close()
@@ -97,7 +97,7 @@ def test_a_row_that_has_moved_is_noticed(path):
 
 
 def read_all(path, log):
-    """Read everything as a stream does that finds damage; return the numbers of the records of each key."""
+    """Read everything and set damage aside, as a stream does; return the record numbers of each key."""
     database = Database(str(path))
     history = RecordHistory(database, 10**9, 1e12)
     while True:
@@ -120,7 +120,7 @@ def read_all(path, log):
 
 
 @pytest.mark.parametrize("seed", range(examples(40)))
-def test_overwritten_kilobytes_cost_what_they_hit(path, seed):
+def test_overwritten_pages_lose_only_their_records(path, seed):
     rng = random.Random(seed)
     size = path.stat().st_size
     with path.open("r+b") as file:
@@ -131,7 +131,7 @@ def test_overwritten_kilobytes_cost_what_they_hit(path, seed):
     n_lost = N_KEYS * N - sum(map(len, numbers))
     assert n_lost <= 512 * 4
     assert bool(n_lost) <= bool(named or log)
-    for block in found:  # what is left is right
+    for block in found:  # the remaining records are correct
         assert block.values[:, 0].tolist() == block.numbers.tolist()
         np.testing.assert_array_equal(block.times, START + 60.0 * block.numbers)
     if log:
@@ -142,7 +142,7 @@ def test_overwritten_kilobytes_cost_what_they_hit(path, seed):
     assert again == []
 
 
-def test_a_file_that_is_damaged_while_it_is_open_is_rebuilt(tmp_path):
+def test_file_damaged_while_open_is_rebuilt(tmp_path):
     with running(tmp_path) as stream:
         for start in range(0, 6000, 1000):
             post(stream, rows(1000, start))
@@ -157,12 +157,12 @@ def test_a_file_that_is_damaged_while_it_is_open_is_rebuilt(tmp_path):
         def n_read():
             try:
                 with stream.database.read() as file:
-                    file.execute("PRAGMA shrink_memory")  # what it has in memory is not damaged
+                    file.execute("PRAGMA shrink_memory")  # cached pages are not damaged
                 return len(stream.history.records("web-1"))
             except Damaged:
                 return 0
 
-        until(lambda: n_read() > 3000 and Path(f"{path}.damaged-1").exists())  # a cache may have had all of it
+        until(lambda: n_read() > 3000 and Path(f"{path}.damaged-1").exists())  # all of it may have been cached
         until(lambda: not stream.history.has_damage and not stream.database.is_damaged)
         post(stream, rows(100, 6000))
         assert stream.error is None
@@ -172,7 +172,7 @@ def test_a_file_that_is_damaged_while_it_is_open_is_rebuilt(tmp_path):
         assert stream.n_records == 6100
 
 
-def test_a_damaged_event_costs_itself_only(tmp_path):
+def test_damaged_event_does_not_affect_others(tmp_path):
     with running(tmp_path) as stream:
         post(stream, rows(300))
         post(stream, [odd(300)])
@@ -190,7 +190,7 @@ def test_a_damaged_event_costs_itself_only(tmp_path):
         assert stream.error is None
 
 
-def test_damaged_parts_are_deleted_with_the_records_of_a_name(tmp_path):
+def test_deleting_an_id_deletes_damaged_parts_of_its_keys(tmp_path):
     with running(tmp_path, WEB.replace('"1s"', '"1h"')) as stream:
         post(stream, rows(600))
         stream.call(lambda worker: worker.commit()).result(60)
@@ -206,7 +206,7 @@ def test_damaged_parts_are_deleted_with_the_records_of_a_name(tmp_path):
 
 
 @pytest.mark.parametrize("now", [START + 3600.0 * 24 * 500, START + 7200.0])
-def test_a_history_without_checksums_is_read_and_upgraded(tmp_path, now):
+def test_history_without_checksums_is_upgraded(tmp_path, now):
     path = shutil.copy(OLD, tmp_path / "web.history")
     for _ in range(2):
         database = Database(str(path))
@@ -232,7 +232,7 @@ def test_a_history_without_checksums_is_read_and_upgraded(tmp_path, now):
     database.close()
 
 
-def test_damage_in_a_history_without_checksums_is_noticed_where_it_shows(tmp_path):
+def test_detects_unparsable_blocks_in_a_history_without_checksums(tmp_path):
     path = shutil.copy(OLD, tmp_path / "web.history")
     change_texts(path, "data", 7, "key = 1")  # in its header
     database = Database(str(path))

@@ -1,4 +1,4 @@
-"""The life of an event: every way in which it opens, closes and opens again."""
+"""The life of an event: how it opens, closes and reopens."""
 
 import shutil
 from pathlib import Path
@@ -25,13 +25,13 @@ def take_back(stream, event):
 
 
 def odder(number, host="web-1"):
-    """A record that is an anomaly in another field, so that feedback on one does not make the next one normal."""
+    """Return an anomaly in another field, so that feedback on one does not make the next one normal."""
     record = odd(number, host=host, cpu=500.0 if number % 2 == 0 else 50.0)
     return {**record, "load": 10.0 if number % 2 == 0 else -1e6}
 
 
 def open_one(stream, number=N, host="web-1"):
-    """Let an event begin; return it."""
+    """Open an event; return it."""
     if number == N:
         post(stream, rows(N, host=host))
     post(stream, [odder(number, host=host)])
@@ -52,7 +52,7 @@ def now(stream, event):
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
-def test_records_keep_it_open_and_close_it(tmp_path):
+def test_records_keep_an_event_open_and_close_it(tmp_path):
     with running(tmp_path) as stream:
         event = open_one(stream)
         post(stream, rows(9, N + 1))
@@ -63,7 +63,7 @@ def test_records_keep_it_open_and_close_it(tmp_path):
         assert now(stream, event)["end"] == event["end"]
 
 
-def test_a_flagged_record_far_behind_opens_another(tmp_path):
+def test_flagged_record_after_a_gap_opens_another_event(tmp_path):
     with running(tmp_path) as stream:
         event = open_one(stream)
         post(stream, [*rows(10, N + 1), odd(N + 11, cpu=999.0)])
@@ -75,7 +75,7 @@ def test_a_flagged_record_far_behind_opens_another(tmp_path):
 # ---- feedback --------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_normal_is_over(tmp_path):
+def test_normal_event_closes(tmp_path):
     with running(tmp_path) as stream:
         event = open_one(stream)
         label(stream, event, "normal")
@@ -89,7 +89,7 @@ def test_what_was_normal_is_over(tmp_path):
         assert now(stream, event)["label"] == "normal"
 
 
-def test_an_incident_stays_open_until_records_close_it(tmp_path):
+def test_incident_stays_open_until_records_close_it(tmp_path):
     with running(tmp_path) as stream:
         event = open_one(stream)
         label(stream, event, "incident")
@@ -100,7 +100,7 @@ def test_an_incident_stays_open_until_records_close_it(tmp_path):
         assert not now(stream, event)["is_open"]
 
 
-def test_undo_opens_it_again_if_records_would_not_have_closed_it(tmp_path):
+def test_undo_reopens_the_event_if_records_would_not_have_closed_it(tmp_path):
     with running(tmp_path) as stream:
         event = open_one(stream)
         label(stream, event, "normal")
@@ -114,7 +114,7 @@ def test_undo_opens_it_again_if_records_would_not_have_closed_it(tmp_path):
         assert now(stream, event)["closed_by"] == "records"
 
 
-def test_undo_leaves_it_closed_if_records_would_have_closed_it(tmp_path):
+def test_undo_leaves_the_event_closed_if_records_would_have_closed_it(tmp_path):
     with running(tmp_path) as stream:
         event = open_one(stream)
         label(stream, event, "normal")
@@ -123,7 +123,7 @@ def test_undo_leaves_it_closed_if_records_would_have_closed_it(tmp_path):
         assert (now(stream, event)["is_open"], now(stream, event)["label"]) == (False, None)
 
 
-def test_undo_leaves_it_closed_if_another_is_open(tmp_path):
+def test_undo_leaves_the_event_closed_if_another_is_open(tmp_path):
     with running(tmp_path) as stream:
         event = open_one(stream)
         label(stream, event, "normal")
@@ -136,7 +136,7 @@ def test_undo_leaves_it_closed_if_another_is_open(tmp_path):
 # ---- silence of its key ----------------------------------------------------------------------------------------------
 
 
-def test_an_event_of_a_key_that_stops_reporting_is_closed(tmp_path):
+def test_event_of_a_silent_key_closes(tmp_path):
     with running(tmp_path, CLOSED_SOON) as stream:
         event = open_one(stream)
         until(lambda: not now(stream, event)["is_open"])
@@ -144,13 +144,13 @@ def test_an_event_of_a_key_that_stops_reporting_is_closed(tmp_path):
         assert now(stream, event)["end"] == event["end"]
         other = open_one(stream, N + 1)
         assert other["id"] != event["id"]
-    with running(tmp_path, WEB) as stream:  # nothing of it comes back
+    with running(tmp_path, WEB) as stream:  # it stays closed
         assert not now(stream, event)["is_open"]
         post(stream, [odd(N + 2, cpu=999.0)])
         assert not now(stream, event)["is_open"]
 
 
-def test_the_silence_of_a_key_closes_its_anomaly_and_is_an_event_that_its_records_close(tmp_path):
+def test_silence_of_a_key_closes_its_anomaly_and_is_closed_by_records(tmp_path):
     with running(tmp_path, SILENT) as stream:
         event = open_one(stream)
         until(lambda: stream.events.n_open() == 1 and not now(stream, event)["is_open"])
@@ -160,7 +160,7 @@ def test_the_silence_of_a_key_closes_its_anomaly_and_is_an_event_that_its_record
         assert (now(stream, silence)["is_open"], now(stream, silence)["closed_by"]) == (False, "records")
 
 
-def test_a_silence_that_is_normal_is_over_until_its_key_reports_again(tmp_path):
+def test_silence_labelled_as_normal_stays_closed_until_the_next_record(tmp_path):
     with running(tmp_path, SILENT) as stream:
         post(stream, rows(5))
         until(lambda: stream.events.n_open() == 1)
@@ -171,7 +171,7 @@ def test_a_silence_that_is_normal_is_over_until_its_key_reports_again(tmp_path):
         assert now(stream, silence)["is_open"]
         label(stream, silence, "normal")
     with running(tmp_path, SILENT) as stream:
-        assert stream.is_silent(silence["id"])  # so it does not begin again
+        assert stream.is_silent(silence["id"])  # so it does not reopen
         assert stream.events.n_open() == 0
         post(stream, rows(1, 5))
         assert now(stream, silence)["closed_by"] == "records"
@@ -180,7 +180,7 @@ def test_a_silence_that_is_normal_is_over_until_its_key_reports_again(tmp_path):
         assert not now(stream, silence)["is_open"]
 
 
-def test_keys_have_time_from_the_start_of_the_process():
+def test_silence_of_known_keys_is_measured_from_the_start():
     clock = [0.0]
     event = {"kind": "anomaly", "key": "a", "id": "e", "is_open": True}
     open_events = OpenEvents(100.0, [event, {**event, "key": "b", "id": "f"}], steady=lambda: clock[0])
@@ -199,7 +199,7 @@ def test_keys_have_time_from_the_start_of_the_process():
 
 
 @pytest.mark.parametrize("is_normal", [False, True])
-def test_a_restart_changes_nothing(tmp_path, is_normal):
+def test_restart_does_not_change_events(tmp_path, is_normal):
     with running(tmp_path) as stream:
         event = open_one(stream)
         if is_normal:
@@ -212,7 +212,7 @@ def test_a_restart_changes_nothing(tmp_path, is_normal):
         assert stream.events.n_open() == 0
 
 
-def test_an_event_that_its_model_has_lost_is_closed_with_the_next_record(tmp_path):
+def test_event_unknown_to_its_model_closes_with_the_next_record(tmp_path):
     with running(tmp_path) as stream:
         event = open_one(stream)
         other = open_one(stream, host="web-2")
@@ -222,7 +222,7 @@ def test_an_event_that_its_model_has_lost_is_closed_with_the_next_record(tmp_pat
         assert now(stream, other)["is_open"]
 
 
-def test_events_of_models_that_were_moved_away_are_closed(tmp_path):
+def test_events_of_missing_models_close(tmp_path):
     with running(tmp_path) as stream:
         event = open_one(stream)
         other = open_one(stream, host="web-2")
@@ -233,7 +233,7 @@ def test_events_of_models_that_were_moved_away_are_closed(tmp_path):
         until(lambda: now(stream, other)["closed_by"] == "silence")
 
 
-def test_a_silence_that_nobody_watches_for_any_more_is_closed(tmp_path):
+def test_start_without_silence_closes_silence_events(tmp_path):
     with running(tmp_path, SILENT) as stream:
         post(stream, rows(5))
         until(lambda: stream.events.n_open() == 1)
@@ -242,7 +242,7 @@ def test_a_silence_that_nobody_watches_for_any_more_is_closed(tmp_path):
         assert (now(stream, silence)["is_open"], now(stream, silence)["closed_by"]) == (False, "settings")
 
 
-def test_another_merge_is_that_of_the_next_event(tmp_path):
+def test_changed_merge_applies_to_the_next_event(tmp_path):
     with running(tmp_path) as stream:
         event = open_one(stream)
     with running(tmp_path, WEB + "merge = 2\n") as stream:
@@ -255,7 +255,7 @@ def test_another_merge_is_that_of_the_next_event(tmp_path):
         assert not now(stream, other)["is_open"]
 
 
-def test_events_that_an_earlier_release_left_open_are_closed(tmp_path):
+def test_events_left_open_by_an_earlier_release_close(tmp_path):
     shutil.copy(Path(__file__).parents[1] / "golden" / "history-1.history", tmp_path / "web.history")
     with running(tmp_path) as stream:
         closed = stream.events.get("bbbb")
@@ -263,8 +263,8 @@ def test_events_that_an_earlier_release_left_open_are_closed(tmp_path):
 
 
 @pytest.mark.parametrize("is_saved", [False, True])
-def test_a_kill_between_the_model_and_the_history_leaves_no_event_open(tmp_path, is_saved):
-    """The model is saved first: killed before, the event is open; killed after, its next record closes it."""
+def test_kill_between_saving_model_and_history_leaves_no_event_open(tmp_path, is_saved):
+    """The model is saved first: killed before, the event stays open; killed after, the next record closes it."""
     with running(tmp_path) as stream:
         event = open_one(stream)
 

@@ -47,7 +47,7 @@ def database(tmp_path):
 
 
 @given(st.lists(st.integers(1, 700), min_size=1, max_size=6), st.integers(0, 4000), st.integers(10, 400))
-def test_a_range_is_what_all_its_records_are(tmp_path_factory, sizes, cut, points):
+def test_range_equals_its_records(tmp_path_factory, sizes, cut, points):
     database = Database(str(tmp_path_factory.mktemp("h") / "x.history"))
     history, n = RecordHistory(database, 10**9, 1e12), 0
     rng = np.random.default_rng(cut)
@@ -83,7 +83,7 @@ def test_a_range_is_what_all_its_records_are(tmp_path_factory, sizes, cut, point
     database.close()
 
 
-def test_small_blocks_are_merged_and_history_is_bounded(database):
+def test_history_merges_small_blocks_and_is_bounded(database):
     history = RecordHistory(database, 1000, 1e12)
     for n in range(3000):
         history.append({"a": [sample(n + 1, n)]}, n + 1)
@@ -95,7 +95,7 @@ def test_small_blocks_are_merged_and_history_is_bounded(database):
     assert history.records("a").numbers[-1] == 2999
 
 
-def test_a_block_survives_its_file_with_names_and_bands():
+def test_block_round_trips_with_names_and_bands():
     block = Block.of([sample(i + 1, i, point=f"id-{i}" if i % 3 else i) for i in range(7)])
     again = Block.of_bytes(block.to_bytes())
     assert again.point_keys() == block.point_keys() == [0, "id-1", "id-2", 3, "id-4", "id-5", 6]
@@ -105,7 +105,7 @@ def test_a_block_survives_its_file_with_names_and_bands():
     assert Block.joined([half, again]).point_keys() == [0, "id-2", "id-4", 6, *block.point_keys()]
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path):
+def test_rejects_a_file_of_another_kind(tmp_path):
     import sqlite3
 
     path = tmp_path / "other"
@@ -122,7 +122,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
 # ---- metrics ---------------------------------------------------------------------------------------------------------
 
 
-def test_labels_come_from_closed_sets():
+def test_metric_labels_are_bounded():
     metrics = Metrics(key_labels=True)
     for i in range(3000):
         metrics.count("web", f"key-{i}", 1, 0)
@@ -152,7 +152,7 @@ HIGH = Departure("cpu", 60.0, 50.0, "high")
         ({"smallest_relative": 0.21}, True),
     ],
 )
-def test_gates(gates, is_muted):
+def test_gates_mute_small_or_one_sided_deviations(gates, is_muted):
     assert (why_muted(GateConfig(**gates), [], "web-1", START, HIGH) is not None) == is_muted
 
 
@@ -168,11 +168,11 @@ def test_gates(gates, is_muted):
         ({"key": "web-1", "until": datetime.fromtimestamp(START, UTC)}, False),
     ],
 )
-def test_mute_rules(mute, is_muted):
+def test_mute_rules_apply_by_key_field_and_time(mute, is_muted):
     assert (why_muted(GateConfig(), [MuteConfig(**mute)], "web-1", START, HIGH) is not None) == is_muted
 
 
-def test_valid_ranges():
+def test_values_outside_their_valid_range_are_reported():
     gates = GateConfig(valid={"cpu": [0, 100]})
     assert why_outside(gates, ["load", "cpu"], [500.0, 50.0]) is None
     assert "cpu is 101" in why_outside(gates, ["load", "cpu"], [500.0, 101.0])
@@ -194,17 +194,17 @@ def moment(text):
         ({"from": "02:00", "to": "04:00", "timezone": "Europe/Berlin"}, "2026-07-01T00:30", "2026-07-01T02:30"),
     ],
 )
-def test_maintenance_windows(window, inside, outside):
+def test_maintenance_window_contains_its_times(window, inside, outside):
     made = MaintenanceWindows(
         [MaintenanceConfig.model_validate({"name": "c", "mode": "judge-only", **window}, strict=False)]
     )
     assert not made.mode(moment(inside)).is_learned
-    assert made.mode(moment(inside)).is_judged
+    assert made.mode(moment(inside)).is_checked
     assert made.mode(moment(outside)) == (True, True)
     assert made.mode(1e300) == (True, True)
 
 
-def test_what_is_known_as_normal_covers_what_is_no_odder():
+def test_known_normal_covers_smaller_deviations():
     known = KnownNormal("a", "cpu", "high", 20.0)
     assert known.covers("a", HIGH, 20.0)
     assert not known.covers("a", HIGH, 20.1)
@@ -215,7 +215,7 @@ def test_what_is_known_as_normal_covers_what_is_no_odder():
 # ---- silence and alerts ----------------------------------------------------------------------------------------------
 
 
-def test_silence_of_a_field_ends_when_it_comes_again():
+def test_silence_of_a_field_ends_with_its_next_value():
     now = [1000.0]
     watch = silence.Silence("s", 10.0, [], [], steady=lambda: now[0])
     whole, half = [sample(1, 0)], [sample(1, 0)._replace(values=[1.0, float("nan")])]
@@ -238,7 +238,7 @@ def test_silence_of_a_field_ends_when_it_comes_again():
     assert ended.id == begun.id
 
 
-def test_alerts_are_due_once_and_again_by_steps(database):
+def test_alerts_are_due_once_per_level(database):
     destination = Destination(AlertConfig(name="ops", url="http://127.0.0.1:9/x", worse_by=5.0))
     outbox = Outbox("s", database, [destination], "http://here")
     log = EventLog("s", database, RecordHistory(database, 10**9, 1e12))
@@ -260,12 +260,12 @@ def test_alerts_are_due_once_and_again_by_steps(database):
     assert change(21.0, is_open=False) == [("open", 0), ("worse", 2), ("closing", 0)]
     assert change(21.0, is_open=False)[3:] == []
     assert all("\x1b" not in alert["message"]["text"] for alert in outbox.about("e1"))
-    assert outbox.send_due() == {"sent": 0, "retried": 3, "failed": 0}  # nobody listens there
+    assert outbox.send_due() == {"sent": 0, "retried": 3, "failed": 0}  # no server listens there
     assert outbox.send_due() == {"sent": 0, "retried": 0, "failed": 0}  # later
     assert "127.0.0.1" not in json.dumps([alert["error"] for alert in outbox.about("e1")])
 
 
-def test_an_event_that_is_over_at_once_has_both_messages(database):
+def test_event_that_ends_at_once_has_both_alerts(database):
     outbox = Outbox("s", database, [Destination(AlertConfig(name="ops", url="http://127.0.0.1:9/"))], "")
     log = EventLog("s", database, RecordHistory(database, 10**9, 1e12))
     with database.write() as file:
@@ -274,7 +274,7 @@ def test_an_event_that_is_over_at_once_has_both_messages(database):
     assert [alert["kind"] for alert in outbox.about("e")] == ["open", "closing"]
 
 
-def test_apprise_delivers_too():
+def test_apprise_delivers_alerts():
     with receiver() as hook:
         url = hook.url.replace("http://", "json://")
         destination = Destination(AlertConfig(name="ops", url=url))
@@ -284,7 +284,7 @@ def test_apprise_delivers_too():
         Destination(AlertConfig(name="ops", url="nonsense://x"))
 
 
-def test_the_dashboard_and_the_rules_use_metrics_that_exist(tmp_path):
+def test_dashboard_and_rules_use_existing_metrics(tmp_path):
     with running(tmp_path) as stream:
         post(stream, rows(5))
         text = service_of[stream].metrics.text().decode()
@@ -305,7 +305,7 @@ def test_the_dashboard_and_the_rules_use_metrics_that_exist(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed: apt-get install prometheus")
-def test_prometheus_takes_the_rules():
+def test_prometheus_accepts_the_rules():
     rules = Path(__file__).parents[2] / "examples" / "monitoring" / "alerts.yml"
     checked = subprocess.run(["promtool", "check", "rules", str(rules)], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
@@ -315,7 +315,7 @@ def test_prometheus_takes_the_rules():
 
 
 def model(stream, key="web-1"):
-    """All that decides how the model goes on."""
+    """Return the state that determines how the model continues."""
 
     def read(worker):
         detector = worker.store[key].detector
@@ -325,7 +325,7 @@ def model(stream, key="web-1"):
 
 
 @pytest.mark.parametrize("verdict", ["incident", "normal"])
-def test_feedback_undone_is_feedback_never_given(tmp_path, verdict):
+def test_undo_restores_the_model_without_feedback(tmp_path, verdict):
     parts = [rows(300), [odd(300 + i, cpu=90.0 + i) for i in range(4)], rows(40, 304), rows(500, 400)]
     with running(tmp_path / "plain") as stream:
         for part in parts:
@@ -351,8 +351,8 @@ def test_feedback_undone_is_feedback_never_given(tmp_path, verdict):
 
 @pytest.mark.parametrize("verdict", ["incident", "normal"])
 @pytest.mark.parametrize("is_saved", [True, False])
-def test_an_undo_that_is_killed_is_complete_or_void(tmp_path, monkeypatch, verdict, is_saved):
-    """Copies of the files, taken before and after the model is saved, are what a killed process leaves."""
+def test_killed_undo_is_complete_or_void(tmp_path, monkeypatch, verdict, is_saved):
+    """Copies of the files before and after the save are what a killed process leaves."""
     parts = [rows(300), [odd(300 + i, cpu=90.0 + i) for i in range(4)], rows(40, 304)]
     with running(tmp_path / "plain") as stream:
         for part in parts:
@@ -387,7 +387,7 @@ def test_an_undo_that_is_killed_is_complete_or_void(tmp_path, monkeypatch, verdi
         assert model(stream) == plain
 
 
-def test_an_undo_that_cannot_be_saved_leaves_the_feedback_in_force(tmp_path, monkeypatch):
+def test_undo_that_cannot_be_saved_keeps_the_feedback(tmp_path, monkeypatch):
     with running(tmp_path) as stream:
         post(stream, rows(300))
         post(stream, [odd(300, cpu=500.0)])
@@ -408,8 +408,8 @@ def test_an_undo_that_cannot_be_saved_leaves_the_feedback_in_force(tmp_path, mon
         assert "web-1-300" in model(stream)[1]
 
 
-def test_an_incident_is_as_if_its_records_had_never_come(tmp_path):
-    """The law of a forest without the points is tested elsewhere; here, that the right ones are gone."""
+def test_incident_removes_its_points(tmp_path):
+    """Other tests check the law of the forest; this one checks that the right points are gone."""
     with running(tmp_path) as stream:
         post(stream, rows(300))
         post(stream, [odd(300, cpu=500.0)])
@@ -421,7 +421,7 @@ def test_an_incident_is_as_if_its_records_had_never_come(tmp_path):
         assert again[0].verdict.is_anomaly  # it did not become normal
 
 
-def test_undoing_the_first_of_two_keeps_the_second(tmp_path):
+def test_undoing_the_first_feedback_keeps_the_second(tmp_path):
     with running(tmp_path) as stream:
         post(stream, rows(300))
         for number in (300, 340):
@@ -438,7 +438,7 @@ def test_undoing_the_first_of_two_keeps_the_second(tmp_path):
         assert {"web-1-300", "web-1-340"} <= set(model(stream)[1])
 
 
-def test_a_series_has_bands_and_quiets_what_is_known_as_normal(tmp_path):
+def test_series_has_bands_and_does_not_flag_known_normals(tmp_path):
     config = WEB.replace('id = "id"\n', "series = true\n")
     wave = [
         {"time": START + 60.0 * i, "host": "web-1", "cpu": 50 + 10 * np.sin(i / 8) + 0.1 * ((i * 7919) % 13)}

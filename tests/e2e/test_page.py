@@ -1,4 +1,4 @@
-"""The page of the service in a real browser, on real processes: what an operator sees and does."""
+"""The page of the service, in a real browser on real processes."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from services import START, WEB, Service, odd, receiver, rows
 from waiting import until
 
 IMAGES = Path(__file__).parents[1] / "images"
-MOST_DIFFERENT = 10.0  # the root of the mean square over all pixels, of 255
+MOST_DIFFERENT = 10.0  # root mean square over all pixels, of 255
 HOSTS = ("web-1", "web-2", "web-3")
 N = 300
 ADMIN, READ = "a-token-for-admins-only", "a-token-for-readers-only"
@@ -31,7 +31,7 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def make(programs, tmp_path_factory):
-    """Start services by their configuration, which run until the last test of this file."""
+    """Start services, which run until the last test of this file."""
     made = []
 
     def begin(config=WEB, *options, **env):
@@ -45,11 +45,11 @@ def make(programs, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def service(make):
-    """A service that knows three hosts; on two of them an event is open."""
+    """A service with three hosts, two of them with an open event."""
     made = make()
     for k, host in enumerate(HOSTS):
         records = rows(N, host=host, seed=k)
-        for start in range(0, N, 50):  # what is expected is renewed between batches
+        for start in range(0, N, 50):  # expected ranges are renewed between batches
             made.post("web", records[start : start + 50], verdicts="none").raise_for_status()
     made.post("web", [odd(N, host="web-2"), odd(N + 1, host="web-3")]).raise_for_status()
     return made
@@ -57,7 +57,7 @@ def service(make):
 
 @pytest.fixture
 def look(chromium):
-    """Open tabs; none may have complained at the end."""
+    """Open tabs; check at the end that none reported a problem."""
     tabs = []
 
     def begin(service, **options):
@@ -73,14 +73,14 @@ def look(chromium):
 
 @contextmanager
 def without_reload(page):
-    """The page is not loaded again meanwhile."""
+    """Check that the page is not reloaded."""
     page.evaluate("window.isSame = true")
     yield
     assert page.evaluate("window.isSame")
 
 
 def event_on(service, host):
-    """The open event of a host."""
+    """Return the open event of a host."""
     (event,) = service.get("/events", stream="web", key=host, open=True)["events"]
     return event
 
@@ -92,7 +92,7 @@ def headline(page):
 # ---- the demo --------------------------------------------------------------------------------------------------------
 
 
-def test_the_demo_is_alive_and_shows_what_happened(make, look):
+def test_demo_updates_live_and_shows_events(make, look):
     demo = make(WEB, "--demo")
     page = look(demo).open()
     page.locator(".lane").nth(7).wait_for()  # four servers and four shops
@@ -110,7 +110,7 @@ def test_the_demo_is_alive_and_shows_what_happened(make, look):
 # ---- an anomaly, from its arrival to its label -----------------------------------------------------------------------
 
 
-def test_an_anomaly_appears_by_itself_and_feedback_on_it_stays(make, look):
+def test_anomaly_appears_without_reload_and_keeps_its_feedback(make, look):
     service = make()
     service.post("web", rows(N), verdicts="none")
     page = look(service).open()
@@ -147,7 +147,7 @@ def test_an_anomaly_appears_by_itself_and_feedback_on_it_stays(make, look):
     page.locator(".chip", has_text="was normal").first.wait_for()
 
 
-def test_events_on_several_keys_are_one_incident_with_who_was_first(service, look):
+def test_overview_groups_events_of_several_keys_by_incident(service, look):
     page = look(service).open()
     head = page.locator(".attention .incident-head")
     head.wait_for()
@@ -157,7 +157,7 @@ def test_events_on_several_keys_are_one_incident_with_who_was_first(service, loo
     assert "1 min later" in later.text_content()
 
 
-def test_an_event_shows_what_the_alert_said(make, look):
+def test_event_shows_its_alert_message(make, look):
     with receiver() as hook:
         service = make(f'{WEB}\n[[alerts]]\nname = "ops"\nurl = "{hook.url}"\n')
         service.post("web", rows(N), verdicts="none")
@@ -173,20 +173,20 @@ def test_an_event_shows_what_the_alert_said(make, look):
         assert not tab.faults()
 
 
-def test_what_happens_before_the_feed_is_open_is_shown(make, look):
+def test_overview_shows_events_from_before_the_feed_opened(make, look):
     service = make()
     service.post("web", rows(N), verdicts="none")
     tab = look(service)
 
     def post_and_go_on(route):
-        service.post("web", [odd(N)])  # the screen has asked for events by now
+        service.post("web", [odd(N)])  # after the screen has fetched events
         route.continue_()
 
     tab.page.route("**/api/v1/feed**", post_and_go_on, times=1)
     tab.open().locator(".attention .event-row").wait_for()
 
 
-def test_silence_is_an_event_without_reasons(make, look):
+def test_silence_event_has_no_reasons(make, look):
     service = make(WEB.replace("save_every", 'silence = "1s"\nsave_every'))
     service.post("web", rows(5))
     tab = look(service)
@@ -202,7 +202,7 @@ def test_silence_is_an_event_without_reasons(make, look):
 # ---- time ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_is_zoomed_moved_and_followed(make, look):
+def test_key_screen_zooms_moves_and_follows(make, look):
     service = make()
     service.post("web", [*rows(N), odd(N), *rows(20, N + 1)], verdicts="none")
     page = look(service).open("/stream/web/web-1?last=6h")
@@ -212,7 +212,7 @@ def test_a_key_is_zoomed_moved_and_followed(make, look):
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 30)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 30, steps=4)
-    with page.expect_request(re.compile("/series.*start=.*end=")):  # the server has more to show of less
+    with page.expect_request(re.compile("/series.*start=.*end=")):  # zooming in fetches more detail
         page.mouse.up()
     page.wait_for_url(re.compile("from="))
     shown = page.url
@@ -230,11 +230,11 @@ def test_a_key_is_zoomed_moved_and_followed(make, look):
     page.wait_for_url(re.compile("last=7d"))
 
 
-def test_the_lanes_are_walked_by_keyboard(service, look):
+def test_lanes_support_the_keyboard(service, look):
     page = look(service).open("/?last=6h")
     page.locator(".lane").nth(2).wait_for()
     names = page.locator(".lane .name").all_text_contents()
-    assert set(names[:2]) == {"web-2", "web-3"}  # the worst first
+    assert set(names[:2]) == {"web-2", "web-3"}  # worst first
     page.locator(".strip").first.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
@@ -254,7 +254,7 @@ def test_the_lanes_are_walked_by_keyboard(service, look):
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
-def test_settings_are_copied_and_others_tried_on_history(service, look):
+def test_settings_screen_copies_settings_and_previews_others(service, look):
     page = look(service).open("/settings")
     page.get_by_role("button", name="Copy as TOML").first.click()
     page.get_by_role("button", name="Copied").wait_for()
@@ -268,13 +268,13 @@ def test_settings_are_copied_and_others_tried_on_history(service, look):
     rate = page.locator(".try-result pre").text_content()
     assert "false_alarm_rate = 0.05" in rate
     assert "window = 256" in rate
-    page.locator(".try-result .event-row").first.wait_for()  # so high a rate finds more
+    page.locator(".try-result .event-row").first.wait_for()  # a high rate flags more
     page.get_by_label("False-alarm rate").fill("two")
     page.get_by_role("button", name="Try on history").click()
     page.locator(".try-result .problem").wait_for()
 
 
-def test_what_a_trial_advises_can_be_applied(make, look):
+def test_settings_of_a_preview_can_be_applied(make, look):
     service = make()
     service.post("web", rows(N), verdicts="none").raise_for_status()
     tab = look(service)
@@ -297,7 +297,7 @@ def test_what_a_trial_advises_can_be_applied(make, look):
         file.write_text(WEB + "trees = 0\n")
         page.get_by_role("button", name="Reload settings").click()
         page.get_by_text("settings are unchanged").wait_for()
-    tab.problems[:] = [problem for problem in tab.problems if "422" not in problem]  # the refused ones
+    tab.problems[:] = [problem for problem in tab.problems if "422" not in problem]  # rejected reloads
     assert service.get("/streams/web")["settings"]["window"] == 256
     assert service.post("web", rows(1, N)).status_code == 200
 
@@ -305,7 +305,7 @@ def test_what_a_trial_advises_can_be_applied(make, look):
 # ---- who may look ----------------------------------------------------------------------------------------------------
 
 
-def test_a_token_is_asked_for_and_readers_have_no_buttons(make, look):
+def test_page_asks_for_a_token_and_hides_buttons_from_readers(make, look):
     service = make(WEB, POLYAFOREST_ADMIN_TOKEN=ADMIN, POLYAFOREST_READ_TOKEN=READ)
     service.client.headers["authorization"] = f"Bearer {ADMIN}"
     service.post("web", [*rows(N), odd(N)], verdicts="none")
@@ -328,13 +328,13 @@ def test_a_token_is_asked_for_and_readers_have_no_buttons(make, look):
         assert ADMIN not in page.content()
         page.get_by_role("button", name="Log out").click()
         page.get_by_label("Token").wait_for()
-        tab.problems[:] = [problem for problem in tab.problems if "401" not in problem]  # the console tells of these
+        tab.problems[:] = [problem for problem in tab.problems if "401" not in problem]  # logged by the console
 
 
-# ---- nothing, and nobody ---------------------------------------------------------------------------------------------
+# ---- empty streams and lost connections ------------------------------------------------------------------------------
 
 
-def test_an_empty_stream_says_how_to_send_the_first_record(make, look):
+def test_empty_stream_shows_how_to_post_the_first_record(make, look):
     service = make()
     page = look(service).open()
     headline(page).get_by_text("Waiting for the first record").wait_for()
@@ -349,7 +349,7 @@ def test_an_empty_stream_says_how_to_send_the_first_record(make, look):
         page.locator(".lane").wait_for()
 
 
-def test_a_lost_connection_is_told_and_found_again(make, look):
+def test_page_reports_a_lost_connection_and_reconnects(make, look):
     service = make()
     service.post("web", rows(N), verdicts="none")
     tab = look(service)
@@ -363,11 +363,11 @@ def test_a_lost_connection_is_told_and_found_again(make, look):
         page.locator(".attention .event-row").wait_for()
         page.get_by_text("Live", exact=True).wait_for()
         page.locator("#banner").wait_for(state="hidden")
-    tab.problems[:] = [problem for problem in tab.problems if "ERR_" not in problem]  # requests that nobody answered
+    tab.problems[:] = [problem for problem in tab.problems if "ERR_" not in problem]  # failed requests
 
 
 @pytest.mark.parametrize("route", ["/event/web/none", "/stream/none/x", "/nowhere", "/stream/%E0%A4%A/%", "/event/web"])
-def test_an_address_of_nothing_is_explained(service, look, route):
+def test_unknown_address_shows_an_error(service, look, route):
     tab = look(service)
     page = tab.open(route)
     page.get_by_role("link", name="Back to the overview").click()
@@ -380,7 +380,7 @@ def test_an_address_of_nothing_is_explained(service, look, route):
 
 @pytest.fixture(scope="module")
 def hostile(make):
-    """A service of fields and keys that somebody else has named."""
+    """A service with hostile names of fields and keys."""
     service = make(WEB.replace('id = "id"\n', ""))
     for k, key in enumerate(HOSTILE_KEYS):
         records = []
@@ -394,7 +394,7 @@ def hostile(make):
 
 
 @pytest.mark.parametrize("size", ["desktop", "narrow"])
-def test_hostile_names_are_text_and_break_nothing(hostile, look, size):
+def test_hostile_names_are_shown_as_text(hostile, look, size):
     tab = look(hostile, size=size)
     page = tab.open()
     page.locator(".lane").nth(2).wait_for()
@@ -423,7 +423,7 @@ def test_hostile_names_are_text_and_break_nothing(hostile, look, size):
 
 
 @pytest.mark.parametrize(("theme", "size"), [("light", "desktop"), ("dark", "phone"), ("dark", "desktop")])
-def test_every_screen_can_be_used_by_everyone(service, hostile, look, theme, size):
+def test_every_screen_is_accessible(service, hostile, look, theme, size):
     tab = look(service, theme=theme, size=size)
     faults = {}
 
@@ -450,8 +450,8 @@ def test_every_screen_can_be_used_by_everyone(service, hostile, look, theme, siz
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_lanes_and_charts_look_as_they_did(service, look, theme, tmp_path):
-    """Without words, which differ between fonts; a picture that is missing is taken, to be looked at and committed."""
+def test_lanes_and_charts_match_their_pictures(service, look, theme, tmp_path):
+    """Text is left out, because fonts differ. A missing picture is taken, to be reviewed and committed."""
     page = look(service, theme=theme).open(f"/?from={START}&to={START + 60 * (N + 20)}")
     page.locator(".lane").nth(2).wait_for()
     page.mouse.move(0, 0)
@@ -473,7 +473,7 @@ def test_lanes_and_charts_look_as_they_did(service, look, theme, tmp_path):
         assert compare_images(other, taken, tol=MOST_DIFFERENT) is not None
 
 
-def test_a_fault_is_found_by_axe(service, look):
+def test_axe_finds_a_fault(service, look):
     tab = look(service)
     tab.open().locator(".lane").first.wait_for()
     tab.page.evaluate("document.getElementById('theme').replaceChildren()")
@@ -481,7 +481,7 @@ def test_a_fault_is_found_by_axe(service, look):
     assert any("button-name" in fault for fault in tab.faults())
 
 
-def test_light_and_dark_are_chosen_and_kept(service, look):
+def test_page_remembers_theme_and_time_zone(service, look):
     page = look(service, theme="dark").open()
     page.locator(".lane").first.wait_for()
     page.get_by_role("button", name="Switch between light and dark").click()
@@ -492,7 +492,7 @@ def test_light_and_dark_are_chosen_and_kept(service, look):
     page.get_by_role("button", name="UTC").wait_for()
 
 
-def test_all_comes_from_the_service_itself(service, look):
+def test_page_loads_no_external_resources(service, look):
     tab = look(service)
     page = tab.open()
     page.locator(".lane").first.wait_for()

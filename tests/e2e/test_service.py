@@ -1,4 +1,4 @@
-"""The service end to end: real processes, asked over HTTP."""
+"""The service end to end: real processes over HTTP."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from waiting import until
 
 @pytest.fixture
 def start(programs, tmp_path):
-    """Start a service by its configuration."""
+    """Start a service with a configuration."""
     made = []
 
     def begin(config=WEB, *options, **env):
@@ -34,7 +34,7 @@ def events(service, **wanted):
     return service.get("/events", **wanted)["events"]
 
 
-def test_records_are_judged_and_an_anomaly_is_an_event_with_the_right_reason(service):
+def test_anomaly_becomes_an_event_with_the_right_reason(service):
     answer = service.post("web", rows(300)).json()
     assert answer["records"] == answer["judged"] == 300
     assert len(answer["verdicts"]) == 300
@@ -57,7 +57,7 @@ def test_records_are_judged_and_an_anomaly_is_an_event_with_the_right_reason(ser
     assert not service.get(f"/streams/web/events/{event['id']}")["is_open"]
 
 
-def test_the_verdicts_are_those_of_watch(service, programs, tmp_path):
+def test_verdicts_equal_those_of_watch(service, programs, tmp_path):
     records = [*rows(400), odd(400), *rows(50, 401)]
     posted = service.post("web", records).json()["verdicts"]
     text = "".join(json.dumps(record) + "\n" for record in records)
@@ -100,10 +100,10 @@ def test_history_survives_a_stop_and_a_kill(service):
     assert after["time"][:500] == before["time"]
     assert after["score"][:500] == before["score"]
     scores = [verdict["score"] for verdict in answer.json()["verdicts"]]
-    assert after["score"][500:] == scores  # judged again as they were judged before
+    assert after["score"][500:] == scores  # the replay reproduces the scores
 
 
-def test_a_request_that_is_repeated_is_taken_once(service):
+def test_repeated_request_is_processed_once(service):
     first = service.post("web", rows(10), name="batch-1")
     again = service.post("web", rows(10), name="batch-1")
     assert first.status_code == 200
@@ -113,14 +113,14 @@ def test_a_request_that_is_repeated_is_taken_once(service):
     assert service.get("/streams/web")["n_records"] == 10
 
 
-def test_without_waiting_the_answer_is_a_position(service):
+def test_post_without_waiting_returns_positions(service):
     answer = service.post("web", rows(10), wait="false")
     assert answer.status_code == 202
     assert answer.json() == {"first": 1, "last": 10, "records": 10, "repeated": False}
     until(lambda: service.get("/streams/web")["n_records"] == 10)
 
 
-def test_spikes_survive_when_a_range_is_shown_in_few_points(service):
+def test_reduced_series_keeps_spikes(service):
     records = rows(5000)
     records[3210]["cpu"] = 99.5
     for start in range(0, 5000, 1000):
@@ -136,7 +136,7 @@ def test_spikes_survive_when_a_range_is_shown_in_few_points(service):
     assert few["fields"]["cpu"]["mean"][10] == pytest.approx(values[1000:1100].mean(), abs=0.3)
 
 
-def test_the_overview_puts_the_worst_key_first(service):
+def test_overview_lists_the_worst_key_first(service):
     for host in ("web-1", "web-2", "web-3"):
         service.post("web", rows(200, host=host, seed=hash(host) % 100), verdicts="none")
     service.post("web", [odd(200 + i, host="web-2") for i in range(3)])
@@ -148,7 +148,7 @@ def test_the_overview_puts_the_worst_key_first(service):
     assert len(lane["surprise"]) == 50
 
 
-def test_the_feed_tells_of_records_and_events_at_once(service):
+def test_feed_sends_records_and_events_at_once(service):
     service.post("web", rows(300), verdicts="none")
     messages = []
 
@@ -192,7 +192,7 @@ def test_live_feeds_end_with_the_service(service):
     assert heard[0] == "retry: 2000"
 
 
-def test_metrics_count_and_never_name_a_key(service):
+def test_metrics_count_records_without_naming_keys(service):
     service.post("web", rows(120))
     service.client.post("/api/v1/streams/web/records", content=b"{}\n", headers={"content-type": "text/plain"})
     text = service.client.get("/metrics").text
@@ -202,7 +202,7 @@ def test_metrics_count_and_never_name_a_key(service):
     assert "web-1" not in text
 
 
-def test_bad_records_are_rejected_and_good_ones_beside_them_kept(service):
+def test_rejects_bad_records_and_keeps_good_ones(service):
     service.post("web", rows(10))
     answer = service.post("web", [*rows(2, 10), {"time": "never", "host": "a"}, *rows(2, 12)])
     assert answer.status_code == 200
@@ -218,7 +218,7 @@ def alert_states(service, event):
     return [alert["state"] for alert in service.get(f"/streams/web/events/{event}")["alerts"]]
 
 
-def test_alerts_go_out_once_per_event_again_if_it_worsens_and_when_it_ends(start):
+def test_alerts_are_sent_when_an_event_begins_worsens_and_ends(start):
     with receiver(n_refused=2) as hook:
         service = start(f'{WEB}\n[[alerts]]\nname = "ops"\nurl = "{hook.url}"\nmin_bits = 15\nworse_by = 10\n')
         service.post("web", rows(300))
@@ -233,14 +233,14 @@ def test_alerts_go_out_once_per_event_again_if_it_worsens_and_when_it_ends(start
         assert [message["type"] for message in hook.messages] == ["open", "worse", "closing"]
         assert {message["event"]["id"] for message in hook.messages} == {event["id"]}
         assert "cpu" in hook.messages[0]["text"]
-        until(lambda: alert_states(service, event["id"]) == ["sent", "sent", "sent"])  # noted after the answer
+        until(lambda: alert_states(service, event["id"]) == ["sent", "sent", "sent"])  # recorded after the response
         assert service.stop() == 0
         service.start()
         assert len(hook.messages) == 3
         assert hook.url not in service.log
 
 
-def test_an_incident_is_deleted_from_the_model_and_undone(service):
+def test_incident_is_unlearned_and_can_be_undone(service):
     service.post("web", rows(400))
     odd_ones = [odd(400 + i, cpu=99 + 0.1 * i) for i in range(5)]
     flags = [verdict["is_anomaly"] for verdict in service.post("web", odd_ones).json()["verdicts"]]
@@ -266,7 +266,7 @@ def test_an_incident_is_deleted_from_the_model_and_undone(service):
     assert service.client.delete(base).status_code == 409
 
 
-def test_what_is_said_to_be_normal_is_not_flagged_again(service):
+def test_event_labelled_as_normal_is_not_flagged_again(service):
     service.post("web", rows(400))
     service.post("web", [odd(400)])
     service.post("web", rows(20, 401))
@@ -276,7 +276,7 @@ def test_what_is_said_to_be_normal_is_not_flagged_again(service):
     assert not service.post("web", [odd(421)]).json()["verdicts"][0]["is_anomaly"]
 
 
-def test_a_forgotten_record_is_nowhere_in_the_files(service, tmp_path):
+def test_deleted_record_is_nowhere_in_the_files(service, tmp_path):
     service.post("web", rows(300))
     service.post("web", [{**odd(300), "id": "customer-4711"}])
     service.post("web", rows(20, 301))
@@ -288,7 +288,7 @@ def test_a_forgotten_record_is_nowhere_in_the_files(service, tmp_path):
     assert service.client.delete("/api/v1/streams/web/records", params={"id": "customer-4711"}).json()["deleted"] == 0
 
 
-def test_a_preview_says_what_other_settings_would_flag(service):
+def test_preview_returns_what_other_settings_would_flag(service):
     service.post("web", [*rows(1000), odd(1000), *rows(20, 1001)], verdicts="none")
     answer = service.client.post(
         "/api/v1/streams/web/preview", json={"key": "web-1", "false_alarm_rate": 0.05, "records": 5000}
@@ -305,7 +305,7 @@ def test_a_preview_says_what_other_settings_would_flag(service):
     assert spike[0]["id"] in quiet["gone"]
 
 
-def test_keys_that_are_odd_together_are_one_incident_with_who_was_first(service):
+def test_simultaneous_events_form_an_incident_with_the_first_key(service):
     for host in ("a", "b", "c"):
         service.post("web", rows(200, host=host), verdicts="none")
     service.post("web", [odd(200 + i, host="b") for i in range(3)])
@@ -362,12 +362,12 @@ dates = [2023-11-17]
     outside = verdict(at(1.3, cpu=1001.0))
     assert outside["is_anomaly"]
     n_points = service.get("/streams/web/series", key="web-1", start=0, end=2e9, points=5000)["n_records"]
-    assert verdict(at(3, cpu=99.0))["is_anomaly"]  # the 15th: judged, not learned
-    assert not verdict(at(52, cpu=300.0))["is_anomaly"]  # the 17th: learned, not judged
+    assert verdict(at(3, cpu=99.0))["is_anomaly"]  # the 15th: flagged, not learned
+    assert not verdict(at(52, cpu=300.0))["is_anomaly"]  # the 17th: learned, not flagged
     assert service.get("/streams/web/series", key="web-1", start=0, end=2e9, points=5000)["n_records"] == n_points + 2
 
 
-def test_silence_of_a_key_and_of_the_stream_are_events(start):
+def test_silent_keys_and_streams_are_events(start):
     service = start(WEB.replace("save_every", 'silence = "1s"\nsave_every'))
     service.post("web", [*rows(5, host="a"), *rows(5, host="b")])
     rounds = iter(range(5, 100_000))
@@ -383,7 +383,7 @@ def test_silence_of_a_key_and_of_the_stream_are_events(start):
     until(lambda: [one for one in events(service, open=True) if one["what"] == "stream"])
 
 
-def test_settings_are_shown_without_secrets_and_can_be_used_again(start, tmp_path, programs):
+def test_settings_are_returned_without_secrets_as_valid_toml(start, tmp_path, programs):
     config = WEB + '\n[[alerts]]\nname = "ops"\nurl_env = "HOOK"\n[streams.other]\nwindow = "6h"\ntime = "t"\n'
     service = start(config, HOOK="json://user:geheim@127.0.0.1:9/")
     shown = service.get("/settings")
@@ -394,7 +394,7 @@ def test_settings_are_shown_without_secrets_and_can_be_used_again(start, tmp_pat
     assert b"web, other" in checked.stderr
 
 
-def test_the_page_and_its_files_are_served_and_nothing_else(service):
+def test_serves_only_the_files_of_the_page(service):
     page = service.client.get("/")
     assert page.status_code == 200
     assert page.headers["content-type"].startswith("text/html")
@@ -403,7 +403,7 @@ def test_the_page_and_its_files_are_served_and_nothing_else(service):
         assert service.client.get(path).status_code == 404
 
 
-def test_the_demo_is_alive_and_has_incidents(programs, tmp_path):
+def test_demo_posts_records_with_incidents(programs, tmp_path):
     service = Service(programs, tmp_path, WEB)
     try:
         service.start("--demo")

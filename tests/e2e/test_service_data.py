@@ -1,4 +1,4 @@
-"""The data of the service in real processes: one per folder, killed at any moment, with records from wrong clocks."""
+"""The data folder of the service in real processes: locking, kills, damage and records with wrong times."""
 
 import re
 import signal
@@ -22,7 +22,7 @@ def start_second(programs, folder):
     return programs.run("serve", "--port", "0", cwd=folder)
 
 
-def test_a_second_process_on_the_same_folder_exits_with_the_reason(service, programs, tmp_path):
+def test_second_process_on_the_same_folder_exits_with_an_error(service, programs, tmp_path):
     with receiver() as hook:
         (tmp_path / "polyaforest.toml").write_text(f'{WEB}\n[[alerts]]\nname = "ops"\nurl = "{hook.url}"\n')
         service.start()
@@ -41,7 +41,7 @@ def test_a_second_process_on_the_same_folder_exits_with_the_reason(service, prog
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_the_folder_is_free_when_its_process_has_ended_in_any_way(service, programs, tmp_path, how):
+def test_folder_lock_is_released_however_the_process_ends(service, programs, tmp_path, how):
     for _ in range(3):
         service.start()
         assert start_second(programs, tmp_path).returncode == 3
@@ -50,7 +50,7 @@ def test_the_folder_is_free_when_its_process_has_ended_in_any_way(service, progr
     assert service.post("web", rows(5)).status_code == 200
 
 
-def test_a_record_from_the_future_deletes_nothing_and_moves_no_range(service):
+def test_future_record_deletes_nothing_and_moves_no_range(service):
     service.start()
     service.post("web", rows(500), verdicts="none")
     service.post("web", [odd(500)])
@@ -72,7 +72,7 @@ def test_a_record_from_the_future_deletes_nothing_and_moves_no_range(service):
     assert service.get("/streams/web/series", key="web-1", start=0, end=3e9, points=5000)["n_records"] == 532
 
 
-def test_an_event_closed_by_feedback_stays_closed_after_a_kill(service):
+def test_event_closed_by_feedback_stays_closed_after_a_kill(service):
     service.start()
     service.post("web", rows(300), verdicts="none")
     service.post("web", [odd(300)])
@@ -93,7 +93,7 @@ def test_an_event_closed_by_feedback_stays_closed_after_a_kill(service):
     assert service.get("/events", open=True)["events"] == []
 
 
-def test_damage_is_named_in_the_log_and_the_api(service, tmp_path):
+def test_log_and_api_report_damage(service, tmp_path):
     service.start()
     for start in range(0, 4000, 1000):
         service.post("web", rows(1000, start), verdicts="none")
@@ -115,7 +115,7 @@ def test_damage_is_named_in_the_log_and_the_api(service, tmp_path):
     assert service.post("web", rows(10, 4000)).status_code == 200
 
 
-def test_the_advice_about_damaged_models_can_be_followed(service, programs, tmp_path):
+def test_advice_about_damaged_models_works(service, programs, tmp_path):
     folder = tmp_path / "polyaforest-data"
     folder.mkdir()
     (folder / "web.models").write_bytes(b"no database at all" * 100)

@@ -1,4 +1,4 @@
-"""The page about the service: its configuration is valid, its examples answer what is printed."""
+"""The guide to serve: its configuration is valid, its examples return the printed output."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ BLOCK = re.compile(r"^```(?P<kind>toml|console)\n(?P<text>.*?)^```$", re.M | re.
 FOUND = [(found["kind"], found["text"]) for found in BLOCK.finditer(PAGE)]
 
 
-def test_the_configuration_of_the_page_is_valid():
+def test_configuration_in_the_guide_is_valid():
     (text,) = [text for kind, text in FOUND if kind == "toml"]
     config = parse_config(text)
     assert list(config.streams) == ["web", "sensor", "cluster"]
@@ -26,13 +26,13 @@ def test_the_configuration_of_the_page_is_valid():
 
 
 def keys_in_table(title):
-    """The keys in the first column of a table of the page."""
+    """Return the keys in the first column of a table of the guide."""
     rows = PAGE.partition(f"| {title} |")[2].partition("\n\n")[0]
     cells = re.findall(r"^\| (`.*?`) \|", rows, re.M)
     return {name.partition(".")[0] for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
 
 
-def test_the_examples_answer_what_is_printed(programs, tmp_path):
+def test_examples_in_the_guide_return_the_printed_output(programs, tmp_path):
     service = Service(programs, tmp_path, '[streams.web]\ntime = "time"\nby = "host"\nid = "id"\n').start()
     n_run = 0
     try:
@@ -49,7 +49,7 @@ def test_the_examples_answer_what_is_printed(programs, tmp_path):
     assert n_run == 4
 
 
-def test_what_check_prints_is_on_the_page(programs, tmp_path):
+def test_guide_shows_the_output_of_check(programs, tmp_path):
     error, changes = [text.partition("\n")[2] for kind, text in FOUND if kind == "console" and "--check" in text]
     file = tmp_path / "polyaforest.toml"
     file.write_text('[streams.web]\ntime = "time"\nwindwo = 512\n')
@@ -65,8 +65,8 @@ def test_what_check_prints_is_on_the_page(programs, tmp_path):
     assert programs.run("serve", "--check", "polyaforest.toml", cwd=tmp_path).stderr.decode() == changes
 
 
-def test_the_page_sorts_every_setting_as_the_program_does():
-    """Each row of the table names the settings of one kind."""
+def test_guide_lists_the_effect_of_every_setting():
+    """Each row of the table lists the settings of one kind."""
     section = PAGE.partition("## Change settings")[2].partition("```console")[0]
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     tables = ("gates", "retention")

@@ -1,4 +1,4 @@
-"""Hostile clients: malformed requests, slow senders, forged headers, stolen cookies, and greed for what is scarce."""
+"""Hostile clients: malformed requests, slow senders, forged headers, stolen cookies, exhausted limits."""
 
 import json
 import re
@@ -20,7 +20,7 @@ SHORT = 'header_timeout = "1s"\nbody_timeout = "1s"\nrequests_per_second = 10000
 
 @pytest.fixture(scope="module")
 def begin(programs, tmp_path_factory):
-    """Start a service with tokens and some settings."""
+    """Start a service with tokens and given settings."""
     made = []
 
     def start(settings="", config=WEB, folder=None):
@@ -45,7 +45,7 @@ def service(begin):
 
 
 def request(method, target, headers="", body=b"", *, host="localhost", token=ADMIN):
-    """The bytes of a request, after which the server closes the connection."""
+    """Return the bytes of a request with `Connection: close`."""
     body = body.encode() if isinstance(body, str) else body
     length = f"Content-Length: {len(body)}\r\n" if body and "Content-Length" not in headers else ""
     authorization = f"Authorization: Bearer {token}\r\n" if token else ""
@@ -64,13 +64,13 @@ BAD_HOSTS = ["[", "]", "[::1", "[zz]", "\xff[", "http://[", "a]b", "localhost/",
 
 @pytest.mark.parametrize("host", BAD_HOSTS)
 @pytest.mark.parametrize("token", [ADMIN, None])
-def test_a_malformed_host_is_a_bad_request(service, host, token):
+def test_malformed_host_returns_400(service, host, token):
     assert status(service, "GET", "/api/v1/status", host=host, token=token) == 400
     assert status(service, "POST", LOGIN, JSON, '{"token": "x"}', host=host, token=token) == 400
 
 
 @pytest.mark.parametrize("origin", ["http://[", "[", "http://[::1", "//[", "http://localhost:[", "\xff", ""])
-def test_a_malformed_origin_may_not_change_anything(service, origin):
+def test_malformed_origin_cannot_change_anything(service, origin):
     headers = f"Origin: {origin}\r\n"
     assert status(service, "POST", LOGIN, JSON + headers, '{"token": "x"}', token=None) == 403
     assert status(service, "GET", "/api/v1/status", headers) == 200
@@ -138,7 +138,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_requests_get_no_server_error_and_no_line_in_the_log(service, kind):
+def test_hostile_requests_cause_no_server_error_and_no_log_line(service, kind):
     before = service.log
     for method, target, headers, body, token in HOSTILE[kind]:
         code = status(service, method, target, headers, body, token=token)
@@ -147,7 +147,7 @@ def test_hostile_requests_get_no_server_error_and_no_line_in_the_log(service, ki
     assert service.is_ready
 
 
-def test_a_client_that_leaves_within_its_body_is_no_error(service):
+def test_client_that_disconnects_within_its_body_causes_no_error(service):
     before, n_before = service.log, n_failed(service)
     for target in (RECORDS, LOGIN, PREVIEW):
         with connect(service) as connection:
@@ -160,7 +160,7 @@ FAILED = re.compile(r'_request_seconds_count{method="POST",route="[^"]*/(?:recor
 
 
 def n_failed(service):
-    """Requests with a body that were not answered with success."""
+    """Return the number of failed requests with a body."""
     return sum(map(float, FAILED.findall(service.client.get("/metrics").text)))
 
 
@@ -171,7 +171,7 @@ def lines_of_metrics(service):
     return len(service.client.get("/metrics").text.splitlines())
 
 
-def test_invented_methods_and_paths_do_not_inflate_the_metrics(service):
+def test_unknown_methods_and_paths_do_not_inflate_metrics(service):
     for method in ("INVENTED", "GET", "PATCH"):
         assert status(service, method, "/invented", token=None) in (404, 405)
         assert status(service, method, "/api/v1/invented", token=None) == 401
@@ -180,7 +180,7 @@ def test_invented_methods_and_paths_do_not_inflate_the_metrics(service):
         status(service, f"INVENTED{i}", f"/invented{i}", token=None)
         status(service, f"INVENTED{i}", f"/api/v1/invented{i}", token=None)
         status(service, "GET", f"/api/v1/streams/invented{i}")
-    assert lines_of_metrics(service) <= before + 15  # of the route of a stream that there is not
+    assert lines_of_metrics(service) <= before + 15  # of the route of an unknown stream
     assert "INVENTED" not in service.client.get("/metrics").text.upper().replace("INVENTED_", "")
 
 
@@ -188,7 +188,7 @@ def test_invented_methods_and_paths_do_not_inflate_the_metrics(service):
 
 
 def await_health(connection):
-    """Read the answer to a request for /health, which may come in pieces."""
+    """Read the response to a request for /health, which may arrive in pieces."""
     answer = b""
     while not answer.endswith(b'{"status":"alive"}'):
         piece = connection.recv(65536)
@@ -196,17 +196,17 @@ def await_health(connection):
         answer += piece
 
 
-def test_every_request_of_a_connection_has_to_send_its_headers_in_time(service):
+def test_headers_of_every_request_have_a_timeout(service):
     with connect(service) as slow:
         whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
         for _ in range(2):
             slow.sendall(whole)
             await_health(slow)
         slow.sendall(whole[:20])
-        assert received(slow) == b""  # it is closed, and not by a timeout of ours
+        assert received(slow) == b""  # closed by the server, not by our timeout
 
 
-def test_bytes_that_trickle_do_not_defer_the_end(service):
+def test_trickling_bytes_do_not_extend_the_timeout(service):
     with connect(service) as slow:
         slow.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await_health(slow)
@@ -224,13 +224,13 @@ def trickle(connection):
 
 
 @pytest.mark.parametrize("target", [RECORDS, LOGIN, PREVIEW])
-def test_a_body_has_to_arrive_in_time(service, target):
+def test_body_has_a_timeout(service, target):
     answer = raw(service, request("POST", target, f"{JSON}Content-Length: 100\r\n", "{"))
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"did not arrive within 1 seconds" in answer
 
 
-def test_the_unread_rest_of_a_body_has_to_arrive_in_time(service):
+def test_unread_rest_of_a_body_has_a_timeout(service):
     with connect(service) as slow:
         slow.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
         await_health(slow)
@@ -239,7 +239,7 @@ def test_the_unread_rest_of_a_body_has_to_arrive_in_time(service):
 
 
 @pytest.mark.slow
-def test_a_client_that_does_not_read_is_disconnected_without_a_traceback(service):
+def test_client_that_does_not_read_is_disconnected_without_a_traceback(service):
     before = service.log
     with connect(service) as unread:
         unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -258,19 +258,19 @@ def forget(service, *forwarded):
     return service.get("/streams/web/audit", limit=1)["entries"][0]["who"]
 
 
-def test_an_address_is_taken_from_a_header_only_if_a_trusted_proxy_sends_it(service, begin):
+def test_forwarded_address_is_trusted_only_from_trusted_proxies(service, begin):
     assert forget(service, "203.0.113.9") == "admin at 127.0.0.1"
     behind = begin('trusted_proxies = ["127.0.0.0/8", "10.1.2.3"]\n')
     assert behind.post("web", rows(5)).status_code == 200
     assert forget(behind) == "admin at 127.0.0.1"
     assert forget(behind, "203.0.113.9") == "admin at 203.0.113.9"
-    assert forget(behind, "1.1.1.1, 203.0.113.9") == "admin at 203.0.113.9"  # what the client claims is on the left
+    assert forget(behind, "1.1.1.1, 203.0.113.9") == "admin at 203.0.113.9"  # the client's claim is on the left
     assert forget(behind, "1.1.1.1, 203.0.113.9, 10.1.2.3") == "admin at 203.0.113.9"
     answer = behind.client.post(LOGIN, json={"token": READ}, headers={"x-forwarded-proto": "https"})
     assert "Secure" in answer.headers["set-cookie"]
 
 
-def test_a_header_does_not_evade_the_rate_limit_or_secure_a_cookie(begin):
+def test_forged_headers_do_not_evade_the_rate_limit_or_secure_a_cookie(begin):
     service = begin("requests_per_second = 5\n")
     codes = [service.client.get("/health", headers={"x-forwarded-for": f"1.2.3.{i}"}).status_code for i in range(30)]
     assert 429 in codes
@@ -280,7 +280,7 @@ def test_a_header_does_not_evade_the_rate_limit_or_secure_a_cookie(begin):
     assert "Secure" not in answer.headers.get("set-cookie", "")
 
 
-def test_proxies_are_addresses(programs, tmp_path):
+def test_rejects_proxies_that_are_not_addresses(programs, tmp_path):
     (tmp_path / "polyaforest.toml").write_text(WEB + '\n[server]\ntrusted_proxies = ["*"]\n')
     refused = programs.run("serve", "--check", cwd=tmp_path)
     assert refused.returncode == 3
@@ -299,7 +299,7 @@ def login(service, token=READ):
 
 
 def role(service, session):
-    """Return the role of the holder of a cookie, None without access."""
+    """Return the role of a cookie, None without access."""
     answer = httpx.get(f"{service.url}/api/v1/status", headers={"cookie": f"polyaforest={session}"})
     return answer.json()["role"] if answer.status_code == 200 else None
 
@@ -309,7 +309,7 @@ def logout(service, session):
     assert httpx.post(f"{service.url}/api/v1/logout", headers=headers).status_code == 200
 
 
-def test_logout_ends_the_session_and_no_other(service):
+def test_logout_ends_only_its_own_session(service):
     one, other = login(service), login(service)
     assert one != other
     assert role(service, one) == role(service, other) == "read"
@@ -318,7 +318,7 @@ def test_logout_ends_the_session_and_no_other(service):
     assert role(service, other) == "read"
 
 
-def test_a_cookie_is_no_token_and_a_token_no_cookie(service):
+def test_cookies_and_tokens_are_not_interchangeable(service):
     session = login(service, ADMIN)
     assert role(service, session) == "admin"
     bearer = {"authorization": f"Bearer {session}"}
@@ -327,7 +327,7 @@ def test_a_cookie_is_no_token_and_a_token_no_cookie(service):
     assert role(service, ADMIN) is None
 
 
-def test_logout_ends_the_feeds_of_the_session(service):
+def test_logout_ends_the_feeds_of_its_session(service):
     session = login(service)
     with connect(service) as feed:
         feed.sendall(request("GET", "/api/v1/feed", f"Cookie: polyaforest={session}\r\n", token=None))
@@ -336,7 +336,7 @@ def test_logout_ends_the_feeds_of_the_session(service):
         received(feed)  # which returns once the server has closed it
 
 
-def test_sessions_survive_a_restart_but_not_their_end_their_age_or_another_token(begin, tmp_path):
+def test_sessions_survive_a_restart_but_not_logout_age_or_a_new_token(begin, tmp_path):
     service = begin(folder=tmp_path)
     ended, kept = login(service), login(service, ADMIN)
     logout(service, ended)
@@ -366,7 +366,7 @@ def restart(service):
 # ---- what is scarce --------------------------------------------------------------------------------------------------
 
 
-def test_an_address_has_only_so_many_feeds(service):
+def test_feeds_per_address_are_limited(service):
     follow = request("GET", "/api/v1/feed")
     with ExitStack() as open_ones:
         for _ in range(3):
@@ -385,7 +385,7 @@ def test_an_address_has_only_so_many_feeds(service):
 LONG_PREVIEW = {"records": 4000, "trees": 1000, "window": 10_000, "false_alarm_rate": 0.9}  # takes minutes
 
 
-def test_a_preview_ends_when_its_client_leaves_or_the_service_stops(begin):
+def test_preview_is_cancelled_when_its_client_disconnects_or_the_service_stops(begin):
     service = begin()
     for start in range(0, 4000, 1000):
         assert service.post("web", rows(1000, start), verdicts="none").status_code == 200
@@ -411,7 +411,7 @@ def n_previews(service):
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_of_a_known_name_with_other_records_is_an_error(service):
+def test_reused_idempotency_key_with_other_records_is_an_error(service):
     first = service.post("web", rows(3, host="named"), name="batch")
     assert first.status_code == 200
     other = service.post("web", rows(3, 3, host="named"), name="batch")
@@ -424,13 +424,13 @@ def test_a_request_of_a_known_name_with_other_records_is_an_error(service):
     assert other.status_code == 422
 
 
-def test_a_request_from_before_digests_is_known_by_its_name(begin, tmp_path):
+def test_request_stored_without_a_digest_is_recognised_by_its_name(begin, tmp_path):
     service = begin(folder=tmp_path)
     assert service.post("web", rows(3), name="old").status_code == 200
     assert service.stop() == 0
     file = sqlite3.connect(tmp_path / "polyaforest-data" / "web.history")
     with file:
-        file.execute("UPDATE inbox SET digest = NULL")  # as an upgrade of a history of version 1 leaves them
+        file.execute("UPDATE inbox SET digest = NULL")  # as after an upgrade from version 1
     file.close()
     service.start()
     service.client.headers["authorization"] = f"Bearer {ADMIN}"
@@ -441,8 +441,8 @@ def test_a_request_from_before_digests_is_known_by_its_name(begin, tmp_path):
 
 
 @pytest.mark.parametrize("field", ["host", "id"])
-def test_keys_and_ids_are_no_longer_than_the_api_can_name(service, field):
-    longest = "\N{GRINNING FACE}" * 4096  # as long as they get in an address
+def test_rejects_keys_and_ids_longer_than_the_api_accepts(service, field):
+    longest = "\N{GRINNING FACE}" * 4096  # the longest in a URL
     answer = service.client.post(RECORDS, json=[{**RECORD, field: longest}, {**RECORD, field: longest + "x"}])
     assert answer.status_code == 200
     (rejected,) = answer.json()["rejected"]

@@ -1,4 +1,4 @@
-"""A service killed under load loses no acknowledged record, doubles none, and sends each alert."""
+"""A service killed under load loses and duplicates no acknowledged record, and sends each alert."""
 
 import json
 import random
@@ -16,11 +16,11 @@ N_FIELDS = 3
 
 
 def load(service, position, stopped, acknowledged, flagged):
-    """Post batches, each under a name, again and again until it is acknowledged."""
+    """Post named batches, retrying each until it is acknowledged."""
     while not stopped.is_set():
         number = position[0]
         batch = rows(20, number, host=f"web-{number // 20 % 3}")
-        if number % 100 == 80 and number > 1500:  # ever odder, since the model learns them
+        if number % 100 == 80 and number > 1500:  # more and more extreme, because the model learns them
             batch[10] = odd(number + 10, host=batch[0]["host"], cpu=500.0 + number)
         while not stopped.is_set():
             try:
@@ -40,7 +40,7 @@ def load(service, position, stopped, acknowledged, flagged):
 
 
 @pytest.mark.parametrize("n_kills", [5, pytest.param(50, marks=pytest.mark.slow)])
-def test_kills_under_load(programs, tmp_path, n_kills):
+def test_kills_under_load_lose_and_duplicate_no_record(programs, tmp_path, n_kills):
     rng, position, acknowledged, flagged = random.Random(n_kills), [0], [], set()
     with receiver() as hook:
         alert = f'\n[[alerts]]\nname = "ops"\nurl = "{hook.url}"\nmin_bits = 40\nworse_by = 1000\n'
@@ -77,7 +77,7 @@ def test_kills_under_load(programs, tmp_path, n_kills):
 
 
 def _label_one(service):
-    """Say of an event that it was an incident; return 1 if that was acknowledged."""
+    """Label an event as an incident; return 1 if that was acknowledged."""
     free = [event for event in service.get("/events", open="false")["events"] if event["label"] is None]
     if not free:
         return 0
@@ -86,11 +86,11 @@ def _label_one(service):
 
 
 def _check_records(service, acknowledged):
-    """Every acknowledged record is in the history once, and so is every other one that is there."""
+    """Check that every acknowledged record is in the history, and every stored record only once."""
     times = []
     for key in service.get("/streams/web/keys")["keys"]:
         start = START
-        while True:  # in pieces that are shown record by record
+        while True:  # in pieces small enough to be raw
             part = service.get("/streams/web/series", key=key, start=start, end=start + 60 * 4999, points=5000)
             assert part["is_raw"]
             times += [(key, moment) for moment in part["time"]]
@@ -100,11 +100,11 @@ def _check_records(service, acknowledged):
     assert len(set(times)) == len(times)
     wanted = {(name.rpartition("-")[0], START + 60 * int(name.rpartition("-")[2])) for name in acknowledged}
     assert wanted <= set(times)
-    assert len(times) - len(wanted) in (0, 20)  # a batch whose answer nobody heard
+    assert len(times) - len(wanted) in (0, 20)  # a batch whose response was lost
 
 
 def _check_alerts(service, hook, n_kills):
-    """Each event that asks for it has one message when it begins and one when it ends."""
+    """Check that each event has one alert when it begins and one when it ends."""
     found = [event for event in service.get("/events", limit=1000)["events"] if (event["bits"] or 0) >= 40]
     assert len(found) > 3
     wanted = {(event["id"], "open") for event in found}
@@ -112,12 +112,12 @@ def _check_alerts(service, hook, n_kills):
     until(lambda: {(one["event"]["id"], one["type"]) for one in hook.messages} >= wanted)
     got = [(one["event"]["id"], one["type"]) for one in hook.messages]
     assert set(got) == wanted
-    # only a kill between the delivery of an alert and the note that it was delivered may repeat it, under the same id
+    # only a kill between the delivery of an alert and its mark may repeat it, with the same id
     assert len(got) - len(set(got)) <= n_kills // 5
     assert len({one["id"] for one in hook.messages}) == len(wanted)
 
 
-def test_a_kill_while_feedback_is_given_leaves_it_whole_or_void(programs, tmp_path):
+def test_kill_during_feedback_leaves_it_complete_or_void(programs, tmp_path):
     service = Service(programs, tmp_path, WEB)
     service.start()
     try:
@@ -150,7 +150,7 @@ def test_a_kill_while_feedback_is_given_leaves_it_whole_or_void(programs, tmp_pa
         service.close()
 
 
-def test_messages_are_json_lines_even_if_names_are_hostile(programs, tmp_path):
+def test_alerts_are_valid_json_when_names_are_hostile(programs, tmp_path):
     service = Service(programs, tmp_path, WEB)
     service.start()
     try:

@@ -1,4 +1,4 @@
-"""Streams from a real Prometheus server, which scrapes metrics of this test."""
+"""Streams from a real Prometheus server that scrapes metrics of this test."""
 
 import shutil
 import signal
@@ -93,7 +93,7 @@ def read_until(source, n, seconds=30):
     return found
 
 
-def test_the_past_comes_by_range_queries_and_the_rest_step_by_step(prometheus):
+def test_prometheus_source_reads_the_past_by_range_and_then_step_by_step(prometheus):
     _, url = prometheus
     source = PrometheusServer(url, {"load": "demo_load", "double": "2 * demo_load"}, by="host", step=1, past=30)
     found = read_until(source, 12)
@@ -105,7 +105,7 @@ def test_the_past_comes_by_range_queries_and_the_rest_step_by_step(prometheus):
     assert {record.data["host"] for record in found} == {"a", "b"}
 
 
-def test_a_source_goes_on_after_any_record(prometheus):
+def test_prometheus_source_continues_after_any_record(prometheus):
     _, url = prometheus
     make = lambda: PrometheusServer(url, {"load": "demo_load"}, by="host", step=1, past=20)  # noqa: E731
     source = make()
@@ -126,7 +126,7 @@ def test_a_source_goes_on_after_any_record(prometheus):
     assert joined[: 10 - start] == [record.position for record in whole][start:]
 
 
-def test_queries_that_make_no_records_are_explained(prometheus):
+def test_explains_queries_that_return_no_records(prometheus):
     _, url = prometheus
     for queries, by, words in (
         ({"x": "demo_load"}, None, "set `by`"),
@@ -143,7 +143,7 @@ def test_queries_that_make_no_records_are_explained(prometheus):
         PrometheusServer(url, {"time": "up"})
 
 
-def test_the_service_judges_a_prometheus_server_across_a_kill(prometheus, programs, tmp_path):
+def test_scores_a_prometheus_server_across_a_kill(prometheus, programs, tmp_path):
     exporter, url = prometheus
     config = f"""
 [streams.demo]
@@ -170,7 +170,7 @@ past = "30s"
         shown = service.get("/streams/demo/series", key="a", points=5000)
         steps = [b - a for a, b in zip(shown["time"], shown["time"][1:], strict=False)]
         assert min(steps) > 0.9  # none twice
-        assert max(steps) < 2.5  # none lost, but for a scrape that came late
+        assert max(steps) < 2.5  # none lost, except for a late scrape
         until(lambda: 11.0 in service.get("/streams/demo/series", key="a", points=5000)["fields"]["load"]["max"])
         assert service.client.post("/api/v1/streams/demo/records", json={"load": 1}).status_code == 409
     finally:

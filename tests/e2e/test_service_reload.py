@@ -1,4 +1,4 @@
-"""Settings of a real process that change: SIGHUP, an admin call, and a kill in between."""
+"""Reloads of a real process: by SIGHUP, by an admin request, with kills in between."""
 
 import os
 import pty
@@ -32,11 +32,11 @@ def make(programs, tmp_path):
 
 
 def change(service, config):
-    """Write another configuration."""
+    """Write a changed configuration."""
     (service.folder / "polyaforest.toml").write_text(config)
 
 
-def test_a_hangup_reads_the_file_again(make):
+def test_sighup_reloads_the_file(make):
     service = make().start()
     service.post("web", rows(N), verdicts="none")
     change(service, WEB + "false_alarm_rate = 0.001\n[streams.more]\n")
@@ -58,7 +58,7 @@ def test_a_hangup_reads_the_file_again(make):
     assert service.post("web", rows(1, N + 1)).status_code == 200
 
 
-def test_only_an_admin_reloads_and_no_other_page(make):
+def test_reload_requires_an_admin_and_the_own_origin(make):
     service = make(WEB, POLYAFOREST_ADMIN_TOKEN=TOKEN, POLYAFOREST_READ_TOKEN="a-token-for-readers-only").start()
     place = f"{service.url}/api/v1/settings/reload"
     admin, reader = ({"authorization": f"Bearer {token}"} for token in (TOKEN, "a-token-for-readers-only"))
@@ -78,7 +78,7 @@ def test_only_an_admin_reloads_and_no_other_page(make):
     assert "does not exist" in refused.json()["detail"]
 
 
-def test_the_demo_has_no_file_and_stops_at_a_hangup(make):
+def test_demo_stops_at_sighup(make):
     service = make().start("--demo")
     assert httpx.post(f"{service.url}/api/v1/settings/reload").status_code == 422
     assert service.stop(signal.SIGHUP) == 0
@@ -91,8 +91,8 @@ def is_ready(url):
         return False
 
 
-def test_a_terminal_that_is_closed_ends_the_service(tmp_path):
-    """As it ends `watch`; only the signal is the same as that of a reload."""
+def test_closing_the_terminal_stops_the_service(tmp_path):
+    """As for `watch`, although the signal is that of a reload."""
     (tmp_path / "polyaforest.toml").write_text(WEB)
     process, terminal = pty.fork()
     if process == 0:
@@ -112,7 +112,7 @@ def test_a_terminal_that_is_closed_ends_the_service(tmp_path):
 
 
 @pytest.mark.parametrize("n_kills", mostly_slow([3, 30]))
-def test_a_kill_while_settings_are_applied_leaves_the_old_or_the_new(make, n_kills):
+def test_kill_while_settings_are_applied_leaves_the_old_or_the_new(make, n_kills):
     service = make().start()
     service.post("web", rows(N), verdicts="none")
     rng, n = random.Random(n_kills), N

@@ -1,4 +1,4 @@
-"""The OpenAPI description: requests made up from it are never answered with a server error."""
+"""The OpenAPI schema: requests generated from it never cause a server error."""
 
 import pytest
 import schemathesis
@@ -16,7 +16,7 @@ def service(programs, tmp_path_factory):
     started.close()
 
 
-def test_requests_by_the_description_are_no_server_errors(service):
+def test_requests_generated_from_the_schema_cause_no_server_errors(service):
     schema = schemathesis.openapi.from_url(f"{service.url}/api/v1/openapi.json").exclude(path_regex="/feed$")
     operations = [result.ok() for result in schema.get_all_operations()]
     assert len(operations) > 20
@@ -27,7 +27,7 @@ def test_requests_by_the_description_are_no_server_errors(service):
         def ask(case):
             for name, known in (("stream", "web"), ("id", "0123456789abcdef")):
                 if name in (case.path_parameters or {}) and case.path_parameters[name] != known:
-                    case.path_parameters[name] = known  # most names that are made up do not exist
+                    case.path_parameters[name] = known  # most generated names do not exist
             answer = case.call(base_url=service.url, timeout=60)
             assert answer.status_code < 500, (case.method, case.path, case.query, case.body, answer.text)
 
@@ -35,7 +35,7 @@ def test_requests_by_the_description_are_no_server_errors(service):
     assert service.client.get("/ready").status_code == 200
 
 
-def test_every_route_is_described(service):
+def test_every_route_has_a_description(service):
     described = service.get("/openapi.json")["paths"]
     for path in ("status", "streams/{stream}/records", "streams/{stream}/series", "events", "overview", "feed"):
         assert f"/api/v1/{path}" in described

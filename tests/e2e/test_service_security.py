@@ -1,4 +1,4 @@
-"""What the service refuses, and that it lives on."""
+"""Access control and limits of the service."""
 
 import json
 import random
@@ -45,7 +45,7 @@ def is_alive(service):
 # ---- tokens ----------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_token_nothing_but_the_page_and_probes_is_shown(guarded):
+def test_without_a_token_only_the_page_and_probes_respond(guarded):
     for path in ("/api/v1/status", "/api/v1/streams", "/api/v1/feed", "/metrics", "/api/v1/openapi.json"):
         answer = guarded.client.get(path)
         assert answer.status_code == 401, path
@@ -56,7 +56,7 @@ def test_without_a_token_nothing_but_the_page_and_probes_is_shown(guarded):
     assert guarded.client.get("/api/v1/status", headers={"authorization": "Basic abc"}).status_code == 401
 
 
-def test_a_read_only_token_reads_only(guarded):
+def test_read_token_cannot_write(guarded):
     url = "/api/v1/streams/web/records"
     assert guarded.client.get("/api/v1/status", headers=bearer(READ)).json()["role"] == "read"
     for method, path in (
@@ -71,7 +71,7 @@ def test_a_read_only_token_reads_only(guarded):
     assert guarded.client.post(url, headers=bearer(ADMIN), json=record).status_code == 200
 
 
-def test_a_cookie_stands_for_the_token_and_does_not_contain_it(guarded):
+def test_session_cookie_grants_access_and_does_not_contain_the_token(guarded):
     with httpx.Client(base_url=guarded.url) as browser:
         assert browser.post("/api/v1/login", json={"token": "wrong"}).status_code == 401
         answer = browser.post("/api/v1/login", json={"token": READ})
@@ -85,13 +85,13 @@ def test_a_cookie_stands_for_the_token_and_does_not_contain_it(guarded):
         assert browser.get("/api/v1/status").status_code == 401
 
 
-def test_secrets_are_in_no_answer_and_no_log(guarded):
+def test_responses_and_logs_contain_no_secrets(guarded):
     seen = guarded.client.get("/api/v1/settings", headers=bearer(ADMIN)).text + guarded.log
     assert ADMIN not in seen
     assert READ not in seen
 
 
-def test_other_addresses_demand_a_token(programs, tmp_path):
+def test_listening_on_other_addresses_requires_a_token(programs, tmp_path):
     (tmp_path / "polyaforest.toml").write_text(WEB)
     refused = programs.run("serve", "--host", "0.0.0.0", "--check", cwd=tmp_path)
     assert refused.returncode == 3
@@ -109,7 +109,7 @@ def test_other_addresses_demand_a_token(programs, tmp_path):
 # ---- pages of others -------------------------------------------------------------------------------------------------
 
 
-def test_pages_of_other_origins_may_not_change_anything(service, guarded):
+def test_other_origins_cannot_change_anything(service, guarded):
     body = {"time": START, "host": "a", "cpu": 1}
     url = "/api/v1/streams/web/records"
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
@@ -123,7 +123,7 @@ def test_pages_of_other_origins_may_not_change_anything(service, guarded):
     assert guarded.client.options("/api/v1/status", headers=listed).status_code == 204
 
 
-def test_a_name_that_leads_here_is_not_served(service):
+def test_rejects_unknown_host_names(service):
     answer = service.client.get("/api/v1/status", headers={"host": "evil.example"})
     assert answer.status_code == 421
     assert service.client.get("/api/v1/status", headers={"host": "localhost:1"}).status_code == 200
@@ -132,14 +132,14 @@ def test_a_name_that_leads_here_is_not_served(service):
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_body_of_a_gigabyte_is_refused_before_it_is_sent(service):
+def test_rejects_a_gigabyte_body_before_it_is_sent(service):
     head = b"POST /api/v1/streams/web/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
     answer = raw(service, head + b"x" * 1000)
     assert answer.startswith(b"HTTP/1.1 413")
     assert is_alive(service)
 
 
-def test_a_body_without_a_length_is_cut_off(service):
+def test_cuts_off_a_body_without_a_length(service):
     def endless():
         for _ in range(64):
             yield b'{"a": 1}\n' * 10_000
@@ -153,7 +153,7 @@ def test_a_body_without_a_length_is_cut_off(service):
     assert is_alive(service)
 
 
-def test_too_many_requests_are_put_off(programs, tmp_path):
+def test_too_many_requests_return_429(programs, tmp_path):
     service = Service(programs, tmp_path, WEB + "\n[server]\nrequests_per_second = 5\n")
     service.start(wait=False)
     try:
@@ -164,7 +164,7 @@ def test_too_many_requests_are_put_off(programs, tmp_path):
         service.close()
 
 
-def test_large_headers_are_refused(service):
+def test_rejects_large_headers(service):
     start = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: "
     assert raw(service, start + b"x" * 1_000 + b"\r\n\r\n").startswith(b"HTTP/1.1 200")
     for n in (40_000, 2_000_000):  # at once, and in pieces
@@ -172,7 +172,7 @@ def test_large_headers_are_refused(service):
     assert is_alive(service)
 
 
-def test_a_reader_who_does_not_read_harms_nobody(service):
+def test_feed_reader_that_does_not_read_does_not_block_others(service):
     host, port = service.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as idle:
         idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
@@ -204,7 +204,7 @@ ODD_BODIES = {
 
 @pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson", "text/html", ""])
 @pytest.mark.parametrize("name", ODD_BODIES)
-def test_odd_bodies_get_a_clear_4xx(service, name, kind):
+def test_malformed_bodies_return_a_clear_4xx(service, name, kind):
     answer = service.client.post(
         "/api/v1/streams/web/records", content=ODD_BODIES[name], headers={"content-type": kind}
     )
@@ -226,7 +226,7 @@ def test_fuzzed_bodies_never_stop_the_service(service):
     assert service.post("web", rows(5, 9000)).json()["judged"] == 5
 
 
-def test_every_answer_has_strict_headers(service):
+def test_every_response_has_strict_headers(service):
     for path in ("/", "/health", "/api/v1/status", "/nothing", "/api/v1/streams/unknown"):
         headers = service.client.get(path).headers
         assert "script-src 'self'" in headers["content-security-policy"]

@@ -1,4 +1,4 @@
-"""Streams of the service from files and Redis, across kills; other streams go on when one fails."""
+"""Streams from files and Redis, across kills; other streams continue when one fails."""
 
 import json
 import signal
@@ -26,7 +26,7 @@ def shown(service, key="web-1"):
     return service.get("/streams/web/series", key=key, start=START, end=START + 1e7, points=5000)
 
 
-def test_a_followed_file_across_kills_and_rotation(programs, tmp_path):
+def test_follows_a_file_across_kills_and_rotation(programs, tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text(lines(rows(200)))
     service = Service(programs, tmp_path, WEB.format(source='"log.jsonl"')).start()
@@ -51,7 +51,7 @@ def test_a_followed_file_across_kills_and_rotation(programs, tmp_path):
         service.close()
 
 
-def test_a_redis_stream_across_a_kill(programs, tmp_path):
+def test_reads_a_redis_stream_across_a_kill(programs, tmp_path):
     redis = pytest.importorskip("redis")
     with redis_server(tmp_path) as server:
         client = redis.Redis(port=server.port)
@@ -75,7 +75,7 @@ def test_a_redis_stream_across_a_kill(programs, tmp_path):
             client.close()
 
 
-def test_a_stream_that_cannot_run_says_why_and_leaves_the_others_alone(programs, tmp_path):
+def test_failed_stream_reports_why_and_does_not_affect_others(programs, tmp_path):
     (tmp_path / "polyaforest-data").mkdir()
     (tmp_path / "polyaforest-data" / "bad.models").write_text("not a store, but a text")
     service = Service(programs, tmp_path, "[streams.good]\n[streams.bad]\n").start(wait=False)
@@ -88,7 +88,7 @@ def test_a_stream_that_cannot_run_says_why_and_leaves_the_others_alone(programs,
         service.close()
 
 
-def test_a_source_that_is_not_complete_is_refused_at_the_start(programs, tmp_path):
+def test_rejects_an_incomplete_source_at_the_start(programs, tmp_path):
     (tmp_path / "polyaforest.toml").write_text('[streams.web]\nsource = "redis://localhost:6379/0"\n')
     for options in (["--check"], ["--port", "0"]):
         ended = programs.run("serve", *options, cwd=tmp_path)
@@ -96,7 +96,7 @@ def test_a_source_that_is_not_complete_is_refused_at_the_start(programs, tmp_pat
         assert b"polyaforest.toml, line 2: streams.web.source: the Redis address has no stream" in ended.stderr
 
 
-def test_a_stream_whose_models_were_moved_away_starts_over_and_keeps_its_history(programs, tmp_path):
+def test_stream_without_its_models_starts_over_and_keeps_its_history(programs, tmp_path):
     service = Service(programs, tmp_path, "[streams.web]\n").start()
     try:
         service.post("web", [{"a": 1.0, "b": 2.0}])
@@ -104,7 +104,7 @@ def test_a_stream_whose_models_were_moved_away_starts_over_and_keeps_its_history
         (tmp_path / "polyaforest-data" / "web.models").rename(tmp_path / "old.models")
         service.start()
         service.post("web", [{"a": 3.0, "b": 2.0}])
-        assert service.get("/streams/web")["n_records"] == 2  # the history goes on
+        assert service.get("/streams/web")["n_records"] == 2  # the history continues
         assert service.get("/streams/web/series", start=0, end=9e9)["n_records"] == 2
     finally:
         service.close()

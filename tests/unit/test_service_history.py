@@ -11,7 +11,7 @@ N, STEP = 1500, 60.0
 
 @pytest.fixture
 def history(tmp_path):
-    """A day of one key, a record a minute, one of them flagged; on disk."""
+    """A day of one key on disk, one record a minute, one of them flagged."""
     database = Database(str(tmp_path / "history"))
     history = RecordHistory(database, 10**6, 1e9)
     samples = [
@@ -25,7 +25,7 @@ def history(tmp_path):
 
 
 @pytest.mark.parametrize("n_buckets", [10, 180, N])
-def test_lanes_have_no_holes_where_there_are_records(history, n_buckets):
+def test_lanes_have_no_gaps_where_there_are_records(history, n_buckets):
     buckets = Buckets(0.0, N * STEP, n_buckets)
     (lane,) = history.lanes(buckets, 5)
     assert sum(lane.n) == N

@@ -13,11 +13,11 @@ import orjson
 from polyaforest.core.arrays import Array
 
 __all__ = [
-    "FLAGGED", "MUTED", "NOT_JUDGED", "NOT_LEARNED", "Band", "Block", "BucketSummary", "Buckets", "ScoredRecord",
+    "FLAGGED", "MUTED", "NOT_CHECKED", "NOT_LEARNED", "Band", "Block", "BucketSummary", "Buckets", "ScoredRecord",
     "seal", "unseal",
 ]  # fmt: skip
 
-FLAGGED, MUTED, NOT_LEARNED, NOT_JUDGED = 1, 2, 4, 8  # bits of flags
+FLAGGED, MUTED, NOT_LEARNED, NOT_CHECKED = 1, 2, 4, 8  # bits of flags
 _NO_POINT = -1
 _SEAL = b"POLYA\x02\xff\xff"  # NaN as a number, impossible as a length: data without a checksum never starts like this
 _CHECKSUM = 8  # bytes

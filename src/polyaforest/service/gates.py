@@ -108,7 +108,7 @@ def why_outside(gates: GateConfig, fields: Sequence[str], values: Sequence[float
 class Mode(NamedTuple):
     """Whether a record can be flagged, and whether it is learned."""
 
-    is_judged: bool = True
+    is_checked: bool = True
     is_learned: bool = True
 
 
@@ -122,7 +122,7 @@ class MaintenanceWindows:
         """Return what to do with a record of a given time."""
         for window, zone in self._windows:
             if when is not None and _is_in(window, zone, when):
-                return Mode(is_learned=False) if window.mode == "judge-only" else Mode(is_judged=False)
+                return Mode(is_learned=False) if window.mode == "judge-only" else Mode(is_checked=False)
         return Mode()
 
     def __bool__(self) -> bool:

@@ -16,7 +16,7 @@ from polyaforest.live.judge import Judged, Piece
 from polyaforest.live.loop import Cadence, Loop
 from polyaforest.live.verdicts import Arrival, Tracked, Verdict, bits_by_feature, describe_verdict, track
 from polyaforest.service import outlook
-from polyaforest.service.blocks import FLAGGED, MUTED, NOT_JUDGED, NOT_LEARNED, Band, ScoredRecord
+from polyaforest.service.blocks import FLAGGED, MUTED, NOT_CHECKED, NOT_LEARNED, Band, ScoredRecord
 from polyaforest.service.clocks import Clocks
 from polyaforest.service.config import StreamConfig
 from polyaforest.service.events import EventChange, event_id
@@ -212,12 +212,12 @@ class Worker(Loop[RecordResult]):
         outside = self._why_outside(arrival) if self._config.gates.valid else None
         mode = self._maintenance.mode(when) if self._maintenance else Mode()
         if verdict.is_anomaly and outside is None:
-            muted = self._why_muted(entry, arrival, verdict, band, when) if mode.is_judged else "in maintenance"
-        is_flagged = (verdict.is_anomaly and muted is None) or (outside is not None and mode.is_judged)
+            muted = self._why_muted(entry, arrival, verdict, band, when) if mode.is_checked else "in maintenance"
+        is_flagged = (verdict.is_anomaly and muted is None) or (outside is not None and mode.is_checked)
         final = verdict if verdict.is_anomaly == is_flagged else verdict._replace(is_anomaly=is_flagged)
         tracked = track(entry, final, when, self._config.merge)
         flags = FLAGGED * is_flagged | MUTED * (muted is not None)
-        flags |= NOT_LEARNED * (verdict.point is None) | NOT_JUDGED * (not mode.is_judged)
+        flags |= NOT_LEARNED * (verdict.point is None) | NOT_CHECKED * (not mode.is_checked)
         sample = ScoredRecord(
             0,  # set in `_write`
             tracked.number,
