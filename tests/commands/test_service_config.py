@@ -164,3 +164,8 @@ def test_check_finds_what_a_start_would_fail_at(cli, tmp_path, monkeypatch, text
 def test_stream_with_all_defaults_round_trips():
     config = parse_config("[streams.a]\n[streams.b]\ntrees = 3\n")
     assert parse_config(to_toml(public(config))).streams == config.streams
+
+
+def test_shown_settings_are_valid_toml_for_any_text_and_infinite_bounds():
+    config = parse_config('[streams.a]\ncolumns = ["😀", "\\u007f"]\ngates.valid = {"😀" = [0, inf]}\n')
+    assert parse_config(to_toml(public(config))).streams == config.streams

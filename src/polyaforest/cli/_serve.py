@@ -76,8 +76,8 @@ def _check_extra() -> None:
 
     from polyaforest.io.errors import BadInput
 
-    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client", "apprise") if find_spec(name) is None]
-    if missing:
+    needed = ("apprise", "fastapi", "prometheus_client", "tomli_w", "uvicorn")
+    if any(find_spec(name) is None for name in needed):
         raise BadInput('the service needs an extra: pip install "polyaforest[service]"')
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import timedelta
 from typing import Any
 
+import tomli_w
 from pydantic import BaseModel
 
 __all__ = ["Places", "to_toml"]
@@ -56,7 +56,7 @@ class Places:
         return tuple(path)
 
 
-def to_toml(tables: Mapping[str, Any], place: tuple[str, ...] = ()) -> str:
+def to_toml(tables: Mapping[str, Any]) -> str:
     """Write tables as TOML.
 
     Examples
@@ -69,40 +69,15 @@ def to_toml(tables: Mapping[str, Any], place: tuple[str, ...] = ()) -> str:
     [streams.web.gates]
     direction = "high"
     """
-    tables = {
-        name: part.model_dump(exclude_defaults=True) if isinstance(part, BaseModel) else part
-        for name, part in tables.items()
-        if part is not None
-    }
-    plain = {name: part for name, part in tables.items() if not _is_table(part)}
-    lines = [f"{_bare(name)} = {_value(part)}" for name, part in plain.items()]
-    header = [f"[{'.'.join(map(_bare, place))}]"] if place and (lines or not tables) else []
-    texts = ["\n".join([*header, *lines]) + "\n"] if header or lines else []
-    for name, part in tables.items():
-        inner = (*place, name)
-        if isinstance(part, Mapping):
-            texts.append(to_toml(part, inner))
-        elif _is_table(part):
-            title = f"[[{'.'.join(map(_bare, inner))}]]"
-            for one in part:
-                texts.append("\n".join([title, *(f"{_bare(key)} = {_value(v)}" for key, v in one.items())]) + "\n")
-    return "\n".join(text for text in texts if text)
+    return tomli_w.dumps(_encode(tables))
 
 
-def _is_table(part: Any) -> bool:
-    return isinstance(part, Mapping) or (isinstance(part, list) and bool(part) and isinstance(part[0], Mapping))
-
-
-def _bare(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
-
-
-def _value(value: Any) -> str:
-    """Format a value as TOML."""
-    if isinstance(value, timedelta):
-        return f'"{value.total_seconds():g}s"'
+def _encode(value: Any) -> Any:
+    """Convert a value to the types of TOML, without settings that are None."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(exclude_defaults=True)
+    if isinstance(value, Mapping):
+        return {name: _encode(part) for name, part in value.items() if part is not None}
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, (datetime, date, time)):
-        return value.isoformat()
-    return json.dumps(value)
+        return [_encode(part) for part in value]
+    return f"{value.total_seconds():g}s" if isinstance(value, timedelta) else value
