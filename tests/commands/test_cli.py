@@ -1,4 +1,4 @@
-"""The command line within one process: what it knows without importing, how it ends, and the smaller commands."""
+"""The command line in one process: lazy imports, exit codes, and the smaller commands."""
 
 import json
 import re
@@ -28,7 +28,7 @@ BOX = [[-9.0, -9.0], [9.0, 9.0]]
 
 @pytest.fixture
 def bench(monkeypatch):
-    """Let `polyaforest bench` do something else."""
+    """Replace the function of `polyaforest bench`."""
 
     def put(function):
         module = SimpleNamespace(command=click.command()(click.pass_context(function)))
@@ -45,7 +45,7 @@ def rows():
 # ---- the package -----------------------------------------------------------------------------------------------------
 
 
-def test_every_public_name_is_there_and_listed():
+def test_every_public_name_exists_and_is_listed():
     for name in polyaforest.__all__:
         assert getattr(polyaforest, name).__name__ == name
         assert name in dir(polyaforest)
@@ -54,7 +54,7 @@ def test_every_public_name_is_there_and_listed():
         polyaforest.nothing  # noqa: B018
 
 
-def test_load_gives_back_every_kind_of_detector(tmp_path, rows):
+def test_load_returns_every_kind_of_detector(tmp_path, rows):
     series = SeriesMPF(StreamingMPF(n_estimators=2, window=20, random_state=0), shingle=2)
     for detector in (BatchMPF(n_estimators=2, random_state=0), StreamingMPF(n_estimators=2, random_state=0), series):
         detector.fit(rows).save(tmp_path / "model.mpf", notes={"told": 1})
@@ -64,10 +64,10 @@ def test_load_gives_back_every_kind_of_detector(tmp_path, rows):
         np.testing.assert_array_equal(loaded.score_samples(rows), detector.score_samples(rows))
 
 
-# ---- how it ends -----------------------------------------------------------------------------------------------------
+# ---- exit codes ------------------------------------------------------------------------------------------------------
 
 
-def test_help_and_version(cli):
+def test_help_and_version_are_printed(cli):
     code, out, err = cli("--help")
     assert (code, err) == (0, "")
     assert all(re.search(rf"^  {name} +{re.escape(words)}$", out, re.M) for name, words in COMMANDS.items())
@@ -75,7 +75,7 @@ def test_help_and_version(cli):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_where_the_list_says(cli, name):
+def test_every_listed_command_has_a_module(cli, name):
     code, out, err = cli(name, "-h")
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: polyaforest {name} ")
@@ -91,7 +91,7 @@ def test_every_command_is_where_the_list_says(cli, name):
         (["info"], "MODEL"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_advice(cli, args, advice):
+def test_wrong_usage_exits_with_2_and_gives_advice(cli, args, advice):
     code, out, err = cli(*args)
     assert (code, out) == (2, "")
     assert advice in err
@@ -116,7 +116,7 @@ def test_wrong_usage_ends_with_2_and_advice(cli, args, advice):
         (KeyboardInterrupt(), 130, "\n"),
     ],
 )
-def test_errors_are_a_sentence_and_a_code(cli, bench, problem, code, said):
+def test_errors_print_one_line_and_set_the_exit_code(cli, bench, problem, code, said):
     def fail(ctx):
         raise problem
 
@@ -127,7 +127,7 @@ def test_errors_are_a_sentence_and_a_code(cli, bench, problem, code, said):
     assert "Traceback" not in err
 
 
-def test_a_traceback_is_shown_on_request(cli, bench, monkeypatch):
+def test_traceback_is_printed_on_request(cli, bench, monkeypatch):
     monkeypatch.setenv("POLYAFOREST_TRACEBACK", "1")
     bench(lambda ctx: 1 / 0)
     code, _, err = cli("bench")
@@ -136,14 +136,14 @@ def test_a_traceback_is_shown_on_request(cli, bench, monkeypatch):
     assert "ZeroDivisionError" in err
 
 
-def test_a_command_may_end_with_a_code_of_its_own_but_not_by_what_it_returns(cli, bench):
+def test_command_sets_exit_code_by_exit_but_not_by_return_value(cli, bench):
     bench(lambda ctx: ctx.exit(1))
     assert cli("bench") == (1, "", "")
     bench(lambda ctx: [1])
     assert cli("bench") == (0, "", "")
 
 
-def test_a_warning_is_a_line(capfd, bench, cli):
+def test_warnings_are_printed_on_one_line(capfd, bench, cli):
     def warn(ctx):
         sys.stderr.write(warnings.formatwarning("take care", UserWarning, "file.py", 3))
 
@@ -159,7 +159,7 @@ def saved(detector, path, **notes):
     return path
 
 
-def test_info_tells_of_every_kind(cli, tmp_path, rows):
+def test_info_describes_every_kind_of_model(cli, tmp_path, rows):
     table = pl.DataFrame({"load": rows[:, 0], "heat": rows[:, 1]})
     forests = {
         "60 held of 60 seen": StreamingMPF(n_estimators=3, random_state=0).fit(table),
@@ -176,7 +176,7 @@ def test_info_tells_of_every_kind(cli, tmp_path, rows):
             assert fact in out
 
 
-def test_info_as_json_has_the_numbers(cli, tmp_path, rows):
+def test_info_prints_json(cli, tmp_path, rows):
     forest = StreamingMPF(n_estimators=3, window=40, random_state=0, tree=Tree(feature_weights=[1.0, 2.0])).fit(rows)
     path = saved(forest, tmp_path / "model.mpf", position=[1, {"a": None}])
     facts = json.loads(cli("info", "--json", path)[1])
@@ -207,7 +207,7 @@ def test_info_shows_the_threshold(cli, tmp_path, rows):
 
 @pytest.fixture
 def store(tmp_path, rows):
-    """A file of models by key."""
+    """A model store."""
     path = tmp_path / "hosts.models"
     with open_store(path, lambda: StreamingMPF(n_estimators=2, window=16, random_state=0)) as models:
         for key in ("web-1", "web-2"):
@@ -216,7 +216,7 @@ def store(tmp_path, rows):
     return path
 
 
-def test_info_tells_of_models_by_key(cli, store, tmp_path, rows):
+def test_info_describes_models_by_partition(cli, store, tmp_path, rows):
     code, out, _ = cli("info", store)
     assert code == 0
     assert "models 2: web-1, web-2 note position: 120" in " ".join(out.split())
@@ -227,7 +227,7 @@ def test_info_tells_of_models_by_key(cli, store, tmp_path, rows):
     assert cli("info", one, "--by", "web-1")[0] == 3
 
 
-def test_info_of_what_is_no_model(cli, tmp_path):
+def test_info_rejects_other_files(cli, tmp_path):
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     code, out, err = cli("info", tmp_path / "a.csv")
     assert (code, out) == (3, "")
@@ -243,7 +243,7 @@ def counted(path, rows, **options):
     return saved(forest, path, columns=["a", "b"], source=path.name)
 
 
-def test_merged_models_are_the_model_of_all_rows(cli, tmp_path, rows):
+def test_merged_model_equals_the_model_of_all_rows(cli, tmp_path, rows):
     parts = [counted(tmp_path / f"{i}.mpf", part) for i, part in enumerate((rows[:10], rows[10:30], rows[30:]))]
     code, out, err = cli("merge", *parts, "-o", tmp_path / "all.mpf")
     assert (code, out) == (0, "")
@@ -251,10 +251,10 @@ def test_merged_models_are_the_model_of_all_rows(cli, tmp_path, rows):
     merged = polyaforest.load(tmp_path / "all.mpf")
     whole = BatchMPF(n_estimators=3, tree=Tree(domain=BOX), random_state=0).fit(rows)
     np.testing.assert_array_equal(merged.score_samples(rows), whole.score_samples(rows))
-    assert merged.notes == {"columns": ["a", "b"]}  # what differs is true of neither
+    assert merged.notes == {"columns": ["a", "b"]}  # notes that differ are dropped
 
 
-def test_models_that_differ_are_not_merged(cli, tmp_path, rows):
+def test_merge_rejects_models_that_differ(cli, tmp_path, rows):
     first, other = counted(tmp_path / "a.mpf", rows), counted(tmp_path / "b.mpf", rows, random_state=1)
     code, _, err = cli("merge", first, other, "-o", tmp_path / "c.mpf")
     assert code == 3
@@ -271,7 +271,7 @@ def test_models_that_differ_are_not_merged(cli, tmp_path, rows):
     assert not (tmp_path / "c.mpf").exists()
 
 
-def test_notes_that_all_share():
+def test_shared_notes_are_those_equal_in_all_models():
     assert shared_notes([{"a": 1, "b": None, "c": 3}, {"a": 1, "b": None}, {"a": 1, "b": None, "c": 3}]) == {
         "a": 1,
         "b": None,
@@ -283,13 +283,13 @@ def test_notes_that_all_share():
 
 @pytest.fixture
 def model(tmp_path, rows):
-    """A stream of which two points share a name and one has none."""
+    """A stream in which two points share an id and one has none."""
     forest = StreamingMPF(n_estimators=2, window=100, random_state=0)
     forest.partial_fit(rows[:3], keys=["ann", "bob", "ann\x1f2"]).partial_fit(rows[3:])
     return saved(forest, tmp_path / "model.mpf", columns=["a", "b"])
 
 
-def test_all_rows_of_a_key_are_forgotten_as_if_they_had_never_come(cli, model, rows):
+def test_forget_deletes_all_rows_with_an_id_as_if_never_learned(cli, model, rows):
     code, out, err = cli("forget", "-m", model, "--id", "ann", "--id", "4")
     assert (code, out, err) == (0, "", f"Deleted 3 rows; {model} holds 57 points.\n")
     forest = polyaforest.load(model)
@@ -298,7 +298,7 @@ def test_all_rows_of_a_key_are_forgotten_as_if_they_had_never_come(cli, model, r
     np.testing.assert_array_equal(forest.points_, np.delete(rows, [0, 2, 4], axis=0))
 
 
-def test_keys_may_come_from_a_file_and_the_model_may_go_elsewhere(cli, model, tmp_path):
+def test_forget_reads_ids_from_a_file_and_writes_another_model(cli, model, tmp_path):
     before = model.read_bytes()
     (tmp_path / "keys.txt").write_text("bob\r\n\nnobody\n7\n")
     other = tmp_path / "other.mpf"
@@ -310,7 +310,7 @@ def test_keys_may_come_from_a_file_and_the_model_may_go_elsewhere(cli, model, tm
     assert len(polyaforest.load(other).keys_) == 58
 
 
-def test_a_key_that_is_not_held_changes_nothing(cli, model, tmp_path, rows):
+def test_forget_changes_nothing_when_an_id_is_not_held(cli, model, tmp_path, rows):
     before = model.read_bytes()
     code, _, err = cli("forget", "-m", model, "--id", "ann", "--id", "ann\x1f2")
     assert code == 3
@@ -324,7 +324,7 @@ def test_a_key_that_is_not_held_changes_nothing(cli, model, tmp_path, rows):
     assert "polyaforest fit --id COLUMN" in err
 
 
-def test_every_shingle_with_a_reading_is_forgotten(cli, tmp_path, rows):
+def test_forget_deletes_every_shingle_with_a_reading(cli, tmp_path, rows):
     series = SeriesMPF(StreamingMPF(n_estimators=2, window=100, random_state=0), shingle=3)
     series.partial_fit(rows, keys=[f"k{i}" for i in range(60)])
     path = saved(series, tmp_path / "series.mpf")
@@ -334,7 +334,7 @@ def test_every_shingle_with_a_reading_is_forgotten(cli, tmp_path, rows):
     assert not np.isin(held, rows[7]).any()
 
 
-def test_the_models_of_whole_partitions_are_deleted(cli, store, tmp_path):
+def test_forget_deletes_models_of_whole_partitions(cli, store, tmp_path):
     code, _, err = cli("forget", "-m", store, "--by", "web-1", "--by", "web-9", "--all")
     assert code == 3
     assert "holds no partition named 'web-9': nothing was changed" in err
@@ -350,7 +350,7 @@ def test_the_models_of_whole_partitions_are_deleted(cli, store, tmp_path):
     assert (code, err) == (0, f"Deleted 1 partition; {store} holds 0 partitions.\nNot held: 'web-9'.\n")
 
 
-def test_rows_are_deleted_in_all_partitions_or_those_chosen(cli, store, model):
+def test_forget_deletes_rows_in_all_or_chosen_partitions(cli, store, model):
     def keys():
         return [read_model(store, key).keys_ for key in ("web-1", "web-2")]
 
@@ -373,7 +373,7 @@ def test_rows_are_deleted_in_all_partitions_or_those_chosen(cli, store, model):
 # ---- demo ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_example_is_a_quiet_week_with_incidents():
+def test_example_is_a_quiet_week_with_incidents():
     columns = pl.DataFrame(server_metrics()).with_columns(pl.col("timestamp").str.to_datetime(time_zone="UTC"))
     assert columns.equals(pl.DataFrame(server_metrics()).with_columns(columns["timestamp"]))
     assert columns.columns == ["timestamp", "host", "requests", "cpu", "memory", "latency_ms", "errors"]
@@ -387,9 +387,9 @@ def test_the_example_is_a_quiet_week_with_incidents():
     assert sum(incident.n_readings for incident in INCIDENTS) == 20
 
 
-def test_the_example_replaces_no_file_of_yours(tmp_path):
+def test_demo_does_not_overwrite_other_files(tmp_path):
     path = write_example(str(tmp_path / "new"))
-    assert write_example(str(tmp_path / "new")) == path  # the example itself may be there
+    assert write_example(str(tmp_path / "new")) == path  # the example itself may exist
     (tmp_path / "server-metrics.csv").write_text("mine\n")
     with pytest.raises(ValueError, match="exists and is not the example"):
         write_example(str(tmp_path))
@@ -399,7 +399,7 @@ def test_the_example_replaces_no_file_of_yours(tmp_path):
 # ---- datasets --------------------------------------------------------------------------------------------------------
 
 
-def test_data_sets_are_listed_with_their_sizes(cli):
+def test_datasets_lists_sizes(cli):
     code, out, err = cli("datasets")
     assert (code, err) == (0, "")
     assert re.search(r"^http +567,498 +3 +2,211$", out, re.M)
@@ -408,7 +408,7 @@ def test_data_sets_are_listed_with_their_sizes(cli):
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_the_sizes_are_those_of_the_data(name):
+def test_listed_sizes_match_the_data(name):
     try:
         if name in datasets.SERIES:
             series = datasets.load_series(name, download=False)
@@ -421,7 +421,7 @@ def test_the_sizes_are_those_of_the_data(name):
     assert size == SIZES[name]
 
 
-def test_a_data_set_is_exported(cli, tmp_path):
+def test_datasets_exports_a_table(cli, tmp_path):
     toy, out = datasets.load("moons"), tmp_path / "moons.parquet"
     assert cli("datasets", "moons", "--labels", "--out", out) == (0, "", f"Wrote moons to {out}: 500 rows.\n")
     written = pl.read_parquet(out)
@@ -433,7 +433,7 @@ def test_a_data_set_is_exported(cli, tmp_path):
     assert "did you mean 'moons'" in err
 
 
-def test_a_series_is_exported_with_its_times(cli, tmp_path):
+def test_datasets_exports_a_series_with_times(cli, tmp_path):
     (tmp_path / "nab").mkdir()
     series = {"t": [0, 300], "value": [1.5, 2.0], "label": [0, 1]}
     np.savez(tmp_path / "nab" / "nyc.npz", **{name: np.array(values) for name, values in series.items()})
@@ -446,14 +446,14 @@ def test_a_series_is_exported_with_its_times(cli, tmp_path):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_scripts_go_to_stdout_and_advice_to_stderr(cli, shell):
+def test_completion_prints_script_to_stdout_and_advice_to_stderr(cli, shell):
     code, out, err = cli("completion", shell)
     assert code == 0
     assert f"_POLYAFOREST_COMPLETE={shell}_complete" in out
     assert f"polyaforest completion {shell} >" in err
 
 
-def test_commands_and_options_are_completed():
+def test_completion_completes_commands_and_options():
     completion = BashComplete(main, {}, "polyaforest", "_POLYAFOREST_COMPLETE")
     assert [item.value for item in completion.get_completions([], "de")] == ["detect", "demo"]
     assert [item.value for item in completion.get_completions(["forget"], "--mis")] == ["--missing-ok"]

@@ -23,7 +23,7 @@ NOON = 1_714_564_800.0  # 2024-05-01 12:00 UTC
 
 @pytest.fixture(scope="module")
 def explained():
-    """The explanation of a row whose second value is far too high."""
+    """Return the explanation of a row whose second value is far too high."""
     rng = np.random.default_rng(0)
     rows = rng.normal([50.0, 20.0, 5.0], [5.0, 2.0, 1.0], size=(400, 3))
     names = ["cpu", "latency", "errors"]
@@ -41,7 +41,7 @@ def chunk_of(rows, *, times=None, keys=None, first=1):
     return TableChunk(rows, np.arange(first, first + len(rows)), times, keys, None)
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
+# ---- text ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def chunk_of(rows, *, times=None, keys=None, first=1):
          "Up to about 5 are expected by chance."),
     ],
 )  # fmt: skip
-def test_the_headline_says_how_much_is_chance(changes, words):
+def test_headline_states_how_many_are_expected_by_chance(changes, words):
     assert click.unstyle(report.headline(summary(**changes))) == words
 
 
-def test_the_report_names_rows_reasons_and_what_is_not_shown(explained):
+def test_report_lists_rows_reasons_and_hidden_findings(explained):
     event = report.Finding(
         17, -9.0, 0.0004, NOON, "web-1", "req 7", 15, 19, NOON - 3600, NOON + 3600, 4, explained, ("errors",)
     )
@@ -84,7 +84,7 @@ def test_the_report_names_rows_reasons_and_what_is_not_shown(explained):
     assert last == "1 more event: --top N prints more, --out FILE writes all."
 
 
-def test_reasons_on_one_line(explained):
+def test_reason_fits_on_one_line(explained):
     bits = explained.attributions[0].bits
     assert report.reason(explained, ["errors"]).startswith("latency 90 (usual 1")
     assert report.reason(explained, ["errors"]).endswith(f"): {bits:+.1f} bits; missing: errors")
@@ -93,7 +93,7 @@ def test_reasons_on_one_line(explained):
     assert report.reasons(ordinary) == ["no single value: the combination is rare"]
 
 
-def test_what_was_read_and_left_out():
+def test_input_lines_describe_used_and_skipped_columns():
     columns = TableColumns(["cpu", "mem"], {"host": "text", "os": "text", "id": "row counter"}, "when", None, "name")
     rejected = [Rejected(17, "4 cells instead of 7", "..."), Rejected(30, "it is cut off", "...")]
     table = SimpleNamespace(
@@ -128,7 +128,7 @@ def test_what_was_read_and_left_out():
         (123456.0, "123456", "123456"),
     ],
 )
-def test_times_are_dates_where_they_can_be(seconds, words, iso):
+def test_times_are_formatted_as_dates_when_plausible(seconds, words, iso):
     assert (report.moment(seconds), report.stamp(seconds)) == (words, iso)
 
 
@@ -136,7 +136,7 @@ def test_times_are_dates_where_they_can_be(seconds, words, iso):
 
 
 @pytest.mark.parametrize("n_odd", [0, 1, 40, 180])
-def test_the_threshold_finds_many_anomalies_as_well_as_few(n_odd):
+def test_threshold_finds_many_anomalies_as_well_as_few(n_odd):
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(2000, 3))
     rows[:n_odd] = rng.normal(9.0, 1.0, size=(n_odd, 3))
@@ -145,13 +145,13 @@ def test_the_threshold_finds_many_anomalies_as_well_as_few(n_odd):
     assert judged.is_anomaly[n_odd:].sum() <= 4
 
 
-def test_counts_do_not_make_everything_stand_out():
+def test_small_counts_are_not_flagged():
     rows = np.random.default_rng(2).poisson(0.3, size=(3000, 3))
     judged = TableDetector(chunk_of(rows), TableColumns(["a", "b", "c"]), DetectorSettings()).detect()
     assert judged.is_anomaly.mean() < 0.02
 
 
-def test_too_few_rows_are_refused_or_told():
+def test_too_few_rows_are_rejected_or_reported():
     names, rows = ["a"], np.arange(30.0)[:, None]
     with pytest.raises(BadInput, match="only 1 row; at least 8 are needed to learn what is normal"):
         TableDetector(chunk_of([[1.0]]), TableColumns(names), DetectorSettings()).detect()
@@ -168,7 +168,7 @@ def test_too_few_rows_are_refused_or_told():
     assert judge.too_small == {"b": 5}
 
 
-def test_forests_of_many_keys_are_not_kept_and_say_the_same(monkeypatch):
+def test_explanations_are_equal_when_detectors_are_fitted_again(monkeypatch):
     rng = np.random.default_rng(5)
     rows, keys = rng.normal(size=(90, 2)), ["a", "b", "c"] * 30
     rows[[40, 80]] = 30.0
@@ -186,7 +186,7 @@ def test_forests_of_many_keys_are_not_kept_and_say_the_same(monkeypatch):
 
 
 @given(st.lists(st.sampled_from("abcd"), max_size=40))
-def test_rows_are_found_by_partition_in_order(keys):
+def test_places_by_partition_are_in_order(keys):
     places = places_by_partition(keys, len(keys))
     assert {key: part.tolist() for key, part in places.items()} == {
         key: [i for i, other in enumerate(keys) if other == key] for key in dict.fromkeys(keys)
@@ -195,7 +195,7 @@ def test_rows_are_found_by_partition_in_order(keys):
 
 
 @given(st.lists(st.lists(st.text("ab", max_size=2), max_size=8), max_size=4))
-def test_every_row_has_a_key_of_its_own_by_which_its_name_is_found(chunks):
+def test_point_keys_are_unique_and_found_by_name(chunks):
     held: list[int | str] = [7]
     for names in chunks:
         held += point_keys(names, held.__contains__, n_before=len(held))
@@ -206,12 +206,12 @@ def test_every_row_has_a_key_of_its_own_by_which_its_name_is_found(chunks):
     assert keys_named("7", held) == [7]
 
 
-def test_names_with_the_sign_of_keys_are_refused():
+def test_point_keys_reject_names_with_the_separator():
     with pytest.raises(ValueError, match="control character"):
         point_keys(["a\x1f2"])
 
 
-def test_readings_out_of_order_are_named():
+def test_check_order_names_the_row_out_of_order():
     check_order(np.array([NOON, NOON, NOON + 60]), np.array([4, 5, 6]))
     with pytest.raises(BadInput, match=r"row 6 is from 2024-05-01 12:00, .* from 2024-05-01 12:01: .*Sort"):
         check_order(np.array([NOON, NOON + 60, NOON]), np.array([4, 5, 6]))
@@ -225,7 +225,7 @@ FLAGS = st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.integers(-4,
 
 
 def found_in(rows, cuts, rule, top=100, times=None):
-    """What is found in rows that come in chunks."""
+    """Return the findings in rows that arrive in chunks."""
     found = Findings(TableColumns(["x"], time="t" if times is not None else None, key="k"), rule, top=top)
     edges = sorted({0, len(rows), *(cut % len(rows) for cut in cuts)})
     for start, stop in pairwise(edges):
@@ -239,7 +239,7 @@ def found_in(rows, cuts, rule, top=100, times=None):
 
 
 @given(FLAGS, st.lists(st.integers(0, 60), max_size=4))
-def test_events_are_those_of_each_key_however_the_rows_are_cut(rows, cuts):
+def test_events_by_partition_do_not_depend_on_chunks(rows, cuts):
     found = found_in(rows, cuts, DetectorSettings("stream"))
     expected = []
     for key in "ab":
@@ -257,14 +257,14 @@ def test_events_are_those_of_each_key_however_the_rows_are_cut(rows, cuts):
     assert worst.summary().n_findings == len(findings)
 
 
-def test_rows_of_a_table_are_findings_of_their_own_unless_they_have_times():
+def test_rows_without_times_are_separate_findings():
     rows = [(True, "a", -9), (True, "a", -8), (False, "a", 0), (True, "a", -7)]
     assert [f.number for f in found_in(rows, [], DetectorSettings()).findings()] == [1, 2, 4]
     backwards = found_in(rows, [], DetectorSettings(), times=np.array([4e9, 3e9, 2e9, 1e9])).findings()
     assert [(f.number, f.first, f.last, f.start, f.end) for f in backwards] == [(1, 1, 4, 1e9, 4e9)]
 
 
-def test_what_is_written_keeps_the_names_of_the_input_apart(explained):
+def test_output_renames_input_columns_with_names_of_results(explained):
     columns = TableColumns(["cpu", "score", "errors"], time="when", id="row")
     chunk = TableChunk(np.array([[1.0, np.nan, 3.0]] * 2), np.array([4, 5]), np.array([NOON, NOON]), None, ["a", "b"])
     judged = Detected(chunk, np.array([-9.0, np.nan]), np.array([0.1, np.nan]), np.array([True, False]), {0: explained})

@@ -1,4 +1,4 @@
-"""`--weight COLUMN`: a row with a weight is the row so many times, and the column is no feature."""
+"""`--weight COLUMN` counts each row by its weight, and does not use the column as a feature."""
 
 import json
 
@@ -13,7 +13,7 @@ NAMES = ["x", "y"]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A table with weights, and the table of repeated rows."""
+    """Write a table with weights, and the table of repeated rows."""
     place, rng = tmp_path_factory.mktemp("weights"), np.random.default_rng(0)
     rows = np.vstack([rng.normal(size=(300, 2)).round(3), [[9.0, -9.0]]])
     table = pl.DataFrame(rows, schema=NAMES).with_columns(
@@ -25,7 +25,7 @@ def files(tmp_path_factory):
 
 
 def repeated(table):
-    """Return every row as often as its weight says, without the weights."""
+    """Repeat each row by its weight, and drop the weights."""
     return table.drop("n")[np.arange(len(table)).repeat(table["n"].to_numpy())]
 
 
@@ -34,7 +34,7 @@ def model(path):
 
 
 @pytest.mark.parametrize("options", [[], ["--stream", "--window", 100], ["--batch"]])
-def test_fit_learns_rows_as_often_as_the_column_says(cli, files, tmp_path, options):
+def test_fit_learns_rows_by_weight(cli, files, tmp_path, options):
     one, other = tmp_path / "one.mpf", tmp_path / "other.mpf"
     code, _, said = cli("fit", files / "weighted.csv", "--weight", "n", "-m", one, *options)
     assert code == 0
@@ -61,7 +61,7 @@ def test_forget_deletes_all_copies_of_a_row(cli, files, tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], ["--stream"], ["--batch"], ["--by", "side"]])
-def test_detect_judges_every_row_once_by_the_rows_as_often_as_they_count(cli, files, tmp_path, options):
+def test_detect_scores_each_row_once_against_weighted_rows(cli, files, tmp_path, options):
     frame = pl.read_csv(files / "weighted.csv").with_columns(side=pl.Series(["a", "b", "a"] * 100 + ["a"]))
     given, out = tmp_path / "given.csv", tmp_path / "out.jsonl"
     frame.write_csv(given)
@@ -82,7 +82,7 @@ def test_detect_judges_every_row_once_by_the_rows_as_often_as_they_count(cli, fi
             assert line["score"] == scores[first[place]]
 
 
-def test_weights_that_are_none_are_reported_and_their_rows_skipped(cli, tmp_path):
+def test_invalid_weights_are_reported_and_their_rows_skipped(cli, tmp_path):
     rng = np.random.default_rng(0)
     cells = ["1", "-2", "", "many", "1e99", "0.5", *["1"] * 60]
     lines = [f"{x:.3f},{cell}" for x, cell in zip(rng.normal(size=len(cells)), cells, strict=True)]
@@ -105,7 +105,7 @@ def test_weights_that_are_none_are_reported_and_their_rows_skipped(cli, tmp_path
         (["--weight", "n", "--shingle", "4"], "independent rows"),
     ],
 )
-def test_a_column_that_cannot_be_the_weight_is_refused(cli, files, options, said):
+def test_invalid_weight_column_is_rejected(cli, files, options, said):
     code, _, words = cli("detect", files / "weighted.csv", *options)
     assert code in (2, 3)
     assert said in words

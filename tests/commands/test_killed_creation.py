@@ -1,4 +1,4 @@
-"""Files that take several steps to create: absent or complete, whichever step a process is killed at."""
+"""Files are absent or complete when a process is killed at any step of creating them."""
 
 import os
 import sqlite3
@@ -33,7 +33,7 @@ def killed():
 
 
 def fill(path, n=1):
-    """Make a store with the models a, b and c."""
+    """Create a store with the models a, b and c."""
     with open_store(path, forest) as store:
         for key in "abc":
             store[key].detector.partial_fit(ROWS)
@@ -48,7 +48,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-# ---- a store that is created -----------------------------------------------------------------------------------------
+# ---- creation of a store ---------------------------------------------------------------------------------------------
 
 CREATE = """
 with open_store("m", forest) as store:
@@ -57,7 +57,7 @@ with open_store("m", forest) as store:
 """
 
 
-def test_a_store_is_absent_or_complete_at_each_step_of_its_creation(killed, tmp_path):
+def test_store_is_absent_or_complete_when_killed_at_any_step(killed, tmp_path):
     found = []
     for folder in killed.at_each_step(CREATE, tmp_path):
         found.append((folder / "m").exists())
@@ -68,7 +68,7 @@ def test_a_store_is_absent_or_complete_at_each_step_of_its_creation(killed, tmp_
             store.commit({"n": 2})
         assert read_notes(folder / "m")[0] == {"n": 2}
         assert names(folder) == ["m", "m-lock"]
-    assert found == sorted(found)  # once it is there, it stays
+    assert found == sorted(found)  # once created, it stays
     assert min(found.count(True), found.count(False)) > 8  # steps before and after
 
 
@@ -78,7 +78,7 @@ for name in "xy":
     if not os.fork():
         signal.alarm(60)
         os.close(opener)
-        os.read(gate, 1)  # until the other is ready, too
+        os.read(gate, 1)  # until the other process is ready too
         try:
             with open_store("m", forest) as store:
                 store.commit({"by": name})
@@ -93,13 +93,13 @@ assert [os.wait()[1] for _ in "xy"] == [0, 0]
 
 
 @pytest.mark.parametrize("turn", range(examples(50)))
-def test_of_two_processes_that_create_a_store_at_once_one_has_it(killed, tmp_path, turn):
+def test_one_of_two_concurrent_creators_gets_the_store(killed, tmp_path, turn):
     assert not killed.run(RACE, tmp_path)
     assert read_notes(tmp_path / "m")[0] in ({"by": "x"}, {"by": "y"})
     assert names(tmp_path) == ["loser", "m", "m-lock"]
 
 
-def test_a_database_that_another_process_publishes_first_stays(tmp_path):
+def test_database_published_first_by_another_process_is_kept(tmp_path):
     path = str(tmp_path / "d")
     first, second = (databases.build(path, lambda file, n=n: file.execute(f"CREATE TABLE t{n} (x)")) for n in (1, 2))
     databases.publish(first, path)
@@ -110,11 +110,11 @@ def test_a_database_that_another_process_publishes_first_stays(tmp_path):
     assert names(tmp_path) == ["d"]
 
 
-def test_where_files_have_one_name_only_a_database_is_renamed(tmp_path, monkeypatch):
+def test_database_is_renamed_on_file_systems_without_hard_links(tmp_path, monkeypatch):
     def refuse(*_):
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "link", refuse)  # as on a memory card
+    monkeypatch.setattr(os, "link", refuse)  # as on FAT
     fill(tmp_path / "m")
     assert read_notes(tmp_path / "m") == ({"n": 1}, ["a", "b", "c"])
     assert names(tmp_path) == ["m", "m-lock"]
@@ -129,7 +129,7 @@ def test_only_scratch_files_of_the_store_are_removed(tmp_path):
     assert names(tmp_path) == sorted(["m", "m-lock", *others])
 
 
-def test_the_log_of_a_deleted_store_is_not_applied_to_a_new_one(killed, tmp_path):
+def test_log_of_a_deleted_store_is_not_applied_to_a_new_one(killed, tmp_path):
     crash = "store = open_store('m', forest); store['a'].detector.partial_fit(ROWS); store.commit({'n': 1})\n"
     assert killed.run(f"{crash}os.kill(os.getpid(), signal.SIGKILL)", tmp_path)
     assert (tmp_path / "m-wal").stat().st_size > 0
@@ -139,7 +139,7 @@ def test_the_log_of_a_deleted_store_is_not_applied_to_a_new_one(killed, tmp_path
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o664])
-def test_a_store_in_place_of_an_empty_file_has_its_permissions(tmp_path, mode):
+def test_store_keeps_permissions_of_the_empty_file_it_replaces(tmp_path, mode):
     (tmp_path / "m").touch()
     (tmp_path / "m").chmod(mode)
     fill(tmp_path / "m")
@@ -147,7 +147,7 @@ def test_a_store_in_place_of_an_empty_file_has_its_permissions(tmp_path, mode):
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_store_behind_a_symbolic_link_is_created_where_the_link_leads(tmp_path, is_there):
+def test_store_is_created_at_the_target_of_a_symbolic_link(tmp_path, is_there):
     (tmp_path / "disk").mkdir()
     (tmp_path / "m").symlink_to(tmp_path / "disk" / "models")
     if is_there:
@@ -159,9 +159,9 @@ def test_a_store_behind_a_symbolic_link_is_created_where_the_link_leads(tmp_path
         open_store(tmp_path / "m", forest)
 
 
-# ---- what killed processes of earlier versions left ------------------------------------------------------------------
+# ---- files left by killed processes of earlier versions --------------------------------------------------------------
 
-# how they created a store: a kill between two statements leaves a database without tables
+# statements with which they created a store: a kill in between leaves a database without tables
 STATEMENTS = [
     "PRAGMA page_size = 16384",
     "PRAGMA user_version",
@@ -186,7 +186,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("n", range(1, len(STATEMENTS) + 1))
-def test_a_database_without_tables_becomes_a_store(killed, tmp_path, n):
+def test_database_without_tables_becomes_a_store(killed, tmp_path, n):
     assert killed.run(EARLIER.format(statements=STATEMENTS[:n]), tmp_path)
     assert (tmp_path / "m").exists()
     fill(tmp_path / "m")
@@ -195,7 +195,7 @@ def test_a_database_without_tables_becomes_a_store(killed, tmp_path, n):
         assert file.execute("PRAGMA page_size").fetchone() == (16384,)
 
 
-def test_a_first_transaction_that_was_killed_is_rolled_back(killed, tmp_path):
+def test_first_transaction_is_rolled_back_when_killed(killed, tmp_path):
     assert killed.run(KILLED_FIRST, tmp_path)
     assert is_hot(tmp_path / "m")
     fill(tmp_path / "m")
@@ -203,7 +203,7 @@ def test_a_first_transaction_that_was_killed_is_rolled_back(killed, tmp_path):
     assert names(tmp_path) == ["m", "m-lock"]
 
 
-def test_an_empty_database_is_named_as_such_to_readers(killed, tmp_path):
+def test_readers_report_an_empty_database(killed, tmp_path):
     assert killed.run(EARLIER.format(statements=STATEMENTS[:3]), tmp_path)
     with pytest.raises(ModelFileError, match=r"m' is an empty database"):
         read_notes(tmp_path / "m")
@@ -219,7 +219,7 @@ def test_an_empty_database_is_named_as_such_to_readers(killed, tmp_path):
     ],
     ids=["version", "application", "free pages", "ours"],
 )
-def test_a_database_without_tables_that_had_a_use_is_not_touched(tmp_path, statements, words):
+def test_used_database_without_tables_is_not_touched(tmp_path, statements, words):
     with closing(sqlite3.connect(tmp_path / "m", isolation_level=None)) as file:
         for statement in statements:
             file.execute(statement)
@@ -229,7 +229,7 @@ def test_a_database_without_tables_that_had_a_use_is_not_touched(tmp_path, state
     assert (tmp_path / "m").read_bytes() == before
 
 
-def test_the_header_of_a_database_alone_is_damage(tmp_path):
+def test_database_with_a_header_alone_is_damaged(tmp_path):
     fill(tmp_path / "m")
     os.truncate(tmp_path / "m", 100)
     with pytest.raises(ModelFileError, match=r"m' is damaged"):
@@ -237,11 +237,11 @@ def test_the_header_of_a_database_alone_is_damage(tmp_path):
     assert (tmp_path / "m").stat().st_size == 100
 
 
-# ---- a transaction that was killed -----------------------------------------------------------------------------------
+# ---- killed transactions ---------------------------------------------------------------------------------------------
 
 INTERRUPT = """
 file = sqlite3.connect({name!r}, isolation_level=None)
-file.execute("PRAGMA journal_mode = DELETE")  # as a tool of another maker may leave it
+file.execute("PRAGMA journal_mode = DELETE")  # as another tool may leave it
 file.execute("PRAGMA cache_size = 1")
 file.execute("BEGIN")
 file.execute("UPDATE {table} SET {column} = zeroblob(9000)")
@@ -251,7 +251,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def is_hot(path):
-    """Whether a journal waits to be rolled back."""
+    """Return whether a journal has to be rolled back."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
         return databases.has_hot_journal(file)
 
@@ -276,7 +276,7 @@ def foreign(killed, tmp_path):
     return tmp_path / "cats"
 
 
-def test_a_store_whose_transaction_was_killed_is_rolled_back(interrupted):
+def test_store_is_rolled_back_when_its_transaction_was_killed(interrupted):
     expected = forest().partial_fit(ROWS).score_samples(ROWS)
     with open_store(interrupted, forest) as store:
         assert (store.notes, store.keys) == ({"n": 1}, ["a", "b", "c"])
@@ -285,13 +285,13 @@ def test_a_store_whose_transaction_was_killed_is_rolled_back(interrupted):
     assert read_notes(interrupted)[0] == {"n": 2}
 
 
-def test_readers_roll_it_back_as_well(interrupted):
+def test_readers_roll_back_a_killed_transaction(interrupted):
     assert read_notes(interrupted) == ({"n": 1}, ["a", "b", "c"])
     assert read_model(interrupted, "a").n_seen_ == 30
     assert not is_hot(interrupted)
 
 
-def test_a_reader_that_may_not_write_says_what_to_do(interrupted, monkeypatch):
+def test_reader_without_write_access_reports_what_to_do(interrupted, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     before = contents(interrupted.parent)
     with pytest.raises(PermissionError, match="rolled back: read the file once with permission"):
@@ -300,7 +300,7 @@ def test_a_reader_that_may_not_write_says_what_to_do(interrupted, monkeypatch):
 
 
 @pytest.mark.parametrize("use", [lambda path: open_store(path, forest), read_notes, read_damaged])
-def test_a_database_of_others_is_not_rolled_back(foreign, use):
+def test_database_of_another_application_is_not_rolled_back(foreign, use):
     before = contents(foreign.parent)
     with pytest.raises(ModelFileError, match="not a model store of polyaforest"):
         use(foreign)
@@ -309,7 +309,7 @@ def test_a_database_of_others_is_not_rolled_back(foreign, use):
     assert set(after) - set(before) <= {"cats-lock"}
 
 
-def test_a_crafted_store_is_not_rolled_back(interrupted, killed):
+def test_crafted_store_is_not_rolled_back(interrupted, killed):
     with closing(sqlite3.connect(interrupted, isolation_level=None)) as file:
         file.execute("CREATE TRIGGER t AFTER INSERT ON models BEGIN DELETE FROM models; END")
     assert killed.run(INTERRUPT.format(name="m", table="models", column="model"), interrupted.parent)
@@ -320,7 +320,7 @@ def test_a_crafted_store_is_not_rolled_back(interrupted, killed):
 
 
 def name_in_journal(path, victim):
-    """Have a journal end with the name of a super-journal: SQLite's pager.c, `readSuperJournal`."""
+    """Append the name of a super-journal to a journal (SQLite's pager.c, `readSuperJournal`)."""
     name = os.fsencode(victim)
     checksum = sum(byte if byte < 128 else byte - 256 for byte in name) % 2**32
     with open(f"{path}-journal", "ab") as journal:
@@ -329,7 +329,7 @@ def name_in_journal(path, victim):
         journal.write(databases._JOURNAL_MAGIC)
 
 
-def test_a_journal_cannot_have_another_file_deleted(interrupted, tmp_path):
+def test_journal_cannot_delete_another_file(interrupted, tmp_path):
     victim = tmp_path / "payroll.csv"
     victim.write_text("secret\n" * 100)
     name_in_journal(interrupted, victim)
@@ -338,29 +338,29 @@ def test_a_journal_cannot_have_another_file_deleted(interrupted, tmp_path):
         with pytest.raises(ModelFileError, match="several databases"):
             use()
     assert contents(tmp_path) == before
-    with closing(sqlite3.connect(interrupted)) as file:  # which SQLite itself would do
+    with closing(sqlite3.connect(interrupted)) as file:  # SQLite itself would delete it
         file.execute("SELECT count(*) FROM models").fetchone()
     assert not victim.exists()
 
 
-# ---- a store that is written again -----------------------------------------------------------------------------------
+# ---- rewritten stores ------------------------------------------------------------------------------------------------
 
 
 def damage(path):
-    """Damage a page of the model b, so that its store has to be written again without it."""
+    """Damage a page of the model b, so that its store has to be rewritten without it."""
     content = bytearray(path.read_bytes())
     with closing(sqlite3.connect(path)) as file:
         (block,) = file.execute("SELECT model FROM models WHERE key = 'b'").fetchone()
         (page,) = file.execute("PRAGMA page_size").fetchone()
     at = content.find(block[len(block) // 2 :][:32])
     assert at > page
-    assert len(block) > 3 * page  # so that this is one of several pages that it lies on
+    assert len(block) > 3 * page  # the block spans several pages
     content[at // page * page : at // page * page + 4] = b"\xff\xff\xff\xff"  # the number of its next page
     path.write_bytes(content)
 
 
 def fill_large(path):
-    """Make a store with models of several pages each."""
+    """Create a store with models of several pages each."""
     with open_store(path, lambda: StreamingMPF(n_estimators=400, window=10, random_state=0)) as store:
         for number, key in enumerate("abc"):
             store[key].detector.partial_fit(ROWS + number)
@@ -369,14 +369,14 @@ def fill_large(path):
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory):
-    """The bytes of a store with a damaged model."""
+    """Return the bytes of a store with a damaged model."""
     path = tmp_path_factory.mktemp("damaged") / "m"
     fill_large(path)
     damage(path)
     return path.read_bytes()
 
 
-def test_a_damaged_store_is_itself_or_its_copy_at_each_step(killed, tmp_path, damaged):
+def test_damaged_store_is_original_or_complete_copy_when_killed_at_any_step(killed, tmp_path, damaged):
     code = "with open_store('m', forest) as store:\n    store['b']\n    store.commit({'n': 2})\n"
     n_steps = 0
     for folder in killed.at_each_step(code, tmp_path, lambda folder: (folder / "m").write_bytes(damaged)):
@@ -394,20 +394,20 @@ def test_a_damaged_store_is_itself_or_its_copy_at_each_step(killed, tmp_path, da
     assert n_steps > 40
 
 
-def test_a_damaged_store_is_not_written_again_while_another_process_reads_it(tmp_path, damaged):
+def test_damaged_store_is_not_rewritten_while_another_process_reads_it(tmp_path, damaged):
     path = tmp_path / "m"
     path.write_bytes(damaged)
     with open_store(path, forest) as store, closing(sqlite3.connect(path)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM notes").fetchall()
-        store.commit({"n": 2})  # in the log, which the reader keeps from being emptied
+        store.commit({"n": 2})  # into the log, which the reader keeps from being truncated
         with pytest.raises(BlockingIOError, match="another process reads it"):
             store["b"]
     assert read_notes(path) == ({"n": 2}, ["a", "b", "c"])
     assert names(tmp_path) == ["m", "m-lock"]
 
 
-def test_what_is_rescued_is_absent_or_complete_at_each_step(killed, tmp_path):
+def test_rescued_store_is_absent_or_complete_when_killed_at_any_step(killed, tmp_path):
     code = """
 with open_store("m", forest) as store:
     store["a"].detector.partial_fit(ROWS)
@@ -431,7 +431,7 @@ with open_store("m", forest) as store:
 # ---- other files -----------------------------------------------------------------------------------------------------
 
 
-def test_a_history_is_absent_or_complete_at_each_step_of_its_creation(killed, tmp_path):
+def test_history_is_absent_or_complete_when_killed_at_any_step(killed, tmp_path):
     found = []
     for folder in killed.at_each_step("Database('h').close()", tmp_path):
         path = folder / "h"
@@ -454,12 +454,12 @@ def check_history(path):
 
 
 @pytest.mark.parametrize("n", range(1, 5))
-def test_a_history_without_tables_is_filled(killed, tmp_path, n):
+def test_history_without_tables_is_completed(killed, tmp_path, n):
     assert killed.run(EARLIER.format(statements=STATEMENTS[:n]), tmp_path)
     check_history(tmp_path / "m")
 
 
-def test_a_history_that_cannot_be_created_says_why(tmp_path):
+def test_history_that_cannot_be_created_reports_why(tmp_path):
     with pytest.raises(BadInput, match="cannot be used as a history"):
         Database(str(tmp_path / "nowhere" / "h"))
 
@@ -474,7 +474,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_written_file_is_absent_or_complete_at_each_step(killed, tmp_path, name):
+def test_written_file_is_absent_or_complete_when_killed_at_any_step(killed, tmp_path, name):
     code, is_complete = WRITERS[name]
     found = []
     for folder in killed.at_each_step(code, tmp_path):
@@ -484,6 +484,6 @@ def test_a_written_file_is_absent_or_complete_at_each_step(killed, tmp_path, nam
     assert set(found) == {True, False}
 
 
-def test_an_example_that_was_cut_off_is_completed(tmp_path):
+def test_truncated_example_is_completed(tmp_path):
     (tmp_path / NAME).write_text(example_text()[:5000])
     assert Path(write_example(str(tmp_path))).read_text() == example_text()

@@ -1,4 +1,4 @@
-"""The parts of watch: models by key, lines that can be taken back, and the loop."""
+"""The parts of watch: the model store, outputs that can be rewound, and the loop."""
 
 import json
 import sqlite3
@@ -38,11 +38,11 @@ def series():
     return SeriesMPF(forest(), shingle=3)
 
 
-# ---- models by key ---------------------------------------------------------------------------------------------------
+# ---- the model store -------------------------------------------------------------------------------------------------
 
 
 def fed(store, keys=("a", "b", "c"), rounds=4):
-    """Scores of models that take turns."""
+    """Return the scores of models that learn in turn."""
     return [
         store[key].detector.score_then_learn(ROWS[20 * turn : 20 * turn + 20] + place)
         for turn in range(rounds)
@@ -50,19 +50,19 @@ def fed(store, keys=("a", "b", "c"), rounds=4):
     ]
 
 
-def test_models_that_wait_on_disk_go_on_bit_for_bit(tmp_path):
+def test_models_moved_to_disk_continue_bit_for_bit(tmp_path):
     with open_store(None, forest) as roomy, open_store(tmp_path / "m", forest, max_bytes=1) as tight:
         assert all(np.array_equal(mine, theirs) for mine, theirs in zip(fed(roomy), fed(tight), strict=True))
         assert (roomy.n_in_memory, tight.n_in_memory) == (3, 1)
         assert len(tight) == 3
 
 
-def test_what_was_not_committed_is_gone_and_what_was_is_not(tmp_path):
+def test_only_committed_changes_survive(tmp_path):
     with open_store(tmp_path / "m", forest, max_bytes=1) as store:
         fed(store, rounds=2)
         store.commit({"position": 17})
         expected = [store[key].detector.score_samples(ROWS) for key in "abc"]
-        fed(store, rounds=3)  # models are put back, but that is not kept
+        fed(store, rounds=3)  # models are moved to disk, but not committed
     with open_store(tmp_path / "m", forest) as store:
         assert store.notes == {"position": 17}
         assert all(
@@ -74,7 +74,7 @@ def test_what_was_not_committed_is_gone_and_what_was_is_not(tmp_path):
         read_model(tmp_path / "m", "d")
 
 
-def test_notes_of_a_stream_stay_with_it(tmp_path):
+def test_notes_of_a_key_are_saved(tmp_path):
     with open_store(tmp_path / "m", forest, max_bytes=1) as store:
         fed(store, rounds=1)
         store["a"].notes["rows"] = 7
@@ -82,7 +82,7 @@ def test_notes_of_a_stream_stay_with_it(tmp_path):
         assert store["a"].notes == {"rows": 7}
 
 
-def test_a_stream_can_be_forgotten(tmp_path):
+def test_key_can_be_deleted(tmp_path):
     with open_store(tmp_path / "m", forest) as store:
         fed(store, rounds=1)
         store.delete("b")
@@ -93,7 +93,7 @@ def test_a_stream_can_be_forgotten(tmp_path):
     assert read_notes(tmp_path / "m")[1] == ["a", "c"]
 
 
-def test_only_one_may_write_but_others_may_read(tmp_path):
+def test_store_allows_one_writer_and_several_readers(tmp_path):
     with open_store(tmp_path / "m", forest) as store:
         fed(store, rounds=1)
         store.commit({"n": 1})
@@ -102,7 +102,7 @@ def test_only_one_may_write_but_others_may_read(tmp_path):
         assert read_notes(tmp_path / "m")[0] == {"n": 1}
 
 
-def test_nobody_else_gets_in_between_two_commits(tmp_path):
+def test_lock_is_held_during_a_commit(tmp_path):
     with open_store(tmp_path / "m", forest) as store:
         store._file.execute("COMMIT")  # as in the middle of a commit
         with pytest.raises(BlockingIOError, match="in use"):
@@ -111,7 +111,7 @@ def test_nobody_else_gets_in_between_two_commits(tmp_path):
     open_store(tmp_path / "m", forest).close()
 
 
-def test_other_files_are_refused(tmp_path):
+def test_other_files_are_rejected(tmp_path):
     (tmp_path / "text").write_text("nothing of the kind" * 100)
     with pytest.raises(ModelFileError, match="not a model store"):
         open_store(tmp_path / "text", forest)
@@ -137,7 +137,7 @@ def test_other_files_are_refused(tmp_path):
     assert not is_model_store(tmp_path / "text")
 
 
-def test_a_full_disk_is_told_and_the_last_commit_stays(tmp_path):
+def test_full_disk_raises_and_keeps_the_last_commit(tmp_path):
     with open_store(tmp_path / "m", forest) as store:
         fed(store, rounds=1)
         store.commit({"n": 1})
@@ -149,7 +149,7 @@ def test_a_full_disk_is_told_and_the_last_commit_stays(tmp_path):
     assert read_notes(tmp_path / "m") == ({"n": 1}, ["a", "b", "c"])
 
 
-def test_a_damaged_model_is_refused(tmp_path):
+def test_damaged_model_is_rejected(tmp_path):
     with open_store(tmp_path / "m", forest) as store:
         fed(store, rounds=1)
         store.commit({})
@@ -160,10 +160,10 @@ def test_a_damaged_model_is_refused(tmp_path):
         read_model(tmp_path / "m", "a")
 
 
-# ---- lines -----------------------------------------------------------------------------------------------------------
+# ---- outputs ---------------------------------------------------------------------------------------------------------
 
 
-def test_lines_after_a_mark_can_be_taken_back(tmp_path):
+def test_rewind_removes_lines_after_the_mark(tmp_path):
     lines = FileLines(str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
     empty = lines.mark()
@@ -183,13 +183,13 @@ def test_lines_after_a_mark_can_be_taken_back(tmp_path):
     lines.close()
 
 
-def test_a_file_that_was_renamed_is_left_and_a_new_one_begun(tmp_path):
+def test_renamed_output_is_continued_in_a_new_file(tmp_path):
     lines, path = FileLines(str(tmp_path / "out")), tmp_path / "out"
     lines.write(b"one\n")
     lines.mark()
     assert not lines.has_moved
     path.rename(tmp_path / "out.1")
-    lines.write(b"two\n")  # all until the next mark goes to one file
+    lines.write(b"two\n")  # all lines until the next mark go to one file
     assert lines.has_moved
     lines.mark()
     lines.write(b"three\n")
@@ -198,14 +198,14 @@ def test_a_file_that_was_renamed_is_left_and_a_new_one_begun(tmp_path):
     assert lines.notices == []
 
 
-def test_a_device_has_nothing_to_sync():
+def test_device_needs_no_sync():
     with closing(FileLines("/dev/null")) as lines:
         lines.write(b"x")
         assert lines.mark() is None
         assert not lines.has_moved
 
 
-def test_a_pipe_that_takes_little_at_a_time_gets_everything():
+def test_slow_pipe_receives_all_lines():
     class Narrow:
         taken = b""
 
@@ -218,12 +218,12 @@ def test_a_pipe_that_takes_little_at_a_time_gets_everything():
     assert narrow.taken == b"one line\nanother\n"
 
 
-def test_a_full_disk_names_the_file():
+def test_full_disk_error_names_the_file():
     with closing(FileLines("/dev/full")) as lines, pytest.raises(OSError, match="/dev/full"):
         lines.write(b"x")
 
 
-def test_a_place_that_cannot_be_written_to_is_told_at_once(tmp_path):
+def test_unwritable_path_raises_at_once(tmp_path):
     with pytest.raises(FileNotFoundError):
         FileLines(str(tmp_path / "no" / "out"))
     with pytest.raises(IsADirectoryError):
@@ -253,7 +253,7 @@ def written(folder, name="out"):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_every_record_gets_a_line_with_reasons_for_those_that_are_flagged(tmp_path):
+def test_every_record_has_a_line_and_flagged_ones_have_reasons(tmp_path):
     rows = np.repeat(ROWS, 2, axis=0)
     with open_store(None, forest) as store, watching(tmp_path, ListSource(as_lines(rows)), store) as loop:
         loop.resume()
@@ -275,7 +275,7 @@ def test_every_record_gets_a_line_with_reasons_for_those_that_are_flagged(tmp_pa
 
 @pytest.mark.parametrize("at_once", [1, 16, 40, 500])
 @pytest.mark.parametrize("make", [forest, series])
-def test_lines_are_those_of_the_detector_whatever_the_batches(tmp_path, make, at_once):
+def test_lines_equal_the_results_of_the_detector_for_any_batch_size(tmp_path, make, at_once):
     rows = ROWS.copy()
     rows[200, 0] = np.nan
     records = [line.replace(b"NaN", b"null") for line in as_lines(rows, hosts=1)]
@@ -287,7 +287,7 @@ def test_lines_are_those_of_the_detector_whatever_the_batches(tmp_path, make, at
     expected = make().detect_then_learn(NamedRows(rows, ["cpu", "disk"]), explain=True)
     lines = written(tmp_path)
     assert expected.is_anomaly[150]
-    assert expected.is_anomaly[200] == (make is forest)  # a series fills the gap in later
+    assert expected.is_anomaly[200] == (make is forest)  # a series imputes the gap
     for name, values in (("score", expected.scores), ("p_value", expected.p_values)):
         assert [line[name] for line in lines] == [None if np.isnan(value) else value for value in values.tolist()]
     assert [line["is_anomaly"] for line in lines] == expected.is_anomaly.tolist()
@@ -322,12 +322,12 @@ def test_each_row_is_scored_once(tmp_path, monkeypatch, make, at_once):
         watching(tmp_path, ListSource(as_lines(ROWS), at_once=at_once), store) as loop,
     ):
         loop.run()
-    n_rows = len(ROWS) - (2 * 2 if make is series else 0)  # a series is silent until its first shingle is complete
+    n_rows = len(ROWS) - (2 * 2 if make is series else 0)  # a series has no scores before its first complete shingle
     assert loop.counts.anomalies > 0
     assert (n_scored, n_judged) == (n_rows, n_rows)
 
 
-def test_bad_records_are_put_aside_with_a_reason_and_harm_nobody(tmp_path):
+def test_bad_records_are_quarantined_with_a_reason_and_affect_no_others(tmp_path):
     good = as_lines(ROWS, hosts=1)
     bad = [b"\xff\xfe", b"{", b"[1]", b'{"host": "web-0", "cpu": 1e400, "disk": 1}', b'{"cpu": 1, "disk": 2}']
     bad += [b'{"host": "web-0", "cpu": "hot", "disk": 2}', b'{"host": "web-0"}', b'{"host": "new", "cpu": null}']
@@ -345,7 +345,7 @@ def test_bad_records_are_put_aside_with_a_reason_and_harm_nobody(tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 7, 40])
-def test_streams_may_begin_with_records_that_lack_values(tmp_path, size):
+def test_streams_may_begin_with_missing_values(tmp_path, size):
     late = ROWS.copy()
     late[:60, 1] = late[9] = np.nan
     lines = [line.replace(b"NaN", b"null") for line in as_lines(late, hosts=1)]
@@ -361,8 +361,8 @@ def test_streams_may_begin_with_records_that_lack_values(tmp_path, size):
 
 
 @pytest.mark.parametrize("size", [1, 5, 40])
-def test_a_record_that_the_model_refuses_is_put_aside_alone(tmp_path, size):
-    huge = b'{"host": "web-0", "cpu": 1e101, "disk": 0.0}'  # beyond what can be measured
+def test_only_the_record_that_the_model_rejects_is_quarantined(tmp_path, size):
+    huge = b'{"host": "web-0", "cpu": 1e101, "disk": 0.0}'  # beyond the accepted range
     records = as_lines(ROWS, hosts=1)
     with (
         open_store(None, forest) as store,
@@ -374,7 +374,7 @@ def test_a_record_that_the_model_refuses_is_put_aside_alone(tmp_path, size):
     assert [line["score"] for line in written(tmp_path)] == forest().score_then_learn(ROWS).tolist()
 
 
-def test_only_anomalies(tmp_path):
+def test_only_anomalies_writes_flagged_records(tmp_path):
     with (
         open_store(None, forest) as store,
         watching(tmp_path, ListSource(as_lines(ROWS, hosts=1)), store, only_anomalies=True) as loop,
@@ -384,7 +384,7 @@ def test_only_anomalies(tmp_path):
     assert [int(line["position"]) for line in written(tmp_path)] == expected.tolist()
 
 
-def test_neighbours_become_events(tmp_path):
+def test_flagged_neighbours_form_events(tmp_path):
     with (
         open_store(None, forest) as store,
         watching(tmp_path, ListSource(as_lines(ROWS, hosts=1), [7, 151, 3]), store, writes_events=True) as loop,
@@ -401,7 +401,7 @@ def test_neighbours_become_events(tmp_path):
     assert sum(event["n_flagged"] for event in events) == forest().detect_then_learn(ROWS).is_anomaly.sum()
 
 
-def test_records_can_be_forgotten_by_their_names(tmp_path):
+def test_records_can_be_deleted_by_id(tmp_path):
     records = [
         json.dumps({"user": f"u{i % 60}", "cpu": a, "disk": b}).encode() for i, (a, b) in enumerate(ROWS.tolist())
     ]
@@ -414,11 +414,11 @@ def test_records_can_be_forgotten_by_their_names(tmp_path):
 
 
 class KilledError(Exception):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 class DyingSource(ListSource):
-    """A source at which the process dies after so many reads."""
+    """A source that kills the process after a number of reads."""
 
     def __init__(self, *args, reads):
         super().__init__(*args)
@@ -443,7 +443,7 @@ class DyingSource(ListSource):
     writes_events=st.booleans(),
     make=st.sampled_from([forest, series]),
 )
-def test_whenever_it_dies_nothing_is_lost_or_counted_twice(tmp_path_factory, deaths, sizes, every, writes_events, make):
+def test_crash_at_any_read_loses_and_repeats_no_record(tmp_path_factory, deaths, sizes, every, writes_events, make):
     records = as_lines(ROWS)
     records.insert(100, b"junk")
 
@@ -459,7 +459,7 @@ def test_whenever_it_dies_nothing_is_lost_or_counted_twice(tmp_path_factory, dea
     calm, rough = tmp_path_factory.mktemp("calm"), tmp_path_factory.mktemp("rough")
     expected = live(calm, ListSource(records))
     for reads in deaths:
-        with suppress(KilledError):  # or it has come to the end before
+        with suppress(KilledError):  # unless the source ends before
             live(rough, DyingSource(records, sizes, reads=reads))
     assert live(rough, ListSource(records, sizes)) == expected
     for name in ("out", "bad"):
@@ -469,7 +469,7 @@ def test_whenever_it_dies_nothing_is_lost_or_counted_twice(tmp_path_factory, dea
         assert np.array_equal(one, other, equal_nan=True)
 
 
-def test_a_series_that_is_younger_than_a_shingle_goes_on(tmp_path):
+def test_series_shorter_than_a_shingle_resumes(tmp_path):
     for n in (2, 50):
         with (
             open_store(tmp_path / "m", series) as store,
@@ -481,7 +481,7 @@ def test_a_series_that_is_younger_than_a_shingle_goes_on(tmp_path):
     assert [line["score"] for line in written(tmp_path)] == [None if np.isnan(s) else s for s in expected.tolist()]
 
 
-def test_another_source_begins_at_its_beginning(tmp_path):
+def test_another_source_is_read_from_its_beginning(tmp_path):
     for where, rows in (("a", ROWS[:100]), ("b", ROWS[100:])):
         with (
             open_store(tmp_path / "m", forest) as store,
@@ -492,7 +492,7 @@ def test_another_source_begins_at_its_beginning(tmp_path):
     assert [line["score"] for line in written(tmp_path)] == forest().score_then_learn(ROWS).tolist()
 
 
-def test_a_source_that_begins_anew_can_be_skipped(tmp_path):
+def test_skip_seen_skips_records_of_a_source_that_starts_over(tmp_path):
     for n in (100, len(ROWS)):
         with (
             open_store(tmp_path / "m", forest) as store,
@@ -503,7 +503,7 @@ def test_a_source_that_begins_anew_can_be_skipped(tmp_path):
     assert [line["score"] for line in written(tmp_path)] == forest().score_then_learn(ROWS).tolist()
 
 
-def test_what_others_have_added_since_it_ended_stays(tmp_path):
+def test_lines_added_by_others_after_the_end_are_kept(tmp_path):
     for n in (100, len(ROWS)):
         with (
             open_store(tmp_path / "m", forest) as store,
@@ -517,7 +517,7 @@ def test_what_others_have_added_since_it_ended_stays(tmp_path):
     assert len(written(tmp_path)) == len(ROWS) + 2
 
 
-def test_what_cannot_be_delivered_is_not_saved(tmp_path):
+def test_undelivered_records_are_not_committed(tmp_path):
     class Deaf(BytesIO):
         def write(self, lines):
             raise BrokenPipeError
@@ -534,7 +534,7 @@ def test_what_cannot_be_delivered_is_not_saved(tmp_path):
 
 
 def metric(n, hosts=("a",), seed=0):
-    """Records of a daily rhythm for each host, ten minutes apart; "noise" is one without any order."""
+    """Return records with a daily period for each host, ten minutes apart; the host "noise" has no order."""
     rng = np.random.default_rng(seed)
     levels = 20 + 5 * np.sin(np.arange(n) * 2 * np.pi / 144) + rng.normal(scale=0.3, size=n)
     noise = rng.normal(size=n)
@@ -553,7 +553,7 @@ def roomy():
 
 
 def models_of(folder, records, sizes=(), **options):
-    """Watch records; return the models, the lines, and what was said."""
+    """Watch records; return the models, the lines and the messages."""
     said = []
     with (
         open_store(folder / "m", roomy) as store,
@@ -565,7 +565,7 @@ def models_of(folder, records, sizes=(), **options):
     return {key: read_model(folder / "m", key) for key in keys}, written(folder), said
 
 
-def test_a_key_whose_records_are_a_series_is_judged_as_one_from_then_on(tmp_path):
+def test_key_is_scored_as_a_series_once_its_records_are_one(tmp_path):
     models, lines, said = models_of(tmp_path, metric(700, ["a", "noise"]), finds_series=True)
     assert isinstance(models["a"], SeriesMPF)
     assert isinstance(models["noise"], StreamingMPF)
@@ -580,13 +580,13 @@ def test_a_key_whose_records_are_a_series_is_judged_as_one_from_then_on(tmp_path
     )
     mine = [line["score"] for line in lines if line["key"] == "a"]
     assert mine == [*before.scores.tolist(), *after.scores.tolist()]
-    assert not np.isnan(after.scores).any()  # there is no second warm-up
+    assert not np.isnan(after.scores).any()  # no second warm-up
     new = [line.get("novelty", 0.0) for line in lines if line["key"] == "a"]
     assert new == [*[0.0] * 512, *after.novelty.tolist()]
     assert any(new)
 
 
-def test_it_is_decided_at_the_same_record_whatever_the_batches_and_the_restarts(tmp_path):
+def test_series_are_detected_at_the_same_record_for_any_batches_and_restarts(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     whole.mkdir(), parts.mkdir()
     records = metric(640)
@@ -596,7 +596,7 @@ def test_it_is_decided_at_the_same_record_whatever_the_batches_and_the_restarts(
     assert [line["score"] for line in written(parts)] == [line["score"] for line in expected]
 
 
-def test_nobody_decides_unless_asked_and_without_times(tmp_path):
+def test_series_are_detected_only_on_request_and_with_times(tmp_path):
     models, _, said = models_of(tmp_path, metric(600))
     assert isinstance(models["a"], StreamingMPF)
     assert not said
@@ -608,7 +608,7 @@ def test_nobody_decides_unless_asked_and_without_times(tmp_path):
     assert not said
 
 
-def test_a_record_that_was_forgotten_is_missing_in_the_series():
+def test_deleted_record_is_missing_in_the_series():
     values, times = np.sin(np.arange(520) / 8)[:, None], 60.0 * np.arange(520)
     stream = StreamingMPF(n_estimators=8, window=600, random_state=1).partial_fit(
         values, keys=[f"r{i}" for i in range(520)], times=times
@@ -624,7 +624,7 @@ def test_a_record_that_was_forgotten_is_missing_in_the_series():
     assert np.array_equal(series.score_samples(ahead, times=when), plain.score_samples(ahead, times=when))
 
 
-def test_what_a_window_dropped_was_seen_all_the_same():
+def test_evicted_records_count_as_seen():
     values, times = np.sin(np.arange(1024) / 8)[:, None], 60.0 * np.arange(1024)
     stream = StreamingMPF(n_estimators=8, window=400, random_state=1).partial_fit(values, times=times)
     series = SeriesMPF.from_stream(stream)

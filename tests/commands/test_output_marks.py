@@ -1,4 +1,4 @@
-"""A mark of a file of lines is never applied to another file."""
+"""A mark of an output file is never applied to another file."""
 
 import os
 from contextlib import closing
@@ -16,7 +16,7 @@ def path(tmp_path):
 
 
 def marked(path, *before):
-    """The mark of a file with these lines."""
+    """Return the mark of a file with these lines."""
     with closing(FileLines(str(path))) as lines:
         for line in before:
             lines.write(line)
@@ -30,13 +30,13 @@ def rewound(path, mark):
 
 
 def with_inode_of(path, mark):
-    """A mark as it would be if the file at a path had been given the inode of the marked one."""
+    """Return the mark as if the file at a path had reused the inode of the marked file."""
     facts = path.stat()
     return {**mark, "device": facts.st_dev, "inode": facts.st_ino}
 
 
 @pytest.mark.parametrize("other", [b"two\n" * 50, b"one\nt", b"on"])
-def test_a_file_with_the_inode_of_the_marked_one_is_kept(path, other):
+def test_rewind_keeps_another_file_with_the_marked_inode(path, other):
     mark = marked(path, b"one\n", b"two\n")
     path.unlink()
     path.write_bytes(other)
@@ -45,7 +45,7 @@ def test_a_file_with_the_inode_of_the_marked_one_is_kept(path, other):
     assert path.read_bytes() == other
 
 
-def test_a_later_file_with_the_inode_of_one_that_was_empty_is_kept(path):
+def test_rewind_keeps_a_later_file_with_the_inode_of_an_empty_one(path):
     with closing(FileLines(str(path))) as lines:
         mark = lines.mark()
     if mark["born"] is None:
@@ -56,11 +56,11 @@ def test_a_later_file_with_the_inode_of_one_that_was_empty_is_kept(path):
     assert path.read_bytes() == b"of somebody else\n"
 
 
-def test_inodes_of_64_bits_can_be_resumed_from(path):
+def test_mark_accepts_inodes_of_64_bits(path):
     _MARK(marked(path, b"one\n") | {"device": 2**64 - 1, "inode": 2**64 - 1}, "out")
 
 
-def test_marks_of_earlier_releases_are_understood(path):
+def test_rewind_accepts_marks_of_earlier_releases(path):
     mark = marked(path, b"one\n")
     path.write_bytes(b"one\ntwo\n")
     assert rewound(path, {name: mark[name] for name in ("path", "inode", "length")}) == []
@@ -70,7 +70,7 @@ def test_marks_of_earlier_releases_are_understood(path):
     assert path.read_bytes() == b"one\n"
 
 
-def test_a_file_that_was_truncated_meanwhile_is_told_of(path):
+def test_mark_reports_a_truncated_file(path):
     with closing(FileLines(str(path))) as lines:
         lines.mark()
         lines.write(b"one\ntwo\n")
@@ -81,7 +81,7 @@ def test_a_file_that_was_truncated_meanwhile_is_told_of(path):
         assert not lines.has_moved
 
 
-def test_a_file_that_was_replaced_meanwhile_is_added_to(path):
+def test_mark_appends_to_a_replaced_file(path):
     with closing(FileLines(str(path))) as lines:
         lines.write(b"one\n")
         other = path.with_name("other")
@@ -94,7 +94,7 @@ def test_a_file_that_was_replaced_meanwhile_is_added_to(path):
     assert path.read_bytes() == b"two\nthree\n"
 
 
-def test_a_file_made_for_nothing_is_removed_and_one_that_was_there_is_not(path):
+def test_close_removes_only_new_empty_files(path):
     marked(path)
     assert not path.exists()
     path.touch()
@@ -102,7 +102,7 @@ def test_a_file_made_for_nothing_is_removed_and_one_that_was_there_is_not(path):
     assert path.exists()
 
 
-def test_the_time_when_a_file_was_made_stays(path):
+def test_birth_time_of_a_file_is_stable(path):
     with open(path, "wb") as file:
         born = read_birth_time(file.fileno())
         file.write(b"x")

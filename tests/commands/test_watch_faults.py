@@ -1,4 +1,4 @@
-"""What goes wrong with one record or one key costs that record or key alone, and never comes again at a restart."""
+"""A failure on one record or key affects no others, and does not occur again after a restart."""
 
 import json
 
@@ -16,7 +16,7 @@ ROWS = np.random.default_rng(3).normal(size=(120, 2)).tolist()
 
 
 def run_watch(programs, folder, records, *options):
-    """`polyaforest watch` in a process of its own; its lines, the quarantine, and how it ended."""
+    """Run `polyaforest watch` as a process; return its lines, the quarantine and the completed process."""
     given = "".join(json.dumps(record) + "\n" for record in records)
     arguments = ["watch", "--trees", "5", "--quarantine", "bad.jsonl", *options]
     done = programs.run(*arguments, text=given, cwd=folder)
@@ -26,7 +26,7 @@ def run_watch(programs, folder, records, *options):
 
 
 @pytest.mark.parametrize("value", [1e-310, 5e-324, 1e-308])
-def test_three_records_do_not_stop_the_stream(programs, tmp_path, value):
+def test_tiny_values_do_not_stop_the_stream(programs, tmp_path, value):
     lines, aside, done = run_watch(programs, tmp_path, [{"a": 0}, {"a": value}, {"a": 1}], "--model", "m.db")
     assert done.returncode == 0, done.stderr
     assert len(lines) == 3
@@ -34,7 +34,7 @@ def test_three_records_do_not_stop_the_stream(programs, tmp_path, value):
     assert not aside
 
 
-def test_values_beyond_what_is_measured_cost_their_record_only(programs, tmp_path):
+def test_values_out_of_range_lose_only_their_record(programs, tmp_path):
     values = np.geomspace(1e-300, 1e299, 600).tolist()
     records = [{"a": value, "host": host} for value in values for host in ("x", "y")]
     lines, aside, done = run_watch(programs, tmp_path, records, "--by", "host")
@@ -45,7 +45,7 @@ def test_values_beyond_what_is_measured_cost_their_record_only(programs, tmp_pat
     assert "values must not exceed 1e+100" in aside[0]["reason"]
 
 
-# ---- defects, made on purpose ----------------------------------------------------------------------------------------
+# ---- injected defects ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def hosts():
 
 
 def watch(folder, records, at_once, said=None, model="models.db"):
-    """Watch records to their end; return the lines written and those put aside."""
+    """Watch records to their end; return the lines, the quarantine and the learned counts."""
     folder.mkdir(exist_ok=True)
     make = lambda: StreamingMPF(n_estimators=5, window=40, random_state=1)  # noqa: E731 - short
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
@@ -81,7 +81,7 @@ def _read(path):
 
 
 def failing(records, is_fault, after):
-    """`detect_then_learn` with a defect: it fails on some records, before or after the model has learned them."""
+    """Return a `detect_then_learn` that fails on some records, before or after learning them."""
     judge = StreamingMPF.detect_then_learn
 
     def fail(detector, rows, **labels):
@@ -96,7 +96,7 @@ def failing(records, is_fault, after):
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("at_once", [1, 7, 100])
-def test_a_record_that_a_model_fails_on_is_put_aside_and_the_others_go_on(tmp_path, hosts, monkeypatch, after, at_once):
+def test_record_that_a_model_fails_on_is_quarantined_and_others_continue(tmp_path, hosts, monkeypatch, after, at_once):
     clean, _, _ = watch(tmp_path / "clean", hosts, at_once)
     said = []
     monkeypatch.setattr(StreamingMPF, "detect_then_learn", failing(hosts, lambda row: row == ROWS[60], after))
@@ -105,7 +105,7 @@ def test_a_record_that_a_model_fails_on_is_put_aside_and_the_others_go_on(tmp_pa
     assert "ZeroDivisionError: a defect" in aside[0]["reason"]
     assert not after or "'web-0'" in said[-1]
     others = [line for line in clean if line["key"] == "web-1"]
-    assert [line for line in lines if line["key"] == "web-1"] == others  # as if nothing had happened
+    assert [line for line in lines if line["key"] == "web-1"] == others  # unaffected
     assert len(lines) == len(hosts) - 1
     assert learned["web-1"] == 60
     assert learned["web-0"] == 59 if not after else 29 <= learned["web-0"] <= 59  # from where it was last saved
@@ -113,7 +113,7 @@ def test_a_record_that_a_model_fails_on_is_put_aside_and_the_others_go_on(tmp_pa
     assert again == lines  # a restart has nothing left to do
 
 
-def test_a_model_that_fails_on_everything_begins_anew(tmp_path, hosts, monkeypatch):
+def test_model_that_fails_on_every_record_starts_over(tmp_path, hosts, monkeypatch):
     watch(tmp_path, hosts[:60], 100)
     failures = iter(range(3))
 

@@ -1,4 +1,4 @@
-"""The command line as a process among others, and the smaller commands on real files from end to end."""
+"""The command line as a process, and the smaller commands on real files."""
 
 import json
 import os
@@ -20,7 +20,7 @@ PROGRAM = [sys.executable, "-m", "polyaforest"]
 METRICS = ["requests", "cpu", "memory", "latency_ms", "errors"]
 
 
-# ---- a process among others ------------------------------------------------------------------------------------------
+# ---- as a process ----------------------------------------------------------------------------------------------------
 
 ONLY_HELP = """
 import sys
@@ -42,7 +42,7 @@ def test_help_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize("args", [["--help"], ["info", "--help"], ["datasets"]])
-def test_a_closed_pipe_ends_a_command_quietly(args):
+def test_closed_pipe_ends_a_command_without_error(args):
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run([*PROGRAM, *args], stdout=writer, stderr=subprocess.PIPE, check=False)
@@ -51,7 +51,7 @@ def test_a_closed_pipe_ends_a_command_quietly(args):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no signals to send")
-def test_an_interrupt_ends_a_command_with_130_and_without_a_traceback():
+def test_interrupt_exits_with_130_without_traceback():
     process = subprocess.Popen([*PROGRAM, "bench", "--seconds", "600"], stderr=subprocess.PIPE, text=True)
     assert process.stderr.readline().startswith("Measuring")
     process.send_signal(signal.SIGINT)
@@ -60,7 +60,7 @@ def test_an_interrupt_ends_a_command_with_130_and_without_a_traceback():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no bash")
-def test_bash_takes_the_script():
+def test_bash_accepts_the_completion_script():
     script = subprocess.run([*PROGRAM, "completion", "bash"], capture_output=True, text=True, check=True).stdout
     listed = subprocess.run(
         ["bash", "-c", f"{script}\ncomplete -p polyaforest"], capture_output=True, text=True, check=True
@@ -71,7 +71,7 @@ def test_bash_takes_the_script():
 # ---- from files to models and back -----------------------------------------------------------------------------------
 
 
-def test_models_fitted_apart_are_merged(cli, tmp_path, monkeypatch):
+def test_merge_adds_models_fitted_separately(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table = pl.DataFrame(server_metrics()).drop("timestamp", "host")[:600]
     for name, part in {"all": table, "a": table[:200], "b": table[200:]}.items():
@@ -88,7 +88,7 @@ def test_models_fitted_apart_are_merged(cli, tmp_path, monkeypatch):
     assert "600 counted" in cli("info", "c.mpf")[1]
 
 
-def test_rows_fitted_by_id_are_forgotten(cli, tmp_path, monkeypatch):
+def test_forget_deletes_rows_fitted_by_id(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table = pl.DataFrame(server_metrics())[:200]
     table.write_csv("all.csv")
@@ -104,7 +104,7 @@ def test_rows_fitted_by_id_are_forgotten(cli, tmp_path, monkeypatch):
 # ---- demo ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_incident_of_the_example_stands_out():
+def test_every_incident_of_the_example_is_flagged():
     columns = server_metrics()
     rows = np.column_stack([columns[name] for name in ("requests", "cpu", "memory", "latency_ms", "errors")])
     scores = StreamingMPF(random_state=0).fit(rows.astype(float)).score_samples(rows.astype(float))
@@ -115,7 +115,7 @@ def test_every_incident_of_the_example_stands_out():
         assert {first + len(HOSTS) * i for i in range(incident.n_readings)} <= lowest
 
 
-def test_the_demo_finds_what_was_planted(cli, tmp_path):
+def test_demo_finds_the_planted_incidents(cli, tmp_path):
     code, out, err = cli("demo", "--to", tmp_path / "here")
     assert code == 0
     path = tmp_path / "here" / "server-metrics.csv"
@@ -133,7 +133,7 @@ def test_the_demo_finds_what_was_planted(cli, tmp_path):
 # ---- bench -----------------------------------------------------------------------------------------------------------
 
 
-def test_speeds_are_measured_and_compared(cli, monkeypatch):
+def test_bench_measures_and_compares_speeds(cli, monkeypatch):
     monkeypatch.setattr(_bench, "TREES", 2)
     code, out, _ = cli("bench", "--rows", 1000, "--columns", 2, "--seconds", 0.01, "--json")
     assert code == 0
@@ -146,7 +146,7 @@ def test_speeds_are_measured_and_compared(cli, monkeypatch):
         assert speed["streaming_mpf_is_times"] == pytest.approx(ours / speed["rows_per_second"])
 
 
-def test_what_is_not_installed_is_not_measured_and_said(cli, monkeypatch):
+def test_bench_reports_detectors_that_are_not_installed(cli, monkeypatch):
     monkeypatch.setattr(_bench, "TREES", 2)
     monkeypatch.setattr(_bench, "_is_installed", lambda module: False)
     code, out, err = cli("bench", "--rows", 1000, "--columns", 2, "--seconds", 0.01)

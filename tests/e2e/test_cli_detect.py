@@ -1,4 +1,4 @@
-"""`detect`, `fit`, `score` and `explain` from end to end: a file goes in, an answer comes out."""
+"""`detect`, `fit`, `score` and `explain` from end to end."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def folder(tmp_path_factory, metrics) -> Path:
 
 @pytest.fixture(scope="module")
 def rush(metrics) -> range:
-    """The numbers of the rows of the rush of requests, from the first to the last."""
+    """The numbers of the rows of the rush of requests."""
     start = int((metrics["timestamp"] == f"{INCIDENTS[2].start}Z").arg_max())
     return range(start + 1, start + 10)
 
@@ -67,7 +67,7 @@ def mixed(metrics: pl.DataFrame) -> pl.DataFrame:
 # ---- detect ----------------------------------------------------------------------------------------------------------
 
 
-def test_everything_that_went_wrong_is_found_at_the_first_try(cli, folder):
+def test_detect_finds_all_incidents_without_options(cli, folder):
     code, out, err = cli("detect", folder / "metrics.csv")
     assert code == 0
     assert out.startswith("22 of 4,032 rows stand out, in 7 events. Up to about 4 are expected by chance.\n")
@@ -91,7 +91,7 @@ def test_everything_that_went_wrong_is_found_at_the_first_try(cli, folder):
 @pytest.mark.parametrize(
     "args", mostly_slow([["--batch"], ["--stream"], ["--shingle", "4"], ["--epsilon", "0.002"], []], 0, 1)
 )
-def test_every_kind_of_forest_finds_the_rush_of_its_host(cli, folder, rush, args):
+def test_every_kind_of_detector_finds_the_rush_by_host(cli, folder, rush, args):
     code, out, _ = cli("detect", folder / "metrics.csv", "--by", "host", "--top", "2", *args)
     assert code == 0
     assert "scored separately by host (2 values)" in out
@@ -100,20 +100,20 @@ def test_every_kind_of_forest_finds_the_rush_of_its_host(cli, folder, rush, args
     assert any(number in rush and "web-1" in head for number, head in zip(numbers, heads, strict=True))
 
 
-def test_nothing_found_is_said_and_ends_with_0(cli, folder):
+def test_detect_reports_no_findings_and_exits_with_0(cli, folder):
     code, out, _ = cli("detect", folder / "quiet.csv", "--fail-on-anomaly")
     assert (code, out) == (0, "Nothing stands out: 0 of 300 rows. Hardly any are expected by chance.\n")
 
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl", "parquet"])
-def test_other_formats_give_the_same_answer(cli, folder, metrics, kind):
+def test_other_formats_give_the_same_report(cli, folder, metrics, kind):
     path = folder / f"metrics.{kind}"
     writers = {"tsv": lambda: metrics.write_csv(path, separator="\t"), "jsonl": lambda: metrics.write_ndjson(path)}
     writers.get(kind, lambda: metrics.write_parquet(path))()
     assert cli("detect", path, "-q") == cli("detect", folder / "metrics.csv", "-q")
 
 
-def test_bad_rows_are_left_out_and_gaps_are_no_obstacle(cli, folder, rush):
+def test_bad_rows_are_skipped_and_missing_values_accepted(cli, folder, rush):
     code, out, err = cli("detect", folder / "holes.csv", "--top", "1")
     assert code == 0
     assert "of 4,030 rows" in out
@@ -129,7 +129,7 @@ def test_bad_rows_are_left_out_and_gaps_are_no_obstacle(cli, folder, rush):
     assert err.startswith("Error: Row 17 ")
 
 
-def test_results_have_every_row_its_score_and_the_reason(cli, folder, metrics):
+def test_output_has_every_row_with_score_and_reason(cli, folder, metrics):
     args = ["detect", folder / "metrics.csv", "--id", "host", "-q"]
     assert cli(*args, "--out", folder / "all.parquet", "--fail-on-anomaly")[0] == 1
     written = pl.read_parquet(folder / "all.parquet")
@@ -162,16 +162,16 @@ def test_results_have_every_row_its_score_and_the_reason(cli, folder, metrics):
     assert [one["score"] for one in some] == flagged["score"].to_list()
 
 
-def test_a_false_alarm_rate_flags_about_that_share_of_normal_rows(cli, folder):
+def test_false_alarm_rate_flags_about_that_share_of_normal_rows(cli, folder):
     _, out, _ = cli("detect", folder / "metrics.csv", "--false-alarm-rate", "0.01")
     flagged = int(out.split(" of ")[0])
-    assert 15 <= flagged <= 65  # about one normal row in a hundred, known to a third, besides the incidents
+    assert 15 <= flagged <= 65  # about one normal row in a hundred, give or take a third, and the incidents
     code, out, err = cli("detect", folder / "quiet.csv", "--false-alarm-rate", "0.001")
     assert (code, out) == (3, "")
     assert "at least 1,000 are needed for a false alarm rate of 0.001" in err
 
 
-def test_a_stream_is_judged_as_the_detector_would_in_chunks_of_any_size(cli, folder, metrics, monkeypatch):
+def test_stream_results_equal_the_detector_for_any_chunk_size(cli, folder, metrics, monkeypatch):
     monkeypatch.setattr(_detect, "_ROWS_OF_STREAM", 700)
     path = folder / "stream.parquet"
     _, out, _ = cli("detect", folder / "metrics.csv", "--stream", "--window", "300", "--seed", "5", "--out", path)
@@ -184,7 +184,7 @@ def test_a_stream_is_judged_as_the_detector_would_in_chunks_of_any_size(cli, fol
     assert f"{judged.is_anomaly.sum()} of 4,032 rows stand out" in out
 
 
-def test_keys_of_a_stream_are_streams_of_their_own(cli, folder, metrics):
+def test_partitions_of_a_stream_are_scored_separately(cli, folder, metrics):
     path, metrics = folder / "keyed.parquet", metrics[2000:3000]  # the rush of requests is among them
     metrics.write_csv(folder / "some.csv")
     cli("detect", folder / "some.csv", "--shingle", "5", "--by", "host", "--out", path, "-q")
@@ -219,14 +219,14 @@ def test_keys_of_a_stream_are_streams_of_their_own(cli, folder, metrics):
         (["--by", "absent"], 3, "has no column 'absent'"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(cli, folder, args, code, words):
+def test_invalid_options_are_reported_in_a_sentence(cli, folder, args, code, words):
     done, out, err = cli("detect", folder / "quiet.csv" if args[0] == "--window" else folder / "metrics.csv", *args)
     assert (done, out) == (code, "")
     assert words in " ".join(err.split())
     assert "Traceback" not in err
 
 
-def test_the_input_is_not_written_over(cli, folder):
+def test_input_is_not_overwritten(cli, folder):
     before = (folder / "quiet.csv").read_bytes()
     assert cli("detect", folder / "quiet.csv", "--out", folder / "quiet.csv")[0] == 3
     assert (folder / "quiet.csv").read_bytes() == before
@@ -247,7 +247,7 @@ SAID = "Scored as a time series: times are evenly spaced, neighbouring rows simi
 
 
 def daily(n, event=None, seed=0):
-    """A table with a daily rhythm; from the reading `event` on, the nightly rise is missing once."""
+    """Return a table with a daily period; the rise after the reading `event` is missing."""
     load = 20 + 10 * np.sin(2 * np.pi * np.arange(n) / 24) + np.random.default_rng(seed).normal(size=n)
     if event is not None:
         load[event : event + 24] = np.minimum(load[event : event + 24], 20)
@@ -257,7 +257,7 @@ def daily(n, event=None, seed=0):
 
 @pytest.fixture(scope="module")
 def series(tmp_path_factory) -> Path:
-    """Files of one series, of several, and of rows that only have times."""
+    """Write files of one series, of several, and of independent rows with times."""
     place = tmp_path_factory.mktemp("series")
     daily(2000, 1500).write_csv(place / "one.csv")
     hosts = {"a": daily(2000, 1500), "b": daily(1800, seed=1), "c": daily(40, seed=2)}
@@ -269,29 +269,29 @@ def series(tmp_path_factory) -> Path:
 
 
 def flagged_rows(cli, *args):
-    """The numbers of the rows that a command writes as flagged, and what it says."""
+    """Return the numbers of the rows that a command flags, and its messages."""
     code, out, err = cli(*args, "--out", "-", "--only-anomalies")
     assert code == 0
     return pl.read_csv(out.encode())["row"].to_numpy() - 1, err
 
 
-def test_a_table_with_even_times_and_alike_neighbours_is_judged_as_a_series(cli, series):
+def test_evenly_spaced_similar_rows_are_scored_as_a_series(cli, series):
     rows, err = flagged_rows(cli, "detect", series / "one.csv")
     assert SAID in err
     assert ((rows >= 1500) & (rows < 1540)).any()
     assert (rows < 1500).sum() < 8  # false alarms, one or two in a thousand
     alone, err = flagged_rows(cli, "detect", series / "one.csv", "--series")
-    assert SAID not in err  # as it was asked for
+    assert SAID not in err  # it was requested
     assert alone.tolist() == rows.tolist()
     code, out, err = cli("detect", series / "one.csv", "-q")
     assert (code, err) == (0, "")
     assert "load" in out
 
 
-def test_rows_are_independent_if_it_is_said_so_or_if_they_are(cli, series):
+def test_rows_are_scored_independently_on_request_or_without_order(cli, series):
     rows, err = flagged_rows(cli, "detect", series / "one.csv", "--rows")
     assert "time series" not in err
-    assert not ((rows >= 1500) & (rows < 1524)).any()  # no single reading is odd
+    assert not ((rows >= 1500) & (rows < 1524)).any()  # no single reading is unusual
     rows, err = flagged_rows(cli, "detect", series / "rows.csv")
     assert "time series" not in err
     assert 700 in rows
@@ -301,7 +301,7 @@ def test_rows_are_independent_if_it_is_said_so_or_if_they_are(cli, series):
         assert "time series" not in cli("detect", series / "one.csv", *args)[2]
 
 
-def test_several_series_are_judged_each_by_itself(cli, series):
+def test_several_series_are_scored_separately(cli, series):
     rows, err = flagged_rows(cli, "detect", series / "hosts.csv", "--by", "host")
     assert SAID in err
     assert "Too few rows to score 1 value of host: c (40)." in err
@@ -313,8 +313,8 @@ def test_several_series_are_judged_each_by_itself(cli, series):
 
 
 @pytest.mark.parametrize("args", [[], ["--by", "host"]], ids=str)
-def test_short_series_is_scored_as_rows_or_omitted(cli, series, tmp_path, args):
-    """Of 50 readings each, with half a day between them."""
+def test_series_without_a_context_window_is_scored_as_rows_or_skipped(cli, series, tmp_path, args):
+    """Use segments of 50 readings with gaps of half a day."""
     table = daily(2000)
     start = datetime(2026, 1, 1, tzinfo=UTC)
     times = [(start + (i + 12 * (i // 50)) * HOUR).isoformat() for i in range(2000)]
@@ -342,7 +342,7 @@ def test_short_series_is_scored_as_rows_or_omitted(cli, series, tmp_path, args):
         (["--rows", "--shingle", "3"], "--shingle is for time series: omit --rows"),
     ],
 )
-def test_options_that_contradict_a_series_are_refused(cli, series, tmp_path, command, args, words):
+def test_options_that_contradict_a_series_are_rejected(cli, series, tmp_path, command, args, words):
     model = ["-m", tmp_path / "model.mpf"] if command == "fit" else []
     code, _, err = cli(command, series / "one.csv", *model, *args)
     assert code == 2
@@ -350,7 +350,7 @@ def test_options_that_contradict_a_series_are_refused(cli, series, tmp_path, com
     assert not (tmp_path / "model.mpf").exists()
 
 
-def test_a_series_is_fitted_scored_explained_and_described(cli, series, tmp_path):
+def test_series_is_fitted_scored_explained_and_described(cli, series, tmp_path):
     model, known = tmp_path / "model.mpf", tmp_path / "known.csv"
     daily(1400).write_csv(known)
     code, _, err = cli("fit", known, "--series", "-m", model)
@@ -374,7 +374,7 @@ def test_a_series_is_fitted_scored_explained_and_described(cli, series, tmp_path
     assert "1,305 held of 1,400 seen" in out
 
 
-def test_a_fitted_series_forgets_readings_by_name(cli, tmp_path):
+def test_fitted_series_forgets_readings_by_id(cli, tmp_path):
     model, known = tmp_path / "model.mpf", tmp_path / "known.csv"
     daily(400).with_columns(order=pl.Series([f"o-{i}" for i in range(400)])).write_csv(known)
     assert cli("fit", known, "--series", "--id", "order", "-m", model)[0] == 0
@@ -383,22 +383,22 @@ def test_a_fitted_series_forgets_readings_by_name(cli, tmp_path):
     assert polyaforest.load(model).holds("o-200")
 
 
-# ---- pictures --------------------------------------------------------------------------------------------------------
+# ---- plots -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("args", mostly_slow([[], ["--by", "host", "--shingle", "3", "--top", "0"]]))
-def test_a_picture_is_drawn(cli, folder, monkeypatch, args):
+def test_plot_is_drawn(cli, folder, monkeypatch, args):
     from polyaforest.cli import _picture
 
-    monkeypatch.setattr(_picture, "_MOST_ROWS", 500)  # so that rows are left out
+    monkeypatch.setattr(_picture, "_MOST_ROWS", 500)  # so that rows are sampled
     path = folder / "picture.svg"
     assert cli("detect", folder / "metrics.csv", "--plot", path, *args)[0] == 0
     assert path.read_text().startswith("<?xml")
-    assert cli("detect", folder / "quiet.csv", "--plot", path)[0] == 0  # nothing to attribution anybody for
+    assert cli("detect", folder / "quiet.csv", "--plot", path)[0] == 0  # no finding to explain
 
 
 @pytest.mark.parametrize("args", mostly_slow([[], ["--stream", "--series"]]))
-def test_a_picture_of_a_series_shows_what_was_expected(cli, tmp_path, args):
+def test_plot_of_a_series_shows_expected_values(cli, tmp_path, args):
     steps = np.arange(900)
     load = 50 + 30 * np.sin(2 * np.pi * steps / 48) + np.random.default_rng(0).normal(0, 2, 900)
     load[800:815] = 50 + np.random.default_rng(1).normal(0, 2, 15)
@@ -418,7 +418,7 @@ def test_a_picture_of_a_series_shows_what_was_expected(cli, tmp_path, args):
     assert "load" in drawn
 
 
-def test_a_picture_without_matplotlib_is_refused_before_anything_is_read(cli, folder, monkeypatch):
+def test_plot_without_matplotlib_is_rejected_before_reading(cli, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, out, err = cli("detect", folder / "metrics.csv", "--plot", "picture.png")
     assert (code, out) == (3, "")
@@ -428,7 +428,7 @@ def test_a_picture_without_matplotlib_is_refused_before_anything_is_read(cli, fo
 # ---- fit, score, explain ---------------------------------------------------------------------------------------------
 
 
-def test_a_model_scores_as_detect_does_whatever_the_order_of_columns(cli, folder, metrics):
+def test_model_scores_equal_detect_for_any_order_of_columns(cli, folder, metrics):
     model = folder / "model.mpf"
     code, out, err = cli("fit", folder / "metrics.csv", "-m", model)
     assert (code, out) == (0, "")
@@ -451,7 +451,7 @@ def test_a_model_scores_as_detect_does_whatever_the_order_of_columns(cli, folder
     assert cli("score", "-m", model, folder / "metrics.csv", "-q", "--fail-on-anomaly")[0] == 1
 
 
-def test_a_model_that_lacks_a_column_says_which(cli, folder, metrics):
+def test_score_names_a_missing_column(cli, folder, metrics):
     model = folder / "lacks.mpf"
     cli("fit", folder / "metrics.csv", "-m", model, "--columns", "cpu,memory")
     metrics.select("cpu", pl.col("memory").alias("mem")).write_csv(folder / "renamed.csv")
@@ -466,7 +466,7 @@ def test_a_model_that_lacks_a_column_says_which(cli, folder, metrics):
     assert cli("score", "-m", folder / "missing.mpf", folder / "metrics.csv")[0] == 3
 
 
-def test_rows_are_explained_in_words_and_for_machines(cli, folder, rush):
+def test_explain_prints_text_and_json(cli, folder, rush):
     model, row = folder / "explain.mpf", rush[-1]
     cli("fit", folder / "metrics.csv", "-m", model)
     code, out, err = cli("explain", "-m", model, folder / "holes.csv", "--row", row)
@@ -483,7 +483,7 @@ def test_rows_are_explained_in_words_and_for_machines(cli, folder, rush):
         assert words in err
 
 
-def test_models_that_count_alike_are_merged_into_what_one_would_have_counted(cli, folder, metrics):
+def test_merge_equals_counting_all_rows_in_one_model(cli, folder, metrics):
     for name, part in (("a", metrics[:2000]), ("b", metrics[2000:])):
         part.write_csv(folder / f"{name}.csv")
     cli("fit", "--batch", folder / "a.csv", "-m", folder / "a.mpf")
@@ -499,13 +499,13 @@ def test_models_that_count_alike_are_merged_into_what_one_would_have_counted(cli
     assert 15 <= len(scored) < 60
 
 
-def test_a_stream_is_fitted_in_chunks_and_rows_are_held_by_name(cli, folder, metrics):
+def test_stream_is_fitted_in_chunks_and_holds_rows_by_id(cli, folder, metrics):
     model = folder / "stream.mpf"
     cli("fit", "--stream", "--window", "500", folder / "holes.csv", "-m", model, "-q")
     assert (polyaforest.load(model).n_points_, polyaforest.load(model).n_seen_) == (
         500,
         4030,
-    )  # but for a row without values
+    )  # except a row without values
     err = cli("fit", folder / "metrics.csv", "-m", model, "--id", "host")[2]
     assert err.endswith("stream.mpf holds 4,032 points of 4,032 rows; `forget` can delete them by host.\n")
     assert cli("forget", "-m", model, "--id", "web-2")[0] == 0
@@ -514,7 +514,7 @@ def test_a_stream_is_fitted_in_chunks_and_rows_are_held_by_name(cli, folder, met
     assert cli("score", "-m", model, folder / "metrics.csv", "-q", "--fail-on-anomaly")[0] == 1
 
 
-def test_a_model_of_a_series_scores_what_came_before_as_if_it_came_next(cli, folder, rush):
+def test_series_model_scores_earlier_rows_as_if_they_came_next(cli, folder, rush):
     model = folder / "series.mpf"
     code, _, err = cli("fit", folder / "metrics.csv", "-m", model, "--shingle", "4", "--columns", "errors,cpu")
     assert (code, err.splitlines()[-1]) == (0, f"{model} holds 1,024 points of 4,032 rows.")
@@ -538,17 +538,17 @@ def test_a_model_of_a_series_scores_what_came_before_as_if_it_came_next(cli, fol
         (["--phi", "0.1"], "--phi needs --epsilon"),
     ],
 )
-def test_fit_refuses_what_does_not_go_together(cli, folder, args, words):
+def test_fit_rejects_options_that_contradict_each_other(cli, folder, args, words):
     code, out, err = cli("fit", folder / "quiet.csv", "-m", folder / "never.mpf", *args)
     assert (code, out) == (2, "")
     assert words in " ".join(err.split())
     assert not (folder / "never.mpf").exists()
 
 
-# ---- a process among others ------------------------------------------------------------------------------------------
+# ---- as a process ----------------------------------------------------------------------------------------------------
 
 
-def test_colours_are_for_terminals_and_for_those_who_want_them(programs, folder, tmp_path):
+def test_colours_are_printed_on_terminals_or_on_request(programs, folder, tmp_path):
     args = ["detect", folder / "metrics.csv", "--top", "1"]
     code, coloured = programs.run_on_terminal(*args, err=tmp_path / "stderr")
     assert code == 0
@@ -561,7 +561,7 @@ def test_colours_are_for_terminals_and_for_those_who_want_them(programs, folder,
     assert "\x1b" not in (tmp_path / "stderr").read_text()
 
 
-def test_a_pipe_in_and_a_pipe_out_that_closes(programs, folder, tmp_path):
+def test_detect_reads_a_pipe_and_writes_to_a_pipe_that_closes(programs, folder, tmp_path):
     with programs.piped("detect", "-", "--stream", "--out", "-", "-q", cwd=tmp_path) as (process, stdin, stdout):
         writer = threading.Thread(target=write_all, args=(stdin, (folder / "metrics.csv").read_bytes()))
         writer.start()
@@ -574,7 +574,7 @@ def test_a_pipe_in_and_a_pipe_out_that_closes(programs, folder, tmp_path):
 
 
 def write_all(pipe, text):
-    with pipe, suppress(BrokenPipeError):  # it need not read to the end
+    with pipe, suppress(BrokenPipeError):  # detect may stop reading early
         while text:
             text = text[pipe.write(text) :]
 
@@ -587,7 +587,7 @@ CONSOLE = re.compile(
 FILE = re.compile(r'^```text title="(?P<name>[\w.-]+)"\n(?P<text>.*?)^```$', re.M | re.S)
 
 
-def test_the_page_shows_what_is_printed(cli, tmp_path, monkeypatch):
+def test_docs_page_shows_the_actual_output(cli, tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "detect.md").read_text("utf-8")
     write_example(str(tmp_path))
     for file in FILE.finditer(page):
@@ -602,5 +602,5 @@ def test_the_page_shows_what_is_printed(cli, tmp_path, monkeypatch):
 
 
 def rounded(text: str) -> str:
-    """The text, without the digits of numbers that may differ from one machine to another."""
+    """Round long numbers, whose last digits may differ between machines."""
     return re.sub(r"-?\d+\.\d{9,}", lambda found: f"{float(found[0]):.6g}", text)

@@ -1,4 +1,4 @@
-"""The page of the command line is what the commands themselves say, and they say something of everything."""
+"""The page of the command line is up to date, and explains every command and option."""
 
 import importlib.util
 from pathlib import Path
@@ -15,7 +15,7 @@ _spec.loader.exec_module(make_cli)
 
 
 def unsaid(name: str, command: click.Command) -> list[str]:
-    """What a command does not explain: itself, an option without help, an argument that its help does not mention."""
+    """Return what a command does not explain: itself, an option without help, an argument missing in its help."""
     words = command.help or ""
     silent = [] if words.strip() else [name]
     for parameter in command.params:
@@ -28,7 +28,7 @@ def unsaid(name: str, command: click.Command) -> list[str]:
 
 
 def missing_from(page: str, commands: dict[str, click.Command]) -> list[str]:
-    """Commands without a section, and options that are not in the section of their command."""
+    """Return commands without a section, and options missing in the section of their command."""
     sections = {part.partition("\n")[0]: part for part in page.split("\n## ")}
     missing = [name for name in commands if name not in sections]
     for name in commands.keys() & sections.keys():
@@ -37,13 +37,13 @@ def missing_from(page: str, commands: dict[str, click.Command]) -> list[str]:
     return missing
 
 
-def test_the_page_is_up_to_date():
+def test_page_is_up_to_date():
     page = make_cli.PAGE.read_text("utf-8")
     assert page == make_cli.page(make_cli.commands()), "run: python docs/make_cli.py"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_everything_is_explained(name):
+def test_every_argument_and_option_is_explained(name):
     assert unsaid(name, make_cli.commands()[name]) == []
 
 
@@ -63,11 +63,11 @@ def silent(**_):
     pass
 
 
-def test_what_is_not_explained_is_found():
+def test_check_finds_unexplained_options():
     assert unsaid("silent", silent) == ["silent", "silent file", "silent --quiet", "silent --loud"]
 
 
-def test_what_is_not_on_the_page_is_found():
+def test_check_finds_options_missing_from_the_page():
     commands = {**make_cli.commands(), "silent": silent}
     page = make_cli.page(make_cli.commands())
     assert missing_from(page, commands) == ["silent"]

@@ -1,4 +1,4 @@
-"""What surrounds the package must not change its answers: no compiler, no cache, no memory."""
+"""Results do not depend on the compiler, the cache or the memory."""
 
 import contextlib
 import io
@@ -61,13 +61,13 @@ def test_importing_the_package_imports_no_compiler():
 
 
 @pytest.mark.slow
-def test_answers_are_the_same_without_the_compiler():
+def test_results_are_the_same_without_the_compiler():
     compiled, plain = output(ALL_ANSWERS, NUMBA_DISABLE_JIT=None), output(ALL_ANSWERS, NUMBA_DISABLE_JIT="1")
     for one, other in zip(compiled.splitlines(), plain.splitlines(), strict=True):
         assert one == other
 
 
-def test_answers_are_the_same_from_process_to_process():
+def test_results_are_the_same_in_every_process():
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(FEW_ANSWERS, {})
@@ -76,7 +76,7 @@ def test_answers_are_the_same_from_process_to_process():
 
 @pytest.fixture
 def no_cache(tmp_path):
-    """The package installed where nothing can be written: a file is in the way of every directory for caches."""
+    """Return code and variables with which no cache directory can be created: each has a file in its path."""
     in_the_way = tmp_path / "file"
     in_the_way.write_text("")
     shutil.copytree(PACKAGE, tmp_path / "site" / "polyaforest", ignore=shutil.ignore_patterns("__pycache__"))
@@ -90,7 +90,7 @@ def no_cache(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_cache_that_cannot_be_written_costs_a_warning_and_no_more(no_cache):
+def test_unwritable_cache_only_warns(no_cache):
     temporary, environment = no_cache
     result = run(temporary + "import polyaforest; print(polyaforest.__file__)\n" + FEW_ANSWERS, **environment)
     assert result.returncode == 0, result.stderr
@@ -98,10 +98,10 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_and_no_more(no_cache):
     assert place.startswith(environment["PYTHONPATH"])
     assert answers == output(FEW_ANSWERS, NUMBA_DISABLE_JIT=None)
     assert "Error" not in result.stderr
-    assert result.stderr.count("each process compiles them again") == 1  # once, not once for every kernel
+    assert result.stderr.count("each process compiles them again") == 1  # once, not once per kernel
 
 
-def test_a_cache_directory_below_a_file_is_no_error(tmp_path):
+def test_cache_directory_below_a_file_is_no_error(tmp_path):
     (tmp_path / "file").write_text("")
     script = "from polyaforest.forest import grow; print(grow.cuts.make_leaf.__name__)"
     environment = {"POLYAFOREST_CACHE_DIR": str(tmp_path / "file" / "sub"), "TMPDIR": str(tmp_path)}
@@ -117,7 +117,7 @@ def test_a_cache_directory_below_a_file_is_no_error(tmp_path):
         (BatchMPF, "set a smaller max_depth, lifetime or n_estimators"),
     ],
 )
-def test_a_forest_that_would_not_fit_in_memory_is_refused_before_it_is_grown(monkeypatch, estimator, advice):
+def test_forest_too_large_for_memory_is_rejected_before_growing(monkeypatch, estimator, advice):
     X = np.random.default_rng(0).normal(size=(100, 2))
     forest = estimator(n_estimators=5, random_state=0).fit(X)
     before = forest.score_samples(X)
@@ -139,7 +139,7 @@ fill_exponentials(np.arange(4, dtype=np.uint64), np.empty(1))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_a_person_at_a_terminal_is_told_once_that_kernels_are_compiled(tmp_path):
+def test_terminal_reports_compilation_once(tmp_path):
     import pty
 
     terminal, end = pty.openpty()
@@ -151,7 +151,7 @@ def test_a_person_at_a_terminal_is_told_once_that_kernels_are_compiled(tmp_path)
 
 
 @pytest.mark.slow
-def test_nobody_is_told_where_nobody_reads(tmp_path):
+def test_compilation_is_not_reported_without_a_terminal(tmp_path):
     environment = {**os.environ, "POLYAFOREST_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, check=True)
     assert done.stderr == b""

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment leaves a forest that is whole, and has learned every row before or none of it."""
+"""Ctrl-C at any moment leaves a valid forest, in which each row is learned completely or not at all."""
 
 import os
 import random
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="there, a process cannot
 N_INTERRUPTS = 30 if PROFILE == FULL else 10
 STUCK = 120.0  # seconds
 
-# Learns, in all ways, and says each time it was interrupted that it was; in the end, checks what it has learned.
+# Learn in all ways, report each interrupt, and finally check what was learned.
 LEARNER = f"""
 import signal
 import numpy as np
@@ -76,7 +76,7 @@ assert forest.offset_ == twin.offset_
 print("whole", n_halves, flush=True)
 """
 
-# Interrupts each call at every line that it comes through, one after another, and looks at what is left.
+# Interrupt each call at each of its lines in turn, and check the forest.
 TRACER = """
 import copy, signal, sys, threading
 import numpy as np
@@ -189,7 +189,7 @@ CALLS = {
 
 for name, (base, call) in CALLS.items():
     base.mass(ROWS)
-    call(copy.deepcopy(base))  # kernels are compiled or read from the cache the first time
+    call(copy.deepcopy(base))  # the first call compiles kernels or loads them from the cache
     after = copy.deepcopy(base)
     moments = moments_of(lambda: call(after))
     stages = [bits(base), bits(after)]
@@ -218,7 +218,7 @@ def start(script):
     )
 
 
-def test_a_forest_that_is_interrupted_again_and_again_is_like_one_that_never_was():
+def test_repeated_interrupts_do_not_change_a_forest():
     rng = random.Random(0)
     with start(LEARNER) as learner:
         try:
@@ -233,11 +233,11 @@ def test_a_forest_that_is_interrupted_again_and_again_is_like_one_that_never_was
     assert learner.returncode == 0, errors
     word, n_halves = output.split()
     assert word == "whole"
-    assert int(n_halves) > 0  # some interrupts did come between the chunks of a call
+    assert int(n_halves) > 0  # some interrupts came between the chunks of a call
 
 
 def line_of(process):
-    """The next line that a process says; if it falls silent, it is ended and the line is empty."""
+    """Return the next line of a process; if there is none in time, kill it and return an empty line."""
     timer = threading.Timer(STUCK, process.kill)
     timer.start()
     try:
@@ -247,7 +247,7 @@ def line_of(process):
 
 
 @pytest.mark.slow
-def test_an_interrupt_at_any_line_leaves_a_forest_that_is_whole_and_not_locked():
+def test_interrupt_at_any_line_leaves_a_valid_unlocked_forest():
     with start(TRACER) as tracer:
         try:
             output, errors = tracer.communicate(timeout=STUCK)
@@ -257,12 +257,12 @@ def test_an_interrupt_at_any_line_leaves_a_forest_that_is_whole_and_not_locked()
     counts = [int(line.split()[-2]) for line in output.splitlines() if line.endswith("interrupts")]
     assert len(counts) == 6
     assert min(counts) > 50
-    assert len(output.splitlines()) == 6, output  # a line for each call, and none for problems
+    assert len(output.splitlines()) == 6, output  # one line per call, without problems
 
 
 @pytest.mark.parametrize("n_before", [0, 300])
-def test_a_handler_that_does_not_raise_cuts_no_call_short(n_before, monkeypatch):
-    """Servers, and asyncio, take note of Ctrl-C and stop later: until then every row has to be learned."""
+def test_handler_that_does_not_raise_interrupts_no_call(n_before, monkeypatch):
+    """Servers and asyncio record Ctrl-C and stop later: until then every row has to be learned."""
     rows, calls = np.random.default_rng(0).normal(size=(1200, 2)), []
     forest, undisturbed = (StreamingMPF(n_estimators=2, window=50, random_state=0) for _ in range(2))
     expected = undisturbed.score_then_learn(rows)

@@ -1,4 +1,4 @@
-"""A process killed while it writes a model leaves a whole one behind."""
+"""A process killed while writing a model leaves a complete one."""
 
 import os
 import random
@@ -15,7 +15,7 @@ from polyaforest.persistence.modelfile import read_model, write_model
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="writers are forked, to start quickly")
 
-SIZE = 400_000  # 3.2 MB: long enough to write to be hit in the middle
+SIZE = 400_000  # 3.2 MB: writing takes long enough to be killed halfway
 N_KILLS = 100 if PROFILE == FULL else 30
 
 # Forks a writer for each line it reads and prints its process id. Writers run until they are killed, or a long time.
@@ -40,7 +40,7 @@ for line in sys.stdin:
 @pytest.fixture
 def nursery(tmp_path):
     command = [sys.executable, "-c", NURSERY, str(tmp_path / "model.mpf")]
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # a process with threads had better not be forked
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # do not fork a process with threads
     with subprocess.Popen(
         command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -48,7 +48,7 @@ def nursery(tmp_path):
         process.stdin.close()
 
 
-def test_a_killed_writer_leaves_a_whole_model(tmp_path, nursery):
+def test_killed_writer_leaves_a_complete_model(tmp_path, nursery):
     path, rng = tmp_path / "model.mpf", random.Random(0)
     base = np.arange(SIZE)
     start = time.perf_counter()
@@ -74,5 +74,5 @@ def test_a_killed_writer_leaves_a_whole_model(tmp_path, nursery):
         n_strays += len(strays)
         for file in strays:
             file.unlink()
-    assert n_strays > N_KILLS / 10  # kills did hit writers in the middle,
-    assert n_written > N_KILLS / 10  # and left them time to finish some models
+    assert n_strays > N_KILLS / 10  # some kills hit writers halfway,
+    assert n_written > N_KILLS / 10  # others after they finished a model

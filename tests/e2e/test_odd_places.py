@@ -50,7 +50,7 @@ def table(tmp_path):
     ],
     ids=" ".join,
 )
-def test_a_command_says_so_and_ends(programs, args, pipe, table, tmp_path):
+def test_command_rejects_pipes_devices_and_directories_at_once(programs, args, pipe, table, tmp_path):
     (tmp_path / "pipes").mkdir()
     os.mkfifo(tmp_path / "pipes" / "pipe.csv")
     places = {"PIPE": pipe, "TABLE": table, "FOLDER": tmp_path, "PIPES": tmp_path / "pipes"}
@@ -60,7 +60,7 @@ def test_a_command_says_so_and_ends(programs, args, pipe, table, tmp_path):
     assert last.startswith(b"Error: ")
 
 
-def test_a_picture_and_the_example_do_not_wait_either(programs, table, tmp_path):
+def test_plot_and_example_do_not_wait_for_a_pipe(programs, table, tmp_path):
     os.mkfifo(tmp_path / "picture.png")
     os.mkfifo(tmp_path / "server-metrics.csv")
     os.mkfifo(tmp_path / "m.models-lock")
@@ -74,7 +74,7 @@ def test_a_picture_and_the_example_do_not_wait_either(programs, table, tmp_path)
 
 
 @pytest.mark.slow
-def test_pipes_that_somebody_is_at_work_as_they_should(table, tmp_path):
+def test_pipes_with_a_reader_or_writer_work(table, tmp_path):
     program = " ".join(PROGRAM)
     script = f"""
     {program} detect -q <(cat {table}) &&
@@ -87,7 +87,7 @@ def test_pipes_that_somebody_is_at_work_as_they_should(table, tmp_path):
     assert done.stdout.count("of 60 rows") == 3
 
 
-def test_without_docstrings_the_help_is_the_same():
+def test_help_is_the_same_without_docstrings():
     said = [
         subprocess.run([sys.executable, *flags, "-c", HELP], capture_output=True, text=True, check=True).stdout
         for flags in ([], ["-OO"])
@@ -98,8 +98,8 @@ def test_without_docstrings_the_help_is_the_same():
     assert all(len(page.split("Options:")[0].splitlines()) > 2 for page in pages)
 
 
-@pytest.mark.slow  # kernels are compiled once more without docstrings
-def test_without_docstrings_commands_work(tmp_path):
+@pytest.mark.slow  # kernels are compiled again without docstrings
+def test_commands_work_without_docstrings(tmp_path):
     pl.DataFrame(server_metrics())[:100].write_csv(tmp_path / "table.csv")
     command = [sys.executable, "-OO", "-m", "polyaforest", "detect", str(tmp_path / "table.csv")]
     assert "of 100 rows" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

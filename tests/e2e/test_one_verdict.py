@@ -1,4 +1,4 @@
-"""One threshold, one verdict: every way to ask about the same rows flags the same ones."""
+"""All methods, commands and adapters flag the same rows."""
 
 import copy
 import json
@@ -27,7 +27,7 @@ POLICIES = {
 
 
 def table() -> np.ndarray:
-    """Rows to learn, and then rows of which some are odd, and some are odd and known."""
+    """Return rows to learn, then rows of which some are anomalous, and some of these known."""
     rng = np.random.default_rng(0)
     rows = rng.normal([50.0, 20.0, 5.0], [5.0, 2.0, 1.0], size=(N_KNOWN + 40, 3))
     rows[[7, 90, 91, 250, 280, 281, 300]] += [40.0, 0.0, 9.0]
@@ -35,7 +35,7 @@ def table() -> np.ndarray:
 
 
 def detectors():
-    """Every class, with every way to place its threshold, and with every way to score."""
+    """Yield every class with every threshold policy and every score."""
     for name, policy in POLICIES.items():
         leaves = LEAVES if "score_type" in policy else {}
         yield f"batch, {name}", BatchMPF(**SMALL, **policy)
@@ -53,7 +53,7 @@ def detectors():
 
 
 def forests_of(detector):
-    """The forests that a detector is made of."""
+    """Return the forests of a detector."""
     return list(detector.estimators_.values()) if isinstance(detector, SeriesMPF) else [detector]
 
 
@@ -68,13 +68,13 @@ KNOWN, EVERY = NamedRows(ROWS[:N_KNOWN], NAMES), NamedRows(ROWS, NAMES)
 
 
 def assert_same(found, other):
-    """Two results for the same rows agree to the last bit."""
+    """Assert that two results agree to the last bit."""
     for name in ("scores", "p_values", "is_anomaly", "thresholds"):
         np.testing.assert_array_equal(getattr(found, name), getattr(other, name), err_msg=name)
 
 
 def assert_one_verdict(detector, rows):
-    """All methods of a detector agree on rows; returns what they say."""
+    """Assert that all methods of a detector agree on rows; return the result."""
     found = detector.detect(rows)
     np.testing.assert_array_equal(detector.score_samples(rows), found.scores)
     np.testing.assert_array_equal(detector.predict(rows), np.where(found.is_anomaly, -1, 1))
@@ -93,7 +93,7 @@ def assert_one_verdict(detector, rows):
     is_series = isinstance(detector, SeriesMPF)
     explained = detector.explain(rows, rows=judged) if is_series else detector.explain(rows)
     np.testing.assert_array_equal([one.is_anomaly for one in explained], found.is_anomaly[judged])
-    if not is_of_contexts(detector):  # each is explained by the view in which it is oddest
+    if not is_of_contexts(detector):  # each row is explained by its most anomalous view
         np.testing.assert_array_equal(explained.is_anomaly, found.is_anomaly[judged])
         if explained.p_values is not None:
             np.testing.assert_array_equal(explained.p_values, found.p_values[judged])
@@ -106,24 +106,24 @@ def assert_one_verdict(detector, rows):
 
 
 @pytest.mark.parametrize("detector", mostly_slow(ALL, *range(0, len(ALL), 2)))
-def test_all_methods_agree_and_so_do_copies_and_files(detector, tmp_path):
+def test_all_methods_copies_and_files_agree(detector, tmp_path):
     detector = clone(detector).fit(KNOWN)
     found = assert_one_verdict(detector, EVERY)
-    assert 0 < found.is_anomaly.sum() < len(ROWS)  # or the rest would prove nothing
+    assert 0 < found.is_anomaly.sum() < len(ROWS)  # otherwise the comparison is vacuous
     detector.save(tmp_path / "model.mpf")
-    unasked = clone(detector).fit(KNOWN)  # whose threshold is not placed yet
+    unasked = clone(detector).fit(KNOWN)  # its threshold is not computed yet
     unasked.save(tmp_path / "unasked.mpf")
     others = [load(tmp_path / "model.mpf"), load(tmp_path / "unasked.mpf"), copy.deepcopy(unasked)]
     for other in [*others, pickle.loads(pickle.dumps(unasked))]:
         assert_same(assert_one_verdict(other, EVERY), found)
-    if not isinstance(detector, SeriesMPF):  # which judges a row by those before it
+    if not isinstance(detector, SeriesMPF):  # scores depend on earlier rows
         for i in (7, 100, 280):
             assert bool(detector.detect(EVERY[i : i + 1]).is_anomaly[0]) == found.is_anomaly[i]
         np.testing.assert_array_equal(clone(detector).fit_predict(KNOWN), clone(detector).fit(KNOWN).predict(KNOWN))
 
 
 @pytest.mark.parametrize("missing", ["batch", "table"])
-def test_rows_with_missing_values_have_one_verdict(missing):
+def test_all_methods_agree_on_rows_with_missing_values(missing):
     rows = ROWS.copy()
     rows[[7, 30, 280], [1, 2, 1]] = np.nan
     kind = BatchMPF if missing == "batch" else StreamingMPF
@@ -133,7 +133,7 @@ def test_rows_with_missing_values_have_one_verdict(missing):
 
 @pytest.mark.parametrize("detector", mostly_slow(STREAMS, *range(0, len(STREAMS), 2)))
 @pytest.mark.parametrize("first", mostly_slow([0, 260], 1))
-def test_a_stream_flags_what_predict_would_have_flagged_just_before(detector, first):
+def test_stream_flags_the_rows_that_predict_flags_before_learning(detector, first):
     if not first and is_of_contexts(detector):
         pytest.skip("contexts are still warming up at the end of these rows")
     alone, at_once, explained = (clone(detector) for _ in range(3))
@@ -148,7 +148,7 @@ def test_a_stream_flags_what_predict_would_have_flagged_just_before(detector, fi
         parts.append(alone.detect_then_learn(row))
         if ahead is not None:
             assert bool(ahead.is_anomaly[0]) == bool(parts[-1].is_anomaly[0]) == (verdict[0] == -1)
-            if not np.isnan(ahead.scores[0]):  # the first shingle of a series has nothing to be compared with
+            if not np.isnan(ahead.scores[0]):  # the first shingle of a series has no score
                 np.testing.assert_allclose(ahead.scores, parts[-1].scores, rtol=1e-12)
                 np.testing.assert_array_equal(ahead.p_values, parts[-1].p_values)
     whole = at_once.detect_then_learn(EVERY[first:])
@@ -178,7 +178,7 @@ def test_changed_policy_recomputes_threshold(kind, tmp_path):
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    """All rows as a file, of two hosts in turn."""
+    """Write all rows to a file, of two alternating hosts."""
     place = tmp_path_factory.mktemp("files") / "all.csv"
     hosts = pl.Series("host", ["web-1", "web-2"] * (len(ROWS) // 2))
     pl.DataFrame(ROWS, schema=NAMES).with_columns(hosts).write_csv(place)
@@ -186,7 +186,7 @@ def path(tmp_path_factory):
 
 
 def scored(cli, *args):
-    """What `score` or `detect` writes about rows, as arrays."""
+    """Return the output columns of `score` or `detect`, as arrays."""
     code, out, err = cli(*args, "--out", "-", "-q")
     assert (code, err) == (0, "")
     written = pl.read_csv(out.encode(), infer_schema_length=None)
@@ -200,7 +200,7 @@ def assert_written(written, found):
 
 
 def assert_explained(cli, model, path, found, *args):
-    """`explain` says the same of some rows, flagged and not."""
+    """Assert that `explain` agrees on some rows, flagged or not."""
     rows = [i for i in (7, 100, 250, 280, 300) if not np.isnan(found.scores[i])]
     wanted = [word for i in rows for word in ("--row", i + 1)]
     code, out, _ = cli("explain", "-m", model, path, "--json", *wanted, *args)
@@ -212,7 +212,7 @@ def assert_explained(cli, model, path, found, *args):
 
 
 @pytest.mark.parametrize("detector", mostly_slow(ALL, 0, 6, 12, 13, 19, 20, 26))
-def test_a_model_of_python_is_used_as_it_is(cli, path, tmp_path, detector):
+def test_score_uses_a_model_saved_from_python(cli, path, tmp_path, detector):
     detector = clone(detector).fit(KNOWN)
     detector.save(tmp_path / "model.mpf")
     found = detector.detect(EVERY)
@@ -222,7 +222,7 @@ def test_a_model_of_python_is_used_as_it_is(cli, path, tmp_path, detector):
 
 FITS = [[], ["--batch"], ["--id", "host"], ["--stream", "--window", "200"], ["--shingle", "2"], ["--series"]]
 RATES = [[], ["--false-alarm-rate", "0.04"], ["--epsilon", "0.01", "--phi", "0.5"]]
-# the first always, the others among the slow tests: the policies themselves are compared in Python above
+# the first always, the others as slow tests: the policies are compared in Python above
 SOME_RATES = mostly_slow([pytest.param(rate, id=" ".join(rate)) for rate in RATES])
 
 
@@ -246,7 +246,7 @@ def test_fit_score_and_explain_agree_with_the_saved_detector(cli, path, tmp_path
 
 
 @pytest.mark.parametrize("kind", mostly_slow(FITS, 1, 3, 5), ids=" ".join)
-def test_a_rate_for_once_is_the_policy_of_the_detector(cli, path, tmp_path, kind):
+def test_false_alarm_rate_option_equals_the_policy_of_the_detector(cli, path, tmp_path, kind):
     model, rate = tmp_path / "model.mpf", ["--false-alarm-rate", "0.04"]
     assert cli("fit", path, "-m", model, "--columns", "a,b,c", *kind)[0] == 0
     detector = load(model)
@@ -263,7 +263,7 @@ def test_a_rate_for_once_is_the_policy_of_the_detector(cli, path, tmp_path, kind
 @pytest.mark.parametrize("kind", [[], ["--batch"], ["--series"]], ids=" ".join)
 @pytest.mark.parametrize("rate", SOME_RATES)
 @pytest.mark.parametrize("by", [[], ["--by", "host"]], ids=" ".join)
-def test_detect_is_the_detector_fitted_on_the_table(cli, path, kind, rate, by):
+def test_detect_equals_the_detector_fitted_on_the_table(cli, path, kind, rate, by):
     policy = {"--false-alarm-rate": {"false_alarm_rate": 0.04}, "--epsilon": {"score_type": EpsilonPhi(0.01, 0.5)}}
     given = {"random_state": 0, **(policy[rate[0]] if rate else {})}
     leaves = LEAVES if "--epsilon" in rate else {}
@@ -286,7 +286,7 @@ def test_detect_is_the_detector_fitted_on_the_table(cli, path, kind, rate, by):
 
 @pytest.mark.parametrize("args", [[], ["--shingle", "2"]], ids=" ".join)
 @pytest.mark.parametrize("rate", RATES[:2], ids=" ".join)
-def test_detect_in_a_stream_and_watch_are_detect_then_learn(cli, path, tmp_path, args, rate):
+def test_stream_detect_and_watch_equal_detect_then_learn(cli, path, tmp_path, args, rate):
     forest = StreamingMPF(window=150, random_state=0, false_alarm_rate=0.04 if rate else None)
     found = (SeriesMPF(forest, shingle=2) if args else forest).detect_then_learn(EVERY)
     options = [path, "--columns", "a,b,c", "--window", "150", *args, *rate]
@@ -299,7 +299,7 @@ def test_detect_in_a_stream_and_watch_are_detect_then_learn(cli, path, tmp_path,
     assert_written([np.array(column, float) for column in columns], found)  # None becomes NaN
 
 
-# ---- adapters and pictures -------------------------------------------------------------------------------------------
+# ---- adapters and plots ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["BatchMPF", "StreamingMPF"])
@@ -322,7 +322,7 @@ def test_river_flags_what_the_detector_flags():
         adapted.learn_one(x)
 
 
-def test_pictures_draw_the_threshold_of_the_detector():
+def test_plots_draw_the_threshold_of_the_detector():
     pytest.importorskip("matplotlib")
     from polyaforest.plots import density, trace
 

@@ -39,8 +39,8 @@ def start(path: Path) -> subprocess.Popen:
     return worker
 
 
-@pytest.mark.slow  # a killed watch resumes in every run
-def test_killed_and_resumed_it_is_the_stream_that_never_stopped(tmp_path):
+@pytest.mark.slow  # test_watch.py kills and resumes in every run
+def test_killed_stream_resumes_as_if_never_stopped(tmp_path):
     path, rng, n_killed = tmp_path / "model.mpf", np.random.default_rng(2), 0
     for _ in range(N_KILLS):
         with start(path) as worker:

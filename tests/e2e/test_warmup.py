@@ -1,4 +1,4 @@
-"""`polyaforest warmup` compiles, on all cores, what would otherwise be compiled at the first calls."""
+"""`polyaforest warmup` compiles everything that the first calls would compile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 
-# What every entry point was compiled for by the groups, and then by calls of the public interface.
+# The types that each entry point was compiled for by the groups, then by calls of the public interface.
 WALK = """
 import importlib, pkgutil
 import numpy as np
@@ -59,7 +59,7 @@ series = SeriesMPF().fit(X[:, :1])
 series.detect_then_learn(X[:50, :1], explain=True)
 print("compiled later:", [name for name, kernel in entries.items() if set(kernel.signatures) != ahead[name]])
 
-# The cache is keyed by the sources of core and kernels: a tuple that is defined elsewhere could change unnoticed.
+# The cache is keyed by the sources of core and kernels: a change of a tuple defined elsewhere would go unnoticed.
 def classes(kind):
     yield from [kind.instance_class] if hasattr(kind, "instance_class") else []
     for part in getattr(kind, "types", ()):
@@ -83,7 +83,7 @@ def test_all_kernels_are_compiled_ahead_for_the_types_that_calls_use():
 
 
 @pytest.mark.slow
-def test_after_a_warmup_nothing_is_left_to_compile(tmp_path):
+def test_warmup_leaves_nothing_to_compile(tmp_path):
     file, cache = tmp_path / "table.csv", {"POLYAFOREST_CACHE_DIR": str(tmp_path / "cache")}
     np.savetxt(file, np.random.default_rng(0).normal(size=(200, 2)), delimiter=",", header="a,b", comments="")
     program = [sys.executable, "-m", "polyaforest"]
@@ -98,7 +98,7 @@ def test_after_a_warmup_nothing_is_left_to_compile(tmp_path):
     assert len(list((tmp_path / "cache").rglob("*.nbc"))) == n_files
 
 
-def test_a_command_loads_scikit_learn_without_what_takes_long(tmp_path):
+def test_command_imports_scikit_learn_without_slow_libraries(tmp_path):
     file = tmp_path / "table.csv"
     np.savetxt(file, np.random.default_rng(0).normal(size=(200, 2)), delimiter=",", header="a,b", comments="")
     script = f"""

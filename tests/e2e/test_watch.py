@@ -1,4 +1,4 @@
-"""watch through real processes, pipes and servers: killed, rotated, cut off, slowed down, with a thousand keys."""
+"""`watch` with real processes, pipes and servers: kills, rotation, slow readers and many keys."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def written(path):
 # ---- killed ----------------------------------------------------------------------------------------------------------
 
 
-def test_killed_again_and_again_nothing_is_lost_or_counted_twice(tmp_path, factory):
+def test_repeated_kills_lose_and_repeat_no_record(tmp_path, factory):
     import redis
 
     rng, n_kills = np.random.default_rng(11), 50 if PROFILE == FULL else 10
@@ -45,12 +45,12 @@ def test_killed_again_and_again_nothing_is_lost_or_counted_twice(tmp_path, facto
                 add(client, i)
             if turn % 2:
                 until(lambda: (n_lines(tmp_path), n_committed(tmp_path)) != n_before)  # noqa: B023
-            time.sleep(float(rng.uniform(0, 0.1)))  # in the middle of starting, reading, learning, writing, saving
+            time.sleep(float(rng.uniform(0, 0.1)))  # while starting, reading, learning, writing or saving
             os.kill(child, signal.SIGKILL)
             assert factory.wait() == -signal.SIGKILL
         calm = tmp_path / "calm"
         calm.mkdir()
-        for i in range(595, 600):  # which only the process that is asked to stop can commit, so that it has started
+        for i in range(595, 600):  # committed only by the process that is asked to stop, so it has started
             add(client, i)
         for folder in (tmp_path, calm):
             child = factory.start(folder, *source, *saving)
@@ -68,7 +68,7 @@ def test_killed_again_and_again_nothing_is_lost_or_counted_twice(tmp_path, facto
 
 
 def add(client, i):
-    """Add a record to the stream of a Redis server, and a bad one now and then."""
+    """Add a record, or sometimes a bad one, to the stream of a Redis server."""
     cpu, disk = ROWS[i].tolist()
     client.xadd("metrics", {"host": f"web-{i % 3}", "cpu": repr(cpu), "disk": repr(disk)}, id=f"{i + 1}-0")
     if i % 100 == 50:
@@ -76,7 +76,7 @@ def add(client, i):
 
 
 def n_committed(folder):
-    """Records that the last commit counts."""
+    """Return the number of committed records."""
     if not (folder / "m").exists():
         return 0
     try:
@@ -86,11 +86,11 @@ def n_committed(folder):
 
 
 def n_lines(folder, name="out"):
-    """Lines that are written to their end: the last may be on its way."""
+    """Return the number of complete lines."""
     return (folder / name).read_bytes().count(b"\n") if (folder / name).exists() else 0
 
 
-def test_ctrl_c_saves_and_the_next_start_goes_on(tmp_path, factory):
+def test_ctrl_c_saves_and_the_next_start_resumes(tmp_path, factory):
     log = tmp_path / "log"
     log.write_text("".join(line(i, row) + "\n" for i, row in enumerate(ROWS[:200].tolist())))
     arguments = [log, "--follow", "--model", "m", "--out", "out", *SMALL]
@@ -106,7 +106,7 @@ def test_ctrl_c_saves_and_the_next_start_goes_on(tmp_path, factory):
     assert [item["is_anomaly"] for item in written(tmp_path / "out")][300]
 
 
-def test_other_settings_are_refused_for_a_model_that_has_begun(tmp_path, factory):
+def test_other_settings_are_rejected_for_an_existing_model(tmp_path, factory):
     (tmp_path / "log").write_text(line(0, [1.0, 2.0]) + "\n")
     factory.start(tmp_path, "log", "--model", "m", *SMALL)
     assert factory.wait() == 0
@@ -118,7 +118,7 @@ def test_other_settings_are_refused_for_a_model_that_has_begun(tmp_path, factory
 # ---- files that rotate -----------------------------------------------------------------------------------------------
 
 
-def test_a_log_that_rotates_is_followed(tmp_path, factory):
+def test_rotated_log_is_followed(tmp_path, factory):
     log = tmp_path / "log"
     child = factory.start(tmp_path, log, "--follow", "--out", "out", *SMALL)
     for start in range(0, 600, 100):
@@ -139,7 +139,7 @@ def test_a_log_that_rotates_is_followed(tmp_path, factory):
 # ---- pipes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_that_has_seen_enough_ends_it_quietly(tmp_path, programs):
+def test_closed_stdout_ends_watch_without_error(tmp_path, programs):
     with programs.piped("watch", *SMALL, cwd=tmp_path) as (process, stdin, stdout):
         stdin.write((line(0, [0.0, 1.0]) + "\n").encode())
         assert json.loads(stdout.readline())["is_anomaly"] is False
@@ -152,7 +152,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(tmp_path, programs):
     assert (tmp_path / "stderr").read_text() == ""
 
 
-def test_a_slow_reader_holds_the_writer_up_and_loses_nothing(tmp_path, programs):
+def test_slow_reader_slows_the_source_and_loses_nothing(tmp_path, programs):
     with programs.piped("watch", *SMALL, cwd=tmp_path) as (process, stdin, stdout):
         os.set_blocking(stdin.fileno(), False)
         text = "".join(line(i, ROWS[i % 600].tolist()) + "\n" for i in range(20_000)).encode()
@@ -164,11 +164,11 @@ def test_a_slow_reader_holds_the_writer_up_and_loses_nothing(tmp_path, programs)
         stdin.close()
         lines = stdout.read().splitlines()
         assert programs.wait(process) == 0
-        assert len(lines) - n_whole in (0, 1)  # a last line that was cut may read as one
+        assert len(lines) - n_whole in (0, 1)  # a truncated last line may still be valid
         assert [json.loads(text)["position"] for text in lines] == [str(i + 1) for i in range(len(lines))]
 
 
-def test_csv_from_a_pipe_with_all_that_can_be_wrong(tmp_path, programs):
+def test_csv_from_a_pipe_quarantines_all_kinds_of_bad_records(tmp_path, programs):
     good = "".join(f"{a},{b}\n" for a, b in ROWS.tolist())
     bad = b'1\n1,2,3\nhot,1\n1e400,1\ninf,2\n\xff\xfe,1\n\x00\x01\x02\n"1\n'
     text = b"cpu,disk\n" + good.encode() + bad + good.encode()
@@ -179,8 +179,8 @@ def test_csv_from_a_pipe_with_all_that_can_be_wrong(tmp_path, programs):
     assert len(written(tmp_path / "quarantine.jsonl")) == 8
 
 
-def test_a_stream_that_begins_with_missing_values_goes_on_after_a_restart(tmp_path, programs):
-    """Every record is scored, in one run as in several, though a column has no value in the first 300 records."""
+def test_stream_that_begins_with_missing_values_resumes(tmp_path, programs):
+    """Score all records, in one run or several, although a column has no value in the first 300."""
     records = [{"cpu": cpu, "disk": None if i < 300 else disk} for i, (cpu, disk) in enumerate(ROWS.tolist())]
     records[0]["cpu"], records[0]["net"] = None, None
     lines = [json.dumps({"net": 1.0, **record}).encode() + b"\n" for record in records]
@@ -201,14 +201,14 @@ def test_a_stream_that_begins_with_missing_values_goes_on_after_a_restart(tmp_pa
     assert [i + 1 for i, item in enumerate(whole) if item["is_anomaly"] and i > 310]
 
 
-def test_a_field_without_a_value_in_the_first_record_is_reported(tmp_path, programs):
+def test_field_that_is_empty_in_the_first_record_is_reported(tmp_path, programs):
     done = programs.run("watch", *SMALL, text=b'{"cpu": 1, "disk": null}\n{"cpu": 2, "disk": 3}\n', cwd=tmp_path)
     assert "'disk' has no value in the first record, so it is ignored" in done.stderr.decode()
     named = programs.run("watch", *SMALL, "--columns", "cpu,disk", text=b'{"cpu": 1, "disk": null}\n', cwd=tmp_path)
     assert "first record" not in named.stderr.decode()
 
 
-def test_a_thousand_keys_in_little_memory(tmp_path, factory):
+def test_thousand_keys_fit_in_little_memory(tmp_path, factory):
     rows = np.random.default_rng(1).normal(size=(3000, 2))
     (tmp_path / "log").write_text("".join(line(i, row, hosts=1000) + "\n" for i, row in enumerate(rows.tolist())))
     factory.start(tmp_path, "log", "--by", "host", "--model", "m", "--out", "out", "--memory", "1", *SMALL)
@@ -220,9 +220,9 @@ def test_a_thousand_keys_in_little_memory(tmp_path, factory):
     assert len(written(tmp_path / "out")) == 3000
 
 
-def test_a_metric_as_a_time_series_with_one_flag(tmp_path, factory):
+def test_shingle_option_finds_a_jump_of_phase(tmp_path, factory):
     steps = np.arange(1500)
-    phase = np.where(steps < 1000, 0, 3)  # it jumps to a value that is quite usual, but not then
+    phase = np.where(steps < 1000, 0, 3)  # it jumps to a usual value at the wrong time
     values = np.sin(steps / 8 + phase) + np.random.default_rng(0).normal(0, 0.03, 1500)
     (tmp_path / "log").write_text("".join(json.dumps({"cpu": float(v)}) + "\n" for v in values))
     arguments = ["log", "--shingle", "10", "--trees", "30", "--window", "600", "--events", "--out", "out", "--quiet"]
@@ -235,7 +235,7 @@ def test_a_metric_as_a_time_series_with_one_flag(tmp_path, factory):
     assert set(worst["attributions"]) == {"cpu"}
 
 
-def test_a_job_that_did_not_run_is_missed_without_a_single_option(tmp_path, factory):
+def test_missing_job_is_flagged_without_options(tmp_path, factory):
     rng, records = np.random.default_rng(3), []
     for i in range(10 * 288):
         day, minute = divmod(5 * i, 1440)
@@ -253,7 +253,7 @@ def test_a_job_that_did_not_run_is_missed_without_a_single_option(tmp_path, fact
     assert "the usual rise at 02:00 is missing" in begun[0]["summary"]
 
 
-def test_the_models_of_a_watch_answer_questions(tmp_path, cli):
+def test_models_of_watch_can_be_inspected_and_used(tmp_path, cli):
     log, model = tmp_path / "log.jsonl", tmp_path / "m"
     log.write_text("".join(line(i, row, hosts=2) + "\n" for i, row in enumerate(ROWS.tolist())))
     bad, text = tmp_path / "bad", tmp_path / "text"
@@ -279,7 +279,7 @@ def test_the_models_of_a_watch_answer_questions(tmp_path, cli):
         assert message in error
 
 
-def test_what_would_do_harm_is_refused(tmp_path, cli):
+def test_harmful_options_are_rejected(tmp_path, cli):
     log, model, bad = tmp_path / "log.jsonl", tmp_path / "m.mpf", tmp_path / "bad"
     log.write_text("".join(line(i, row) + "\n" for i, row in enumerate(ROWS[:150].tolist())))
     before = log.read_bytes()
@@ -308,7 +308,7 @@ def test_what_would_do_harm_is_refused(tmp_path, cli):
     assert not bad.exists()
 
 
-def test_passwords_are_not_written_into_the_model(tmp_path, factory):
+def test_passwords_are_not_saved_in_the_model(tmp_path, factory):
     with redis_server(tmp_path, "--requirepass", "sekret") as server:
         address = f"redis://:sekret@127.0.0.1:{server.port}/0?stream=metrics"
         child = factory.start(tmp_path, "--from", address, "--model", "m", "--columns", "cpu", *SMALL)
@@ -334,7 +334,7 @@ def test_reports_immediately_when_all_records_are_bad(tmp_path, cli):
     assert "all of the first 50 records are bad" in words
 
 
-def test_a_second_run_fails_only_on_anomalies_of_its_own(tmp_path, cli):
+def test_fail_on_anomaly_counts_only_the_current_run(tmp_path, cli):
     log = tmp_path / "log.jsonl"
     log.write_text("".join(line(i, row) + "\n" for i, row in enumerate(ROWS.tolist())))
     arguments = ["--model", tmp_path / "m", "--out", tmp_path / "out", "--fail-on-anomaly", *SMALL]
