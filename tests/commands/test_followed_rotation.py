@@ -77,7 +77,7 @@ def reading(request, log):
     return lambda: Reading(log, request.param == "stopped")
 
 
-def test_copied_and_truncated_before_the_first_line_was_read(log, reading):
+def test_reads_file_copied_and_truncated_before_first_line(log, reading):
     append(log, *numbered(0, 100))
     turn = reading()
     turn.pause()
@@ -86,7 +86,7 @@ def test_copied_and_truncated_before_the_first_line_was_read(log, reading):
     assert turn.go_on() == (numbered(0, 150), [])
 
 
-def test_copied_and_truncated_after_it_was_found_empty(log, reading):
+def test_reads_file_copied_and_truncated_after_it_was_empty(log, reading):
     append(log)
     turn = reading()
     turn.pause()
@@ -97,7 +97,7 @@ def test_copied_and_truncated_after_it_was_found_empty(log, reading):
 
 
 @pytest.mark.parametrize("n_before", [0, 5])
-def test_copied_and_truncated_when_only_the_header_was_read(log, reading, n_before):
+def test_reads_file_copied_and_truncated_after_header(log, reading, n_before):
     append(log, HEADER, *numbered(0, n_before))
     turn = reading()
     assert [record.data for record in turn.source.read(1, 1.0)] == [HEADER]
@@ -108,7 +108,7 @@ def test_copied_and_truncated_when_only_the_header_was_read(log, reading, n_befo
     assert turn.go_on() == ([*numbered(0, 100), HEADER, *numbered(100, 150)], [])
 
 
-def test_a_copy_that_somebody_made_is_not_read(log, reading):
+def test_does_not_read_unrelated_copy(log, reading):
     append(log, *numbered(0, 10))
     turn = reading()
     turn.pause()
@@ -118,7 +118,7 @@ def test_a_copy_that_somebody_made_is_not_read(log, reading):
 
 
 @pytest.mark.parametrize("first", [0, 20])
-def test_renamed_several_times_before_the_first_line_was_read(log, reading, first):
+def test_reads_files_renamed_several_times_before_first_line(log, reading, first):
     if first:
         append(log, *numbered(0, first))
     turn = reading()  # or it waits for the file to appear
@@ -130,7 +130,7 @@ def test_renamed_several_times_before_the_first_line_was_read(log, reading, firs
     assert turn.go_on() == (numbered(0, 100), [])
 
 
-def test_files_that_are_there_at_the_beginning_are_told_of_and_not_read(log, reading):
+def test_reports_and_skips_files_rotated_before_start(log, reading):
     append(log, *numbered(0, 10))
     rotate(log)
     append(log, *numbered(10, 20))
@@ -143,7 +143,7 @@ def test_files_that_are_there_at_the_beginning_are_told_of_and_not_read(log, rea
     assert turn.go_on() == (numbered(10, 30), [])
 
 
-def test_what_is_still_written_to_the_file_before_is_read(log, reading):
+def test_reads_lines_appended_to_rotated_file(log, reading):
     append(log, b"old")
     rotate(log)
     turn = reading()
@@ -154,7 +154,7 @@ def test_what_is_still_written_to_the_file_before_is_read(log, reading):
     assert turn.go_on() == ([b"late", b"new"], [])
 
 
-def test_files_that_were_deleted_unread_are_told_of_and_the_others_are_read(log, reading):
+def test_reports_deleted_files_and_reads_the_others(log, reading):
     append(log, *numbered(0, 20))
     turn = reading()
     assert len(turn.source.read(20, 1.0)) == 20
@@ -181,7 +181,7 @@ def after_a_tick(path):
     os.remove(clock)
 
 
-def test_a_file_deleted_before_any_line_was_read_is_told_of_after_a_restart(log):
+def test_reports_unread_deleted_file_after_restart(log):
     append(log, *numbered(0, 20))
     turn = Reading(log, is_stopped=True)
     turn.pause()
@@ -192,7 +192,7 @@ def test_a_file_deleted_before_any_line_was_read_is_told_of_after_a_restart(log)
     assert "may be lost" in notices[0]
 
 
-def test_a_new_file_with_the_inode_of_one_that_was_empty_is_told_of(log):
+def test_reports_new_file_with_reused_inode(log):
     append(log)
     turn = Reading(log, is_stopped=True)
     turn.pause()
@@ -206,7 +206,7 @@ def test_a_new_file_with_the_inode_of_one_that_was_empty_is_told_of(log):
     assert "may be lost" in notices[0]
 
 
-def test_files_that_are_compressed_are_named(log):
+def test_notice_names_compressed_files(log):
     append(log, *numbered(0, 20))
     turn = Reading(log, is_stopped=True)
     turn.source.read(10, 1.0)
@@ -219,7 +219,7 @@ def test_files_that_are_compressed_are_named(log):
 
 
 @pytest.mark.parametrize("is_copied", [False, True])
-def test_a_last_line_without_its_newline_is_read_once(log, reading, is_copied):
+def test_reads_last_line_without_newline_once(log, reading, is_copied):
     append(log, *numbered(0, 3))
     with open(log, "ab") as file:
         file.write(b"line 3")
@@ -232,7 +232,7 @@ def test_a_last_line_without_its_newline_is_read_once(log, reading, is_copied):
 
 
 @pytest.mark.parametrize("offset", [0, 21])
-def test_positions_of_earlier_releases_are_understood(log, offset):
+def test_accepts_positions_of_earlier_releases(log, offset):
     append(log, *numbered(0, 5))
     turn = Reading(log, is_stopped=True)
     if offset:

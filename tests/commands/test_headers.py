@@ -18,7 +18,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize(("text", "has_header"), ROWS.values(), ids=ROWS)
-def test_a_row_is_not_taken_for_the_header(tmp_path, text, has_header):
+def test_row_is_not_mistaken_for_header(tmp_path, text, has_header):
     path, last = tmp_path / "a.csv", text.splitlines()[1]
     path.write_text(f"{text}{last.replace('2', '8').replace('3', '9').replace('5', '7').replace('6', '1')}\n")
     table = open_table([str(path)])

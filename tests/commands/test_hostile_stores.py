@@ -48,7 +48,7 @@ def changed(folder, change):
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_no_file_beside_the_output_can_be_cut_by_a_mark(tmp_path, older):
+def test_mark_cannot_truncate_file_beside_output(tmp_path, older):
     watch(tmp_path, RECORDS[:30])
     other = tmp_path / "payroll.csv"
     other.write_text("secret\n" * 100)
@@ -63,7 +63,7 @@ def test_no_file_beside_the_output_can_be_cut_by_a_mark(tmp_path, older):
     assert other.read_text() == "secret\n" * 100
 
 
-def test_another_path_than_the_output_is_never_cut(tmp_path):
+def test_never_truncates_path_other_than_output(tmp_path):
     watch(tmp_path, RECORDS[:30])
     other = tmp_path / "elsewhere"
     other.write_text("mine\n")
@@ -86,7 +86,7 @@ def test_another_path_than_the_output_is_never_cut(tmp_path):
         lambda notes: notes.pop("where"),
     ],
 )
-def test_notes_that_cannot_be_ours_are_refused_with_the_file(tmp_path, change):
+def test_rejects_invalid_notes_and_names_file(tmp_path, change):
     watch(tmp_path, RECORDS[:30])
     changed(tmp_path, change)
     with pytest.raises(ModelFileError, match=r"m\.db.* are damaged"):
@@ -94,7 +94,7 @@ def test_notes_that_cannot_be_ours_are_refused_with_the_file(tmp_path, change):
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000])
-def test_notes_without_a_bottom_are_refused(tmp_path, text):
+def test_rejects_deeply_nested_notes(tmp_path, text):
     watch(tmp_path, RECORDS[:30])
     with closing(sqlite3.connect(tmp_path / "m.db", isolation_level=None)) as file:
         file.execute("UPDATE notes SET text = ?", (text.encode(),))
@@ -102,7 +102,7 @@ def test_notes_without_a_bottom_are_refused(tmp_path, text):
         read_notes(tmp_path / "m.db")
 
 
-def test_a_store_in_another_encoding_is_refused(tmp_path):
+def test_rejects_store_in_other_encoding(tmp_path):
     watch(tmp_path, RECORDS[:30])
     with closing(sqlite3.connect(tmp_path / "m.db")) as old:
         script = "\n".join(old.iterdump())
@@ -116,7 +116,7 @@ def test_a_store_in_another_encoding_is_refused(tmp_path):
         watch(tmp_path, RECORDS)
 
 
-def test_a_model_on_broken_pages_costs_its_own_key_and_the_old_file_is_kept(tmp_path):
+def test_damaged_pages_affect_one_key_and_old_file_is_kept(tmp_path):
     watch(tmp_path, RECORDS[:30])
     content = bytearray((tmp_path / "m.db").read_bytes())
     page = int.from_bytes(content[16:18], "big") or 65536
@@ -134,7 +134,7 @@ def test_a_model_on_broken_pages_costs_its_own_key_and_the_old_file_is_kept(tmp_
     assert watch(tmp_path, RECORDS) == {"web-0": 20, "web-1": 10, "web-2": 20}
 
 
-def test_a_model_that_cannot_be_saved_costs_its_own_key(tmp_path, monkeypatch):
+def test_unsavable_model_affects_its_key_only(tmp_path, monkeypatch):
     to_bytes = StreamingMPF.to_bytes
 
     def refuse(self, notes=None):
@@ -149,7 +149,7 @@ def test_a_model_that_cannot_be_saved_costs_its_own_key(tmp_path, monkeypatch):
     assert read_notes(tmp_path / "m.db")[1] == ["web-0", "web-2"]
 
 
-def test_want_of_memory_for_one_model_costs_its_key(tmp_path, monkeypatch):
+def test_out_of_memory_for_one_model_affects_its_key_only(tmp_path, monkeypatch):
     judge = StreamingMPF.detect_then_learn
 
     def starve(self, rows, **labels):
@@ -171,7 +171,7 @@ def test_want_of_memory_for_one_model_costs_its_key(tmp_path, monkeypatch):
     ],
     ids=["names that multiply", "columns"],
 )
-def test_a_first_record_of_too_many_names_is_bad(record):
+def test_first_record_with_too_many_names_is_invalid(record):
     reader = RecordReader()
     reason = reader.parse(Record("1", json.dumps(record).encode()))
     assert isinstance(reason, str)
@@ -179,7 +179,7 @@ def test_a_first_record_of_too_many_names_is_bad(record):
     assert reader.parse(Record("2", b'{"a": 1}')).values == [1.0]
 
 
-def test_a_truncated_log_can_be_gone_on_with(tmp_path):
+def test_continues_after_truncated_log(tmp_path):
     log = tmp_path / "log"
     (tmp_path / "log.1").write_text('{"a": 1}\n')
     log.write_text('{"a": 2}\n{"a": 3}\n')
@@ -194,7 +194,7 @@ def test_a_truncated_log_can_be_gone_on_with(tmp_path):
         source.seek(position)
 
 
-def test_unbegun_models_do_not_pile_up_in_memory():
+def test_unfitted_models_do_not_accumulate_in_memory():
     with open_store(None, make, max_bytes=200_000) as store:
         for i in range(1000):
             store[f"key {i}"]

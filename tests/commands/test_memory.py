@@ -49,7 +49,7 @@ def peak_of(work):
         tracemalloc.stop()
 
 
-def test_chunks_are_gathered_without_a_second_copy():
+def test_gather_does_not_copy_chunks_twice():
     peak, whole = peak_of(lambda: gather(chunks()))
     assert len(whole.rows) == N_CHUNKS * N_ROWS
     np.testing.assert_array_equal(whole.rows, np.concatenate([chunk.rows for chunk in chunks()]))
@@ -57,7 +57,7 @@ def test_chunks_are_gathered_without_a_second_copy():
     assert peak < 1.3 * N_BYTES
 
 
-def test_a_table_is_judged_without_a_copy_of_it():
+def test_table_is_scored_without_a_copy():
     """More rows take the memory of their scores, next to that of the forest, which is the same for both."""
     whole = gather(chunks())
     names = [f"c{k}" for k in range(N_COLUMNS)]
@@ -71,7 +71,7 @@ def test_a_table_is_judged_without_a_copy_of_it():
     assert peak(many) - peak(few) < 0.6 * 8 * N_COLUMNS * (many - few)
 
 
-def test_want_of_memory_says_how_much_and_what_to_do(bench, capsys):
+def test_out_of_memory_error_names_size_and_remedy(bench, capsys):
     bench(lambda ctx: np.empty(2**57))
     with pytest.raises(SystemExit) as ended:
         run(["bench"])
@@ -82,7 +82,7 @@ def test_want_of_memory_says_how_much_and_what_to_do(bench, capsys):
     assert "bug" not in told
 
 
-def test_a_thread_without_room_for_its_stack_is_want_of_memory(bench, capsys):
+def test_thread_without_stack_is_out_of_memory(bench, capsys):
     def begin(ctx):
         raise RuntimeError("can't start new thread")
 
@@ -94,7 +94,7 @@ def test_a_thread_without_room_for_its_stack_is_want_of_memory(bench, capsys):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on address space are Linux's")
-def test_a_limit_on_address_space_is_told():
+def test_reports_address_space_limit():
     """A process that may not have the memory that a table takes, for real."""
     code = (
         "import resource, numpy as np, polyaforest.cli as cli\n"

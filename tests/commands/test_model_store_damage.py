@@ -56,7 +56,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_model_costs_its_own_stream_only(path, damage):
+def test_damaged_model_affects_its_stream_only(path, damage):
     expected = read_model(path, "a").score_samples(ROWS)
     altered(path, damage)
     told = []
@@ -78,7 +78,7 @@ def test_a_damaged_model_costs_its_own_stream_only(path, damage):
     assert wanted.startswith("substr") or kept == {"x''": b"", "'PK'": "PK", "7": 7}.get(wanted, bytes(20_000_000))
 
 
-def test_until_a_commit_nothing_is_set_aside(path):
+def test_sets_nothing_aside_before_commit(path):
     altered(path, DAMAGE["empty"])
     with open_store(path, forest) as store:
         store["b"]
@@ -98,7 +98,7 @@ def test_until_a_commit_nothing_is_set_aside(path):
         (lambda: load(GOLDEN / "2-table.mpf"), {}),  # a table of an earlier version, which cannot learn
     ],
 )
-def test_a_whole_model_that_follows_no_stream_is_set_aside(path, tmp_path, make, notes):
+def test_sets_aside_model_that_follows_no_stream(path, tmp_path, make, notes):
     altered(path, ("UPDATE models SET model = ? WHERE key = 'b'", (saved(make(), tmp_path, notes=notes),)))
     told = []
     with open_store(path, forest, notify=told.append) as store:
@@ -109,7 +109,7 @@ def test_a_whole_model_that_follows_no_stream_is_set_aside(path, tmp_path, make,
 
 
 @pytest.mark.parametrize("key", [b"b", None, b"\xff"])
-def test_a_key_that_is_no_text_is_set_aside(path, key):
+def test_sets_aside_key_that_is_not_text(path, key):
     altered(path, ("UPDATE models SET key = ? WHERE key = 'b'", (key,)))
     told = []
     with open_store(path, forest, notify=told.append) as store:
@@ -120,14 +120,14 @@ def test_a_key_that_is_no_text_is_set_aside(path, key):
     assert read_notes(path)[1] == ["a", "c"]
 
 
-def test_a_text_that_is_no_unicode_is_no_key_either(path):
+def test_sets_aside_key_that_is_not_unicode(path):
     altered(path, ("UPDATE models SET key = CAST(x'ff62' AS TEXT) WHERE key = 'b'",))
     assert read_notes(path)[1] == ["a", "c"]
     with open_store(path, forest) as store:
         assert store.keys == ["a", "c"]
 
 
-def test_forgetting_a_stream_forgets_what_was_set_aside(path):
+def test_deleting_key_deletes_its_damaged_model(path):
     altered(path, DAMAGE["cut short"])
     with open_store(path, forest) as store:
         store["b"]
@@ -139,7 +139,7 @@ def test_forgetting_a_stream_forgets_what_was_set_aside(path):
 
 
 @pytest.mark.parametrize("notes", [b"{", b"[]", b"", b"\xff", 7, "text"])
-def test_damaged_notes_are_told_with_the_file(path, notes):
+def test_reports_damaged_notes_with_file(path, notes):
     altered(path, ("UPDATE notes SET text = ?", (notes,)))
     for use in (lambda: open_store(path, forest), lambda: read_notes(path)):
         with pytest.raises(ModelFileError, match=r"the notes in .*m\.models' are damaged"):
@@ -149,7 +149,7 @@ def test_damaged_notes_are_told_with_the_file(path, notes):
 # ---- through the commands --------------------------------------------------------------------------------------------
 
 
-def test_watch_goes_on_without_a_damaged_model_and_all_commands_name_it(programs, tmp_path):
+def test_watch_continues_without_damaged_model_and_commands_name_it(programs, tmp_path):
     def polyaforest(*args, text=""):
         done = programs.run(*args, text=text)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
@@ -223,7 +223,7 @@ HARM = {
 
 
 @pytest.mark.parametrize("statements", HARM.values(), ids=HARM)
-def test_a_schema_of_others_is_refused_and_the_file_stays_as_it_is(path, statements):
+def test_rejects_other_schema_and_leaves_file_unchanged(path, statements):
     altered(path, *statements)
     before = path.read_bytes()
     for use in (
@@ -246,7 +246,7 @@ def interior(child, n_cells=1000, size=16384):
     return bytes(page).ljust(start, b"\0") + cell
 
 
-def test_a_tree_of_pages_without_end_is_broken_off(path):
+def test_interrupts_endless_page_tree(path):
     altered(path, ("DELETE FROM models WHERE key != 'a'",), ("VACUUM",))
     file = sqlite3.connect(path)
     (root,) = file.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_models_1'").fetchone()
@@ -262,7 +262,7 @@ def test_a_tree_of_pages_without_end_is_broken_off(path):
             use()
 
 
-def test_pages_that_were_overwritten_are_told_with_the_file(path):
+def test_reports_overwritten_pages_with_file(path):
     whole = path.read_bytes()
     rng, told = np.random.default_rng(1), []
     for _ in range(150 if PROFILE == FULL else 50):
@@ -283,7 +283,7 @@ def test_pages_that_were_overwritten_are_told_with_the_file(path):
 
 
 @pytest.mark.parametrize("name", ["a?mode=ro", "b#c", "100%25.models", "sp ace", "ü", "file:x", "a&b=c"])
-def test_names_that_mean_something_in_addresses_are_names(tmp_path, monkeypatch, name):
+def test_quotes_special_characters_in_file_names(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with open_store(name, forest) as store:
         store["a"].detector.partial_fit(ROWS)

@@ -19,7 +19,7 @@ def same(row, values, **others):
     return repr(row) == repr(expected)  # NaN is not equal to itself
 
 
-def test_the_first_record_settles_format_time_and_columns():
+def test_first_record_determines_format_time_and_columns():
     reader = RecordReader(key="host", id="request")
     line = b'{"@timestamp": "2024-05-01T00:00:00Z", "host": "a", "request": 7, "cpu": {"user": 1, "io": {"wait": 2.5}},'
     line += b' "up": true, "tags": ["x"], "zone": "eu", "count": "12"}'
@@ -30,13 +30,13 @@ def test_the_first_record_settles_format_time_and_columns():
     assert reader.skipped == {"tags": "a list", "zone": "text", "count": "text"}
 
 
-def test_missing_fields_and_nulls_are_gaps_and_other_fields_are_ignored():
+def test_missing_fields_and_nulls_are_nan_and_other_fields_ignored():
     rows = parse(RecordReader(), b'{"a": 1, "b": 2}', b'{"b": null, "c": "new", "a": 3}', b'{"x": 1}')
     assert same(rows[1], [3.0, math.nan])
     assert same(rows[2], [math.nan, math.nan])
 
 
-def test_columns_that_are_named_come_in_that_order_and_may_be_text():
+def test_named_columns_keep_their_order_and_parse_text():
     reader = RecordReader(columns=["b", "a.x", "dotted.name"])
     [row] = parse(reader, b'{"a": {"x": "4"}, "b": "true", "c": 5, "dotted.name": " 1e3 "}')
     assert same(row, [1.0, 4.0, 1000.0])
@@ -44,7 +44,7 @@ def test_columns_that_are_named_come_in_that_order_and_may_be_text():
     assert reader.skipped == {"c": "not selected"}
 
 
-def test_a_first_record_without_any_of_the_named_columns_says_what_it_has():
+def test_reports_fields_of_first_record_without_named_columns():
     [reason] = parse(RecordReader(columns=["cpu"]), b'{"CPU": 1}')
     assert "'cpu'" in reason
     assert "'CPU'" in reason
@@ -82,30 +82,30 @@ GOOD = b'{"ts": 1700000000, "host": "a", "a": 1.5, "b": 2}'
         (b'{"a":' * 100_000, "invalid JSON"),
     ],
 )
-def test_a_bad_record_has_a_reason_and_the_next_is_read_as_before(line, reason):
+def test_invalid_record_has_reason_and_does_not_affect_the_next(line, reason):
     good, bad, again = parse(RecordReader(key="host"), GOOD, line, GOOD)
     assert reason in bad
     assert good == again == ParsedRow([1.5, 2.0], 1700000000.0, "a", None)
 
 
-def test_what_is_not_used_may_be_anything():
+def test_unused_fields_may_contain_anything():
     reader = RecordReader(columns=["a"])
     assert same(parse(reader, b'{"a": 1, "b": NaN, "c": [1e999, {}]}')[0], [1.0])
 
 
-def test_blank_lines_are_no_records():
+def test_ignores_blank_lines():
     for format in ("auto", "jsonl", "csv"):
         reader = RecordReader(format)
         assert parse(reader, b"", b" \r", b"\t") == [None] * 3
     assert parse(RecordReader(), GOOD, b"", b"  ")[1:] == [None, None]
 
 
-def test_a_byte_order_mark_is_stepped_over():
+def test_skips_byte_order_mark():
     assert same(parse(RecordReader(), b'\xef\xbb\xbf{"a": 1}')[0], [1.0])
     assert same(parse(RecordReader(), b"\xef\xbb\xbfa,b", b"1,2")[1], [1.0, 2.0])
 
 
-def test_csv_has_a_header_gaps_quotes_and_truth_values():
+def test_csv_parses_header_missing_values_quotes_and_booleans():
     reader = RecordReader(key="name")
     rows = parse(
         reader,
@@ -122,7 +122,7 @@ def test_csv_has_a_header_gaps_quotes_and_truth_values():
 
 
 @pytest.mark.parametrize("delimiter", [b"\t", b";", b"|"])
-def test_csv_may_have_other_delimiters(delimiter):
+def test_csv_infers_delimiter(delimiter):
     rows = parse(RecordReader(), delimiter.join([b"a", b"b"]), delimiter.join([b"1", b"2"]))
     assert same(rows[1], [1.0, 2.0])
 
@@ -141,14 +141,14 @@ def test_csv_may_have_other_delimiters(delimiter):
         (b"b,n/a", "'a' is text: b"),
     ],
 )
-def test_a_bad_line_of_csv_has_a_reason(line, reason):
+def test_invalid_csv_line_has_reason(line, reason):
     _, good, bad, after = parse(RecordReader(), b"a,b", b"1,2", line, b"3,4")
     assert same(good, [1.0, 2.0])
     assert reason in bad
     assert same(after, [3.0, 4.0])
 
 
-def test_decimal_commas_where_semicolons_separate_fields():
+def test_parses_decimal_commas_with_semicolon_delimiter():
     reader = RecordReader(key="shop", id="number")
     rows = parse(
         reader, b"shop;number;price;count", b"1,5;2,5;-3,25;7", b"1,5;x; 12,5 ;1.5", b"1,5;x;1.234,5;7", b"1;x;,5;7"
@@ -162,7 +162,7 @@ def test_decimal_commas_where_semicolons_separate_fields():
     assert reader.skipped == {"a": "text"}
 
 
-def test_a_header_that_comes_again_may_have_changed():
+def test_repeated_header_may_reorder_columns():
     reader = RecordReader(time="t")
     lines = [b"t,a,b", b"1,2,3", b"t,a,b", b"b,t,new,a", b"3,1,x,2", b"t,b", b"1,3", b"t,a,b", b"1,2,3"]
     rows = parse(reader, *lines)
@@ -171,18 +171,18 @@ def test_a_header_that_comes_again_may_have_changed():
     assert rows[6] == "header lacks the column 'a'"
 
 
-def test_lines_of_nothing_but_numbers_need_no_header():
+def test_numeric_csv_needs_no_header():
     reader = RecordReader()
     assert same(parse(reader, b"1,2")[0], [1.0, 2.0])
     assert reader.names == ["column_1", "column_2"]
     assert "lacks the column 'cpu'" in parse(RecordReader(columns=["cpu"]), b"1,2")[0]
 
 
-def test_a_header_names_each_column_once():
+def test_header_with_duplicate_columns_is_invalid():
     assert "duplicate columns in the header: 'a'" in parse(RecordReader(), b"a,a")[0]
 
 
-def test_words_before_the_first_record_do_not_settle_the_format():
+def test_text_before_first_record_does_not_determine_format():
     reader = RecordReader()
     first, row = parse(reader, b"Starting up, please wait", b'{"a": 1}')
     assert first is None  # it might have been a header
@@ -191,12 +191,12 @@ def test_words_before_the_first_record_do_not_settle_the_format():
     assert same(row, [1.0, 2.0])
 
 
-def test_rows_of_text_are_bad_and_not_headers_one_after_the_other():
+def test_consecutive_text_rows_are_invalid_not_headers():
     _, *reasons = parse(RecordReader(), b"name,city", b"ann,rome", b"bob,oslo")
     assert reasons == ["no numeric field"] * 2
 
 
-def test_fields_of_a_source_are_numbers_where_they_read_as_such():
+def test_parses_numbers_in_fields_of_a_source():
     reader = RecordReader(key="host")
     fields = {"host": b"007", "ts": b"1700000000000", "a": b"1.5", "b": b"x", "c": b"\xff"}
     assert same(parse(reader, fields)[0], [1.5], time=1.7e9, key="007")
@@ -208,13 +208,13 @@ def test_fields_of_a_source_are_numbers_where_they_read_as_such():
 
 
 @pytest.mark.parametrize("name", ["data", "json", "anything"])
-def test_one_field_that_holds_an_object_stands_for_it(name):
+def test_single_field_with_json_object_is_parsed(name):
     reader = RecordReader()
     assert same(parse(reader, {name: b' {"a": 1, "b": "2"}'})[0], [1.0])
     assert "invalid JSON" in parse(reader, {name: b'{"a": '})[0]
 
 
-def test_a_reader_goes_on_from_its_state():
+def test_reader_continues_from_its_state():
     for lines in ([b"t,a,b", b"1,2,3", b"b,a,t", b"3,2,1"], [GOOD, b'{"ts": 5, "a": 1, "b": 7}'], [b"x;y", b"1;2"]):
         whole = parse(RecordReader(time="t" if b"t" in lines[0][:1] else None), *lines)
         for stop in range(len(lines)):
@@ -224,14 +224,14 @@ def test_a_reader_goes_on_from_its_state():
             assert first + parse(RecordReader.of_state(state), *lines[stop:]) == whole
 
 
-def test_records_have_text_for_people():
+def test_record_has_readable_text():
     assert Record("1", b"a\xff").text == "a\\xff"
     assert Record("1", {"a": b"1", "b": b"\xff"}).text == "{'a': '1', 'b': b'\\xff'}"
     assert len(Record("1", b"x" * 10_000).text) == 1000
     assert pickle.loads(pickle.dumps(Record("1", b"a"))) == Record("1", b"a")
 
 
-def test_an_unknown_format_is_refused():
+def test_rejects_unknown_format():
     with pytest.raises(ValueError, match="one of auto, jsonl, csv; got 'xml'"):
         RecordReader("xml")
 
@@ -254,19 +254,19 @@ def test_times_are_iso_or_numbers_since_1970(moment, expected):
 
 
 @pytest.mark.parametrize("moment", ["", "noon", "2024-13-01", math.nan, math.inf, "1e400", None, True, [1]])
-def test_what_is_no_time_is_refused(moment):
+def test_rejects_invalid_times(moment):
     with pytest.raises(ValueError, match="not a time"):
         seconds(moment)
 
 
-def test_a_line_that_is_deeper_than_anybody_reads_is_bad_and_no_more():
+def test_deeply_nested_line_is_invalid_and_nothing_else():
     reader = RecordReader("jsonl", columns=["x"])
     deep = b'{"x": ' + b"[" * 1010 + b"]" * 1010 + b"}"
     assert "list" in reader.parse(Record("1", deep))
 
 
 @pytest.mark.parametrize("key", ["1234567890123456789", "18446744073709551617"])
-def test_a_key_is_what_was_written_or_the_record_is_bad(key):
+def test_key_is_exact_or_record_is_invalid(key):
     reader = RecordReader("jsonl", columns=["x"], key="k")
     for other in ("1", "NaN"):
         row = reader.parse(Record("1", f'{{"x": 1, "k": {key}, "y": {other}}}'.encode()))

@@ -29,7 +29,7 @@ def write_all(path, format=None):
             results.write(part)
 
 
-def test_csv(tmp_path):
+def test_writes_csv(tmp_path):
     write_all(tmp_path / "found.csv")
     lines = ["row,score,p,attributions", '1,0.30000000000000004,,"cpu, a"', "2,,,", "3,-1.5,0.5,"]
     assert (tmp_path / "found.csv").read_text().splitlines() == lines
@@ -37,7 +37,7 @@ def test_csv(tmp_path):
     assert (tmp_path / "found.tsv").read_text().splitlines()[1] == "1\t0.30000000000000004\t\tcpu, a"
 
 
-def test_json_lines(tmp_path):
+def test_writes_json_lines(tmp_path):
     write_all(tmp_path / "found.jsonl")
     rows = [orjson.loads(line) for line in (tmp_path / "found.jsonl").read_bytes().splitlines()]
     assert rows == [
@@ -47,7 +47,7 @@ def test_json_lines(tmp_path):
     ]
 
 
-def test_parquet(tmp_path):
+def test_writes_parquet(tmp_path):
     write_all(tmp_path / "found.parquet")
     frame = pl.read_parquet(tmp_path / "found.parquet")
     assert frame.schema == {"row": pl.Int64, "score": pl.Float64, "p": pl.Float64, "attributions": pl.List(pl.String)}
@@ -57,7 +57,7 @@ def test_parquet(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet"])
-def test_an_error_leaves_everything_as_it_was(tmp_path, form):
+def test_error_leaves_old_file_unchanged(tmp_path, form):
     old = tmp_path / f"old.{form}"
     old.write_text("precious")
 
@@ -75,7 +75,7 @@ def test_an_error_leaves_everything_as_it_was(tmp_path, form):
     assert old.read_bytes() != b"precious"
 
 
-def test_a_place_that_cannot_be_is_told_before_any_work(tmp_path):
+def test_rejects_unwritable_path_early(tmp_path):
     with pytest.raises(BadInput, match=r"nowhere does not exist. Create the directory first"):
         Results(str(tmp_path / "nowhere" / "found.csv"))
     with pytest.raises(BadInput, match="is a directory"):
@@ -87,7 +87,7 @@ def test_a_place_that_cannot_be_is_told_before_any_work(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_columns_stay_the_same(tmp_path):
+def test_rejects_changed_columns(tmp_path):
     with Results(str(tmp_path / "a.csv")) as results:
         results.write({"a": [1]})
         with pytest.raises(ValueError, match="columns must stay the same"):
@@ -96,7 +96,7 @@ def test_columns_stay_the_same(tmp_path):
         results.write({"a": [1]})
 
 
-def test_standard_output_takes_every_format(tmp_path):
+def test_standard_output_supports_every_format(tmp_path):
     program = (
         "import sys; from polyaforest.io.results import Results\n"
         "print('first', flush=False)\n"
@@ -113,7 +113,7 @@ def test_standard_output_takes_every_format(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path):
+def test_full_disk_leaves_nothing_behind(tmp_path):
     if not os.path.exists("/dev/full"):
         pytest.skip("there is no /dev/full here")
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)), Results("/dev/full", "csv") as results:

@@ -59,7 +59,7 @@ def fifo(tmp_path):
     return path
 
 
-def test_a_pipe_gives_whole_lines_as_they_come(fifo):
+def test_pipe_returns_complete_lines(fifo):
     source = open_source(fifo)
     assert not source.can_replay
     assert source.read(5, 0.0) == []  # nobody writes yet
@@ -78,7 +78,7 @@ def test_a_pipe_gives_whole_lines_as_they_come(fifo):
     assert source.read(5, 0.0) is None
 
 
-def test_a_pipe_steps_over_what_was_read_before(fifo):
+def test_pipe_skips_lines_read_before(fifo):
     source = open_source(fifo)
     source.seek({"line": 3})
     with open(fifo, "wb", buffering=0) as writer:
@@ -89,7 +89,7 @@ def test_a_pipe_steps_over_what_was_read_before(fifo):
     assert source.position == {"line": 5}
 
 
-def test_a_line_that_is_too_long_does_not_stop_the_stream(fifo):
+def test_overlong_line_does_not_stop_stream(fifo):
     def write():
         with open(fifo, "wb") as writer:
             writer.write(b'{"a": 1}\n' + b"x" * (3 * LONGEST_LINE) + b'\n{"a": 2}\n')
@@ -105,7 +105,7 @@ def test_a_line_that_is_too_long_does_not_stop_the_stream(fifo):
     assert "longer than" in rows[1]
 
 
-def test_whoever_writes_waits_for_whoever_reads():
+def test_slow_reader_blocks_writer():
     script = "import sys\nfor number in range(40_000): print(number, 'x' * 50)\nprint('written', file=sys.stderr)"
     command = [sys.executable, "-c", script]
     with (
@@ -119,7 +119,7 @@ def test_whoever_writes_waits_for_whoever_reads():
         assert writer.stderr.read() == b"written\n"
 
 
-def test_standard_input_is_read_and_left_open():
+def test_standard_input_stays_open():
     script = """
 import sys
 from polyaforest.io.sources import open_source
@@ -138,7 +138,7 @@ print(source.can_replay, lines, sys.stdin.closed, "polars" in sys.modules, "redi
 # Files
 
 
-def test_a_file_is_read_on_from_any_position(tmp_path):
+def test_file_resumes_from_any_position(tmp_path):
     path = tmp_path / "data"
     lines = [b"a", b"", b"long" * 500, b"b\xff", b"last"]
     path.write_bytes(b"\n".join(lines))
@@ -157,7 +157,7 @@ def test_a_file_is_read_on_from_any_position(tmp_path):
         again.close()
 
 
-def test_another_file_in_place_of_the_first_is_noticed(tmp_path):
+def test_reports_replaced_file(tmp_path):
     path = tmp_path / "data"
     path.write_bytes(b"a\nb\nc\n")
     source = open_source(str(path))
@@ -182,18 +182,18 @@ def test_another_file_in_place_of_the_first_is_noticed(tmp_path):
         ("kafka://host:1/topic?no.such.setting=1", "no.such.setting"),
     ],
 )
-def test_a_place_that_cannot_be_read_is_refused(where, words):
+def test_rejects_unreadable_sources(where, words):
     with pytest.raises(BadInput, match=words):
         open_source(where)
 
 
-def test_a_directory_cannot_be_followed(tmp_path):
+def test_rejects_following_a_directory(tmp_path):
     with pytest.raises(BadInput, match="is a directory"):
         open_source(str(tmp_path), follow=True)
 
 
 @pytest.mark.parametrize(("absent", "where"), [("redis", "redis://h/0?stream=a"), ("confluent_kafka", "kafka://h:1/t")])
-def test_a_missing_extra_says_how_to_get_it(monkeypatch, absent, where):
+def test_missing_extra_names_the_install_command(monkeypatch, absent, where):
     monkeypatch.setitem(sys.modules, absent, None)
     with pytest.raises(BadInput, match=r"requires an extra: pip install \"polyaforest\[(redis|kafka)\]\""):
         open_source(where)
@@ -215,7 +215,7 @@ def followed(path, position=None):
     return source
 
 
-def test_following_waits_for_the_file_and_for_whole_lines(log):
+def test_follow_waits_for_file_and_complete_lines(log):
     source = followed(log)
     assert source.notices == [f"waiting for '{log}' to appear"]
     assert source.read(5, 0.0) == []
@@ -231,11 +231,11 @@ def test_following_waits_for_the_file_and_for_whole_lines(log):
     assert source.read(5, 0.0) is None
 
 
-def test_a_named_pipe_follows_by_itself(fifo):
+def test_follow_reads_named_pipe(fifo):
     assert isinstance(open_source(fifo, follow=True), Pipe)
 
 
-def test_a_renamed_file_is_read_to_its_end_first(log):
+def test_follow_reads_renamed_file_to_its_end(log):
     append(log, *numbered(0, 3))
     source = followed(log)
     assert read_some(source, 2) == numbered(0, 2)
@@ -251,7 +251,7 @@ def test_a_renamed_file_is_read_to_its_end_first(log):
     assert source.notices == []
 
 
-def test_a_truncated_file_is_finished_in_its_copy(log):
+def test_follow_reads_rest_of_truncated_file_from_copy(log):
     append(log, *numbered(0, 6))
     source = followed(log)
     assert read_some(source, 3) == numbered(0, 3)
@@ -263,7 +263,7 @@ def test_a_truncated_file_is_finished_in_its_copy(log):
     assert source.notices == []
 
 
-def test_a_truncated_file_without_a_copy_starts_again(log):
+def test_follow_restarts_truncated_file_without_copy(log):
     append(log, *numbered(0, 6))
     source = followed(log)
     assert read_some(source, 6) == numbered(0, 6)
@@ -273,7 +273,7 @@ def test_a_truncated_file_without_a_copy_starts_again(log):
     assert "was truncated" in source.notices[0]
 
 
-def test_a_deleted_file_is_awaited(log):
+def test_follow_waits_for_deleted_file(log):
     append(log, b"one")
     source = followed(log)
     assert read_some(source, 1) == [b"one"]
@@ -283,7 +283,7 @@ def test_a_deleted_file_is_awaited(log):
     assert read_some(source, 1) == [b"two"]
 
 
-def test_files_rotated_while_nobody_read_are_read_in_order_after_a_restart(log):
+def test_follow_reads_files_rotated_during_downtime_in_order(log):
     append(log, *numbered(0, 3))
     source = followed(log)
     assert read_some(source, 2) == numbered(0, 2)
@@ -297,7 +297,7 @@ def test_files_rotated_while_nobody_read_are_read_in_order_after_a_restart(log):
     assert read_some(followed(log, position), 10) == numbered(2, 12)
 
 
-def test_a_position_that_is_nowhere_any_more_is_noticed(log):
+def test_reports_position_whose_file_is_gone(log):
     append(log, *numbered(0, 3))
     source = followed(log)
     read_some(source, 2)
@@ -349,7 +349,7 @@ def write_and_rotate(log, rotate, seed, n_lines):
 
 @pytest.mark.parametrize("rotate", [rotate_by_name, rotate_by_date, rotate_by_copy])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_line_is_lost_or_doubled_while_somebody_writes_and_rotates(log, rotate, seed):
+def test_no_line_is_lost_or_duplicated_under_writes_and_rotation(log, rotate, seed):
     n_lines = 1500
     rng = random.Random(seed)
     append(log, b"first")  # what is rotated before anybody looked is not looked for

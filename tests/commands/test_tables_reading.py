@@ -68,7 +68,7 @@ def everything(path, **options):
 # ---- columns ---------------------------------------------------------------------------------------------------------
 
 
-def test_columns_of_numbers_are_used_and_the_others_have_a_reason(written):
+def test_uses_numeric_columns_and_gives_reasons_for_others(written):
     names = "id,when,host,cpu,up,quoted,share,price,version,note,load"
     row = '{i},2024-05-{day},web{i},{cpu},{up},"{cpu}",{i}%,$5,3,,{i}e1'
     cpus = [5, 3, 8, 1, 9, 2, 7, 4, 6, 0, 5, 3]
@@ -92,7 +92,7 @@ def test_columns_of_numbers_are_used_and_the_others_have_a_reason(written):
     assert chunk.times[1] - chunk.times[0] == 86_400
 
 
-def test_what_is_constant_at_first_is_used_if_there_is_more(written, monkeypatch):
+def test_uses_column_that_is_constant_only_in_sample(written, monkeypatch):
     monkeypatch.setattr(_batches, "_SAMPLE_ROWS", 100)
     path = written([["load", "errors"], *([i * i, 0] for i in range(150)), [3, 999]])
     table, chunk = everything(path)
@@ -110,12 +110,12 @@ def test_named_columns_keep_their_order(written):
 
 
 @pytest.mark.parametrize("content", ["k,v\n007,1\n x ,2\nNA,3\n,4\n", 'k,v\n"007",1\n" x ",2\n"NA",3\n"",4\n'])
-def test_keys_are_as_written(written, content):
+def test_keys_keep_their_text(written, content):
     _, chunk = everything(written(content), key="k", id="k")
     assert chunk.keys == chunk.ids == ["007", " x ", "NA", ""]
 
 
-def test_a_file_of_numbers_alone_has_no_header(written):
+def test_numeric_file_has_no_header(written):
     table, chunk = everything(written("1,NA,3\n4,5,6\n7,8,8\n"))
     assert (table.has_header, table.columns.used) == (False, ["column_1", "column_2", "column_3"])
     assert_array_equal(chunk.rows, [[1, np.nan, 3], [4, 5, 6], [7, 8, 8]])
@@ -123,14 +123,14 @@ def test_a_file_of_numbers_alone_has_no_header(written):
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-def test_the_delimiter_is_told_from_the_first_lines(written, delimiter):
+def test_infers_delimiter_from_first_lines(written, delimiter):
     lines = ["a;x,y", "1;2", "3;4"] if delimiter == ";" else ["a;b;c,d", "1,2", "3,5"] if delimiter == "," else []
     content = "\n".join(lines) or f"a{delimiter}b, c\n1{delimiter}2\n3{delimiter}5\n"
     _, chunk = everything(written(content))
     assert chunk.rows[:, 1].tolist() in ([2, 4], [2, 5])
 
 
-def test_gaps_are_missing_and_not_bad(written):
+def test_empty_cells_are_missing_not_invalid(written):
     gaps = ["", "NA", "na", "NaN", "nan", "null", "NULL", "-", "None", "n/a", "N/A", '"NA"', " - "]
     table, chunk = everything(written([["a", "b"], *([gap, i * i] for i, gap in enumerate(gaps)), [1, 2], [3, 3]]))
     assert table.n_rejected == 0
@@ -173,7 +173,7 @@ def test_times_are_seconds_since_1970(written, text, seconds):
     ]
 
 
-def test_the_time_is_found_by_its_name_or_if_only_one_holds_dates(written):
+def test_infers_time_column_by_name_or_only_dates(written):
     assert open_table([written("x,Timestamp\n1,1700000000\n5,1700000060\n2,1700000120\n")]).columns.time == "Timestamp"
     assert open_table([written("time,x\n0.5,1\n1.5,3\n2.5,2\n")]).columns.time == "time"
     falling = open_table([written("time,x\n3.5,1\n1.5,3\n2.5,2\n")]).columns  # how long something took
@@ -205,7 +205,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD, ids=repr)
-def test_a_bad_row_is_left_out_and_named(written, bad):
+def test_skips_and_reports_invalid_row(written, bad):
     good = [b"%d,%d,ok" % (i * i, i % 3) for i in range(20)]
     content = b"\n".join([b"a,b,c", *good[:7], bad, *good[7:]])
     table, chunk = everything(written(content))
@@ -218,7 +218,7 @@ def test_a_bad_row_is_left_out_and_named(written, bad):
         everything(written(content), strict=True)
 
 
-def test_only_the_first_twenty_bad_rows_are_kept(written):
+def test_keeps_first_twenty_rejected_rows(written):
     rows = [[i * i, "bad" if i % 5 == 4 else i % 3] for i in range(500)]
     table, chunk = everything(written([["a", "b"], *rows]), chunk_rows=50)
     assert (table.n_rows, table.n_rejected, len(chunk.rows)) == (400, 100, 400)
@@ -226,7 +226,7 @@ def test_only_the_first_twenty_bad_rows_are_kept(written):
     assert table.rejected[0].text == "16,bad"
 
 
-def test_a_text_is_shortened_and_printable(written):
+def test_rejected_text_is_short_and_printable(written):
     table, _ = everything(written(b"a,b\n1,2\n3,\x1b[31m" + b"x" * 1000 + b"\n5,5\n6,6\n7,9\n"))
     [row] = table.rejected
     assert row.text.startswith("3,\\x1b[31mxxx")
@@ -234,13 +234,13 @@ def test_a_text_is_shortened_and_printable(written):
     assert len(row.text) < 130
 
 
-def test_cells_on_several_lines_are_one_row(written):
+def test_quoted_cell_may_span_lines(written):
     table, chunk = everything(written('a,b\n1,"two\nlines, ""quoted"""\n2,x\n4,y\n'), key="b")
     assert chunk.keys == ['two\nlines, "quoted"', "x", "y"]
     assert (table.n_rejected, chunk.numbers.tolist()) == (0, [1, 2, 3])
 
 
-def test_a_quote_that_is_never_closed_spoils_its_own_row_only(written, monkeypatch):
+def test_unclosed_quote_affects_its_row_only(written, monkeypatch):
     monkeypatch.setattr(tables, "BLOCK_BYTES", 1 << 10)
     n_rows = 3 * _csv.LONGEST_RECORD // 8
     lines = [f"{i % 97},{i % 89}" for i in range(n_rows)]
@@ -250,7 +250,7 @@ def test_a_quote_that_is_never_closed_spoils_its_own_row_only(written, monkeypat
     assert len(chunk.rows) == n_rows - 1
 
 
-def test_blank_lines_are_no_rows_unless_a_blank_is_all_a_row_has(written):
+def test_ignores_blank_lines_except_in_single_column(written):
     _, chunk = everything(written("\n\na,b\n1,2\n\n3,5\r\n\r\n\n"))
     assert_array_equal(chunk.rows, [[1, 2], [3, 5]])
     assert_array_equal(chunk.numbers, [1, 2])
@@ -258,7 +258,7 @@ def test_blank_lines_are_no_rows_unless_a_blank_is_all_a_row_has(written):
     assert_array_equal(chunk.rows, [[1], [np.nan], [3]])
 
 
-def test_a_column_may_change_its_kind_of_numbers_later(written, monkeypatch):
+def test_column_may_change_number_type(written, monkeypatch):
     monkeypatch.setattr(_batches, "_SAMPLE_ROWS", 100)
     rows = [[i % 7, i * i] for i in range(300)] + [[2.5, "true"], ["NA", 1e100], ["text", 1], ["", "8 "]]
     table, chunk = everything(written([["a", "b"], *rows]))
@@ -291,7 +291,7 @@ def test_a_column_may_change_its_kind_of_numbers_later(written, monkeypatch):
         (b'{"a": "x"}\n{"a": "y"}\n', "has no column to use: 'a' (text)"),
     ],
 )
-def test_bad_files_are_told_in_a_sentence_with_a_remedy(written, content, words):
+def test_error_for_bad_file_names_remedy(written, content, words):
     path = written(content)
     with pytest.raises(BadInput) as caught:
         everything(path)
@@ -300,7 +300,7 @@ def test_bad_files_are_told_in_a_sentence_with_a_remedy(written, content, words)
     assert "\n" not in str(caught.value)
 
 
-def test_other_bad_wishes(written, tmp_path):
+def test_rejects_invalid_arguments(written, tmp_path):
     path = written("host,cpu_user,mem\na,1,2\nb,2,3\nc,5,5\n")
     with pytest.raises(BadInput, match=r"has no column 'CPU_usr'. Did you mean 'cpu_user'"):
         open_table([path], columns=["CPU_usr"])
@@ -323,7 +323,7 @@ def test_other_bad_wishes(written, tmp_path):
         everything(written(b"a,b\n" + b"1" * (1 << 25)))
 
 
-def test_rows_that_are_all_bad_after_the_sample_are_an_error_at_the_end(written):
+def test_raises_at_end_if_no_row_is_valid(written):
     with pytest.raises(BadInput, match=r"None of the 3 rows of .* is valid. Row 1: column 't' is ''"):
         everything(written("t,x,u\n,1,2024-05-31\n,2,2024-05-31\n2024-05-31,inf,x\n"), time="t", columns=["x"])
 
@@ -331,7 +331,7 @@ def test_rows_that_are_all_bad_after_the_sample_are_an_error_at_the_end(written)
 # ---- several files, pipes and other formats --------------------------------------------------------------------------
 
 
-def test_files_follow_one_another(written):
+def test_reads_files_in_order(written):
     first = written("a,b\n1,2\nx,3\n3,5\n4,4\n5,5\n", "first.csv")
     second = written("b;a\n5;4\n7\n", "second.csv")
     third = written('{"b": 9, "a": 6}\n', "third.jsonl")
@@ -344,20 +344,20 @@ def test_files_follow_one_another(written):
     assert table.rejected[1].reason == f"1 cell instead of 2 (in {second})"
 
 
-def test_files_with_other_columns_are_refused_before_any_work(written):
+def test_rejects_files_with_other_columns_early(written):
     first, second = written("a,b\n1,2\n3,5\n", "first.csv"), written("a,c\n5,4\n", "second.csv")
     with pytest.raises(BadInput, match=r"second.csv has no column 'b', which .*first.csv has"):
         open_table([first, second])
 
 
-def test_a_pipe_is_read_as_it_comes(piped):
+def test_reads_pipe_incrementally(piped):
     piped(b"a,b\n" + b"".join(b"%d,%d\n" % (i, i * i) for i in range(60_000)), stays_open=True)
     chunk = next(open_table(["-"], columns=["a", "b"], chunk_rows=1000).chunks())
     assert_array_equal(chunk.rows[:, 1], np.arange(1000.0) ** 2)
 
 
 @pytest.mark.parametrize("form", ["csv", "csv.gz", "jsonl", "jsonl.gz", "parquet"])
-def test_the_format_of_a_pipe_is_told_from_its_bytes(piped, form):
+def test_infers_format_of_pipe(piped, form):
     frame = pl.DataFrame({"a": [1.5, 2.5, 1.0], "b": [3, 5, 4], "k": ["x", "y", "z"]})
     written = io.BytesIO()
     {"csv": frame.write_csv, "jso": frame.write_ndjson, "par": frame.write_parquet}[form[:3]](written)
@@ -377,7 +377,7 @@ def test_standard_input_may_be_a_file(tmp_path, monkeypatch):
     assert_array_equal(everything("-")[1].rows, [[1], [3]])
 
 
-def test_a_later_pipe_is_not_read_before_its_turn(written, tmp_path):
+def test_does_not_read_later_pipe_early(written, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("a,b\n3,4\n",))
     writer.start()
@@ -414,7 +414,7 @@ def test_json_lines(written):
     assert reasons[9].startswith("invalid JSON: ")
 
 
-def test_json_lines_that_are_all_alike_are_read_as_the_others(written, monkeypatch):
+def test_uniform_and_mixed_json_lines_agree(written, monkeypatch):
     lines = [f'{{"a": {i * i}, "k": "x{i}", "on": {"true" if i % 3 else "false"}, "more": [1]}}' for i in range(50)]
     _, alike = everything(written("\n".join(lines)), key="k")
     table, mixed = everything(written("\n".join([*lines, '{"a": null, "on": "text"}', "", lines[0]])), key="k")
@@ -425,7 +425,7 @@ def test_json_lines_that_are_all_alike_are_read_as_the_others(written, monkeypat
     assert [row.number for row in table.rejected] == [51]
 
 
-def test_parquet_of_all_types(tmp_path, monkeypatch):
+def test_reads_parquet_of_all_types(tmp_path, monkeypatch):
     monkeypatch.setattr(_parquet, "_FEWEST_ROWS", 7)
     monkeypatch.setattr(_parquet, "_BATCH_CELLS", 1)
     n_rows = 30
@@ -473,7 +473,7 @@ def read_text(tmp_path, name, text, **options):
 
 
 @pytest.mark.parametrize("bad", ["h1,1,2,99", "h1,1,2,99\nh1,1", "\nh1,1,2,99", "h1,1\nh1,2,3,4"])
-def test_rows_of_another_length_are_told_also_where_columns_are_left_out(tmp_path, bad):
+def test_reports_rows_of_wrong_length_when_columns_are_skipped(tmp_path, bad):
     good = "".join(f"h{i % 3},{i}.5,{i * i % 7}\n" for i in range(40))
     table, whole = read_text(tmp_path, "a.csv", f"host,cpu,mem\n{good}{bad}\n{good}")
     assert len(whole.rows) == 80
@@ -481,7 +481,7 @@ def test_rows_of_another_length_are_told_also_where_columns_are_left_out(tmp_pat
     assert "cells instead of 3" in table.rejected[0].reason
 
 
-def test_names_that_are_numbers_stay_as_they_are_whatever_else_a_block_holds(tmp_path):
+def test_numeric_ids_keep_their_text_in_any_block(tmp_path):
     lines = [f'{{"uid": {9007199254740993 + i}, "k": {i % 2}, "cpu": {i}.5}}' for i in range(30)]
     lines[20] = '{"uid": 7, "k": null, "cpu": NaN}'
     _, whole = read_text(tmp_path, "a.jsonl", "\n".join(lines) + "\n", key="k", id="uid")
@@ -489,21 +489,21 @@ def test_names_that_are_numbers_stay_as_they_are_whatever_else_a_block_holds(tmp
     assert set(whole.keys) == {"0", "1", ""}
 
 
-def test_a_value_beyond_what_can_be_measured_costs_its_row_only(tmp_path):
+def test_value_beyond_largest_rejects_its_row_only(tmp_path):
     cells = "".join(f"{i},{i * 7 % 5}\n" for i in range(20)).replace("\n7,4", "\n1e308,4")
     table, whole = read_text(tmp_path, "a.csv", "a,b\n" + cells)
     assert len(whole.rows) == 19
     assert table.rejected[0].reason == "column 'a' is beyond 1e+100"
 
 
-def test_what_looks_like_a_number_but_is_none_is_shown(tmp_path):
+def test_reason_shows_cell_that_resembles_a_number(tmp_path):
     table, _ = read_text(
         tmp_path, "a.csv", "host;cpu;mem\n" + "".join(f"web-{i};{i},5y;{i * 3 % 7}\n" for i in range(9))
     )
     assert table.columns.skipped == {"host": "text", "cpu": "text, such as '0,5y'"}
 
 
-def test_keys_of_any_type_are_texts(tmp_path):
+def test_keys_of_any_type_become_text(tmp_path):
     frame = pl.DataFrame({"a": [1.5, 2.5, 4.0], "k": [[1], [2], [1]]})
     frame.write_parquet(tmp_path / "a.parquet")
     assert len(set(gather(open_table([str(tmp_path / "a.parquet")], key="k").chunks()).keys)) == 2

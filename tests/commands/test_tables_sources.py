@@ -48,7 +48,7 @@ PACKINGS = {"gz": gzip.compress, "zst": zstd_compressed, "bz2": bz2.compress, "x
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("block_bytes", [64, 1 << 23])
-def test_compressed_files_are_read(tmp_path, monkeypatch, packing, block_bytes):
+def test_reads_compressed_files(tmp_path, monkeypatch, packing, block_bytes):
     monkeypatch.setattr(tables, "BLOCK_BYTES", block_bytes)
     path = tmp_path / f"table.csv.{packing}"
     path.write_bytes(PACKINGS[packing](LINES.encode()))
@@ -63,7 +63,7 @@ def test_compressed_files_are_read(tmp_path, monkeypatch, packing, block_bytes):
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_damaged_and_truncated_data_are_told(tmp_path, packing):
+def test_reports_damaged_and_truncated_data(tmp_path, packing):
     path = tmp_path / "table"
     numbers = np.random.default_rng(0).integers(0, 10**9, size=(20_000, 2))
     packed = PACKINGS[packing]("\n".join(["a,b", *(f"{a},{b}" for a, b in numbers.tolist())]).encode())
@@ -74,7 +74,7 @@ def test_damaged_and_truncated_data_are_told(tmp_path, packing):
         assert "\n" not in str(caught.value)
 
 
-def test_zstd_without_its_library(tmp_path, monkeypatch):
+def test_zstd_without_library_names_the_extra(tmp_path, monkeypatch):
     path = tmp_path / "table.csv.zst"
     path.write_bytes(zstd_compressed(LINES.encode()))
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
@@ -102,7 +102,7 @@ def parts(tmp_path):
     return tmp_path / "lake"
 
 
-def test_directories_and_patterns_stand_for_their_files(parts):
+def test_expands_directories_and_patterns(parts):
     rows = [[10, 1], [7, 5], [20, 2], [7, 5]]
     for argument in (parts, parts / "*" / "part-*.parquet", parts / "**" / "part*.parquet"):
         table, chunk = everything(argument, columns=["b", "a"])
@@ -112,7 +112,7 @@ def test_directories_and_patterns_stand_for_their_files(parts):
     assert table.sources == ["part-0.parquet"]
 
 
-def test_directories_that_are_no_table_are_told(parts, tmp_path):
+def test_rejects_directories_without_one_table(parts, tmp_path):
     (parts / "notes.csv").write_text("a,b\n1,2\n")
     with pytest.raises(BadInput, match=r"several formats: 'CSV', 'Parquet'. Pass a pattern, such as '.*lake/\*.csv'"):
         everything(parts)
@@ -128,7 +128,7 @@ def test_directories_that_are_no_table_are_told(parts, tmp_path):
     assert_array_equal(everything(tmp_path / "more")[1].rows, [[1, 2], [5, 3], [4, 3]])
 
 
-def test_a_file_whose_name_is_a_pattern_is_itself(tmp_path):
+def test_existing_file_is_not_a_pattern(tmp_path):
     (tmp_path / "a[1]*.csv").write_text("x,y\n1,2\n3,5\n")
     (tmp_path / "a1.csv").write_text("x,y\n9,9\n")
     assert_array_equal(everything(tmp_path / "a[1]*.csv")[1].rows, [[1, 2], [3, 5]])
@@ -155,7 +155,7 @@ def workbook(tmp_path):
     return write
 
 
-def test_a_sheet_of_a_workbook(workbook):
+def test_reads_sheet_of_workbook(workbook):
     noon = datetime(2024, 5, 31, 12)
     head = ["when", "host", "load", "amount", "latency", "on"]
     rows = [
@@ -181,7 +181,7 @@ def test_a_sheet_of_a_workbook(workbook):
         assert_array_equal(everything(path, sheet=sheet)[1].rows, [[1], [2]])
 
 
-def test_workbooks_without_header_or_of_nothing(workbook, tmp_path):
+def test_workbook_without_header_or_content(workbook, tmp_path):
     table, chunk = everything(workbook(A=[[1.5, 2], [2.5, 7], [4, 1]]))
     assert (table.has_header, len(chunk.rows), table.columns.used) == (False, 3, ["column_1", "column_2"])
     assert said(table) == "Interpreted: first row as data (no header). Override with --header."
@@ -199,13 +199,13 @@ def test_workbooks_without_header_or_of_nothing(workbook, tmp_path):
         everything(tmp_path / "a.csv", sheet="A")
 
 
-def test_hostile_names_in_workbooks(workbook):
+def test_escapes_names_in_workbooks(workbook):
     table, _ = everything(workbook(**{"\u202eevil": [["\x1b[31mx\n", "y"], ["1,5", 2], ["2,5", 7]], "other": []}))
     assert said(table).isprintable()
     assert table.columns.used[0].startswith("\x1b[31mx") or "x" in table.columns.used[0]
 
 
-def test_a_workbook_without_its_library(workbook, monkeypatch):
+def test_workbook_without_library_names_the_extra(workbook, monkeypatch):
     path = workbook(A=[["x"], [1], [3]])
     monkeypatch.setitem(sys.modules, "fastexcel", None)
     with pytest.raises(BadInput, match=r"is an Excel workbook. Install .*polyaforest\[excel\]"):
@@ -230,7 +230,7 @@ def database(tmp_path):
 
 
 @pytest.mark.parametrize("n_rows", [7, 1 << 16])
-def test_a_sqlite_file(database, monkeypatch, n_rows):
+def test_reads_sqlite_file(database, monkeypatch, n_rows):
     monkeypatch.setattr(_database, "_MOST_ROWS", n_rows)
     monkeypatch.setattr(_database, "_FEWEST_ROWS", 1)
     table, chunk = everything(database, columns=["price", "cpu"], id="id", key="host")
@@ -246,7 +246,7 @@ def test_a_sqlite_file(database, monkeypatch, n_rows):
     assert len(chunk.rows) == 7
 
 
-def test_bad_wishes_to_sqlite(database, tmp_path):
+def test_sqlite_rejects_invalid_queries(database, tmp_path):
     with pytest.raises(BadInput, match=r"the query failed \(no such column: nowhere\). Check --query"):
         everything(database, query='SELECT nowhere FROM "load ""7"""')
     before = database.read_bytes()
@@ -270,14 +270,14 @@ def test_bad_wishes_to_sqlite(database, tmp_path):
         everything(tmp_path / "a.csv", query="SELECT 1")
 
 
-def test_the_address_of_a_sqlite_file(database, tmp_path):
+def test_reads_sqlite_address(database, tmp_path):
     assert len(everything(f"sqlite:///{database}", columns=["cpu"])[1].rows) == 25
     with pytest.raises(BadInput, match="does not exist"):
         everything(f"sqlite:///{tmp_path / 'none.db'}", query="SELECT 1")
     assert not (tmp_path / "none.db").exists()
 
 
-def test_a_compressed_database(database, tmp_path):
+def test_reads_compressed_database(database, tmp_path):
     (tmp_path / "a.db.gz").write_bytes(gzip.compress(database.read_bytes()))
     assert len(everything(tmp_path / "a.db.gz", columns=["cpu"])[1].rows) == 25
 
@@ -305,7 +305,7 @@ def server():
         yield running
 
 
-def test_a_query_to_postgresql(server, monkeypatch):
+def test_reads_query_from_postgresql(server, monkeypatch):
     monkeypatch.setattr(_database, "_MOST_ROWS", 1000)
     query = "SELECT * FROM orders WHERE shop LIKE 'shop-%' AND '12:30' > '1' ORDER BY id"
     table, chunk = everything(server.address(), query=query, id="id", time="at", key="shop")
@@ -321,7 +321,7 @@ def test_a_query_to_postgresql(server, monkeypatch):
     assert re.search(r"price: \S.* as [\d.]+ €", said(table))
 
 
-def test_bad_wishes_to_postgresql(server):
+def test_postgresql_rejects_invalid_queries(server):
     for query, words in (
         ("SELECT nowhere FROM orders", 'column "nowhere" does not exist'),
         ("DELETE FROM orders", "postgresql database"),
@@ -342,7 +342,7 @@ def test_bad_wishes_to_postgresql(server):
     )
 
 
-def test_no_secret_is_ever_shown(server, cli):
+def test_messages_hide_secrets(server, cli):
     secrets = ["s3cr@t/w?rd", server.PASSWORD]
     addresses = [
         server.address(password=secrets[0]),
@@ -363,7 +363,7 @@ def test_no_secret_is_ever_shown(server, cli):
             assert quote(secret, safe="") not in err
 
 
-def test_a_database_without_its_library(monkeypatch):
+def test_database_without_library_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     with pytest.raises(BadInput, match=r"To read a postgresql database, install SQLAlchemy: .*polyaforest\[sql\]"):
         everything("postgresql://me:secret@localhost/x", query="SELECT 1")

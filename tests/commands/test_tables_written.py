@@ -66,7 +66,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize(("cells", "values"), NUMBERS.values(), ids=NUMBERS)
-def test_numbers_are_read_as_written(written, cells, values):
+def test_parses_number_notations(written, cells, values):
     table, chunk = everything(written(column(cells)), columns=["x"])
     assert table.rejected == []
     assert_allclose(chunk.rows[:, 0], values, rtol=1e-15)
@@ -74,7 +74,7 @@ def test_numbers_are_read_as_written(written, cells, values):
 
 
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
-def test_text_in_other_formats_is_read_alike(tmp_path, format):
+def test_parses_notations_in_all_formats(tmp_path, format):
     import polars as pl
 
     frame = pl.DataFrame({"x": ["1.234,50", None, "12,5", "oops", "3,5"], "n": [1.5, 2.5, 4.5, 3.5, 1.0]})
@@ -97,13 +97,13 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("cells", PLAIN.values(), ids=PLAIN)
-def test_plain_numbers_stay_as_they_are(written, cells):
+def test_plain_numbers_are_unchanged(written, cells):
     table, chunk = everything(written(column(cells)), columns=["x"])
     assert_array_equal(chunk.rows[:, 0], list(map(float, cells)))
     assert table.interpretations == []
 
 
-def test_dots_separate_thousands_where_the_rest_of_the_file_has_decimal_commas(written):
+def test_dots_separate_thousands_in_file_with_decimal_commas(written):
     lines = ["price;size", "3,5;1.234", "12,25;999", "7,1;12.500"]
     table, chunk = everything(written("\n".join(lines)))
     assert_array_equal(chunk.rows, [[3.5, 1234], [12.25, 999], [7.1, 12500]])
@@ -117,7 +117,7 @@ def test_dots_separate_thousands_where_the_rest_of_the_file_has_decimal_commas(w
     ("delimiter", "values", "decimal"),
     [(";", [1.234, 5.678], "point"), ("\t", [1234, 5678], "comma"), ("|", [1234, 5678], "comma")],
 )
-def test_what_can_be_read_in_two_ways_is_said_and_overruled(written, delimiter, values, decimal):
+def test_reports_ambiguous_numbers_and_option_overrides(written, delimiter, values, decimal):
     path = written(column(["1,234", "5,678"], delimiter=delimiter))
     table, chunk = everything(path, columns=["x"])
     assert chunk.rows[:, 0].tolist() == values
@@ -127,7 +127,7 @@ def test_what_can_be_read_in_two_ways_is_said_and_overruled(written, delimiter, 
     assert "ambiguous" not in said(table)
 
 
-def test_a_quoted_comma_separates_thousands_where_commas_separate_cells(written):
+def test_quoted_comma_separates_thousands_in_comma_csv(written):
     table, chunk = everything(written('x,n\n"1,234",1\n"5,678",3\n12,2\n'))
     assert_array_equal(chunk.rows, [[1234, 1], [5678, 3], [12, 2]])
     assert "ambiguous" in said(table)
@@ -137,7 +137,7 @@ def test_a_quoted_comma_separates_thousands_where_commas_separate_cells(written)
     ("cells", "one", "other"),
     [(["12.5", "12,5", "7.25", "7,25"], "12.5", "12,5"), (["1.234", "5,678"], "1.234", "5,678")],
 )
-def test_numbers_written_in_two_ways_are_refused(written, cells, one, other):
+def test_rejects_column_of_mixed_notations(written, cells, one, other):
     path = written(column(cells))
     table, _ = everything(path)
     assert table.columns.skipped["x"] == f"numbers written in two ways, such as '{one}' and '{other}'; see --decimal"
@@ -147,7 +147,7 @@ def test_numbers_written_in_two_ways_are_refused(written, cells, one, other):
     assert len(chunk.rows) + table.n_rejected == len(cells)
 
 
-def test_cells_that_contradict_the_notation_later_are_bad(written, monkeypatch):
+def test_later_cells_that_contradict_notation_are_invalid(written, monkeypatch):
     monkeypatch.setattr(_batches, "_SAMPLE_ROWS", 100)
     cells = [f"{i},5" for i in range(150)] + ["1.234,5", "12.5", "5 €", "1,2,3", "93ms", "1.23", "1_0,5", "(5", "--5,0"]
     table, chunk = everything(written(column(cells)), columns=["x"])
@@ -156,7 +156,7 @@ def test_cells_that_contradict_the_notation_later_are_bad(written, monkeypatch):
     assert all(row.reason.startswith("column 'x' is '") for row in table.rejected)
 
 
-def test_a_unit_that_is_missing_or_of_another_kind_is_bad(written):
+def test_missing_or_foreign_unit_is_invalid(written):
     cells = ["93ms", "2s", "5", "3kg", "0", "1min", "7ms", "8ms", "1ms", "2 ms", "12 s", "1 h"]
     table, _ = everything(written(column(cells)), columns=["x"])
     assert [(row.number, row.reason) for row in table.rejected] == [
@@ -168,7 +168,7 @@ def test_a_unit_that_is_missing_or_of_another_kind_is_bad(written):
     assert table.columns.skipped["x"] == "text, such as '$5'"
 
 
-def test_what_is_no_number_stays_text(written):
+def test_text_that_is_no_number_stays_text(written):
     hosts = column([f"10.0.100.{100 + i}" for i in range(9)], "ip")
     assert everything(written(hosts))[0].columns.skipped == {"ip": "text, such as '10.0.100.100'"}
     for cells in (
@@ -183,7 +183,7 @@ def test_what_is_no_number_stays_text(written):
         assert table.interpretations == []
 
 
-def test_numbers_that_are_not_finite_are_bad_in_any_notation(written):
+def test_infinite_numbers_are_invalid_in_any_notation(written):
     table, chunk = everything(written(column(["1,5e999", "2,5", "3,5", "4,5", "1,5e99"])), columns=["x"])
     assert chunk.rows[:, 0].tolist() == [2.5, 3.5, 4.5, 1.5e99]
     assert table.rejected[0].reason == "column 'x' is not finite"
@@ -191,20 +191,20 @@ def test_numbers_that_are_not_finite_are_bad_in_any_notation(written):
         everything(written(column(["1,5e999", "2,5e999"])), columns=["x"])
 
 
-def test_plain_leaves_everything_else_as_text(written):
+def test_plain_option_accepts_plain_numbers_only(written):
     table, _ = everything(written(column(["93ms", "94ms"])), plain=True)
     assert table.columns.skipped == {"x": "text, such as '93ms'"}
     assert table.interpretations == []
 
 
-def test_names_and_cells_are_shown_safely(written):
+def test_report_escapes_names_and_cells(written):
     name = "\x1b[31mevil\u202e"
     table, _ = everything(written(f"{name};n\n1,5;1\n2,5;3\n7,25;2\n"))
     assert said(table).isprintable()
     assert "\\x1b[31mevil" in said(table)
 
 
-def test_columns_written_alike_are_named_together(written):
+def test_report_groups_columns_by_notation(written):
     table, _ = everything(written("a;b;c\n1,5;2,5;9ms\n2,5;7,5;1ms\n8,25;3,125;7ms\n"))
     assert said(table) == "Interpreted: a, b: 8,25 as 8.25; c: 9ms as 0.009 s. Override with --decimal, --plain."
 
@@ -235,14 +235,14 @@ DATES = {
 
 
 @pytest.mark.parametrize("text", [text for text, seconds in DATES.items() if not np.isnan(seconds)])
-def test_dates_in_either_order(written, text):
+def test_parses_dates_in_either_order(written, text):
     table, chunk = everything(written(f"when;x\n{text};1\n{text};3\n{text};2\n"))
     assert table.columns.time == "when"
     assert chunk.times.tolist() == [DATES[text]] * 3
     assert "ambiguous" not in said(table)
 
 
-def test_a_day_above_twelve_tells_for_all(written):
+def test_day_above_twelve_determines_order(written):
     table, chunk = everything(written("when;x\n01/02/2024;1\n02/02/2024;3\n13/02/2024;2\n30/02/2024;5\n2024-02-14;7\n"))
     assert chunk.times.tolist() == [day(2024, 2, 1), day(2024, 2, 2), day(2024, 2, 13), day(2024, 2, 14)]
     assert said(table) == "Interpreted: when: 01/02/2024 as 2024-02-01 (day-first). Override with --dates."
@@ -252,7 +252,7 @@ def test_a_day_above_twelve_tells_for_all(written):
     assert "month-first" in said(table)
 
 
-def test_dates_that_leave_both_orders_open_are_said_and_overruled(written):
+def test_reports_ambiguous_dates_and_option_overrides(written):
     path = written("when;x\n01/02/2024;1\n03/04/2024;3\n05/06/2024;2\n")
     table, chunk = everything(path)
     assert said(table) == "Interpreted: when: 01/02/2024 as 2024-02-01 (day-first, ambiguous). Override with --dates."
@@ -269,7 +269,7 @@ def test_dates_that_leave_both_orders_open_are_said_and_overruled(written):
 
 
 @pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "SEP=;\r"])
-def test_the_line_of_spreadsheets_names_the_delimiter(written, first):
+def test_sep_line_determines_delimiter(written, first):
     table, chunk = everything(written(f"{first}\na,1;b\n1,5;2\n2,5;7\n"))
     assert table.columns.used == ["a,1", "b"]
     assert_array_equal(chunk.rows, [[1.5, 2], [2.5, 7]])
@@ -277,7 +277,7 @@ def test_the_line_of_spreadsheets_names_the_delimiter(written, first):
     assert "--delimiter" in said(table)
 
 
-def test_comments_before_and_between_rows(written):
+def test_skips_comments_before_and_between_rows(written):
     text = "# written by hand\n#\n\na,b\n1,2\n# a note, with a comma\n3,5\n#9,9\n4,4\n"
     table, chunk = everything(written(text))
     assert_array_equal(chunk.rows, [[1, 2], [3, 5], [4, 4]])
@@ -288,7 +288,7 @@ def test_comments_before_and_between_rows(written):
     assert table.interpretations == []
 
 
-def test_a_header_in_a_comment(written):
+def test_reads_header_from_comment(written):
     table, chunk = everything(written("# instrument 7\n# time x\n#t;temp;note\n1;2,5;a\n2;3,5;b\n4;7,25;c\n"))
     assert table.has_header
     assert (table.columns.used, table.columns.time) == (["temp"], "t")
@@ -297,7 +297,7 @@ def test_a_header_in_a_comment(written):
     assert len(chunk.rows) == 3
 
 
-def test_tags_are_no_comments(written):
+def test_tags_are_not_comments(written):
     table, chunk = everything(written("tag,n\n#a,1\n#b,3\n#c,2\n"), key="tag")
     assert chunk.keys == ["#a", "#b", "#c"]
     table, chunk = everything(written("#tag,n\n#a,1\n#b,3\n"), comment="")
@@ -306,12 +306,12 @@ def test_tags_are_no_comments(written):
     assert len(chunk.rows) == 2
 
 
-def test_a_mark_within_a_quoted_cell_is_no_comment(written):
+def test_mark_in_quoted_cell_is_not_a_comment(written):
     _, chunk = everything(written('# c\na,b\n1,"two\n# lines"\n3,x\n4,y\n'), key="b")
     assert chunk.keys == ["two\n# lines", "x", "y"]
 
 
-def test_quotes_in_comments_hide_no_rows(written):
+def test_quotes_in_comments_do_not_hide_rows(written):
     rows = "".join(f'{i},"x{i}"\n' for i in range(50))
     for n_bytes in (64, 1 << 20):
         with pytest.MonkeyPatch.context() as patch:
@@ -330,7 +330,7 @@ HEADERLESS = {
 
 
 @pytest.mark.parametrize("case", HEADERLESS)
-def test_headers_of_tables_with_written_numbers(written, case):
+def test_detects_header_above_notations(written, case):
     text, n_rows = HEADERLESS[case]
     table, chunk = everything(written(text))
     assert table.has_header == (case in ("names with units", "a year for a name"))
@@ -338,7 +338,7 @@ def test_headers_of_tables_with_written_numbers(written, case):
     assert ("first line as data (no header)" in said(table)) == (not table.has_header)
 
 
-def test_header_is_overruled(written):
+def test_header_option_overrides_detection(written):
     path = written("1,2\n3,5\n4,7\n")
     table, chunk = everything(path)
     assert (table.has_header, len(chunk.rows)) == (False, 3)
@@ -348,14 +348,14 @@ def test_header_is_overruled(written):
     assert (table.columns.used, table.n_rejected, table.interpretations) == (["column_1", "column_2"], 1, [])
 
 
-def test_the_delimiter_is_overruled(written):
+def test_delimiter_option_overrides_sep_line(written):
     for name in ("table.csv", "table.tsv"):
         assert everything(written("a:b,c\n1:2\n3:5\n", name), delimiter=":")[0].columns.used == ["a", "b,c"]
     table, _ = everything(written("sep=,\na:b,c\n1:2\n3:5\n"), delimiter=":")
     assert table.columns.used == ["a", "b,c"]
 
 
-def test_files_in_several_orders_and_packings(tmp_path, written):
+def test_reads_files_with_other_column_order_and_compression(tmp_path, written):
     first = written("a;b\n1,5;7ms\n2,5;9ms\n3,5;1s\n", "first.csv")
     (tmp_path / "second.csv.gz").write_bytes(gzip.compress(b'b,a\n3ms,"4,5"\n8,"5,5"\n'))
     table = open_table([first, str(tmp_path / "second.csv.gz")])

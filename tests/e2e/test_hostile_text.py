@@ -78,7 +78,7 @@ def model(place):
 # ---- the terminal ----------------------------------------------------------------------------------------------------
 
 
-def test_detect_shows_names_spelled_out_on_lines_of_their_own(run, table, tmp_path):
+def test_detect_escapes_names(run, table, tmp_path):
     done = run("detect", table, "--id", f"id{EVIL}", "--by", "host", "--plot", tmp_path / "odd.svg")
     assert_harmless(done)
     said = done.stdout.decode()
@@ -92,7 +92,7 @@ def test_detect_shows_names_spelled_out_on_lines_of_their_own(run, table, tmp_pa
 
 
 @pytest.mark.slow
-def test_models_are_shown_and_used(run, place, table, model, tmp_path):
+def test_models_with_hostile_names_are_shown_and_used(run, place, table, model, tmp_path):
     assert_harmless(run("info", model))
     assert_harmless(run("explain", "-m", model, table, "--row", str(ODD)))
     assert_harmless(run("merge", place / f"a{EVIL}.mpf", place / "b.mpf", "-o", tmp_path / f"{EVIL}.mpf"))
@@ -101,7 +101,7 @@ def test_models_are_shown_and_used(run, place, table, model, tmp_path):
     assert_harmless(run("forget", "-m", keyed, "--id", f"web{EVIL}"))
 
 
-def test_json_is_exact_and_harmless(run, table, model):
+def test_json_is_exact_and_safe(run, table, model):
     for args in (["info", model, "--json"], ["explain", "-m", model, table, "--row", str(ODD), "--json"]):
         done = run(*args)
         assert_harmless(done)
@@ -109,7 +109,7 @@ def test_json_is_exact_and_harmless(run, table, model):
         assert (facts.get("columns") or [feature["name"] for feature in facts["features"]]) == NAMES
 
 
-def test_watch_writes_harmless_lines_that_read_the_same(run, place, tmp_path):
+def test_watch_writes_safe_lines_with_same_values(run, place, tmp_path):
     store = tmp_path / f"{EVIL}.models"
     names = ["--by", "host", "--id", f"id{EVIL}"]
     outputs = ["--model", store, "--quarantine", tmp_path / "bad.jsonl"]
@@ -133,14 +133,14 @@ def test_watch_writes_harmless_lines_that_read_the_same(run, place, tmp_path):
         (["watch", "--from", f"x{EVIL}://"], 3),
     ],
 )
-def test_errors_quote_what_was_given_spelled_out(run, args, code, tmp_path):
+def test_errors_escape_arguments(run, args, code, tmp_path):
     done = run(*args, cwd=tmp_path)
     assert_harmless(done, code)
     *_, last = done.stderr.decode().splitlines()
     assert last.startswith("Error: ")
 
 
-def test_errors_name_columns_spelled_out(run, table, model, tmp_path):
+def test_errors_escape_column_names(run, table, model, tmp_path):
     assert_harmless(run("detect", table, "--columns", f"other{EVIL}"), 3)
     (tmp_path / "other.csv").write_text(f"q{EVIL}\n1\n2\n")
     assert_harmless(run("score", "-m", model, tmp_path / "other.csv"), 3)
@@ -152,7 +152,7 @@ def test_errors_name_columns_spelled_out(run, table, model, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_encoding_that_lacks_characters_is_no_error(table):
+def test_limited_encoding_is_not_an_error(table):
     for encoding in ("ascii", "latin-1"):
         command = [sys.executable, "-m", "polyaforest", "detect", table, "--id", f"id{EVIL}"]
         environment = {**os.environ, "PYTHONIOENCODING": encoding}
@@ -162,7 +162,7 @@ def test_an_encoding_that_lacks_characters_is_no_error(table):
 
 
 @pytest.mark.slow
-def test_paths_that_are_no_text_are_used_and_resumed(run, place, tmp_path):
+def test_uses_and_resumes_paths_that_are_not_text(run, place, tmp_path):
     lines = (place / "live.jsonl").read_bytes()
     store = os.fsencode(tmp_path) + b"/\xff.models"
     source, out = os.fsencode(tmp_path) + b"/\xff.jsonl", os.fsencode(tmp_path) + b"/\xfe.jsonl"
@@ -176,7 +176,7 @@ def test_paths_that_are_no_text_are_used_and_resumed(run, place, tmp_path):
     assert r"\udcff" in json.loads(run("info", "--json", store).stdout)["file"]
 
 
-def test_scores_are_exact_in_a_pipe_and_harmless_on_a_terminal(programs, table, model):
+def test_scores_are_exact_in_pipe_and_safe_on_terminal(programs, table, model):
     args = ["score", "-m", model, table, "--id", f"id{EVIL}", "--only-anomalies"]
     piped = programs.run(*args)
     assert pl.read_csv(piped.stdout)[f"id{EVIL}"].to_list() == [f"=cmd{EVIL}\nrow 2{ODD - 1}"]
@@ -186,7 +186,7 @@ def test_scores_are_exact_in_a_pipe_and_harmless_on_a_terminal(programs, table, 
     assert rf"=cmd\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\u202e\nrow 2{ODD - 1}" in said
 
 
-def test_colours_are_ours_alone(programs, table):
+def test_input_cannot_set_colours(programs, table):
     code, said = programs.run_on_terminal("detect", table, "--id", f"id{EVIL}")
     assert code == 0
     assert "\x1b[31m" in said
@@ -213,7 +213,7 @@ CELLS = {
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv"])
-def test_formulas_are_made_text_and_numbers_stay(tmp_path, form):
+def test_escapes_formulas_and_keeps_numbers(tmp_path, form):
     written = {"=name": list(CELLS), "score": np.full(len(CELLS), -1.5), "attributions": [["=a", "b"]] * len(CELLS)}
     for is_safe in (False, True):
         path = str(tmp_path / f"found.{form}")
@@ -228,14 +228,14 @@ def test_formulas_are_made_text_and_numbers_stay(tmp_path, form):
         assert set(attributions) == {"'=a, b" if is_safe else "=a, b"}
 
 
-def test_only_sheets_are_made_safe(tmp_path):
+def test_spreadsheet_safe_applies_to_csv_and_tsv_only(tmp_path):
     for form in ("jsonl", "parquet"):
         with pytest.raises(BadInput, match="applies to CSV and TSV only"):
             Results(str(tmp_path / f"found.{form}"), spreadsheet_safe=True)
 
 
 @pytest.mark.slow
-def test_commands_write_safe_sheets(run, table, model):
+def test_commands_write_safe_spreadsheets(run, table, model):
     assert run("detect", table, "--spreadsheet-safe").returncode == 2
     for args in (["detect", table], ["score", "-m", model, table]):
         options = ["--id", f"id{EVIL}", "--only-anomalies", "--out", "-"]
@@ -254,7 +254,7 @@ MARKUP = [
 ]
 
 
-def test_a_browser_shows_hostile_names_as_text(rows, tmp_path):
+def test_browser_shows_hostile_names_as_text(rows, tmp_path):
     browser = shutil.which("chromium")
     if browser is None:
         pytest.skip("chromium is not installed: apt-get install chromium")

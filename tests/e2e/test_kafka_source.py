@@ -53,7 +53,7 @@ def read(source, n, most=100):
     return numbers
 
 
-def test_all_partitions_are_read_each_in_order(cluster):
+def test_reads_each_partition_in_order(cluster):
     cluster.send("all", range(50))
     source = cluster.open("all")
     assert source.can_replay
@@ -73,7 +73,7 @@ def test_all_partitions_are_read_each_in_order(cluster):
     assert source.read(10, 0.0) is None
 
 
-def test_reading_goes_on_from_any_position(cluster):
+def test_resumes_from_any_position(cluster):
     cluster.send("resumed", range(12))
     for stop in range(0, 13, 2):
         source = cluster.open("resumed")
@@ -84,7 +84,7 @@ def test_reading_goes_on_from_any_position(cluster):
         again.close()
 
 
-def test_a_position_that_is_not_there_is_noticed(cluster):
+def test_reports_missing_position(cluster):
     cluster.send("set-back", range(8))
     source = cluster.open("set-back", {"0": 1, "1": 500, "2": 2, "3": 2})
     assert sorted(read(source, 3)) == [1, 4, 5]
@@ -93,7 +93,7 @@ def test_a_position_that_is_not_there_is_noticed(cluster):
     source.close()
 
 
-def test_brokers_that_are_away_are_waited_for():
+def test_waits_for_unavailable_brokers():
     source = open_source("kafka://127.0.0.1:1/topic")
     deadline = time.monotonic() + LONG
     while not source.notices and time.monotonic() < deadline:
@@ -102,7 +102,7 @@ def test_brokers_that_are_away_are_waited_for():
     source.close()
 
 
-def test_messages_removed_before_they_were_read_are_noticed(cluster):
+def test_reports_messages_removed_unread(cluster):
     pad = " " * 500_000  # the broker keeps five megabytes of a partition
     for number in range(20):
         cluster.producer.produce("trimmed", f'{{"n": {number}}}{pad}', partition=0)
@@ -116,7 +116,7 @@ def test_messages_removed_before_they_were_read_are_noticed(cluster):
     source.close()
 
 
-def test_a_partition_that_is_new_is_picked_up(cluster):
+def test_discovers_new_partition(cluster):
     cluster.send("grown", range(9), n_partitions=3)
     source = cluster.open("grown")
     source._assigned = {0, 1, 2}  # as if the topic had no more yet
@@ -129,7 +129,7 @@ def test_a_partition_that_is_new_is_picked_up(cluster):
     source.close()
 
 
-def test_ctrl_c_gets_through_while_another_process_waits(cluster):
+def test_ctrl_c_interrupts_waiting(cluster):
     script = f"""
 from polyaforest.io.sources import open_source
 source = open_source("kafka://{cluster.address}/quiet")

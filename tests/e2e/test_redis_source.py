@@ -55,7 +55,7 @@ def opened(server, *streams, position=None, more=""):
     return source
 
 
-def test_entries_come_in_order_with_their_fields(server, client):
+def test_reads_entries_in_order_with_fields(server, client):
     client.xadd("s", {"ts": "1700000000000", "host": "b", "a": "1.5", "note": "x"}, id="5-1")
     source = opened(server, "s")
     assert source.can_replay
@@ -71,7 +71,7 @@ def test_entries_come_in_order_with_their_fields(server, client):
 
 
 @pytest.mark.parametrize("most", [1, 7, 1000])
-def test_small_batches_are_what_one_large_one_is(server, client, most):
+def test_small_batches_equal_one_large_batch(server, client, most):
     add(client, "s", 0, 40)
     add(client, "t", 100, 125)
     source = opened(server, "s", "t")
@@ -81,7 +81,7 @@ def test_small_batches_are_what_one_large_one_is(server, client, most):
     assert source.notices == []
 
 
-def test_reading_goes_on_from_any_position(server, client):
+def test_resumes_from_any_position(server, client):
     add(client, "s", 0, 12)
     add(client, "t", 100, 112)
     for stop in range(25):
@@ -94,7 +94,7 @@ def test_reading_goes_on_from_any_position(server, client):
         again.close()
 
 
-def test_entries_are_awaited(server, client):
+def test_waits_for_entries(server, client):
     source = opened(server, "s")
     assert source.read(10, 0.0) == []
     assert source.notices == ["waiting for stream 's' to appear"]
@@ -104,7 +104,7 @@ def test_entries_are_awaited(server, client):
     timer.join()
 
 
-def test_only_new_entries_if_asked(server, client):
+def test_start_option_reads_new_entries_only(server, client):
     add(client, "s", 0, 5)
     source = opened(server, "s", more="&start=$")
     assert source.read(10, 0.0) == []
@@ -112,7 +112,7 @@ def test_only_new_entries_if_asked(server, client):
     assert read(source, 3) == [5, 6, 7]
 
 
-def test_entries_removed_before_they_were_read_are_noticed_and_others_not(server, client):
+def test_reports_only_entries_removed_unread(server, client):
     add(client, "s", 0, 10)
     client.xtrim("s", minid=None, maxlen=6, approximate=False)  # before our time
     source = opened(server, "s")
@@ -129,7 +129,7 @@ def test_entries_removed_before_they_were_read_are_noticed_and_others_not(server
     assert again.notices == ["15 entries of stream 's' were removed before they were read"]
 
 
-def test_a_stream_that_is_deleted_is_awaited_and_one_set_back_is_gone_on_with(server, client):
+def test_waits_for_deleted_stream_and_continues_after_reset(server, client):
     client.xadd("s", {"n": 1}, id="100-0")
     source = opened(server, "s")
     assert read(source, 1) == [1]
@@ -147,13 +147,13 @@ def test_a_stream_that_is_deleted_is_awaited_and_one_set_back_is_gone_on_with(se
     ]  # fmt: skip
 
 
-def test_what_is_no_stream_is_refused(server, client):
+def test_rejects_key_that_is_not_a_stream(server, client):
     client.set("s", "text")
     with pytest.raises(BadInput, match=r"'s' at .* cannot be read: WRONGTYPE"):
         opened(server, "s").read(1, 0.0)
 
 
-def test_a_wrong_password_is_refused(server, client):
+def test_rejects_wrong_password(server, client):
     client.config_set("requirepass", "secret")
     try:
         for address in (server.address, server.address.replace("//", "//:wrong@")):
@@ -165,7 +165,7 @@ def test_a_wrong_password_is_refused(server, client):
         client.config_set("requirepass", "")
 
 
-def test_nothing_is_lost_or_doubled_while_the_server_dies_and_the_reader_restarts(tmp_path):
+def test_nothing_is_lost_or_duplicated_over_server_kill_and_restart(tmp_path):
     n_entries, rng = 3000, random.Random(0)
 
     def write(port):

@@ -32,7 +32,7 @@ def compact():
 
 @settings(max_examples=examples(300))
 @given(seed=st.integers(0, 2**64 - 1))
-def test_a_file_with_changes_is_refused_or_works(seed):
+def test_changed_file_is_rejected_or_works(seed):
     rng = random.Random(seed)
     name = rng.choice(sorted(good()))
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -44,7 +44,7 @@ def test_a_file_with_changes_is_refused_or_works(seed):
 
 @settings(max_examples=examples(300))
 @given(seed=st.integers(0, 2**64 - 1))
-def test_a_block_with_changes_is_refused_or_works(seed):
+def test_changed_block_is_rejected_or_works(seed):
     rng = random.Random(seed)
     name = rng.choice(sorted(compact()))
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():

@@ -99,7 +99,7 @@ def harm(path, how, what, value):
 
 @settings(max_examples=examples(150))
 @given(done=statements | overwritten | cut | noted)
-def test_a_store_is_refused_by_name_or_goes_on(done):
+def test_changed_store_is_rejected_or_continues(done):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = folder / "store.db"

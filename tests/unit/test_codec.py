@@ -44,7 +44,7 @@ def block_of(contents, values=b"", *, is_compressed=0, sizes=None, version=2):
 
 
 @given(arrays=arrays)
-def test_what_was_packed_comes_back(arrays):
+def test_unpack_inverts_pack(arrays):
     header, read = unpack(pack(HEADER, arrays))
     assert header == HEADER
     assert list(read) == list(arrays)
@@ -56,13 +56,13 @@ def test_what_was_packed_comes_back(arrays):
         assert read[name].flags.c_contiguous
 
 
-def test_the_same_contents_make_the_same_bytes():
+def test_equal_contents_give_equal_bytes():
     assert pack(HEADER, ARRAYS) == pack(HEADER, {name: array.copy() for name, array in ARRAYS.items()})
     assert is_packed(pack(HEADER, ARRAYS))
 
 
 @pytest.mark.parametrize("arrays", [ARRAYS, {"random": np.random.default_rng(0).normal(size=30)}], ids=["deflated", ""])
-def test_every_flipped_or_missing_or_added_byte_is_refused(arrays):
+def test_rejects_every_flipped_missing_or_added_byte(arrays):
     block = pack(HEADER, arrays)
     for i in range(len(block)):
         for changed in (
@@ -119,7 +119,7 @@ def test_every_flipped_or_missing_or_added_byte_is_refused(arrays):
         block_of({"header": {}, "arrays": [["a", "<i8", [1], None]]}, bytes(8)),
     ],
 )
-def test_a_block_of_an_attacker_is_refused_in_little_memory(block):
+def test_rejects_crafted_block_in_little_memory(block):
     tracemalloc.start()
     try:
         with pytest.raises(ModelFileError):
@@ -129,14 +129,14 @@ def test_a_block_of_an_attacker_is_refused_in_little_memory(block):
         tracemalloc.stop()
 
 
-def test_a_block_of_version_1_is_read():
+def test_reads_block_of_version_1():
     block = block_of({"header": {"b": 1}, "arrays": [["a", "<i8", [2]]]}, np.arange(2).tobytes(), version=1)
     header, arrays = unpack(block)
     assert header == {"b": 1}
     np.testing.assert_array_equal(arrays["a"], [0, 1])
 
 
-def test_integers_are_stored_in_as_few_bytes_as_they_need():
+def test_stores_integers_in_smallest_type():
     sizes = [len(pack({}, {"a": np.array([low, high] * 500)}, is_compact=True)) for low, high in RANGES]
     assert [size - sizes[0] for size in sizes] == [0, 1000, 3000, 7000]
     for low, high in RANGES:
@@ -144,12 +144,12 @@ def test_integers_are_stored_in_as_few_bytes_as_they_need():
 
 
 @pytest.mark.parametrize("header", [{"a": float("nan")}, {1: 2}, {"a": (1, 2)}, {"a": "x" * 17 * 2**20}, {"a": {1}}])
-def test_a_header_that_json_would_change_is_refused(header):
+def test_rejects_header_that_json_would_change(header):
     with pytest.raises((TypeError, ValueError)):
         pack(header, {})
 
 
-def test_an_array_of_objects_is_refused():
+def test_rejects_array_of_objects():
     with pytest.raises(ValueError, match="'a'"):
         pack({}, {"a": np.array([None])})
 
@@ -162,7 +162,7 @@ def test_an_array_of_objects_is_refused():
         lambda: BatchMPF(n_estimators=3, random_state=0),
     ],
 )
-def test_a_detector_comes_back_from_its_bytes(make):
+def test_detector_round_trips_through_bytes(make):
     rows = np.random.default_rng(0).normal(size=(60, 2))
     detector = make()
     assert (detector.is_fitted, detector.nbytes) == (False, 0)

@@ -123,7 +123,7 @@ def same(loaded, arrays):
 # ---- downloads -------------------------------------------------------------------------------------------------------
 
 
-def test_a_table_is_downloaded_once_with_a_progress_bar(cardio, tmp_path, capsys):
+def test_downloads_table_once_with_progress_bar(cardio, tmp_path, capsys):
     first = load("cardio", tmp_path)
     assert first.name == "cardio"
     assert same(first, TABLE)
@@ -136,7 +136,7 @@ def test_a_table_is_downloaded_once_with_a_progress_bar(cardio, tmp_path, capsys
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no variable says where the cache is")
-def test_downloads_are_kept_in_the_cache_and_found_there(cardio, tmp_path, monkeypatch):
+def test_caches_downloads(cardio, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("POLYAFOREST_DATA", str(tmp_path))
     load("cardio")
@@ -148,12 +148,12 @@ def test_downloads_are_kept_in_the_cache_and_found_there(cardio, tmp_path, monke
     assert len(cardio.requests) == 1
 
 
-def test_hdf5_is_read_too_and_checksums_do_not_depend_on_the_container(cardio, tmp_path):
+def test_reads_hdf5_with_same_checksum(cardio, tmp_path):
     cardio.serve("cardio", hdf5_file(*TABLE))
     assert same(load("cardio", tmp_path), TABLE)
 
 
-def test_seismic_loses_its_categories_and_the_alternative_does_not(mirror, expect, tmp_path):
+def test_seismic_drops_categories_and_alternative_keeps_them(mirror, expect, tmp_path):
     X, y = RNG.normal(size=(20, 15)), TABLE[1][:20]
     mirror.serve("seismic", mat_file(X, y))
     kept = np.ascontiguousarray(X[:, [3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14]])
@@ -164,7 +164,7 @@ def test_seismic_loses_its_categories_and_the_alternative_does_not(mirror, expec
     assert (tmp_path / "alt" / "seismic15.npz").is_file()
 
 
-def test_ecoli_takes_the_three_smallest_classes_for_anomalies(mirror, expect, tmp_path):
+def test_ecoli_anomalies_are_three_smallest_classes(mirror, expect, tmp_path):
     lines = [
         f"0.1,0.2,0.3,0.4,0.5,0.6,{index / 8},{kind}" for index, kind in enumerate(["cp", "imS", "om", "omL", "imL"])
     ]
@@ -183,7 +183,7 @@ def test_ecoli_takes_the_three_smallest_classes_for_anomalies(mirror, expect, tm
         ("yeast_erl", range(7), [0, 0, 1, 0, 0, 0, 0]),
     ],
 )
-def test_yeast_takes_the_classes_that_are_asked_for(mirror, expect, tmp_path, name, rows, labels):
+def test_yeast_anomalies_are_requested_classes(mirror, expect, tmp_path, name, rows, labels):
     X = RNG.normal(size=(7, 8)).round(2)
     kinds = ["CYT", "NUC", "ERL", "ME1", "POX", "VAC", "ME2"]
     lines = [f"P{index}_YEAST  {'  '.join(map(str, row))}  {kinds[index]}" for index, row in enumerate(X.tolist())]
@@ -193,14 +193,14 @@ def test_yeast_takes_the_classes_that_are_asked_for(mirror, expect, tmp_path, na
     assert same(load(name, tmp_path), wanted)
 
 
-def test_heart_takes_class_0_for_anomalies(mirror, expect, tmp_path):
+def test_heart_anomalies_are_class_0(mirror, expect, tmp_path):
     mirror.serve("heart", gzip.compress(b"F1R\tF1S\ttarget\n59\t52\t1\n72\t62.5\t0\n"))
     wanted = np.array([[59.0, 52.0], [72.0, 62.5]]), np.array([0, 1], np.int8)
     expect("heart", *wanted)
     assert same(load("heart", tmp_path), wanted)
 
 
-def test_a_series_is_labelled_by_its_windows_both_ends_included(mirror, expect, tmp_path):
+def test_series_labels_include_both_ends_of_windows(mirror, expect, tmp_path):
     name = "realKnownCause/nyc_taxi"
     minutes = [0, 30, 60, 90, 60, 120]  # with a step back, as one file has it
     start = datetime(2014, 7, 1, tzinfo=UTC).timestamp()
@@ -223,7 +223,7 @@ def test_a_series_is_labelled_by_its_windows_both_ends_included(mirror, expect, 
 # ---- downloads that fail ---------------------------------------------------------------------------------------------
 
 
-def test_another_table_than_the_one_meant_is_refused_and_not_kept(cardio, tmp_path):
+def test_rejects_and_discards_wrong_table(cardio, tmp_path):
     X, y = TABLE
     cardio.serve("cardio", mat_file(X + 1e-12, y))
     with pytest.raises(DownloadError, match=r"wrong checksum.*nothing stored"):
@@ -231,14 +231,14 @@ def test_another_table_than_the_one_meant_is_refused_and_not_kept(cardio, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_labels_count_in_the_checksum(cardio, tmp_path):
+def test_checksum_covers_labels(cardio, tmp_path):
     X, y = TABLE
     cardio.serve("cardio", mat_file(X, 1 - y))
     with pytest.raises(DownloadError, match="SHA-256"):
         load("cardio", tmp_path)
 
 
-def test_a_connection_that_breaks_off_is_told(cardio, tmp_path):
+def test_reports_broken_connection(cardio, tmp_path):
     path, content = next(iter(cardio.files.items()))
     cardio.promised[path] = 2 * len(content)
     with pytest.raises(DownloadError, match=r"'cardio'.*(could not be downloaded|cannot be read)"):
@@ -249,7 +249,7 @@ def test_a_connection_that_breaks_off_is_told(cardio, tmp_path):
 
 
 @pytest.mark.parametrize("make", [mat_file, hdf5_file])
-def test_half_a_file_is_told(cardio, tmp_path, make):
+def test_reports_truncated_file(cardio, tmp_path, make):
     content = make(*TABLE)
     cardio.serve("cardio", content[: len(content) // 2])
     with pytest.raises(DownloadError, match="cannot be read"):
@@ -257,13 +257,13 @@ def test_half_a_file_is_told(cardio, tmp_path, make):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_file_is_told_with_its_address(mirror, tmp_path):
+def test_reports_missing_file_with_url(mirror, tmp_path):
     with pytest.raises(DownloadError, match=f"404.*{mirror.url}.*cardio.mat.*POLYAFOREST_MIRROR"):
         load("cardio", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_a_network_the_error_says_what_to_do(tmp_path, monkeypatch):
+def test_error_without_network_names_remedies(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
     monkeypatch.setenv("POLYAFOREST_MIRROR", nobody)
@@ -273,7 +273,7 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals to a thread are a thing of Unix")
-def test_an_interrupted_download_leaves_nothing(cardio, tmp_path):
+def test_interrupted_download_leaves_nothing(cardio, tmp_path):
     main = threading.main_thread().ident
     cardio.before_second_half = lambda: signal.pthread_kill(main, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
@@ -284,14 +284,14 @@ def test_an_interrupted_download_leaves_nothing(cardio, tmp_path):
 
 
 @pytest.mark.parametrize("module", ["pooch", "tqdm", "h5py"])
-def test_without_the_extra_the_error_says_what_to_install(cardio, tmp_path, monkeypatch, module):
+def test_error_without_extra_names_install_command(cardio, tmp_path, monkeypatch, module):
     cardio.serve("cardio", hdf5_file(*TABLE))
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=rf"{module}: pip install polyaforest\[datasets\]"):
         load("cardio", tmp_path)
 
 
-def test_without_the_extra_data_on_disk_are_found_all_the_same(tmp_path, monkeypatch):
+def test_reads_data_on_disk_without_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     monkeypatch.setenv("POLYAFOREST_DATA", str(tmp_path))
     np.savez(tmp_path / "cardio.npz", X=TABLE[0], y=TABLE[1])
@@ -303,7 +303,7 @@ def test_without_the_extra_data_on_disk_are_found_all_the_same(tmp_path, monkeyp
 # ---- names and directories -------------------------------------------------------------------------------------------
 
 
-def test_without_download_a_missing_file_is_told(mirror, tmp_path):
+def test_reports_missing_file_when_download_is_off(mirror, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"cardio\.npz.*POLYAFOREST_DATA"):
         load("cardio", tmp_path, download=False)
     with pytest.raises(FileNotFoundError, match=r"nyc_taxi\.npz"):
@@ -322,12 +322,12 @@ def test_without_download_a_missing_file_is_told(mirror, tmp_path):
         (datasets.make_toy, "moon", "'moons'"),
     ],
 )
-def test_an_unknown_name_is_told_with_near_ones(loader, name, near):
+def test_unknown_name_suggests_close_names(loader, name, near):
     with pytest.raises(ValueError, match=f"unknown data set '{name}'.*{near}"):
         loader(name)
 
 
-def test_a_data_directory_is_read_in_all_its_forms(tmp_path):
+def test_reads_all_layouts_of_data_directory(tmp_path):
     X, y = TABLE
     time, label = np.arange(40), y
     (tmp_path / "nab").mkdir()
@@ -347,7 +347,7 @@ def test_a_data_directory_is_read_in_all_its_forms(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"not an archive", None])
-def test_a_damaged_file_is_told_with_its_path(tmp_path, damage):
+def test_reports_damaged_file_with_path(tmp_path, damage):
     path = tmp_path / "cardio.npz"
     np.savez_compressed(path, X=TABLE[0], y=TABLE[1])
     content = path.read_bytes()
@@ -356,13 +356,13 @@ def test_a_damaged_file_is_told_with_its_path(tmp_path, damage):
         load("cardio", tmp_path)
 
 
-def test_a_file_without_labels_is_told(tmp_path):
+def test_reports_file_without_labels(tmp_path):
     np.savez(tmp_path / "cardio.npz", X=TABLE[0])
     with pytest.raises(ValueError, match="not a data set"):
         load("cardio", tmp_path)
 
 
-def test_the_variable_names_the_data_directory(tmp_path, monkeypatch):
+def test_environment_variable_sets_data_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("POLYAFOREST_DATA", str(tmp_path))
     assert datasets.data_directory() == tmp_path
     assert datasets.data_directory("elsewhere").name == "elsewhere"
@@ -371,7 +371,7 @@ def test_the_variable_names_the_data_directory(tmp_path, monkeypatch):
         datasets.data_directory()
 
 
-def test_importing_the_package_imports_nothing_of_the_extra():
+def test_import_does_not_import_the_extra():
     code = (
         "import sys, polyaforest, polyaforest.datasets\n"
         "print(sorted({'pooch', 'h5py', 'tqdm', 'requests', 'scipy.io'} & set(sys.modules)))"
@@ -380,7 +380,7 @@ def test_importing_the_package_imports_nothing_of_the_extra():
     assert result.stdout == "[]\n"
 
 
-def test_every_name_has_a_source_at_a_commit_and_a_checksum():
+def test_every_name_has_source_commit_and_checksum():
     names = {*datasets.TABLES, *datasets.ALTERNATIVES, *datasets.NAB} - {"mulcross"}
     assert len(datasets.TABLES) == 30
     assert len(datasets.NAB) == 58
@@ -398,7 +398,7 @@ def test_every_name_has_a_source_at_a_commit_and_a_checksum():
 # ---- series as tables ------------------------------------------------------------------------------------------------
 
 
-def test_shingles_are_windows_with_the_label_of_their_first_point():
+def test_shingle_labels_windows_by_first_point():
     X, y = datasets.shingle([1, 2, 3, 4, 5], size=3, label=[1, 0, 0, 1, 1])
     assert X.tolist() == [[1, 2, 3], [2, 3, 4], [3, 4, 5]]
     assert y.tolist() == [1, 0, 0]
@@ -418,7 +418,7 @@ def test_shingles_are_windows_with_the_label_of_their_first_point():
         (([1, 2], 1, [1]), "label must have the shape"),
     ],
 )
-def test_bad_shingles_are_refused(arguments, message):
+def test_shingle_rejects_invalid_input(arguments, message):
     with pytest.raises(ValueError, match=message):
         datasets.shingle(*arguments)
 
@@ -443,7 +443,7 @@ def test_mulcross_is_white_with_two_dense_clusters():
     assert not np.array_equal(X, datasets.make_mulcross(20_000, 2_000, seed=1).X)
 
 
-def test_mulcross_is_as_hard_as_the_published_one():
+def test_mulcross_matches_published_auc():
     from sklearn.ensemble import IsolationForest
     from sklearn.metrics import roc_auc_score
 
@@ -452,7 +452,7 @@ def test_mulcross_is_as_hard_as_the_published_one():
     assert roc_auc_score(y, score) == pytest.approx(0.97, abs=0.015)
 
 
-def test_mulcross_is_generated_where_no_file_has_it(tmp_path):
+def test_load_generates_mulcross_without_file(tmp_path):
     X, y = load("mulcross", tmp_path, download=False)[1:]
     assert X.shape == (262_144, 4)
     assert y.sum() == 26_214
@@ -461,13 +461,13 @@ def test_mulcross_is_generated_where_no_file_has_it(tmp_path):
 
 
 @pytest.mark.parametrize("sizes", [(7, 1), (10, 11), (10, -1)])
-def test_impossible_sizes_of_mulcross_are_refused(sizes):
+def test_mulcross_rejects_invalid_sizes(sizes):
     with pytest.raises(ValueError, match="at least 8"):
         datasets.make_mulcross(*sizes)
 
 
 @pytest.mark.parametrize("name", datasets.TOYS)
-def test_toys_are_inliers_of_a_shape_and_uniform_outliers(name):
+def test_toys_have_shaped_inliers_and_uniform_outliers(name):
     toy = datasets.make_toy(name, seed=3)
     assert (toy.name, toy.X.shape, toy.y.sum()) == (name, (500, 2), 75)
     assert np.abs(toy.X).max() < 8
@@ -494,7 +494,7 @@ def test_toys_have_the_shapes_of_their_names():
     assert 0.45 < len(blob) / len(inliers["moon and blob"]) < 0.6
 
 
-def test_too_small_a_toy_is_refused():
+def test_toy_rejects_too_small_n():
     with pytest.raises(ValueError, match="at least 4"):
         datasets.make_toy("moons", n=3)
 
@@ -559,7 +559,7 @@ def at_hand(loader, name):
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_stored_tables_are_those_registered(name):
+def test_stored_tables_match_registry(name):
     table = at_hand(load, name)
     assert (*table.X.shape, table.y.sum()) == SIZES[name]
     if name != "mulcross":
@@ -567,7 +567,7 @@ def test_stored_tables_are_those_registered(name):
 
 
 @pytest.mark.parametrize("name", datasets.NAB)
-def test_stored_series_are_those_registered(name):
+def test_stored_series_match_registry(name):
     series = at_hand(load_series, name)
     assert _files.digest(series[1:]) == _registry.original(name).sha256
 

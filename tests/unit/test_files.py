@@ -113,7 +113,7 @@ json_values = st.recursive(
 
 @given(header=st.dictionaries(st.text(), json_values, max_size=3), arrays=models)
 @example(header=HEADER, arrays=ARRAYS)
-def test_what_is_read_is_what_was_written(header, arrays):
+def test_reads_what_was_written(header, arrays):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model")
         write_model(path, header, arrays)
@@ -128,7 +128,7 @@ def test_what_is_read_is_what_was_written(header, arrays):
         assert array.dtype.isnative
 
 
-def test_any_layout_in_memory_is_read_back_as_c_order(path):
+def test_reads_any_layout_as_c_order(path):
     array = np.arange(24.0).reshape(2, 3, 4)
     read_only = array.copy()
     read_only.setflags(write=False)
@@ -138,7 +138,7 @@ def test_any_layout_in_memory_is_read_back_as_c_order(path):
     assert all(array.flags.c_contiguous and array.flags.writeable for array in read_model(path)[1].values())
 
 
-def test_numpy_alone_reads_the_file_and_its_header(model):
+def test_numpy_reads_file_and_header(model):
     with np.load(model, allow_pickle=False) as archive:
         assert archive.files == ["header.json", *ARRAYS]
         assert_same({name: archive[name] for name in ARRAYS}, ARRAYS)
@@ -147,7 +147,7 @@ def test_numpy_alone_reads_the_file_and_its_header(model):
     assert text.tobytes() == as_text(header_of(ARRAYS, version=version_for(HEADER)))
 
 
-def test_the_same_model_makes_the_same_bytes(model, tmp_path):
+def test_equal_models_give_equal_bytes(model, tmp_path):
     os.utime(model, (0, 0))
     write_model(tmp_path / "other", HEADER, {name: array.copy() for name, array in ARRAYS.items()})
     assert (tmp_path / "other").read_bytes() == model.read_bytes()
@@ -155,25 +155,25 @@ def test_the_same_model_makes_the_same_bytes(model, tmp_path):
     assert (tmp_path / "other").read_bytes() == model.read_bytes()
 
 
-def test_paths_may_be_strings_or_relative(tmp_path, monkeypatch):
+def test_accepts_string_and_relative_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_model("model", HEADER, ARRAYS)
     assert read_model("model")[0] == read_model(tmp_path / "model")[0] == HEADER
 
 
-def test_shapes_as_long_as_they_get(path):
+def test_supports_longest_shapes(path):
     arrays = {"ones": np.zeros((1,) * 32), "none": np.zeros((0, 2**30, 2**29) + (1,) * 29, np.int8)}
     write_model(path, {}, arrays)
     assert_same(read_model(path)[1], arrays)
 
 
-def test_a_name_as_long_as_the_file_system_allows(tmp_path):
+def test_supports_longest_file_name(tmp_path):
     path = tmp_path / ("ä" * 127)
     write_model(path, HEADER, ARRAYS)
     assert read_model(path)[0] == HEADER
 
 
-def test_nothing_remains_open_and_reading_does_not_depend_on_the_file_afterwards(model):
+def test_closes_file_and_keeps_no_reference_to_it(model):
     header, arrays = read_model(model)
     model.write_bytes(b"")
     assert header == HEADER
@@ -183,7 +183,7 @@ def test_nothing_remains_open_and_reading_does_not_depend_on_the_file_afterwards
 # ---- damage ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_single_flipped_bit_is_found(model):
+def test_detects_every_flipped_bit(model):
     whole = model.read_bytes()
     for place in range(len(whole)):
         for bit in range(8) if PROFILE == FULL else [place % 8]:
@@ -195,7 +195,7 @@ def test_every_single_flipped_bit_is_found(model):
     read_model(model)
 
 
-def test_every_truncation_is_found(model):
+def test_detects_every_truncation(model):
     whole = model.read_bytes()
     for length in range(len(whole)):
         model.write_bytes(whole[:length])
@@ -204,7 +204,7 @@ def test_every_truncation_is_found(model):
         assert_refused(model)
 
 
-def test_added_and_missing_bytes_are_found(model):
+def test_detects_added_and_missing_bytes(model):
     whole = model.read_bytes()
     for place in range(0, len(whole), 7):
         for damaged in (whole[:place] + whole[place + 1 :], whole[:place] + b"\0" + whole[place:]):
@@ -226,7 +226,7 @@ def mutated(whole, rng):
     return bytes(body)
 
 
-def test_random_mutations_are_found(model):
+def test_detects_random_mutations(model):
     whole = model.read_bytes()
     rng = random.Random(0)
     for _ in range(1000):
@@ -236,7 +236,7 @@ def test_random_mutations_are_found(model):
             assert_refused(model)
 
 
-def test_under_a_right_seal_a_mutation_is_refused_or_changes_nothing_that_is_read(model):
+def test_sealed_mutation_is_rejected_or_harmless(model):
     body = model.read_bytes()[:-SEAL_SIZE]
     rng = random.Random(1)
     flips = [(place, 1 << rng.randrange(8)) for place in range(len(body))]
@@ -265,25 +265,25 @@ def test_under_a_right_seal_a_mutation_is_refused_or_changes_nothing_that_is_rea
         (SEAL + b"0" * 64, "not a polyaforest model"),
     ],
 )
-def test_what_is_no_archive(path, content, reason):
+def test_rejects_other_files(path, content, reason):
     path.write_bytes(content)
     assert_refused(path, reason)
 
 
-def test_an_archive_of_somebody_else(path):
+def test_rejects_other_archive(path):
     with path.open("wb") as file:
         np.savez(file, a=np.arange(3))
     assert_refused(path, "does not end with a seal")
 
 
-def test_a_directory(tmp_path):
+def test_rejects_directory(tmp_path):
     assert_refused(tmp_path, "it is a directory, not a file")
     with pytest.raises(ModelFileError, match="it is a directory, not a file"):
         write_model(tmp_path, HEADER, ARRAYS)
 
 
 @posix
-def test_a_pipe_is_refused_without_waiting_for_its_other_end(path):
+def test_rejects_pipe_without_waiting(path):
     os.mkfifo(path)
     assert_refused(path, "a pipe or a device")
     with pytest.raises(ModelFileError, match="a pipe or a device"):
@@ -291,14 +291,14 @@ def test_a_pipe_is_refused_without_waiting_for_its_other_end(path):
     assert stat.S_ISFIFO(path.stat().st_mode)
 
 
-def test_a_missing_file_is_a_missing_file(path):
+def test_missing_file_raises_file_not_found(path):
     with pytest.raises(FileNotFoundError, match=r"model\.mpf"):
         read_model(path)
     with pytest.raises(FileNotFoundError, match="folder/model'"):
         write_model(path.parent / "folder" / "model", HEADER, ARRAYS)
 
 
-def test_trouble_with_the_disk_is_not_blamed_on_the_file(model, monkeypatch):
+def test_disk_error_is_not_reported_as_damage(model, monkeypatch):
     def fail(file):
         raise OSError(errno.EIO, "broken disk")
 
@@ -309,7 +309,7 @@ def test_trouble_with_the_disk_is_not_blamed_on_the_file(model, monkeypatch):
 
 @posix
 @pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root may read and write everything")
-def test_permission_problems_stay_what_they_are(model):
+def test_permission_error_propagates(model):
     model.chmod(0o000)
     with pytest.raises(PermissionError):
         read_model(model)
@@ -326,7 +326,7 @@ def test_permission_problems_stay_what_they_are(model):
 # ---- crafted files: a right seal, and one thing wrong ----------------------------------------------------------------
 
 
-def test_the_crafted_file_without_fault_is_read(path):
+def test_reads_crafted_file_without_fault(path):
     craft(path)
     header, arrays = read_model(path)
     assert header == HEADER
@@ -354,7 +354,7 @@ def test_the_crafted_file_without_fault_is_read(path):
         ({"header": {"x": float("-inf")}}, "JSON"),
     ],
 )
-def test_a_wrong_header(path, changes, reason):
+def test_rejects_invalid_header(path, changes, reason):
     craft(path, header=header_of(ARRAYS, **changes))
     assert_refused(path, reason)
 
@@ -380,12 +380,12 @@ def test_a_wrong_header(path, changes, reason):
     ],
     ids=lambda text: text[:12],
 )
-def test_a_header_that_is_not_the_json_of_a_model(path, text):
+def test_rejects_header_that_is_not_canonical_json(path, text):
     craft(path, text=text)
     assert_refused(path)
 
 
-def test_a_header_too_large_to_be_one(path, monkeypatch):
+def test_rejects_too_large_header(path, monkeypatch):
     text = as_text(header_of(ARRAYS))
     monkeypatch.setattr(modelfile, "_LARGEST_HEADER", len(text))
     craft(path)
@@ -412,14 +412,14 @@ def test_a_header_too_large_to_be_one(path, monkeypatch):
     ],
     ids=str,
 )
-def test_an_array_other_than_the_header_describes(path, change):
+def test_rejects_array_that_differs_from_header(path, change):
     header = header_of(ARRAYS)
     header["arrays"]["cut"] |= change
     craft(path, header=header)
     assert_refused(path, "array 'cut' does not match its description in the header")
 
 
-def test_a_missing_an_extra_a_repeated_and_a_misplaced_entry(path):
+def test_rejects_missing_extra_and_misplaced_entries(path):
     entries = [(f"{name}.npy", npy_bytes(array)) for name, array in ARRAYS.items()]
     wrong = {
         "missing": entries[1:],
@@ -433,13 +433,13 @@ def test_a_missing_an_extra_a_repeated_and_a_misplaced_entry(path):
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_repeated_entry(path):
+def test_rejects_repeated_entry(path):
     entries = [(f"{name}.npy", npy_bytes(array)) for name, array in ARRAYS.items()]
     craft(path, entries=[*entries, entries[0]])
     assert_refused(path, "entries differ from the list in its header")
 
 
-def test_an_archive_without_a_header(path):
+def test_rejects_archive_without_header(path):
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("cut.npy", npy_bytes(ARRAYS["cut"]))
@@ -451,7 +451,7 @@ def test_an_archive_without_a_header(path):
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_compressed_entry_is_refused_before_it_is_inflated(path, compression):
+def test_rejects_compressed_entry_before_inflating(path, compression):
     craft(path, arrays={"bomb": np.zeros(10**6)}, compression=compression)
     assert path.stat().st_size < 10**5
     assert_refused(path, "compressed")
@@ -492,13 +492,13 @@ def npy_claiming(array, descr, shape, *, fortran=False):
         (npy.magic(1, 0) + struct.pack("<H", 9_999) + b"[" * 9_999, "."),
     ],
 )
-def test_an_entry_that_is_no_array_of_a_model(path, entry, reason):
+def test_rejects_invalid_array_entry(path, entry, reason):
     rest = [(f"{name}.npy", npy_bytes(array)) for name, array in ARRAYS.items() if name != "cut"]
     craft(path, entries=[("cut.npy", entry), *rest])
     assert_refused(path, reason)
 
 
-def test_entries_that_claim_more_than_the_file_holds(path):
+def test_rejects_entries_larger_than_file(path):
     craft(path)
     body = bytearray(path.read_bytes()[:-SEAL_SIZE])
     entry = body.rindex(b"PK\x01\x02", 0, body.rindex(b"cut.npy"))  # its record in the directory
@@ -507,7 +507,7 @@ def test_entries_that_claim_more_than_the_file_holds(path):
     assert_refused(path, "declare more bytes than the file has")
 
 
-def test_a_header_read_by_another_reader_of_the_table(model, monkeypatch):
+def test_rejects_unsupported_version(model, monkeypatch):
     """What a later release does with files of today."""
     monkeypatch.setattr(modelfile, "FORMAT_VERSION", 4)
     assert read_model(model)[0] == HEADER
@@ -522,34 +522,34 @@ def test_a_header_read_by_another_reader_of_the_table(model, monkeypatch):
     "name",
     ["", "header.json", "../up", "/root", "a//b", "a/", "a.npy", "ä", "a b", "a\0b", "a\n", "x" * 65, "a/" * 4 + "a"],
 )
-def test_names_that_could_be_mistaken(path, name):
+def test_rejects_ambiguous_array_names(path, name):
     with pytest.raises(ValueError, match="array name"):
         write_model(path, {}, {name: np.zeros(1)})
     assert not list(path.parent.iterdir())
 
 
 @pytest.mark.parametrize("dtype", ["O", "S3", "U3", "m8[s]", "M8[s]", "c16", "V8", [("a", "f8")]], ids=str)
-def test_dtypes_that_are_not_stored(path, dtype):
+def test_rejects_unsupported_dtypes(path, dtype):
     with pytest.raises(ValueError, match="array 'bad' is of dtype"):
         write_model(path, {}, {"good": np.zeros(1), "bad": np.zeros(1, dtype)})
     assert not list(path.parent.iterdir())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), (1, 2), {1: 2}, {1, 2}, b"x", np.int64(1), np.zeros(2)])
-def test_headers_that_json_would_change(path, value):
+def test_rejects_headers_that_json_would_change(path, value):
     with pytest.raises((TypeError, ValueError)):
         write_model(path, {"key": value}, {})
     assert not list(path.parent.iterdir())
 
 
 @pytest.mark.parametrize("header", [None, [1], "x", {1: 2}])
-def test_headers_that_are_no_dicts_of_strings(path, header):
+def test_rejects_headers_that_are_not_dicts(path, header):
     with pytest.raises((TypeError, ValueError), match="header"):
         write_model(path, header, {})
     assert not list(path.parent.iterdir())
 
 
-def test_a_header_that_could_not_be_read_back(path, monkeypatch):
+def test_rejects_header_too_large_to_read_back(path, monkeypatch):
     monkeypatch.setattr(modelfile, "_LARGEST_HEADER", 1000)
     with pytest.raises(ValueError, match="more than 1,000"):
         write_model(path, {"key": "x" * 1000}, {})
@@ -578,7 +578,7 @@ def interrupted(*_args, **_options):
         "polyaforest.persistence.modelfile._seal",
     ],
 )
-def test_an_error_leaves_the_old_file_and_nothing_else(model, monkeypatch, place, failure):
+def test_error_leaves_old_file_only(model, monkeypatch, place, failure):
     before = model.read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(place, failure)
@@ -588,7 +588,7 @@ def test_an_error_leaves_the_old_file_and_nothing_else(model, monkeypatch, place
     assert list(model.parent.iterdir()) == [model]
 
 
-def test_an_error_halfway_through_the_arrays_leaves_the_old_file(model, monkeypatch):
+def test_error_within_arrays_leaves_old_file(model, monkeypatch):
     before = model.read_bytes()
     write_entry, calls = modelfile._write_entry, []
 
@@ -604,7 +604,7 @@ def test_an_error_halfway_through_the_arrays_leaves_the_old_file(model, monkeypa
     assert list(model.parent.iterdir()) == [model]
 
 
-def test_the_file_is_on_the_disk_before_it_takes_the_old_ones_place(model, monkeypatch):
+def test_syncs_file_before_replacing(model, monkeypatch):
     steps = []
     fsync, replace = os.fsync, os.replace
 
@@ -625,7 +625,7 @@ def test_the_file_is_on_the_disk_before_it_takes_the_old_ones_place(model, monke
 
 
 @posix
-def test_a_folder_that_cannot_be_synchronised_is_no_error(model, monkeypatch):
+def test_ignores_folder_sync_errors(model, monkeypatch):
     fsync = os.fsync
 
     def reject_folders(descriptor):
@@ -640,7 +640,7 @@ def test_a_folder_that_cannot_be_synchronised_is_no_error(model, monkeypatch):
 
 @posix
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
-def test_a_new_file_has_the_permissions_of_any_new_file(path, umask):
+def test_new_file_follows_umask(path, umask):
     before = os.umask(umask)
     try:
         write_model(path, HEADER, ARRAYS)
@@ -651,7 +651,7 @@ def test_a_new_file_has_the_permissions_of_any_new_file(path, umask):
 
 @posix
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o755])
-def test_an_existing_file_passes_its_permissions_on_before_anything_is_written(model, mode, monkeypatch):
+def test_new_file_gets_permissions_of_old_before_writing(model, mode, monkeypatch):
     modes = []
     write_entry = modelfile._write_entry
 
@@ -668,7 +668,7 @@ def test_an_existing_file_passes_its_permissions_on_before_anything_is_written(m
 
 
 @posix
-def test_a_read_only_file_is_not_replaced(model, monkeypatch):
+def test_does_not_replace_read_only_file(model, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # as for those who are not root
     with pytest.raises(PermissionError, match="read-only"):
         write_model(model, {}, {})
@@ -676,7 +676,7 @@ def test_a_read_only_file_is_not_replaced(model, monkeypatch):
 
 
 @posix
-def test_a_link_is_followed(model, tmp_path):
+def test_follows_symbolic_link(model, tmp_path):
     (tmp_path / "links").mkdir()
     link, dangling, loop = (tmp_path / "links" / name for name in ("link", "dangling", "loop"))
     link.symlink_to("../model.mpf")
@@ -698,7 +698,7 @@ def test_a_link_is_followed(model, tmp_path):
     assert sorted(file.name for file in (tmp_path / "links").iterdir()) == ["dangling", "link", "loop"]
 
 
-def test_unfinished_files_have_names_that_tell_what_they_are(model, monkeypatch):
+def test_unfinished_files_have_recognisable_names(model, monkeypatch):
     seen = []
     write_entry = modelfile._write_entry
 
@@ -714,7 +714,7 @@ def test_unfinished_files_have_names_that_tell_what_they_are(model, monkeypatch)
     assert list(model.parent.iterdir()) == [model]
 
 
-def test_writers_at_the_same_time_do_not_mix(model):
+def test_concurrent_writers_do_not_mix(model):
     def write(number):
         for _ in range(10):
             write_model(model, {"number": number}, {"array": np.full(10_000, number)})

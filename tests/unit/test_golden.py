@@ -19,33 +19,33 @@ FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.mpf"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_an_old_file_is_read_and_answers_as_it_did(path):
+def test_old_file_loads_with_same_results(path):
     said = answers(polyaforest.load(path))
     for name, expected in json.loads(path.with_suffix(".json").read_text("utf-8")).items():
         assert said[name] == (expected if name == "keys" else pytest.approx(expected, rel=1e-9)), name
 
 
 @pytest.mark.parametrize("path", BLOCKS, ids=lambda path: path.name)
-def test_an_old_block_is_read_and_answers_as_it_did(path):
+def test_old_block_loads_with_same_results(path):
     said = answers(loads(path.read_bytes()))
     for name, expected in json.loads(path.with_suffix(".json").read_text("utf-8")).items():
         assert said[name] == (expected if name == "keys" else pytest.approx(expected, rel=1e-9, nan_ok=True)), name
 
 
-def test_there_is_a_block_of_every_kind_for_every_version():
+def test_every_version_has_a_block_of_every_kind():
     assert {path.stem for path in BLOCKS} == {
         f"block-{version}-{name}" for name, (first, last) in make.BLOCKS.items() for version in range(first, last + 1)
     }
 
 
-def test_there_is_a_file_of_every_kind_for_every_version():
+def test_every_version_has_a_file_of_every_kind():
     assert {path.stem for path in FILES} == {
         f"{version}-{name}" for name, (first, last) in make.FILES.items() for version in range(first, last + 1)
     }
 
 
 @pytest.mark.parametrize("name", make.MODELS)
-def test_a_model_needs_the_version_it_is_kept_in(name, tmp_path):
+def test_model_is_saved_in_oldest_possible_version(name, tmp_path):
     """Older releases read whatever they can."""
     model = make.MODELS[name]()
     model.save(tmp_path / "model")
@@ -55,7 +55,7 @@ def test_a_model_needs_the_version_it_is_kept_in(name, tmp_path):
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
-def test_an_old_store_is_resumed_and_answers_as_it_did(tmp_path, path, programs):
+def test_old_store_resumes_with_same_results(tmp_path, path, programs):
     name, store = path.stem.split("-")[2], Path(shutil.copy(path, tmp_path))
     expected = json.loads(path.with_suffix(".json").read_text("utf-8"))
     lines = watch(store, name, RECORDS[40:], programs.run)
@@ -67,7 +67,7 @@ def test_an_old_store_is_resumed_and_answers_as_it_did(tmp_path, path, programs)
     assert sum(read_model(store, key).n_seen_ for key in keys) == 60
 
 
-def test_there_is_a_store_of_every_kind_for_every_version():
+def test_every_version_has_a_store_of_every_kind():
     assert {path.stem for path in KEPT} == {
         f"store-{version}-{name}" for version in range(make.STORE_VERSION + 1) for name in STORES
     }

@@ -46,7 +46,7 @@ def learn(window, times, **parameters):
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
-def test_a_policy_is_a_value(policy):
+def test_policy_compares_by_value(policy):
     same = eval(repr(policy), {"Window": Window, "Reservoir": Reservoir, "datetime": __import__("datetime")})
     for twin in (same, copy.copy(policy), copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
         assert twin == policy
@@ -59,13 +59,13 @@ def test_a_policy_is_a_value(policy):
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
-def test_a_policy_is_cloned_with_its_forest(policy):
+def test_clone_copies_policy(policy):
     forest = build(policy)
     assert clone(forest).window == policy
     assert repr(policy) in repr(forest)
 
 
-def test_lengths_of_time_may_be_given_in_several_ways():
+def test_accepts_durations_in_several_types():
     hour = timedelta(hours=1)
     assert Window(hour) == Window(duration=hour) == Window(duration=3600) == Window(duration=Fraction(3600))
     assert Window(hour) == Window(pd.Timedelta(hours=1)) == Window(duration=np.float32(3600))
@@ -76,7 +76,7 @@ def test_lengths_of_time_may_be_given_in_several_ways():
 
 
 @pytest.mark.parametrize("unit", ["ns", "s", "h", "D"])
-def test_lengths_of_time_of_numpy_are_taken_in_their_unit(unit):
+def test_accepts_numpy_durations_in_any_unit(unit):
     length = np.timedelta64(3, unit)
     seconds = float(length / np.timedelta64(1, "s"))
     assert Window(length) == Window(duration=length) == Window(duration=seconds)
@@ -86,7 +86,7 @@ def test_lengths_of_time_of_numpy_are_taken_in_their_unit(unit):
 
 @pytest.mark.parametrize("n", [0, -1, True, False, 2.0, 2.5, np.nan, "5", np.float64(3), np.True_, [5]])
 @pytest.mark.parametrize("policy", [Window, Reservoir])
-def test_a_number_of_points_is_whole_and_positive(policy, n):
+def test_rejects_invalid_number_of_points(policy, n):
     with pytest.raises(ValueError, match=f"{policy.__name__} requires a positive integer number of points; got"):
         policy(n)
 
@@ -94,7 +94,7 @@ def test_a_number_of_points_is_whole_and_positive(policy, n):
 @pytest.mark.parametrize(
     "length", [0, 0.0, -1, -0.5, np.nan, np.inf, True, "1 h", timedelta(0), timedelta(hours=-1), [1.0]]
 )
-def test_a_length_of_time_is_finite_and_positive(length):
+def test_rejects_invalid_duration(length):
     with pytest.raises(ValueError, match="duration must be a positive number or timedelta; got"):
         Window(duration=length)
     with pytest.raises(ValueError, match="duration must be a positive number or timedelta; got"):
@@ -103,7 +103,7 @@ def test_a_length_of_time_is_finite_and_positive(length):
         Reservoir(5, half_life=length)
 
 
-def test_policies_want_neither_too_little_nor_too_much():
+def test_rejects_missing_and_conflicting_arguments():
     with pytest.raises(TypeError, match="two durations"):
         Window(timedelta(hours=1), duration=60.0)
     with pytest.raises(TypeError, match="requires a number of points, a duration, or both"):
@@ -112,20 +112,20 @@ def test_policies_want_neither_too_little_nor_too_much():
         Reservoir()
 
 
-def test_a_time_to_forget_in_place_of_a_number_of_points_is_refused_with_a_hint():
+def test_float_as_number_of_points_names_duration_argument():
     with pytest.raises(ValueError, match="pass a duration as duration="):
         Window(3600.0)
 
 
 @pytest.mark.parametrize("n", [4, np.int64(4), np.uint8(4)])
-def test_an_integer_is_a_window(n):
+def test_integer_is_a_window(n):
     plain, spelt_out = build(n).partial_fit(ROWS), build(Window(4)).partial_fit(ROWS)
     assert plain.keys_ == [36, 37, 38, 39]
     assert bits(plain) == bits(spelt_out)
     assert plain.get_params()["window"] is n
 
 
-def test_a_length_of_time_is_a_window():
+def test_duration_is_a_window():
     times, hour = 1800.0 * np.arange(8), timedelta(hours=1)
     plain, spelt_out = learn(hour, times), learn(Window(hour), times)
     assert plain.keys_ == [6, 7]
@@ -134,7 +134,7 @@ def test_a_length_of_time_is_a_window():
 
 
 @pytest.mark.parametrize("window", [0, -3, 2.5, "all", [5], True, np.nan], ids=repr)
-def test_a_window_that_is_none_is_refused_and_nothing_begun(window):
+def test_learning_rejects_invalid_window_and_leaves_forest_unfitted(window):
     for begin in ("fit", "partial_fit", "score_then_learn"):
         forest = build(window)
         with pytest.raises(ValueError, match=r"(?i)window"):
@@ -170,7 +170,7 @@ def test_a_window_that_is_none_is_refused_and_nothing_begun(window):
         pytest.param(Window(3, duration=10), [5, 5, 5, 6], [1, 2, 3], id="both: only one of three equals leaves"),
     ],
 )
-def test_a_window_in_time_goes_by_the_times_of_the_points(window, times, keys, in_one_call):
+def test_time_window_follows_times_of_points(window, times, keys, in_one_call):
     if in_one_call:
         forest = learn(window, times)
     else:
@@ -183,7 +183,7 @@ def test_a_window_in_time_goes_by_the_times_of_the_points(window, times, keys, i
     assert_whole(forest)
 
 
-def test_a_point_that_comes_too_late_is_scored_but_not_learned():
+def test_late_point_is_scored_but_not_learned():
     forest = build(Window(duration=10)).fit(ROWS[:3], times=[0.0, 20.0, 21.0])
     keys, expected = forest.keys_, forest.score_samples(ROWS[3:4])
     before = bits(forest)
@@ -195,7 +195,7 @@ def test_a_point_that_comes_too_late_is_scored_but_not_learned():
     assert forest.insert(ROWS[5], key="late", time=12.0) == "late"
 
 
-def test_the_clock_does_not_move_while_nothing_comes_nor_by_what_is_only_scored():
+def test_clock_advances_only_with_learned_points():
     forest = learn(Window(duration=10), [0.0, 1.0])
     forest.score_samples(ROWS)
     assert forest.keys_ == [0, 1]
@@ -203,7 +203,7 @@ def test_the_clock_does_not_move_while_nothing_comes_nor_by_what_is_only_scored(
     assert forest.keys_ == [0, 1, 2]
 
 
-def test_fit_keeps_what_the_window_would_have_kept():
+def test_fit_keeps_same_points_as_stream():
     times = np.array([0, 8, 3, 3, 12.0, 2, 12, 14])
     for window in (Window(duration=10), Window(3, duration=10), Window(3)):
         assert build(window).fit(ROWS[:8], times=times).keys_ == learn(window, times).keys_
@@ -239,7 +239,7 @@ TIMES = {
 
 
 @pytest.mark.parametrize("times", TIMES.values(), ids=TIMES.keys())
-def test_times_may_come_in_any_usual_form(times):
+def test_accepts_times_in_several_types(times):
     window = Window(timedelta(seconds=10))
     expected = [[0], [0, 1], [0, 1, 2], [1, 2, 3], [1, 2, 3, 4], [3, 4, 5], [6]]
     forest = build(window)
@@ -251,7 +251,7 @@ def test_times_may_come_in_any_usual_form(times):
         assert build(window).fit(ROWS[:n], times=times[:n]).keys_ == expected[n - 1]
 
 
-def test_days_are_times_too():
+def test_accepts_dates_as_times():
     days = np.array(["2026-01-01", "2026-01-02", "2026-01-03"], "datetime64[D]")
     assert learn(Window(timedelta(days=2)), days).keys_ == [1, 2]
 
@@ -277,7 +277,7 @@ BAD_TIMES = {
 @pytest.mark.parametrize(
     "window", [Window(duration=10.0), Reservoir(2, half_life=timedelta(seconds=5))], ids=["window", "reservoir"]
 )
-def test_bad_times_are_refused_and_nothing_is_changed(window, times, message):
+def test_rejects_invalid_times_and_changes_nothing(window, times, message):
     unfitted, forest = build(window), learn(window, [0.0, 1.0])
     before = pickle.dumps(forest)
     for method in ("partial_fit", "score_then_learn", "fit"):
@@ -290,7 +290,7 @@ def test_bad_times_are_refused_and_nothing_is_changed(window, times, message):
 
 
 @pytest.mark.parametrize("time", [None, np.nan, pd.NaT, np.datetime64("NaT")])
-def test_a_point_without_its_time_is_refused_where_it_needs_one(time):
+def test_rejects_point_without_required_time(time):
     forest = learn(Window(duration=10), [0.0])
     before = pickle.dumps(forest)
     with pytest.raises(ValueError, match="time"):
@@ -298,7 +298,7 @@ def test_a_point_without_its_time_is_refused_where_it_needs_one(time):
     assert pickle.dumps(forest) == before
 
 
-def test_times_that_are_not_needed_are_checked_and_change_nothing():
+def test_unneeded_times_are_checked_and_ignored():
     without, with_times = build(3).partial_fit(ROWS[:9]), learn(3, np.arange(9.0)[::-1])
     assert bits(without) == bits(with_times)
     with_times.partial_fit(ROWS[9:10])
@@ -310,7 +310,7 @@ def test_times_that_are_not_needed_are_checked_and_change_nothing():
 # ---- reservoirs -----------------------------------------------------------------------------------------------------
 
 
-def test_a_reservoir_turns_points_away_and_insert_says_so():
+def test_insert_reports_points_rejected_by_reservoir():
     forest = build(Reservoir(3))
     kept = [forest.insert(row) for row in ROWS]
     assert kept[:3] == [0, 1, 2]
@@ -322,7 +322,7 @@ def test_a_reservoir_turns_points_away_and_insert_says_so():
     assert_whole(forest)
 
 
-def test_the_key_of_a_point_turned_away_can_be_used_again():
+def test_key_of_rejected_point_is_reusable():
     forest = build(Reservoir(1))
     while forest.insert(ROWS[0], key="again") is not None:
         forest.delete("again")
@@ -331,7 +331,7 @@ def test_the_key_of_a_point_turned_away_can_be_used_again():
     forest.insert(ROWS[2], key="again")
 
 
-def test_what_a_reservoir_holds_depends_on_the_seed_alone():
+def test_reservoir_depends_on_seed_only():
     one, same, other = (build(Reservoir(5), random_state=seed).partial_fit(ROWS) for seed in (1, 1, 2))
     assert one.keys_ == same.keys_ != other.keys_
 
@@ -353,14 +353,14 @@ N_RUNS = 2000  # shares of them stray by more than 5 / sqrt(4 * N_RUNS) = 0.056 
 STRAY = 0.056
 
 
-def test_all_points_are_equally_likely_to_be_in_a_reservoir():
+def test_reservoir_is_uniform():
     counts = np.zeros(8)
     for seed in range(N_RUNS):
         counts[held_by(Reservoir(3), 8, seed)] += 1
     np.testing.assert_allclose(counts / N_RUNS, 3 / 8, atol=STRAY)
 
 
-def test_a_deletion_favours_none_of_the_points_that_come_after_it():
+def test_deletion_does_not_favour_later_points():
     counts = np.zeros(8)
     for seed in range(N_RUNS):
         counts[held_by(Reservoir(3), 8, seed, remove=0, after=4)] += 1
@@ -370,7 +370,7 @@ def test_a_deletion_favours_none_of_the_points_that_come_after_it():
 
 
 @pytest.mark.parametrize("half_life", [2, 2.0, timedelta(seconds=2)])
-def test_with_a_half_life_a_point_is_half_as_likely_as_one_that_came_so_much_later(half_life):
+def test_half_life_halves_probability(half_life):
     counts = np.zeros(8)
     for seed in range(N_RUNS):
         counts[held_by(Reservoir(1, half_life=half_life), 8, seed)] += 1
@@ -378,7 +378,7 @@ def test_with_a_half_life_a_point_is_half_as_likely_as_one_that_came_so_much_lat
     np.testing.assert_allclose(counts / N_RUNS, weights / weights.sum(), atol=STRAY)
 
 
-def test_a_half_life_in_time_goes_by_time_and_not_by_arrival():
+def test_time_half_life_follows_times_of_points():
     forest = build(Reservoir(2, half_life=timedelta(milliseconds=1)))
     forest.partial_fit(ROWS[:6], times=[50.0, 10.0, 40.0, 20.0, 60.0, 30.0])
     assert forest.keys_ == [0, 4]
@@ -425,7 +425,7 @@ steps = st.lists(
 
 @settings(max_examples=examples(150))
 @given(policy=st.sampled_from(POLICIES), steps=steps, rng=draws_of_rows)
-def test_holdings_keep_the_same_points_as_a_plain_book(policy, steps, rng):
+def test_holdings_match_reference_implementation(policy, steps, rng):
     holdings, book = PointStore(policy), Book(policy)
     where, in_use = {}, set()
     for step in steps:
@@ -478,7 +478,7 @@ def assert_same(holdings, book, where):
     rng=draws_of_rows,
     data=st.data(),
 )
-def test_holdings_are_the_same_in_chunks_of_any_size(policy, times, rng, data):
+def test_holdings_do_not_depend_on_chunk_size(policy, times, rng, data):
     draws, n = rng.exponential(size=len(times)), len(times)
     bounds = sorted({0, n, *data.draw(st.lists(st.integers(0, n), max_size=3))})
     whole, parts = PointStore(policy), PointStore(policy)
@@ -491,7 +491,7 @@ def test_holdings_are_the_same_in_chunks_of_any_size(policy, times, rng, data):
     assert (whole.clock, whole.floor, whole.n_seen) == (parts.clock, parts.floor, parts.n_seen)
 
 
-def test_keys_that_come_twice_are_refused_whoever_named_them():
+def test_rejects_duplicate_keys_given_or_generated():
     holdings = PointStore(Window(5))
     holdings.reserve(5)
     holdings.admit(["a", None, 7], np.zeros(3), np.empty(0))

@@ -27,7 +27,7 @@ def p_values_then_learn(calibration, scores, arrivals):
     return calibration.judge_then_learn(scores, arrivals, AUTO).p_values
 
 
-def test_an_exponential_tail_ends_where_it_holds_the_rate():
+def test_tail_threshold_of_exponential_tail_has_the_rate():
     # quantiles of Exp(1), so that only the rule is judged and not a sample
     scores = np.log(np.arange(0.5, 10_000) / 10_000)
     assert (scores < tail_threshold(scores)).mean() == pytest.approx(AUTO_RATE, rel=0.01)
@@ -35,34 +35,34 @@ def test_an_exponential_tail_ends_where_it_holds_the_rate():
 
 
 @pytest.mark.parametrize(("shift", "scale"), [(0, 1), (-7, 1), (3, 20), (100, 1e-6)])
-def test_the_threshold_moves_with_the_scores(shift, scale):
+def test_threshold_shifts_with_scores(shift, scale):
     assert tail_threshold(shift + scale * BULK) == pytest.approx(shift + scale * tail_threshold(BULK), rel=1e-9)
 
 
-def test_a_light_tail_flags_nothing():
+def test_light_tail_flags_no_row():
     assert tail_threshold(np.linspace(0, 1, 1001)) < 0
 
 
-def test_a_burst_does_not_hide_itself():
+def test_burst_does_not_raise_its_own_threshold():
     threshold = tail_threshold(np.sort([*BULK, *np.full(400, -50.0)]))
     assert threshold > -50
     assert np.mean(threshold > BULK) < 0.01
 
 
-def test_a_few_anomalies_hardly_move_the_threshold():
+def test_few_anomalies_hardly_change_threshold():
     assert tail_threshold(np.sort([*BULK, *np.full(40, -1e6)])) == pytest.approx(tail_threshold(BULK), rel=0.06)
 
 
-def test_scores_that_are_all_equal_flag_no_row_but_lower_ones():
+def test_equal_scores_flag_only_lower_rows():
     assert tail_threshold(np.full(50, -2.5)) == -2.5
 
 
-def test_ties_down_to_the_lowest_eighth_leave_room_for_a_tail():
+def test_ties_down_to_lowest_eighth_leave_room_for_tail():
     scores = np.sort(np.concatenate([np.zeros(90), np.linspace(-2, -0.1, 9), [-100.0]]))
     assert -100 < tail_threshold(scores) < -1
 
 
-def test_ties_down_to_the_lower_quartile_leave_the_step_to_the_lowest_eighth():
+def test_ties_down_to_quartile_use_step_of_lowest_eighth():
     scores = np.sort(np.concatenate([np.zeros(700), np.full(100, -1.0), np.full(200, -6.0)]))
     halvings_per_step = np.log2(0.5 / AUTO_RATE)
     assert tail_threshold(scores) == pytest.approx(-3.0 * halvings_per_step)
@@ -77,7 +77,7 @@ def test_ties_down_to_the_lower_quartile_leave_the_step_to_the_lowest_eighth():
         ([1] * 18 + [30, 32], 1.0),  # anomalies last, and do not count
     ],
 )
-def test_a_spell_is_a_run_of_low_scores(runs, expected):
+def test_mean_run_length_counts_runs_of_low_scores(runs, expected):
     """Scores of 640 rows, of which the lowest eighth come in runs of these lengths."""
     scores, place = np.arange(640.0) + 1000, 0
     for length in runs:
@@ -87,12 +87,12 @@ def test_a_spell_is_a_run_of_low_scores(runs, expected):
     assert mean_run_length(7 * scores - 3) == mean_run_length(scores)
 
 
-def test_spells_are_bounded_and_one_row_long_if_there_are_few_scores():
+def test_mean_run_length_is_bounded_and_one_for_few_scores():
     assert mean_run_length(np.arange(6400.0)) == LONGEST_RUN
     assert mean_run_length(np.arange(15.0)) == mean_run_length(np.empty(0)) == 1.0
 
 
-def test_a_longer_spell_raises_the_automatic_threshold_and_no_other():
+def test_run_length_raises_automatic_threshold_only():
     levels = [ThresholdPolicy(run_length=n).threshold(BULK.tolist()) for n in (1.0, 2.0, 8.0)]
     assert levels == sorted(set(levels))
     assert np.searchsorted(BULK, levels[2]) / len(BULK) == pytest.approx(8 * AUTO_RATE, rel=0.3)
@@ -101,19 +101,19 @@ def test_a_longer_spell_raises_the_automatic_threshold_and_no_other():
         assert one == other
 
 
-def test_fewer_than_eight_scores_flag_nothing():
+def test_fewer_than_eight_scores_flag_no_row():
     assert tail_threshold([-9.0] + [-1.0] * 6) == -np.inf
     assert tail_threshold([-9.0] + [-1.0] * 7) > -np.inf
 
 
-def test_scores_of_minus_infinity_do_not_spoil_the_threshold():
+def test_infinite_scores_do_not_affect_threshold():
     assert tail_threshold([-np.inf, *BULK]) == pytest.approx(tail_threshold(BULK), rel=0.01)
     assert tail_threshold([-np.inf] * 90 + BULK[:10].tolist()) == -np.inf
     assert tail_threshold([-np.inf] * 9) == -np.inf
 
 
 @given(st.lists(st.integers(-9, 0).map(float), min_size=1, max_size=60), st.sampled_from([0.05, 0.25, 0.5]))
-def test_contamination_is_the_share_of_scores_below_the_threshold(values, share):
+def test_contamination_is_share_below_threshold(values, share):
     scores = np.sort(values)
     threshold = ThresholdPolicy(contamination=share).threshold(scores.tolist())
     assert (scores < threshold).sum() <= int(share * (len(scores) - 1)) + 1
@@ -133,39 +133,39 @@ def plain_p_value(score, calibration):
 
 
 @given(some_scores, st.lists(scores, max_size=30).map(np.array))
-def test_p_values_count_those_not_above_and_the_score_itself(new, calibration):
+def test_p_values_count_scores_not_above_and_the_score_itself(new, calibration):
     assert conformal_p_values(new, calibration).tolist() == [plain_p_value(score, calibration) for score in new]
 
 
-def test_without_calibration_nothing_is_surprising():
+def test_p_values_are_one_without_calibration():
     assert conformal_p_values(np.array([-1e9, 0.0]), np.empty(0)).tolist() == [1.0, 1.0]
 
 
-def test_ties_count_against_surprise():
+def test_ties_raise_p_values():
     assert conformal_p_values(np.array([2.0]), np.full(9, 2.0)) == [1.0]
 
 
 @pytest.mark.parametrize(
     ("alpha", "needed"), [(0.5, 1), (0.1, 9), (0.05, 19), (0.01, 99), (0.001, 999), (0.3, 3), (1 / 3, 2), (0.99, 1)]
 )
-def test_so_many_scores_are_needed(alpha, needed):
+def test_least_calibration_is_enough(alpha, needed):
     assert least_calibration(alpha) == needed
 
 
 @given(st.integers(1, 10_000) | st.floats(1e-6, 0.999))
-def test_no_fewer_scores_would_do(inverse):
+def test_least_calibration_is_minimal(inverse):
     alpha = inverse if isinstance(inverse, float) else 1 / (inverse + 1)
     n = least_calibration(alpha)
     assert conformal_p_values(np.array([-1.0]), np.zeros(n))[0] <= alpha
     assert conformal_p_values(np.array([-1.0]), np.zeros(n - 1))[0] > alpha
 
 
-def test_the_least_rate_of_all_has_an_answer():
+def test_least_calibration_of_smallest_rate_is_finite():
     assert least_calibration(5e-324) > 1e300
 
 
 @given(some_scores, some_scores, rates)
-def test_below_the_threshold_is_where_p_values_are_small(new, calibration, alpha):
+def test_rows_below_threshold_have_small_p_values(new, calibration, alpha):
     threshold = ThresholdPolicy(false_alarm_rate=alpha).threshold(np.sort(calibration).tolist())
     if len(calibration) < least_calibration(alpha):
         assert threshold == -np.inf
@@ -180,7 +180,7 @@ def test_below_the_threshold_is_where_p_values_are_small(new, calibration, alpha
         assert ((asked < threshold) == (conformal_p_values(asked, calibration) <= alpha)).all()
 
 
-def test_too_few_scores_are_refused_with_the_number_needed():
+def test_too_few_scores_raise_with_number_needed():
     with pytest.raises(ValueError, match=r"rate of 0\.001 needs at least 999 calibration scores; got 500: hold"):
         check_calibration_size(500, 0.001, "hold more")
     check_calibration_size(999, 0.001, "hold more")
@@ -201,18 +201,18 @@ def plain_discoveries(p_values, rate):
 
 
 @given(st.lists(st.sampled_from([0.01, 0.02, 0.05, 0.5, 1.0]) | st.floats(0, 1), max_size=20).map(np.array), rates)
-def test_discoveries_are_those_of_the_definition(p_values, rate):
+def test_benjamini_hochberg_matches_definition(p_values, rate):
     found = benjamini_hochberg(p_values, rate)
     assert found.dtype == bool
     assert found.tolist() == plain_discoveries(p_values.tolist(), rate)
 
 
-def test_a_step_up_takes_in_p_values_that_are_not_small_by_themselves():
+def test_benjamini_hochberg_steps_up():
     assert benjamini_hochberg(np.array([0.09, 0.08, 0.07, 0.1]), 0.1).all()
     assert not benjamini_hochberg(np.array([0.09, 0.8, 0.7, 0.6]), 0.1).any()
 
 
-def test_nothing_to_discover():
+def test_benjamini_hochberg_may_reject_nothing():
     assert benjamini_hochberg(np.empty(0), 0.1).shape == (0,)
     assert not benjamini_hochberg(np.ones(5), 0.1).any()
 
@@ -223,7 +223,7 @@ def test_nothing_to_discover():
 @given(
     some_scores, st.integers(1, 12), st.lists(st.integers(0, 30), max_size=4), st.sets(st.integers(0, 40), max_size=8)
 )
-def test_a_running_calibration_is_the_last_scores_in_any_chunks(new, n, cuts, forgotten):
+def test_running_calibration_holds_last_scores_for_any_chunks(new, n, cuts, forgotten):
     calibration, held, expected = RunningCalibration(n), [], []
     p_values = []
     for chunk in np.split(np.arange(len(new)), sorted(cut for cut in cuts if cut <= len(new))):
@@ -242,7 +242,7 @@ def test_a_running_calibration_is_the_last_scores_in_any_chunks(new, n, cuts, fo
     ]
 
 
-def test_one_by_one_is_all_at_once():
+def test_scoring_one_by_one_equals_chunks():
     values = np.random.default_rng(0).normal(size=200).round(1)
     whole, single = RunningCalibration(30), RunningCalibration(30)
     at_once = p_values_then_learn(whole, values, np.arange(200))
@@ -252,7 +252,7 @@ def test_one_by_one_is_all_at_once():
     assert len(whole) == 30
 
 
-def test_a_running_calibration_goes_on_from_its_state():
+def test_running_calibration_continues_from_state():
     values = np.random.default_rng(1).normal(size=100)
     whole = RunningCalibration(20)
     p_values_then_learn(whole, values[:60], np.arange(60))
@@ -265,7 +265,7 @@ def test_a_running_calibration_goes_on_from_its_state():
     assert (p_values_then_learn(whole, values[60:], rest) == p_values_then_learn(again, values[60:], rest)).all()
 
 
-def test_an_empty_calibration_has_a_state_too():
+def test_empty_calibration_has_state():
     calibration = RunningCalibration.of_state(5, np.empty(0, np.int64), np.empty(0), is_seeded=False)
     assert calibration.judge(np.array([0.0]), AUTO).p_values.tolist() == [1.0]
     assert p_values_then_learn(calibration, np.empty(0), np.empty(0, np.int64)).shape == (0,)
@@ -280,7 +280,7 @@ def test_an_empty_calibration_has_a_state_too():
         ([1.0, 2.0], [5], "2 scores for 1 arrivals"),
     ],
 )
-def test_bad_scores_change_nothing(values, arrivals, message):
+def test_rejects_invalid_scores_and_changes_nothing(values, arrivals, message):
     calibration = RunningCalibration(3)
     p_values_then_learn(calibration, np.array([0.5]), np.array([4]))
     with pytest.raises(ValueError, match=message):
@@ -288,7 +288,7 @@ def test_bad_scores_change_nothing(values, arrivals, message):
     assert calibration.arrivals.tolist() == [4]
 
 
-def test_a_state_that_cannot_be_is_refused():
+def test_rejects_invalid_state():
     with pytest.raises(ValueError, match="3 calibration scores exceed the maximum of 2"):
         RunningCalibration.of_state(2, np.arange(3), np.zeros(3), is_seeded=False)
     with pytest.raises(ValueError, match="increasing arrivals"):
@@ -300,14 +300,14 @@ def test_a_state_that_cannot_be_is_refused():
 # ---- young and seeded calibrations ----------------------------------------------------------------------------------
 
 
-def test_a_young_calibration_flags_nothing_before_the_hundredth_score():
+def test_unseeded_calibration_flags_nothing_before_hundredth_score():
     calibration = RunningCalibration(1000)
     scores = np.append(np.linspace(-3, -2, 99), [-50.0, -2.5, -50.0])
     detected = calibration.judge_then_learn(scores, np.arange(102), AUTO)
     assert np.flatnonzero(detected.is_anomaly).tolist() == [101]
 
 
-def test_the_first_hundred_scores_leave_after_the_two_hundredth_unless_seeded():
+def test_unseeded_calibration_drops_first_hundred_scores():
     young, seeded = RunningCalibration(1000), RunningCalibration(1000)
     seeded.seed(np.linspace(-3, -2, 150), np.arange(150))
     young.judge_then_learn(np.linspace(-3, -2, 150), np.arange(150), AUTO)
@@ -316,7 +316,7 @@ def test_the_first_hundred_scores_leave_after_the_two_hundredth_unless_seeded():
         assert calibration.arrivals[0] == first
 
 
-def test_a_seeded_calibration_flags_at_once_and_keeps_the_newest_scores():
+def test_seeded_calibration_flags_at_once_and_keeps_newest_scores():
     calibration = RunningCalibration(20)
     calibration.seed(np.linspace(-3, -2, 50), np.arange(50))
     assert calibration.arrivals.tolist() == [*range(30, 50)]
