@@ -256,8 +256,8 @@ def _read(table: Table, quiet: bool) -> NamedRows:
     """Return the rows of a file, and report what was read."""
     from polyaforest.io.tables import gather
 
-    rows = gather(options.counting(table, quiet)).named(table.columns)
-    options.say_input(table, quiet)
+    rows = gather(options.with_progress(table, quiet)).named(table.columns)
+    options.echo_input(table, quiet)
     return rows
 
 

@@ -70,7 +70,7 @@ def command(
     with Results(out, format_) as results:
         results.write(columns)
     if out != "-":
-        options.say(f"Wrote {name} to {out}: {len(next(iter(columns.values()))):,} rows.")
+        options.echo(f"Wrote {name} to {out}: {len(next(iter(columns.values()))):,} rows.")
 
 
 def _listing() -> Iterator[str]:

@@ -177,10 +177,10 @@ def _detect_in_table(chosen: DetectOptions, table: Table, found: Findings, pictu
     from polyaforest.detection.report import count, listed
     from polyaforest.io.tables import gather
 
-    whole = gather(options.counting(table, chosen.quiet))
-    options.say_input(table, chosen.quiet)
+    whole = gather(options.with_progress(table, chosen.quiet))
+    options.echo_input(table, chosen.quiet)
     if len(whole.rows) > _MANY:
-        options.say("All rows are held in memory; use --stream to need less.", chosen.quiet)
+        options.echo("All rows are held in memory; use --stream to need less.", chosen.quiet)
     detector = TableDetector(whole, table.columns, chosen.settings())
     detected = detector.detect()
     found.settings = detector.settings
@@ -188,11 +188,11 @@ def _detect_in_table(chosen: DetectOptions, table: Table, found: Findings, pictu
         ignored = table.columns.categories
         without = f" Ignored: {listed(ignored)}, since a time series has numbers only." if ignored else ""
         words = "Scored as a time series: times are evenly spaced, neighbouring rows similar. Override with --rows."
-        options.say(words + without, chosen.quiet)
+        options.echo(words + without, chosen.quiet)
     if detector.too_small:
         names = listed(f"{name} ({n:,})" for name, n in detector.too_small.items())
         n_values = count(len(detector.too_small), "value")
-        options.say(f"Too few rows to score {n_values} of {chosen.by}: {names}.", chosen.quiet)
+        options.echo(f"Too few rows to score {n_values} of {chosen.by}: {names}.", chosen.quiet)
     found.add(detected if picture is None else picture.add(detected))
     found.close()
     found.explain(detector.explain, whole.numbers)
@@ -207,7 +207,7 @@ def _detect_in_stream(chosen: DetectOptions, table: Table, found: Findings, pict
     """Score rows while they are read, in bounded memory."""
     from polyaforest.detection.pipeline import StreamDetector
 
-    chunks = _with_partitions_checked(options.counting(table, chosen.quiet))
+    chunks = _with_partitions_checked(options.with_progress(table, chosen.quiet))
     if chosen.by is None:
         chunks = (piece for chunk in chunks for piece in chunk.pieces(_ROWS_OF_STREAM))
     with StreamDetector(table.columns, chosen.settings()) as detector:
@@ -219,9 +219,9 @@ def _detect_in_stream(chosen: DetectOptions, table: Table, found: Findings, pict
         else:
             deque(parts, maxlen=0)
     found.close()
-    options.say_input(table, chosen.quiet)
+    options.echo_input(table, chosen.quiet)
     if found.n_rows <= _LEAST_OF_STREAM * max(found.n_partitions, 1):
-        options.say(f"The first {_LEAST_OF_STREAM} rows of a stream are never flagged.", chosen.quiet)
+        options.echo(f"The first {_LEAST_OF_STREAM} rows of a stream are never flagged.", chosen.quiet)
 
 
 def _with_partitions_checked(chunks: Iterable[TableChunk]) -> Iterator[TableChunk]:

@@ -39,7 +39,7 @@ Examples:
     required=True,
     help="Row number, from 1, without the header; may be repeated.",
 )
-@options.columns
+@options.columns_option("those of the model")
 @options.time
 @options.format_
 @options.reading
@@ -100,7 +100,7 @@ def _report_imputed(table: Table, chunk: TableChunk, places: list[int], quiet: b
     for place in places:
         names = [table.columns.used[k] for k in np.flatnonzero(np.isnan(chunk.rows[place])).tolist()]
         if names:
-            options.say(f"Row {chunk.numbers[place]:,} has no {listed(names)}: explained with imputed values.", quiet)
+            options.echo(f"Row {chunk.numbers[place]:,} has no {listed(names)}: explained with imputed values.", quiet)
 
 
 def _no_such_row(table: Table, number: int) -> ValueError:

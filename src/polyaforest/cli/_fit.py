@@ -125,7 +125,7 @@ def fit(chosen: FitOptions) -> tuple[Any, Table]:
     like = None if chosen.like is None else _template(chosen.like)
     columns, categories = (chosen.columns, chosen.categories) if like is None else _columns_of(like)
     with closing(chosen.open_table(columns, categories)) as table:
-        chunks = options.counting(table, chosen.quiet)
+        chunks = options.with_progress(table, chosen.quiet)
         if like is not None:
             return _fit_like(like, table, chunks), table
         return (_fit_stream if chosen.is_stream else _fit_table)(chosen, table, chunks), table
@@ -216,10 +216,10 @@ def _print(chosen: FitOptions, model: Any, table: Table) -> None:
     """Print a summary of the input and of the model."""
     from polyaforest.detection.report import count
 
-    options.say_input(table, chosen.quiet)
+    options.echo_input(table, chosen.quiet)
     if chosen.kind == "batch":
         holds = f"counts {count(model.n_points_, 'row')}"
     else:
         forgets = "" if chosen.id is None else f"; `forget` can delete them by {chosen.id}"
         holds = f"holds {count(model.n_points_, 'point')} of {count(table.n_rows, 'row')}{forgets}"
-    options.say(f"{chosen.model} {holds}.", chosen.quiet)
+    options.echo(f"{chosen.model} {holds}.", chosen.quiet)

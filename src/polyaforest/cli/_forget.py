@@ -81,7 +81,7 @@ def _forget_rows(path: str, out: str, wanted: Sequence[str], missing_ok: bool) -
     if held or out != path:
         forest.delete(held)
         forest.save(out)
-    options.say(f"Deleted {count(len(held), 'row')}; {out} holds {count(int(forest.n_points_), 'point')}.")
+    options.echo(f"Deleted {count(len(held), 'row')}; {out} holds {count(int(forest.n_points_), 'point')}.")
     _report_missing(missing)
 
 
@@ -89,7 +89,7 @@ def _forget_in_store(path: str, wanted: Sequence[str], partitions: Sequence[str]
     """Delete rows, or the models of partitions if `wanted` is empty, from a model store in one transaction."""
     from polyaforest.live import open_store, read_damaged
 
-    with open_store(path, _make_nothing, notify=options.say) as store:
+    with open_store(path, _no_new_model, notify=options.echo) as store:
         aside = read_damaged(path)
         unknown = [key for key in partitions if key not in store.keys and key not in aside]
         _check_missing(path, "partition", unknown, missing_ok)
@@ -99,7 +99,7 @@ def _forget_in_store(path: str, wanted: Sequence[str], partitions: Sequence[str]
             held, missing, damaged = _find_in_store(path, wanted, [key for key in chosen if key in store.keys])
             for key, reason in {**{key: aside[key] for key in aside if key in chosen}, **damaged}.items():
                 remedy = f"To delete its model: polyaforest forget -m {path} --by {key!r} --all"
-                options.say(f"{reason}. Its rows are unknown. {remedy}")
+                options.echo(f"{reason}. Its rows are unknown. {remedy}")
             _check_missing(path, "row", missing, missing_ok)
             for key, rows in held.items():
                 store[key].detector.delete(rows)
@@ -110,7 +110,7 @@ def _forget_in_store(path: str, wanted: Sequence[str], partitions: Sequence[str]
             deleted = count(len(chosen), "partition")
         store.commit(store.notes)
         n_left = len(store)
-    options.say(f"Deleted {deleted}; {path} holds {count(n_left, 'partition')}.")
+    options.echo(f"Deleted {deleted}; {path} holds {count(n_left, 'partition')}.")
     _report_missing([*unknown, *missing])
 
 
@@ -137,7 +137,7 @@ def _find_in_store(
     return held, [name for name in wanted if name in missing], damaged
 
 
-def _make_nothing() -> NoReturn:
+def _no_new_model() -> NoReturn:
     """Raise: deletion never makes a new model."""
     raise AssertionError("forget asked for a new model")
 
@@ -153,7 +153,7 @@ def _check_missing(path: str, what: str, missing: Sequence[str], missing_ok: boo
 def _report_missing(missing: Sequence[str]) -> None:
     """Report the ids that were not held."""
     if missing:
-        options.say(f"Not held: {_some(missing)}.")
+        options.echo(f"Not held: {_some(missing)}.")
 
 
 def _lines(path: str) -> Iterator[bytes]:

@@ -45,7 +45,7 @@ def command(models: tuple[str, ...], out: str) -> None:
         _merge(merged, forest, models[0], path)
     merged.save(out, notes=shared_notes([forest.notes for forest in forests]))
     parts = " + ".join(f"{count:,}" for count in counts)
-    options.say(f"{out} holds the counts of {parts} = {merged.n_points_:,} rows.")
+    options.echo(f"{out} holds the counts of {parts} = {merged.n_points_:,} rows.")
 
 
 def _load_batch(path: str) -> BatchMPF:

@@ -23,7 +23,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 WINDOW = 1024  # points that a stream holds by default
 
 
-def together(*decorators: Decorator) -> Decorator:
+def combine(*decorators: Decorator) -> Decorator:
     """Combine decorators into one; the first is the outermost."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,13 +43,20 @@ def read_names(ctx: click.Context, option: click.Parameter, texts: tuple[str, ..
 
 
 files = click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
-columns = click.option(
-    "--columns",
-    metavar="A,B,...",
-    multiple=True,
-    callback=read_names,
-    help="Columns to use.  [default: numbers, and text with few different values]",
-)
+
+
+def columns_option(default: str) -> Decorator:
+    """Return the option --columns; `default` describes its default."""
+    return click.option(
+        "--columns",
+        metavar="A,B,...",
+        multiple=True,
+        callback=read_names,
+        help=f"Columns to use.  [default: {default}]",
+    )
+
+
+columns = columns_option("numbers, and text with few different values")
 _categories = click.option(
     "--categories",
     metavar="A,B,...",
@@ -63,14 +70,13 @@ id_ = click.option("--id", metavar="COLUMN", help="Column that identifies rows i
 by = click.option(
     "--by",
     metavar="COLUMN",
-    help="Column that partitions the rows: those of each value, such as a host, are scored separately.",
+    help="Column that partitions the rows, such as a host: each partition is scored separately.",
 )
 weight = click.option("--weight", metavar="COLUMN", help="Column of row weights: 2 counts the row twice, 0 ignores it.")
 calibrate_by = click.option(
     "--calibrate-by",
     metavar="COLUMN",
-    help="Column of groups, such as countries: p-values are calibrated within each group, so all groups are flagged "
-    "equally often.",
+    help="Column of groups, such as a country: p-values are calibrated by group, so all are flagged equally often.",
 )
 format_ = click.option(
     "--format",
@@ -88,7 +94,7 @@ def categories(command: Callable[..., Any]) -> Callable[..., Any]:
             raise click.UsageError("--categories and --numbers-only are mutually exclusive.")
         return command(*args, **given, categories=() if numbers_only else categories)
 
-    return together(_categories, _numbers_only)(run)
+    return combine(_categories, _numbers_only)(run)
 
 
 def _read_mark(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -104,17 +110,28 @@ def _read_mark(ctx: click.Context, option: click.Parameter, text: str | None) ->
 def reading(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that describe the notation of files, passed as `reading`."""
     names = [
-        click.option("--decimal", type=click.Choice(list(DECIMALS)), help="Decimal separator of numbers in text."),
-        click.option("--dates", type=click.Choice(DATES), help="Order of dates such as 01/02/2024."),
+        click.option("--decimal", type=click.Choice(list(DECIMALS)), help="Decimal separator.  [default: detected]"),
+        click.option(
+            "--dates", type=click.Choice(DATES), help="Order of dates such as 01/02/2024.  [default: detected]"
+        ),
         click.option(
             "--plain",
             is_flag=True,
             help="Accept only plain numbers such as -1234.5e6: no units, currencies or thousands separators.",
         ),
-        click.option("--delimiter", metavar="CHAR", callback=_read_mark, help="Delimiter of CSV, or 'tab'."),
-        click.option("--header/--no-header", default=None, help="Whether the first line holds the column names."),
         click.option(
-            "--comment", metavar="MARK", callback=_read_mark, help="Skip CSV lines that start with MARK, or 'none'."
+            "--delimiter", metavar="CHAR", callback=_read_mark, help="Delimiter of CSV, or 'tab'.  [default: detected]"
+        ),
+        click.option(
+            "--header/--no-header",
+            default=None,
+            help="Whether the first line holds the column names.  [default: detected]",
+        ),
+        click.option(
+            "--comment",
+            metavar="MARK",
+            callback=_read_mark,
+            help="Skip CSV lines that start with MARK, or 'none'.  [default: detected]",
         ),
         click.option("--sheet", metavar="SHEET", help="Sheet of a workbook, by name or number.  [default: the first]"),
         click.option("--query", metavar="SQL", help="Query to run, for databases."),
@@ -125,7 +142,7 @@ def reading(command: Callable[..., Any]) -> Callable[..., Any]:
         chosen = {field.name: given.pop(field.name) for field in fields(Reading)}
         return command(*args, **given, reading=Reading(**chosen))
 
-    return together(*names)(run)
+    return combine(*names)(run)
 
 
 strict = click.option("--strict", is_flag=True, help="Stop at the first row that cannot be read.")
@@ -198,7 +215,7 @@ stream = click.option(
 
 def flagging() -> Decorator:
     """Return the options of the threshold policy."""
-    return together(false_alarm_rate, epsilon, phi)
+    return combine(false_alarm_rate, epsilon, phi)
 
 
 @dataclass(frozen=True)
@@ -274,22 +291,22 @@ class TableOptions:
         )
 
 
-def say_input(table: Table, quiet: bool) -> None:
+def echo_input(table: Table, quiet: bool) -> None:
     """Print a summary of the input."""
     from polyaforest.detection.report import input_lines
 
     for line in input_lines(table):
-        say(line, quiet)
+        echo(line, quiet)
 
 
-def say(words: str, quiet: bool = False) -> None:
+def echo(words: str, quiet: bool = False) -> None:
     """Print a message to stderr."""
     if words and not quiet:
         with suppress(OSError):  # stderr was closed: continue
             click.echo(printable(words), err=True)
 
 
-def counting(table: Table, quiet: bool = False) -> Iterator[TableChunk]:
+def with_progress(table: Table, quiet: bool = False) -> Iterator[TableChunk]:
     """Yield the chunks of a table, with a progress line on a terminal."""
     if quiet or not sys.stderr.isatty():
         yield from table.chunks()

@@ -25,7 +25,7 @@ Examples:
 @options.model
 @options.partition
 @options.files
-@options.columns
+@options.columns_option("those of the model")
 @options.time
 @options.id_
 @options.format_
@@ -72,12 +72,12 @@ def command(
     n_flagged = 0
     compile_first("table", quiet)
     with closing(saved.open_table(files, **reading)) as table, results:
-        chunks = options.counting(table, quiet)
+        chunks = options.with_progress(table, quiet)
         for chunk in [gather(chunks)] if saved.is_series else chunks:  # each row of a series depends on earlier ones
             found = saved.detect(chunk)
             n_flagged += int(found.is_anomaly.sum())
             results.write(result_columns(found.flagged() if only_anomalies else found, table.columns))
-    options.say_input(table, quiet)
-    options.say(f"{count(n_flagged, 'row')} flagged.", quiet)
+    options.echo_input(table, quiet)
+    options.echo(f"{count(n_flagged, 'row')} flagged.", quiet)
     if n_flagged and fail_on_anomaly:
         ctx.exit(1)

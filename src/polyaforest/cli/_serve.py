@@ -66,7 +66,7 @@ def command(
             _check(settings, "the demo" if demo else config or _DEFAULT)
             return
         compile_first("stream", quiet)
-        say = partial(options.say, quiet=quiet)
+        say = partial(options.echo, quiet=quiet)
         serve(settings, say, DemoFeeder() if demo else None, None if demo else read)
 
 
@@ -97,12 +97,12 @@ def _check(config: Config, name: str) -> None:
     from polyaforest.service.check import check_config
 
     check_config(config)
-    options.say(f"{name} is valid: {', '.join(config.streams)}.")
+    options.echo(f"{name} is valid: {', '.join(config.streams)}.")
     problems = []
     for stream, settings in config.streams.items():
         plan, n_records = stored_plan(config.server.data, stream, settings)
         for words in plan.words(n_records):
-            options.say(f"{stream}: a start {words}.")
+            options.echo(f"{stream}: a start {words}.")
         refused = zip(plan.refused, plan.problems(), strict=True)
         problems += [config.words_at(("streams", stream, *one.split(".")), words) for one, words in refused]
     if problems:

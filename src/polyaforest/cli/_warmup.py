@@ -34,7 +34,7 @@ def command(jobs: int | None, portable: bool, quiet: bool) -> None:
     groups = warmup.cold("everything")
     if groups:
         _compile(groups, jobs, quiet)
-    options.say(f"All kernels are compiled for this machine ({select_cpu()}).", quiet)
+    options.echo(f"All kernels are compiled for this machine ({select_cpu()}).", quiet)
 
 
 def compile_first(purpose: str, quiet: bool) -> None:
@@ -51,7 +51,7 @@ def compile_first(purpose: str, quiet: bool) -> None:
 def _compile(groups: list[str], jobs: int | None, quiet: bool) -> None:
     from polyaforest.forest import warmup
 
-    options.say(
+    options.echo(
         f"Compiling for this machine, once: about {warmup.expected_seconds(groups, jobs):.0f} seconds ...", quiet
     )
     shares = warmup.compile_all(groups, jobs)

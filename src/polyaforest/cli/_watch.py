@@ -61,7 +61,7 @@ def _read_every(ctx: click.Context, option: click.Parameter, text: str) -> int |
     return text
 
 
-_reading = options.together(
+_reading = options.combine(
     click.option(
         "--from",
         "address",
@@ -69,7 +69,7 @@ _reading = options.together(
         help="Read from redis://host:port/db?stream=NAME or kafka://host:port/TOPIC.",
     ),
     click.option("--follow", is_flag=True, help="Wait for lines appended to FILE, across log rotation, like tail -F."),
-    options.columns,
+    options.columns_option("numeric fields of the first record"),
     click.option(
         "--categories",
         metavar="A,B,...",
@@ -82,7 +82,7 @@ _reading = options.together(
     click.option("--id", metavar="COLUMN", help="Column that identifies records, so that `forget` can delete them."),
     click.option("--format", type=click.Choice(["auto", "jsonl", "csv"]), default="auto", help="Format of the lines."),
 )
-_scoring = options.together(
+_scoring = options.combine(
     click.option(
         "--window",
         callback=_read_window,
@@ -95,7 +95,10 @@ _scoring = options.together(
     options.shingle,
     click.option("--difference", is_flag=True, help="Score the changes between records instead of the values."),
     click.option(
-        "--calendar", type=click.Choice(_CALENDAR), multiple=True, help="Let what is normal depend on the calendar."
+        "--calendar",
+        type=click.Choice(_CALENDAR),
+        multiple=True,
+        help="Learn what is normal by time of day or day of week.",
     ),
     options.false_alarm_rate,
     click.option(
@@ -126,7 +129,7 @@ _scoring = options.together(
     ),
     options.seed,
 )
-_saving = options.together(
+_saving = options.combine(
     click.option(
         "-m", "--model", metavar="MODEL", type=click.Path(), help="Save models to this file, and resume from it."
     ),
@@ -166,7 +169,7 @@ _saving = options.together(
         help="Memory for models. The least recently used are moved to disk.",
     ),
 )
-_writing = options.together(
+_writing = options.combine(
     click.option("--only-anomalies", is_flag=True, help="Write lines for flagged records only."),
     click.option(
         "--events",
@@ -223,7 +226,7 @@ def command(ctx: click.Context, /, **given: Any) -> None:
     counts = watcher.counts
     where = f" (see {given['quarantine']})" if counts.bad else ""
     records = "1 record" if counts.records == 1 else f"{counts.records:,} records"
-    options.say(f"{records}, {counts.anomalies:,} flagged, {counts.bad:,} bad{where}", given["quiet"])
+    options.echo(f"{records}, {counts.anomalies:,} flagged, {counts.bad:,} bad{where}", given["quiet"])
     if given["fail_on_anomaly"] and counts.anomalies > n_before:
         ctx.exit(1)
 
@@ -298,7 +301,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
     max_bytes = given["memory"] * 2**20
     try:
         store = stack.enter_context(
-            open_store(given["model"], lambda: deepcopy(template), max_bytes=max_bytes, notify=options.say)
+            open_store(given["model"], lambda: deepcopy(template), max_bytes=max_bytes, notify=options.echo)
         )
     except NotAStoreError as problem:
         raise NotAStoreError(f"{problem}; to start from a model made by `fit`, use --start-from") from problem
@@ -317,7 +320,7 @@ def _watcher(given: dict[str, Any], stack: ExitStack) -> Watcher:
         drift=_drift(given),
         writes_events=given["events"],
         cadence=Cadence(given["snapshot_every"], given["snapshot_seconds"]),
-        notify=options.say,  # losses are reported even with --quiet
+        notify=options.echo,  # losses are reported even with --quiet
     )
     stack.callback(watcher.close)
     watcher.resume(skip_seen=given["skip_seen"])
@@ -434,12 +437,12 @@ def _report_start(watcher: Watcher, given: dict[str, Any]) -> None:
     counts, notes = watcher.counts, watcher.resumed_from
     if not counts.records:
         return
-    options.say(f"Resuming after {counts.records:,} records, {counts.anomalies:,} of them flagged", given["quiet"])
+    options.echo(f"Resuming after {counts.records:,} records, {counts.anomalies:,} of them flagged", given["quiet"])
     before, now = notes["where"], canonical_name(given["address"] or given["file"])
     if before != now:
-        options.say(f"The source was {before} before: reading {now} from its beginning", given["quiet"])
+        options.echo(f"The source was {before} before: reading {now} from its beginning", given["quiet"])
     elif not (watcher.source.can_replay or given["skip_seen"] or notes["is_end"]):
-        options.say("This input cannot be read again: records after the last save are lost", given["quiet"])
+        options.echo("This input cannot be read again: records after the last save are lost", given["quiet"])
 
 
 @contextmanager
