@@ -1,4 +1,4 @@
-"""Rotation at awkward moments: before the first line was read, several times between two looks, while stopped."""
+"""Rotation at awkward moments: before the first line is read, several times between two checks, during downtime."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def numbered(start, stop):
 
 
 def rotate(log, keep=9):
-    """Rename a file, and those renamed before; the oldest beyond `keep` is deleted."""
+    """Rotate a file by renaming, and delete the oldest beyond `keep`."""
     for number in range(keep, 0, -1):
         if os.path.exists(f"{log}.{number}"):
             os.replace(f"{log}.{number}", f"{log}.{number + 1}")
@@ -42,7 +42,7 @@ def copy_and_truncate(log):
 
 
 def everything(source):
-    """All lines that are there."""
+    """Return all available lines."""
     lines = []
     while records := source.read(7, 0.15):
         lines += [record.data for record in records]
@@ -50,20 +50,20 @@ def everything(source):
 
 
 class Reading:
-    """A file that is followed, in one go or by one process after another."""
+    """A followed file, read by one source or by a new source after each step."""
 
     def __init__(self, log, is_stopped):
         self._log, self._is_stopped = log, is_stopped
         self.source = FollowedFile(log)
 
     def pause(self):
-        """Stop, if that is the way."""
+        """Close the source, if each step uses a new one."""
         if self._is_stopped:
             self._position = json.dumps(self.source.position)
             self.source.close()
 
     def go_on(self):
-        """What is there now, with the notices."""
+        """Return the available lines and the notices."""
         if self._is_stopped:
             self.source = FollowedFile(self._log)
             self.source.seek(json.loads(self._position))
@@ -121,7 +121,7 @@ def test_does_not_read_unrelated_copy(log, reading):
 def test_reads_files_renamed_several_times_before_first_line(log, reading, first):
     if first:
         append(log, *numbered(0, first))
-    turn = reading()  # or it waits for the file to appear
+    turn = reading()  # otherwise it waits for the file to appear
     turn.pause()
     for start in range(first, 100, 20):
         if os.path.exists(log):
@@ -170,7 +170,7 @@ def test_reports_deleted_files_and_reads_the_others(log, reading):
 
 
 def after_a_tick(path):
-    """Wait until a file that is changed now is seen to be changed later than another."""
+    """Wait until a change now gets a later modification time than that of another file."""
     clock = f"{path}-clock"
 
     def has_ticked():
@@ -211,7 +211,7 @@ def test_notice_names_compressed_files(log):
     turn = Reading(log, is_stopped=True)
     turn.source.read(10, 1.0)
     turn.pause()
-    os.rename(log, f"{log}.1.gz")  # as good as compressed
+    os.rename(log, f"{log}.1.gz")  # has the name of a compressed file
     append(log, *numbered(20, 40))
     lines, notices = turn.go_on()
     assert lines == numbered(20, 40)

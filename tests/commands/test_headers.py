@@ -1,4 +1,4 @@
-"""Whether the first line of a CSV file is its header, told from it and the line below."""
+"""Detection of the header of a CSV file from its first two lines."""
 
 import pytest
 

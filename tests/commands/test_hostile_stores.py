@@ -1,4 +1,4 @@
-"""Stores and first records of strangers: what they may not do to the files and streams of others."""
+"""Untrusted stores and first records cannot harm other files and streams."""
 
 import json
 import sqlite3
@@ -25,7 +25,7 @@ def make():
 
 
 def watch(folder, records, said=None, **options):
-    """Watch to the end; return how often each key has been learned."""
+    """Watch to the end, and return how many records each key has learned."""
     out, bad = FileLines(str(folder / "out")), FileLines(str(folder / "bad"))
     note = (lambda words: None) if said is None else said.append
     with (
@@ -124,7 +124,7 @@ def test_damaged_pages_affect_one_key_and_old_file_is_kept(tmp_path):
         (block,) = file.execute("SELECT model FROM models WHERE key = 'web-1'").fetchone()
     at = content.find(block[len(block) // 2 :][:32])
     assert at > page
-    assert len(block) > 3 * page  # so that this is one of several pages that it lies on
+    assert len(block) > 3 * page  # so that it covers several pages
     content[at // page * page : at // page * page + 4] = b"\xff\xff\xff\xff"  # the number of its next page
     (tmp_path / "m.db").write_bytes(content)
     said = []

@@ -1,4 +1,4 @@
-"""Large tables are held once, and where memory runs out that is said, with what to do."""
+"""Large tables are held in memory once, and out-of-memory errors name the remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N_BYTES = 8 * N_CHUNKS * N_ROWS * N_COLUMNS
 
 
 def chunks():
-    """The chunks of a table, made one by one, as they are read."""
+    """Yield the chunks of a table, created one by one."""
     rng = np.random.default_rng(0)
     for i in range(N_CHUNKS):
         rows = rng.normal(size=(N_ROWS, N_COLUMNS))
@@ -30,7 +30,7 @@ def chunks():
 
 @pytest.fixture
 def bench(monkeypatch):
-    """Let `polyaforest bench` do something else."""
+    """Replace the work of `polyaforest bench`."""
 
     def put(function):
         command = click.command()(click.pass_context(function))
@@ -40,7 +40,7 @@ def bench(monkeypatch):
 
 
 def peak_of(work):
-    """Bytes that some work takes at most, of which NumPy tells, and what it gives."""
+    """Return the peak of bytes that NumPy allocates during some work, and the result of the work."""
     tracemalloc.start()
     try:
         result = work()
@@ -58,7 +58,7 @@ def test_gather_does_not_copy_chunks_twice():
 
 
 def test_table_is_scored_without_a_copy():
-    """More rows take the memory of their scores, next to that of the forest, which is the same for both."""
+    """More rows only add the memory of their scores; the forest takes the same for both."""
     whole = gather(chunks())
     names = [f"c{k}" for k in range(N_COLUMNS)]
 
@@ -75,11 +75,11 @@ def test_out_of_memory_error_names_size_and_remedy(bench, capsys):
     bench(lambda ctx: np.empty(2**57))
     with pytest.raises(SystemExit) as ended:
         run(["bench"])
-    told = capsys.readouterr().err
+    err = capsys.readouterr().err
     assert ended.value.code == 3
-    assert "not enough memory: unable to allocate 1.00 EiB" in told
-    assert "--stream" in told
-    assert "bug" not in told
+    assert "not enough memory: unable to allocate 1.00 EiB" in err
+    assert "--stream" in err
+    assert "bug" not in err
 
 
 def test_thread_without_stack_is_out_of_memory(bench, capsys):
@@ -95,7 +95,7 @@ def test_thread_without_stack_is_out_of_memory(bench, capsys):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on address space are Linux's")
 def test_reports_address_space_limit():
-    """A process that may not have the memory that a table takes, for real."""
+    """Run a real process whose memory limit is below the size of a table."""
     code = (
         "import resource, numpy as np, polyaforest.cli as cli\n"
         "from types import SimpleNamespace\n"

@@ -1,4 +1,4 @@
-"""Model stores that are damaged or were made to do harm: one model costs one stream, and no foreign schema is run."""
+"""Damaged or hostile model stores: a damaged model affects one stream, and no foreign schema is run."""
 
 import sqlite3
 import struct
@@ -22,7 +22,7 @@ def forest():
 
 @pytest.fixture
 def path(tmp_path):
-    """A store with the models a, b and c."""
+    """Return a store with the models a, b and c."""
     path = tmp_path / "m.models"
     with open_store(path, forest) as store:
         for key in "abc":
@@ -59,15 +59,15 @@ DAMAGE = {
 def test_damaged_model_affects_its_stream_only(path, damage):
     expected = read_model(path, "a").score_samples(ROWS)
     altered(path, damage)
-    told = []
-    with open_store(path, forest, notify=told.append) as store:
+    notices = []
+    with open_store(path, forest, notify=notices.append) as store:
         assert not hasattr(store["b"].detector, "forest_")
         assert np.array_equal(store["a"].detector.score_samples(ROWS), expected)
         store["b"].detector.partial_fit(ROWS[:3])
         store.commit({"n": 2})
-    assert len(told) == 1
-    assert "'b'" in told[0]
-    assert repr(str(path)) in told[0]
+    assert len(notices) == 1
+    assert "'b'" in notices[0]
+    assert repr(str(path)) in notices[0]
     assert read_notes(path) == ({"n": 2}, ["a", "b", "c"])
     assert read_model(path, "b").n_points_ == 3
     assert list(read_damaged(path)) == ["b"]
@@ -100,10 +100,10 @@ def test_sets_nothing_aside_before_commit(path):
 )
 def test_sets_aside_model_that_follows_no_stream(path, tmp_path, make, notes):
     altered(path, ("UPDATE models SET model = ? WHERE key = 'b'", (saved(make(), tmp_path, notes=notes),)))
-    told = []
-    with open_store(path, forest, notify=told.append) as store:
+    notices = []
+    with open_store(path, forest, notify=notices.append) as store:
         assert not hasattr(store["b"].detector, "forest_")
-    assert len(told) == 1
+    assert len(notices) == 1
     with pytest.raises(ModelFileError, match=r"the model of 'b' in .*m\.models"):
         read_model(path, "b")
 
@@ -111,11 +111,11 @@ def test_sets_aside_model_that_follows_no_stream(path, tmp_path, make, notes):
 @pytest.mark.parametrize("key", [b"b", None, b"\xff"])
 def test_sets_aside_key_that_is_not_text(path, key):
     altered(path, ("UPDATE models SET key = ? WHERE key = 'b'", (key,)))
-    told = []
-    with open_store(path, forest, notify=told.append) as store:
+    notices = []
+    with open_store(path, forest, notify=notices.append) as store:
         assert store.keys == ["a", "c"]
         store.commit({})
-    assert "its key is not text" in told[0]
+    assert "its key is not text" in notices[0]
     assert len(read_damaged(path)) == 1
     assert read_notes(path)[1] == ["a", "c"]
 
@@ -179,7 +179,7 @@ def test_watch_continues_without_damaged_model_and_commands_name_it(programs, tm
     assert "hosts.models" in said
     assert len(out.splitlines()) == 120
     answers = [orjson.loads(line) for line in out.splitlines()]
-    assert {answer["p_value"] for answer in answers if answer["key"] == "b"} >= {1.0}  # it began anew
+    assert {answer["p_value"] for answer in answers if answer["key"] == "b"} >= {1.0}  # it started over
     code, out, _ = polyaforest("info", path)
     assert code == 0
     assert "damaged" in out
@@ -189,7 +189,7 @@ def test_watch_continues_without_damaged_model_and_commands_name_it(programs, tm
     assert "damaged" not in polyaforest("info", path)[1]
 
 
-# ---- a schema of others ----------------------------------------------------------------------------------------------
+# ---- other schemas ---------------------------------------------------------------------------------------------------
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
 HARM = {
@@ -253,7 +253,7 @@ def test_interrupts_endless_page_tree(path):
     file.close()
     pages = path.read_bytes()
     n_pages = len(pages) // 16384
-    more = [interior(n_pages + 2 + i) for i in range(7)]  # each leads to the next 1,000 times over
+    more = [interior(n_pages + 2 + i) for i in range(7)]  # each links to the next 1,000 times
     leaf = pages[16384 * (root - 1) : 16384 * root]
     pages = pages[: 16384 * (root - 1)] + interior(n_pages + 1) + pages[16384 * root :] + b"".join(more) + leaf
     path.write_bytes(pages[:28] + struct.pack(">I", n_pages + 8) + pages[32:])
@@ -264,7 +264,7 @@ def test_interrupts_endless_page_tree(path):
 
 def test_reports_overwritten_pages_with_file(path):
     whole = path.read_bytes()
-    rng, told = np.random.default_rng(1), []
+    rng, notices = np.random.default_rng(1), []
     for _ in range(150 if PROFILE == FULL else 50):
         place = int(rng.integers(100, len(whole) - 64))
         n = int(rng.choice([1, 8, 64]))
@@ -275,11 +275,11 @@ def test_reports_overwritten_pages_with_file(path):
             except KeyError:  # the row is gone
                 continue
             except (ModelFileError, OSError) as problem:
-                told.append(str(problem))
+                notices.append(str(problem))
             else:
                 assert np.isfinite(scores).all()
-    assert told
-    assert all("m.models" in words for words in told)
+    assert notices
+    assert all("m.models" in words for words in notices)
 
 
 @pytest.mark.parametrize("name", ["a?mode=ro", "b#c", "100%25.models", "sp ace", "ü", "file:x", "a&b=c"])

@@ -1,4 +1,4 @@
-"""Live records made into rows: what is read, what is bad and why, and what the first good record settles."""
+"""Parsing of live records: values, reasons for invalid records, and what the first valid record determines."""
 
 import math
 import pickle

@@ -1,4 +1,4 @@
-"""Results are written whole or not at all, in every format."""
+"""Results are written atomically, in every format."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Pipes, files and growing files: every line once, across restarts and log rotation of all kinds."""
+"""Pipes, files and growing files return every line once, across restarts and all kinds of log rotation."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SECONDS = count()
 
 
 def read_all(source, most=1000):
-    """All lines until the end."""
+    """Return all lines until the end."""
     lines = []
     while (records := source.read(most, LONG)) is not None:
         assert 0 < len(records) <= most
@@ -32,7 +32,7 @@ def read_all(source, most=1000):
 
 
 def read_some(source, n, most=7):
-    """The next `n` lines of an endless source."""
+    """Return the next `n` lines of an endless source."""
     lines = []
     deadline = time.monotonic() + LONG
     while len(lines) < n and time.monotonic() < deadline:
@@ -62,7 +62,7 @@ def fifo(tmp_path):
 def test_pipe_returns_complete_lines(fifo):
     source = open_source(fifo)
     assert not source.can_replay
-    assert source.read(5, 0.0) == []  # nobody writes yet
+    assert source.read(5, 0.0) == []  # no writer yet
     with open(fifo, "wb", buffering=0) as writer:
         assert source.read(5, 0.0) == []
         writer.write(b"one\ntwo\nthr")
@@ -242,7 +242,7 @@ def test_follow_reads_renamed_file_to_its_end(log):
     os.rename(log, f"{log}.1")
     append(f"{log}.1", *numbered(3, 5))
     assert read_some(source, 3) == numbered(2, 5)
-    open(log, "wb").close()  # the new file is there, but whoever writes has not turned to it yet
+    open(log, "wb").close()  # the new file exists, but the writer has not switched to it yet
     assert source.read(5, 0.1) == []
     with open(f"{log}.1", "ab") as file:
         file.write(b"line 5")
@@ -258,7 +258,7 @@ def test_follow_reads_rest_of_truncated_file_from_copy(log):
     append(log, *numbered(6, 9))
     shutil.copyfile(log, f"{log}.1")
     os.truncate(log, 0)
-    append(log, *numbered(9, 30))  # it is longer again than it was
+    append(log, *numbered(9, 30))  # longer than before the truncation
     assert read_some(source, 27) == numbered(3, 30)
     assert source.notices == []
 
@@ -329,11 +329,11 @@ def rotate_by_copy(log, keep=50):
 
 
 def write_and_rotate(log, rotate, seed, n_lines):
-    """Write lines in pieces of any size, and rotate now and then between them."""
+    """Write lines in pieces of random size, and rotate the file at random."""
     rng = random.Random(seed)
     number = 0
     while number < n_lines:
-        with open(log, "ab", buffering=0) as file:  # as a program that opens its log anew after each rotation
+        with open(log, "ab", buffering=0) as file:  # as a program that reopens its log after each rotation
             for _ in range(rng.randrange(1, 5)):
                 count = min(rng.randrange(1, 40), n_lines - number)
                 text = b"".join(line + b"\n" for line in numbered(number, number + count))
@@ -352,7 +352,7 @@ def write_and_rotate(log, rotate, seed, n_lines):
 def test_no_line_is_lost_or_duplicated_under_writes_and_rotation(log, rotate, seed):
     n_lines = 1500
     rng = random.Random(seed)
-    append(log, b"first")  # what is rotated before anybody looked is not looked for
+    append(log, b"first")  # files rotated before the start are not read
     writer = threading.Thread(target=write_and_rotate, args=(log, rotate, seed, n_lines))
     source = followed(log)
     assert read_some(source, 1) == [b"first"]
@@ -361,7 +361,7 @@ def test_no_line_is_lost_or_duplicated_under_writes_and_rotation(log, rotate, se
     deadline = time.monotonic() + LONG
     while len(lines) < n_lines and time.monotonic() < deadline:
         lines += [record.data for record in source.read(rng.randrange(1, 100), 0.01)]
-        if rng.random() < 0.3:  # a restart, with whatever was read ahead thrown away
+        if rng.random() < 0.3:  # restart and discard the read-ahead
             position = source.position
             source.close()
             time.sleep(rng.choice([0.0, 0.01]))

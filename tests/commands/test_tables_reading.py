@@ -1,4 +1,4 @@
-"""Tables from files and pipes: which columns are used, what becomes of bad rows, and what is said of bad files."""
+"""Tables from files and pipes: columns used, invalid rows skipped, and errors for bad files."""
 
 import gzip
 import io
@@ -21,7 +21,7 @@ NOON = datetime(2024, 5, 31, 12, tzinfo=UTC).timestamp()
 
 @pytest.fixture
 def written(tmp_path):
-    """Write bytes, text or rows of cells to a file and give its path."""
+    """Write bytes, text or rows of cells to a file and return its path."""
 
     def write(content, name="table.csv"):
         path = tmp_path / name
@@ -35,7 +35,7 @@ def written(tmp_path):
 
 @pytest.fixture
 def piped(monkeypatch):
-    """Make standard input a real pipe that is fed these bytes, and closed unless it is to stay open."""
+    """Replace standard input by a real pipe with these bytes, closed unless `stays_open`."""
     opened = []
 
     def feed(content, stays_open=False):
@@ -60,7 +60,7 @@ def piped(monkeypatch):
 
 
 def everything(path, **options):
-    """A table and all its rows."""
+    """Return a table and all its rows."""
     table = open_table([path], **options)
     return table, gather(table.chunks())
 
@@ -176,7 +176,7 @@ def test_times_are_seconds_since_1970(written, text, seconds):
 def test_infers_time_column_by_name_or_only_dates(written):
     assert open_table([written("x,Timestamp\n1,1700000000\n5,1700000060\n2,1700000120\n")]).columns.time == "Timestamp"
     assert open_table([written("time,x\n0.5,1\n1.5,3\n2.5,2\n")]).columns.time == "time"
-    falling = open_table([written("time,x\n3.5,1\n1.5,3\n2.5,2\n")]).columns  # how long something took
+    falling = open_table([written("time,x\n3.5,1\n1.5,3\n2.5,2\n")]).columns  # durations
     assert (falling.time, falling.used) == (None, ["time", "x"])
     assert open_table([written("born,x\n2024-05-31,1\n2024-06-01,3\n")]).columns.time == "born"
     two = open_table([written("born,died,x\n2024-05-31,2024-06-01,1\n2024-06-01,2024-06-02,3\n")]).columns
@@ -463,7 +463,7 @@ def test_reads_parquet_of_all_types(tmp_path, monkeypatch):
         open_table([str(tmp_path / "cut.parquet")])
 
 
-# ---- what a second pair of eyes found --------------------------------------------------------------------------------
+# ---- edge cases ------------------------------------------------------------------------------------------------------
 
 
 def read_text(tmp_path, name, text, **options):

@@ -1,4 +1,4 @@
-"""Where tables come from: compressed files, patterns, directories, workbooks and databases."""
+"""Tables from compressed files, patterns, directories, workbooks and databases."""
 
 import bz2
 import gzip
@@ -25,7 +25,7 @@ VALUES = [[i * i, i % 7] for i in range(500)]
 
 
 def everything(*paths, **options):
-    """A table and all its rows."""
+    """Return a table and all its rows."""
     reading = {name: options.pop(name) for name in list(options) if name in Reading.__dataclass_fields__}
     table = open_table([str(path) for path in paths], reading=Reading(**reading), **options)
     return table, gather(table.chunks())
@@ -88,7 +88,7 @@ def test_zstd_without_library_names_the_extra(tmp_path, monkeypatch):
 
 @pytest.fixture
 def parts(tmp_path):
-    """A directory of partitions, as data lakes have them, with what programs leave there."""
+    """A directory of partitions as in data lakes, with metadata that programs leave there."""
     for day in (2, 1):
         folder = tmp_path / "lake" / f"day={day}"
         folder.mkdir(parents=True)
@@ -139,7 +139,7 @@ def test_existing_file_is_not_a_pattern(tmp_path):
 
 @pytest.fixture
 def workbook(tmp_path):
-    """Write sheets of rows to a workbook and give its path."""
+    """Write sheets of rows to a workbook and return its path."""
     xlsxwriter = pytest.importorskip("xlsxwriter")
     pytest.importorskip("fastexcel")
 
@@ -149,7 +149,7 @@ def workbook(tmp_path):
             for name, rows in sheets.items():
                 sheet = book.add_worksheet(name)
                 for at, row in enumerate(rows):
-                    sheet.write_row(at + 1, 1, row)  # a table need not begin in the corner
+                    sheet.write_row(at + 1, 1, row)  # not in the corner
         return path
 
     return write

@@ -15,7 +15,7 @@ from polyaforest.io.tables import BadInput, Reading, gather, open_table
 
 @pytest.fixture
 def written(tmp_path):
-    """Write a table and give its path."""
+    """Write a table and return its path."""
 
     def write(content, name="table.csv"):
         path = tmp_path / name
@@ -26,14 +26,14 @@ def written(tmp_path):
 
 
 def everything(path, **options):
-    """A table and all its rows."""
+    """Return a table and all its rows."""
     reading = {name: options.pop(name) for name in list(options) if name in Reading.__dataclass_fields__}
     table = open_table([path], reading=Reading(**reading), **options)
     return table, gather(table.chunks())
 
 
 def column(cells, name="x", delimiter=";"):
-    """A table of one column, beside one of plain numbers that are no counter."""
+    """Return a table of a column x with these cells, beside a column of plain numbers."""
     return "\n".join([f"{name}{delimiter}n", *(f"{cell}{delimiter}{i * i % 7}" for i, cell in enumerate(cells))]) + "\n"
 
 
@@ -108,7 +108,12 @@ def test_dots_separate_thousands_in_file_with_decimal_commas(written):
     table, chunk = everything(written("\n".join(lines)))
     assert_array_equal(chunk.rows, [[3.5, 1234], [12.25, 999], [7.1, 12500]])
     assert said(table) == "Interpreted: price, size: 12,25 as 12.25. Override with --decimal."
-    lines = ["price;size;share", "3,5;1.234;0.5", "12,25;999;0.25", "7,1;12.500;0.125"]  # the file is of two minds
+    lines = [
+        "price;size;share",
+        "3,5;1.234;0.5",
+        "12,25;999;0.25",
+        "7,1;12.500;0.125",
+    ]  # mixed separators
     _, chunk = everything(written("\n".join(lines)))
     assert_array_equal(chunk.rows, [[3.5, 1.234, 0.5], [12.25, 999, 0.25], [7.1, 12.5, 0.125]])
 
@@ -164,7 +169,7 @@ def test_missing_or_foreign_unit_is_invalid(written):
         (4, "column 'x' is '3kg', not a number with unit like s"),
     ]
     assert re.match(r"Interpreted: x: \d+ ?\w+ as [\d.]+ s\.", said(table))
-    table, _ = everything(written(column(["$5", "€6", "$7", "€8"])))  # no currency has enough of them
+    table, _ = everything(written(column(["$5", "€6", "$7", "€8"])))  # no currency has enough cells
     assert table.columns.skipped["x"] == "text, such as '$5'"
 
 
@@ -265,7 +270,7 @@ def test_reports_ambiguous_dates_and_option_overrides(written):
     assert "1/2/2024 3:00 PM as 2024-01-02 (month-first, ambiguous)" in said(table)
 
 
-# ---- what comes before the table -------------------------------------------------------------------------------------
+# ---- lines before the table ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "SEP=;\r"])

@@ -1,4 +1,4 @@
-"""Models as bytes: what was packed comes back, and every other block is refused before it costs memory."""
+"""Models as bytes: packed blocks round-trip, and other blocks are rejected before memory is allocated."""
 
 import json
 import struct
@@ -34,7 +34,7 @@ arrays = st.dictionaries(
 
 
 def block_of(contents, values=b"", *, is_compressed=0, sizes=None, version=2):
-    """A block with a right checksum, as nobody but an attacker makes it."""
+    """Return a block with a valid checksum, as only an attacker would write it."""
     text = contents if isinstance(contents, bytes) else json.dumps(contents).encode()
     body = text + values
     n_header, n_arrays = sizes or (len(text), len(values))

@@ -1,4 +1,4 @@
-"""Data sets: read from a directory, downloaded from a real server on this machine, generated; errors say what to do."""
+"""Data sets are read from a directory, downloaded from a local server, or generated; errors name the remedy."""
 
 import gzip
 import hashlib
@@ -30,7 +30,7 @@ TABLE = RNG.normal(size=(40, 3)), (np.arange(40) % 10 == 0).astype(np.int8)
 
 
 class Mirror(ThreadingHTTPServer):
-    """Serves `files`; `promised` bytes are announced where that is not how many there are."""
+    """Serve `files`; `promised` overrides the declared number of bytes."""
 
     daemon_threads = True
 
@@ -65,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content[half:])
 
     def log_message(self, *_):
-        """Tests print nothing."""
+        """Print nothing."""
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def mat_file(X, y):
 
 
 def hdf5_file(X, y):
-    """As MATLAB writes version 7.3: transposed, after half a kilobyte of its own."""
+    """Write a file like MATLAB 7.3: transposed, after a header of 512 bytes."""
     h5py = pytest.importorskip("h5py")
     file = io.BytesIO()
     with h5py.File(file, "w", userblock_size=512) as stored:
@@ -265,8 +265,8 @@ def test_reports_missing_file_with_url(mirror, tmp_path):
 
 def test_error_without_network_names_remedies(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    monkeypatch.setenv("POLYAFOREST_MIRROR", nobody)
+        unreachable = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    monkeypatch.setenv("POLYAFOREST_MIRROR", unreachable)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with pytest.raises(DownloadError, match=r"POLYAFOREST_MIRROR.*POLYAFOREST_DATA"):
         load("cardio", tmp_path)
@@ -499,7 +499,7 @@ def test_toy_rejects_too_small_n():
         datasets.make_toy("moons", n=3)
 
 
-# ---- the real data, where it is at hand ------------------------------------------------------------------------------
+# ---- real data, if on disk -------------------------------------------------------------------------------------------
 
 SIZES = {  # rows, columns, anomalies
     "thyroid": (3772, 6, 93),
@@ -551,7 +551,7 @@ ANOMALIES = {  # rows and anomalous windows, by their first points
 
 
 def at_hand(loader, name):
-    """What is on disk, or skip."""
+    """Return the data set on disk, or skip the test."""
     try:
         return loader(name, download=False)
     except (FileNotFoundError, NotADirectoryError):

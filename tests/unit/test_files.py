@@ -1,4 +1,4 @@
-"""Model files come back as they were written, or not at all."""
+"""Model files are read exactly as they were written, or rejected."""
 
 import errno
 import hashlib
@@ -62,7 +62,7 @@ def assert_refused(path, reason="."):
 
 
 def sealed(body):
-    """`body`, whose last bytes are an end record that announces a comment, with the right seal for a comment."""
+    """Append a valid seal to `body`, which ends with an end record that declares a comment."""
     return body + SEAL + hashlib.sha256(body).hexdigest().encode()
 
 
@@ -85,7 +85,7 @@ def as_text(header):
 
 
 def craft(path, *, arrays=ARRAYS, header=None, text=None, entries=None, compression=zipfile.ZIP_STORED):
-    """A sealed file like `write_model`'s, but with parts of the test's own choice."""
+    """Write a sealed file like `write_model`'s, with some parts replaced."""
     if text is None:
         text = as_text(header_of(arrays) if header is None else header)
     if entries is None:
@@ -216,7 +216,7 @@ def test_detects_added_and_missing_bytes(model):
 
 
 def mutated(whole, rng):
-    """A few spans of bytes overwritten, dropped or repeated, more often near the end, where the directory is."""
+    """Overwrite, drop or repeat a few spans of bytes, more often near the end, where the directory is."""
     body = bytearray(whole)
     for _ in range(rng.choice([1, 2, 8])):
         place = rng.randrange(len(body) if rng.random() < 0.5 else 400)
@@ -251,7 +251,7 @@ def test_sealed_mutation_is_rejected_or_harmless(model):
         assert_same(arrays, ARRAYS)
 
 
-# ---- files of another kind -------------------------------------------------------------------------------------------
+# ---- other files -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_permission_error_propagates(model):
     assert read_model(model)[0] == HEADER
 
 
-# ---- crafted files: a right seal, and one thing wrong ----------------------------------------------------------------
+# ---- crafted files: a valid seal, and one fault ----------------------------------------------------------------------
 
 
 def test_reads_crafted_file_without_fault(path):
@@ -458,7 +458,7 @@ def test_rejects_compressed_entry_before_inflating(path, compression):
 
 
 def npy_claiming(array, descr, shape, *, fortran=False):
-    """The entry of `array` with another head."""
+    """Return the entry of `array` with another header."""
     stream = io.BytesIO()
     npy.write_array_header_1_0(stream, {"descr": descr, "fortran_order": fortran, "shape": shape})
     return stream.getvalue() + array.tobytes()
@@ -508,14 +508,14 @@ def test_rejects_entries_larger_than_file(path):
 
 
 def test_rejects_unsupported_version(model, monkeypatch):
-    """What a later release does with files of today."""
+    """A later release may drop the current version."""
     monkeypatch.setattr(modelfile, "FORMAT_VERSION", 4)
     assert read_model(model)[0] == HEADER
     monkeypatch.setattr(modelfile, "_VERSIONS", (4,))
     assert_refused(model, r"format version 3, but this release reads \[4\]")
 
 
-# ---- what cannot be written ------------------------------------------------------------------------------------------
+# ---- invalid contents ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -556,7 +556,7 @@ def test_rejects_header_too_large_to_read_back(path, monkeypatch):
     assert not list(path.parent.iterdir())
 
 
-# ---- all or nothing --------------------------------------------------------------------------------------------------
+# ---- atomic writes ---------------------------------------------------------------------------------------------------
 
 
 def no_space(*_args, **_options):
@@ -669,7 +669,7 @@ def test_new_file_gets_permissions_of_old_before_writing(model, mode, monkeypatc
 
 @posix
 def test_does_not_replace_read_only_file(model, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as for those who are not root
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as for users other than root
     with pytest.raises(PermissionError, match="read-only"):
         write_model(model, {}, {})
     assert read_model(model)[0] == HEADER

@@ -1,4 +1,4 @@
-"""Model files of every version of the format, as the release that had it wrote them, can still be read."""
+"""Model files of all format versions, as written by their releases, are still readable."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ def test_every_version_has_a_file_of_every_kind():
 
 @pytest.mark.parametrize("name", make.MODELS)
 def test_model_is_saved_in_oldest_possible_version(name, tmp_path):
-    """Older releases read whatever they can."""
+    """Older releases can read models without newer fields."""
     model = make.MODELS[name]()
     model.save(tmp_path / "model")
     header = json.loads(np.load(tmp_path / "model")["header.json"].tobytes())

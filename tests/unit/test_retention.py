@@ -1,4 +1,4 @@
-"""Which points a stream holds: the policies, the rules on time, and the book-keeping behind them."""
+"""Points that a stream holds: retention policies, times, and holdings."""
 
 import copy
 import pickle
@@ -38,7 +38,7 @@ def build(window, **parameters):
 
 
 def learn(window, times, **parameters):
-    """A forest that has learned one row for each of the times."""
+    """Return a forest that has learned one row for each time."""
     return build(window, **parameters).partial_fit(ROWS[: len(times)], times=times)
 
 
@@ -337,7 +337,7 @@ def test_reservoir_depends_on_seed_only():
 
 
 def held_by(policy, n, seed, remove=None, after=None):
-    """The arrivals that `policy` holds of a stream of `n`; at time `after`, arrival `remove` is deleted if held."""
+    """Return the arrivals that `policy` holds of a stream of `n`; delete arrival `remove`, if held, at time `after`."""
     holdings = PointStore(policy)
     holdings.reserve(policy.n + 1)
     for i, draw in enumerate(np.random.default_rng(seed).exponential(size=n)):
@@ -384,10 +384,10 @@ def test_time_half_life_follows_times_of_points():
     assert forest.keys_ == [0, 4]
 
 
-# ---- book-keeping ---------------------------------------------------------------------------------------------------
+# ---- holdings --------------------------------------------------------------------------------------------------------
 
 
-class Book:
+class ReferenceHoldings:
     """What the docstrings say in the plainest words: every point has a rank, and those of highest rank are held.
 
     No more than `n`, and none that ranks no higher than one that has left for another, or has had its time. Of equal
@@ -398,7 +398,7 @@ class Book:
         self.policy, self.held, self.n_seen, self.clock, self.floor = policy, {}, 0, -np.inf, (-np.inf, 0)
 
     def come(self, key, time, draw):
-        """Let a point come; return its key if it is held, and the keys of those that leave."""
+        """Add a point; return its key if it is held, and the keys of points that leave."""
         arrivals, self.n_seen = np.array([self.n_seen]), self.n_seen + 1
         rank = float(self.policy.ranks(arrivals, np.array([time]), np.array([draw]))[0])
         key, before = int(arrivals[0]) if key is None else key, set(self.held)
@@ -426,7 +426,7 @@ steps = st.lists(
 @settings(max_examples=examples(150))
 @given(policy=st.sampled_from(POLICIES), steps=steps, rng=draws_of_rows)
 def test_holdings_match_reference_implementation(policy, steps, rng):
-    holdings, book = PointStore(policy), Book(policy)
+    holdings, reference = PointStore(policy), ReferenceHoldings(policy)
     where, in_use = {}, set()
     for step in steps:
         if isinstance(step, set):  # delete some of those held
@@ -434,20 +434,20 @@ def test_holdings_match_reference_implementation(policy, steps, rng):
             slots = [where.pop(key) for key in gone]
             holdings.remove(slots)
             for key in gone:
-                del book.held[key]
+                del reference.held[key]
             in_use -= set(slots)
             holdings.release(slots)
         else:
             holdings.reserve(len(holdings) + len(step))
-            keys = [f"key {book.n_seen + i}" if named else None for i, (_, named) in enumerate(step)]
+            keys = [f"key {reference.n_seen + i}" if named else None for i, (_, named) in enumerate(step)]
             times, draws = np.array([time for time, _ in step]), rng.exponential(size=len(step))
             schedule = holdings.admit(keys, times, draws)
             n_left = 0
             for i, key in enumerate(keys):
-                kept, leaving = book.come(key, times[i], draws[i])
+                kept, leaving = reference.come(key, times[i], draws[i])
                 if kept is not None:
                     where[kept] = int(schedule.slots[i])
-                    assert where[kept] not in in_use  # a slot is given away again only once it is settled
+                    assert where[kept] not in in_use  # a slot is reused only once its deletion is complete
                     in_use.add(where[kept])
                 assert (schedule.slots[i] == NONE) == (kept is None)
                 assert set(schedule.leaving[n_left : schedule.until[i]].tolist()) == {where.pop(k) for k in leaving}
@@ -455,15 +455,15 @@ def test_holdings_match_reference_implementation(policy, steps, rng):
             assert n_left == len(schedule.leaving)
             in_use -= set(schedule.leaving.tolist())
             holdings.release(schedule.leaving.tolist())
-        assert_same(holdings, book, where)
+        assert_same(holdings, reference, where)
 
 
-def assert_same(holdings, book, where):
-    """The holdings are those of the book, and say nothing of any other point."""
-    by_arrival = sorted(book.held, key=lambda key: book.held[key][1])
+def assert_same(holdings, reference, where):
+    """Check that the holdings equal those of the reference implementation."""
+    by_arrival = sorted(reference.held, key=lambda key: reference.held[key][1])
     assert holdings.held_keys == by_arrival
     assert holdings.held.tolist() == [where[key] for key in by_arrival]
-    assert (len(holdings), holdings.n_seen) == (len(book.held), book.n_seen)
+    assert (len(holdings), holdings.n_seen) == (len(reference.held), reference.n_seen)
     free = np.setdiff1d(np.arange(holdings.capacity), holdings.held)
     assert (holdings.arrivals[free] == NONE).all()
     assert not holdings.ranks[free].any()

@@ -1,4 +1,4 @@
-"""Thresholds on scores: the automatic one, and those that mean a rate of false alarms or of false discoveries."""
+"""Thresholds on scores: automatic, by contamination, by false alarm rate and by false discovery rate."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def p_values_then_learn(calibration, scores, arrivals):
 
 
 def test_tail_threshold_of_exponential_tail_has_the_rate():
-    # quantiles of Exp(1), so that only the rule is judged and not a sample
+    # quantiles of Exp(1), so that only the rule is tested, not a sample
     scores = np.log(np.arange(0.5, 10_000) / 10_000)
     assert (scores < tail_threshold(scores)).mean() == pytest.approx(AUTO_RATE, rel=0.01)
     assert (scores < AUTO.threshold(scores)).mean() == pytest.approx(1 / 1000, rel=0.01)  # as documented
@@ -78,7 +78,7 @@ def test_ties_down_to_quartile_use_step_of_lowest_eighth():
     ],
 )
 def test_mean_run_length_counts_runs_of_low_scores(runs, expected):
-    """Scores of 640 rows, of which the lowest eighth come in runs of these lengths."""
+    """Scores of 640 rows whose lowest eighth come in runs of these lengths."""
     scores, place = np.arange(640.0) + 1000, 0
     for length in runs:
         scores[place : place + length] = -np.arange(1.0, length + 1) - place
@@ -192,7 +192,7 @@ def test_too_few_scores_raise_with_number_needed():
 
 
 def plain_discoveries(p_values, rate):
-    """Every k in turn, by the definition."""
+    """Try every k, by the definition."""
     m, flagged = len(p_values), [False] * len(p_values)
     for k in range(1, m + 1):
         if sorted(p_values)[k - 1] <= rate * k / m:
