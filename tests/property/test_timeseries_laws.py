@@ -143,7 +143,7 @@ def same(one, other):
             and mine.forest_.rng.tobytes() == theirs.forest_.rng.tobytes()
             for mine, theirs in zip(one.estimators_.values(), other.estimators_.values(), strict=True)
         )
-        and one._views.spell == other._views.spell
+        and one._views.run_length == other._views.run_length
         and one._views.calibration.scores.tobytes() == other._views.calibration.scores.tobytes()
         and one._history.provenance.spans == other._history.provenance.spans
         and all(

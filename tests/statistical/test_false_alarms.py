@@ -141,10 +141,10 @@ def test_alarms_and_not_rows_are_counted_where_rows_are_odd_together():
     """By rows the threshold would be lower, and an event as long as a false alarm would be missed."""
     rows = autoregressive(3000, 0.98, np.random.default_rng(25))
     model = SeriesMPF(StreamingMPF(n_estimators=20, random_state=0)).fit(rows)
-    spell = model._views.spell
-    assert spell > 1.5
+    run_length = model._views.run_length
+    assert run_length > 1.5
     at_once = model.offset_
-    model._views.spell = 1.0001  # as if rows were odd by themselves
+    model._views.run_length = 1.0001  # as if rows were odd by themselves
     assert model.offset_ < at_once
 
 

@@ -124,7 +124,7 @@ def test_nothing_is_expected_before_a_course_or_of_shingles():
     start = model.expect(daily(120), standalone=True)
     assert np.isnan(start.mean[:96]).all()
     assert not np.isnan(start.mean[96:]).any()
-    with pytest.raises(ValueError, match="only a series of context windows"):
+    with pytest.raises(ValueError, match="expect needs context windows"):
         SeriesMPF(StreamingMPF(n_estimators=4, random_state=0), shingle=3).fit(daily(60)).expect(daily(9))
     for wrong in (np.zeros(5, bool), np.zeros(120)):
         with pytest.raises(ValueError, match="unseen must be True or False for each of the 120 rows"):

@@ -248,7 +248,7 @@ def test_states_that_cannot_be_are_refused(name, value, message):
 def test_a_state_has_all_that_is_needed_or_nothing(missing):
     header, arrays = small().partial_fit(wave(400))._state()
     header, arrays = ({name: part for name, part in found.items() if name != missing} for found in (header, arrays))
-    with pytest.raises(ValueError, match="readings that it says it knows"):
+    with pytest.raises(ValueError, match="the header announces"):
         SeriesMPF._of_state(header, arrays)
 
 

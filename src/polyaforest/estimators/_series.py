@@ -1,4 +1,4 @@
-"""The detector for time series: a forest on the context windows, or shingles, of the readings."""
+"""The detector for time series: forests on context windows or shingles of the readings."""
 
 from __future__ import annotations
 
@@ -55,109 +55,102 @@ from polyaforest.timeseries._shingles import (
     read_pattern,
 )
 
-_PIECE = 256  # readings after which the scale of features is looked at again; also those that are learned at a time
+_PIECE = 256  # readings to learn at a time, and after which the scale of features is checked
 _WINDOW = 2048  # shingles held by default
-_SWITCHES = 4.0  # by how much less all channels of two values weigh together than another one
-_FARTHEST = 1024  # steps of a forecast
-_FIRST_RHYTHM = 512  # readings after which a rhythm is first looked for
-_SAMPLES = 256  # of them in each tree by default: shingles lie along curves, which the small samples of tables miss
+_SWITCHES = 4.0  # factor by which all binary channels together weigh less than another channel
+_FARTHEST = 1024  # most steps of a forecast
+_FIRST_RHYTHM = 512  # readings before the first search for periods
+_SAMPLES = 256  # shingles per tree by default: they lie along curves, which small samples miss
 
 
 class SeriesMPF(Detector):
-    """Streaming Mondrian Pólya forest on the context windows of a time series. Scores are higher for normal readings.
+    """Streaming Mondrian Pólya forest for time series.
 
-    What counts as normal is a context window, not a value. The forest looks at the context window that ends at each
-    reading in four views, each in a quarter of the trees: *change* (differences of means at scales from 1 to 32 steps,
-    the level, the roughness), *shape* (the low waves of a cosine transform of the last 96 readings), *season* (how far
-    readings are from those one, two and three periods before) and *rhythm* (levels, and the phase of the periods at
-    which the series repeats). With ``shingle=n`` it looks at the last n readings as they are. Readings come one by one
-    or in chunks of any size, with the same result.
-
-    **Warming up.** A context window begins with 96 unbroken readings; while there are fewer than 128, their mirror
-    image stands in for those before. Rows get NaN until 256 context windows have been learned, by which features are
-    weighed. `fit` needs no warming up.
-
-    **Gaps.** With `times`, the steps missing between two rows are round(time between them / `every`) - 1, but never
-    fewer than 0, so jitter does not matter. Without, rows follow each other. A value that is NaN is missing too. Up to
-    `max_gap` missing steps in a row are filled in on a straight line between the readings around them, once the second
-    has come; no context window ends at a filled step. After a longer gap the context window begins anew, and rows get
-    NaN until then.
-
-    **Scale.** Features are weighed by their spread over the context windows held. At every 256th reading it is measured
-    again, and if that of any feature has changed by more than a factor of `rescale`, the trees are grown anew with new
-    weights. Of several channels, those that take only two values are switches: together they weigh a quarter of what
-    one other channel does.
-
-    **Rhythm.** At most two periods are looked for by the autocorrelation of the last 3,200 readings, after 512,
-    1,024, 2,048, ... of them, and of all in `fit`.
-
-    **Alarms.** Context windows that share readings are odd together. The automatic threshold lets about one false
-    *alarm* begin in a thousand normal readings, however long alarms last.
-
-    **Novelty.** `detect_then_learn` and `detect` also say how far a reading lies outside the last 4,096, as d / (d +
-    range), d the distance to the nearest of them; of several channels, the most. It means the same on every series, so
-    that one limit, such as 0.02, serves all. A deviation from the rhythm counts a quarter as much. It is 0 unless it is
-    more than that of all 64 readings before, so that an event is announced once; NaN before the hundredth reading and
-    with ``shingle=n``.
-
-    **Deletion.** `delete` removes every context window that a reading has a part in, by its value, by filling in or by
-    a difference, and begins a new one behind it; new readings are compared with those behind it. If one of them had a
-    part in the scale, that is measured anew.
+    The forest scores the context window that ends at each reading, rather than the reading alone; scores are higher
+    for normal readings. Each quarter of the trees sees one of four views of the context window: *change* (differences
+    of means over 1 to 32 steps, level, volatility), *shape* (a cosine transform of the last 96 readings), *season*
+    (deviations from the readings one to three periods before) and *rhythm* (levels and phase of the periods). With
+    ``shingle=n`` the forest scores the last n raw readings instead. Results do not depend on how readings are split
+    into calls.
 
     Parameters
     ----------
     estimator : StreamingMPF, optional
-        The forest to use, of which a copy is made that has learned nothing. Its `window` counts context windows; "auto"
-        is the last 2,048 of them here, or a random sample of as many for `fit`, and None is refused, since deletion
-        needs them. "auto" for `max_samples` is
-        256 here. By default a `StreamingMPF` with these.
+        The forest to clone, a `StreamingMPF` by default. Its `window` counts context windows: "auto" is the last 2,048
+        (a random sample of 2,048 after `fit`); None is not allowed. "auto" for `max_samples` is 256.
     shingle : "auto" or int, default="auto"
-        How many readings to look at as they are; "auto" looks at context windows.
+        Number of raw readings to score together; "auto" scores context windows.
     every : float or timedelta, optional
-        The usual time between readings, in seconds, or in the unit of `times` that are numbers. By default the median
-        of the first rows, which get no scores until then; in `fit` of all its rows.
+        Usual time between readings, in seconds or in the unit of numeric `times`. By default the median spacing of the
+        first rows, which have no scores; after `fit`, of all rows.
     max_gap : int, default=3
-        Most steps in a row that are filled in.
+        Most consecutive missing steps to interpolate.
     difference : bool, default=False
-        Whether to look at changes from step to step instead of levels; for shingles of a given length.
+        Whether to score changes between steps instead of levels; requires an integer `shingle`.
     calendar : sequence of {"time of day", "day of week"}, default=()
-        What to add to each context window, as sine and cosine; needs times.
+        Features to add to each context window, as sine and cosine; requires `times`.
     timezone : str, default="auto"
-        The time zone of the calendar and of words, such as "Europe/Berlin" or "+02:00"; "auto" takes that of the first
-        `times`, if they are dates with one, or else UTC.
+        Time zone of the calendar and of texts, such as "Europe/Berlin" or "+02:00"; "auto" uses that of the first
+        `times`, or UTC.
     rescale : float or None, default=2.0
-        The change of scale after which features are weighed anew; None for never.
+        Change of scale that triggers new feature weights; None for never.
 
     Attributes
     ----------
     estimator_ : StreamingMPF
         The forest, with ``shingle=n``.
     estimators_ : dict of str to StreamingMPF
-        The forest of each view, or of the "shingle". Keys are those of the readings at which context windows end.
+        The forest of each view, or of the "shingle". Its keys are those of the last reading of each context window.
     n_seen_ : int
-        Readings that have come so far.
+        Number of readings learned so far.
     n_points_ : int
-        Context windows held.
+        Number of context windows held.
     keys_ : list
-        Keys of the readings that can be deleted: those that a context window held is made of, or one to come may be
-        made of or compared with.
+        Keys of the readings that can be deleted.
     every_ : float or None
-        The usual time between readings, if it is known.
+        The usual time between readings, if known.
     periods_ : tuple of int
-        The numbers of steps after which the series repeats, the strongest first; empty if it does not.
+        The periods of the series in steps, strongest first; empty if it has none.
     latest_ : float or None
         The time of the newest reading, if readings have times.
     n_features_in_ : int
-        Channels.
+        Number of channels.
     feature_names_in_ : ndarray of str
-        Their names, if rows came as frames.
+        Names of the channels, if rows are frames.
+
+    Notes
+    -----
+    **Warm-up.** A context window needs 96 unbroken readings; if there are fewer than 128, they are mirrored. A stream
+    has scores of NaN until it has learned 256 context windows, which set the feature weights. `fit` has no warm-up.
+
+    **Gaps.** With `times`, the number of missing steps between two rows is round(time between them / `every`) - 1;
+    without, rows are consecutive. NaN is missing too. Up to `max_gap` steps are interpolated linearly once the next
+    reading arrives. After a longer gap a new context window starts, and scores are NaN until it is complete.
+
+    **Scale.** Features are weighted by their spread over the context windows held, which is checked every 256
+    readings. If the spread of a feature changes by more than a factor of `rescale`, the trees are regrown with new
+    weights. All binary channels together weigh a quarter of another channel.
+
+    **Periods.** Up to two periods are found by the autocorrelation of the last 3,200 readings, after 512, 1,024,
+    2,048, ... readings; after `fit`, of all readings.
+
+    **Alarms.** Context windows that share readings are anomalous together. The automatic threshold starts about one
+    false *alarm* in a thousand normal readings, however long it lasts.
+
+    **Novelty.** `detect_then_learn` and `detect` also return the distance d of a reading to the nearest of the last
+    4,096, as d / (d + range), the maximum over channels; a deviation from the rhythm counts a quarter. The scale is the
+    same for every series, so one limit, such as 0.02, fits all. It is 0 unless it exceeds that of the 64 readings
+    before, and NaN for the first 100 readings and with ``shingle=n``.
+
+    **Deletion.** `delete` removes every context window that depends on a reading, and a new context window starts
+    after it. If the reading affected the feature weights, they are recomputed.
 
     Examples
     --------
     >>> import numpy as np
     >>> from polyaforest import SeriesMPF, StreamingMPF
     >>> wave = np.sin(np.arange(1200) / 4)
-    >>> wave[1150:1153] = 0.0  # a value that is nothing unusual, but not three times in a row
+    >>> wave[1150:1153] = 0.0  # a usual value, but not three times in a row
     >>> series = SeriesMPF(StreamingMPF(random_state=0)).fit(wave[:1000])
     >>> series.periods_, int(series.score_samples(wave[1000:]).argmin()) + 1000 in range(1150, 1160)
     ((25,), True)
@@ -207,17 +200,17 @@ class SeriesMPF(Detector):
 
     @classmethod
     def from_stream(cls, forest: StreamingMPF, **parameters: Any) -> Self:
-        """Return a detector that goes on where a forest is, for a stream that turns out to be a time series.
+        """Return a detector that continues the stream of a forest, if the stream turns out to be a time series.
 
-        The points held are the readings that have come so far, with their keys and times; deleted ones are missing.
-        What follows the stream beside the forest goes on beside the detector.
+        The points held become the readings so far, with their keys and times. The companion of the forest continues
+        with the detector.
 
         Parameters
         ----------
         forest : StreamingMPF
-            A forest whose window holds the last points. It stays as it is.
+            A forest whose window holds the last points. Unchanged.
         **parameters
-            Those of the detector, but for `estimator`, which has the parameters of the forest.
+            Parameters of the detector, except `estimator`, which is a clone of the forest.
         """
         series = cls(clone(forest), **parameters)
         series._validate_params()
@@ -232,18 +225,16 @@ class SeriesMPF(Detector):
     # ---- learning ---------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
-        """Start anew with the readings of a table, whatever was learned before; `y` is ignored.
-
-        Features are weighed by the shingles held at the end of it.
+        """Fit the detector to the readings of a table, replacing any previous fit; `y` is ignored.
 
         Parameters
         ----------
         X : array-like or frame of shape (n_rows, n_channels), or (n_rows,) for one channel
             Readings in order; NaN where a value is missing.
         keys : sequence of int or str, optional
-            Names by which to `delete` readings again; the key of a row without one is the number of its arrival.
+            Keys to `delete` readings by. The default key of a reading is its arrival number, from 0.
         times : array-like of float or datetime, optional
-            When each reading was taken. Give them always or never.
+            The time of each reading. Pass times always or never.
         """
         self._validate_params()
         with self._lock.turn(), self._drafted() as draft:
@@ -270,12 +261,12 @@ class SeriesMPF(Detector):
         self._fit_forest(aligned, stamps, names)
 
     def _fit_forest(self, aligned: Alignment, stamps: Array, names: list[Key | None]) -> None:
-        """Fit the forest to a table, and weigh features by the shingles held."""
+        """Fit the forests to the shingles of a table, and weigh features by the shingles held."""
         shingles, ends = aligned.shingles(), np.flatnonzero(aligned.is_whole)
         if not len(shingles):
             raise ValueError(
-                f"there is no {aligned.pattern.whole} without too long a gap in these {len(aligned.places)} rows: give "
-                "more of them, or set a smaller shingle or a larger max_gap"
+                f"these {len(aligned.places)} rows contain no {aligned.pattern.whole}: pass more rows, or set a "
+                "smaller shingle or a larger max_gap"
             )
         self._history.provenance.enter_names(names, 0)
         kept = self._chosen(len(shingles))
@@ -291,7 +282,7 @@ class SeriesMPF(Detector):
         self._views.measure_run_length(shingles)
 
     def _chosen(self, n: int) -> Array:
-        """Return which context windows of a table to learn: all, or a random sample as large as the forest holds."""
+        """Return the context windows of a table to learn: all, or a random sample of the size of the window."""
         is_default = self.estimator is None or self.estimator.window == "auto"
         if self._history.pattern.shingle is not None or not is_default or n <= _WINDOW:
             return np.arange(n)
@@ -299,32 +290,30 @@ class SeriesMPF(Detector):
         return np.sort(rng.choice(n, _WINDOW, replace=False))
 
     def partial_fit(self, X: Any, y: Any = None, *, keys: Any = None, times: Any = None) -> Self:
-        """Learn readings one after another; `y` is ignored. The parameters are those of `fit`."""
+        """Learn readings in order; `y` is ignored. Parameters as in `fit`."""
         self._advance(X, keys, times, LearnTask())
         return self
 
     def score_then_learn(self, X: Any, *, keys: Any = None, times: Any = None) -> Array:
-        """Score the shingle that ends at each reading by the forest as it is, then learn it.
-
-        The parameters are those of `fit`.
+        """Score the context window or shingle that ends at each reading, then learn it. Parameters as in `fit`.
 
         Returns
         -------
         scores : ndarray of shape (n_rows,)
-            Higher is more normal; NaN where no complete shingle ends.
+            Higher is more normal; NaN where no complete context window ends.
         """
         return self._advance(X, keys, times, LearnTask(is_scored=True)).scores
 
     def detect_then_learn(self, X: Any, *, keys: Any = None, times: Any = None, explain: bool = False) -> Detections:
-        """Return scores, p-values and verdicts of the shingles that end at each reading; then learn them.
+        """Return scores, p-values, verdicts and `novelty` of each reading, then learn it. Parameters as in `fit`.
 
-        As `StreamingMPF.detect_then_learn`, with the rows, keys and times of `fit`, and with the `novelty` of each
-        reading. Where no complete shingle ends, numbers are NaN and no row is flagged.
+        Works as `StreamingMPF.detect_then_learn`. Where no complete context window ends, results are NaN and not
+        flagged.
         """
         return self._advance(X, keys, times, LearnTask(is_scored=True, is_judged=True, is_explained=explain))
 
     def change_false_alarm_rate(self, rate: float | None) -> Self:
-        """Flag readings by another `false_alarm_rate` of the estimator from now on; what was learned stays.
+        """Change the `false_alarm_rate` of the estimator without fitting again.
 
         Parameters
         ----------
@@ -340,15 +329,15 @@ class SeriesMPF(Detector):
         return self
 
     def delete(self, keys: Key | Iterable[Key]) -> Self:
-        """Delete readings, with every shingle that they are part of.
+        """Delete readings exactly, with every context window or shingle that depends on them.
 
-        Afterwards the forest is what it would be had those shingles never come. Where the newest readings are among
-        them, the next shingle begins anew behind the last one deleted. If nothing is held any more, so does the forest.
+        If the newest readings depend on a deleted one, the next context window starts after it. If nothing is held any
+        more, the forest starts again.
 
         Parameters
         ----------
         keys : int, str, or a sequence of them
-            If one is not in ``keys_``, a KeyError says so and nothing is deleted.
+            If a key is not in ``keys_``, KeyError is raised and nothing is deleted.
         """
         check_is_fitted(self)
         self._check_companion()
@@ -365,7 +354,7 @@ class SeriesMPF(Detector):
                 self._history.follow_rhythm(())
                 self._begin_forest()
             elif self._history.track.periods and self._views.n_points:
-                self._amend_rhythm()  # deviations were measured against the readings deleted
+                self._amend_rhythm()  # deviations may depend on the deleted readings
             if gone and had_part_in_scale and self.rescale is not None and self._views.n_points:
                 self._views.rebuild()
                 self._note_spread(self._history.n_seen)
@@ -373,14 +362,14 @@ class SeriesMPF(Detector):
         return self
 
     def delete_rows(self, X: Any) -> Self:
-        """Delete readings by value: for every row of `X` the oldest equal one at which a shingle held ends.
+        """Delete readings by value: for each row of `X` the oldest equal reading at which a shingle held ends.
 
-        If there is none, a ValueError names the row and nothing is deleted. A series of differences does not hold the
-        readings; there they are deleted by key.
+        If there is none, ValueError is raised and nothing is deleted. With ``difference=True`` readings are not held:
+        use `delete`.
         """
         check_is_fitted(self)
         if self._history.pattern.difference:
-            raise ValueError("a series of differences does not hold its readings: delete them by key")
+            raise ValueError("with difference=True readings are not held: delete them by key")
         rows = read_rows(self, _as_table(X, self.n_features_in_), reset=False)
         names = self._history.pattern.names(feature_names(self))
         newest = [names.index(channel) for channel in feature_names(self)]
@@ -393,28 +382,28 @@ class SeriesMPF(Detector):
         for key in keys:
             number = self._history.provenance.number_of(key, self._history.n_seen)
             if number is None:
-                raise KeyError(f"no shingle with a reading of key {key!r} is held. Nothing was deleted")
+                raise KeyError(f"no reading with key {key!r} is held. Nothing was deleted")
             numbers.append(number)
         if len(set(numbers)) < len(numbers):
-            raise ValueError("a key is given more than once. Nothing was deleted")
+            raise ValueError("a key occurs more than once. Nothing was deleted")
         return numbers
 
     # ---- as if rows came next ---------------------------------------------------------------------------------------
 
     def score_samples(self, X: Any, *, times: Any = None, standalone: bool = False) -> Array:
-        """Return the scores of rows as if they came next, one after another; nothing is learned.
+        """Return the scores of rows, as the next readings of the series, without learning them.
 
         Parameters
         ----------
         X, times
             As in `fit`.
         standalone : bool, default=False
-            Whether the rows are a series of their own, such as the one given to `fit`, instead of coming next.
+            Whether the rows are a separate series, such as the one passed to `fit`, instead of the next readings.
 
         Returns
         -------
         scores : ndarray of shape (n_rows,)
-            Higher is more normal; NaN where no whole shingle would end, or the forest holds none to compare with.
+            Higher is more normal; NaN where no complete context window ends, or during warm-up.
         """
         with self._looking_ahead(X, times, standalone) as aligned:
             scores = np.full(len(aligned.is_whole), np.nan)
@@ -423,10 +412,7 @@ class SeriesMPF(Detector):
             return scores
 
     def detect(self, X: Any, *, times: Any = None, standalone: bool = False) -> Detections:
-        """Return what `detect_then_learn` would, for rows as if they came next; nothing is learned.
-
-        The parameters are those of `score_samples`.
-        """
+        """Return what `detect_then_learn` would, without learning the rows. Parameters as in `score_samples`."""
         with self._looking_ahead(X, times, standalone) as aligned:
             shingles = aligned.shingles()
             found = _placed(aligned.is_whole, self._views.detect(shingles) if len(shingles) else NOTHING)
@@ -434,7 +420,7 @@ class SeriesMPF(Detector):
             return found._replace(novelty=history.judge(aligned, history.known.copy()))
 
     def predict(self, X: Any, **labels: Any) -> Array:
-        """Return +1 for normal rows, or where no complete shingle ends, and -1 for anomalies."""
+        """Return +1 for normal rows and rows without a score, and -1 for anomalies."""
         return np.where(self.score_samples(X, **labels) < self.offset_, -1, 1)
 
     @property
@@ -451,7 +437,7 @@ class SeriesMPF(Detector):
     def _check_calibrated(self) -> None:
         check_is_fitted(self)
         if not self._has_begun:
-            raise ValueError("this detector has no calibration scores: it holds no shingles. Let it learn some first")
+            raise ValueError("this detector has no calibration scores: learn more readings first")
         self._views.first._check_calibrated()
 
     def explain(
@@ -463,9 +449,9 @@ class SeriesMPF(Detector):
         rows: Sequence[int] | None = None,
         standalone: bool = False,
     ) -> Sequence[Explanation]:
-        """Explain the shingles that end at rows as if they came next; nothing is learned.
+        """Explain the context windows or shingles that end at rows, without learning them.
 
-        Features are called "cpu" for the newest reading and "cpu[-3]" for the one three steps before.
+        In shingles, feature "cpu" is the newest reading and "cpu[-3]" the one three steps before.
 
         Parameters
         ----------
@@ -474,15 +460,15 @@ class SeriesMPF(Detector):
         features
             As in `StreamingMPF.explain`.
         rows : sequence of int, optional
-            The places of the rows to explain, if not all; the others only lead up to them.
+            Indices of the rows to explain; all by default.
 
         Returns
         -------
         explanations : sequence of Explanation
-            Of a context window, by the view in which it is oddest. For what each channel adds see `bits_by_channel`.
+            A context window is explained by its most anomalous view. See `bits_by_channel` for totals by channel.
         """
         check_is_fitted(self)
-        read_features(features, self._history.pattern.names(feature_names(self)))  # before rows are looked at
+        read_features(features, self._history.pattern.names(feature_names(self)))  # raise before reading rows
         with self._looking_ahead(X, times, standalone) as aligned:
             wanted = np.arange(len(aligned.is_whole)) if rows is None else np.asarray(rows, np.int64)
             if not len(wanted):
@@ -490,23 +476,22 @@ class SeriesMPF(Detector):
             silent = wanted[~aligned.is_whole[wanted]]
             if len(silent):
                 raise ValueError(
-                    f"row {silent[0]} would end no {self._history.pattern.whole} that could be compared with others, "
-                    "so there is nothing to explain: name the rows to explain in rows=, where score_samples is not NaN"
+                    f"row {silent[0]} has no score, so there is nothing to explain: it ends no "
+                    f"{self._history.pattern.whole}, or the detector is warming up. Pass rows= with scores only"
                 )
             shingles = aligned.shingles()[np.cumsum(aligned.is_whole)[wanted] - 1]
             return self._views.explain(shingles, features, aligned, aligned.places[wanted], is_apart=standalone)
 
     def expect(self, X: Any, *, times: Any = None, standalone: bool = False, unseen: Any = None) -> Forecast:
-        """Return the readings that were to be expected at rows, each by those before it; nothing is learned.
+        """Return the reading expected at each row, given the rows before it, without learning them.
 
         Parameters
         ----------
         X, times, standalone
-            As in `score_samples`. With `standalone`, what shares readings with a row has no say in what is expected
-            there.
+            As in `score_samples`. With `standalone`, context windows that share readings with a row are not used for
+            it.
         unseen : array-like of bool, shape (n_rows,), optional
-            Rows not to look at, such as those flagged: across them the forecast goes on from the last row before, so
-            that it shows what should have come.
+            Rows to ignore, such as flagged ones: the forecast continues across them from the last row before.
 
         Returns
         -------
@@ -531,7 +516,7 @@ class SeriesMPF(Detector):
             if unseen is not None:
                 hidden[aligned.places] = read_flags("unseen", unseen, len(aligned.places))
             if self._history.pattern.shingle is not None:
-                raise ValueError("only a series of context windows has expectations: set shingle='auto'")
+                raise ValueError("expect needs context windows: set shingle='auto'")
             if self._is_silent or not self._views.n_points:
                 return expected
             ends = aligned.ends_context() & ~hidden
@@ -551,15 +536,16 @@ class SeriesMPF(Detector):
             return expected
 
     def forecast(self, n_steps: int = 1) -> Forecast:
-        """Return the readings expected next, and the range of nine in ten.
+        """Forecast the next readings, with a range for nine readings in ten.
 
-        They are what followed similar context windows, weighted by how likely the forest is to put them into one cell;
-        with a rhythm, context windows that deviate alike from it, if their range is narrower.
+        The forecast averages the continuations of similar context windows, weighted by the probability that the forest
+        puts them into one cell. If the series has a period, it uses context windows with a similar deviation from the
+        rhythm instead, where their range is narrower.
 
         Parameters
         ----------
         n_steps : int, default=1
-            Steps to look ahead, at most 1,024; the fewer context windows are held, the fewer.
+            Steps to look ahead, at most 1,024; fewer if few context windows are held.
 
         Returns
         -------
@@ -577,10 +563,10 @@ class SeriesMPF(Detector):
         """
         check_is_fitted(self)
         if not isinstance(n_steps, Integral) or isinstance(n_steps, bool) or not 1 <= n_steps <= _FARTHEST:
-            raise ValueError(f"n_steps must be a whole number from 1 to {_FARTHEST:,}; got {n_steps!r}")
+            raise ValueError(f"n_steps must be an integer from 1 to {_FARTHEST:,}; got {n_steps!r}")
         with self._frozen():
             if self._history.pattern.shingle is not None:
-                raise ValueError("only a series of context windows has forecasts: set shingle='auto'")
+                raise ValueError("forecast needs context windows: set shingle='auto'")
             expected = Forecast.nothing(int(n_steps), self.n_features_in_)
             aligned = self._history.align(np.empty((0, self.n_features_in_)), np.empty(0))
             newest = np.array([len(aligned.track.values) - 1])
@@ -590,21 +576,21 @@ class SeriesMPF(Detector):
                     expected.fill(slice(step, step + 1), outlook.after(newest, state, step + 1))
         if np.isnan(expected.mean).any():
             raise ValueError(
-                f"there are too few unbroken readings to tell what comes {n_steps} steps after them: let it learn more"
+                f"there are too few unbroken readings to forecast {n_steps} steps ahead: learn more readings first"
             )
         return expected
 
     def bits_by_channel(self, explanation: Explanation) -> dict[str, float]:
-        """Return the bits that each channel adds to the surprise of a shingle, over all its steps, the most first.
+        """Return the bits of each channel in an explanation, summed over steps, largest first.
 
-        What the calendar adds is listed under its own names.
+        Calendar features are listed under their own names.
         """
         check_is_fitted(self)
         pattern, names = self._history.pattern, feature_names(self)
         channels = pattern.channels(self.n_features_in_)
         owner = dict(zip(pattern.names(names), channels.tolist(), strict=True))
         if not set(explanation.names) <= set(owner):
-            raise ValueError(f"this explains {len(explanation.names)} features that are not of this series")
+            raise ValueError("the explanation has features that do not belong to this series")
         bits = dict.fromkeys([*names, *(_word(name) for name, c in owner.items() if c == NONE)], 0.0)
         for name, part in zip(explanation.names, explanation.parts.tolist(), strict=True):
             whose = names[owner[name]] if owner[name] != NONE else _word(name)
@@ -613,7 +599,7 @@ class SeriesMPF(Detector):
 
     @contextmanager
     def _looking_ahead(self, X: Any, times: Any, standalone: bool) -> Iterator[Alignment]:
-        """Lay out rows as if they came next, or by themselves; none is complete if the forest holds no shingles."""
+        """Align rows after the series, or separately; no row is complete if the detector has no scores yet."""
         check_is_fitted(self)
         rows = read_rows(self, _as_table(X, self.n_features_in_), reset=False, allow_missing=True)
         with self._frozen():
@@ -623,7 +609,7 @@ class SeriesMPF(Detector):
             yield aligned._replace(is_whole=np.zeros(len(rows), np.bool_)) if self._is_silent else aligned
 
     def _history_of(self, standalone: bool) -> SeriesHistory:
-        """Return what rows come after: the series so far, or nothing of it but its rhythm."""
+        """Return the history that rows continue: the series so far, or an empty one with the same rhythm."""
         history = self._history
         return (
             SeriesHistory(history.pattern, history.track.last(0), is_timed=history.is_timed) if standalone else history
@@ -633,26 +619,26 @@ class SeriesMPF(Detector):
 
     @property
     def n_seen_(self) -> int:
-        """Readings learned so far: the position in the series."""
+        """Number of readings learned so far: the position in the series."""
         check_is_fitted(self)
         return self._history.n_seen
 
     @property
     def is_fitted(self) -> bool:
-        """Whether any reading has come."""
+        """Whether the detector has learned any reading."""
         return hasattr(self, "_views")
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the trees and of the shingles held; 0 before there are any."""
+        """Size of the trees and of the shingles held, in bytes; 0 before fitting."""
         return self._views.nbytes if self.is_fitted else 0
 
     @property
     def estimator_(self) -> StreamingMPF:
-        """The forest of a series of shingles."""
+        """The forest, with ``shingle=n``."""
         check_is_fitted(self)
         if not self._views.is_one:
-            raise AttributeError("a series of context windows has a forest for each view: see estimators_")
+            raise AttributeError("with shingle='auto' there is one forest for each view: use estimators_")
         return self._views.first
 
     @property
@@ -664,7 +650,7 @@ class SeriesMPF(Detector):
 
     @property
     def n_points_(self) -> int:
-        """Shingles held."""
+        """Number of context windows or shingles held."""
         check_is_fitted(self)
         return self._views.n_points
 
@@ -677,7 +663,7 @@ class SeriesMPF(Detector):
             return [provenance.key_of(number) for number in provenance.known(self._history.n_seen)]
 
     def holds(self, key: Key) -> bool:
-        """Return whether a reading of this key can be deleted; nothing is held before the first comes."""
+        """Return whether a reading with this key can be deleted."""
         if not hasattr(self, "_views"):
             return False
         with self._frozen():
@@ -685,24 +671,24 @@ class SeriesMPF(Detector):
 
     @property
     def reach(self) -> int:
-        """Rows over which an odd reading makes those after it look odd."""
+        """Number of rows after an anomalous reading that may look anomalous because of it."""
         return REACH if isinstance(self.shingle, str) else int(self.shingle)
 
     @property
     def every_(self) -> float | None:
-        """The usual time between readings, if it is known."""
+        """The usual time between readings, if known."""
         check_is_fitted(self)
         return self._history.track.every if self._history.track.every > 0 else None
 
     @property
     def periods_(self) -> tuple[int, ...]:
-        """The numbers of steps after which the series repeats, the strongest first; empty if it does not."""
+        """The periods of the series in steps, strongest first; empty if it has none."""
         check_is_fitted(self)
         return self._history.track.periods
 
     @property
     def latest_(self) -> float | None:
-        """The time of the newest reading, None if readings come without times."""
+        """The time of the newest reading; None if readings have no times."""
         check_is_fitted(self)
         return self._history.track.latest if self._history.is_timed else None
 
@@ -739,11 +725,11 @@ class SeriesMPF(Detector):
         _STATE(header, "")
         unknown = [name for name in arrays if name.partition("/")[0] not in ("series", "forest")]
         if unknown:
-            raise ValueError(f"array {unknown[0]}: is not part of this format version")
+            raise ValueError(f"array {unknown[0]}: does not belong to this format version")
         is_there = ["series/readings" in arrays, "series/novelties" in arrays]
         n_known = len(arrays["series/readings"]) if all(is_there) else None
         if header.get("novelty") != n_known or is_there[0] != is_there[1]:  # absent from older files
-            raise ValueError(f"it does not hold the {header.get('novelty')} readings that it says it knows")
+            raise ValueError(f"the header announces {header.get('novelty')} known readings, but the arrays differ")
         template = None if header["template"] is None else StreamingMPF._of_parameters(header["template"])
         series = cls(template, **{name: decode(value) for name, value in header["parameters"].items()})
         series.calendar = read_calendar(series.calendar)
@@ -761,17 +747,17 @@ class SeriesMPF(Detector):
         series._name_features()
         series._notes = header.get("notes", {})
         if not isinstance(series._notes, dict):
-            raise ValueError(f"its notes are {series._notes!r}")
+            raise ValueError(f"its notes are {series._notes!r}, not a mapping")
         series._check()
         return series
 
     def _check(self) -> None:
-        """Raise unless the state from a file or a pickle is consistent."""
+        """Raise ValueError if a state read from a file or a pickle is inconsistent."""
         names, n_features = getattr(self, "feature_names_in_", None), self._history.n_features
         if names is not None and len(names) != self.n_features_in_:
-            raise ValueError("the number of its channel names is not that of its channels")
+            raise ValueError(f"it has {len(names)} channel names for {self.n_features_in_} channels")
         if self._history.pattern.shingle is None and self.estimator is not None:
-            _check_columns(self.estimator)  # which begins anew once all is deleted
+            _check_columns(self.estimator)  # cloned again once all readings are deleted
         if not self._has_begun:
             self._check_holds_points(self._views.first)
             if self._history.pattern.shingle is None:
@@ -780,12 +766,12 @@ class SeriesMPF(Detector):
             if not isinstance(self._views.first._tree.feature_weights, str):
                 read_weights(self._views.first._tree.feature_weights, n_features)
         elif self._views.n_features != n_features or self._views.first.n_seen_ > self._history.n_seen:
-            raise ValueError("its forest is not one for its shingles")
+            raise ValueError("its forests do not match its shingles")
 
     # ---- inner workings ---------------------------------------------------------------------------------------------
 
     def _begin(self, X: Any, times: Any) -> Array:
-        """Begin a series by the current parameters; return the rows read."""
+        """Start a series with the current parameters; return the validated rows."""
         rows = read_rows(self, _as_table(X), reset=True, allow_missing=True)
         pattern = read_pattern(self)
         if pattern.timezone == AUTO:
@@ -797,7 +783,7 @@ class SeriesMPF(Detector):
 
     @property
     def _policy(self) -> Policy:
-        """The retention policy of the forest, by its stream, or by its parameters before that has begun."""
+        """The retention policy of the forest: of its stream, or of its parameters before it learns."""
         if self._has_begun and self._views.first._stream.rules.policy is not None:
             return self._views.first._stream.rules.policy
         window = self._views.first.window
@@ -807,7 +793,7 @@ class SeriesMPF(Detector):
 
     @property
     def _domain(self) -> Array:
-        """The bounds of shingles, (2, n_features), infinite where there are none."""
+        """The bounds of shingles, (2, n_features); infinite if there are none."""
         if self._has_begun:
             return np.hstack([member.forest_.domain for member in self._views.members])
         domain, n_features = self._views.first._tree.domain, self._history.n_features
@@ -820,9 +806,7 @@ class SeriesMPF(Detector):
             forest.set_params(window=_WINDOW)
         if isinstance(forest.max_samples, str):
             forest.set_params(max_samples=_SAMPLES)
-        if (
-            forest.score_type == Score.MARGINS
-        ):  # features of a context window are no values that have margins of their own
+        if forest.score_type == Score.MARGINS:  # margins apply to values, not to features of context windows
             forest.set_params(score_type=str(Score.TYPICALITY))
         forest._validate_params()
         self._check_holds_points(forest)
@@ -843,15 +827,15 @@ class SeriesMPF(Detector):
     def _check_holds_points(forest: StreamingMPF) -> None:
         if forest.window is None or isinstance(forest.window, str):
             raise ValueError(
-                "the forest of a series has to hold its shingles, so that readings can be deleted: give it a window"
+                "window=None is not allowed in the forest of a series, which must hold its points: set a window"
             )
         as_policy(forest.window)
 
     def _advance(self, X: Any, keys: Any, times: Any, task: LearnTask) -> Detections:
-        """Learn rows; return the results that the task asks for."""
+        """Learn rows; return the results of the task."""
         if not hasattr(self, "_views"):
             with self._lock.turn():
-                if not hasattr(self, "_views"):  # no other thread has begun meanwhile
+                if not hasattr(self, "_views"):  # no other thread was faster
                     self._validate_params()
                     with self._drafted() as draft:
                         return draft._learn(draft._begin(X, times), keys, times, task)
@@ -860,7 +844,7 @@ class SeriesMPF(Detector):
             return self._learn(rows, keys, times, task)
 
     def _learn(self, rows: Array, keys: Any, times: Any, task: LearnTask) -> Detections:
-        """Learn rows piece by piece, after all checks. Ctrl-C waits for the end of a piece."""
+        """Validate rows, then learn them piece by piece. Ctrl-C takes effect between pieces."""
         stamps, names = self._read_labels(len(rows), keys, times)
         self._check_extreme(rows)
         self._check_inside(rows, stamps)
@@ -897,7 +881,7 @@ class SeriesMPF(Detector):
     def _teach(
         self, aligned: Alignment, keys: list[Any], stamps: Array | None, task: LearnTask, numbers: Array
     ) -> Detections:
-        """Teach the forest the shingles of rows, and record the scale whenever it has weighed features anew."""
+        """Learn the shingles of rows, and record the scale whenever feature weights change."""
         shingles = aligned.shingles()
         answers, start = [], 0
         while start < len(shingles):
@@ -917,14 +901,14 @@ class SeriesMPF(Detector):
         return Detections.joined(answers)
 
     def _end_warm_up(self) -> None:
-        """End the warm-up: switches are known by now."""
+        """End the warm-up: reduce the weight of binary channels, which are known now."""
         self._damp_switches(self._views.points)
         if any(member._damping is not None for member in self._views.members):
             self._views.rebuild()
 
     @property
     def _n_until_weighed(self) -> int:
-        """Shingles until the forest next weighs features anew while warming up, 0 afterwards."""
+        """Number of shingles until the next change of feature weights during warm-up; 0 afterwards."""
         if not self._has_begun:
             return 1
         stream = self._views.first._stream
@@ -932,16 +916,16 @@ class SeriesMPF(Detector):
 
     @property
     def _is_warming_up(self) -> bool:
-        """Whether context windows are only learned so far, not judged."""
+        """Whether context windows are learned but not yet scored."""
         return self._history.pattern.shingle is None and self._n_until_weighed > 0
 
     @property
     def _is_silent(self) -> bool:
-        """Whether nothing can be said of the rows that come next."""
+        """Whether the next rows have no scores."""
         return not self._has_begun or self._is_warming_up
 
     def _commit(self, aligned: Alignment, ends: Array) -> None:
-        """Advance past rows that were learned, whose shingles end at the readings of numbers `ends`."""
+        """Advance past learned rows, whose shingles end at the readings with numbers `ends`."""
         history = self._history
         if self._has_begun:
             history.provenance.enter(aligned.oldest().tolist(), ends.tolist(), self._held)
@@ -954,7 +938,7 @@ class SeriesMPF(Detector):
         return self._views.first._stream.store.slot_of if self._has_begun else {}
 
     def _find_rhythm_if_due(self) -> None:
-        """Look for a rhythm in the last readings; at fixed counts, whatever the chunks."""
+        """Search for periods in the last readings, at fixed counts so that chunks do not matter."""
         n_seen = self._history.n_seen
         is_due = n_seen >= _FIRST_RHYTHM and n_seen & (n_seen - 1) == 0
         if not is_due or self._history.pattern.shingle is not None or not self._views.n_points:
@@ -967,7 +951,7 @@ class SeriesMPF(Detector):
         self._note_spread(n_seen)
 
     def _amend_rhythm(self) -> None:
-        """Recompute season and phase of the held context windows from the known readings, and regrow their trees."""
+        """Recompute season and phase of the context windows held, and regrow their trees."""
         track, layout = self._history.track, layout_of(self.n_features_in_)
         numbers = np.array([newest for _, newest in self._history.provenance.spans.values()], np.int64)
         is_known = np.isin(numbers, track.numbers)
@@ -984,7 +968,7 @@ class SeriesMPF(Detector):
             self._views.recalibrate()
 
     def _rescale_if_due(self) -> None:
-        """Weigh features anew if the scale of any has changed too much; at fixed counts, whatever the chunks."""
+        """Recompute feature weights if a scale has changed, at fixed counts so that chunks do not matter."""
         is_due = self.rescale is not None and self._history.n_seen % _PIECE == 0 and self._history.spread is not None
         if not is_due or self._n_until_weighed or not self._views.n_points:
             return
@@ -995,7 +979,7 @@ class SeriesMPF(Detector):
             self._note_spread(self._history.n_seen)
 
     def _damp_switches(self, features: Array) -> None:
-        """Let channels that take two values only, of several, weigh together a quarter of what another one does."""
+        """Down-weight binary channels: together they weigh a quarter of another channel."""
         n_channels = self.n_features_in_
         if self._history.pattern.shingle is not None or n_channels == 1:
             return
@@ -1006,41 +990,41 @@ class SeriesMPF(Detector):
         self._views.damp(np.where(channels == NONE, 1.0, factors[channels]))
 
     def _note_spread(self, n_seen: int) -> None:
-        """Record the scale by which features have just been weighed."""
+        """Record the scale that the feature weights are based on."""
         if self.rescale is not None:
             self._history.spread, self._history.weighed_at = weighting_of_rows(self._views.points).spread, n_seen
 
     # ---- bad input --------------------------------------------------------------------------------------------------
 
     def _read_labels(self, n_rows: int, keys: Any, times: Any) -> tuple[Array, list[Key | None]]:
-        """Return the times and keys of rows to learn, checked."""
+        """Return the validated times and keys of rows to learn."""
         stamps, names = self._read_times(n_rows, times, self._history), read_keys(keys, n_rows)
         check_countable(self._history.n_seen, n_rows)
         self._history.provenance.check_keys(names, self._history.n_seen)
         return stamps, names
 
     def _read_times(self, n_rows: int, times: Any, history: SeriesHistory) -> Array:
-        """Return the times of rows that come next in a history, checked."""
+        """Return the validated times of the next rows of a history."""
         stamps = read_stamps(times, n_rows, needed=self._policy.needs_times)
         if n_rows and history.is_timed is not None and history.is_timed != (times is not None):
             before = "times" if history.is_timed else "no times"
-            raise ValueError(f"the readings before had {before}: give times to all rows or to none")
+            raise ValueError(f"earlier readings had {before}: pass times for all readings or for none")
         check_times(stamps, history.track.latest, history.pattern)
         return stamps
 
     def _check_extreme(self, rows: Array) -> None:
-        """Raise if a change from one step to the next could be too large to measure."""
+        """Raise ValueError if the difference of two readings could overflow."""
         largest = self._history.pattern.largest
         is_extreme = np.abs(rows) > largest
         if is_extreme.any():
             i, k = np.argwhere(is_extreme)[0]
             raise ValueError(
-                f"row {i}, column {feature_names(self)[k]!r} is {rows[i, k]:g}: changes beyond {2 * largest:g} cannot "
-                "be measured; rescale the column"
+                f"row {i}, column {feature_names(self)[k]!r} is {rows[i, k]:g}: the largest supported value is "
+                f"{largest:g}; rescale the column"
             )
 
     def _check_inside(self, rows: Array, stamps: Array) -> None:
-        """Raise if a shingle would lie outside a domain that the forest was given."""
+        """Raise ValueError if a shingle lies outside a given domain."""
         low, high = self._domain
         if np.isinf(low).any():
             return
@@ -1050,13 +1034,13 @@ class SeriesMPF(Detector):
         if outside.any():
             i = int(np.flatnonzero(aligned.is_whole)[np.argmax(outside)])
             raise ValueError(
-                f"the shingle that ends at row {i} lies outside the domain of the forest: widen the domain or leave "
-                "the row out"
+                f"the shingle that ends at row {i} lies outside the domain of the forest: widen the domain or omit "
+                "the row"
             )
 
 
 def _as_table(X: Any, n_channels: int = 1) -> Any:
-    """Return a line of readings of one channel as a table; anything else as it is."""
+    """Return one-dimensional readings of one channel as a table; anything else unchanged."""
     if hasattr(X, "columns") or n_channels != 1:
         return X
     if hasattr(X, "to_frame"):
@@ -1065,11 +1049,11 @@ def _as_table(X: Any, n_channels: int = 1) -> Any:
 
 
 def _check_columns(forest: StreamingMPF) -> None:
-    """Raise if the parameters of a forest name columns, or a score or sample that several forests cannot share."""
+    """Raise ValueError if the parameters of a forest do not work with context windows."""
     if isinstance(forest.window, Reservoir):
         raise ValueError(
-            "context windows are seen by several forests, which cannot draw one sample: give a window that holds the "
-            "last ones, or set shingle to a number of readings"
+            "a Reservoir does not work with shingle='auto', where several forests hold the same context windows: use "
+            "a Window, or set shingle to a number of readings"
         )
     if any(
         np.ndim(part) or part == "data"
@@ -1077,29 +1061,27 @@ def _check_columns(forest: StreamingMPF) -> None:
         if part is not None
     ):
         raise ValueError(
-            "context windows have features of their own, for which no domain or weights can be given: set shingle to a "
-            "number of readings, or omit them"
+            "feature_weights and domain do not work with shingle='auto', where features are computed: omit them, or "
+            "set shingle to a number of readings"
         )
     if forest.score_type not in (Score.MARGINS, Score.TYPICALITY, Score.LOG_MASS):
         raise ValueError(
-            f"context windows are scored by score_type='typicality' or 'log_mass', not {forest.score_type!r}: set "
-            "shingle to a number of readings for others"
+            f"score_type={forest.score_type!r} does not work with shingle='auto': use 'typicality' or 'log_mass', or "
+            "set shingle to a number of readings"
         )
 
 
 def _readings_of(forest: StreamingMPF) -> tuple[int, Array, list[Key | None], Array | None]:
     """Return the readings that a forest holds: the number of the first, values, keys and times.
 
-    Those that were deleted in between are rows without values.
+    Deleted readings are rows of NaN.
     """
     with forest._with_points() as stream:
         store, held = stream.store, stream.store.held
         if not len(held):
-            raise ValueError("the forest holds no points to make a series of")
+            raise ValueError("the forest holds no points to start a series with")
         if store.policy.is_random:
-            raise ValueError(
-                "a random sample of a stream is no series: give the forest a window that holds the last points"
-            )
+            raise ValueError("the forest holds a random sample, not a series: use a window that holds the last points")
         arrivals, stamps = stream.numbers[held], store.times[held]
         numbers = np.arange(arrivals[0], store.n_seen)
         values, keys = np.full((len(numbers), forest.n_features_in_), np.nan), list[Key | None]([None] * len(numbers))
@@ -1112,18 +1094,18 @@ def _readings_of(forest: StreamingMPF) -> tuple[int, Array, list[Key | None], Ar
 
 
 def _word(name: str) -> str:
-    """Return what a feature of the clock is about: "time of day" for its sine and its cosine."""
+    """Return the subject of a calendar feature: "time of day" for its sine and its cosine."""
     return name.rpartition(" (")[0].removeprefix("shorter ")
 
 
 def _silence(n: int) -> Detections:
-    """Return results that say nothing of `n` rows."""
+    """Return empty results for `n` rows."""
     nothing = np.full(n, np.nan)
     return Detections(nothing, nothing, np.zeros(n, np.bool_), nothing)
 
 
 def _placed(is_whole: Array, detected: Detections) -> Detections:
-    """Return the results for complete shingles at their rows, NaN at the others."""
+    """Return the results of complete shingles at their rows, and NaN elsewhere."""
     if len(detected.scores) == len(is_whole):
         return detected
     places = np.flatnonzero(is_whole)
@@ -1155,10 +1137,10 @@ _STATE = schema.record(
 
 
 def _under(name: str, arrays: Arrays) -> Arrays:
-    """Return arrays under names that begin with `name`."""
+    """Return arrays with a prefix added to their names."""
     return {f"{name}/{field}": part for field, part in arrays.items()}
 
 
 def _from_under(name: str, arrays: Arrays) -> Arrays:
-    """Return those of the arrays that were put `_under` a name."""
+    """Return the arrays with a prefix, and remove the prefix."""
     return {field.removeprefix(f"{name}/"): part for field, part in arrays.items() if field.startswith(f"{name}/")}

@@ -1,4 +1,4 @@
-"""Forests that look at different features of the same rows, and score and decide as one."""
+"""Forests on different features of the same rows, combined into one score."""
 
 from __future__ import annotations
 
@@ -32,47 +32,47 @@ from polyaforest.timeseries._shingles import Alignment
 from polyaforest.timeseries._steps import fold_on_steps
 from polyaforest.timeseries._words import describe
 
-_BACK = 32  # steps before a reading from which the context window up to it is foreseen
-_STRETCH = 2048  # consecutive rows of a table by which spells are measured
+_BACK = 32  # steps before a reading at which its forecast starts
+_STRETCH = 2048  # consecutive rows of a table to measure run lengths on
 
 
 class Views:
     """Forests, one for each view of a row; the score is the mean over all trees.
 
-    All of them hold the same points, each its own columns. A single forest decides by itself.
+    All forests hold the same points, but each has its own columns. A single forest keeps its own threshold.
 
     Parameters
     ----------
     members : list of StreamingMPF
     widths : list of int
-        The columns of each, side by side.
+        Number of columns of each forest, side by side.
     n_channels : int
-        Channels of the series whose context windows the rows are; of no matter to a single forest.
+        Number of channels of the series; ignored for a single forest.
     """
 
     def __init__(self, members: Sequence[StreamingMPF], widths: Sequence[int], n_channels: int) -> None:
         self.members, self.widths, self.n_channels = list(members), list(widths), n_channels
         self.calibration = RunningCalibration(n_to_calibrate(members[0].false_alarm_rate))
-        self.spell = 1.0  # rows that look odd together, on average
-        self.steps: dict[Key, int] = {}  # when each point held came, in steps
+        self.run_length = 1.0  # mean number of consecutive rows that are anomalous together
+        self.steps: dict[Key, int] = {}  # arrival number of each point held
 
     @property
     def policy(self) -> ThresholdPolicy:
-        """Where the threshold of several views lies."""
-        return replace(self.first._policy, run_length=self.spell)
+        """The threshold policy of several views."""
+        return replace(self.first._policy, run_length=self.run_length)
 
     def _judges(self) -> tuple[RunningCalibration, ThresholdPolicy]:
-        """Return the calibration scores and the policy for the next row; by the points held, if none was judged yet."""
+        """Return the calibration scores and the policy for the next row; by default from the points held."""
         if len(self.calibration) or not self.n_points:
             return self.calibration, self.policy
         seeded = RunningCalibration(self.calibration.n)
         seeded.seed(*self.left_out_scores())
-        spell = self.spell if self.spell > 1 else mean_run_length(seeded.scores)
-        return seeded, replace(self.first._policy, run_length=spell)
+        run_length = self.run_length if self.run_length > 1 else mean_run_length(seeded.scores)
+        return seeded, replace(self.first._policy, run_length=run_length)
 
     @classmethod
     def like(cls, forest: StreamingMPF, widths: Sequence[int], n_channels: int) -> Views:
-        """Return views whose trees together are those of `forest`, which has learned nothing."""
+        """Split the trees of an unfitted forest into views."""
         if len(widths) == 1:
             return cls([forest], widths, n_channels)
         sizes = [len(trees) for trees in np.array_split(np.arange(max(forest.n_estimators, len(widths))), len(widths))]
@@ -87,7 +87,7 @@ class Views:
 
     @property
     def first(self) -> StreamingMPF:
-        """The first forest, whose keys and window are those of all."""
+        """The first forest; all have the same keys and window."""
         return self.members[0]
 
     @property
@@ -97,22 +97,22 @@ class Views:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the forests have learned anything."""
+        """Whether the forests have learned any row."""
         return hasattr(self.first, "forest_")
 
     @property
     def n_points(self) -> int:
-        """Points held."""
+        """Number of points held."""
         return self.first.n_points_ if self.has_begun else 0
 
     @property
     def n_features(self) -> int:
-        """Features of all views together, once they have begun."""
+        """Number of features of all views together."""
         return sum(member.n_features_in_ for member in self.members)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the trees and of the points held."""
+        """Size of the trees and of the points held, in bytes."""
         return sum(member.nbytes for member in self.members)
 
     @property
@@ -121,7 +121,7 @@ class Views:
         return np.concatenate([member.points_ for member in self.members], axis=1)
 
     def _mean(self, scores: Sequence[Array]) -> Array:
-        """Return the mean of the scores by each forest, weighted by its trees; the same bits for one row or many."""
+        """Return the mean of the scores of the forests, weighted by their numbers of trees."""
         if self.is_one:
             return scores[0]
         sizes = [len(member.forest_.left) for member in self.members]
@@ -137,13 +137,17 @@ class Views:
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
-        """Return the state for a file, or for bytes, which leave out what can be derived."""
+        """Return the state; a compact state omits derived arrays."""
         found = [_state_of(member, is_compact) for member in self.members]
         if self.is_one:
             return found[0]
         arrays = {f"{v}/{name}": part for v, (_, parts) in enumerate(found) for name, part in parts.items()}
         calibration = {"arrivals": self.calibration.arrivals, "scores": self.calibration.scores}
-        header = {"views": [about for about, _ in found], "is_seeded": self.calibration.is_seeded, "spell": self.spell}
+        header = {
+            "views": [about for about, _ in found],
+            "is_seeded": self.calibration.is_seeded,
+            "spell": self.run_length,
+        }
         return header, {**arrays, **{f"calibration/{name}": part for name, part in calibration.items()}}
 
     @classmethod
@@ -166,19 +170,19 @@ class Views:
         views.calibration = RunningCalibration.of_state(
             views.calibration.n, scores["arrivals"], scores["scores"], is_seeded=header["is_seeded"]
         )
-        views.spell = header["spell"]
+        views.run_length = header["spell"]
         views._check()
         return views
 
     def _check(self) -> None:
-        """Raise unless the forests hold the same points, each its own columns."""
-        if not 1 <= self.spell <= LONGEST_RUN:
-            raise ValueError(f"its false alarms last {self.spell} rows")
+        """Raise ValueError if the forests do not hold the same points."""
+        if not 1 <= self.run_length <= LONGEST_RUN:
+            raise ValueError(f"its mean run length of alarms is {self.run_length}, out of range")
         if any(_common(member) != _common(self.first) for member in self.members):
-            raise ValueError("its views were begun in different ways")
+            raise ValueError("its views have different parameters")
         arrivals = self.calibration.arrivals
         if len(arrivals) and not (self.has_begun and 0 <= arrivals[0] <= arrivals[-1] < self.first.n_seen_):
-            raise ValueError("it has scores of rows that have not come")
+            raise ValueError("it has scores of rows that were never learned")
         if not self.has_begun:
             return
         held = _held_by(self.first)
@@ -189,22 +193,22 @@ class Views:
     # ---- learning ---------------------------------------------------------------------------------------------------
 
     def fit(self, rows: Array, keys: Any, times: Array | None, steps: Sequence[int]) -> None:
-        """Start anew with the rows of a table; `steps` say when each came."""
+        """Fit the forests to the rows of a table, which arrived at `steps`."""
         self.steps = dict(zip(keys, steps, strict=True))
         for member, part in zip(self.members, self.split(rows), strict=True):
             member.fit(part, keys=keys, times=times)
         self.calibration = RunningCalibration(self.calibration.n)
 
     def measure_run_length(self, rows: Array | None = None) -> None:
-        """Measure how many rows look odd together, by consecutive rows, or else by the calibration scores."""
+        """Measure the mean run length of anomalous rows, on consecutive rows or on the calibration scores."""
         if not self.is_one:
             scores = self.calibration.scores if rows is None else self.score_samples(rows[-_STRETCH:])
-            self.spell = mean_run_length(scores)
+            self.run_length = mean_run_length(scores)
 
     def advance(
         self, rows: Array, keys: Any, times: Array | None, task: LearnTask, steps: Sequence[int], aligned: Alignment
     ) -> Detections:
-        """Learn rows, which came at these steps of a layout; return the results that the task asks for."""
+        """Learn rows, which arrived at `steps`; return the results of the task."""
         if self.is_one:
             return self.first._advance(rows, keys, times, task)[0]
         if task.is_explained:
@@ -228,7 +232,7 @@ class Views:
     def _advance_and_replay(
         self, rows: Array, keys: Any, times: Array | None, task: LearnTask, steps: Sequence[int], aligned: Alignment
     ) -> Detections:
-        """Learn rows together, and explain those flagged by a copy that learns what led to each of them."""
+        """Learn rows together, and explain the flagged ones by replaying the rows on a copy."""
         before = deepcopy(self)
         detected = self.advance(rows, keys, times, task._replace(is_explained=False), steps, aligned)
         explanations, start = {}, 0
@@ -253,18 +257,18 @@ class Views:
             member.delete(gone)
 
     def change_false_alarm_rate(self, rate: float | None) -> None:
-        """Flag rows by another rate from now on."""
+        """Change the false alarm rate."""
         for member in self.members:
             member.change_false_alarm_rate(rate)
         self.calibration.resize(n_to_calibrate(rate))
 
     def rebuild(self) -> None:
-        """Weigh features anew, and grow all trees anew."""
+        """Recompute feature weights and regrow all trees."""
         for member in self.members:
             member.rebuild()
 
     def damp(self, damping: Array) -> None:
-        """Let each feature weigh less by a factor, from the next time that features are weighed on."""
+        """Divide the weight of each feature by a factor, from the next rebuild on."""
         for member, part in zip(self.members, self.split(damping[None]), strict=True):
             member._damp(part[0])
 
@@ -276,7 +280,7 @@ class Views:
         return self._mean([member.score_samples(part) for member, part in parts])
 
     def detect(self, rows: Array) -> Detections:
-        """Return the results for rows; nothing is learned."""
+        """Return the results for rows without learning them."""
         if self.is_one:
             return self.first.detect(rows)
         scores, offset = self.score_samples(rows), self.offset
@@ -293,14 +297,14 @@ class Views:
         return judges.threshold(policy)
 
     def p_values(self, scores: Array) -> Array:
-        """Return the p-values of rows with these scores."""
+        """Return the p-values of scores."""
         if self.is_one:
             return self.first._p_values(scores)
         judges, policy = self._judges()
         return judges.judge(scores, policy).p_values
 
     def left_out_scores(self) -> tuple[Array, Array]:
-        """Return the scores, and arrivals, of points held, each left out of the forests."""
+        """Return scores and arrivals of points held, each left out of the forests."""
         found = [member._left_out_scores(member._stream) for member in self.members]
         common = found[0][1]
         for _, arrivals in found[1:]:
@@ -309,12 +313,12 @@ class Views:
         return self._mean(columns), np.sort(common)
 
     def _seed_calibration(self) -> None:
-        """Have the first rows that are judged compared with the points held, if there are any."""
+        """Seed the calibration scores with those of the points held, if there are any."""
         self.calibration, policy = self._judges()
-        self.spell = policy.run_length
+        self.run_length = policy.run_length
 
     def recalibrate(self) -> None:
-        """Compare rows to come with the points held, each left out of the forests, because those have changed."""
+        """Replace the calibration scores after the forests have changed."""
         self.calibration = RunningCalibration(self.calibration.n)
         self.calibration.seed(*self.left_out_scores())
         self.measure_run_length()
@@ -331,9 +335,9 @@ class Views:
         is_apart: bool = False,
         detected: Detections | None = None,
     ) -> Sequence[Explanation]:
-        """Return an explanation of each row, by the view in which it is oddest.
+        """Explain each row by its most anomalous view.
 
-        The rows are the context windows that end at `places` of a layout; `is_apart` as in `Outlook`.
+        The rows are the context windows that end at `places` of an alignment; `is_apart` as in `Outlook`.
         """
         if self.is_one:
             return self.first.explain(rows, features)
@@ -350,7 +354,7 @@ class Views:
         return chosen
 
     def _explained(self, number: int, rows: Array, features: Any, detected: Detections) -> Explanations:
-        """Return explanations by one view. Its threshold is as far from its score as that of all is from theirs."""
+        """Explain rows by one view, with a threshold at the same distance from the score as in all views together."""
         member = self.members[number]
         names = member._feature_names
         own = None if features is None else [name for name in features if name in names]
@@ -360,7 +364,7 @@ class Views:
     def _context(
         self, view: int, explanation: Explanation, aligned: Alignment, place: int, outlook: Outlook
     ) -> ContextWindow:
-        """Return the steps up to a place, what was expected of the last of them, and the bits of each."""
+        """Return the steps up to a place, the readings expected at the last of them, and the bits of each."""
         track, layout = aligned.track, layout_of(self.n_channels)
         first = max(aligned.start_of(place), place + 1 - LENGTH)
         steps, back = np.arange(first, place + 1), place - _BACK
@@ -380,7 +384,7 @@ class Views:
         return ContextWindow(channels, track.times[steps], readings, expected.mean, expected.low, expected.high, bits)
 
     def _in_words(self, view: int, explanation: Explanation, timezone: str) -> str:
-        """Return what is odd about a context window, in words; names of channels may look like those of features."""
+        """Describe what is unusual about a context window."""
         k, layout = int(explanation.parts.argmax()), layout_of(self.n_channels)
         place = sum(self.widths[:view]) + k
         is_of_channel = place < len(layout.channels()) and layout.channels()[place] != NONE
@@ -395,13 +399,13 @@ class Views:
 
     @property
     def _readings_held(self) -> Array:
-        """The newest readings of the context windows held, (n, C)."""
+        """The newest reading of each context window held, (n, C)."""
         return np.asarray(self.members[-1].points_[:, layout_of(self.n_channels).readings_in_view])
 
     # ---- what comes next --------------------------------------------------------------------------------------------
 
     def outlook(self, aligned: Alignment, *, is_apart: bool = False, unseen: Array | None = None) -> Outlook:
-        """Return what is expected at the steps of a layout, by the context windows held; parameters as in `Outlook`."""
+        """Return the outlook for the steps of an alignment, given the context windows held."""
         *_, season, rhythm = self.members
         held = HeldContexts(
             rhythm.points_,
@@ -421,13 +425,13 @@ _CALIBRATION: Layout = {"arrivals": (np.int64, "J"), "scores": (np.float64, "J")
 
 
 def _common(forest: StreamingMPF) -> Any:
-    """Return what all views must have in common: whether they have begun, and all parameters but size and seed."""
+    """Return what all views must share: whether they are fitted, and all parameters except size and seed."""
     own = {"n_estimators": None, "random_state": None}
     return hasattr(forest, "forest_"), {**forest._parameters(), **own}
 
 
 def _held_by(forest: StreamingMPF) -> Any:
-    """Return which points a forest holds, and what decides how long."""
+    """Return the points that a forest holds and the state of its retention policy."""
     stream = forest._stream
     store, slots = stream.store, stream.store.held
     moments = (stream.numbers[slots].tolist(), store.times[slots].tobytes(), store.clock, store.floor)
@@ -435,7 +439,7 @@ def _held_by(forest: StreamingMPF) -> Any:
 
 
 def _state_of(forest: StreamingMPF, is_compact: bool) -> tuple[Header, Arrays]:
-    """Return the state of a forest: the parameters alone, if it has learned nothing."""
+    """Return the state of a forest; only the parameters if it is not fitted."""
     if not hasattr(forest, "forest_"):
         return {"parameters": forest._parameters()}, {}
     with forest._frozen():

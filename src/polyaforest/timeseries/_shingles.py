@@ -72,7 +72,7 @@ class Pattern(NamedTuple):
         return (
             f"context window of {LEAST} unbroken readings"
             if self.shingle is None
-            else f"whole shingle of {self.shingle} readings"
+            else f"complete shingle of {self.shingle} readings"
         )
 
     @property
