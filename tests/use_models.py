@@ -125,7 +125,7 @@ WORDS = (  # allowed error messages
     "can be counted",
     "key ",
     "sort the rows by time",
-    "no date of a calendar",
+    "not a date",
     "lies on the edge",
     "needs at least",
     "scores to compare with",

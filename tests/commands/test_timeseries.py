@@ -759,7 +759,7 @@ def go_on(model):
         *answers,
         model._views.points,
         np.array([str(key) for key in model.keys_]),
-        np.array([*model.periods_, model._views.spell]),
+        np.array([*model.periods_, model._views.run_length]),
         *(forest.forest_.cut for forest in model.estimators_.values()),
     ]
 
@@ -877,8 +877,11 @@ def test_another_detector_is_not_a_series(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: m.partial_fit(NOISE[:3], times=[1e6, 1e6 + 60, 1e6]), r"row 2 is 1000000.0, before .* 1000060.0"),
-        (lambda m: m.partial_fit(NOISE[:1], times=[0.0]), r"row 0 is 0.0, before .* 2940.0"),
+        (
+            lambda m: m.partial_fit(NOISE[:3], times=[1e6, 1e6 + 60, 1e6]),
+            r"row 2 is 1000000.0, earlier than .* 1000060.0",
+        ),
+        (lambda m: m.partial_fit(NOISE[:1], times=[0.0]), r"row 0 is 0.0, earlier than .* 2940.0"),
         (lambda m: m.partial_fit(NOISE[:1]), "pass times for all readings or for none"),
         (lambda m: m.partial_fit(NOISE[:2], times=[1e6]), "one time for each of the 2 rows"),
         (lambda m: m.partial_fit(NOISE[:2, :1], times=[1e6, 2e6]), "1 features"),
@@ -892,12 +895,12 @@ def test_another_detector_is_not_a_series(tmp_path):
         (lambda m: m.fit(NOISE[:2]), "no complete shingle of 3 readings"),
         (lambda m: m.set_params(calendar=("time of week",)).fit(NOISE), "did you mean 'time of day'"),
         (lambda m: m.set_params(calendar=("time of day",)).fit(NOISE), "needs times"),
-        (lambda m: m.set_params(calendar=("day of week",)).fit(NOISE[:9], times=[1e15] * 9), "no date of a calendar"),
+        (lambda m: m.set_params(calendar=("day of week",)).fit(NOISE[:9], times=[1e15] * 9), "not a date"),
         (lambda m: m.set_params(timezone="Mars/Dome").fit(NOISE), "no time zone 'Mars/Dome'"),
         (lambda m: m.set_params(shingle=0).fit(NOISE), "shingle"),
         (lambda m: m.set_params(every=timedelta(0)).fit(NOISE), "positive"),
         (lambda m: m.set_params(rescale=1.0).fit(NOISE), "rescale"),
-        (lambda m: m.set_params(shingle="auto").fit(NOISE), "difference=True is for shingles"),
+        (lambda m: m.set_params(shingle="auto").fit(NOISE), "difference=True needs an integer shingle"),
         (
             lambda m: m.set_params(shingle="auto", difference=False).fit(NOISE[:60]),
             "no context window of 96 unbroken readings",

@@ -44,14 +44,14 @@ def test_rows_may_be_left_out_but_must_rise():
     assert tracker.update(8, True, np.float64(-6.0)) is None
     ended = tracker.update(12, True, -1.0)
     assert ended == Event("noon", 8, 8, 5, 8, 2, -6.0, None, {})
-    with pytest.raises(ValueError, match="12 came after 12"):
+    with pytest.raises(ValueError, match="got 12 after 12"):
         tracker.update(12, False, 0.0)
     assert tracker.close().first == 12
     assert tracker.close() is None
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="merge must be a whole number"):
+    with pytest.raises(ValueError, match="merge must be an integer"):
         EventTracker(merge=0)
     with pytest.raises(ValueError, match="p_values and is_anomaly"):
         find_events([True, False], [1.0, 2.0], p_values=[0.1])

@@ -757,7 +757,7 @@ def test_blame_is_folded_onto_time_steps():
     assert np.unravel_index(folded[0].argmax(), (3, 2)) == (1, 1)
     assert_array_equal(said[0].fold(3), folded[0])
     assert folded.sum() == pytest.approx(said.surprise[0] - said.typical)
-    with pytest.raises(ValueError, match="6 features cannot be folded onto 4"):
+    with pytest.raises(ValueError, match="6 features cannot be divided into 4"):
         said.fold(4)
 
 
@@ -774,7 +774,7 @@ def test_only_some_features_may_be_blamed():
     ("features", "message"),
     [
         (["x11"], "no feature 'x11': did you mean 'x1'"),
-        (["speed"], "no feature 'speed': there are x0, x1, x2"),
+        (["speed"], "no feature 'speed': features are x0, x1, x2"),
         ([3], "feature 3 is out of range for 3 features"),
         ("x1", "must be a list"),
     ],

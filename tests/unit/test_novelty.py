@@ -220,7 +220,7 @@ def test_a_series_of_shingles_has_no_novelty():
 
 
 def test_older_files_know_the_readings_that_they_have():
-    old, new = (polyaforest.load(GOLDEN / f"{version}-context windows.mpf") for version in (3, 4))
+    old, new = (polyaforest.load(GOLDEN / f"{version}-courses.mpf") for version in (3, 4))
     assert_array_equal(old._history.known.readings, READINGS)
     assert_array_equal(new._history.known.readings, READINGS)
     times = 60.0 * np.arange(len(READINGS), len(READINGS) + len(NEXT))
@@ -231,9 +231,9 @@ def test_older_files_know_the_readings_that_they_have():
     ("name", "value", "message"),
     [
         ("series/novelties", np.full(3, 2.0), "between 0 and 1"),
-        ("series/novelties", np.zeros(65), "of which 65 were judged"),
+        ("series/novelties", np.zeros(65), "65 novelties"),
         ("series/readings", np.full((1400, 1), 1e300), "too large"),
-        ("series/readings", np.zeros((1401, 1)), "it knows 1401 readings"),
+        ("series/readings", np.zeros((1401, 1)), "it has 1401 known readings"),
     ],
 )
 def test_states_that_cannot_be_are_refused(name, value, message):

@@ -1,4 +1,4 @@
-"""Explanations of the surprise of rows, in bits and in words."""
+"""Explanations of scores, in bits and as text."""
 
 from polyaforest.explain.explanation import Attribution, ContextWindow, Explanation, Explanations, read_features
 

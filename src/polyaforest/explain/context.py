@@ -1,4 +1,4 @@
-"""The reference that explanations compare rows with, and queries to a forest about one row."""
+"""The reference that explanations compare rows with, and queries of a forest about one row."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from polyaforest.forest import attribute, posterior, score
 from polyaforest.forest.point_store import Key
 from polyaforest.kernels.attribution import HIGH, LOW
 
-MOST_ROWS = 512  # rows that stand for all
-_PAIRS = 200  # of a tree and a point by which what is typical of points is known, to about a fifth of a bit in all
-_GOLDEN = (5**0.5 - 1) / 2  # multiples of it are spread evenly, however many there are
-_MOST_LEAVES = 4096  # leaves that stand for all when it comes to where points are
+MOST_ROWS = 512  # rows to compute quantiles from
+_PAIRS = 200  # pairs of a tree and a point that estimate the typical attributions, to about 0.2 bits in total
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples are spread evenly modulo 1
+_MOST_LEAVES = 4096  # leaves to estimate the distribution of points from
 N_QUANTILES = 41
-_SHARES = np.linspace(0, 1, N_QUANTILES)  # shares of the points below the quantiles that are kept
-_USUAL = slice(2, None, 36)  # the quantiles between which nine points in ten lie
-_INTERVAL = np.array([0.05, 0.95])  # of the posterior of a share
-_AGREED = 0.9  # of what trees charge for a side lies beyond the bound that they agree on
-_STEPS_BEYOND = 9  # values tried between the known ones and a row's own
-_STEPS_BETWEEN = 8  # values tried between the last that is normal and the first that is not, twice over
-_NEIGHBOURS, _SIMILAR = 16, 3  # nearest points looked at, and normal ones among them shown
-SAME = 2  # the side of a condition on a category: equal to it
-_MOST_TRIED = 32  # categories of a column that are tried, the most common ones
-_RARER = 3.0  # how many times rarer a category has to be with another one for the pair to be named
+_SHARES = np.linspace(0, 1, N_QUANTILES)  # levels of the quantiles
+_USUAL = slice(2, None, 36)  # the quantiles that enclose nine points in ten
+_INTERVAL = np.array([0.05, 0.95])  # quantiles of the posterior of a share
+_AGREED = 0.9  # share of a side's bits, over trees, beyond the bound of a region
+_STEPS_BEYOND = 9  # values tried between the known ones and the row's own
+_STEPS_BETWEEN = 8  # values tried between the last normal and the first anomalous one, in two rounds
+_NEIGHBOURS, _SIMILAR = 16, 3  # nearest points to score, and normal points to show
+SAME = 2  # the side of a condition on a category: equality
+_MOST_TRIED = 32  # categories of a column to try, most common first
+_RARER = 3.0  # a pair of categories is reported if it is so many times rarer than under independence
 
 
 class Reference(NamedTuple):
-    """Where points are."""
+    """The distribution of the points."""
 
-    quantiles: Array  # (41, D): values with equal shares of the points between them; NaN for categories
-    n_known: int  # points that this, and the share of any region, is known from
-    common: dict[int, Array] = {}  # noqa: RUF012 -- codes of each column of categories, the most common first
+    quantiles: Array  # (41, D): quantiles at equally spaced levels; NaN for categories
+    n_known: int  # points that quantiles and shares are estimated from
+    common: dict[int, Array] = {}  # noqa: RUF012 -- codes of each categorical column, most common first
 
     @property
     def usual(self) -> Array:
-        """The range of each feature in which nine points in ten lie, (2, D)."""
+        """The range of nine points in ten for each feature, (2, D)."""
         return self.quantiles[_USUAL]
 
 
 def quantiles_of(rows: Array, counts: Array | None = None) -> Array:
-    """Return quantiles of each feature, (41, D); rows may count several times."""
+    """Return quantiles of each feature, (41, D); `counts` are multiplicities of rows."""
     if counts is None:
         chosen = spread_out(rows)
-        quantile = np.nanquantile if np.isnan(chosen).any() else np.quantile  # the same, but all columns at once
+        quantile = np.nanquantile if np.isnan(chosen).any() else np.quantile  # the latter is faster
         return quantile(chosen, _SHARES, axis=0)
     order = np.argsort(rows, axis=0)
     middles = np.cumsum(counts[order], axis=0) - 0.5 * counts[order]
@@ -59,19 +59,19 @@ def quantiles_of(rows: Array, counts: Array | None = None) -> Array:
 
 
 def spread_out(rows: Array, most: int = MOST_ROWS) -> Array:
-    """Return at most `most` of the rows, evenly spread over all."""
+    """Return at most `most` rows, evenly spaced."""
     return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]
 
 
 def common_codes(forest: Forest, rows: Array | None, categories: Categories) -> dict[int, Array]:
-    """Return the codes of each column of categories that occur in rows, the most common first."""
+    """Return the codes of each categorical column that occur in rows, most common first."""
     if rows is None:
         return {}
     return dict(enumerate(score.known_categories(forest, rows, most=len(rows)), categories.n_numeric))
 
 
 def derive(forest: Forest, world: Array, points: Array | None, quantiles: Array | None) -> Reference:
-    """Derive the reference from `points`, or, where none are kept, from those that the trees have counted."""
+    """Derive the reference from `points`, or from the counts of the trees if no points are held."""
     n_known = _most_counted(forest)
     if not n_known:
         return Reference(np.zeros((len(_SHARES), forest.weights.shape[1])), 0)
@@ -84,11 +84,10 @@ def derive(forest: Forest, world: Array, points: Array | None, quantiles: Array 
 
 
 def typical_of_points(forest: Forest, points: Array, derive: Callable[[Array], Posterior], lifetimes: Array) -> Array:
-    """Return what typical points are charged, (2, D): the mean over trees of what each charges some of the `points`.
+    """Return the mean attributions of points over trees, (2, D).
 
-    Every tree has other points, by which all of them are known nearly as well as if every tree had all: it takes a few
-    paths down each tree. If there are no more points than that, every tree has all. `derive` gives the posterior along
-    the paths of rows of each tree.
+    Each tree attributes a different subset; the mean is nearly as accurate. `derive` returns the posterior along the
+    paths of the rows of each tree.
     """
     n_trees, n_points = len(forest.left), len(points)
     if not n_points:
@@ -102,10 +101,9 @@ def typical_of_points(forest: Forest, points: Array, derive: Callable[[Array], P
 
 
 def typical_of_trees(forest: Forest, known: Posterior, lifetimes: Array) -> Array:
-    """Return what the points that trees have counted are charged on average, (2, D).
+    """Return the mean attributions of the points that the trees have counted, (2, D).
 
-    Leaves that collapsed to single points give those points back, to be attributed like other rows. For leaves with
-    several points, and cells of a process, the mean attribution is used.
+    If all leaves are single points, attribute those points; otherwise average over the leaves.
     """
     if not _most_counted(forest):
         return np.zeros((2, forest.weights.shape[1]))
@@ -118,14 +116,14 @@ def typical_of_trees(forest: Forest, known: Posterior, lifetimes: Array) -> Arra
 
 
 def _most_counted(forest: Forest) -> int:
-    """Return the most points that a tree has counted."""
+    """Return the largest number of points that a tree has counted."""
     if posterior.is_empty(forest):
         return 0
     return int((forest.counts[np.arange(len(forest.root)), forest.root] + forest.outside).max())
 
 
 def _counted_boxes(forest: Forest, world: Array) -> tuple[Array, Array, Array]:
-    """Return the boxes of leaves that have counted points, (leaves, D) each, and the counts."""
+    """Return lower and upper bounds of the leaves with points, (leaves, D) each, and their counts."""
     trees, nodes = _leaves_with_points(forest)
     return *_boxes_of(forest, world, trees, nodes), forest.counts[trees, nodes]
 
@@ -136,13 +134,13 @@ def _middles(lower: Array, upper: Array) -> Array:
 
 
 def _leaves_with_points(forest: Forest) -> tuple[Array, Array]:
-    """Return trees and nodes of leaves that have counted points, or a subset of at most `_MOST_LEAVES`."""
+    """Return trees and nodes of leaves with points, at most `_MOST_LEAVES`."""
     trees, nodes = np.nonzero((forest.left == NONE) & (forest.counts > 0))
     return spread_out(trees, _MOST_LEAVES), spread_out(nodes, _MOST_LEAVES)
 
 
 def _boxes_of(forest: Forest, world: Array, trees: Array, nodes: Array) -> tuple[Array, Array]:
-    """Return the boxes of leaves, or the regions of cells of a process, (leaves, D) each."""
+    """Return lower and upper bounds of the boxes of leaves, or of the cells of a process, (leaves, D) each."""
     if forest.lower.shape[2]:
         return forest.lower[trees, nodes], forest.upper[trees, nodes]
     lower, upper = world[0, trees], world[1, trees]
@@ -153,7 +151,7 @@ def _boxes_of(forest: Forest, world: Array, trees: Array, nodes: Array) -> tuple
         delta, xi, is_left = forest.feature[trees, above], forest.cut[trees, above], forest.left[trees, above] == nodes
         low, high = lower[leaves, delta], upper[leaves, delta]
         end, start = np.minimum(high, xi), np.maximum(low, xi)
-        asked = np.flatnonzero(delta >= lower.shape[1] - forest.n_categories[0])  # cuts of categories ask a question
+        asked = np.flatnonzero(delta >= lower.shape[1] - forest.n_categories[0])  # cuts of categories are questions
         if asked.size:
             end[asked], start[asked] = answers(low[asked], high[asked], xi[asked])
         upper[leaves, delta], lower[leaves, delta] = np.where(is_left, end, high), np.where(is_left, low, start)
@@ -169,11 +167,11 @@ class HeldPoints(NamedTuple):
 
     points: Array
     keys: Sequence[Key]
-    is_unknown: Array | bool = False  # bool (D,): columns that have had no value, in which points have a placeholder
+    is_unknown: Array | bool = False  # bool (D,): columns without a value so far, which contain a placeholder
 
 
 class RegionCondition(NamedTuple):
-    """One side of one feature, from a bound on: above it, or up to it; or a category equal to the bound, a code."""
+    """A feature above a bound or up to it, or a category equal to it."""
 
     feature: int
     side: int  # LOW, HIGH or SAME
@@ -181,7 +179,7 @@ class RegionCondition(NamedTuple):
 
 
 class CategoryCount(NamedTuple):
-    """How often a category is known from rows: from all of them, or from those with the same category of `given`."""
+    """How often a category occurs: in all rows, or in rows with the same category in column `given`."""
 
     n: int
     n_rows: int
@@ -189,9 +187,9 @@ class CategoryCount(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A snapshot of a forest for explaining rows later.
+    """A snapshot of a forest, to explain rows with later.
 
-    Rows and features are asked for in the order of the table, and answered so.
+    Rows and features are in the order of the table.
     """
 
     forest: Forest
@@ -200,14 +198,14 @@ class Snapshot(NamedTuple):
     score: Callable[[Array], Array]
     offset: float
     reference: Reference
-    held: Callable[[], HeldPoints] | None  # for a stream that keeps its points
-    watching: Callable[[], AbstractContextManager[None]]  # refuses if the forest is no longer what it was
+    held: Callable[[], HeldPoints] | None  # for a stream that holds points
+    watching: Callable[[], AbstractContextManager[None]]  # raises RuntimeError if the forest has changed
     categories: Categories | None = None
-    drawn: Callable[[], Array] | None = None  # rows to count categories in, if any are kept
+    drawn: Callable[[], Array] | None = None  # rows to count categories in, if any are held
 
     @property
     def usual(self) -> Array:
-        """The range of each feature in which nine points in ten lie, (2, D); NaN for categories."""
+        """The range of nine points in ten for each feature, (2, D); NaN for categories."""
         usual = self.reference.usual
         if self.categories is None:
             return usual
@@ -216,11 +214,11 @@ class Snapshot(NamedTuple):
         return usual
 
     def common(self, k: int) -> Array:
-        """Return the codes of a column of categories that are known, the most common first."""
+        """Return the known codes of a categorical column, most common first."""
         return self.reference.common.get(self._place(k), np.empty(0))
 
     def _place(self, k: int) -> int:
-        """Return where a feature is in rows of the forest."""
+        """Return the column of a feature in rows of the forest."""
         return k if self.categories is None else int(self.categories.places[k])
 
     def _inner(self, row: Array) -> Array:
@@ -228,15 +226,14 @@ class Snapshot(NamedTuple):
         return row if self.categories is None else np.ascontiguousarray(row[self.categories.order])
 
     def is_category(self, k: int) -> bool:
-        """Return whether a feature is a column of categories."""
+        """Return whether a feature is categorical."""
         return self.categories is not None and k in self.categories.columns
 
     def conditions(self, row: Array, features: Array, sides: Array) -> list[RegionCondition]:
-        """Return where values become anomalous, for some features on one side each.
+        """Return the bounds beyond which values become anomalous, for some features on one side each.
 
-        In every tree that is the nearest of the cuts and box edges that cost the row something: the bound of the cell
-        that it is in. Trees with few points have early bounds; the result is the first bound by
-        which trees with nine tenths of all charges have theirs.
+        The bound of a tree is the nearest cut or box edge that adds bits. The result is the first bound by which trees
+        with nine tenths of the bits have theirs, because trees with few points have early bounds.
         """
         places = np.array([self._place(k) for k in features.tolist()], np.int64)
         with self.watching():
@@ -251,14 +248,13 @@ class Snapshot(NamedTuple):
 
     @staticmethod
     def same(row: Array, k: int) -> RegionCondition:
-        """Return the condition that a category is that of a row."""
+        """Return the condition that a category equals that of a row."""
         return RegionCondition(k, SAME, float(row[k]))
 
     def seen(self, row: Array, k: int) -> CategoryCount | None:
-        """Return how often the category of a row is known, or how often with the one that it is rarest with.
+        """Return how often the category of a row occurs, or how often together with its rarest partner.
 
-        The latter if it is several times rarer there than if the two had nothing to do with each other. None where no
-        rows are kept to count in.
+        The latter if the pair is several times rarer than under independence. None if no rows are held to count in.
         """
         if self.drawn is None or self.categories is None:
             return None
@@ -281,10 +277,7 @@ class Snapshot(NamedTuple):
         return np.asarray(points[:, self._place(k)] == row[k])
 
     def share(self, conditions: Sequence[RegionCondition]) -> tuple[float, tuple[float, float]]:
-        """Return the share of points that meet all conditions, and its 90 % credible interval.
-
-        By the Beta posterior to Jeffreys' prior.
-        """
+        """Return the share of points that meet all conditions, and its 90 % credible interval with Jeffreys' prior."""
         n, total = self.count_of(conditions)
         low, high = betaincinv(n + 0.5, max(total - n, 0) + 0.5, _INTERVAL)
         return (n + 0.5) / (total + 1), (float(low), float(high))
@@ -292,7 +285,7 @@ class Snapshot(NamedTuple):
     def count_of(self, conditions: Sequence[RegionCondition]) -> tuple[float, int]:
         """Return how many points meet all conditions, and how many are known.
 
-        Where no points are kept, the trees count theirs, and the share is that of all their counts together.
+        If no points are held, the share is estimated from the counts of all trees together.
         """
         if self.held is not None or any(side == SAME for _, side, _ in conditions):
             assert self.drawn is not None
@@ -313,9 +306,8 @@ class Snapshot(NamedTuple):
     def expected(self, row: Array, features: Sequence[int]) -> list[tuple[float, ...] | None]:
         """Return for each of the `features` the normal values nearest to the row's, given the other features.
 
-        Of a number they are a range, of a category the codes of the most normal ones, none if no category is known.
-        Where no value is normal, the others among `features` are first set, one after another, to the known value at
-        which the row scores best.
+        For a number this is a range, for a category the codes of the most normal ones. If no value is normal, each of
+        `features` is first set to the known value with the best score.
         """
         with self.watching():
             ranges = [self._normal_values(row, k, float(row[k])) for k in features]
@@ -346,7 +338,7 @@ class Snapshot(NamedTuple):
         return self._normal_categories(row, k) if self.is_category(k) else self._normal_range(row, k, own)
 
     def _normal_categories(self, row: Array, k: int) -> tuple[float, ...] | None:
-        """Return the most normal categories of feature `k`, the best first; None if none is normal."""
+        """Return the normal categories of feature `k`, best first; None if there are none."""
         codes = self._known_values(k)
         if not len(codes):
             return ()
@@ -355,7 +347,7 @@ class Snapshot(NamedTuple):
         return tuple(codes[best[scores[best] >= self.offset]].tolist()) or None
 
     def _normal_range(self, row: Array, k: int, own: float) -> tuple[float, float] | None:
-        """Return the range of normal values of feature `k` nearest to the row's `own`, to a small part of a gap."""
+        """Return the range of normal values of feature `k` nearest to the row's `own`, refined at its ends."""
         values = self._known_values(k)
         nearest = np.clip(own, values[0], values[-1])
         values = np.unique(np.concatenate([values, np.linspace(nearest, own, _STEPS_BEYOND)]))
@@ -385,7 +377,7 @@ class Snapshot(NamedTuple):
         return normal
 
     def similar(self, row: Array) -> list[tuple[Key, Array]]:
-        """Return the normal points held nearest to a row, by the mean feature weights of the forest."""
+        """Return the nearest normal points held, by the mean feature weights of the forest."""
         if self.held is None:
             return []
         with self.watching():
@@ -400,7 +392,7 @@ class Snapshot(NamedTuple):
         return list(zip([held.keys[i] for i in chosen], values, strict=True))
 
     def _apart(self, points: Array, row: Array) -> Array:
-        """Return how far apart points are from a row in each feature; two categories are 1 apart."""
+        """Return the distances of points from a row by feature; different categories have distance 1."""
         apart: Array = np.abs(points - row)
         if self.categories is not None:
             apart[:, self.categories.n_numeric :] = apart[:, self.categories.n_numeric :] > 0
@@ -408,8 +400,8 @@ class Snapshot(NamedTuple):
 
 
 def _agreed(bounds: Array, weights: Array, side: int) -> float:
-    """Return the bound beyond which lies all but a tenth of the weight."""
+    """Return the bound by which nine tenths of the weight have theirs."""
     order = np.argsort(bounds if side == HIGH else -bounds)
-    weights = np.minimum(weights[order], -LEAST_LOG)  # so that none is infinite
+    weights = np.minimum(weights[order], -LEAST_LOG)  # finite
     shares = np.cumsum(weights / weights.max())
     return float(bounds[order][np.searchsorted(shares, _AGREED * shares[-1])])

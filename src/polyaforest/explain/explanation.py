@@ -1,7 +1,7 @@
-"""Explanations of the surprise of rows, in bits and in words.
+"""Explanations of scores, in bits and as text.
 
-`forest.explain(X)` gives `Explanations`, one `Explanation` per row. Surprise is -log2 of a probability, on average over
-the trees; it is the sum of what each feature adds by being too low or too high, and of what a typical point gets.
+`forest.explain(X)` returns `Explanations`, with one `Explanation` per row. The surprise of a row is -log2 of a
+probability, averaged over trees: the surprise of a typical point plus the bits of each feature, for being low or high.
 """
 
 from __future__ import annotations
@@ -28,62 +28,62 @@ if TYPE_CHECKING:
 
 __all__ = ["Attribution", "ContextWindow", "Explanation", "Explanations"]
 
-_LEAST_BITS = 0.5  # a feature that adds less is not reported, nor is any for a row with no more beyond the typical
-_LEAST_SHARE = 0.1  # nor one that adds less than this share of what the first does
-_SURE_EXCESS = 1.0  # but a row with this excess has at least one feature reported
+_LEAST_BITS = 0.5  # features with fewer bits are not reported, and rows with a smaller excess report no feature
+_LEAST_SHARE = 0.1  # features with a smaller share of the largest attribution are not reported
+_SURE_EXCESS = 1.0  # rows with this excess report at least one feature
 _MOST_ATTRIBUTIONS = 5
-_OTHER_SIDE = 0.25  # a side with this share of a feature's bits bounds the region too
+_OTHER_SIDE = 0.25  # a side with this share of a feature's bits also bounds the region
 _MOST_LINES = 8  # features shown
-_WIDTH = 96  # of lines of text
+_WIDTH = 96  # characters per line of text
 _BAR = 20  # width of the longest bar, in characters
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _SIDES = ("low", "high")
-_MOST_NAMED = 3  # categories named as usual, or as normal
-_RARE = 0.05  # share of rows up to which a category is rare
+_MOST_NAMED = 3  # categories listed as usual or as normal
+_RARE = 0.05  # a category in at most this share of rows is rare
 _MANY_BITS = math.log2(1e6)
 _NO_MATH = "tex2jax_ignore mathjax_ignore"  # notebooks would typeset names with dollar signs as formulas
 
 
 class Attribution(NamedTuple):
-    """One feature with a large part in a row's surprise."""
+    """A feature with a large contribution to the surprise of a row."""
 
-    feature: int  # its column
+    feature: int  # column index
     name: str
     value: Any  # a number, or the text of a category
-    bits: float  # what it adds to the surprise of a typical point
-    side: str  # "low" or "high"; of a category "new" if it is known from no row, else "rare" or "unusual"
+    bits: float  # contribution to the surprise, beyond that of a typical point
+    side: str  # "low" or "high"; for a category "new" (never seen), "rare" or "unusual"
     usual: tuple[Any, ...]  # the range of nine points in ten, or the most common categories
-    expected: tuple[Any, ...] | None  # the nearest values that would have been normal; None if none would
-    seen: str = ""  # of a category: how often it is known, "seen in 1 of 2,048 rows with merchant = Grocer"
+    expected: tuple[Any, ...] | None  # the nearest values that would be normal; None if there are none
+    seen: str = ""  # for a category, its frequency: "seen in 1 of 2,048 rows with merchant = Grocer"
 
     @property
     def is_category(self) -> bool:
-        """Whether the feature is a column of categories."""
+        """Whether the feature is categorical."""
         return self.side not in _SIDES
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name; `seen` for categories only."""
+        """Return the fields by name; `seen` only for categories."""
         facts = self._asdict()
         return facts if self.is_category else {name: fact for name, fact in facts.items() if name != "seen"}
 
 
 class ContextWindow(NamedTuple):
-    """The steps of a time series that lead to the reading explained, oldest first.
+    """The steps of a time series up to the explained reading, oldest first.
 
-    What was expected of the last of them comes from the readings before; it is NaN at earlier ones.
+    The last steps have a forecast, made from the readings before them; it is NaN at earlier steps.
     """
 
     channels: list[str]
-    times: Array  # float64 (n_steps,), NaN if they are not known
+    times: Array  # float64 (n_steps,), NaN if unknown
     readings: Array  # float64 (n_steps, n_channels)
-    mean: Array  # of the readings expected, likewise
-    low: Array  # nine in ten were expected between `low` and `high`
+    mean: Array  # forecast, of the same shape
+    low: Array  # nine readings in ten were expected between `low` and `high`
     high: Array
-    bits: Array  # what each step adds to the surprise, likewise
+    bits: Array  # contribution of each step to the surprise, of the same shape
 
 
 class _Words(NamedTuple):
-    """The lookups that the words of an explanation need."""
+    """The values that the text of an explanation is made from."""
 
     attributions: list[Attribution]
     conditions: list[RegionCondition]
@@ -91,42 +91,42 @@ class _Words(NamedTuple):
     share_interval: tuple[float, float]
     similar: list[tuple[int | str, Array]]
     usual: Array
-    common: dict[int, list[str]]  # categories of each column of them, the most common first
+    common: dict[int, list[str]]  # categories of each categorical column, most common first
 
 
 @dataclass(eq=False)
 class Explanation:
-    """The explanation of one row.
+    """Explanation of the score of one row.
 
-    ``parts.sum() == surprise - typical``, and ``parts == low + high``, all in bits. Printed, it is a short report; in a
-    notebook, a table.
+    ``print(explanation)`` shows a short report; notebooks show a table. All numbers are bits:
+    ``parts == low + high`` and ``parts.sum() == surprise - typical``.
 
     Attributes
     ----------
     values : ndarray of shape (n_features,)
-        The row; NaN where a value is missing; of objects if some are the texts of categories.
+        The row; NaN where a value is missing. Of dtype object if it contains texts of categories.
     names : list of str
-        The features.
+        Names of the features.
     surprise, typical : float
-        Bits of surprise: this row's, and a typical point's.
+        Surprise of the row, and of a typical point.
     low, high, parts : ndarray of shape (n_features,)
-        What each feature adds by being low, by being high, and in all.
+        Contribution of each feature for being low, for being high, and in total, beyond that of a typical point.
     is_anomaly : bool
-        Whether the forest flags the row.
+        Whether the row is flagged.
     p_value : float or None
-        The share of normal points that are at least as anomalous, if calibrated.
+        The p-value of the row, if the detector is calibrated.
     attributions : list of Attribution
-        The features that matter most, the worst first.
+        The features with the largest contributions, largest first; at most 5.
     region : str
-        The part of space the row is in, in words, and how many points live there.
+        Description of the region that contains the row, and of the share of points in it.
     share, share_interval : float, (float, float)
-        Those points as a share of all, and an interval that holds the true share with a probability of 90 %.
+        The share of points in the region, and its 90 % credible interval.
     similar : list of (key, values)
-        The most similar normal points, if the forest keeps points.
+        The most similar normal points, if the forest holds points.
     summary : str
-        What is odd about the context window that leads to a reading of a time series; empty for other rows.
+        What is unusual about the context window of a time series; empty for other rows.
     context : ContextWindow or None
-        That context window, beside what was expected; None for other rows.
+        That context window and its forecast; None for other rows.
     """
 
     values: Array
@@ -138,45 +138,45 @@ class Explanation:
     is_anomaly: bool
     p_value: float | None
     candidates: Array = field(repr=False)  # the columns that may be reported
-    ask: Callable[[], Snapshot] | None = field(repr=False)  # the forest, for questions about the row
-    summary: str = ""  # what is odd in one sentence, where the detector has one
+    ask: Callable[[], Snapshot] | None = field(repr=False)  # returns the forest, until the text is computed
+    summary: str = ""
     context: ContextWindow | None = field(default=None, repr=False)
-    row: Array | None = field(default=None, repr=False)  # with codes of categories, and missing values filled in
+    row: Array | None = field(default=None, repr=False)  # the row with codes of categories, imputed
     categories: Categories | None = field(default=None, repr=False)
 
     @property
     def parts(self) -> Array:
-        """What each feature adds to the surprise of a typical point."""
+        """Contribution of each feature to the surprise, beyond that of a typical point."""
         return self.low + self.high
 
     @property
     def attributions(self) -> list[Attribution]:
-        """The features that matter most, the worst first."""
+        """The features with the largest contributions, largest first."""
         return self._words.attributions
 
     @property
     def usual(self) -> Array:
-        """The range of each feature in which nine points in ten lie, (2, n_features); NaN for categories."""
+        """The range of nine points in ten for each feature, (2, n_features); NaN for categories."""
         return self._words.usual
 
     @property
     def share(self) -> float:
-        """The share of all points that live in the region."""
+        """The share of points in the region."""
         return self._words.share
 
     @property
     def share_interval(self) -> tuple[float, float]:
-        """An interval that holds the true share with a probability of 90 %."""
+        """The 90 % credible interval of the share."""
         return self._words.share_interval
 
     @property
     def similar(self) -> list[tuple[int | str, Array]]:
-        """The most similar normal points that the forest holds: their keys and values."""
+        """Keys and values of the most similar normal points that the forest holds."""
         return self._words.similar
 
     @property
     def region(self) -> str:
-        """The region in words: "cpu > 93.1 (usual 2–61): about 3 in 10,000 points fall here [1–9 in 10,000]"."""
+        """The region as text: "cpu > 93.1 (usual 2–61): about 3 in 10,000 points fall here [1–9 in 10,000]"."""
         conditions = self._words.conditions
         if not conditions:
             return "no feature stands out"
@@ -184,26 +184,26 @@ class Explanation:
         return f"{' and '.join(texts)}: {_share_in_words(self.share, self.share_interval)}"
 
     def fold(self, n_steps: int) -> Array:
-        """Return `parts` by time step for a row of `n_steps` consecutive steps: (n_steps, n_channels)."""
+        """Return `parts` by time step, if the row consists of `n_steps` consecutive steps: (n_steps, n_channels)."""
         folded: Array = _fold(self.parts[None], n_steps)[0]
         return folded
 
     def by_step(self) -> Array:
-        """Return `parts` by time step for a context window of a time series, oldest first: (n_steps, n_channels).
+        """Return `parts` by time step of a context window, oldest first: (n_steps, n_channels).
 
-        They add up to ``surprise - typical``. The bits of a feature go to the steps that take it away from what is
-        usual, in proportion: those of a feature that is too high to the steps that raise it, those of one that is too
-        low to the steps that lower it. Bits of the phase and the calendar go to the newest step.
+        They add up to ``surprise - typical``. The bits of a high feature are shared among the steps that raise it, in
+        proportion; the bits of a low feature among the steps that lower it. Bits of the phase and of the calendar go
+        to the newest step.
         """
         if self.context is None:
-            raise ValueError("only explanations of context windows have steps; for shingles see `fold`")
+            raise ValueError("by_step needs the explanation of a context window; for shingles see `fold`")
         return self.context.bits
 
     # ---- looking up -------------------------------------------------------------------------------------------------
 
     def materialise(self) -> Explanation:
-        """Look up all words now, for a row of a stream that is to go on before they are read."""
-        self._words  # noqa: B018 - looked up and kept
+        """Compute the text now, so that it can be read after the forest has changed."""
+        self._words  # noqa: B018 - computed and cached
         return self
 
     @cached_property
@@ -223,14 +223,14 @@ class Explanation:
             for k in columns
         ]
         words = _Words(attributions, conditions, share, interval, snapshot.similar(row), snapshot.usual, common)
-        self.ask = None  # there is nothing more to say
+        self.ask = None  # release the forest
         return words
 
     def _conditions(
         self, snapshot: Snapshot, row: Array, columns: list[int], seen: dict[int, CategoryCount | None]
     ) -> list[RegionCondition]:
         """Return the conditions that bound the region of a row, in the order of the columns."""
-        sides = []  # those with a substantial share of a feature's bits: both, if a value lies between others
+        sides = []  # sides with a substantial share of the bits: both, if a value lies between clusters
         for k in columns:
             least = max(_OTHER_SIDE * max(self.low[k], self.high[k]), 1e-12)
             pair = () if self.is_category(k) else enumerate((self.low[k], self.high[k]))
@@ -260,7 +260,7 @@ class Explanation:
         if seen.given is None:
             rows = f"{seen.n_rows:,} rows"
             if seen.n > _RARE * seen.n_rows:
-                return f"common by itself, in {seen.n:,} of {rows}"
+                return f"common on its own, in {seen.n:,} of {rows}"
             return f"seen in {seen.n:,} of {rows}" if seen.n else f"never seen in {rows}"
         other = f"{self._name(seen.given)} = {self.format_value(seen.given, self.values[seen.given])}"
         return f"seen in {seen.n:,} of {seen.n_rows:,} rows with {other}"
@@ -270,7 +270,7 @@ class Explanation:
         return () if self.categories is None else self.categories.columns
 
     def is_category(self, k: int) -> bool:
-        """Return whether feature `k` is a column of categories."""
+        """Return whether feature `k` is categorical."""
         return k in self._category_columns
 
     def _texts(self, codes: Sequence[float]) -> list[str]:
@@ -294,13 +294,13 @@ class Explanation:
         return label(self.names[k])
 
     def format_value(self, k: int, value: Any) -> str:
-        """Return a value of feature `k` in as few digits as tell it from its usual ones; a category as its text."""
+        """Format a value of feature `k` with as many digits as its usual range needs; a category as its text."""
         if self.is_category(k):
             return "missing" if value is None else label(value) or '""'
         return _number(float(value), float(self.usual[1, k] - self.usual[0, k]))
 
     def _listed(self, texts: Sequence[str]) -> str:
-        """Return some categories, the first of many."""
+        """List categories, shortened."""
         shown = [label(text) or '""' for text in texts[:_MOST_NAMED]]
         more = f" and {len(texts) - len(shown):,} more" if len(texts) > len(shown) else ""
         return ", ".join(shown) + more
@@ -310,7 +310,7 @@ class Explanation:
         return low if low == high else f"{low} to {high}" if "-" in low + high else f"{low}–{high}"
 
     def format_usual(self, k: int) -> str:
-        """Return the usual range of feature `k`, or its most common categories."""
+        """Format the usual range of feature `k`, or its most common categories."""
         if self.is_category(k):
             return self._listed(self._words.common[k])
         return self._range(k, (float(self.usual[0, k]), float(self.usual[1, k])))
@@ -328,7 +328,7 @@ class Explanation:
 
     @property
     def verdict(self) -> str:
-        """The verdict, how unlikely such a row is, and the bits behind it."""
+        """The verdict as text, with the odds and the bits."""
         word = "Anomalous" if self.is_anomaly else "Normal"
         chance = "" if self.p_value is None else f"; p = {self.p_value:.2g}"
         bits = f"{self.surprise:.1f} bits of surprise, {self.typical:.1f} are usual"
@@ -361,11 +361,11 @@ class Explanation:
 
     @staticmethod
     def format_side(attribution: Attribution) -> str:
-        """Return what is wrong with a value."""
+        """Format the side of an attribution: "too high", "rare"."""
         return attribution.side if attribution.is_category else f"too {attribution.side}"
 
     def format_expected(self, attribution: Attribution) -> str:
-        """Return the values of a feature that would have been normal."""
+        """Format the values of a feature that would be normal."""
         if attribution.expected is None:
             return "no value"
         if attribution.is_category:
@@ -425,7 +425,7 @@ class Explanation:
     # ---- for machines -----------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain Python values; None stands for what is not finite."""
+        """Return all attributes as plain Python values; None for numbers that are not finite."""
         features = [
             {"name": name, "value": value, "low": low, "high": high, "bits": low + high}
             for name, value, low, high in zip(
@@ -454,29 +454,35 @@ class Explanation:
         return plain
 
     def to_json(self, **options: Any) -> str:
-        """Return `to_dict` as JSON text; `options` are those of `json.dumps`."""
+        """Return `to_dict` as JSON; `options` are passed to `json.dumps`."""
         return json_shown(json.dumps(self.to_dict(), allow_nan=False, **{"ensure_ascii": False, **options}))
 
     def __getstate__(self) -> dict[str, Any]:
-        self.materialise()  # the forest stays behind
+        self.materialise()  # the forest is not pickled
         return {**vars(self), "ask": None}
 
 
 class Explanations(Sequence[Explanation]):
-    """The explanations of some rows: arrays for all of them, and an `Explanation` for each.
+    """Explanations of several rows: a sequence of `Explanation`, with their numbers as arrays.
 
-    ``parts.sum(axis=1) == surprise - typical``, and ``parts == low + high``, all in bits.
+    All numbers are bits: ``parts == low + high`` and ``parts.sum(axis=1) == surprise - typical``.
 
     Attributes
     ----------
     values : ndarray of shape (n_rows, n_features)
-        NaN where a value is missing; of objects if some are the texts of categories.
+        The rows; NaN where a value is missing. Of dtype object if they contain texts of categories.
     names : list of str
+        Names of the features.
     surprise : ndarray of shape (n_rows,)
+        Surprise of each row.
     typical : float
+        Surprise of a typical point.
     low, high, parts : ndarray of shape (n_rows, n_features)
+        Contribution of each feature for being low, for being high, and in total, beyond that of a typical point.
     is_anomaly : ndarray of bool, shape (n_rows,)
+        Whether each row is flagged.
     p_values : ndarray of shape (n_rows,) or None
+        P-values, if the detector is calibrated.
     """
 
     def __init__(
@@ -484,7 +490,7 @@ class Explanations(Sequence[Explanation]):
         values: Array,
         whole: Array,
         names: list[str],
-        charges: Array,
+        attributions: Array,
         base: float,
         typical: Array,
         candidates: Array,
@@ -495,10 +501,10 @@ class Explanations(Sequence[Explanation]):
         self.values: Array = values if categories is None else categories.decoded(values)
         self.names, self._rows, self._categories = names, whole, categories
         self._is_given: Array = ~np.isnan(values)
-        self.surprise: Array = base + charges.sum(axis=(1, 2))
+        self.surprise: Array = base + attributions.sum(axis=(1, 2))
         self.typical = float(base + typical.sum())
-        self.low: Array = charges[:, 0] - typical[0]
-        self.high: Array = charges[:, 1] - typical[1]
+        self.low: Array = attributions[:, 0] - typical[0]
+        self.high: Array = attributions[:, 1] - typical[1]
         self.is_anomaly: Array = np.zeros(len(values), np.bool_)
         self.p_values: Array | None = None
         self._candidates, self._ask, self._index = candidates, ask, index
@@ -506,11 +512,11 @@ class Explanations(Sequence[Explanation]):
 
     @property
     def parts(self) -> Array:
-        """What each feature adds to the surprise of a typical point, (n_rows, n_features)."""
+        """Contribution of each feature to the surprise, beyond that of a typical point, (n_rows, n_features)."""
         return self.low + self.high
 
     def judged(self, is_anomaly: Array, p_values: Array | None) -> Explanations:
-        """Set the verdicts on the rows, and return these explanations."""
+        """Set the verdicts of the rows, and return these explanations."""
         self.is_anomaly, self.p_values = is_anomaly, p_values
         for i, explanation in self._made.items():
             explanation.is_anomaly, explanation.p_value = bool(is_anomaly[i]), self._p_value(i)
@@ -527,7 +533,7 @@ class Explanations(Sequence[Explanation]):
     @overload
     def __getitem__(self, i: slice) -> list[Explanation]: ...
     def __getitem__(self, i: int | slice) -> Explanation | list[Explanation]:
-        """Return the explanation of a row, or those of several."""
+        """Return the explanation of a row, or a list of them for a slice."""
         if isinstance(i, slice):
             return [self[j] for j in range(*i.indices(len(self)))]
         i = range(len(self))[i]
@@ -552,13 +558,13 @@ class Explanations(Sequence[Explanation]):
         return (self[i] for i in range(len(self)))
 
     def materialise(self) -> Explanations:
-        """Look up all words now, for rows of a stream that is to go on before they are read."""
+        """Compute all texts now, so that they can be read after the forest has changed."""
         for explanation in self:
             explanation.materialise()
         return self
 
     def fold(self, n_steps: int) -> Array:
-        """Return `parts` by time step for rows of `n_steps` consecutive steps: (n_rows, n_steps, n_channels)."""
+        """Return `parts` by time step, if rows are `n_steps` consecutive steps: (n_rows, n_steps, n_channels)."""
         return _fold(self.parts, n_steps)
 
     def __str__(self) -> str:
@@ -571,15 +577,15 @@ class Explanations(Sequence[Explanation]):
         return "".join(explanation._repr_html_() for explanation in self)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one dict of plain Python values per row."""
+        """Return `Explanation.to_dict` of each row."""
         return [explanation.to_dict() for explanation in self]
 
     def to_json(self, **options: Any) -> str:
-        """Return a JSON list, one object per row; `options` are those of `json.dumps`."""
+        """Return a JSON list with one object per row; `options` are passed to `json.dumps`."""
         return json_shown(json.dumps(self.to_dicts(), allow_nan=False, **{"ensure_ascii": False, **options}))
 
     def to_frame(self) -> Any:
-        """Return a pandas frame, one line per row: surprise, typical surprise, verdict, bits of each feature."""
+        """Return a pandas frame with surprise, typical surprise, verdict and bits of each feature per row."""
         try:
             pd = import_module("pandas")
         except ImportError as problem:
@@ -597,11 +603,11 @@ class Explanations(Sequence[Explanation]):
 
 
 def read_features(features: Sequence[str | int] | None, names: list[str]) -> Array:
-    """Return the columns of the features named, or all of them."""
+    """Return the column indices of features; all by default."""
     if features is None:
         return np.arange(len(names))
     if isinstance(features, str | int):
-        raise ValueError(f"features must be a list of names or column numbers, not the single {features!r}")
+        raise ValueError(f"features must be a list of names or column indices; got {features!r}")
     return np.array([_column(feature, names) for feature in dict.fromkeys(features)], np.int64)
 
 
@@ -612,7 +618,7 @@ def _column(feature: str | int, names: list[str]) -> int:
         close = get_close_matches(feature, names, 1)
         known = ", ".join(map(label, names[:_MOST_LINES])) + (", ..." if len(names) > _MOST_LINES else "")
         raise ValueError(
-            f"there is no feature {feature!r}: {f'did you mean {close[0]!r}?' if close else f'there are {known}'}"
+            f"there is no feature {feature!r}: {f'did you mean {close[0]!r}?' if close else f'features are {known}'}"
         )
     if not -len(names) <= feature < len(names):
         raise ValueError(f"feature {feature} is out of range for {len(names)} features")
@@ -625,12 +631,12 @@ def _column(feature: str | int, names: list[str]) -> int:
 def _fold(parts: Array, n_steps: int) -> Array:
     n_features = parts.shape[1]
     if n_steps < 1 or n_features % n_steps:
-        raise ValueError(f"{n_features} features cannot be folded onto {n_steps} time steps of equally many channels")
+        raise ValueError(f"{n_features} features cannot be divided into {n_steps} time steps")
     return parts.reshape(len(parts), n_steps, n_features // n_steps)
 
 
 def _number(value: float, scale: float) -> str:
-    """Return a number to a few hundredths of `scale`, without idle zeros."""
+    """Format a number to a few hundredths of `scale`, without trailing zeros."""
     scale = scale if scale > 0 else abs(value)
     if not math.isfinite(value) or scale == 0:
         return f"{value:g}"
@@ -638,12 +644,12 @@ def _number(value: float, scale: float) -> str:
     if abs(value) >= 1e9 * scale or not 1e-6 < abs(value) < 1e9:
         return f"{value:.{max(3, min(decimals + math.ceil(math.log10(abs(value))), 17))}g}" if value else "0"
     decimals = max(decimals, 0)
-    text = f"{round(value, decimals) + 0.0:.{decimals}f}"  # adding 0.0 makes a zero of a negative one
+    text = f"{round(value, decimals) + 0.0:.{decimals}f}"  # adding 0.0 turns -0.0 into 0.0
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _odds_in_words(bits: float) -> str:
-    """Return how much less likely than a typical point a row with `bits` more is."""
+    """Describe how much less likely than a typical point a row with `bits` more is."""
     if bits < 1:
         return "as likely as a typical point"
     if bits >= _MANY_BITS:
@@ -654,7 +660,7 @@ def _odds_in_words(bits: float) -> str:
 
 
 def _share_in_words(share: float, interval: tuple[float, float]) -> str:
-    """Return a share as "n in ten", a hundred, a thousand and so on."""
+    """Describe a share and its interval: "about 3 in 1,000 points fall here [1–5 in 1,000]"."""
     whole = 10
     while share * whole < 0.95:
         whole *= 10
@@ -673,7 +679,7 @@ def _bar(share: float) -> str:
 
 
 def _aligned(table: list[list[str]], to_right: Sequence[bool]) -> list[str]:
-    """Return the cells of a table in columns."""
+    """Return the lines of a table with aligned columns."""
     widths = [max(width(row[c]) for row in table) for c in range(len(to_right))]
     return [
         "  ".join(

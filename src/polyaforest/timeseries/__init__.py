@@ -1,7 +1,7 @@
-"""Time series: shingles of the last readings, and events that flagged rows make up.
+"""Time series: shingles, events and forecasts.
 
 `Shingler` is a scikit-learn transformer. `find_events` and `EventTracker` merge flagged rows into events. The detector
-on a stream of readings is `polyaforest.SeriesMPF`; its `forecast` returns a `Forecast`.
+is `polyaforest.SeriesMPF`; its `forecast` returns a `Forecast`.
 """
 
 from polyaforest.timeseries._events import Event, EventTracker, find_events

@@ -1,4 +1,4 @@
-"""Calendar features: time of day and day of the week as points on a circle."""
+"""Calendar features: time of day and day of week as points on a circle."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import numpy as np
 
 from polyaforest.core.arrays import Array
 
-AUTO = "auto"  # the time zone of the dates that come, or else UTC
+AUTO = "auto"  # the time zone of the first dates, or UTC
 _DAY = 86_400.0  # seconds
 _OFFSET = re.compile(r"[+-]\d\d:?\d\d")
-_DAYS_BEFORE_MONDAY = 3  # of 1 January 1970, a Thursday
+_DAYS_BEFORE_MONDAY = 3  # 1 January 1970 was a Thursday
 _EARLIEST, _LATEST = (datetime(year, 1, 2, tzinfo=UTC).timestamp() for year in (1, 9999))
 
 
 def _time_of_day(seconds: Array) -> Array:
-    """Return the share of the day that has passed."""
+    """Return the time of day as a share of the day."""
     share: Array = np.mod(seconds, _DAY) / _DAY
     return share
 
 
 def _day_of_week(seconds: Array) -> Array:
-    """Return the day of the week, from Monday on, as a share of the week."""
+    """Return the day of the week as a share of the week, from Monday."""
     share: Array = np.mod(np.floor(seconds / _DAY) + _DAYS_BEFORE_MONDAY, 7) / 7
     return share
 
@@ -36,32 +36,32 @@ _CIRCLES = {"time of day": _time_of_day, "day of week": _day_of_week}
 
 
 def read_calendar(calendar: object) -> tuple[str, ...]:
-    """Return the names of calendar features, checked."""
+    """Return the validated names of calendar features."""
     words = (calendar,) if isinstance(calendar, str) else tuple(calendar)  # type: ignore[arg-type]
     for word in words:
         if word not in _CIRCLES:
             near = get_close_matches(str(word), _CIRCLES, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it knows {' and '.join(map(repr, _CIRCLES))}"
-            raise ValueError(f"calendar does not know {word!r}: {hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"use {' or '.join(map(repr, _CIRCLES))}"
+            raise ValueError(f"calendar has no feature {word!r}: {hint}")
     if len(set(words)) < len(words):
-        raise ValueError(f"calendar names a feature twice: {words}")
+        raise ValueError(f"calendar contains a feature twice: {words}")
     return words
 
 
 def read_timezone(name: str) -> tzinfo:
-    """Return the time zone of that name, or with that offset from UTC, such as "+02:00"."""
+    """Return the time zone with a name, or with an offset from UTC such as "+02:00"."""
     try:
         if _OFFSET.fullmatch(name):
             return datetime.strptime(name, "%z").tzinfo or UTC
         return ZoneInfo("UTC" if name == AUTO else name)
     except (KeyError, ValueError, OSError) as problem:
         raise ValueError(
-            f"there is no time zone {name!r}: give one like 'UTC', 'Europe/Berlin' or '+02:00'"
+            f"there is no time zone {name!r}: use 'UTC', 'Europe/Berlin' or '+02:00', for example"
         ) from problem
 
 
 def timezone_of(times: Any) -> str:
-    """Return the time zone of dates, or the offset of the first from UTC; "UTC" for times without one.
+    """Return the time zone of dates, or the UTC offset of the first; "UTC" for times without a zone.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def timezone_of(times: Any) -> str:
     ('+02:00', 'UTC')
     """
     first = times[0] if isinstance(times, Sequence) and len(times) else None
-    zone = getattr(getattr(times, "dt", times), "tz", getattr(first, "tzinfo", None))  # of a frame's column or index
+    zone = getattr(getattr(times, "dt", times), "tz", getattr(first, "tzinfo", None))  # pandas: Series or Index
     if zone is None:
         return "UTC"
     name = getattr(zone, "key", None)
@@ -85,7 +85,7 @@ def calendar_names(words: tuple[str, ...]) -> list[str]:
 
 
 def calendar_features(stamps: Array, words: tuple[str, ...], timezone: str) -> Array:
-    """Return the sine and cosine of each time on its circle, (n, 2 * number of features)."""
+    """Return the sine and cosine of each time, (n, 2 * number of features)."""
     if not words:
         return np.empty((len(stamps), 0))
     local = _local_seconds(stamps, timezone)
@@ -94,22 +94,20 @@ def calendar_features(stamps: Array, words: tuple[str, ...], timezone: str) -> A
 
 
 def moved_on(stamps: Array, latest: float) -> Array:
-    """Return times moved on by whole weeks until they come after `latest`: time of day and day of week stay."""
+    """Shift times by whole weeks until they follow `latest`, keeping time of day and day of week."""
     week = 7 * _DAY
     return stamps + week * (1 + np.ceil((latest - stamps[0]) / week)) if stamps[0] < latest else stamps
 
 
 def check_dates(stamps: Array) -> None:
-    """Raise if a time has no date."""
+    """Raise ValueError if a time is out of the range of dates."""
     bad = np.flatnonzero(~((stamps >= _EARLIEST) & (stamps < _LATEST)))
     if bad.size:
-        raise ValueError(
-            f"the time of row {bad[0]} is {stamps[bad[0]]}, no date of a calendar: give dates, or seconds since 1970"
-        )
+        raise ValueError(f"the time of row {bad[0]} is {stamps[bad[0]]}, not a date: pass dates, or seconds since 1970")
 
 
 def _local_seconds(stamps: Array, timezone: str) -> Array:
-    """Return local time as seconds since 1970."""
+    """Return local times as seconds since 1970."""
     if timezone in ("UTC", AUTO):
         return stamps
     zone = read_timezone(timezone)

@@ -14,14 +14,12 @@ import numpy as np
 
 from polyaforest.core.arrays import NONE, Array
 
-LENGTH = 128  # readings that a context window is made of
-REACH = 64  # readings over which an odd one makes those after it look odd; what is long ago counts as a whole
-_WAVE_LENGTH = 96  # readings that waves are fitted to
-LEAST = (
-    _WAVE_LENGTH  # unbroken readings from which on there is a context window: in a mirror, waves of a rhythm look odd
-)
+LENGTH = 128  # readings in a context window
+REACH = 64  # readings after an anomalous one that may look anomalous because of it
+_WAVE_LENGTH = 96  # readings in the cosine transform
+LEAST = _WAVE_LENGTH  # unbroken readings that a context window needs: mirrored readings would distort the waves
 _MOST_WAVES = 12
-_MOST_DETAILED = 3  # channels up to which each is looked at in full detail
+_MOST_DETAILED = 3  # most channels with all features
 _OF_SEASON = "deviation of {} from its rhythm"
 PHASE = ("phase (sine)", "phase (cosine)", "shorter phase (sine)", "shorter phase (cosine)")
 MOST_PERIODS = 2
@@ -30,16 +28,16 @@ _SEASON = np.array([1, 8, 32])  # steps over which deviations from the rhythm ar
 
 
 class Coordinates(NamedTuple):
-    """The coordinates of each channel; numbers of steps that they reach back."""
+    """The features of each channel, as numbers of steps they look back."""
 
     edges: tuple[int, ...]
     means: tuple[int, ...]
     volatility: tuple[int, ...]
     n_waves: int
-    most_still: int  # steps of standing still that count in the first volatility
+    most_still: int  # most unchanged steps that reduce the first volatility
 
     def labels(self) -> list[str]:
-        """Return what each coordinate is called, with a place for the name of the channel."""
+        """Return the names of the features, with a placeholder for the channel."""
         return [
             *(f"change of {{}} over {n}" for n in self.edges),
             *("{}" if n == 1 else f"mean of {{}} over {n}" for n in self.means),
@@ -49,14 +47,14 @@ class Coordinates(NamedTuple):
 
 
 class View(NamedTuple):
-    """A group of features that some of the trees look at: coordinates of each channel, and perhaps the phase."""
+    """The features that one forest sees: some of each channel, and optionally the phase."""
 
     name: str
     labels: tuple[str, ...]
     has_phase: bool = False
 
     def width(self, n_channels: int) -> int:
-        """Features of the view."""
+        """Return the number of features."""
         return len(self.labels) * n_channels + len(PHASE) * self.has_phase
 
 
@@ -86,12 +84,12 @@ class Layout:
 
     @property
     def stillness(self) -> str:
-        """The label of the volatility in which standing still counts."""
+        """The label of the volatility that unchanged steps reduce."""
         return f"volatility of {{}} over {self.coordinates.volatility[0]}"
 
     @cached_property
     def columns(self) -> Array:
-        """Which coordinate each feature is, but for the season; made on first use, as files may lie about channels."""
+        """The coordinate of each feature except the season; lazy, because a file may claim any number of channels."""
         labels = self.coordinates.labels()
         found = [
             c * len(labels) + labels.index(label)
@@ -110,7 +108,7 @@ class Layout:
 
     @property
     def widths(self) -> list[int]:
-        """Features of each view."""
+        """Number of features of each view."""
         return [view.width(self.n_channels) for view in self.views]
 
     def names(self, channels: Sequence[str]) -> list[str]:
@@ -118,17 +116,17 @@ class Layout:
         return [label.format(name) for view in self.views for name in channels for label in view.labels] + [*PHASE]
 
     def channels(self) -> Array:
-        """Return the channel of each feature, NONE for the phase, int64 (F,)."""
+        """Return the channel of each feature, int64 (F,); NONE for the phase."""
         own = [c for view in self.views for c in range(self.n_channels) for _ in view.labels]
         return np.array(own + [NONE] * len(PHASE))
 
     @property
     def readings_in_view(self) -> Array:
-        """The features of the last view that are the newest readings of the channels, int64 (C,)."""
+        """The columns of the last view that contain the newest readings, int64 (C,)."""
         return len(self.views[-1].labels) * np.arange(self.n_channels)
 
     def readings(self) -> Array:
-        """Return the features that are the newest readings of the channels, int64 (C,)."""
+        """Return the columns that contain the newest readings, int64 (C,)."""
         return sum(self.widths[:-1]) + self.readings_in_view
 
 
@@ -144,7 +142,7 @@ def season_features(values: Array, places: Array, period: int) -> Array:
 
 
 def mean_deviations(deviations: Array) -> Array:
-    """Return the means of deviations, (n, C), over the last steps, as `season_features` has them: (n, C * 3)."""
+    """Return means of deviations, (n, C), over the last steps, in the order of `season_features`: (n, C * 3)."""
     total = np.concatenate([np.zeros((1, deviations.shape[1])), np.cumsum(deviations, axis=0)])
     first = np.maximum(np.arange(1, len(total))[:, None] - _SEASON, 0)
     means = (total[1:, None] - total[first]) / _SEASON[None, :, None]
@@ -152,9 +150,9 @@ def mean_deviations(deviations: Array) -> Array:
 
 
 def context_features(values: Array, places: Array, starts: Array) -> Array:
-    """Return the features of the context windows that end at steps, (n, F); those of the season and the phase are 0.
+    """Return the features of the context windows that end at `places`, (n, F), with zeros for season and phase.
 
-    `values` are the readings in even steps, (S, C); `starts` are the first of the unbroken steps before `places`.
+    `values` are evenly spaced readings, (S, C); `starts` are the first of the unbroken steps before `places`.
     """
     n, n_channels = len(places), values.shape[1]
     layout = layout_of(n_channels)
@@ -169,7 +167,7 @@ def context_features(values: Array, places: Array, starts: Array) -> Array:
 
 
 def phase_features(clock: Array, periods: Sequence[int]) -> Array:
-    """Return sine and cosine of the phases of a rhythm at moments of a clock, (n, 4); zeros for those it has not."""
+    """Return sine and cosine of the phase of each period, (n, 4); zeros for missing periods."""
     phases = np.zeros((len(clock), len(PHASE)))
     for k, period in enumerate(periods):
         angle = 2 * np.pi * np.mod(clock, period) / period
@@ -179,14 +177,14 @@ def phase_features(clock: Array, periods: Sequence[int]) -> Array:
 
 @cache
 def kernels() -> Any:
-    """Return the compiled loops, imported when they are needed."""
+    """Import the compiled loops on first use."""
     from polyaforest.kernels import contexts
 
     return contexts
 
 
 def _waves() -> Array:
-    """Return the low waves of a cosine transform as functions of age, (W, L), so that projections are amplitudes."""
+    """Return the low waves of a cosine transform by age, (W, L), scaled so that projections are amplitudes."""
     steps = np.arange(_WAVE_LENGTH)[::-1] + 0.5
     waves = np.arange(1, _MOST_WAVES + 1)[:, None]
     return 2 / _WAVE_LENGTH * np.cos(np.pi * waves * steps / _WAVE_LENGTH)

@@ -1,4 +1,4 @@
-"""Events: flagged rows that are near each other."""
+"""Events: groups of flagged rows that are near each other."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Attributions = Sequence[Mapping[str, float] | None] | Mapping[int, Mapping[str, 
 
 
 class Event(NamedTuple):
-    """Flagged rows that belong together.
+    """A group of flagged rows.
 
-    `start`, `end` and `peak` are the times of the first, the last and the oddest flagged row, or their numbers if no
-    times were given. `score`, `p_value`, `attributions` and `summary` are those of the oddest row: of the rows with the
-    lowest score, the first.
+    `start`, `end` and `peak` are the times of the first, the last and the most anomalous flagged row, or their row
+    numbers if there are no times. `score`, `p_value`, `attributions` and `summary` are those of the peak: the first row
+    with the lowest score.
     """
 
     start: Any
     end: Any
     peak: Any
-    first: int  # the numbers of the first and the last flagged row
+    first: int  # row numbers of the first and the last flagged row
     last: int
     n_flagged: int
     score: float
     p_value: float | None
     attributions: dict[str, float]  # bits by channel or feature
-    summary: str = ""  # what is odd, in words
+    summary: str = ""  # what is unusual
 
     def __str__(self) -> str:
         worst = max(self.attributions, key=lambda name: self.attributions[name], default=None)
@@ -45,12 +45,13 @@ class Event(NamedTuple):
 class EventTracker:
     """Merge flagged rows into events, row by row.
 
-    Flagged rows at most `merge` rows apart are one event. It is returned once no further row can belong to it: by the
-    `update` with the row `merge` rows after the last flagged one, or by `close`.
+    Flagged rows at most `merge` rows apart belong to one event. `update` returns an event once it is complete, that is
+    `merge` rows after its last flagged row; `close` returns an event that is still open.
 
     Parameters
     ----------
     merge : int, default=10
+        Largest distance between flagged rows of one event, in rows.
 
     Examples
     --------
@@ -64,14 +65,14 @@ class EventTracker:
 
     def __init__(self, merge: int = 10) -> None:
         if isinstance(merge, bool) or not isinstance(merge, Integral) or merge < 1:
-            raise ValueError(f"merge must be a whole number of rows, at least 1; got {merge!r}")
+            raise ValueError(f"merge must be an integer of at least 1; got {merge!r}")
         self.merge: int = int(merge)
         self._row: int | None = None  # the latest
         self._event: Event | None = None  # still open
 
     @property
     def open_event(self) -> Event | None:
-        """The event that later rows may still belong to, if any, as known so far."""
+        """The event that is still open, if any."""
         return self._event
 
     def update(
@@ -85,24 +86,25 @@ class EventTracker:
         attributions: Mapping[str, float] | None = None,
         summary: str = "",
     ) -> Event | None:
-        """Add the next row; return the event that ended before it, if any.
+        """Add the next row; return the event that it completes, if any.
 
         Parameters
         ----------
         row : int
-            Its number; rows that are not flagged may be left out.
+            Row number; rows that are not flagged may be omitted.
         is_anomaly : bool
+            Whether the row is flagged.
         score : float
-            Lower is odder.
+            Lower is more anomalous.
         time : float, str or datetime, optional
         p_value : float, optional
         attributions : dict of str to float, optional
-            Bits by channel or feature, wanted for flagged rows only.
+            Bits by channel or feature; ignored unless the row is flagged.
         summary : str, optional
-            What is odd about a flagged row, in words.
+            What is unusual about the row.
         """
         if self._row is not None and row <= self._row:
-            raise ValueError(f"rows must rise: {row} came after {self._row}")
+            raise ValueError(f"row numbers must increase: got {row} after {self._row}")
         is_far = self._event is not None and int(row) - self._event.last >= self.merge + bool(is_anomaly)
         ended = self.close() if is_far else None
         self._row = int(row)
@@ -113,12 +115,12 @@ class EventTracker:
         return ended
 
     def close(self) -> Event | None:
-        """Close and return the event that is still open, if any."""
+        """Close and return the open event, if any."""
         event, self._event = self._event, None
         return event
 
     def _take_in(self, one: Event) -> None:
-        """Add an event of one flagged row to the open one, or open it."""
+        """Add a flagged row, as an event of its own, to the open event, or open it."""
         event = self._event
         if event is None:
             self._event = one
@@ -128,16 +130,16 @@ class EventTracker:
             oddest = {name: getattr(one, name) for name in ("peak", "score", "p_value", "attributions", "summary")}
             self._event = self._event._replace(**oddest)
 
-    # ---- to stop and go on ------------------------------------------------------------------------------------------
+    # ---- state ------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Return the state, as JSON can hold it."""
+        """Return the state as JSON-serialisable values."""
         event = None if self._event is None else [_encoded(part) for part in self._event]
         return {"merge": self.merge, "row": self._row, "event": event}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the tracker with a state from `state`; raise ValueError if it is not one."""
+        """Return the tracker with a state from `state`; raise ValueError if it is invalid."""
         _STATE(state, "events")
         tracker = cls(state["merge"])
         tracker._row = state["row"]
@@ -163,7 +165,7 @@ _STATE = schema.record(
 
 
 def _float(value: Any, place: str) -> None:
-    """Accept numbers that can be written as JSON again."""
+    """Check that a number can be written as JSON again."""
     schema.number(value, place)
     if isinstance(value, int):
         schema.whole(-(2**53), 2**53)(value, place)
@@ -173,7 +175,7 @@ _TIME = schema.either(schema.text, _float)
 
 
 def _check(event: Event) -> None:
-    """Raise unless an event from a file has the parts of one."""
+    """Raise ValueError if an event from a file is invalid."""
     for name in ("first", "last", "n_flagged"):
         schema.whole()(getattr(event, name), f"events.{name}")
     for name in ("start", "end", "peak"):
@@ -202,16 +204,16 @@ def find_events(
     Parameters
     ----------
     is_anomaly : array-like of bool, shape (n_rows,)
-        Which rows are flagged.
+        Whether each row is flagged.
     scores : array-like of float, shape (n_rows,)
-        Lower is odder.
+        Lower is more anomalous.
     times : sequence, optional
-        When each row happened.
+        The time of each row.
     p_values : array-like of float, shape (n_rows,), optional
     attributions : sequence of dicts, or dict of row number to dict, optional
-        Bits by channel or feature, as of `SeriesMPF.bits_by_channel`, at least of the flagged rows; None elsewhere.
+        Bits by channel or feature, as from `SeriesMPF.bits_by_channel`; needed for flagged rows only.
     merge : int, default=10
-        Flagged rows at most so many rows apart are one event.
+        Largest distance between flagged rows of one event, in rows.
 
     Returns
     -------
@@ -226,7 +228,7 @@ def find_events(
     columns = {"scores": values, "times": times, "p_values": p_values}
     for name, column in columns.items():
         if flags.ndim != 1 or (column is not None and len(column) != len(flags)):
-            raise ValueError(f"{name} and is_anomaly must be as long as each other, one value for each row")
+            raise ValueError(f"{name} and is_anomaly must have the same length: one value for each row")
     tracker, events = EventTracker(merge), []
     for row in np.flatnonzero(flags).tolist():
         time, p_value = (None if column is None else _item(column, row) for column in (times, p_values))

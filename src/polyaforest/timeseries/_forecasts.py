@@ -1,4 +1,4 @@
-"""What is expected next in a series, by what followed similar context windows."""
+"""Forecasts of a series by what followed similar context windows."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from polyaforest.core.arrays import Array
 from polyaforest.timeseries._contexts import LENGTH, mean_deviations
 
 _OUTSIDE = 0.1  # share of readings outside the band
-_NEIGHBOURS = 20  # context windows that a forecast rests on, about: by fewer, the band would be a guess
-_STEEPNESS = 2.0  # the farthest of them weighs exp(-2) of the nearest
-_CLEARLY = 0.8  # ratio of widths: of two bands, the narrower one by chance would hold too few readings
-_MOST_CELLS = 2**21  # distances held at a time
-_MOST_SAMPLES = 2048  # steps of a table that its rhythm is judged by
-_NO_WEIGHT = 1e-9  # samples of less weight in total do not bound a band
+_NEIGHBOURS = 20  # approximate number of context windows per forecast: fewer give unreliable bands
+_STEEPNESS = 2.0  # the farthest of them weighs exp(-2) times the nearest
+_CLEARLY = 0.8  # the band by the rhythm must be narrower by this factor: narrower by chance is too narrow
+_MOST_CELLS = 2**21  # distances in memory at a time
+_MOST_SAMPLES = 2048  # most steps to learn deviations from the rhythm from
+_NO_WEIGHT = 1e-9  # smallest tail weight outside a band
 
 
 class Forecast(NamedTuple):
-    """The readings expected at some steps, float64 (n_steps, n_channels) each; NaN where nothing could be said."""
+    """The readings expected at some steps, float64 (n_steps, n_channels) each; NaN without a forecast."""
 
     mean: Array
     low: Array  # nine readings in ten lie between `low` and `high`
@@ -29,62 +29,62 @@ class Forecast(NamedTuple):
 
     @classmethod
     def nothing(cls, n_steps: int, n_channels: int) -> Self:
-        """Return a forecast that says nothing, to be filled in."""
+        """Return a forecast of NaN, to be filled in."""
         return cls(*(np.full((n_steps, n_channels), np.nan) for _ in cls._fields))
 
     def fill(self, places: Array | slice, found: Forecast) -> None:
-        """Fill in what is expected at some of the steps."""
+        """Set the forecast of some steps."""
         for part, own in zip(self, found, strict=True):
             part[places] = own
 
     def beyond(self, readings: Array) -> Forecast:
-        """Return the readings expected, if these are the changes from others."""
+        """Return the expected readings, if this is a forecast of changes from `readings`."""
         return Forecast(*(readings + part for part in self))
 
     def of_channel(self, c: int) -> Forecast:
-        """Return the forecast of one channel, as a table of one column."""
+        """Return the forecast of one channel, with one column."""
         return Forecast(*(part[:, c : c + 1] for part in self))
 
 
 class HeldContexts(NamedTuple):
     """The context windows that a forest holds, by order of arrival."""
 
-    states: Array  # float64 (m, D): what the forest sees of each
+    states: Array  # float64 (m, D): the features of each
     readings: Array  # float64 (m, C): the newest reading of each
-    numbers: Array  # int64 (m,): their arrivals, one for each step
-    weights: Array  # float64 (D,): of the features in the forest, on average
-    of_season: Array  # float64 (D,): those of deviations from the rhythm
-    lifetime: float  # the finest of the score
+    numbers: Array  # int64 (m,): arrival numbers
+    weights: Array  # float64 (D,): mean feature weights of the forest
+    of_season: Array  # float64 (D,): mean weights of deviations from the rhythm
+    lifetime: float  # the last time of the score
 
 
 class PastChanges(NamedTuple):
-    """What followed context windows of the past."""
+    """The changes that followed earlier context windows."""
 
-    states: Array  # float64 (m, D): each feature by its weight
+    states: Array  # float64 (m, D): weighted features
     changes: Array  # float64 (m, C)
-    numbers: Array  # int64 (m,): when they were, in steps
+    numbers: Array  # int64 (m,): steps
 
 
 class Outlook:
-    """What is expected at the steps of a series.
+    """Forecasts at the steps of a series.
 
-    A context window is followed by what followed similar ones: those held or, if that is clearly narrower, context
-    windows that deviated alike from the rhythm.
+    A forecast is what followed similar context windows held or, if its band is clearly narrower, what followed similar
+    deviations from the rhythm.
 
     Parameters
     ----------
     held : HeldContexts
     values : ndarray of shape (n_steps, n_channels)
-        The readings in even steps, NaN where one is missing.
+        Evenly spaced readings; NaN where one is missing.
     numbers : ndarray of int64, shape (n_steps,)
-        Their arrivals.
+        Their arrival numbers.
     period : int, optional
-        Of the rhythm, in steps.
+        Period in steps.
     is_apart : bool, default=False
-        Whether the steps may be those of the context windows held. What shares readings with a context window, or with
-        what follows it, then has no say in it; else what came later has none.
+        Whether the steps may be those of the context windows held. If so, context windows that share readings with a
+        forecast are not used for it; otherwise, later ones are not.
     unseen : ndarray of bool, shape (n_steps,), optional
-        Steps whose readings are not to be looked at.
+        Steps to ignore.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Outlook:
             self.is_known = ~np.isnan(self.deviations).any(axis=1)
 
     def after(self, steps: Array, states: Array, ahead: int) -> Forecast:
-        """Return the readings expected `ahead` steps after `steps`, at which context windows end, `states` (n, D)."""
+        """Forecast the readings `ahead` steps after context windows with features `states`, (n, D), end at `steps`."""
         held, newest = self.held, int(steps.min())
         own, places = (self.numbers[steps], steps) if self.is_apart else (None, None)
         samples = _followed(held, ahead, None if self.is_apart else int(self.numbers[newest]))
@@ -121,10 +121,9 @@ class Outlook:
         return Forecast(*(np.where(is_better, one, other) for one, other in zip(by_rhythm, expected, strict=True)))
 
     def across(self, steps: Array, state: Array) -> Forecast:
-        """Return what was expected of consecutive steps whatever they were, after a context window seen as `state`, (1,
-        D).
+        """Forecast consecutive steps from the context window before them, with features `state`, (1, D).
 
-        With a rhythm it is the rhythm alone: what is odd may have begun before them.
+        With a rhythm, use the rhythm alone: an anomaly may have started before these steps.
         """
         first = int(steps[0])
         if self.period is not None:
@@ -140,7 +139,7 @@ class Outlook:
         return Forecast(*(np.concatenate(parts) for parts in zip(*each, strict=True)))
 
     def _deviated(self, ahead: int, last: int) -> tuple[PastChanges, Array]:
-        """Return what deviations from the rhythm were followed by up to step `last`, and the share that lasts, (C,)."""
+        """Return what followed deviations from the rhythm up to step `last`, and the share that persists, (C,)."""
         assert self.period is not None
         steps = np.flatnonzero(self.is_known[: max(last + 1 - ahead, 0)])
         steps = steps[self.is_known[steps + ahead]]
@@ -156,7 +155,7 @@ class Outlook:
 
 
 def _followed(held: HeldContexts, ahead: int, last: int | None) -> PastChanges:
-    """Return how readings changed after the context windows held; not after arrival `last`, if it is given."""
+    """Return the changes that followed the context windows held, up to arrival `last` if given."""
     later = np.searchsorted(held.numbers, held.numbers + ahead)
     has_later = held.numbers[np.minimum(later, len(later) - 1)] == held.numbers + ahead
     has_later &= True if last is None else held.numbers + ahead <= last
@@ -165,22 +164,23 @@ def _followed(held: HeldContexts, ahead: int, last: int | None) -> PastChanges:
 
 
 def foresee(samples: PastChanges, states: Array, lifetime: float, ahead: int, numbers: Array | None = None) -> Forecast:
-    """Return the changes expected after context windows; NaN without any to compare with.
+    """Forecast the changes after context windows; NaN without any to compare with.
 
-    In a Mondrian partition two context windows share a cell at time t with probability exp(-t * distance): by these
-    weights, what followed others is a sample of what follows this one. The time is that of the finest score, or an
-    earlier one by which enough of them are near.
+    In a Mondrian partition two context windows share a cell at time t with probability exp(-t * distance). With these
+    weights, past changes are a sample of the next one. The time is `lifetime`, or an earlier one at which enough
+    samples have weight.
 
     Parameters
     ----------
     samples : PastChanges
     states : ndarray of shape (n, D)
-        What is seen of each context window, each feature by its weight.
+        Weighted features of each context window.
     lifetime : float
     ahead : int
         Steps until the change.
     numbers : ndarray of int64, shape (n,), optional
-        When the context windows were; samples that share readings with one, or with what follows it, have no say in it.
+        Steps of the context windows. Samples that share readings with a context window, or with what follows it, are
+        not used for it.
     """
     expected = Forecast.nothing(len(states), samples.changes.shape[1])
     if not len(samples.changes):
@@ -198,20 +198,20 @@ def foresee(samples: PastChanges, states: Array, lifetime: float, ahead: int, nu
 def usual_by_rhythm(values: Array, steps: Array, period: int, ahead: int = 1) -> Array:
     """Return the median of the readings one, two and three periods before steps, (n, C); NaN if none is known.
 
-    From `ahead` steps before them, those of the nearest period may not have come yet: then it is those before it.
+    Use earlier periods if the nearest one is not known `ahead` steps before.
     """
     first = -(-ahead // period)
     before = np.subtract.outer(period * np.arange(first, first + 3), steps) * -1
     found = np.where((before >= 0)[..., None], values[np.maximum(before, 0)], np.nan)
-    found.sort(axis=0)  # unknown ones last
+    found.sort(axis=0)  # NaN last
     n_known = 3 - np.isnan(found).sum(axis=0)
     middle = np.where(n_known == 3, found[1], np.where(n_known == 2, (found[0] + found[1]) / 2, found[0]))
     return np.asarray(middle)
 
 
 def _weights(distance: Array, lifetime: float) -> Array:
-    """Return how much each of the context windows held counts, (n, m), rows summing to 1; NaN if none is left."""
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # rows without any, or far from all
+    """Return the weight of each context window held, (n, m), rows summing to 1; NaN if none is left."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # rows without neighbours
         near = distance - distance.min(axis=1, keepdims=True)
         rank = min(_NEIGHBOURS, near.shape[1]) - 1
         farthest = np.partition(near, rank, axis=1)[:, rank, None]
@@ -221,10 +221,9 @@ def _weights(distance: Array, lifetime: float) -> Array:
 
 
 def _summary(samples: Array, weights: Array) -> tuple[Array, ...]:
-    """Return mean, band and median of samples, (m, C), by each row of weights, (n, m): four of (n, C).
+    """Return mean, low, high and median of samples, (m, C), for each row of weights, (n, m): four arrays (n, C).
 
-    The reading to come is one more among them, whose place is not known, so the ends of the band lie farther out than
-    those of the samples: by half its share at each side.
+    The next reading is one more sample of unknown rank, so the band is widened by half its share on each side.
     """
     n_effective = 1 / (weights**2).sum(axis=1)
     outside = np.maximum(_OUTSIDE / 2 - 0.5 / (n_effective + 1), _NO_WEIGHT)

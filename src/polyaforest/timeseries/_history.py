@@ -1,4 +1,4 @@
-"""The state of a series beside its forest."""
+"""The state of a series, apart from its forests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STATE = schema.record(
         "weighed_at": schema.whole(),
     }
 )
-_LAYOUT: Layout = {  # S steps, C channels, L readings known, N shingles held, M named readings, D features; K bytes
+_LAYOUT: Layout = {  # S steps, C channels, L known readings, N shingles held, M keyed readings, D features, K bytes
     "values": (np.float64, "SC"),
     "numbers": (np.int64, "S"),
     "since": (np.int64, "S"),
@@ -54,62 +54,62 @@ _LAYOUT: Layout = {  # S steps, C channels, L readings known, N shingles held, M
 
 
 def widths_of_state(header: Header, n_channels: int) -> list[int]:
-    """Return the features of each view of a series with a state from `SeriesHistory.state`."""
+    """Return the number of features of each view of a series with a state from `SeriesHistory.state`."""
     _STATE(header, "series")
     return checked_pattern(**header["pattern"]).widths(n_channels)
 
 
 @dataclass
 class SeriesHistory:
-    """The last steps of a series, the readings behind each shingle, and the scale by which features were weighed."""
+    """The last steps of a series, the readings of each shingle, and the scale of the feature weights."""
 
-    pattern: Pattern  # by which the series began, whatever parameters say by now
+    pattern: Pattern  # that the series started with; parameters may have changed
     track: Track
     provenance: Provenance = field(default_factory=Provenance)
-    n_seen: int = 0  # readings that have come so far
-    is_timed: bool | None = None  # whether they have times; None while nothing has come
-    spread: Array | None = None  # of the features when they were last weighed; None if they are never weighed anew
-    weighed_at: int = 0  # readings that had come then
-    known: KnownReadings = field(init=False)  # with which new readings are compared; nothing beside shingles
+    n_seen: int = 0  # number of readings so far
+    is_timed: bool | None = None  # whether readings have times; None before the first
+    spread: Array | None = None  # of the features at the last change of weights; None if weights never change
+    weighed_at: int = 0  # number of readings at that time
+    known: KnownReadings = field(init=False)  # to compare new readings with; empty with shingles
 
     def __post_init__(self) -> None:
         self.known = KnownReadings(self.track.values.shape[1])
 
     def begin_at(self, number: int) -> None:
-        """Count readings from `number` on, as if those before had come and were forgotten."""
+        """Count readings from `number`, as if the earlier ones were forgotten."""
         self.n_seen, self.provenance = number, Provenance(number)
 
     @property
     def n_features(self) -> int:
-        """Features of a shingle."""
+        """Number of features of a shingle."""
         return self.pattern.n_features(self.track.values.shape[1])
 
     @property
     def recent(self) -> int:
-        """The oldest reading that shingles to come may be made of or compared with; the next one, if there is none."""
+        """The oldest reading that later results may depend on; the next one if there is none."""
         oldest, of_known = self.track.oldest, self.n_seen - len(self.known)
         return of_known if oldest is None else min(oldest, of_known)
 
     def judge(self, aligned: Alignment, known: KnownReadings) -> Array:
-        """Return how new the rows of a layout are by what is known, and add them to it; NaN beside shingles."""
+        """Return the novelty of aligned rows, and add them to the known readings; NaN with shingles."""
         if self.pattern.shingle is not None:
             return np.full(len(aligned.rows), np.nan)
         return known.judge_then_learn(aligned.rows, aligned.deviations())
 
     def follow_rhythm(self, periods: tuple[int, ...]) -> None:
-        """Go on with other periods."""
+        """Change the periods."""
         self.track = self.track._replace(periods=periods)
         self.known.begin_rhythm()
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Forget readings, with all steps and known readings before them, and what deviated from them."""
+        """Forget readings, with all steps and known readings before them, and all deviations from the rhythm."""
         for number in numbers:
             self.track = self.track.without(number)
             self.known.keep_last(self.n_seen - 1 - number)
         self.known.begin_rhythm()
 
     def align(self, rows: Array, stamps: Array) -> Alignment:
-        """Lay out rows as if they came next."""
+        """Align rows as the next readings."""
         return align(self.track, rows, stamps, self.n_seen, self.pattern)
 
     # ---- files ------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class SeriesHistory:
 
     @classmethod
     def of_state(cls, header: Header, arrays: Arrays, n_channels: int, held: Sequence[Key]) -> Self:
-        """Return the history with a state from `state`, beside a forest that holds shingles with the keys `held`."""
+        """Return the history with a state from `state`, for forests that hold shingles with the keys `held`."""
         _STATE(header, "series")
         pattern = checked_pattern(**header["pattern"])
         check_layout(arrays, _LAYOUT, {"C": n_channels, "N": len(held), "D": pattern.n_features(n_channels)})
@@ -151,7 +151,7 @@ class SeriesHistory:
         if pattern.shingle is None:
             readings = arrays.get("readings", values[numbers != NONE])  # absent from older files
             if len(readings) > KNOWN:
-                raise ValueError(f"it knows {len(readings)} readings, more than {KNOWN}")
+                raise ValueError(f"it has {len(readings)} known readings, more than {KNOWN}")
             memory.known = KnownReadings.of_state(
                 readings, arrays.get("deviations"), arrays.get("novelties", np.empty(0))
             )
@@ -166,18 +166,18 @@ class SeriesHistory:
             self.provenance.enter_names([name], number)
         oldest, newest = spans.T.tolist()
         if list(held) != [self.provenance.key_of(last) for last in newest]:
-            raise ValueError("the keys of its shingles are not those of their newest readings")
+            raise ValueError("the keys of its shingles differ from those of their newest readings")
         fewest, most = self.pattern.readings_before_the_newest
         n_before = spans[:, 1] - spans[:, 0]
         if (spans < 0).any() or (n_before < fewest).any() or (n_before > most).any():
-            raise ValueError("its shingles are made of readings that cannot be theirs")
+            raise ValueError("its shingles refer to the wrong readings")
         self.provenance.enter(oldest, newest, set(held))
         self.provenance.check(self.n_seen)
 
     def _check(self) -> None:
-        """Raise unless steps and scale can be those of a series."""
+        """Raise ValueError if the state is inconsistent."""
         if self.weighed_at > self.n_seen:
-            raise ValueError(f"it was weighed after {self.weighed_at} readings, but only {self.n_seen} have come")
+            raise ValueError(f"weighed_at is {self.weighed_at}, more than the {self.n_seen} readings seen")
         self._check_steps(len(self.track.values))
         self._check_times(self.track.times[self.track.numbers != NONE])
         self.known.check(self.n_seen, self.pattern.largest)
@@ -192,19 +192,19 @@ class SeriesHistory:
         is_derived &= np.diff(track.since, prepend=0) >= 0
         most = max(self.pattern.room, self.pattern.n_to_measure)
         if not is_newest or not is_derived.all() or n > most or (n and track.numbers[-1] == NONE):
-            raise ValueError("its last steps are not those of the readings that came last")
+            raise ValueError("its last steps do not match its last readings")
         largest = self.pattern.largest
-        if (np.abs(track.values) > largest).any():  # which NaN is not
+        if (np.abs(track.values) > largest).any():  # NaN is valid
             raise ValueError("its last readings are too large")
 
     def _check_times(self, times: Array) -> None:
         if np.isinf(times).any() or (np.isnan(times) == bool(self.is_timed)).any():
-            raise ValueError(f"is_timed is {self.is_timed}, but its last readings say otherwise")
+            raise ValueError(f"is_timed is {self.is_timed}, which contradicts its last readings")
         if self.is_timed and not is_ascending(times, strictly=False):
             raise ValueError("the times of its last readings decrease")
         if self.track.every < 0 or self.track.every == inf:
-            raise ValueError(f"its readings are {self.track.every} apart")
+            raise ValueError(f"the time between its readings is {self.track.every}, out of range")
         if len(self.track.periods) > MOST_PERIODS or any(
             not 1 < period <= LONGEST_PERIOD for period in self.track.periods
         ):
-            raise ValueError(f"the periods of its rhythm are {self.track.periods}")
+            raise ValueError(f"its periods are {self.track.periods}, out of range")

@@ -1,9 +1,8 @@
-"""How new a reading is: how far it lies from every reading before, on a scale that is the same for all series.
+"""Novelty of readings: the distance from all earlier readings, on a scale that is the same for all series.
 
-The share of cuts, uniform over the readings known and a new one, that part it from all of them: d / (d + r), d being
-the distance to the nearest and r their range. A Mondrian tree would cut it off with that probability at its root. A
-score compares a context window with what is usual in its series; this compares one value with the range of its channel,
-so one limit serves many series.
+Novelty is d / (d + r), where d is the distance to the nearest known reading and r is their range: the probability that
+the first cut of a Mondrian tree separates the new reading from all known ones. While a score depends on what is usual
+in a series, novelty compares a value with the range of its channel, so one limit fits many series.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ import numpy as np
 from polyaforest.core.arrays import Array
 from polyaforest.timeseries._contexts import REACH, kernels
 
-KNOWN = 4096  # readings that a new one is compared with
-LEAST = 100  # readings before which nothing is new
-_LEAST_DEVIATIONS = 512  # deviations from the rhythm before which none is new
-_OF_RHYTHM = 0.25  # what a new deviation from the rhythm counts beside a new value
-_PIECE = 256  # readings that are judged at a time
+KNOWN = 4096  # most known readings
+LEAST = 100  # known readings that novelty needs
+_LEAST_DEVIATIONS = 512  # known deviations from the rhythm that their novelty needs
+_OF_RHYTHM = 0.25  # weight of the novelty of a deviation from the rhythm
+_PIECE = 256  # readings to process at a time
 _READINGS, _DEVIATIONS = range(2)
-_NOTHING = (0.0, np.inf, -np.inf)  # how many values there are, the lowest and the highest, of none
+_NOTHING = (0.0, np.inf, -np.inf)  # count, minimum and maximum of no values
 
 
 class KnownReadings:
-    """The last readings of a series, with what is needed to tell how new the next one is; at most `KNOWN` of them.
+    """The last readings of a series, at most `KNOWN`, that new readings are compared with.
 
     Parameters
     ----------
@@ -35,18 +34,18 @@ class KnownReadings:
     Attributes
     ----------
     novelties : ndarray of shape (H,)
-        Of the last readings, at most as many as one odd reading reaches.
+        Novelties of the last readings, at most `REACH`.
     """
 
     def __init__(self, n_channels: int) -> None:
         self.novelties = np.empty(0)
-        self._room = np.empty((2, n_channels, 0))  # readings and deviations, channel by channel, from start to end
+        self._room = np.empty((2, n_channels, 0))  # readings and deviations by channel, between start and end
         self._start = self._end = 0
-        self._ranges = np.tile(_NOTHING, (2, n_channels, 1))  # derived, so that not all is looked at for each reading
+        self._ranges = np.tile(_NOTHING, (2, n_channels, 1))  # cached counts and ranges
 
     @classmethod
     def of_state(cls, readings: Array, deviations: Array | None, novelties: Array) -> KnownReadings:
-        """Return what is known, as given by its `readings`, `deviations` and `novelties`."""
+        """Restore from `readings`, `deviations` and `novelties`."""
         known = cls(readings.shape[1])
         known.learn(readings, np.full(readings.shape, np.nan) if deviations is None else deviations)
         known.novelties = novelties.copy()
@@ -57,30 +56,30 @@ class KnownReadings:
 
     @property
     def readings(self) -> Array:
-        """The readings by order of arrival, float64 (L, C): NaN where a value is missing."""
+        """The readings by order of arrival, float64 (L, C); NaN where a value is missing."""
         return np.ascontiguousarray(self._room[_READINGS, :, self._start : self._end].T)
 
     @property
     def deviations(self) -> Array | None:
-        """Their deviations from the rhythm, float64 (L, C): NaN where there was none; None if there is not any."""
+        """The deviations from the rhythm, float64 (L, C); NaN where there was no rhythm, None if there never was."""
         if not self._ranges[_DEVIATIONS, :, 0].any():
             return None
         return np.ascontiguousarray(self._room[_DEVIATIONS, :, self._start : self._end].T)
 
     def judge_then_learn(self, rows: Array, deviations: Array) -> Array:
-        """Return how new each row is; then it is known. The result is the same row by row or in chunks.
+        """Return the novelty of each row, then learn it. The result does not depend on chunks.
 
         Parameters
         ----------
         rows : ndarray of shape (n, C)
             Readings; NaN where a value is missing.
         deviations : ndarray of shape (n, C)
-            From the rhythm; NaN without one.
+            Deviations from the rhythm; NaN without one.
 
         Returns
         -------
         novelty : ndarray of shape (n,)
-            From 0 to 1; NaN while too little is known. It is 0 beside a reading shortly before that was as new.
+            Between 0 and 1; NaN while too few readings are known. It is 0 if a reading shortly before was as new.
         """
         novelty = np.full(len(rows), np.nan)
         for start in range(0, len(rows), _PIECE):
@@ -89,14 +88,14 @@ class KnownReadings:
         n_before = len(self.novelties)
         judged = np.concatenate([self.novelties, np.where(np.isnan(novelty), 0.0, novelty)])
         self.novelties = judged[-REACH:].copy()
-        for i in np.flatnonzero(novelty > 0).tolist():  # few are
+        for i in np.flatnonzero(novelty > 0).tolist():  # few rows
             place = n_before + i
             if (judged[max(place - REACH, 0) : place] >= judged[place]).any():
                 novelty[i] = 0.0
         return novelty
 
     def learn(self, rows: Array, deviations: Array) -> None:
-        """Add rows of a table, of which nothing is said."""
+        """Add the rows of a table."""
         for start in range(max(len(rows) - KNOWN, 0), len(rows), _PIECE):
             part = slice(start, start + _PIECE)
             self._append(rows[part], deviations[part])
@@ -109,24 +108,24 @@ class KnownReadings:
         self._ranges[_DEVIATIONS] = _NOTHING
 
     def keep_last(self, n: int) -> None:
-        """Forget all but the last `n` readings, and how new they were."""
+        """Forget all but the last `n` readings and their novelties."""
         self._keep(n)
         self.novelties = self.novelties[max(len(self.novelties) - len(self), 0) :].copy()
         self._survey()
 
     def copy(self) -> KnownReadings:
-        """Return a copy, to judge rows on trial."""
+        """Return a copy, to compute novelties without learning."""
         return deepcopy(self)
 
     def check(self, n_seen: int, largest: float) -> None:
-        """Raise unless contents read from a file are consistent."""
+        """Raise ValueError if the state is inconsistent."""
         if len(self.novelties) > REACH or len(self) > n_seen:
-            raise ValueError(f"it knows {len(self)} readings, of which {len(self.novelties)} were judged")
+            raise ValueError(f"it has {len(self)} known readings and {len(self.novelties)} novelties, too many")
         values = self._room[:, :, self._start : self._end]
         if (np.abs(values[_READINGS]) > largest).any() or (
             np.abs(values[_DEVIATIONS]) > 2 * largest
         ).any():  # NaN is not
-            raise ValueError("the readings that it knows are too large")
+            raise ValueError("its known readings are too large")
         if not ((self.novelties >= 0) & (self.novelties <= 1)).all():
             raise ValueError("array novelties: must be between 0 and 1")
 
@@ -140,7 +139,7 @@ class KnownReadings:
         self._keep(KNOWN)
 
     def _append(self, rows: Array, deviations: Array) -> tuple[int, int]:
-        """Put rows behind those known; return where these begin and end."""
+        """Append rows; return where the earlier ones begin and end."""
         if self._end + len(rows) > self._room.shape[2]:
             n = len(self)
             width = min(2 * (n + len(rows)), KNOWN + 2 * _PIECE)
@@ -154,13 +153,13 @@ class KnownReadings:
         return begin, end
 
     def _keep(self, n: int) -> None:
-        """Forget all but the last `n` readings; ranges are left alone."""
+        """Forget all but the last `n` readings, without updating ranges."""
         start = max(self._start, self._end - n)
         self._room[:, :, self._start : start] = np.nan
         self._start = start
 
     def _survey(self) -> None:
-        """Derive how many values there are, and their ranges."""
+        """Recompute counts and ranges."""
         values = self._room[:, :, self._start : self._end]
         self._ranges[..., 0] = np.count_nonzero(~np.isnan(values), axis=2)
         self._ranges[..., 1] = np.fmin.reduce(values, axis=2, initial=np.inf)

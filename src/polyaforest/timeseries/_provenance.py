@@ -1,4 +1,4 @@
-"""Which readings each of the shingles held is made of, and the keys of those readings."""
+"""The readings that each shingle held depends on, and their keys."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from polyaforest.forest.point_store import Key, check_new_keys
 
 
 class Provenance:
-    """The shingles held, the readings that each is made of, and the keys of those readings.
+    """The shingles held, the readings that each depends on, and their keys.
 
-    A reading is known for as long as a shingle held is made of it, or one to come may be made of or compared with it.
+    A reading is known while a shingle held depends on it, or while a later result may.
     """
 
     def __init__(self, recent: int = 0) -> None:
-        self.spans: dict[Key, tuple[int, int]] = {}  # of each shingle held, by its key: its oldest and newest reading
-        self.names: dict[int, Key] = {}  # keys that were given to readings, by their number
-        self._numbers: dict[Key, int] = {}  # the other way round
-        self._uses: dict[int, int] = {}  # in how many of the shingles held each reading has a part
-        self._has_numbered = False  # whether a whole number was ever given as a key, which an arrival may have as well
-        self._recent = recent  # the oldest reading that shingles to come may be made of or compared with
+        self.spans: dict[Key, tuple[int, int]] = {}  # oldest and newest reading of each shingle held, by its key
+        self.names: dict[int, Key] = {}  # given keys of readings, by number
+        self._numbers: dict[Key, int] = {}  # the inverse
+        self._uses: dict[int, int] = {}  # number of shingles held that depend on each reading
+        self._has_numbered = False  # whether an integer was ever given as a key: it may equal an arrival number
+        self._recent = recent  # the oldest reading that later results may depend on
 
     def key_of(self, number: int) -> Key:
         """Return the key of a reading: the one given, or its number."""
         return self.names.get(number, number)
 
     def number_of(self, key: Key, n_seen: int) -> int | None:
-        """Return the number of the reading with this key, None if it is unknown."""
+        """Return the number of the reading with a key; None if it is unknown."""
         if key in self._numbers:
             return self._numbers[key]
         is_number = isinstance(key, int) and key not in self.names and self._is_known(key, n_seen)
@@ -39,7 +39,7 @@ class Provenance:
         return sorted({*self._uses, *range(self._recent, n_seen)})
 
     def check_keys(self, keys: Sequence[Key | None], n_seen: int) -> None:
-        """Raise if a new key is already in use, or given twice."""
+        """Raise ValueError if a new key is already in use or occurs twice."""
         if self._has_numbered or any(key is not None for key in keys):
             check_new_keys(keys, n_seen, lambda key: self.number_of(key, n_seen) is not None)
 
@@ -51,8 +51,8 @@ class Provenance:
                 self.names[number], self._numbers[key] = key, number
 
     def enter(self, oldest: Iterable[int], newest: Iterable[int], held: Container[Key]) -> None:
-        """Add which readings the shingles held are made of."""
-        uses, turns = self._uses, dict[int, int]()  # by reading: how many shingles begin there, less those that end
+        """Add the readings of shingles that are held."""
+        uses, turns = self._uses, dict[int, int]()  # by reading: shingles that start there minus those that end
         for first, last in zip(oldest, newest, strict=True):
             key = self.names.get(last, last)
             if key in held:
@@ -66,7 +66,7 @@ class Provenance:
                 uses[number] = uses.get(number, 0) + n
 
     def prune(self, held: Mapping[Key, object], recent: int) -> None:
-        """Remove shingles that are no longer held, and readings that were only in those."""
+        """Remove shingles that are no longer held, and readings that only they depend on."""
         n_left, left = len(self.spans) - len(held), list[Key]()
         for key in self.spans:
             if len(left) == n_left:
@@ -87,7 +87,7 @@ class Provenance:
                         self._forget_name(number)
 
     def with_any(self, numbers: Iterable[int]) -> list[Key]:
-        """Return the keys of the shingles that any of these readings is part of."""
+        """Return the keys of the shingles that depend on any of these readings."""
         ascending = sorted(numbers)
         found = []
         for key, (first, last) in self.spans.items():
@@ -97,12 +97,12 @@ class Provenance:
         return found
 
     def check(self, n_seen: int) -> None:
-        """Raise unless contents read from a file are consistent."""
+        """Raise ValueError if the state is inconsistent."""
         lasts = [last for _, last in self.spans.values()]
         if any(not 0 <= first <= last < n_seen for first, last in self.spans.values()) or lasts != sorted(set(lasts)):
-            raise ValueError("its shingles are not made of readings that have come")
+            raise ValueError("its shingles refer to unseen readings")
         if len(self._numbers) != len(self.names) or not all(self._is_known(number, n_seen) for number in self.names):
-            raise ValueError("its keys are not those of readings that it knows")
+            raise ValueError("its keys belong to unknown readings")
         if any(isinstance(key, int) and key not in self.names and self._is_known(key, n_seen) for key in self._numbers):
             raise ValueError("two of its readings have the same key")
 

@@ -1,4 +1,4 @@
-"""The order of readings: whether neighbours resemble each other, and the period at which readings repeat."""
+"""Whether rows form a time series, and the periods at which it repeats."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import numpy as np
 from polyaforest.core.arrays import Array
 from polyaforest.timeseries._contexts import LEAST, LONGEST_PERIOD, MOST_PERIODS
 
-_LEAST_CYCLES = 3  # seen of a rhythm before it counts as one
-_LEAST_STEPS = 4  # of a period
+_LEAST_CYCLES = 3  # cycles needed to find a period
+_LEAST_STEPS = 4  # shortest period
 _LEAST_CORRELATION = 0.5  # of readings one period apart
-LEAST_READINGS = 256  # that show whether they are a series
+LEAST_READINGS = 256  # rows needed to detect a series
 _EVEN = 0.8  # share of the steps of a series that are about as long as the usual one
 _RESEMBLING = 0.3  # rank correlation of neighbours in at least half of the columns of a series
-_MOST_MISSING = 3  # steps in a row that are filled in, unless told otherwise
-_ABOUT = 0.95  # a shorter period that is nearly as good is the period
+_MOST_MISSING = 3  # default of `max_gap`
+_ABOUT = 0.95  # a shorter period wins if its correlation is at least this share of the highest
 
 
 def is_series(times: Array, values: Array) -> bool:
-    """Return whether rows are readings of a series rather than independent of each other.
+    """Return whether rows are readings of a series rather than independent.
 
-    They are if times rise in mostly even steps, in at least half of the columns that vary, neighbours resemble each
-    other, and a context window can be made of some of them.
+    They are if times increase in mostly even steps, neighbours are correlated in at least half of the columns that
+    vary, and there is a complete context window.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def is_series(times: Array, values: Array) -> bool:
 
 
 def has_context(times: Array | None, values: Array) -> bool:
-    """Return whether enough complete rows follow each other without too long a gap to make a context window."""
+    """Return whether rows contain a complete context window without too long a gap."""
     places = np.flatnonzero(~np.isnan(values).any(axis=1))
     when = places if times is None else times[places]
     usual = 1.0 if times is None else float(np.median(np.diff(times)))
@@ -50,7 +50,7 @@ def has_context(times: Array | None, values: Array) -> bool:
 
 
 def _resemblance(values: Array) -> float | None:
-    """Return the rank correlation of neighbours, None if values do not vary."""
+    """Return the rank correlation of neighbours; None if values do not vary."""
     is_pair = ~np.isnan(values[1:]) & ~np.isnan(values[:-1])
     before, after = (_ranks(part[is_pair]) for part in (values[:-1], values[1:]))
     if not is_pair.any() or np.ptp(before) == 0 or np.ptp(after) == 0:
@@ -59,23 +59,23 @@ def _resemblance(values: Array) -> float | None:
 
 
 def _ranks(values: Array) -> Array:
-    """Return the ranks of values, equal ones for ties: in the order of rows, ties would resemble their neighbours."""
+    """Return the ranks of values, with mean ranks for ties: ranking ties by row order would correlate neighbours."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     middles: Array = np.cumsum(count) - count / 2
     return middles[place]
 
 
 def find_periods(values: Array) -> tuple[int, ...]:
-    """Return the numbers of steps after which readings repeat, the strongest first, at most two; none if they do not.
+    """Return at most two periods of a series in steps, strongest first; empty if it has none.
 
-    A period is a lag at a peak of the autocorrelation, beyond its first zero: the shortest of those that are nearly as
-    high as the highest. The second is the best of those at most half as long, as a day is in a week. Extreme values
-    are cut off first, so that a spike does not hide a rhythm or pretend to be one.
+    The first period is the shortest lag with nearly the highest peak of the autocorrelation, beyond its first zero. The
+    second is the best lag of at most half of the first, as a day in a week. Values are clipped first, so that a spike
+    neither hides nor mimics a period.
 
     Parameters
     ----------
     values : ndarray of shape (n, n_channels)
-        Readings in even steps; of several channels the one that repeats most faithfully counts.
+        Evenly spaced readings. The channel with the highest peak counts.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def find_periods(values: Array) -> tuple[int, ...]:
 
 
 def _peaks(values: Array) -> dict[int, float]:
-    """Return the lags at which readings repeat, and how faithfully."""
+    """Return the lags of the peaks of the autocorrelation, and their heights."""
     n = len(values)
     if n < _LEAST_CYCLES * _LEAST_STEPS:
         return {}

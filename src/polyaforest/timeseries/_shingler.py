@@ -1,4 +1,4 @@
-"""Shingles as a scikit-learn transformer."""
+"""A scikit-learn transformer from rows to shingles."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from polyaforest.timeseries._shingles import (
 
 
 class Shingler(TransformerMixin, BaseEstimator):
-    """Turn each row of a series into the shingle that ends there: the last readings of all channels, oldest first.
+    """Transform each row of a series to a shingle: the last readings of all channels, oldest first.
 
-    There are as many rows afterwards as before. At the start of a series, and after a gap that is too long, the first
-    reading stands in for those before it. The rules for gaps are those of `SeriesMPF`. A row that lacks a value itself
-    becomes a row of NaN. Each call of `transform` is about a series of its own.
+    The number of rows does not change. At the start of a series, and after a gap longer than `max_gap`, the first
+    reading is repeated. Gaps are handled as in `SeriesMPF`; an incomplete row becomes a row of NaN. Each call of
+    `transform` starts a new series.
 
     Parameters
     ----------
     shingle : int, default=10
-        Readings in a shingle.
+        Number of readings in a shingle.
     every : float or timedelta, optional
-        The usual time between readings, in seconds, or in the unit of `times` that are numbers. By default the median
-        in the table given to `fit`.
+        Usual time between readings, in seconds or in the unit of numeric `times`. By default the median spacing of the
+        rows passed to `fit`.
     max_gap : int, default=3
-        Most missing steps in a row that are filled in.
+        Most consecutive missing steps to interpolate.
     difference : bool, default=False
-        Whether to give changes from step to step instead of levels.
+        Whether to return changes between steps instead of levels.
     calendar : sequence of {"time of day", "day of week"}, default=()
-        What to add to each shingle, as sine and cosine; needs times.
+        Features to add to each shingle, as sine and cosine; requires `times`.
     timezone : str, default="UTC"
-        The time zone of the calendar, such as "Europe/Berlin".
+        Time zone of the calendar, such as "Europe/Berlin".
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Shingler(TransformerMixin, BaseEstimator):
         X : array-like or frame of shape (n_rows, n_channels)
             Readings in order; NaN where a value is missing.
         times : array-like of float or datetime, optional
-            When each was taken.
+            The time of each reading.
         """
         self._validate_params()
         rows = read_rows(self, X, reset=True, allow_missing=True)
@@ -128,7 +128,7 @@ class Shingler(TransformerMixin, BaseEstimator):
         return self.fit(X, times=times).transform(X, times=times)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return the names of the features: "cpu" is the newest reading, "cpu[-3]" the one three steps before."""
+        """Return the feature names: "cpu" is the newest reading, "cpu[-3]" the one three steps before."""
         check_is_fitted(self, "every_")
         channels = [str(name) for name in _check_feature_names_in(self, input_features)]
         return np.array(read_pattern(self).names(channels), dtype=object)

@@ -1,4 +1,4 @@
-"""Which steps of a context window its bits come from."""
+"""Attribute the bits of a context window to its steps."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from polyaforest.timeseries._contexts import LENGTH, Layout, layout_of
 
 
 def fold_on_steps(low: Array, high: Array, features: slice, readings: Array, usual: Array, deviations: Array) -> Array:
-    """Share the bits of features out to the steps that the features look at, (n, C); what is shared out adds up.
+    """Distribute the bits of features to the steps that they depend on, (n, C), preserving the sum.
 
-    A feature is the sum of what each step adds to it: a reading, weighted; a change from the step before; a deviation.
-    A step departs by what it adds beyond what is usual. The bits of a feature that is too high go to the steps that
-    depart upwards, in proportion, and those of one that is too low to the others; to all steps it looks at, if none
-    departs that way. Those of the clock go to the newest step.
+    A feature is a sum over steps: of weighted readings, changes or deviations. The bits of a high feature go to the
+    steps that contribute more than usual, in proportion, and the bits of a low feature to the others; to all of its
+    steps if there are none. Bits of the calendar and the phase go to the newest step.
 
     Parameters
     ----------
     low, high : ndarray of shape (F,)
         Bits of the features, for being low and for being high.
     features : slice
-        Which of all features of a context window they are; those beyond the last are of the calendar.
+        Their columns among all features of a context window; columns beyond the last belong to the calendar.
     readings, usual, deviations : ndarray of shape (n, C)
-        The readings of a readings, oldest first; the usual ones; deviations from the rhythm as features have them.
+        Readings of the context window, oldest first; usual readings; deviations from the rhythm.
     """
     n, n_channels = readings.shape
     layout, ages = layout_of(n_channels), _mirrored(n)
@@ -46,13 +45,13 @@ def fold_on_steps(low: Array, high: Array, features: slice, readings: Array, usu
 
 
 def _mirrored(n: int) -> Array:
-    """Return the step of a run of `n`, counted from the newest, that stands for each age, as `read_window` has it."""
+    """Return the step, counted from the newest of `n`, for each age, mirrored as in `read_window`."""
     turn = np.arange(LENGTH) % (2 * n)
     return np.where(turn < n, turn, 2 * n - 1 - turn)
 
 
 def _added(layout: Layout, label: str, readings: Array, usual: Array, deviations: Array) -> tuple[Array, Array]:
-    """Return how much a feature looks at each age, and by how much each takes it away from what is usual."""
+    """Return the weight of each age in a feature, and its contribution beyond the usual."""
     weights = _weights(layout.n_channels)[label]
     if label.startswith("volatility"):
         changes = np.abs(np.diff(readings, append=readings[-1]))

@@ -1,4 +1,4 @@
-"""How a context window differs from what was expected, in words."""
+"""Describe how a context window differs from its forecast."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from polyaforest.core.arrays import Array
 from polyaforest.core.text import label as shown
 
 _MOST_MISSING = 0.4  # a rise or fall of less than this share of the expected one is missing
-_BEGUN = 0.25  # a rise or fall begins with the step that takes it past this share of its height
-_STILL = 0.7  # where readings move by more than this share of it, something else happened
-_CLEAR = 2.0  # bands by which an expected context window must move to have a rise or fall
-_LEAST_STILL = 4  # steps of standing still that are worth a word
-_FIRST_DATE, _LAST_DATE = 1e8, 1e11  # seconds since 1970 that are dates
+_BEGUN = 0.25  # a rise or fall starts at the step that passes this share of its height
+_STILL = 0.7  # if readings move by more than this share of the expected move, it is not missing
+_CLEAR = 2.0  # a rise or fall of the forecast is at least so many times the width of its band
+_LEAST_STILL = 4  # unchanged steps to report
+_FIRST_DATE, _LAST_DATE = 1e8, 1e11  # seconds since 1970 that are taken for dates
 
 
 def describe(
     label: str, side: str, channel: str, actual: Array, expected: Sequence[Array], times: Array, zone: tzinfo
 ) -> str:
-    """Return what is odd about a readings, in words.
+    """Describe what is unusual about the last readings of a channel.
 
     Parameters
     ----------
     label : str
-        The feature with the largest part in the surprise, as `Coordinates` call it, without its channel.
+        The feature with the most bits, as named by `Coordinates`, without its channel.
     side : {"low", "high"}
-        Where it lies.
+        The side of the feature.
     channel : str
     actual : ndarray of shape (n_steps,)
         The last readings of the channel.
     expected : three ndarrays of shape (n_steps,)
-        Mean, low and high of the readings expected, NaN if nothing was.
+        Mean, low and high of the forecast; NaN without one.
     times : ndarray of shape (n_steps,)
-        When they were, NaN if that is not known.
+        Times of the readings; NaN if unknown.
     zone : tzinfo
-        Of times of day.
+        Time zone for times of day.
     """
     channel, (mean, low, high) = shown(channel), expected
     words = [_of_feature(label, side, channel)]
@@ -54,7 +54,7 @@ def describe(
 
 
 def _of_feature(label: str, side: str, channel: str) -> str:
-    """Return what a feature at this side means."""
+    """Describe a feature that is low or high."""
     is_high, n = side == "high", label.rpartition(" ")[2]
     if label.startswith("change"):
         within = "from one step to the next" if n == "1" else f"within {n} steps"
@@ -73,9 +73,9 @@ def _of_feature(label: str, side: str, channel: str) -> str:
 
 
 def _missing_move(actual: Array, expected: Array, low: Array, high: Array, times: Array, zone: tzinfo) -> str:
-    """Return the rise or fall that was expected and did not come, the larger one; nothing if there was none.
+    """Describe the larger rise or fall of the forecast that is missing; return "" if there is none.
 
-    After a rise that did not come readings are too low, after a fall too high.
+    Readings are too low after a missing rise, and too high after a missing fall.
     """
     for name, sign, (size, start, end) in sorted(
         (("rise", 1, _rise(expected)), ("fall", -1, _rise(-expected))), key=lambda move: -move[2][0]
@@ -92,14 +92,14 @@ def _missing_move(actual: Array, expected: Array, low: Array, high: Array, times
 
 
 def _rise(readings: Array) -> tuple[float, int, int]:
-    """Return the largest rise between two steps of a readings, and the steps."""
+    """Return the largest rise between two steps, and the steps."""
     climbed = readings - np.minimum.accumulate(readings)
     end = int(np.argmax(climbed))
     return float(climbed[end]), int(np.argmin(readings[: end + 1])), end
 
 
 def _time(seconds: float, zone: tzinfo) -> str:
-    """Return the time of day of a date, nothing for other numbers."""
+    """Return the time of day of a date; "" for other numbers."""
     if not _FIRST_DATE <= seconds < _LAST_DATE:
         return ""
     return f"{datetime.fromtimestamp(seconds, zone):%H:%M}"
