@@ -57,10 +57,10 @@ def test_every_public_name_exists_and_is_listed():
 def test_load_returns_every_kind_of_detector(tmp_path, rows):
     series = SeriesMPF(StreamingMPF(n_estimators=2, window=20, random_state=0), shingle=2)
     for detector in (BatchMPF(n_estimators=2, random_state=0), StreamingMPF(n_estimators=2, random_state=0), series):
-        detector.fit(rows).save(tmp_path / "model.mpf", notes={"told": 1})
+        detector.fit(rows).save(tmp_path / "model.mpf", notes={"unit": 1})
         with open(tmp_path / "model.mpf", "rb") as file:
             loaded = polyaforest.load(file)
-        assert (type(loaded), loaded.notes) == (type(detector), {"told": 1})
+        assert (type(loaded), loaded.notes) == (type(detector), {"unit": 1})
         np.testing.assert_array_equal(loaded.score_samples(rows), detector.score_samples(rows))
 
 
@@ -300,12 +300,12 @@ def test_forget_deletes_all_rows_with_an_id_as_if_never_learned(cli, model, rows
 
 def test_forget_reads_ids_from_a_file_and_writes_another_model(cli, model, tmp_path):
     before = model.read_bytes()
-    (tmp_path / "keys.txt").write_text("bob\r\n\nnobody\n7\n")
+    (tmp_path / "keys.txt").write_text("bob\r\n\nabsent\n7\n")
     other = tmp_path / "other.mpf"
     code, _, err = cli(
         "forget", "-m", model, "--ids-from", tmp_path / "keys.txt", "--id", "bob", "--out", other, "--missing-ok"
     )
-    assert (code, err) == (0, f"Deleted 2 rows; {other} holds 58 points.\nNot held: 'nobody'.\n")
+    assert (code, err) == (0, f"Deleted 2 rows; {other} holds 58 points.\nNot held: 'absent'.\n")
     assert model.read_bytes() == before
     assert len(polyaforest.load(other).keys_) == 58
 
@@ -355,12 +355,12 @@ def test_forget_deletes_rows_in_all_or_chosen_partitions(cli, store, model):
         return [read_model(store, key).keys_ for key in ("web-1", "web-2")]
 
     before = keys()
-    code, _, err = cli("forget", "-m", store, "--id", "50", "--id", "nobody")
+    code, _, err = cli("forget", "-m", store, "--id", "50", "--id", "absent")
     assert code == 3
-    assert "holds no row named 'nobody': nothing was changed" in err
+    assert "holds no row named 'absent': nothing was changed" in err
     assert keys() == before
-    code, _, err = cli("forget", "-m", store, "--id", "50", "--id", "nobody", "--missing-ok")
-    assert (code, err) == (0, f"Deleted 2 rows; {store} holds 2 partitions.\nNot held: 'nobody'.\n")
+    code, _, err = cli("forget", "-m", store, "--id", "50", "--id", "absent", "--missing-ok")
+    assert (code, err) == (0, f"Deleted 2 rows; {store} holds 2 partitions.\nNot held: 'absent'.\n")
     left = [*range(44, 50), *range(51, 60)]
     assert keys() == [left, left]
     code, _, err = cli("forget", "-m", store, "--id", "51", "--by", "web-2")

@@ -346,7 +346,7 @@ def test_messages_hide_secrets(server, cli):
     secrets = ["s3cr@t/w?rd", server.PASSWORD]
     addresses = [
         server.address(password=secrets[0]),
-        server.address(user="nobody", password=secrets[0]),
+        server.address(user="absent", password=secrets[0]),
         server.address().replace("postgresql://", "postgres://").replace(str(server.port), "1"),
         f"postgresql://tester:{secrets[0]}@127.0.0.1:{server.port}/postgres",
         f"postgresql://127.0.0.1:{server.port}/postgres?user=x&password={quote(secrets[0], safe='')}",

@@ -36,7 +36,7 @@ def in_child(*visits):
     assert os.waitpid(pid, 0)[1] == 0
 
 
-READ, WRITE, TURN, REPLACE = ("reading", {}), ("writing", {}), ("turn", {}), ("writing", {"standalone": True})
+READ, WRITE, TURN, REPLACE = ("reading", {}), ("writing", {}), ("turn", {}), ("writing", {"replace_all": True})
 
 
 def held_by_others(*hows):
@@ -98,7 +98,7 @@ assert os.waitpid(pid, 0)[1] == 0
     assert run(held("writing") + script + LET_GO) == ["torn torn", "free free free"]
 
 
-def test_a_fork_inside_of_a_block_that_reads_or_writes_goes_on_in_both_processes():
+def test_fork_inside_lock_continues_in_both_processes():
     script = """
 for how in ("reading", "writing"):
     with getattr(lock, how)():

@@ -178,11 +178,11 @@ def test_overview_shows_events_from_before_the_feed_opened(make, look):
     service.post("web", rows(N), verdicts="none")
     tab = look(service)
 
-    def post_and_go_on(route):
+    def post_and_continue(route):
         service.post("web", [odd(N)])  # after the screen has fetched events
         route.continue_()
 
-    tab.page.route("**/api/v1/feed**", post_and_go_on, times=1)
+    tab.page.route("**/api/v1/feed**", post_and_continue, times=1)
     tab.open().locator(".attention .event-row").wait_for()
 
 
@@ -375,7 +375,7 @@ def test_unknown_address_shows_an_error(service, look, route):
     tab.problems[:] = [problem for problem in tab.problems if "404" not in problem]
 
 
-# ---- strangers -------------------------------------------------------------------------------------------------------
+# ---- hostile input ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

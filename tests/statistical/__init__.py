@@ -40,8 +40,8 @@ def cells(forest, X, time):
     nodes = np.repeat(forest.root[:, None], len(X), axis=1)
     while True:
         feature = forest.feature[trees, nodes]
-        goes_on = (feature != NONE) & (forest.time[trees, nodes] <= time)
-        if not goes_on.any():
+        is_cut = (feature != NONE) & (forest.time[trees, nodes] <= time)
+        if not is_cut.any():
             return nodes
         values, cut = X[rows, feature], forest.cut[trees, nodes]
         is_number = feature < X.shape[1] - forest.n_categories[0]
@@ -49,4 +49,4 @@ def cells(forest, X, time):
         answer = as_codes(np.where(is_number, 0.0, values)) >> question & 1
         goes_left = np.where(is_number, values <= cut, answer == 0)
         children = np.where(goes_left, forest.left[trees, nodes], forest.right[trees, nodes])
-        nodes = np.where(goes_on, children, nodes)
+        nodes = np.where(is_cut, children, nodes)
