@@ -620,7 +620,7 @@ def test_deletion_is_all_or_nothing_and_needs_a_key_that_is_held():
         with pytest.raises(problem, match=r"Nothing was deleted|must be an integer"):
             model.delete(keys)
     assert pickle.dumps(model) == before
-    with pytest.raises(ValueError, match="128 is held already"):
+    with pytest.raises(ValueError, match="128 is already in use"):
         model.partial_fit(NOISE[:1], keys=[128])
     assert model.delete(np.array([128])).partial_fit(NOISE[:1], keys=[128]).keys_[-1] == 128
     assert model.delete(128).partial_fit(NOISE[:1], keys=["first"]).keys_[-1] == "first"
@@ -887,8 +887,8 @@ def test_another_detector_is_not_a_series(tmp_path):
         (lambda m: m.partial_fit(NOISE[:2, :1], times=[1e6, 2e6]), "1 features"),
         (lambda m: m.partial_fit([[0.0, np.inf]], times=[1e6]), "row 0, column 1 is inf"),
         (lambda m: m.partial_fit([[0.0, 7e99]], times=[1e6]), r"row 0, column 'x1' .* rescale"),
-        (lambda m: m.partial_fit(NOISE[:2], times=[1e6, 2e6], keys=["a", "a"]), "'a' is held already"),
-        (lambda m: m.partial_fit(NOISE[:2], times=[1e6, 2e6], keys=["b", 49]), "49 is held already"),
+        (lambda m: m.partial_fit(NOISE[:2], times=[1e6, 2e6], keys=["a", "a"]), "'a' is already in use"),
+        (lambda m: m.partial_fit(NOISE[:2], times=[1e6, 2e6], keys=["b", 49]), "49 is already in use"),
         (lambda m: m.explain(NOISE[:1], times=[1e6]), r"row 0 has no score.* it ends no complete shingle"),
         (lambda m: m.explain(NOISE[:1], ["no"], times=[1e6]), "no feature 'no'"),
         (lambda m: m.score_samples(NOISE[:1], times=[0.0]), "row 0 is 0.0"),

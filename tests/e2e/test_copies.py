@@ -372,8 +372,8 @@ def test_a_copy_says_the_same_and_is_independent(name, way):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_forest_in_doubt_cannot_be_copied(way):
     forest = DETECTORS["stream"]()
-    forest._stream.in_doubt = True
-    with pytest.raises(RuntimeError, match="interrupted half-way"):
+    forest._stream.is_dirty = True
+    with pytest.raises(RuntimeError, match="interrupted halfway"):
         WAYS[way](forest)
 
 

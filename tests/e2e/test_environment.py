@@ -123,7 +123,7 @@ def test_forest_too_large_for_memory_is_rejected_before_growing(monkeypatch, est
     before = forest.score_samples(X)
     pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 2}
     monkeypatch.setattr(os, "sysconf", pages.__getitem__)
-    with pytest.raises(MemoryError, match=rf"would need about .* GB \(5 trees of .* nodes.*{advice}"):
+    with pytest.raises(MemoryError, match=rf"needs about .* GB \(5 trees of .* nodes.*{advice}"):
         forest.fit(X)
     np.testing.assert_array_equal(forest.score_samples(X), before)
     monkeypatch.undo()

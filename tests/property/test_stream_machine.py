@@ -116,7 +116,7 @@ class StreamMachine(RuleBasedStateMachine):
     def insert(self, data):
         (row,), (key,), (time,) = self.draw_points(data, 1)
         if self.is_refused([key]):
-            with pytest.raises(ValueError, match="is held already"):
+            with pytest.raises(ValueError, match="is already in use"):
                 self.forest.insert(row, key, time)
             return
         expected = self.model.come(row, key, time)
@@ -129,7 +129,7 @@ class StreamMachine(RuleBasedStateMachine):
         rows, keys, times = self.draw_points(data, data.draw(st.integers(1, 6)))
         given = {"keys": None if keys == [None] * len(keys) else keys, "times": None if times[0] is None else times}
         if self.is_refused(keys):
-            with pytest.raises(ValueError, match="is held already"):
+            with pytest.raises(ValueError, match="is already in use"):
                 self.forest.partial_fit(rows, **given)
             return
         if not is_scored:
@@ -160,7 +160,7 @@ class StreamMachine(RuleBasedStateMachine):
         for forest in self.forest, self.twin:
             forest.set_params(window=policy)
             with (
-                nullcontext() if len(set(numbered)) == len(keys) else pytest.raises(ValueError, match="is held already")
+                nullcontext() if len(set(numbered)) == len(keys) else pytest.raises(ValueError, match="already in use")
             ):
                 forest.fit(rows, keys=keys, times=None if times[0] is None else times)
         if len(set(numbered)) < len(keys):
@@ -321,7 +321,7 @@ class StreamMachine(RuleBasedStateMachine):
         return time
 
     def is_refused(self, keys) -> bool:
-        """Whether a key is held already or comes twice; a row without one goes by its number."""
+        """Whether a key is already in use or occurs twice; the key of a row without one is its number."""
         coming = [self.model.n_seen + i if key is None else key for i, key in enumerate(keys)]
         taken = self.forest.keys_ if self.is_fitted else []
         return len(set(coming)) < len(coming) or not set(coming).isdisjoint(taken)

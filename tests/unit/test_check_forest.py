@@ -249,7 +249,7 @@ ANY_FOREST = [
     (no_circle_apart_from_the_root, "in a cycle"),
     (parent_agrees, "parent link"),
     (root_has_no_parent, "parent link"),
-    (both_children, "one child only"),
+    (both_children, "only one child"),
     (leaf_has_no_feature, "is a leaf, but has feature"),
     (feature_in_range, "feature 2, which does not exist"),
     (internal_node_has_feature, "feature -1, which does not exist"),
@@ -311,7 +311,7 @@ def cut_is_left_of_the_right_box(forest):
 
 MONDRIAN_TREE = [
     (no_node_is_empty, "is less than 1"),
-    (trees_count_nothing_outside, "1 points are counted outside$"),
+    (trees_count_nothing_outside, "count outside the domain is 1$"),
     (box_is_finite, "not finite"),
     (box_is_not_inside_out, "lower side above the upper"),
     (box_is_inside_the_parents, "not inside that of its parent"),
@@ -360,8 +360,8 @@ PROCESS = [
     (cut_is_inside_the_region, "not strictly inside its region"),
     (cut_is_inside_a_region_far_above, "not strictly inside its region"),
     (cut_is_right_of_a_cut_above, "not strictly inside its region"),
-    (outside_is_not_negative, "-1 points are counted outside$"),
-    (trees_count_alike_outside, "counted outside, in tree 0"),
+    (outside_is_not_negative, "count outside the domain is -1$"),
+    (trees_count_alike_outside, "count outside the domain is .*, but that of tree 0"),
 ]
 
 
@@ -448,7 +448,7 @@ def test_rows_on_the_wrong_side_are_caught(process):
 def test_rows_outside_that_are_not_counted_are_caught(process):
     process.outside[:] += 1
     check_forest(process)
-    with pytest.raises(CorruptForestError, match=r"^tree 0, node .*lie outside"):
+    with pytest.raises(CorruptForestError, match=r"^tree 0, node .*count outside the domain is 2, but 1 rows lie there"):
         check_forest(process, ROWS)
 
 
@@ -736,7 +736,7 @@ LISTS = [
     (list_is_no_circle_from_its_head, "node .*not the first of its points"),
     (head_exists, "node .*is not held"),
     (head_is_held, "node .*is not held"),
-    (leaf_has_a_list, "node .*begins with -1, which is not held"),
+    (leaf_has_a_list, "node .*starts with -1, which is not held"),
     (head_is_the_first, "node .*not the first of its points"),
     (head_is_of_its_leaf, "node .*not the first of its points"),
     (internal_node_has_no_list, "node .*is not a leaf, but has a list"),
@@ -781,8 +781,8 @@ def test_all_slots_are_in_use_unless_told_otherwise(tree, stream):
         (lambda held: held.astype(float), "must be a 1-D array of slots"),
         (lambda held: held[None], "must be a 1-D array of slots"),
         (lambda held: held.tolist(), "must be a 1-D array of slots"),
-        (lambda held: np.append(held, 99), "no slot 99"),
-        (lambda held: np.append(held, -1), "no slot -1"),
+        (lambda held: np.append(held, 99), "slot 99 does not exist"),
+        (lambda held: np.append(held, -1), "slot -1 does not exist"),
         (lambda held: np.append(held, held[2]), "is in use twice"),
         (lambda held: held[:-1], "is not held"),
     ],

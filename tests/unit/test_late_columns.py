@@ -231,11 +231,11 @@ def test_files_of_damaged_columns_are_refused(tmp_path):
     forest = build(window=5).partial_fit([[1.0, NAN, 3.0]])
     forest._stream.columns.since[:] = [9, -1, 0]
     forest.save(tmp_path / "model.mpf")
-    with pytest.raises(ValueError, match=re.escape("rows that have not come")):
+    with pytest.raises(ValueError, match=re.escape("a row that has not arrived")):
         load(tmp_path / "model.mpf")
     forest._stream.columns.since[:] = [-1, -1, 0]
     forest.save(tmp_path / "model.mpf")
-    with pytest.raises(ValueError, match="a column that should have none"):
+    with pytest.raises(ValueError, match="points have values in an unknown column"):
         load(tmp_path / "model.mpf")
 
 

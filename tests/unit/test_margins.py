@@ -63,18 +63,18 @@ def test_sides_are_apart_and_scale_does_not_matter():
     rows = np.exp(ROWS)
     found, negated, scaled = Margins.of(rows), Margins.of(-rows), Margins.of(2.0**20 * rows)
     asked = rows[:50] * 20
-    assert_allclose(found.charges(asked), negated.charges(-asked)[:, ::-1], rtol=1e-9)
-    assert_allclose(found.charges(asked), scaled.charges(2.0**20 * asked), rtol=1e-9)
-    assert found.charges(asked).any()
+    assert_allclose(found.attributions(asked), negated.attributions(-asked)[:, ::-1], rtol=1e-9)
+    assert_allclose(found.attributions(asked), scaled.attributions(2.0**20 * asked), rtol=1e-9)
+    assert found.attributions(asked).any()
 
 
 def test_costs_are_the_charges_added_up():
     found = Margins.of(ROWS)
     rows = np.vstack([ROWS[:3], FAR, -FAR, np.full((1, 4), 9.0), np.full((1, 4), np.nan)])
     assert found.costs(ROWS[:1]) is None
-    assert_allclose(found.costs(rows), found.charges(rows).sum(axis=(1, 2)))
+    assert_allclose(found.costs(rows), found.attributions(rows).sum(axis=(1, 2)))
     assert (found.costs(rows) > 0).tolist() == [False, False, False, True, True, True, False]
-    assert_array_equal(found.charges(np.full((1, 4), 1e100))[0, 1], found.bits)
+    assert_array_equal(found.attributions(np.full((1, 4), 1e100))[0, 1], found.bits)
 
 
 @pytest.mark.parametrize("n_features", [1, 3, 20])
@@ -116,13 +116,13 @@ def test_a_departure_of_what_never_varied_costs_whatever_its_size_but_for_roundi
     found = Margins.of(rows)
     asked = rows[:1].copy()
     asked[0, 5] = other
-    charges = found.charges(asked)
-    assert (charges[0, int(other > value), 5] > 10) == is_odd
-    assert_array_equal(charges[0, int(other <= value)], 0.0)
+    attributions = found.attributions(asked)
+    assert (attributions[0, int(other > value), 5] > 10) == is_odd
+    assert_array_equal(attributions[0, int(other <= value)], 0.0)
     rows[17, 5] = other  # among those that were learned too, but not if there are several
-    assert (Margins.of(rows).charges(rows[17:18]).any()) == is_odd
+    assert (Margins.of(rows).attributions(rows[17:18]).any()) == is_odd
     rows[18:20, 5] = other
-    assert not Margins.of(rows).charges(rows[17:18]).any()
+    assert not Margins.of(rows).attributions(rows[17:18]).any()
 
 
 def test_a_limit_is_where_the_surprise_exceeds_the_threshold():

@@ -191,7 +191,7 @@ def test_what_could_betray_rows_is_refused(tmp_path, cli):
             with pytest.raises(ValueError, match="imputed from other rows"):
                 forest.release(1.0)
     assert loads(counted(missing="marginalise").to_bytes()).release(1.0).privacy_epsilon_ == 1.0
-    with pytest.raises(ValueError, match="too small to be shared by 10 trees"):
+    with pytest.raises(ValueError, match="too small for 10 trees"):
         counted().release(1e-7)
     assert not hasattr(StreamingMPF, "release")
     np.savetxt(tmp_path / "rows.csv", ROWS, delimiter=",", header="a,b", comments="")

@@ -497,6 +497,6 @@ def test_rejects_duplicate_keys_given_or_generated():
     holdings.admit(["a", None, 7], np.zeros(3), np.empty(0))
     holdings.check_keys(["b", None, 1000])
     for keys in (["a"], ["b", "b"], [1], [7], ["b", 5, None]):
-        with pytest.raises(ValueError, match="is held already"):
+        with pytest.raises(ValueError, match="is already in use"):
             holdings.check_keys(keys)
     assert holdings.held_keys == ["a", 1, 7]

@@ -601,12 +601,12 @@ BAD_KEYS = {
     "too many": (["a", "b", "c"], "3 keys for 2 rows"),
     "a text": ("ab", "not the single text 'ab'"),
     "a number": (5, "keys must be"),
-    "twice": (["new", "new"], "key 'new' is held already"),
+    "twice": (["new", "new"], "key 'new' is already in use"),
 }
 HELD_KEYS = {
-    "held": (["new", "held"], "key 'held' is held already"),
-    "a number held": (["new", 3], "key 3 is held already"),
-    "the number of a row that comes with it": ([11, None], "key 11 is held already"),
+    "held": (["new", "held"], "key 'held' is already in use"),
+    "a number held": (["new", 3], "key 3 is already in use"),
+    "the number of a row that comes with it": ([11, None], "key 11 is already in use"),
 }
 
 

@@ -569,10 +569,10 @@ class StreamingMPF(PolyaForest):
     def _row_scores(self, stream: Stream, rows: Array) -> Array:
         score, forest = stream.rules.score, self.forest_
         scores = forests.score.row_scores(score, forest, self.posterior_, rows, self.lifetimes_, self.n_jobs)
-        return stream.charged(scores, rows)
+        return stream.subtract_margins(scores, rows)
 
     def _less_margins(self, scores: Array, rows: Array) -> Array:
-        return self._stream.charged(scores, rows)
+        return self._stream.subtract_margins(scores, rows)
 
     def _as_scored(self, rows: Array) -> Array:
         return self._stream.as_scored(rows, is_marginal=self.missing == "marginalise")
@@ -589,7 +589,7 @@ class StreamingMPF(PolyaForest):
 
     def _margin_attributions(self, rows: Array) -> Array | None:
         margins = self._stream.margins
-        return None if margins is None else margins.charges(rows)
+        return None if margins is None else margins.attributions(rows)
 
     def _left_out_scores(self, stream: Stream) -> tuple[Array, Array]:
         """Return scores and arrivals of points held, each left out of the forest; cached until the forest changes."""
@@ -639,7 +639,7 @@ class StreamingMPF(PolyaForest):
             np.ascontiguousarray(weights[:, is_known]),
             self.n_jobs,
         )
-        return rules.score.to_log(stream.charged(scores, rows)), stream.numbers[slots[is_known]]
+        return rules.score.to_log(stream.subtract_margins(scores, rows)), stream.numbers[slots[is_known]]
 
     def _calibrate_summary(self, stream: Stream, rows: Array, whole: Array) -> None:
         """Calibrate a forest that holds no points with some of its first rows.
@@ -711,7 +711,7 @@ class StreamingMPF(PolyaForest):
     def _check_trees(self) -> None:
         if self._stream.forest is not self.forest_:
             raise ValueError("its forest and its stream differ")
-        if not self._stream.in_doubt:  # a stream in doubt raises before kernels run
+        if not self._stream.is_dirty:  # a dirty stream raises before kernels run
             self._stream.check()
 
     # ---- learning, step by step -------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Forests as arrays: grown, scored, followed along a stream, checked.
+"""Grow, score, update and check forests stored as arrays.
 
-Modules are imported on first use, because those that call compiled code take long to import.
+Modules are imported on first use: compiled code takes long to import.
 """
 
 from importlib import import_module

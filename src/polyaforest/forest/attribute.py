@@ -16,9 +16,9 @@ _LARGEST_TABLE = 2**27  # bytes that each thread may take for speed
 def attribute_rows(
     forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None
 ) -> tuple[Array, float]:
-    """Return the cost of the low and high side of each feature for each row, (n, 2, D), and of all rows, in bits.
+    """Return the cost of the low and high side of each feature for each row, (n, 2, D), and the base cost, in bits.
 
-    Mean over the trees, and over the cells at the ascending `lifetimes`; over leaves if there are no lifetimes.
+    Costs are means over the trees, and over the cells at the ascending `lifetimes`; over leaves without lifetimes.
     """
     n_trees, bits = len(forest.left), _bits_per_nat(forest)
     if is_empty(forest):
@@ -48,18 +48,18 @@ def _attributions(forest: Forest, known: Posterior, X: Array, lifetimes: Array, 
 
 
 def _bits_per_nat(forest: Forest) -> float:
-    """Return the bits of a mean over the trees per nat of their sum."""
+    """Return the factor from a sum over trees, in nats, to a mean over trees, in bits."""
     return float(1 / (len(forest.left) * np.log(2)))
 
 
 def uses_table(forest: Forest, n_rows: int) -> bool:
-    """Return whether to keep sums along paths for other rows, which costs memory. It changes no result."""
+    """Return whether to cache sums along paths, which takes memory but does not change results."""
     n_nodes, n_features = forest.left.shape[1], forest.lower.shape[2]
     return bool(n_features > 0 and n_nodes < 4 * n_rows and n_nodes * 2 * n_features * 8 < _LARGEST_TABLE)
 
 
 def attribute_counted(forest: Forest, known: Posterior, lifetimes: Array) -> Array:
-    """Return the mean cost of the points counted, (2, D), in bits."""
+    """Return the mean cost of the counted points, (2, D), in bits."""
     parts = np.zeros((2, forest.weights.shape[1]))
     if not is_empty(forest):
         attribution.attribute_counted(forest, known, lifetimes, parts)
@@ -69,9 +69,9 @@ def attribute_counted(forest: Forest, known: Posterior, lifetimes: Array) -> Arr
 def find_bounds(
     forest: Forest, known: Posterior, row: Array, lifetimes: Array, features: Array, sides: Array
 ) -> tuple[Array, Array]:
-    """Return where the cost of a row begins in each tree, for some features on one side each, and the cost: (T, m).
+    """Return the bounds beyond which a row incurs cost in each tree, for some features on one side each, and the costs.
 
-    A bound is infinite where a tree charges nothing to that side.
+    Both are (T, m). A bound is infinite where a tree attributes nothing to that side.
     """
     shape = (len(forest.left), len(features))
     bounds, costs = np.where(sides == attribution.LOW, np.inf, -np.inf) + np.zeros(shape), np.zeros(shape)

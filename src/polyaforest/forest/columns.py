@@ -1,12 +1,12 @@
-"""Columns that have no value in the first rows of a stream.
+"""Columns without a value in the first rows of a stream.
 
-A column is *unknown* until a row with a value in it is learned. Until then all points held have the same value there, a
-placeholder, so no tree can cut the column, and values that rows to be scored have there are ignored. The first value
-replaces the placeholder, which moves all points alike and changes no tree. From then on the column is *young*, while a
-stream warms up: rows are learned with their values, and points from before get values of donors whenever the trees
-are grown again, while the scale of the column is learned; but rows are scored as if their values were missing.
+A column is *unknown* until a row with a value in it is learned. Until then all points have the same placeholder there,
+so no tree cuts the column, and its values in rows to score are ignored. The first value replaces the placeholder, which
+moves all points alike and changes no tree. Then the column is *young* for as long as a stream warms up: rows are
+learned with their values, earlier points get values of donors whenever the trees are rebuilt, and rows are scored as if
+these values were missing.
 
-A column with a value in the first row is neither: the whole stream is young then.
+A column with a value in the first row is neither unknown nor young: the stream as a whole warms up.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy as np
 from polyaforest.core.arrays import NONE, Array
 
 
-class Columns:
-    """Since when the columns of a stream have values.
+class LateColumns:
+    """The arrivals since which the columns of a stream have values.
 
     Parameters
     ----------
     domain : Array
-        The box of the trees, (2, D), empty if it is that of the points held.
+        The domain of the trees, (2, D); empty if it is the bounding box of the points.
 
     Attributes
     ----------
     since : Array
-        The arrival that brought the first value of each column, int64 (D,): 0 for the beginning, and again once the
-        column is no longer young; NONE if it is unknown.
+        The arrival with the first value of each column, int64 (D,): 0 if it is the first row or the column is no longer
+        young; NONE if the column is unknown.
     """
 
     def __init__(self, domain: Array) -> None:
@@ -50,11 +50,11 @@ class Columns:
 
     @property
     def is_young(self) -> Array:
-        """Which columns had their first value not long ago, bool (D,)."""
+        """Which columns had their first value recently, bool (D,)."""
         return np.asarray(self.since > 0)
 
     def begin(self, row: Array) -> None:
-        """Begin with a row, (D,), while no point is held."""
+        """Start with a row, (D,), while no point is held."""
         self.since = np.where(np.isnan(row), NONE, 0)
 
     def new_in(self, row: Array) -> Array:
@@ -62,7 +62,7 @@ class Columns:
         return np.asarray(self.is_unknown & ~np.isnan(row))
 
     def n_until_new(self, rows: Array) -> int:
-        """Return how many rows there are up to one, after the first, with the first value of a column."""
+        """Return the number of rows before the next one, after the first, with the first value of a column."""
         is_unknown = self.is_unknown & np.isnan(rows[0])
         if not is_unknown.any():
             return len(rows)
@@ -70,12 +70,12 @@ class Columns:
         return int(is_new.argmax()) + 1 if is_new.any() else len(rows)
 
     def placed(self, rows: Array) -> Array:
-        """Return rows as they are compared with points held: with the placeholder in unknown columns."""
+        """Return rows with the placeholder in unknown columns, to compare them with points held."""
         is_unknown = self.is_unknown
         return np.where(is_unknown, self.placeholder, rows) if is_unknown.any() else rows
 
     def scored(self, rows: Array) -> Array:
-        """Return rows as they are scored: `placed`, and without the values of young columns."""
+        """Return rows to be scored: `placed`, and without the values of young columns."""
         is_young, rows = self.is_young, self.placed(rows)
         return np.where(is_young, np.nan, rows) if is_young.any() else rows
 
@@ -86,24 +86,24 @@ class Columns:
 
     @property
     def first_young(self) -> int | None:
-        """The earliest arrival that brought the first value of a column that is young, None if none is."""
+        """The earliest arrival with the first value of a young column; None without young columns."""
         young = self.since[self.is_young]
         return int(young.min()) if len(young) else None
 
     def age(self, until: int) -> None:
-        """Let columns be young no longer that had their first value in arrivals up to `until`."""
+        """End the youth of columns whose first value came up to arrival `until`."""
         self.since = np.where(self.is_young & (self.since <= until), 0, self.since)
 
-    def widened(self, place: int, n_new: int) -> Columns:
-        """Return these columns with `n_new` known ones inserted."""
+    def widened(self, place: int, n_new: int) -> LateColumns:
+        """Return a copy with `n_new` known columns inserted."""
         wider = copy(self)
         wider.since = np.insert(self.since, [place] * n_new, 0)
         wider.placeholder = np.insert(self.placeholder, [place] * n_new, 0.0)
         return wider
 
     def check(self, n_seen: int, points: Array) -> None:
-        """Raise ValueError unless a stream that has seen so many rows, and holds these points, can be like this."""
+        """Raise ValueError if inconsistent with a stream that has seen `n_seen` rows and holds these points."""
         if (self.since < NONE).any() or (self.since > n_seen).any():
-            raise ValueError("array since: columns have first values in rows that have not come")
+            raise ValueError("array since: the first value of a column is in a row that has not arrived")
         if (points != self.placed(points)).any():
-            raise ValueError("array since: points have values in a column that should have none")
+            raise ValueError("array since: points have values in an unknown column")

@@ -1,8 +1,8 @@
-"""Compact states of trees that keep their points: what cannot be derived from anything else.
+"""Compact states of trees that keep their points: only what cannot be derived.
 
-Trees are written in preorder, points by order of arrival. Which points a tree holds follows from its seed, and from the
-points follow counts, boxes and lists: so trees that were read agree with their points, whoever wrote them, and need no
-audit. Node slots keep their numbers.
+Trees are written in preorder, points by order of arrival. The points of a tree follow from its seed; counts, boxes and
+lists follow from the points. So trees always agree with their points after reading, even from an untrusted file, and
+need no further check. Node slots keep their numbers.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ _LAYOUT: Layout = {  # T trees, N nodes, I of them cut, D features, H points hel
     "weights": (np.float64, "TD"),
     "rng": (np.uint64, "T4"),
     "domain": (np.float64, "2D"),
-    "samples": (np.int64, "T"),  # points that each tree takes at most, 0 for every point
+    "samples": (np.int64, "T"),  # most points of each tree, 0 for every point
     "seeds": (np.uint64, "T"),
     "bars": (np.uint64, "T"),
     "values": (np.float64, "HD"),
-    "ages": (np.int64, "H"),  # arrivals since each point held, itself among them
+    "ages": (np.int64, "H"),  # arrivals since each point, including itself
     "ranks": (np.float64, "H"),  # if they are random
     "times": (np.float64, "H"),  # if there are any
-    "shifts": (np.int64, "H"),  # from the arrival to the key, if keys are numbers, but others than the arrivals
-    "keys": (np.uint8, "K"),  # if they are not
+    "shifts": (np.int64, "H"),  # key minus arrival, if keys are numbers other than the arrivals
+    "keys": (np.uint8, "K"),  # if some keys are not numbers
     "judges": (np.int64, "J"),  # arrivals since each calibration score
 }
-_SPARE_POINTS = 64  # slots for points to come, unless fewer are held
-_FARTHEST = 2**62  # of a key from its arrival
+_SPARE_POINTS = 64  # free slots for new points, unless fewer points are held
+_FARTHEST = 2**62  # bound of keys that are stored as shifts
 
 
 class Trees(NamedTuple):
-    """What a compact state says of trees before they are read."""
+    """The parts of a compact state that are needed before its trees are read."""
 
     weights: Array
     domain: Array
 
     @classmethod
     def of_state(cls, arrays: Arrays) -> Self:
-        """Return what is in a state, checked to have the shapes that it should."""
+        """Read and check these arrays of a state."""
         unknown = [name for name in arrays if name.startswith(("forest/", "points/"))]
         if unknown:
-            raise CorruptForestError(f"array {unknown[0]}: is not part of a compact state")
+            raise CorruptForestError(f"array {unknown[0]}: does not belong to a compact state")
         part = {name: arrays[f"compact/{name}"] for name in cls._fields}
         check_layout(part, _LAYOUT, {})
         return cls(**part)
 
 
-class Held(NamedTuple):
-    """What a stream holds: its trees, the points in their slots, and what is known of those."""
+class StreamContents(NamedTuple):
+    """The trees of a stream, and the points in their slots with rank, time and key."""
 
     forest: Forest
     points: Points
@@ -112,7 +112,7 @@ def _in_preorder(forest: Forest) -> Arrays:
 
 
 def _pack_keys(store: PointStore, arrivals: Array) -> Arrays:
-    """Return the keys of points, as far as they are not the numbers of their arrivals."""
+    """Return the keys of points; empty if all are the numbers of their arrivals."""
     keys = store.held_keys
     if keys == arrivals.tolist():
         return {}
@@ -121,8 +121,8 @@ def _pack_keys(store: PointStore, arrivals: Array) -> Arrays:
     return {"keys": pack_keys(keys)}
 
 
-def expanded(arrays: Arrays, plan: Plan, policy: Policy, n_seen: int) -> Held:
-    """Return what `shrunk` was given, for trees by a `plan` and points that are kept by a `policy`."""
+def expanded(arrays: Arrays, plan: Plan, policy: Policy, n_seen: int) -> StreamContents:
+    """Invert `shrunk`, for trees by a `plan` and points kept by a `policy`."""
     part = {name.removeprefix("compact/"): array for name, array in arrays.items() if name.startswith("compact/")}
     known = check_layout(part, _LAYOUT, {"T": plan.n_trees, "D": plan.domain.shape[1]})
     n_held, arrivals = known["H"], n_seen - part["ages"]
@@ -139,24 +139,24 @@ def expanded(arrays: Arrays, plan: Plan, policy: Policy, n_seen: int) -> Held:
     times = part.get("times", np.full(n_held, np.nan))
     ranks = part["ranks"] if policy.is_random else policy.ranks(arrivals, times, np.empty(0))
     in_slots = (_padded(ranks, n_slots, 0.0), _padded(times, n_slots, 0.0))
-    return Held(forest, points, samples, *in_slots, _unpack_keys(part, arrivals), n_seen - part["judges"])
+    return StreamContents(forest, points, samples, *in_slots, _unpack_keys(part, arrivals), n_seen - part["judges"])
 
 
 def _room(part: Arrays, plan: Plan, policy: Policy, sizes: Array, n_held: int) -> tuple[int, int]:
-    """Return how many slots to provide for points and for the nodes of a tree: some more than are taken."""
+    """Return how many slots to allocate for points and for the nodes of a tree, with some spare ones."""
     largest = int(sizes.max())
     n_slots, in_tree = n_held + min(n_held, _SPARE_POINTS), min(largest, n_held)
     most = min(largest, policy.n or EVERY) + 1
     room = plan.most_nodes(min(max(2 * in_tree, 1), most)) + SPARE_NODES
     if _check_sizes(part, n_held) > plan.most_nodes(max(in_tree, 1)):
-        raise CorruptForestError(f"array size: a tree has more nodes than {in_tree} points can have")
+        raise CorruptForestError(f"array size: a tree has more nodes than possible with {in_tree} points")
     if memory_needed(plan, room, boxed=True) + 12 * plan.n_trees * n_slots > memory_limit():
         raise CorruptForestError(f"array size: {plan.n_trees} trees of up to {room:,} nodes do not fit into memory")
     return n_slots, room
 
 
 def _check_sizes(part: Arrays, n_held: int) -> int:
-    """Return the most nodes of a tree; raise unless sizes add up, and trees are empty together."""
+    """Return the size of the largest tree; raise unless the sizes add up and either all or no trees are empty."""
     size = part["size"]
     is_whole = ((size > 0) == (n_held > 0)).all() and int(size.sum(dtype=np.int64)) == len(part["feature"])
     if not is_whole or (size < 0).any():
@@ -165,17 +165,17 @@ def _check_sizes(part: Arrays, n_held: int) -> int:
 
 
 def _plant(forest: Forest, points: Points, part: Arrays, plan: Plan, sizes: Array, arrivals: Array) -> None:
-    """Read the trees, and let them take the points that they hold."""
+    """Read the trees and fill them with their points."""
     room = forest.left.shape[1]
     waiting, depths = np.empty(room + 1, np.int32), np.empty(room, np.int32)
     nodes = part["feature"], part["slot"], part["cut"], part["time"]
     n_cut = preorder.read_trees(forest, *nodes, plan.lifetime, plan.depth_limit, waiting, depths)
     if n_cut != len(part["cut"]):
-        raise CorruptForestError("array feature: the nodes do not form trees whose times rise")
+        raise CorruptForestError("array feature: the nodes do not form trees with increasing times")
     if not len(arrivals):
         return
     if preorder.fill_trees(forest, points, part["slot"], arrivals, sizes, part["seeds"], part["bars"]) < 0:
-        raise CorruptForestError("array bars: the trees do not hold the points that were drawn for them")
+        raise CorruptForestError("array bars: the trees do not hold their samples of points")
 
 
 def _padded(part: Array, n: int, filler: float) -> Array:

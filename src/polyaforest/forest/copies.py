@@ -1,7 +1,7 @@
-"""Sample weights: a row of weight w is w copies of the row, one after another.
+"""Sample weights: a row of weight w counts as w consecutive copies.
 
-The fraction of a weight is the chance of one more copy. A hash of a seed and the row's id decides, so that the result
-depends neither on chunks nor on threads, and the expected number of copies is the weight.
+The fractional part of a weight is the probability of one more copy, so the expected number of copies is the weight. The
+draw is a hash of a seed and the row's id, so the result does not depend on chunks or threads.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from polyaforest.core.arrays import Array
 from polyaforest.forest.draws import priorities
 from polyaforest.kernels.sampling import NO_CUTOFF
 
-AT_ONCE = 2**16  # copies that are held in memory together
-_SALT = np.uint64(0x5EED_0F_C0175)  # coins are independent of the priorities of the same seed and ids
+AT_ONCE = 2**16  # copies in memory at a time
+_SALT = np.uint64(0x5EED_0F_C0175)  # makes the draws independent of the priorities of the same seed and ids
 
 
 def is_fractional(weights: Array) -> Array:
-    """Return which rows have a weight with a fraction."""
+    """Return which weights have a fractional part."""
     return np.asarray(weights % 1 != 0)
 
 
 def n_copies(weights: Array, ids: Array, seed: int) -> Array:
-    """Return how many copies of rows with these ids there are, int64 (n,)."""
+    """Return the number of copies of each row, int64 (n,)."""
     whole = np.floor(weights)
     seeds = np.array([np.uint64(seed) ^ _SALT])
-    coins = priorities(seeds, np.require(ids, np.int64, ["C", "W"]))[0] / float(NO_CUTOFF)
-    copies: Array = (whole + (coins < weights - whole)).astype(np.int64)
+    draws = priorities(seeds, np.require(ids, np.int64, ["C", "W"]))[0] / float(NO_CUTOFF)
+    copies: Array = (whole + (draws < weights - whole)).astype(np.int64)
     return copies
 
 
 def check_any_counts(copies: Array | None) -> None:
-    """Raise if a table has no row that counts."""
+    """Raise if all rows have zero copies."""
     if copies is not None and not copies.any():
-        raise ValueError("all weights are zero, or came out so: there is no row to learn")
+        raise ValueError("there is no row to learn: all weights are zero, or were rounded to zero")
 
 
 def starts_of(copies: Array, first: int = 0) -> Array:
-    """Return the number of the first copy of each row, when they are numbered one after another."""
+    """Return the number of the first copy of each row, if copies are numbered consecutively."""
     return first + np.cumsum(copies) - copies
 
 

@@ -1,8 +1,8 @@
-"""Uniform samples of the rows of a table that can be drawn in parts: the rows of lowest priority.
+"""Uniform samples of the rows of a table, drawn in parts: the rows of lowest priority.
 
-The priority of a row is a pseudo-random number that depends only on a seed and the row's id, which is its number in the
-table unless something else names it. So the sample of a whole is found in the samples of its parts, whatever the parts
-and their order, and its rows have an order of their own: by priority.
+The priority of a row is a pseudo-random number that depends only on a seed and the row's id, by default its number in
+the table. So samples of parts combine into the sample of the whole, whatever the parts and their order. The rows of a
+sample are in order of priority.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def priorities(seeds: Array, ids: Array) -> Array:
 
 
 def exponentials(drawn: Array) -> Array:
-    """Return draws from Exp(1) that ascend with the priorities given."""
+    """Convert priorities to draws from Exp(1), in the same order."""
     return -np.log1p(-(drawn + 0.5) / float(NO_CUTOFF))
 
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """The rows of lowest priority among those seen, at most `most` of them, in order of priority.
+    """The `most` rows of lowest priority among those seen, in order of priority.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class Draw:
     priorities: Array  # uint64 (n,), ascending
     ids: Array  # int64 (n,)
     rows: Array  # float64 (n, D)
-    cutoff: int = int(NO_CUTOFF)  # the lowest priority that was passed over
+    cutoff: int = int(NO_CUTOFF)  # the lowest priority that was not drawn
 
     @classmethod
     def of(cls, rows: Array, ids: Array, *, seed: int, most: int) -> Draw:
@@ -53,7 +53,7 @@ class Draw:
         return _lowest(most, own, ids, rows, int(NO_CUTOFF))
 
     def __add__(self, other: Draw) -> Draw:
-        """Return the draw from all rows that the two were drawn from."""
+        """Return the draw from the rows of both."""
         if self.most != other.most:
             raise ValueError(f"draws of {self.most} and {other.most} rows cannot be added")
         own, ids = np.append(self.priorities, other.priorities), np.append(self.ids, other.ids)
@@ -68,21 +68,21 @@ class Draw:
         return Draw(most, self.priorities[:most], self.ids[:most], self.rows[:most], cutoff)
 
     def with_rows(self, rows: Array) -> Draw:
-        """Return the draw with something else about each of its rows."""
+        """Return the draw with other values for its rows."""
         return replace(self, rows=rows)
 
     def check_unique_ids(self) -> None:
         """Raise if two of the rows have the same id."""
         ids, counts = np.unique(self.ids, return_counts=True)
         if len(ids) < len(self):
-            raise ValueError(f"id {ids[counts.argmax()]} occurs more than once: every row needs an id of its own")
+            raise ValueError(f"id {ids[counts.argmax()]} occurs more than once: every row needs a unique id")
 
 
 def _lowest(most: int, own: Array, ids: Array, rows: Array, cutoff: int) -> Draw:
-    """Return the draw from rows with these priorities, when others down to `cutoff` have been passed over."""
+    """Return the draw from rows with these priorities; `cutoff` is the lowest priority not drawn before."""
     chosen = np.arange(len(own))
     if len(own) > most:
-        chosen = np.flatnonzero(own <= np.partition(own, most)[most])  # one more than are taken: it is the cutoff
+        chosen = np.flatnonzero(own <= np.partition(own, most)[most])  # one more than are drawn: the cutoff
     chosen = chosen[np.lexsort((ids[chosen], own[chosen]))]
     if len(chosen) > most:
         cutoff = min(cutoff, int(own[chosen[most]]))

@@ -1,8 +1,8 @@
-"""Rows with missing values in a chunk of a stream: what each is learned as, and what it is scored as.
+"""Fill in missing values in a chunk of a stream, for learning and for scoring.
 
-Which points are held when a row comes does not depend on the trees, so the rows of a chunk are filled in, one after
-another, before the trees run through all of them. A row that is scored by its completions comes to the trees as several
-rows: its completions, which are scored, and then the row that is learned.
+The points held when a row arrives do not depend on the trees, so all rows of a chunk are filled in, one after another,
+before the trees process them. A row that is scored by its completions becomes several rows: first its completions,
+which are scored, then the filled row, which is learned.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from polyaforest.kernels.prequential import UNSCORED, StreamChunk
 _NOTHING = np.empty(0, np.int64)
 
 
-class Donors:
-    """The points held before each row of a chunk comes, by order of arrival.
+class ChunkDonors:
+    """The points held before each row of a chunk arrives, by order of arrival.
 
     Parameters
     ----------
@@ -30,15 +30,15 @@ class Donors:
     slots : Array
         ... and their slots, (m,).
     schedule : Schedule
-        Where the rows of the chunk go, and who leaves for them.
+        The slots of the rows of the chunk, and the points that leave.
     n_categories : int
-        How many of the features, the last ones, are categories.
+        Number of categorical features, which come last.
     """
 
     def __init__(self, points: Array, slots: Array, schedule: Schedule, n_categories: int) -> None:
         self._first, self._schedule, self._n_categories = len(points), schedule, n_categories
         n = self._first + len(schedule.slots)
-        self._columns = np.empty((points.shape[1], n))  # by column, as it takes to measure spreads one after another
+        self._columns = np.empty((points.shape[1], n))  # by column, for fast spreads
         self._columns[:, : self._first] = points.T
         self._is_held = np.zeros(n, np.bool_)
         self._is_held[: self._first] = True
@@ -46,15 +46,15 @@ class Donors:
         self._place_of = np.zeros(every.max(initial=0) + 1, np.int64)  # of the point in each slot
         taken = np.flatnonzero(every != NONE)
         self._place_of[every[taken]] = taken
-        self._n_came = self._n_gone = 0  # rows of the chunk, and of those that leave, that are accounted for
+        self._n_came = self._n_gone = 0  # rows of the chunk, and leaving points, processed so far
 
     def add(self, rows: Array, start: int) -> None:
-        """Let rows of the chunk, complete and from place `start` on, give values to those after them."""
+        """Add complete rows of the chunk, from place `start` on, as donors for later rows."""
         place = self._first + start
         self._columns[:, place : place + len(rows)] = rows.T
 
     def before(self, i: int) -> Array:
-        """Return the places of the points held before row `i` comes; call it with ascending rows."""
+        """Return the places of the points held before row `i` arrives; call it with ascending `i`."""
         slots, until, leaving = self._schedule
         first = self._first
         self._is_held[first + self._n_came : first + i] = slots[self._n_came : i] != NONE
@@ -69,7 +69,7 @@ class Donors:
         return imputation.fill_row(row, self._columns.take(latest, axis=1), self._n_categories)
 
     def complete(self, row: Array, held: Array) -> Array:
-        """Return the completions of a row, (K, D), by points spread evenly over those held."""
+        """Return the completions of a row, (K, D), by donors spread evenly over the points held."""
         some = held if len(held) <= imputation.MOST else held[imputation.spread_out(len(held), imputation.MOST)]
         return imputation.complete_row(row, self._columns.take(some, axis=1), self._n_categories)
 
@@ -83,13 +83,13 @@ class How(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What rows are scored by in their place, by their place in a chunk."""
+    """Substitutes by which rows of a chunk are scored, by their place in the chunk."""
 
-    completions: dict[int, Array]  # (K, D): the score is the mean over these
-    gappy: dict[int, Array]  # (D,): marginal walks score this
+    completions: dict[int, Array]  # (K, D): the score is the mean over these rows
+    gappy: dict[int, Array]  # (D,): a row that marginal walks score
 
     def add_marginal(self, i: int, row: Array) -> None:
-        """Let a row be scored by the values that it has."""
+        """Score row `i` by the values it has."""
         if np.isnan(row).any():
             self.gappy[i] = row
         else:
@@ -97,22 +97,22 @@ class Asked(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """The rows of a chunk as the trees take them."""
+    """The rows of a chunk, ready for the trees."""
 
-    chunk: StreamChunk  # with the completions of rows ahead of them
-    scored: Array  # float64 (N, D): the same rows as they are scored
-    places: Array | None = None  # int64 (n,): where the rows of the chunk are among these; None if they are all
+    chunk: StreamChunk  # completions come before their row
+    scored: Array  # float64 (N, D): the values by which the rows of `chunk` are scored
+    places: Array | None = None  # int64 (n,): the places of the original rows; None without completions
     completed: Array = _NOTHING  # int64 (g,): which rows of the chunk have completions ...
     n_completions: Array = _NOTHING  # int64 (g,): ... and how many
 
     @classmethod
     def plain(cls, rows: Array, schedule: Schedule) -> Prepared:
-        """Take complete rows."""
+        """Prepare complete rows."""
         return cls(StreamChunk(rows, *schedule), rows)
 
     @classmethod
     def of(cls, rows: Array, asked: Asked, schedule: Schedule) -> Prepared:
-        """Take complete rows, some of which are scored by others in their place."""
+        """Prepare filled rows, some of which are scored by substitutes."""
         completed = np.fromiter(asked.completions, np.int64, len(asked.completions))
         n_completions = np.array([len(each) for each in asked.completions.values()], np.int64)
         counts = np.ones(len(rows), np.int64)
@@ -123,7 +123,7 @@ class Prepared(NamedTuple):
         whole, slots, gaps = np.empty((len(is_row), rows.shape[1])), *np.full((2, len(is_row)), NONE, np.int32)
         whole[is_row], slots[is_row] = rows, schedule.slots
         whole[~is_row] = np.concatenate([rows[:0], *asked.completions.values()])
-        until = np.repeat(np.append(np.int32(0), schedule.until[:-1]), counts)  # completions let no point leave
+        until = np.repeat(np.append(np.int32(0), schedule.until[:-1]), counts)  # completions delete no point
         until[is_row] = schedule.until
         gappy, scored = np.fromiter(asked.gappy, np.int64, len(asked.gappy)), whole.copy()
         scored[places[gappy]] = np.array([*asked.gappy.values()]).reshape(-1, rows.shape[1])
@@ -133,11 +133,11 @@ class Prepared(NamedTuple):
 
     @property
     def learned(self) -> Array:
-        """The rows of the chunk as they are learned."""
+        """The filled rows of the chunk."""
         return self.chunk.rows if self.places is None else self.chunk.rows[self.places]
 
     def scores(self, of_all: Array) -> Array:
-        """Return the scores of the rows of the chunk: of one with completions the mean over them."""
+        """Return the scores of the rows of the chunk; for a row with completions, their mean."""
         if self.places is None:
             return of_all
         scores: Array = of_all[self.places]
@@ -148,8 +148,8 @@ class Prepared(NamedTuple):
         return scores
 
 
-def fill_chunk(rows: Array, scored: Array, donors: Donors, how: How) -> tuple[Array, Asked]:
-    """Return the rows of a chunk filled in, and what those are scored by that are `scored` without some values."""
+def fill_chunk(rows: Array, scored: Array, donors: ChunkDonors, how: How) -> tuple[Array, Asked]:
+    """Return the filled rows of a chunk, and substitutes for those with missing values in `scored`."""
     is_gap = np.asarray(np.isnan(rows).any(axis=1))
     is_scored = np.asarray(np.isnan(scored).any(axis=1) & how.is_scored)
     whole, asked, start = rows.copy(), Asked({}, {}), 0
@@ -165,6 +165,6 @@ def fill_chunk(rows: Array, scored: Array, donors: Donors, how: How) -> tuple[Ar
     return whole, asked
 
 
-def _without_young(row: Array, held: Array, donors: Donors, is_young: Array) -> Array:
-    """Return a row that marginal walks are to score, with the values of the nearest donor in young columns."""
+def _without_young(row: Array, held: Array, donors: ChunkDonors, is_young: Array) -> Array:
+    """Return a row for marginal walks, with the values of the nearest donor in young columns."""
     return np.where(is_young, donors.complete(row, held)[0], row) if is_young.any() else row

@@ -13,7 +13,7 @@ from polyaforest.forest.spec import Plan, Weighting
 from polyaforest.kernels import cuts, mondrian_process, mondrian_tree
 
 _FIRST_CAPACITY = 4096  # node slots of the first attempt at a tree
-SPARE_NODES = 2  # node slots that a tree needs for a moment while it changes
+SPARE_NODES = 2  # node slots that a tree needs temporarily while it changes
 
 
 def allocate(plan: Plan, n_nodes: int, weights: Array, states: Array, *, boxed: bool) -> Forest:
@@ -22,9 +22,9 @@ def allocate(plan: Plan, n_nodes: int, weights: Array, states: Array, *, boxed: 
 
 
 def grow_trees(X: Array, plan: Plan, states: Array | None = None, members: Array | None = None) -> Forest:
-    """Grow Mondrian trees over the rows of `X`: all of them, or for each tree those in `members`.
+    """Grow Mondrian trees over the rows of `X`: over all of them, or over the `members` of each tree.
 
-    `states` are generators to continue; by default the plan's seed makes new ones. `members` holds the rows of each
+    `states` are generators to continue; by default, new ones are seeded by the plan. `members` holds the rows of each
     tree, (T, n), with NONE after the last.
     """
     states = seed_states(plan.seed, plan.n_trees) if states is None else states
@@ -41,7 +41,7 @@ def grow_trees(X: Array, plan: Plan, states: Array | None = None, members: Array
         grower = _Grower(X, columns, most, plan)
         return [grower.grow(states[t], rows_of[t]) for t in range(span.start, span.stop)]
 
-    if memory_needed(plan, plan.most_nodes(most), boxed=True) > memory_limit():  # it may not fit: try one tree
+    if memory_needed(plan, plan.most_nodes(most), boxed=True) > memory_limit():  # may not fit: grow one tree to see
         largest = int(np.argmax([len(rows) for rows in rows_of]))
         pilot = _Grower(X, columns, most, plan).grow(states[largest].copy(), rows_of[largest])
         check_forest_fits_memory(plan, int(pilot.size[0]), boxed=True)
@@ -50,7 +50,7 @@ def grow_trees(X: Array, plan: Plan, states: Array | None = None, members: Array
 
 
 def _grow_small(X: Array, plan: Plan, states: Array, members: Array) -> Forest:
-    """Grow all trees in one call, because young streams rebuild small trees so often that calls dominate."""
+    """Grow all trees in one call: young streams rebuild small trees so often that separate calls would dominate."""
     fixed, spread = plan.weighting.fixed, plan.weighting.spread
     weights = np.empty((plan.n_trees, X.shape[1])) if fixed is None else np.tile(fixed, (plan.n_trees, 1))
     n_nodes = plan.most_nodes(members.shape[1])
@@ -65,7 +65,7 @@ class _Grower:
     """One thread's workspace for growing Mondrian trees."""
 
     def __init__(self, X: Array, columns: Array | None, most_rows: int, plan: Plan) -> None:
-        self.X, self.columns, self.plan = X, columns, plan  # the columns, if every tree takes all rows
+        self.X, self.columns, self.plan = X, columns, plan  # columns: None if trees take samples
         self.order, self.spare = np.empty(most_rows, np.int32), np.empty(most_rows, np.int32)
         self.most = plan.most_nodes(most_rows)
         self._allocate(min(self.most, _FIRST_CAPACITY))
@@ -76,7 +76,7 @@ class _Grower:
         self.slots = [np.empty(capacity, np.int32) for _ in range(4)]
 
     def grow(self, state: Array, members: Array) -> Forest:
-        """Sample one tree over some rows with the generator `state`: its feature weights, then its cuts."""
+        """Sample the feature weights, then the cuts, of one tree over some rows with the generator `state`."""
         weights, n_rows = _draw_weights(state, self.plan.weighting), len(members)
         rows = self.X if self.columns is not None else self.X[members]
         columns = np.ascontiguousarray(rows.T) if self.columns is None else self.columns
@@ -89,7 +89,7 @@ class _Grower:
 
 
 def sample_processes(plan: Plan) -> Forest:
-    """Sample a forest of Mondrian processes over the plan's domain, no rows counted."""
+    """Sample a forest of Mondrian processes over the plan's domain, without counting rows."""
     states = seed_states(plan.seed, plan.n_trees)
 
     def sample(state: Array) -> Forest:
@@ -117,7 +117,7 @@ def _draw_weights(state: Array, weighting: Weighting) -> Array:
 
 
 def empty_forest(plan: Plan, states: Array) -> Forest:
-    """Return a forest whose trees have not seen a point."""
+    """Return a forest of empty trees."""
     weights = np.ones((plan.n_trees, plan.domain.shape[1]))
     return allocate(plan, plan.most_nodes(1) + SPARE_NODES, weights, states, boxed=True)
 
@@ -128,28 +128,28 @@ def memory_needed(plan: Plan, n_nodes: int, *, boxed: bool) -> int:
 
 
 def memory_limit() -> float:
-    """Return the bytes that a forest may take: most of the machine's memory, where its size is known."""
+    """Return the bytes that a forest may take: 80 % of the machine's memory if its size is known, else infinity."""
     if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
         return float("inf")
     return 0.8 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def check_table_fits_memory(n_rows: int, n_features: int) -> None:
-    """Raise before a table that is repeated by weights would exhaust the machine's memory."""
-    needed, limit = 16 * n_rows * n_features, memory_limit()  # the rows, and once more in the order of columns
+    """Raise MemoryError if the copies of the rows of a table would not fit into memory."""
+    needed, limit = 16 * n_rows * n_features, memory_limit()  # by row and by column
     if needed > limit:
         raise MemoryError(
-            f"the weights repeat rows {n_rows:,} times, and a window by order or time needs all of them at once: "
+            f"the weights amount to {n_rows:,} rows, and a window by order or time needs all of them at once: "
             f'{needed / 1e9:.1f} GB. Choose window="auto" or Reservoir(n), or scale the weights down'
         )
 
 
 def check_forest_fits_memory(plan: Plan, n_nodes: int, *, boxed: bool) -> None:
-    """Raise before a forest with trees of `n_nodes` nodes or more would exhaust the machine's memory."""
+    """Raise MemoryError if a forest with trees of `n_nodes` nodes would not fit into memory."""
     needed, limit = memory_needed(plan, n_nodes, boxed=boxed), memory_limit()
     if needed > limit:
         remedies = "max_depth, lifetime, max_samples" if boxed else "max_depth, lifetime"
         raise MemoryError(
-            f"the forest would need about {needed / 1e9:.1f} GB ({plan.n_trees} trees of {n_nodes:,} nodes or more), "
-            f"more than the {limit / 1e9:.1f} GB it may take here: set a smaller {remedies} or n_estimators"
+            f"the forest needs about {needed / 1e9:.1f} GB ({plan.n_trees} trees of at least {n_nodes:,} nodes), but "
+            f"the limit on this machine is {limit / 1e9:.1f} GB: set a smaller {remedies} or n_estimators"
         )

@@ -1,9 +1,9 @@
-"""Impute rows: each missing value comes from a donor, a near row that has it.
+"""Impute rows: take each missing value from a donor, a similar row that has the value.
 
-A row that is to be learned takes the values of its nearest donor. One that is to be scored is completed several times,
-by several donors: its score is the mean of those of its completions. Distance is the mean over the features that both
-rows have, each in units of its spread; two categories are 1 apart unless they are the same. At most `MOST` donors are
-compared for a value, in a table those of lowest priority. Nothing depends on a seed.
+A row to be learned takes the values of its nearest donor. A row to be scored is completed by several donors; its score
+is the mean over its completions. The distance of two rows is the mean over the features that both have, each in units
+of its spread; different categories are at distance 1. At most `MOST` donors are compared for a value; in a table, those
+of lowest priority. Results do not depend on a seed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from polyaforest.forest.draws import Draw
 from polyaforest.forest.spec import spread_of, weighting_of_rows, weighting_of_sample
 
 MOST = 256  # donors compared for a value
-N_COMPLETIONS = 8  # of a row that is scored, where there are as many donors
-_AT_ONCE = 1024  # rows that are compared with all donors together
+N_COMPLETIONS = 8  # completions of a row to be scored, if there are as many donors
+_AT_ONCE = 1024  # rows compared with all donors at a time
 _SEED = 0  # of the priorities of donors
 
 
 @dataclass(frozen=True, eq=False)
-class Donors:
-    """The rows of a table from which missing values are taken; those of parts of a table add up."""
+class TableDonors:
+    """The rows of a table from which missing values are taken; donors of parts of a table can be added."""
 
-    of_all: Draw  # for columns that no row lacks
-    of_column: dict[int, Draw]  # for the others: of the rows that have a value there
+    of_all: Draw  # for columns without missing values
+    of_column: dict[int, Draw]  # for other columns: rows that have a value there
     n_categories: int = 0  # the last features
 
     @classmethod
-    def of(cls, rows: Array, ids: Array, n_categories: int = 0) -> Donors:
+    def of(cls, rows: Array, ids: Array, n_categories: int = 0) -> TableDonors:
         """Draw donors from rows that have these ids."""
         is_missing = np.isnan(rows)
         of_column = {}
@@ -43,20 +43,20 @@ class Donors:
             of_column[k] = Draw.of(rows[has_value], ids[has_value], seed=_SEED, most=MOST)
         return cls(Draw.of(rows, ids, seed=_SEED, most=MOST), of_column, n_categories)
 
-    def __add__(self, other: Donors) -> Donors:
-        """Return the donors of all rows that the two were drawn from."""
+    def __add__(self, other: TableDonors) -> TableDonors:
+        """Return the donors of the rows of both."""
         gaps = sorted({*self.of_column, *other.of_column})
         of_column = {k: self._having(k) + other._having(k) for k in gaps}
-        return Donors(self.of_all + other.of_all, of_column, self.n_categories)
+        return TableDonors(self.of_all + other.of_all, of_column, self.n_categories)
 
     def _having(self, k: int) -> Draw:
         """Return donors that have a value in column `k`."""
         return self.of_column.get(k, self.of_all)
 
     def fill(self, rows: Array, ids: Array, box: Array) -> Array:
-        """Return rows, of the table with this bounding box, with each missing value taken from a donor.
+        """Fill in the missing values of rows of the table with this bounding box.
 
-        Rows that share no feature with any donor take the values of different donors, by their ids.
+        Rows that share no feature with any donor take values of donors chosen by their ids.
         """
         is_missing = np.isnan(rows)
         gaps = np.flatnonzero(is_missing.any(axis=0)).tolist()
@@ -73,7 +73,7 @@ class Donors:
         return filled
 
     def _spread(self, box: Array) -> Array:
-        """Return the spread of every column, by its donors."""
+        """Return the spread of every column, measured on its donors."""
         n_numbers, spreads = box.shape[1] - self.n_categories, []
         for k in range(box.shape[1]):
             own = self._having(k).rows[:, k : k + 1]
@@ -87,23 +87,23 @@ def check_columns_have_values(estimator: BaseEstimator, n_missing: Array, n_rows
     if empty.size:
         raise ValueError(
             f"column {column_name(estimator, int(empty[0]))} is missing in all {n_rows} rows: omit the column, or add "
-            "rows that have it"
+            "rows with values in it"
         )
 
 
 def fill_table(estimator: BaseEstimator, rows: Array) -> Array:
-    """Return the rows of a table with each missing value taken from a donor."""
+    """Fill in the missing values of a table."""
     is_missing, ids = np.isnan(rows), np.arange(len(rows))
     if not is_missing.any():
         return rows
     check_columns_have_values(estimator, is_missing.sum(axis=0), len(rows))
     n_categories: int = getattr(estimator, "_n_categories", 0)
-    box = np.stack([np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)])  # of categories only whether they vary counts
-    return Donors.of(rows, ids, n_categories).fill(rows, ids, box)
+    box = np.stack([np.nanmin(rows, axis=0), np.nanmax(rows, axis=0)])  # enough to tell which categories vary
+    return TableDonors.of(rows, ids, n_categories).fill(rows, ids, box)
 
 
 def fill_row(row: Array, columns: Array, n_categories: int = 0) -> Array:
-    """Fill a row, (D,), from the nearest of complete donors, given by column, (D, n), the one that wins ties first.
+    """Fill a row, (D,), from the nearest of complete donors, given by column, (D, n); ties go to the first.
 
     A row without any value takes those of the first donor.
     """
@@ -120,7 +120,7 @@ def complete_row(row: Array, columns: Array, n_categories: int = 0) -> Array:
 
 
 def _distances_of_row(row: Array, columns: Array, n_categories: int) -> Array:
-    """Return the `_distances` of a row to complete donors, (n,), in the time that a single row should take."""
+    """Return the `_distances` of a single row to complete donors, (n,), without the overhead for many rows."""
     is_there = ~np.isnan(row)
     if not is_there.any():
         return np.full(columns.shape[1], np.inf)
@@ -132,9 +132,9 @@ def _distances_of_row(row: Array, columns: Array, n_categories: int) -> Array:
 
 
 def fill_from_others(rows: Array, is_lacking: Array, n_categories: int = 0) -> Array:
-    """Return rows with the values that they lack, by a mask (n, D), taken from the nearest that have them.
+    """Return rows with the values under a mask, (n, D), replaced by those of the nearest rows that have them.
 
-    At most the latest `MOST` that have a value are compared. A column that all of them lack keeps its values.
+    At most the latest `MOST` rows with a value are compared. A column that all rows lack is unchanged.
     """
     spread, known, filled = (
         weighting_of_rows(rows, n_categories).spread,
@@ -153,7 +153,7 @@ def fill_from_others(rows: Array, is_lacking: Array, n_categories: int = 0) -> A
 def completions(rows: Array, donors: Array, n_categories: int = 0) -> Array:
     """Return rows completed by the nearest of the complete rows `donors`, (n, K, D), the nearest donor first.
 
-    Ties go by the order of the donors. A row without any value is completed by donors from all over this order.
+    Ties go to the first donor. A row without any value is completed by donors spread evenly over their order.
     """
     n = min(N_COMPLETIONS, len(donors))
     distances = _distances(rows, donors, weighting_of_rows(donors, n_categories).spread, n_categories)
@@ -163,14 +163,14 @@ def completions(rows: Array, donors: Array, n_categories: int = 0) -> Array:
 
 
 def spread_out(n_donors: int, n: int) -> Array:
-    """Return the places of `n` donors from all over their order."""
+    """Return the places of `n` donors, spread evenly over their order."""
     return np.linspace(0, n_donors - 1, n).astype(int)
 
 
 def _distances(rows: Array, donors: Array, spread: Array, n_categories: int) -> Array:
     """Return mean distances over shared features, in units of their spread, (rows, donors); inf if none are shared.
 
-    Feature by feature, so that memory does not exceed the result.
+    Loop over the features, so that memory does not exceed the result.
     """
     total, n_shared = np.zeros((len(rows), len(donors))), np.zeros((len(rows), len(donors)))
     for k in range(rows.shape[1]):

@@ -1,9 +1,8 @@
 """Check every invariant of a forest's arrays, recomputed from scratch in plain NumPy, for all trees at once.
 
-The arrays may come from a file that anyone can have written. So nothing is used as an index before it is known to be
-one, and links are not followed step by step: a cycle has no end, and a tree can be one long chain. Most invariants are
-about a node and its children, and hold for whole trees once they hold at every node. Where a whole path matters, its
-links are followed 1, 2, 4, ... at a time.
+The arrays may come from an untrusted file. So every index is checked before use, and links are not followed step by
+step: they may form a cycle or one long chain. Most invariants concern a node and its children, and hold for whole trees
+once they hold at every node. Where a whole path matters, links are followed 1, 2, 4, ... steps at a time.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ POINTS_LAYOUT: Layout = {
     "head": (np.int32, "TC"),
     "links": (np.int32, "TP3"),
 }
-_HEAVIEST = 1e130  # beyond any weight of a feature whose values can be measured: distances must not overflow
+_HEAVIEST = 1e130  # larger than any valid feature weight; distances with it do not overflow
 
-_CUBES = {"lower": np.bitwise_and, "upper": np.bitwise_or}  # what hulls are of categories
+_CUBES = {"lower": np.bitwise_and, "upper": np.bitwise_or}  # hulls of categories
 
-# What the links of a point lead to.
+# The links of a point.
 _BEFORE, _AFTER, _LEAF = range(3)
 
 
@@ -72,22 +71,22 @@ def check_forest(
     ----------
     forest : Forest
     rows : ndarray of shape (n, D), optional
-        What the forest has learned, where every tree holds all of it: counts and boxes must then be exactly those of
-        the rows that the cuts send to each node.
+        All rows that every tree has learned: counts and boxes must be exactly those of the rows that the cuts send to
+        each node.
     points : Points, optional
-        What the forest has learned, where it keeps points, and their lists: every point must be in one list of each
-        tree, that of the leaf which the cuts send it to, and counts and boxes must be exactly those of the points.
-        Trees that are not `alike` may each hold some of the points only.
+        The points of a forest that keeps them, and their lists. In each tree, every point must be in exactly one list,
+        that of the leaf to which the cuts send it, and counts and boxes must be exactly those of the points. Trees that
+        are not `alike` may each hold only some of the points.
     held : ndarray of int of shape (n,), optional
-        The slots of `points` in use, all of them by default; the others must be empty.
+        The slots of `points` in use, by default all; other slots must be empty.
     lifetime : float, optional
-        When all leaves must end.
+        The time at which all leaves must end.
     max_depth : int, optional
-        No node may lie deeper.
+        The largest depth of a node.
     alike : bool, default=True
-        Whether all trees must have counted as many points; those grown on samples of their own need not.
+        Whether all trees must have the same number of points; False for trees grown on separate samples.
     largest : float, optional
-        No bound of a box or of the domain, and no value of a point, may be larger in size.
+        The largest absolute value of bounds and points.
     """
     lengths = check_layout(forest._asdict(), _FOREST_LAYOUT, {})
     _check_lengths(lengths)
@@ -117,7 +116,7 @@ def check_forest(
 
 
 def check_unread(forest: Forest, values: Array, largest: float) -> None:
-    """Raise unless domain, draws and points are such that trees over them can be read; nothing else is looked at."""
+    """Check domain, draws and points before the trees of a compact state are read."""
     check_layout(forest._asdict(), _FOREST_LAYOUT, {})
     _check_categories(forest)
     _check_domain(forest)
@@ -128,11 +127,11 @@ def check_unread(forest: Forest, values: Array, largest: float) -> None:
 
 
 class _Nodes(NamedTuple):
-    """The node slots of all trees in one row: slot j of tree t is number t * C + j, N in all."""
+    """The N node slots of all trees in one row: slot j of tree t is number t * C + j."""
 
-    forest: Forest  # as it was given
-    left: Array  # int64 (N,): the number of the left child; of internal nodes only
-    right: Array  # int64 (N,): of the right one
+    forest: Forest  # the original
+    left: Array  # int64 (N,): the number of the left child; valid for internal nodes only
+    right: Array  # int64 (N,): the number of the right child
     up: Array  # int64 (N + 1,): the number of the parent, N if there is none
     feature: Array
     cut: Array
@@ -176,20 +175,20 @@ class _Nodes(NamedTuple):
         return self.left[self.inner], self.right[self.inner]
 
     def size_text(self, i: int) -> str:
-        """Return the words for the size of the tree of the i-th node in use."""
+        """Return a message about the size of the tree of the i-th node in use."""
         return f"the tree's size is {self.forest.size[self.used[i] // self.capacity]}"
 
-    def refuse(self, bad: Array, where: Array, explain: Callable[[int], str]) -> None:
-        """Raise about the first node of `where` that is `bad`; `explain` words what is wrong with the i-th."""
+    def reject(self, bad: Array, where: Array, explain: Callable[[int], str]) -> None:
+        """Raise if any node of `where` is `bad`, naming the first; `explain(i)` returns the message for the i-th."""
         if bad.any():
             i = _first(bad)
             _raise_at_node(*divmod(int(where[i]), self.capacity), explain(i))
 
 
 def check_sample_sizes(sizes: Array) -> None:
-    """Raise unless every tree takes at least one point, and at most every point."""
+    """Raise if the sample size of a tree is out of range."""
     if ((sizes < 1) | (sizes > EVERY)).any():
-        raise CorruptForestError("array sizes: a tree must take at least one point, at most every point")
+        raise CorruptForestError("array sizes: sample sizes of trees must be positive")
 
 
 def _raise_at_node(t: int, j: int, what: str) -> NoReturn:
@@ -197,7 +196,7 @@ def _raise_at_node(t: int, j: int, what: str) -> NoReturn:
 
 
 def _raise_at_first_tree(forest: Forest, bad: Array, explain: Callable[[int], str]) -> None:
-    """Raise about the root of the first tree that is `bad`."""
+    """Raise if any tree is `bad`, naming the root of the first."""
     if bad.any():
         t = _first(bad)
         _raise_at_node(t, int(forest.root[t]), explain(t))
@@ -215,7 +214,7 @@ def _first_pair(bad: Array) -> tuple[int, int]:
 
 
 def _leaps(up: Array) -> Iterator[Array]:
-    """Yield the links of `up` followed 1, 2, 4, 8, ... at a time, until all lead to the end or must be in a cycle.
+    """Yield the links of `up` followed 1, 2, 4, 8, ... times, until all lead to the end or must be in a cycle.
 
     The end is the last entry, which links to itself.
     """
@@ -228,18 +227,18 @@ def _leaps(up: Array) -> Iterator[Array]:
 
 
 def _is_circling(up: Array) -> Array:
-    """Return which of the links of `up`, see `_leaps`, lead into a cycle and never to the end."""
+    """Return which links of `up` (see `_leaps`) lead into a cycle."""
     ends = up
     for leap in _leaps(up):
         ends = leap
     return ends < len(up) - 1
 
 
-# ---- lengths, and what trees have besides nodes ---------------------------------------------------------------------
+# ---- shapes, and everything but nodes -------------------------------------------------------------------------------
 
 
 def check_layout(arrays: Mapping[str, Any], layout: Layout, lengths: dict[str, int]) -> dict[str, int]:
-    """Check types and shapes of all `arrays`; return the lengths of all axes, including those known before."""
+    """Check types and shapes of all `arrays`; return the lengths of all axes, including the given `lengths`."""
     known = dict(lengths)
     for name, array in arrays.items():
         if name not in layout:
@@ -255,7 +254,7 @@ def check_layout(arrays: Mapping[str, Any], layout: Layout, lengths: dict[str, i
             for axis, length in zip(axes, array.shape, strict=True)
         )
         if array.shape != wanted:
-            raise CorruptForestError(f"array {name}: has shape {array.shape}, but the other arrays call for {wanted}")
+            raise CorruptForestError(f"array {name}: has shape {array.shape}, but the other arrays require {wanted}")
     return known
 
 
@@ -268,10 +267,10 @@ def _check_lengths(lengths: dict[str, int]) -> None:
 
 
 def _check_categories(forest: Forest) -> None:
-    """Check how many categories there are, and that bounds of boxes are codes there."""
+    """Check the number of categories, and that their bounds are codes."""
     n_categories, n_features = int(forest.n_categories[0]), forest.weights.shape[1]
     if not 0 <= n_categories <= n_features:
-        raise CorruptForestError(f"array n_categories: {n_categories} of {n_features} features cannot be categories")
+        raise CorruptForestError(f"array n_categories: must be from 0 to {n_features}; got {n_categories}")
     for name in ("domain", "lower", "upper"):
         part = getattr(forest, name)
         if part.shape[-1]:  # a process has no boxes
@@ -280,11 +279,11 @@ def _check_categories(forest: Forest) -> None:
 
 def _check_codes(name: str, part: Array, n_categories: int) -> None:
     if not is_code(part[..., part.shape[-1] - n_categories :]).all():
-        raise CorruptForestError(f"array {name}: has categories whose codes are not whole numbers below 2**{QUESTIONS}")
+        raise CorruptForestError(f"array {name}: codes of categories must be integers below 2**{QUESTIONS}")
 
 
 def _check_domain(forest: Forest) -> None:
-    """Check that the domain is a finite box. That of trees may be empty, in all features or in those added last."""
+    """Check that the domain is a finite box. For trees it may be empty, in all features or in those added last."""
     low, high = forest.domain
     n, has_boxes = len(low) - int(forest.n_categories[0]), forest.lower.shape[2] > 0
     is_empty = (low == np.inf) & (high == -np.inf) & has_boxes
@@ -298,7 +297,7 @@ def _check_domain(forest: Forest) -> None:
 
 
 def _check_extent(forest: Forest, points: Points | None, largest: float) -> None:
-    """Check that no value is so large that lengths overflow; infinite bounds are those of an empty domain."""
+    """Check that no value is so large that lengths overflow; infinite bounds belong to an empty domain."""
     parts = {"lower": forest.lower, "upper": forest.upper, "domain": forest.domain[np.isfinite(forest.domain)]}
     if points is not None:
         parts["values"] = points.values
@@ -307,12 +306,12 @@ def _check_extent(forest: Forest, points: Points | None, largest: float) -> None
 
 
 def _check_bounded(name: str, part: Array, largest: float) -> None:
-    if not (np.abs(part) <= largest).all():  # which NaN is not
+    if not (np.abs(part) <= largest).all():  # catches NaN
         raise CorruptForestError(f"array {name}: has values beyond {largest:g}, or NaN")
 
 
 def _check_sizes(forest: Forest) -> None:
-    """Check that the slots in use exist and hold the root. Trees are empty together: when all points are deleted."""
+    """Check that the slots in use exist and hold the root. Either all or no trees are empty."""
     size, root, capacity = forest.size, forest.root, forest.left.shape[1]
     bad = (size < 0) | (size > capacity)
     _raise_at_first_tree(forest, bad, lambda t: f"the tree's size is {size[t]}, but it has slots for {capacity} nodes")
@@ -323,32 +322,30 @@ def _check_sizes(forest: Forest) -> None:
 
 
 def _check_draws(forest: Forest) -> None:
-    """Check weights, and that no generator is all zeros: it would draw nothing but zeros."""
+    """Check weights, and that no generator state is all zeros: it would draw only zeros."""
     weights = forest.weights
     bad = ~((weights == 0) | ((weights >= 1 / _HEAVIEST) & (weights <= _HEAVIEST)))
 
     def explain(t: int) -> str:
         k = _first(bad[t])
-        return (
-            f"the weight of feature {k} is {weights[t, k]}, neither 0 nor between {1 / _HEAVIEST:g} and {_HEAVIEST:g}"
-        )
+        return f"the weight of feature {k} is {weights[t, k]}: it must be 0 or from {1 / _HEAVIEST:g} to {_HEAVIEST:g}"
 
     _raise_at_first_tree(forest, bad, explain)
     is_zero: Array = (forest.rng == 0).all(axis=1)
     _raise_at_first_tree(forest, is_zero, lambda _: "the state of its generator is all zeros")
 
 
-# ---- which nodes there are ------------------------------------------------------------------------------------------
+# ---- links between nodes --------------------------------------------------------------------------------------------
 
 
 def _check_children(forest: Forest) -> None:
-    """Check that each node has two children or none, and that they exist."""
+    """Check that each node has either two existing children or none."""
     left, right, size = forest.left, forest.right, forest.size
     is_used = np.arange(left.shape[1]) < size[:, None]
     bad = is_used & ((left == NONE) != (right == NONE))
     if bad.any():
         t, j = _first_pair(bad)
-        _raise_at_node(t, j, f"has one child only (left {left[t, j]}, right {right[t, j]})")
+        _raise_at_node(t, j, f"has only one child (left {left[t, j]}, right {right[t, j]})")
     for child in (left, right):
         bad = is_used & ((child < NONE) | (child >= size[:, None]))
         if bad.any():
@@ -388,17 +385,17 @@ def _number(forest: Forest) -> _Nodes:
 def _check_links(nodes: _Nodes) -> None:
     """Check that every slot in use is reached from its root exactly once.
 
-    One link leads to each node, counting that of a tree to its root, and all paths up end at a root: nodes linked to
-    once may yet form a separate cycle.
+    Exactly one link leads to each node, counting that of a tree to its root, and all paths up end at a root: nodes with
+    one link each may still form a separate cycle.
     """
     linked = np.concatenate([nodes.roots, nodes.left[nodes.inner], nodes.right[nodes.inner]])
     n_links = np.bincount(linked, minlength=len(nodes.left))[nodes.used]
-    nodes.refuse(n_links > 1, nodes.used, lambda _: "is linked to more than once")
-    nodes.refuse(n_links < 1, nodes.used, lambda i: f"no node links to it, but {nodes.size_text(i)}")
+    nodes.reject(n_links > 1, nodes.used, lambda _: "is linked to more than once")
+    nodes.reject(n_links < 1, nodes.used, lambda i: f"no node links to it, but {nodes.size_text(i)}")
     above, given = nodes.up[nodes.used], nodes.forest.parent.reshape(-1)[nodes.used]
     wanted = np.where(above < len(nodes.left), above % nodes.capacity, NONE)
-    nodes.refuse(given != wanted, nodes.used, lambda i: f"its parent is {wanted[i]}, but its parent link is {given[i]}")
-    nodes.refuse(
+    nodes.reject(given != wanted, nodes.used, lambda i: f"its parent is {wanted[i]}, but its parent link is {given[i]}")
+    nodes.reject(
         _is_circling(nodes.up)[nodes.used],
         nodes.used,
         lambda i: f"is in a cycle and is not reached from the root, but {nodes.size_text(i)}",
@@ -406,14 +403,14 @@ def _check_links(nodes: _Nodes) -> None:
 
 
 def _check_unused(nodes: _Nodes) -> None:
-    """Check that unused slots hold zeros: nothing of a deleted point may remain."""
+    """Check that unused slots hold zeros: no trace of a deleted point may remain."""
     n = len(nodes.left)
     unused = np.delete(np.arange(n), nodes.used)
 
     def check(name: str) -> None:
         slots = getattr(nodes.forest, name)
         content = slots.reshape(n, *slots.shape[2:])[unused]
-        nodes.refuse(content != 0, unused, lambda _: f"is not in use, but its {name} is not zero")
+        nodes.reject(content != 0, unused, lambda _: f"is not in use, but its {name} is not zero")
 
     for name, (_, axes) in _FOREST_LAYOUT.items():
         if axes.startswith("TC"):
@@ -421,12 +418,12 @@ def _check_unused(nodes: _Nodes) -> None:
 
 
 def _check_depths(nodes: _Nodes, max_depth: int) -> None:
-    n_above = np.ones(len(nodes.up), np.int64)  # a node and its nearest ancestors, as many as were leapt over so far
+    n_above = np.ones(len(nodes.up), np.int64)  # a node and the ancestors covered so far
     n_above[-1] = 0
     for up in _leaps(nodes.up):
         n_above += n_above[up]
     depth = n_above[nodes.used] - 1
-    nodes.refuse(depth > max_depth, nodes.used, lambda i: f"lies at depth {depth[i]}, below max_depth={max_depth}")
+    nodes.reject(depth > max_depth, nodes.used, lambda i: f"lies at depth {depth[i]}, below max_depth={max_depth}")
 
 
 # ---- a node and its children ----------------------------------------------------------------------------------------
@@ -434,50 +431,50 @@ def _check_depths(nodes: _Nodes, max_depth: int) -> None:
 
 def _check_cuts(nodes: _Nodes) -> None:
     feature, cut = nodes.feature[nodes.leaves], nodes.cut[nodes.leaves]
-    nodes.refuse(feature != NONE, nodes.leaves, lambda i: f"is a leaf, but has feature {feature[i]}")
-    nodes.refuse(~np.isnan(cut), nodes.leaves, lambda i: f"is a leaf, but has a cut at {cut[i]}")
+    nodes.reject(feature != NONE, nodes.leaves, lambda i: f"is a leaf, but has feature {feature[i]}")
+    nodes.reject(~np.isnan(cut), nodes.leaves, lambda i: f"is a leaf, but has a cut at {cut[i]}")
     delta, xi = nodes.feature[nodes.inner], nodes.cut[nodes.inner]
     is_feature = (delta >= 0) & (delta < nodes.n_features)
-    nodes.refuse(~is_feature, nodes.inner, lambda i: f"is cut along feature {delta[i]}, which does not exist")
-    nodes.refuse(~np.isfinite(xi), nodes.inner, lambda i: f"is cut at {xi[i]}")
+    nodes.reject(~is_feature, nodes.inner, lambda i: f"is cut along feature {delta[i]}, which does not exist")
+    nodes.reject(~np.isfinite(xi), nodes.inner, lambda i: f"is cut at {xi[i]}")
     bad = nodes.is_question & ~(is_code(xi) & (xi < QUESTIONS))
-    nodes.refuse(bad, nodes.inner, lambda i: f"is cut by question {xi[i]} of feature {delta[i]}, which does not exist")
+    nodes.reject(bad, nodes.inner, lambda i: f"is cut by question {xi[i]} of feature {delta[i]}, which does not exist")
 
 
 def _check_times(nodes: _Nodes, lifetime: float | None) -> None:
     """Check that cut times increase downwards and precede the lifetime, at which all leaves end."""
     time, ends = nodes.time[nodes.used], nodes.time[nodes.leaves]
     # Where weights and sides are huge, times underflow to 0; but the lifetime is positive.
-    nodes.refuse(~(time >= 0), nodes.used, lambda i: f"its time {time[i]} is negative or NaN")
-    nodes.refuse(~(ends > 0), nodes.leaves, lambda i: f"its time {ends[i]} is not positive")
+    nodes.reject(~(time >= 0), nodes.used, lambda i: f"its time {time[i]} is negative or NaN")
+    nodes.reject(~(ends > 0), nodes.leaves, lambda i: f"its time {ends[i]} is not positive")
     born = np.append(nodes.time, 0.0)[nodes.up[nodes.used]]
-    nodes.refuse(time < born, nodes.used, lambda i: f"its time {time[i]} is before its parent's {born[i]}")
+    nodes.reject(time < born, nodes.used, lambda i: f"its time {time[i]} is before its parent's {born[i]}")
     last = ends[:1] if lifetime is None else np.array([lifetime])  # empty trees have no leaves
-    nodes.refuse(ends != last, nodes.leaves, lambda i: f"its time {ends[i]} is not the lifetime {last[0]}")
+    nodes.reject(ends != last, nodes.leaves, lambda i: f"its time {ends[i]} is not the lifetime {last[0]}")
     cut = nodes.time[nodes.inner]
-    nodes.refuse(~(cut < last), nodes.inner, lambda i: f"is cut at time {cut[i]}, not before the lifetime {last[0]}")
+    nodes.reject(~(cut < last), nodes.inner, lambda i: f"is cut at time {cut[i]}, not before the lifetime {last[0]}")
 
 
 def _check_counts(nodes: _Nodes) -> None:
     n, least = nodes.counts[nodes.used], 1 if nodes.boxed else 0
-    nodes.refuse(n < least, nodes.used, lambda i: f"its count {n[i]} is less than {least}")
-    nodes.refuse(n > MOST_COUNTED, nodes.used, lambda i: f"its count {n[i]} is more than {MOST_COUNTED}")
+    nodes.reject(n < least, nodes.used, lambda i: f"its count {n[i]} is less than {least}")
+    nodes.reject(n > MOST_COUNTED, nodes.used, lambda i: f"its count {n[i]} is more than {MOST_COUNTED}")
     n_all, n_left, n_right = (nodes.counts[j] for j in (nodes.inner, *nodes.children))
-    nodes.refuse(
-        n_all != n_left + n_right,  # a sum too large for its type turns negative, and is found out as well
+    nodes.reject(
+        n_all != n_left + n_right,  # an overflowing sum is negative and is caught too
         nodes.inner,
         lambda i: f"its count {n_all[i]} is not the sum {n_left[i]} + {n_right[i]} of its children's",
     )
 
 
 def _check_totals(nodes: _Nodes, alike: bool) -> None:
-    """Check that all trees counted as many points outside, and as many in all if they are to be `alike`."""
+    """Check that all trees have the same number of points outside and, if `alike`, inside."""
     inside, outside = nodes.counts[nodes.roots], nodes.forest.outside
     bad = (outside != 0) if nodes.boxed else (outside < 0) | (outside > MOST_COUNTED - inside)
-    _raise_at_first_tree(nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside")
+    _raise_at_first_tree(nodes.forest, bad, lambda t: f"its count outside the domain is {outside[t]}")
     bad = outside != outside[0]
     _raise_at_first_tree(
-        nodes.forest, bad, lambda t: f"{outside[t]} points are counted outside, in tree 0 {outside[0]}"
+        nodes.forest, bad, lambda t: f"its count outside the domain is {outside[t]}, but that of tree 0 is {outside[0]}"
     )
     bad = (inside != inside[:1]) & alike
     _raise_at_first_tree(nodes.forest, bad, lambda t: f"its count is {inside[t]}, but that of tree 0 is {inside[0]}")
@@ -487,11 +484,11 @@ def _check_totals(nodes: _Nodes, alike: bool) -> None:
 
 
 def _check_boxes(nodes: _Nodes) -> None:
-    """Check that boxes are boxes, that cuts separate those of their children, and that boxes are the hulls of these."""
+    """Check that boxes are valid, that cuts separate the children's boxes, and that boxes are the hulls of these."""
     every = np.arange(len(nodes.left))  # unused slots hold zeros, so all can be checked
     is_finite = np.isfinite(nodes.lower) & np.isfinite(nodes.upper)
-    nodes.refuse(~is_finite, every, lambda _: "its box is not finite")
-    nodes.refuse(nodes.lower > nodes.upper, every, lambda _: "its box has a lower side above the upper")
+    nodes.reject(~is_finite, every, lambda _: "its box is not finite")
+    nodes.reject(nodes.lower > nodes.upper, every, lambda _: "its box has a lower side above the upper")
     left, right = nodes.children
     delta, xi = nodes.feature[nodes.inner], nodes.cut[nodes.inner]
     lowest, highest = nodes.lower[right, delta], nodes.upper[left, delta]
@@ -499,7 +496,7 @@ def _check_boxes(nodes: _Nodes) -> None:
     asked = (as_codes(np.where(nodes.is_question, highest, 0)) & bit == 0) & (
         as_codes(np.where(nodes.is_question, lowest, 0)) & bit != 0
     )
-    nodes.refuse(
+    nodes.reject(
         ~np.where(nodes.is_question, asked, (highest <= xi) & (xi < lowest)),
         nodes.inner,
         lambda i: f"its cut {xi[i]} along feature {delta[i]} does not separate the boxes of its children",
@@ -510,32 +507,32 @@ def _check_boxes(nodes: _Nodes) -> None:
         whole, of_left, of_right = (corner.take(place, axis=0) for place in (nodes.inner, left, right))
         for child, part in ((left, of_left), (right, of_right)):
             bad = is_beyond(part, whole)
-            nodes.refuse(bad, child, lambda i: f"its box is not inside that of its parent {above[i]}")
+            nodes.reject(bad, child, lambda i: f"its box is not inside that of its parent {above[i]}")
         together = hull(of_left, of_right)
         together[:, nodes.n_numbers :] = _CUBES[name](
             *(as_codes(part[:, nodes.n_numbers :]) for part in (of_left, of_right))
         )
-        nodes.refuse(whole != together, nodes.inner, lambda _: "its box is not the hull of its children's")
+        nodes.reject(whole != together, nodes.inner, lambda _: "its box is not the hull of its children's")
 
 
 # ---- the regions of Mondrian processes ------------------------------------------------------------------------------
 
 
 def _check_regions(nodes: _Nodes) -> None:
-    """Check that every cut falls strictly inside the part of the domain that the cuts above leave to its node."""
+    """Check that every cut falls strictly inside the region of its node."""
     delta, xi = nodes.feature[nodes.inner], nodes.cut[nodes.inner]
     low, high = nodes.forest.domain[:, delta]
     bit = np.int64(1) << np.where(nodes.is_question, xi, 0).astype(np.int64)
     is_live = (
         as_codes(np.where(nodes.is_question, low, 0)) ^ as_codes(np.where(nodes.is_question, high, 0))
     ) & bit != 0
-    nodes.refuse(
+    nodes.reject(
         ~np.where(nodes.is_question, is_live, (low < xi) & (xi < high)),
         nodes.inner,
         lambda i: f"its cut {xi[i]} along feature {delta[i]} is not strictly inside its region in the domain",
     )
     highest, lowest = _cuts_below(nodes)
-    nodes.refuse(
+    nodes.reject(
         ~((highest < xi) & (xi < lowest)),
         nodes.inner,
         lambda i: f"a cut below it along feature {delta[i]} is not strictly inside its region, which ends at {xi[i]}",
@@ -544,21 +541,21 @@ def _check_regions(nodes: _Nodes) -> None:
 
 
 def _check_questions(nodes: _Nodes) -> None:
-    """Check that no question is asked again below a node that asks it."""
+    """Check that no question occurs twice on a path."""
     first, stop = _preorder(nodes)
     asked = nodes.inner[nodes.is_question]
     key = nodes.feature[asked] * np.int64(QUESTIONS) + nodes.cut[asked].astype(np.int64)
     order = np.lexsort((first[asked], key))
     asked, key = asked[order], key[order]
     is_again = (key[1:] == key[:-1]) & (first[asked[1:]] < stop[asked[:-1]])
-    nodes.refuse(is_again, asked[1:], lambda _: "its cut asks a question that was asked above it")
+    nodes.reject(is_again, asked[1:], lambda _: "its cut repeats a question of a node above it")
 
 
 def _cuts_below(nodes: _Nodes) -> tuple[Array, Array]:
-    """Return for each cut the highest along the same feature on its left, and the lowest on its right.
+    """Return for each cut the highest cut along the same feature on its left, and the lowest on its right.
 
-    With nodes in preorder, those below one come next to each other; also when each feature's nodes are lined up apart.
-    A question has none on either side.
+    In preorder the nodes below one are contiguous, also among the nodes of a single feature. Questions have no such
+    cuts.
     """
     first, stop = _preorder(nodes)
     left, right = nodes.children
@@ -573,7 +570,7 @@ def _cuts_below(nodes: _Nodes) -> tuple[Array, Array]:
 
 
 def _preorder(nodes: _Nodes) -> tuple[Array, Array]:
-    """Return the place of each node in preorder, left before right, and where its descendants end."""
+    """Return the place of each node in preorder, left before right, and the end of its descendants."""
     left, right = nodes.children
     n_below = np.ones(len(nodes.up), np.int64)  # a node and the descendants that reach it by the leaps so far
     for up in _leaps(nodes.up):
@@ -587,18 +584,18 @@ def _preorder(nodes: _Nodes) -> tuple[Array, Array]:
 
 
 def _range_max(values: Array, start: Array, stop: Array) -> Array:
-    """Return the largest of ``values[a:b]`` for all pairs of `start` and `stop`; of no values, -inf."""
+    """Return the largest of ``values[a:b]`` for all pairs of `start` and `stop`; -inf for empty ranges."""
     length, largest = stop - start, np.full(len(start), -np.inf)
     width, peaks = 1, values  # peaks[i] is the largest of values[i : i + width]
     while (length >= width).any():
-        asked = np.flatnonzero((length >= width) & (length < 2 * width))  # two such stretches cover the range
+        asked = np.flatnonzero((length >= width) & (length < 2 * width))  # two overlapping parts cover the range
         largest[asked] = np.maximum(peaks[start[asked]], peaks[stop[asked] - width])
         peaks = np.maximum(peaks[:-width], peaks[width:])
         width *= 2
     return largest
 
 
-# ---- what the nodes hold --------------------------------------------------------------------------------------------
+# ---- the rows of nodes ----------------------------------------------------------------------------------------------
 
 
 def _check_rows(nodes: _Nodes, rows: Array) -> None:
@@ -610,7 +607,7 @@ def _check_rows(nodes: _Nodes, rows: Array) -> None:
     _raise_at_first_tree(
         nodes.forest,
         counted != n_outside,
-        lambda t: f"{n_outside} rows lie outside, but {counted[t]} are counted there",
+        lambda t: f"its count outside the domain is {counted[t]}, but {n_outside} rows lie there",
     )
     is_missing = np.full(len(nodes.forest.root), len(held) > 0 and not len(nodes.roots))
     _raise_at_first_tree(nodes.forest, is_missing, lambda _: f"the tree is empty, but has learned {len(held)} rows")
@@ -618,7 +615,7 @@ def _check_rows(nodes: _Nodes, rows: Array) -> None:
 
 
 def _leaves_of(nodes: _Nodes, rows: Array) -> Array:
-    """Return the leaf that the cuts send each row to, tree by tree."""
+    """Return the leaf of each row by the cuts, tree by tree."""
     at = np.repeat(nodes.roots, len(rows))
     moving = np.arange(len(at))
     while len(moving):
@@ -636,14 +633,14 @@ def _leaves_of(nodes: _Nodes, rows: Array) -> Array:
 
 
 def _check_contents(nodes: _Nodes, rows: Array, leaf: Array) -> None:
-    """Check that counts and boxes of leaves are those of their rows; those above follow from their children.
+    """Check that counts and boxes of leaves are those of their rows; those of other nodes follow from their children.
 
-    `leaf`, int64, is that of every row of `rows`, which come tree after tree. Where there are boxes, each row is then
-    where the cuts send it: its leaf's box holds it, so all boxes above do, and no box reaches across a cut above it.
+    `leaf`, int64, is the leaf of each of the `rows`, tree by tree. With boxes, this proves that each row is in the leaf
+    to which the cuts send it: the boxes on its path hold it, and no box reaches across a cut above it.
     """
     n = np.bincount(leaf, minlength=len(nodes.left))[nodes.leaves]
     counts = nodes.counts[nodes.leaves]
-    nodes.refuse(n != counts, nodes.leaves, lambda i: f"{n[i]} rows fall in it, but its count is {counts[i]}")
+    nodes.reject(n != counts, nodes.leaves, lambda i: f"{n[i]} rows fall in it, but its count is {counts[i]}")
     if not nodes.boxed or not len(leaf):
         return
     by_leaf = rows.take(np.argsort(leaf), axis=0)
@@ -652,7 +649,7 @@ def _check_contents(nodes: _Nodes, rows: Array, leaf: Array) -> None:
         wanted = hull.reduceat(by_leaf, starts, axis=0)
         wanted[:, nodes.n_numbers :] = _CUBES[name].reduceat(as_codes(by_leaf[:, nodes.n_numbers :]), starts, axis=0)
         bad = getattr(nodes, name).take(nodes.leaves, axis=0) != wanted
-        nodes.refuse(bad, nodes.leaves, lambda _: "its box is not the bounding box of its rows")
+        nodes.reject(bad, nodes.leaves, lambda _: "its box is not the bounding box of its rows")
 
 
 # ---- the lists of points --------------------------------------------------------------------------------------------
@@ -662,8 +659,8 @@ class _Lists(NamedTuple):
     """The points of all trees in one row: slot s in tree t is number t * P + s."""
 
     links: Array  # int32 (T * P, 3)
-    is_held: Array  # bool (P + 1,): whether a slot is in use; the last, which is none, is not
-    places: Array  # int64: the numbers of the points that the trees hold, in tree after tree
+    is_held: Array  # bool (P + 1,): whether a slot is in use; the last entry stands for invalid slots
+    places: Array  # int64: the numbers of the points that the trees hold, tree by tree
 
     @property
     def n_slots(self) -> int:
@@ -681,13 +678,13 @@ class _Lists(NamedTuple):
         return self.places % self.n_slots
 
     def knows(self, slots: Array) -> Array:
-        """Return which of `slots`, any numbers, are in use."""
+        """Return which of `slots`, which may be any numbers, are in use."""
         is_slot = (slots >= 0) & (slots < self.n_slots)
         known: Array = self.is_held[np.where(is_slot, slots, self.n_slots)]
         return known
 
-    def refuse(self, bad: Array, explain: Callable[[int], str]) -> None:
-        """Raise about the first of `places` that is `bad`; `explain` words what is wrong with the i-th."""
+    def reject(self, bad: Array, explain: Callable[[int], str]) -> None:
+        """Raise if any of `places` is `bad`, naming the first; `explain(i)` returns the message for the i-th."""
         if bad.any():
             i = _first(bad)
             t, slot = divmod(int(self.places[i]), self.n_slots)
@@ -704,7 +701,7 @@ def _check_points(nodes: _Nodes, points: Points, held: Array | None, lengths: di
         raise CorruptForestError("array head: a Mondrian process keeps no points")
     is_held = np.zeros(n_slots + 1, np.bool_)
     is_held[slots] = True
-    is_free = ~is_held[:-1]  # nothing of a deleted point may remain
+    is_free = ~is_held[:-1]  # no trace of a deleted point may remain
     bad = (points.values != 0).any(axis=1) & is_free
     if bad.any():
         raise CorruptForestError(f"point {_first(bad)}: is not held, but its values are not zero")
@@ -728,7 +725,7 @@ def _check_held(held: Array, n_slots: int) -> Array:
         raise CorruptForestError("array held: must be a 1-D array of slots")
     bad = (held < 0) | (held >= n_slots)
     if bad.any():
-        raise CorruptForestError(f"array held: there is no slot {held[_first(bad)]} among {n_slots}")
+        raise CorruptForestError(f"array held: slot {held[_first(bad)]} does not exist; there are {n_slots}")
     slots: Array = held.astype(np.int64)
     n_times = np.bincount(slots, minlength=n_slots)
     if (n_times > 1).any():
@@ -737,44 +734,44 @@ def _check_held(held: Array, n_slots: int) -> Array:
 
 
 def _check_leaves(nodes: _Nodes, lists: _Lists) -> Array:
-    """Return the leaf of each point in each tree, checked to be one."""
+    """Return the leaf of each point in each tree, checked to be a leaf."""
     j = lists.links[lists.places, _LEAF]
     is_node = (j >= 0) & (j < nodes.capacity)
     leaf = lists.trees * nodes.capacity + np.where(is_node, j, 0)
     is_leaf = np.zeros(len(nodes.left), np.bool_)
     is_leaf[nodes.leaves] = True
-    lists.refuse(~(is_node & is_leaf[leaf]), lambda i: f"is kept at node {j[i]}, which is not a leaf")
+    lists.reject(~(is_node & is_leaf[leaf]), lambda i: f"is kept at node {j[i]}, which is not a leaf")
     return leaf
 
 
 def _check_heads(nodes: _Nodes, lists: _Lists, head: Array, leaf: Array) -> None:
-    """Check that the list of each leaf begins with the only one of its points that has none before it."""
+    """Check that the list of each leaf starts with its only point without a predecessor."""
     others = np.delete(np.arange(len(head)), nodes.leaves)
-    nodes.refuse(
-        head[others] != NONE, others, lambda i: f"is not a leaf, but has a list that begins with {head[others[i]]}"
+    nodes.reject(
+        head[others] != NONE, others, lambda i: f"is not a leaf, but has a list that starts with {head[others[i]]}"
     )
     first, (trees, j) = head[nodes.leaves], np.divmod(nodes.leaves, nodes.capacity)
     bad = ~lists.knows(first)
-    nodes.refuse(bad, nodes.leaves, lambda i: f"its list begins with {first[i]}, which is not held")
+    nodes.reject(bad, nodes.leaves, lambda i: f"its list starts with {first[i]}, which is not held")
     before, _, of_leaf = lists.links[trees * lists.n_slots + first].T
     bad = (before != NONE) | (of_leaf != j)
-    nodes.refuse(bad, nodes.leaves, lambda i: f"its list begins with {first[i]}, which is not the first of its points")
+    nodes.reject(bad, nodes.leaves, lambda i: f"its list starts with {first[i]}, which is not the first of its points")
     bad = (lists.links[lists.places, _BEFORE] == NONE) & (head[leaf] != lists.slots)
-    lists.refuse(bad, lambda i: f"has no point before it, but the list of its leaf begins with {head[leaf[i]]}")
+    lists.reject(bad, lambda i: f"has no point before it, but the list of its leaf starts with {head[leaf[i]]}")
 
 
 def _check_neighbours(lists: _Lists) -> None:
-    """Check that neighbours in a list are held and link back, and that all paths back through a list end."""
+    """Check that neighbours in a list are held and link back, and that lists have no cycles."""
     before, after, leaf = lists.links[lists.places].T
     for word, other in (("before", before), ("after", after)):
         bad = (other != NONE) & ~lists.knows(other)
-        lists.refuse(bad, lambda i: f"the point {word} it is {other[i]}, which is not held")  # noqa: B023 - called now
+        lists.reject(bad, lambda i: f"the point {word} it is {other[i]}, which is not held")  # noqa: B023 - called now
     for word, other, opposite in (("before", before, _AFTER), ("after", after, _BEFORE)):
         back = lists.links[lists.trees * lists.n_slots + np.maximum(other, 0)]
         bad = (other != NONE) & ((back[:, opposite] != lists.slots) | (back[:, _LEAF] != leaf))
         words = "which does not link back from the same list"
-        lists.refuse(bad, lambda i: f"the point {word} it is {other[i]}, {words}")  # noqa: B023 - called now
+        lists.reject(bad, lambda i: f"the point {word} it is {other[i]}, {words}")  # noqa: B023 - called now
     end = len(lists.links)
     up = np.full(end + 1, end)
     up[lists.places] = np.where(before == NONE, end, lists.trees * lists.n_slots + before)
-    lists.refuse(_is_circling(up)[lists.places], lambda _: "is in a list that forms a cycle")
+    lists.reject(_is_circling(up)[lists.places], lambda _: "is in a list that forms a cycle")

@@ -37,7 +37,7 @@ def draw_exponentials(state: Array, n: int) -> Array:
 
 
 def every_point(n_trees: int) -> sampling.TreeSamples:
-    """Return samples for trees that all take every point."""
+    """Return the samples of trees that hold every point."""
     nothing = np.empty(0, np.uint64)
     sizes = np.full(n_trees, EVERY, np.int64)
     return sampling.TreeSamples(sizes, nothing, nothing.copy(), np.empty(0, np.int64), np.empty(0, np.bool_))
@@ -46,7 +46,7 @@ def every_point(n_trees: int) -> sampling.TreeSamples:
 def hold_points(forest: Forest, values: Array, members: Array, n_jobs: int | None) -> Points:
     """Return the lists of points that trees were grown on.
 
-    `members` are slots of `values`: the same for every tree, or, (T, n), those of each, with NONE after the last.
+    `members` are slots of `values`: the same for every tree, or (T, n) for each tree, with NONE after the last.
     """
     n_trees, n_nodes = forest.left.shape
     points = new_points(n_trees, n_nodes, *values.shape)._replace(values=values)
@@ -71,13 +71,13 @@ def run_chunk(
     n_jobs: int | None,
     drawn: sampling.TreeSamples,
 ) -> Array:
-    """Score and learn the rows of `chunk` in all trees, in place; return the scores, none if `scoring` wants none."""
-    if not chunk.rows.flags.c_contiguous:  # which a kernel that is called directly does not notice
+    """Score and learn the rows of `chunk` in all trees, in place; return the scores, empty for SCORE_NOTHING."""
+    if not chunk.rows.flags.c_contiguous:  # direct calls of kernels do not check this
         chunk = chunk._replace(rows=np.ascontiguousarray(chunk.rows))
     n_trees, n_rows = len(forest.left), len(chunk.rows)
     n_blocks, n_scores = -(-n_trees // prequential.BLOCK), len(scoring.lifetimes) if scoring.kind == SCORE_CELLS else 1
     n_cells = 0 if scoring.kind == SCORE_NOTHING else len(chunk.gappy)
-    n_tops = n_rows if scoring.kind in (SCORE_CELLS, SCORE_MASS) else 0  # logarithms are added up as they are
+    n_tops = n_rows if scoring.kind in (SCORE_CELLS, SCORE_MASS) else 0  # logarithms need no scaling
     totals = prequential.Totals(
         sums=np.zeros((n_blocks, n_scores, n_rows)),
         tops=np.empty((n_blocks, n_scores, n_tops)),
@@ -101,13 +101,13 @@ def run_chunk(
 
 
 def _scores_of_totals(totals: prequential.Totals, kind: int, n_trees: int) -> Array:
-    """Return the mean over trees, or the mean over lifetimes of its logarithm; always summed in the same order."""
+    """Return the mean over trees, or the mean over lifetimes of its logarithm, summed in a fixed order."""
     if kind == SCORE_NOTHING:
         return np.empty(0)
     if kind in (SCORE_LOG_MASS, SCORE_LOG_CELLS):
         return ordered_sum(totals.sums / n_trees)[0]  # type: ignore[no-any-return]
     top = totals.tops.max(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):  # a row that is not scored here has no totals
+    with np.errstate(divide="ignore", invalid="ignore"):  # unscored rows have no totals
         mean = ordered_sum(totals.sums * np.exp(totals.tops - top)) / n_trees
         if kind == SCORE_MASS:
             return (mean * np.exp(top))[0]  # type: ignore[no-any-return]
@@ -131,7 +131,7 @@ def remove_points(
     n_jobs: int | None,
     drawn: sampling.TreeSamples,
 ) -> None:
-    """Delete the points in `slots`, which no longer count as held, from all trees, in place."""
+    """Delete the points in `slots`, no longer marked as held, from all trees, in place."""
     slots = slots.astype(np.int32)
 
     def remove(span: slice) -> None:
@@ -143,7 +143,7 @@ def remove_points(
 
 
 def subtract_rows(forest: Forest, points: Points, X: Array, n_jobs: int | None) -> tuple[Forest, int]:
-    """Return a forest of summaries without the rows of `X`, and the first row that cannot be subtracted."""
+    """Return a forest of summaries without the rows of `X`, and the first row that cannot be subtracted, or len(X)."""
     reduced = forest._replace(counts=forest.counts.copy())
 
     def subtract(span: slice) -> int:
@@ -155,7 +155,7 @@ def subtract_rows(forest: Forest, points: Points, X: Array, n_jobs: int | None) 
 def walk_workspace(forest: Forest, drawn: sampling.TreeSamples) -> online.Walk:
     """Return this thread's workspace for the trees of `forest`, reallocating it if the shape changed.
 
-    It belongs to the thread, not to the forest, because walks leave traces of points.
+    It belongs to the thread and not to the forest, because walks leave traces of points.
     """
     shape = forest.left.shape[1] + 1, len(drawn.is_held)
     workspace: tuple[tuple[int, int], online.Walk] | None = getattr(_LOCAL, "workspace", None)
@@ -202,11 +202,10 @@ def count_copies(
     fill: Callable[[Array, Array], Array],
     n_jobs: int | None,
 ) -> tuple[Array, Array]:
-    """Count rows, each as often as `n_copies` says; `fill` completes those with gaps, given the ids of their copies.
+    """Count `n_copies` of each row; `fill` completes rows with gaps, given the ids of their copies.
 
-    The ids of the copies of a row are the numbers from its start on.
-
-    Complete rows are counted once for every binary digit of a weight, so that what large weights cost is their length.
+    The ids of the copies of a row are consecutive, from its start on. Complete rows are counted once per binary digit
+    of their number of copies, so that the cost grows with its logarithm.
     """
     total, outside = np.zeros_like(forest.counts), np.zeros_like(forest.outside)
     has_gap = np.isnan(rows).any(axis=1)

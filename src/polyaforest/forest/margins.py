@@ -1,16 +1,15 @@
-"""Margins: how far a single feature may go, by the points held, before it alone makes a row odd.
+"""Margins: the values beyond which a single feature makes a row anomalous.
 
-The score of a row is a mean over trees, which weigh all features: one of thirty has a thirtieth of a say, however far
-it goes. So every feature has margins of its own. On either side, the surprise of a value x is h(x) bits if a share
-2**-h of the points lies as far out. Up to 32 points they are counted; beyond, the counts are extrapolated by the
-parabola through the last of them that fits the others best, as those of a Gaussian are, or by a straight line where
-tails are not that light. A side on which nothing varies has no scale: there any departure, by more than rounding, is
-as good as any other.
+The score of a row is a mean over trees, which cut along all features. One extreme feature among thirty thus has only a
+thirtieth of the weight. So every feature has margins. On either side, the surprise of a value x is h(x) bits if a share
+2**-h of the points lies at least as far out. Down to 32 points this share is counted. Beyond, h is extrapolated by the
+best-fitting parabola through the last count, as for a Gaussian, or by a straight line for heavier tails. A side without
+variation has no scale: any departure larger than rounding errors counts.
 
-The margins lie where h exceeds a threshold, and a feature beyond them costs that many bits: how much farther it goes,
-the trees see. The threshold is such that about one normal row in 2,048 has any feature beyond it, judged by the points
-held, each as if it were new: where many rows have a feature that stands out, as with rare categories and heavy tails,
-it takes more to stand out.
+The margins lie where h exceeds a threshold. A feature beyond them costs that many bits, however far beyond: the trees
+measure the rest. The threshold is chosen so that about one normal row in 2,048 has a feature beyond its margins,
+estimated on the points held as if each were new. Where outstanding features are common, as with rare categories and
+heavy tails, the threshold is higher.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ import numpy as np
 
 from polyaforest.core.arrays import Array
 
-LEAST_POINTS = 256  # fewer do not tell how tails go on
-MOST_POINTS = 2048  # to be looked at
+LEAST_POINTS = 256  # needed to extrapolate tails
+MOST_POINTS = 2048  # used at most
 RATE = 2.0**-11  # share of normal rows that may have a feature beyond its margins
 _TAIL = 32  # points beyond the last count
-_FEW, _FEWEST = 64, 256  # the threshold is extrapolated from one point in so many
-_LEAST_BITS = 10.0  # that a feature must have by itself, and log2 of the number of features more
-_MOST_BITS = 64.0  # if it took more, no tail would be known so well
-_DEPARTURE = 13.0  # most bits for how far what never varied departs, beside those for that it does
+_FEW, _FEWEST = 64, 256  # the threshold is extrapolated from one point in 64 and one in 256
+_LEAST_BITS = 10.0  # least threshold for one feature; log2 of the number of features is added
+_MOST_BITS = 64.0  # largest surprise: no tail is known better
+_DEPARTURE = 13.0  # most bits for the size of a departure from a constant, beside the bits for the departure itself
 _ROUNDING = 1e-9  # departures below this share of a value are errors of rounding
 
 
 class Margins(NamedTuple):
-    """The values beyond which single features make a row odd."""
+    """The values beyond which single features make a row anomalous."""
 
-    bits: float  # what a feature beyond them costs
-    limit: Array  # float64 (2, D): of the low sides, negated, and of the high ones; infinite if there is none
+    bits: float  # the cost of a feature beyond its margins
+    limit: Array  # float64 (2, D): of the low sides, negated, and of the high sides; infinite without a margin
 
     @classmethod
     def of(cls, points: Array, n_categories: int = 0) -> Self | None:
-        """Return the margins that points give, None if they are too few; categories have none."""
+        """Measure the margins on points; return None if they are too few. Categories have no margins."""
         n = points.shape[1] - n_categories
         if len(points) < LEAST_POINTS or not n:
             return None
@@ -50,35 +49,35 @@ class Margins(NamedTuple):
 
     @classmethod
     def of_state(cls, bits: Array, limit: Array) -> Self:
-        """Return the margins with a state from a file; raise unless they can be such."""
+        """Return margins from a file; raise ValueError if invalid."""
         if not _LEAST_BITS <= bits < np.inf or np.isnan(limit).any():
-            raise ValueError("array margins: these are no margins of features")
+            raise ValueError("array margins: invalid values")
         return cls(float(bits), limit)
 
-    def charges(self, rows: Array) -> Array:
-        """Return what the sides of features beyond their margins cost rows, (n, 2, D), in bits."""
+    def attributions(self, rows: Array) -> Array:
+        """Return the cost to rows of each side of a feature beyond its margins, (n, 2, D), in bits."""
         return np.where(_signed(rows) > self.limit, self.bits, 0.0)
 
     def costs(self, rows: Array) -> Array | None:
-        """Return what features beyond their margins cost each row in all, (n,), in bits; None if they cost none."""
+        """Return the total cost to each row of features beyond their margins, (n,), in bits; None if all are 0."""
         is_beyond = (rows < -self.limit[0]) | (rows > self.limit[1])
         return self.bits * is_beyond.sum(axis=1) if is_beyond.any() else None
 
 
 class Tails(NamedTuple):
-    """The tails of all features; arrays have shape (2, D): of low sides, on which values are negated, and high ones."""
+    """The tails of all features; arrays have shape (2, D), for low sides, whose values are negated, and high sides."""
 
-    n: int  # points that they rest on
+    n: int  # points on which they are measured
     edge: Array  # the farthest value that was counted
     bits: Array  # its surprise
-    slope: Array  # of the surprise from there on, per unit; NaN where nothing varies
+    slope: Array  # of the surprise beyond the edge, per unit; NaN where nothing varies
     curve: Array
     second: Array  # the second farthest value of all, and the third
     third: Array
 
     @classmethod
     def of(cls, points: Array) -> Self:
-        """Return the tails of the features of points, at least twice as many as are left uncounted."""
+        """Measure the tails of the features on points: at least twice as many as the uncounted ones."""
         n, ascending = len(points), np.sort(points, axis=0)
         signed = np.stack([-ascending[::-1], ascending])  # (2, n, D)
         levels = np.arange(1, int(np.log2(n / _TAIL)) + 1)
@@ -87,7 +86,7 @@ class Tails(NamedTuple):
         return cls(n, *_fitted(knots, -np.log2(counts / n)), signed[:, -2], signed[:, -3])
 
     def surprise(self, rows: Array) -> Array:
-        """Return the surprise of both sides of each feature, (n, 2, D), in bits: 0 up to the edge, or if missing."""
+        """Return the surprise of both sides of each feature, (n, 2, D), in bits; 0 up to the edge, and if missing."""
         with np.errstate(over="ignore", invalid="ignore"):  # far out, and where values are missing
             excess = np.maximum(_signed(rows) - self.edge, 0.0)
             varying = self.bits + excess * (self.slope + excess * self.curve)
@@ -96,10 +95,10 @@ class Tails(NamedTuple):
             return np.where(excess > 0, np.minimum(bits, _MOST_BITS), 0.0)
 
     def threshold(self, points: Array) -> float:
-        """Return the bits beyond which a share `RATE` of rows has a feature, given the points of the tails.
+        """Return the bits that a share `RATE` of rows exceeds in some feature, given the points of the tails.
 
-        The share is taken to halve with every step that it does between one point in 64 and one in 256. What never
-        varied must depart by more than all other values but one, which may be the same row's in a table.
+        The share is assumed to halve in steps of constant size, as it does between one point in 64 and one in 256. A
+        constant feature must depart by more than all other values but one, which may belong to the same row.
         """
         is_known = np.isnan(self.slope) & (_signed(points) <= self.third)
         most = np.sort(np.where(is_known, 0.0, self.surprise(points)).max(axis=(1, 2)))[::-1]
@@ -109,9 +108,9 @@ class Tails(NamedTuple):
         return float(max(placed, _LEAST_BITS + np.log2(points.shape[1])))
 
     def limit(self, threshold: float) -> Array:
-        """Return from which value on the surprise of every side exceeds the threshold, infinite if none does.
+        """Return the value from which the surprise of each side exceeds the threshold; infinite if there is none.
 
-        A stream may keep limits for longer than the points. Where they would tell the value of one, they are rounded.
+        A stream may keep limits for longer than the points. Where a limit would reveal a value, it is rounded.
         """
         more, steps = np.maximum(threshold - self.bits, 0.0), max(threshold - np.log2(self.n + 1), 1.0)
         departure = (2.0**steps - 1) * self._rounding if steps < _DEPARTURE else np.inf
@@ -129,14 +128,14 @@ class Tails(NamedTuple):
 
 
 def _signed(rows: Array) -> Array:
-    """Return rows as both sides see them, (n, 2, D)."""
+    """Return rows negated for low sides and unchanged for high sides, (n, 2, D)."""
     return np.stack([-rows, rows], axis=1)
 
 
 def _fitted(knots: Array, heights: Array) -> tuple[Array, Array, Array, Array]:
-    """Return edge, bits, slope and curve of sides, (2, D) each, given values counted and their bits, (2, J, D).
+    """Return edge, bits, slope and curve of sides, (2, D) each, given counted values and their bits, (2, J, D).
 
-    The parabola goes through the edge, with the least squares at the other values; a line goes through the last two.
+    The parabola goes through the edge, with least squares at the other values; the line goes through the last two.
     """
     edge, bits = knots[:, -1], heights[:, -1]
     behind, below = knots[:, :-1] - edge[:, None], heights[:, :-1] - bits[:, None]

@@ -1,4 +1,4 @@
-"""The points that a stream holds: their slots and keys, and which leaves when the next one comes."""
+"""The points that a stream holds: their slots and keys, and which points leave when new ones arrive."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _SEPARATOR = "\x1f"  # ASCII unit separator, in the key of a row whose name anot
 
 
 class Schedule(NamedTuple):
-    """The slots that rows enter, and those that others leave for them."""
+    """The slots of new rows, and of the points that leave."""
 
-    slots: Array  # int32 (n,): where each row is kept, NONE if it is not
-    until: Array  # int32 (n,): how many of `leaving` have gone once the row is in
+    slots: Array  # int32 (n,): the slot of each row, NONE if it is not kept
+    until: Array  # int32 (n,): how many of `leaving` have left once the row is learned
     leaving: Array  # int32 (m,): slots of the points that leave, in this order
 
 
 class Labels(NamedTuple):
-    """Keys and times of the points that a stream begins with, of all rows of a table."""
+    """Keys and times of the points with which a stream starts."""
 
-    keys: Sequence[Key | None]  # None stands for the number of the arrival
-    times: Array  # NaN where none was given
-    clock: float  # the latest time of all rows
+    keys: Sequence[Key | None]  # None means the arrival number
+    times: Array  # NaN if not given
+    clock: float  # the latest time of all rows of the table
 
     @classmethod
     def of(cls, keys: Sequence[Key | None], times: Array, places: Array) -> Labels:
-        """Return the labels of the rows in these places of a table."""
+        """Return the labels of the rows at these places of a table."""
         return cls([keys[place] for place in places.tolist()], np.asarray(times[places]), _latest(times))
 
     @classmethod
     def of_copies(cls, keys: Sequence[Key | None], times: Array, copies: Array, numbers: Array) -> Labels:
-        """Return the labels of copies of the rows of a table, given the number of each, from 0, among all copies."""
+        """Return the labels of copies of the rows of a table; `numbers` count all copies from 0."""
         ends = np.cumsum(copies)
         places = np.searchsorted(ends, numbers, side="right")
         turns = numbers - (ends - copies)[places]
@@ -48,43 +48,43 @@ class Labels(NamedTuple):
 
 
 class PointStore:
-    """The points held, by slot: their order of arrival, rank, time and key. Values are kept elsewhere, in `Points`.
+    """The arrival, rank, time and key of the points held, by slot; `Points` has their values.
 
-    Slots of points that leave are given to others only after `release`: until then their values are still needed.
+    Slots of points that leave are reused only after `release`: until then their values are still needed.
     """
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.arrivals = np.empty(0, np.int64)  # NONE in a free slot
         self.ranks = np.empty(0)
-        self.times = np.empty(0)  # NaN where none was given
+        self.times = np.empty(0)  # NaN if not given
         self.keys: list[Key | None] = []
         self.slot_of: dict[Key, int] = {}
         self.n_seen = 0  # rows seen so far, held or not
         self.clock = -math.inf  # the latest time seen
-        self.floor = -math.inf  # the highest rank ever turned away
-        self._newest = NONE  # the slot of the latest arrival, if it was taken in
-        self._has_numbered = False  # whether a whole number was given as a key, which an arrival may have as well
-        self._has_copies = False  # whether further copies of a row with a key have come
+        self.floor = -math.inf  # the highest rank ever rejected
+        self._newest = NONE  # the slot of the latest arrival, if it is held
+        self._has_numbered = False  # whether an integer was given as a key, which may collide with an arrival
+        self._has_copies = False  # whether a row with a key has further copies
         self._queue: list[tuple[float, int, int]] = []  # a heap of (rank, arrival, slot) of the points held
-        self._free: list[int] = []  # a heap: which slot comes next depends only on which are free
+        self._free: list[int] = []  # a heap, so that the next slot depends only on which are free
 
     def __len__(self) -> int:
         return len(self.slot_of)
 
     @property
     def capacity(self) -> int:
-        """Slots, in use or not."""
+        """The number of slots, in use or free."""
         return len(self.arrivals)
 
     @property
     def _most(self) -> float:
-        """Points that may be held."""
+        """The maximum number of points."""
         return self.policy.n or math.inf
 
     @property
     def takes_all(self) -> bool:
-        """Whether every point is taken in, and the oldest make way."""
+        """Whether every point is kept, and the oldest leave."""
         return not (self.policy.needs_times or self.policy.is_random)
 
     @property
@@ -121,7 +121,7 @@ class PointStore:
             check_new_keys(keys, self.n_seen, self.slot_of.__contains__)
 
     def slots_of(self, keys: Sequence[Key], limits: Array | None = None) -> list[int]:
-        """Return the slots of points to delete: all copies of rows with these keys, or as many as `limits` says."""
+        """Return the slots of points to delete: all copies of rows with these keys, or `limits` of each."""
         copies: dict[Key, list[Key]] = {}
         for key in self.held_keys if self._has_copies else []:
             row = key_of_row(key)
@@ -134,36 +134,36 @@ class PointStore:
             if not held:
                 raise KeyError(f"no point with key {key!r} is held. Nothing was deleted")
             if n > len(held):
-                raise ValueError(f"{len(held)} copies with key {key!r} are held, not {n}. Nothing was deleted")
+                raise ValueError(f"only {len(held)} of {n} copies with key {key!r} are held. Nothing was deleted")
             slots += [self.slot_of[one] for one in held[:n]]
         if len(set(keys)) < len(keys):
-            raise ValueError("a key is given more than once. Nothing was deleted")
-        return list(dict.fromkeys(slots))  # a row and one of its copies may both be named
+            raise ValueError("a key occurs more than once: list each key once. Nothing was deleted")
+        return list(dict.fromkeys(slots))  # a row and one of its copies may both be listed
 
     def begin_with(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Array:
-        """Hold what the policy keeps of rows that came one after another; return their places, ascending.
+        """Hold the rows of a table that the policy keeps; return their places, ascending.
 
-        The same points as `admit` would hold, in slots by order of arrival.
+        They are the same points that `admit` would hold, in slots by order of arrival.
         """
         n, clock = len(keys), _latest(times)
         ranks = self.policy.ranks(np.arange(n), times, draws)
         alive = np.flatnonzero(ranks > self.policy.floor(clock))
         n_kept = int(min(len(alive), self._most))
-        order = alive[np.argsort(ranks[alive], kind="stable")]  # of equal ranks the first to come is the first to go
+        order = alive[np.argsort(ranks[alive], kind="stable")]  # of equal ranks the first to arrive leaves first
         kept, gone = np.sort(order[len(order) - n_kept :]), order[: len(order) - n_kept]
         floor = float(ranks[gone[-1]]) if len(gone) else -math.inf
         self.hold(kept, ranks[kept], Labels.of(keys, times, kept), n, floor)
         return kept
 
     def hold(self, arrivals: Array, ranks: Array, labels: Labels, n_seen: int, floor: float) -> None:
-        """Hold these points, in order of arrival, of `n_seen` rows; `floor` is the highest rank of the others."""
+        """Hold these of `n_seen` rows, in order of arrival; `floor` is the highest rank of the others."""
         self.n_seen, self.clock, self.floor = n_seen, labels.clock, floor
         names = [place if key is None else key for place, key in zip(arrivals.tolist(), labels.keys, strict=True)]
         self.restore(arrivals, ranks, labels.times, names)
         self._newest = len(arrivals) - 1 if len(arrivals) and arrivals[-1] == n_seen - 1 else NONE
 
     def admit(self, keys: Sequence[Key | None], times: Array, draws: Array) -> Schedule:
-        """Add points one after another, removing others by the policy."""
+        """Add points one after another, and remove others by the policy."""
         if self.takes_all:
             return self._pass_through(keys, times)
         n, most = len(keys), self._most
@@ -181,7 +181,7 @@ class PointStore:
                 else:
                     self.floor = rank
             self.n_seen += 1
-            if len(self) > most:  # of equal ranks the first to come is the first to go
+            if len(self) > most:  # of equal ranks the first to arrive leaves first
                 self.floor = self._lowest()
                 self._leave(leaving)
             until[i] = len(leaving)
@@ -189,9 +189,9 @@ class PointStore:
         return Schedule(slots, until, np.array(leaving, np.int32))
 
     def _pass_through(self, keys: Sequence[Key | None], times: Array) -> Schedule:
-        """Admit points to a window by order of arrival: all come in, and the oldest leave first.
+        """Admit all points to a window by order of arrival; the oldest leave first.
 
-        Its queue is in order from the beginning to the end, not only at its head.
+        The queue of such a window is fully sorted, not only a heap.
         """
         assert self.policy.n is not None
         n, n_free = len(keys), self.policy.n - len(self)
@@ -213,15 +213,15 @@ class PointStore:
     def remove(self, slots: Iterable[int]) -> None:
         """Remove points on request."""
         self._forget(list(slots))
-        self._line_up()  # forget its rank too
+        self._line_up()  # removes their ranks too
 
     def release(self, slots: Iterable[int]) -> None:
-        """Free the slots of points that have left."""
+        """Free the slots of points that left."""
         for slot in slots:
             heapq.heappush(self._free, int(slot))
 
     def restore(self, arrivals: Array, ranks: Array, times: Array, keys: Sequence[Key]) -> None:
-        """Restore the points of a saved stream: all slots, and the keys of those in use by order of arrival."""
+        """Restore the points of a saved stream: all slots, and the keys of points held by order of arrival."""
         self.arrivals, self.ranks, self.times = arrivals, ranks, times
         self.keys = [None] * len(arrivals)
         for slot, key in zip(self.held.tolist(), keys, strict=True):
@@ -233,7 +233,7 @@ class PointStore:
         self._line_up()
 
     def check(self) -> None:
-        """Raise unless the restored state is one that a stream can be in."""
+        """Raise ValueError if the restored state is inconsistent."""
         if len(self) != len(self.held):
             raise ValueError("keys of points must be unique")
         arrivals = self.arrivals[self.held]
@@ -243,11 +243,11 @@ class PointStore:
         is_free = self.arrivals == NONE
         if (self.ranks[is_free] != 0).any() or (self.times[is_free] != 0).any():
             raise ValueError("unused slots must be empty")
-        if not self.clock < math.inf or (times > self.clock).any():  # which NaN is not
-            raise ValueError("the clock must be finite and not before the times of points")
+        if not self.clock < math.inf or (times > self.clock).any():  # False for NaN
+            raise ValueError("the clock must be finite and not earlier than the times of points")
         highest = math.inf if self.policy.is_random else self.clock if self.policy.needs_times else self.n_seen
         if not self.floor <= highest:
-            raise ValueError(f"the highest rank turned away must be at most {highest}; got {self.floor}")
+            raise ValueError(f"the highest rejected rank must be at most {highest}; got {self.floor}")
         if np.isinf(times).any() or np.isnan(ranks).any() or (self.policy.needs_times and np.isnan(times).any()):
             raise ValueError("ranks and times of points must be numbers")
         if not self.policy.is_random and (ranks != self.policy.ranks(arrivals, times, np.empty(0))).any():
@@ -291,27 +291,27 @@ class PointStore:
 
 
 def _latest(times: Array) -> float:
-    """Return the latest of the times given, NaN not among them."""
+    """Return the latest of the times, ignoring NaN."""
     return float(np.fmax.reduce(times, initial=-math.inf))
 
 
 def check_new_keys(keys: Sequence[Key | None], first: int, is_taken: Callable[[Key], bool]) -> None:
-    """Raise if a key of new rows, the first of which is arrival `first`, is taken or occurs twice."""
+    """Raise if a key of new rows, starting with arrival `first`, is taken or occurs twice."""
     coming = set()
     for arrival, given in enumerate(keys, first):
         key = arrival if given is None else given
         if key in coming or is_taken(key):
             raise ValueError(
-                f"key {key!r} is held already: every row needs a unique key. The key of a row without one is the "
-                "number of its arrival, so give numbers to all rows or to none"
+                f"key {key!r} is already in use: every row needs a unique key. A row without a key gets its arrival "
+                "number as key, so pass integer keys for all rows or for none"
             )
         coming.add(key)
 
 
 def places_of(rows: Array, points: Array, numbers: Array | None = None) -> Array:
-    """Return where in `points` the rows are, a different place for each, the first ones where several are equal.
+    """Return a different place in `points` for each of the rows, the first places if several points are equal.
 
-    Errors name the `numbers` of the rows, if these are not their places.
+    Errors name rows by their `numbers`, by default their places.
     """
     by_value: dict[bytes, list[int]] = {}
     for place in range(len(points) - 1, -1, -1):
@@ -321,7 +321,7 @@ def places_of(rows: Array, points: Array, numbers: Array | None = None) -> Array
         equal = by_value.get(row.tobytes())
         if not equal:
             number = i if numbers is None else numbers[i]
-            raise ValueError(f"row {number} is not held, or not as many times as given. Nothing was deleted")
+            raise ValueError(f"row {number} is not held, or fewer times than given. Nothing was deleted")
         places[i] = equal.pop()
     return places
 
@@ -329,16 +329,16 @@ def places_of(rows: Array, points: Array, numbers: Array | None = None) -> Array
 def copied_keys(
     keys: Sequence[Key | None], copies: Array | None = None, *, turns: Array | None = None
 ) -> list[Key | None]:
-    r"""Return a key for each copy of rows: the first has that of the row, the others are numbered.
+    r"""Return a key for each copy of rows: the first copy has the key of the row, the others are numbered.
 
     Parameters
     ----------
     keys : sequence of int, str or None
-        Of rows; those of copies are None, too, where a row has none.
+        Keys of the rows; copies of a row without a key have none either.
     copies : array of int
-        How often each row occurs.
+        Number of copies of each row.
     turns : array of int
-        In place of `copies`, if `keys` are repeated already: which copy of the row each is, from 0.
+        The number of each copy within its row, from 0; instead of `copies`, if `keys` are already repeated.
 
     Examples
     --------
@@ -358,7 +358,7 @@ def copied_keys(
 
 
 def _marked(key: Key) -> str:
-    """Return a key as text, whole numbers marked as such."""
+    """Return a key as text, with integers marked."""
     if isinstance(key, int):
         return f"{_COPY}{key}"
     if _COPY in key:
@@ -367,12 +367,12 @@ def _marked(key: Key) -> str:
 
 
 def _is_copy(key: Key | None) -> bool:
-    """Return whether a point is a further copy of a row."""
+    """Return whether a key belongs to a further copy of a row."""
     return isinstance(key, str) and _COPY in key
 
 
 def key_of_row(key: Key) -> Key:
-    """Return the key of the row that a point is a copy of: its own, unless it is a further copy."""
+    """Return the key of the row of which a point is a copy."""
     if isinstance(key, int) or not _is_copy(key):
         return key
     row = key.rpartition(_COPY)[0]
@@ -383,7 +383,7 @@ def key_of_row(key: Key) -> Key:
 def point_keys(
     names: Iterable[str], is_taken: Callable[[str], bool] = lambda key: False, *, n_before: int = 0
 ) -> list[str]:
-    r"""Return a key for each row: its name, with the row number appended if that is taken.
+    r"""Return a key for each row: its name, with the row number appended if the name is taken.
 
     Parameters
     ----------
@@ -409,7 +409,7 @@ def point_keys(
 def distinct_keys(
     keys: Iterable[str | None], is_taken: Callable[[Key], bool], *, n_before: int = 0
 ) -> tuple[str | None, ...]:
-    r"""Return the keys of rows that are learned again: as before, with the row number appended if one is taken.
+    r"""Return the keys of rows that are learned again: unchanged, or with the row number appended if taken.
 
     Examples
     --------

@@ -32,7 +32,7 @@ def is_empty(forest: Forest) -> bool:
 
 
 def new_posterior(forest: Forest) -> Posterior:
-    """Allocate the posterior of `forest`, its known world already set."""
+    """Allocate the posterior of `forest` and set its known world."""
     n_trees, capacity = forest.left.shape
     nodes = [np.zeros((n_trees, capacity)) for _ in range(4)]
     world = np.repeat(forest.domain[:, None], n_trees, axis=1)
@@ -46,7 +46,7 @@ def new_posterior(forest: Forest) -> Posterior:
 def posterior(forest: Forest, prior: Prior, *, n_jobs: int | None) -> Posterior:
     """Derive the posterior masses and volumes of every node."""
     whole = new_posterior(forest)
-    if is_empty(forest):  # beyond the known world, which is nothing, is as likely as within; its density is nowhere
+    if is_empty(forest):  # inside and outside are equally likely, and the density is 0
         whole.outside[:], whole.outside_volume[:] = np.log(0.5) if prior.is_open else -np.inf, np.inf
         return whole
 
@@ -59,20 +59,20 @@ def posterior(forest: Forest, prior: Prior, *, n_jobs: int | None) -> Posterior:
 
 
 def underived(forest: Forest) -> Posterior:
-    """Return a posterior of a forest with nodes for `derive_along` to fill in."""
+    """Return a posterior for `derive_along` to fill in."""
     known = new_posterior(forest)
     known.inside.fill(np.nan)
     return known
 
 
 def derive_along(forest: Forest, prior: Prior, rows: Array, lifetimes: Array, known: Posterior) -> None:
-    """Derive the posterior where the cells, or leaves, of rows need it: rows of each tree, (T, n, D), or (1, n, D)."""
+    """Derive the posterior on the paths of rows to their cells or leaves; rows are (T, n, D), or (1, n, D) for all."""
     until = lifetimes[-1] if len(lifetimes) else np.inf
     polya.set_paths(forest, rows, until, prior.strength, prior.is_open, known)
 
 
 def mass_table(known: Posterior) -> LeafTable:
-    """Return leaf masses. Beyond the known world: the mass of everything at least as far away."""
+    """Return leaf masses; beyond the known world, the mass of everything at least as far away."""
     inside, complement, outside = np.exp(known.inside), np.exp(known.complement), np.exp(known.outside)
     return LeafTable(inside, complement, outside, known.world, FADE_MASS)
 
@@ -83,7 +83,7 @@ def log_mass_table(known: Posterior) -> LeafTable:
 
 
 def log_density_table(known: Posterior) -> LeafTable:
-    """Return leaf log-densities, over the dimensions in which the known world has a length."""
+    """Return leaf log-densities over the live dimensions of the known world."""
     complement = np.full_like(known.complement, -np.inf)
     np.subtract(known.complement, known.complement_volume, out=complement, where=np.isfinite(known.complement))
     inside, outside = known.inside - known.inside_volume, known.outside - known.outside_volume
@@ -150,7 +150,7 @@ def second_moments(forest: Forest, prior: Prior, known: Posterior, n_jobs: int |
     """Derive the second moment of the mass of every node."""
     nodes = np.zeros_like(known.inside), np.zeros_like(known.inside)
     whole = moments.SecondMoments(*nodes, np.zeros_like(known.outside))
-    if is_empty(forest):  # a share of which nothing is known but that it is as likely large as small
+    if is_empty(forest):  # the share is Beta(gamma / 2, gamma / 2)
         whole.outside[:] = moments.log_excess(0.5 * prior.strength, 0.5 * prior.strength) if prior.is_open else 0.0
         return whole
 
@@ -188,7 +188,7 @@ def row_masses(
 def _places(forest: Forest, known: Posterior, X: Array, lifetime: float | None) -> tuple[Array, Array, Array]:
     """Return the node whose mass counts for each row in each tree, whether its complement counts, and a log-weight.
 
-    All are (T, n). The node is NONE where what lies beyond the known world counts.
+    All are (T, n). The node is NONE for rows beyond the known world.
     """
     n_trees, n_nodes = forest.left.shape
     nodes, log_weights = np.full((n_trees, len(X)), NONE), np.zeros((n_trees, len(X)))
@@ -197,7 +197,7 @@ def _places(forest: Forest, known: Posterior, X: Array, lifetime: float | None) 
     if lifetime is not None:
         moments.cells_of_rows(forest, X, np.array([lifetime]), nodes, log_weights)
         return nodes, np.zeros_like(nodes, np.bool_), log_weights
-    # one walk for both: places have the numbers from 1 on, and numbers up to 0 are the log of how masses fade beyond
+    # one walk for both: numbers from 1 on are places, numbers up to 0 log-weights beyond the known world
     numbers = np.tile(np.arange(1.0, n_nodes + 1), (n_trees, 1))
     table = LeafTable(numbers, numbers + n_nodes, np.zeros(n_trees), known.world, FADE_LOG_MASS)
     traversal.leaf_values(forest, table, X, log_weights)
@@ -210,7 +210,7 @@ def _places(forest: Forest, known: Posterior, X: Array, lifetime: float | None) 
 
 
 def intervals(masses: Masses, level: float, n_jobs: int | None) -> Array:
-    """Return the credible interval of each row's mass, (n, 2); rows in blocks that fit the cache."""
+    """Return the credible interval of each row's mass, (n, 2)."""
 
     def find(rows: slice) -> Array:
         return interval(Masses(*(part[rows] for part in masses)), level)

@@ -1,13 +1,13 @@
 """Differentially private counts of a forest of Mondrian processes.
 
-The partition does not depend on the rows. A row adds one to a single leaf of each tree, so noise for leaves whose
-budgets add up to epsilon over the trees protects it (Dwork and Roth, 2014, theorem 3.16). The noise has the discrete
-Laplace distribution and is drawn exactly: the digits of a float can betray the count beneath (Mironov, 2012). What
-follows is post-processing. Counts are made to add up to the total with the least change, in proportion to their
-variance (Hay et al., 2010), and rounded to whole numbers that are not negative.
+The partition does not depend on the rows. A row adds one to a single leaf of each tree, so it is protected by noise in
+the leaves whose budgets sum to epsilon over the trees (Dwork and Roth, 2014, theorem 3.16). The noise has the discrete
+Laplace distribution and is drawn exactly, since the digits of a float can reveal the count (Mironov, 2012). The rest is
+post-processing: counts are adjusted to add up to the total with the least change, in proportion to their variance (Hay
+et al., 2010), and rounded to non-negative integers.
 
-Noise for all levels of the trees, with the best linear estimates, was tried too: it ranks rows less well, since little
-is left for each level.
+Noise at all levels of the trees, with the best linear estimates, ranks rows less well, since little budget is left for
+each level.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ import numpy as np
 
 from polyaforest.core.arrays import NONE, Array, Forest, Posterior
 
-_UNIT = 2**24  # budgets are whole multiples of one over this: fractions can be drawn exactly
+_UNIT = 2**24  # budgets are multiples of one over this, so that noise can be drawn exactly
 _OF_TOTALS = Fraction(1, 20)  # share of epsilon for the numbers of rows within and beyond the domain
-_OF_SCORES = Fraction(1, 5)  # and for the distribution of scores, if it is wanted
-_SPLITS = 7  # the distribution has two to the power of this many bins
+_OF_SCORES = Fraction(1, 5)  # share of epsilon for the distribution of scores, if wanted
+_SPLITS = 7  # log2 of the number of bins of the distribution
 _TOP = np.uint64(2**64 - 1)
 
-Words = Callable[[int], Array]  # returns so many random words, uint64
+Words = Callable[[int], Array]  # returns n random words, uint64
 
 
 class Budget(NamedTuple):
-    """What epsilon is spent on, in units."""
+    """The parts of epsilon, in units of 1 / `_UNIT`."""
 
-    totals: int  # the number of rows within the domain, and that beyond: a row counts in one of them
-    scores: int  # each bin of the distribution of scores: a row has one score
-    leaf: int  # each leaf: a row counts in one of each tree
+    totals: int  # for the numbers of rows within and beyond the domain: a row counts in one of them
+    scores: int  # for each bin of the distribution of scores: a row has one score
+    leaf: int  # for each leaf: a row counts in one leaf of each tree
 
     @classmethod
     def of(cls, epsilon: float, n_trees: int, *, has_scores: bool) -> Budget:
-        """Share epsilon among the totals, the scores and the trees, rounded down."""
+        """Split epsilon among the totals, the scores and the trees, rounding down."""
         whole = int(Fraction(epsilon) * _UNIT)
         totals, scores = int(whole * _OF_TOTALS), int(whole * _OF_SCORES) if has_scores else 0
         leaf = (whole - totals - scores) // n_trees
         if totals < 1 or leaf < 1:
-            raise ValueError(f"epsilon={epsilon:g} is too small to be shared by {n_trees} trees: allow more")
+            raise ValueError(f"epsilon={epsilon:g} is too small for {n_trees} trees: pass a larger epsilon")
         return cls(totals, scores, leaf)
 
 
@@ -81,7 +81,7 @@ class _Levels(NamedTuple):
         return np.concatenate([nodes[self.left[nodes] == NONE] for nodes in self.nodes])
 
     def families(self, depth: int) -> tuple[Array, Array, Array]:
-        """Return the nodes of a depth that are cut, and their children."""
+        """Return the inner nodes at a depth, and their children."""
         nodes = self.nodes[depth]
         inner = nodes[self.left[nodes] != NONE]
         return inner, self.left[inner], self.right[inner]
@@ -90,8 +90,8 @@ class _Levels(NamedTuple):
 def private_counts(forest: Forest, budget: Budget, words: Words) -> tuple[Array, Array]:
     """Return private counts (T, C) and numbers of rows outside (T,).
 
-    They are whole and not negative, children add up to their parents, and all trees to the same total. Tables are
-    neighbours if one has a row more than the other: the number of rows is protected too.
+    They are non-negative integers; children add up to their parents, and all trees to the same total. Tables are
+    neighbours if one has one row more than the other: the number of rows is protected too.
     """
     n_trees, levels = len(forest.left), _Levels.of(forest)
     leaves = levels.leaves
@@ -103,13 +103,13 @@ def private_counts(forest: Forest, budget: Budget, words: Words) -> tuple[Array,
 
 
 def lowest_log_mass(forest: Forest, known: Posterior) -> float:
-    """Return the least that the mean log-mass of leaves, and so any log-score within the domain, can be; below 0."""
+    """Return a negative lower bound of the mean log-mass of leaves, and so of any log-score within the domain."""
     is_leaf = (forest.left == NONE) & (np.arange(forest.left.shape[1]) < forest.size[:, None])
     return min(float(np.where(is_leaf, known.inside, 0.0).min(axis=1).mean()), -1.0)
 
 
 def private_scores(scores: Array, lowest: float, total: int, budget: Budget, words: Words) -> Array:
-    """Return as many log-scores, ascending, as there are rows by a private `total`, distributed nearly as `scores`.
+    """Return a private `total` of log-scores, ascending, distributed approximately as `scores`.
 
     They lie between `lowest` and 0, evenly within bins whose counts are private.
     """
@@ -123,7 +123,7 @@ def private_scores(scores: Array, lowest: float, total: int, budget: Budget, wor
 
 
 def _consistent(levels: _Levels, leaves: Array, noisy: Array, total: float) -> Array:
-    """Return real counts of all nodes of which children add up to their parents, and trees to the total."""
+    """Return real-valued counts of all nodes: children add up to their parents, and trees to the total."""
     found, n_leaves = np.zeros(len(levels.left)), np.zeros(len(levels.left))
     found[leaves], n_leaves[leaves] = noisy, 1.0
     for depth in range(len(levels.nodes) - 2, -1, -1):
@@ -139,7 +139,7 @@ def _consistent(levels: _Levels, leaves: Array, noisy: Array, total: float) -> A
 
 
 def _whole(levels: _Levels, found: Array) -> Array:
-    """Return whole numbers that are not negative, from the top: those nearest to both children of a node."""
+    """Round counts to non-negative integers from the root down, as close as possible to both children of a node."""
     counts = np.zeros(len(found), np.int64)
     counts[levels.nodes[0]] = np.rint(found[levels.nodes[0]])
     for depth in range(len(levels.nodes) - 1):
@@ -154,14 +154,14 @@ def _whole(levels: _Levels, found: Array) -> Array:
 
 
 def system_words(n: int) -> Array:
-    """Return random words of the operating system, which nobody can foresee."""
+    """Return unpredictable random words from the operating system."""
     return np.frombuffer(os.urandom(8 * n), np.uint64)
 
 
 def discrete_laplace(budgets: Array, words: Words) -> Array:
-    """Draw whole numbers, int64 (n,), with probabilities in proportion to exp(-budget * |x|), for budgets in units.
+    """Draw integers, int64 (n,), with probabilities in proportion to exp(-budget * |x|), for budgets in units.
 
-    Exactly, by the algorithm of Canonne, Kamath and Steinke (2020): only whole random numbers are compared.
+    The draws are exact, by the algorithm of Canonne, Kamath and Steinke (2020), which compares only random integers.
     """
     drawn, waiting = np.zeros(len(budgets), np.int64), np.arange(len(budgets))
     while len(waiting):
@@ -189,9 +189,9 @@ def _survives(units: Array, words: Words) -> Array:
 
 
 def _below(bounds: Array, words: Words) -> Array:
-    """Draw whole numbers below bounds, each equally likely."""
+    """Draw integers uniformly below bounds."""
     rounds = bounds.astype(np.uint64)
-    most = _TOP - (_TOP % rounds + np.uint64(1)) % rounds  # the last word of a whole number of rounds
+    most = _TOP - (_TOP % rounds + np.uint64(1)) % rounds  # larger words would bias the draw
     drawn = words(len(rounds)).copy()
     while (is_over := drawn > most).any():
         drawn[is_over] = words(int(is_over.sum()))

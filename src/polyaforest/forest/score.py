@@ -1,4 +1,4 @@
-"""Score rows, and fill in their missing values, by the masses of the cells and leaves that they fall in."""
+"""Score rows, and impute their missing values, by the masses of their cells and leaves."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from polyaforest.forest.posterior import (
 )
 from polyaforest.kernels import leave_one_out, marginal, traversal
 
-_ROWS_BY_TREE = 256  # rows looked up together where the values of every tree are kept
-_TINY = 1e-290  # a sum of masses below this has lost digits to underflow
+_ROWS_BY_TREE = 256  # rows looked up at a time where the values of every tree are kept
+_TINY = 1e-290  # sums of masses below this lose digits to underflow
 
 
 def row_scores(kind: str, forest: Forest, known: Posterior, X: Array, lifetimes: Array, n_jobs: int | None) -> Array:
-    """Return the scores of rows, (n,), by the parameter `score` of the detectors."""
+    """Return the scores of rows, (n,); `kind` is a value of `Score`."""
     score = Score(kind)
     if not score.uses_cells:
         return leaf_means(forest, _leaf_table(score, known), X, n_jobs)
@@ -103,7 +103,7 @@ def left_out_scores(
 ) -> Array:
     """Return leave-one-out scores of rows that a forest of processes has counted.
 
-    They may lie beyond the domain, as if it had not grown to hold them: cells at its edge have counted them.
+    Rows may lie beyond the domain, as if it had not been extended to hold them: cells at its edge have counted them.
     """
     score = Score(kind)
     if score.uses_cells:
@@ -117,8 +117,8 @@ def left_out_scores(
         logs = np.empty((len(forest.left), len(times), rows.stop - rows.start))
         leave_one_out.left_out_masses(forest, known, prior.strength, prior.is_open, X[rows], times, logs)
         if excess[rows].any():
-            endured = np.minimum(times, forest.time.max())[:, None]  # cells end with the forest's own lifetime
-            logs -= endured * (forest.weights @ excess[rows].T)[:, None]
+            duration = np.minimum(times, forest.time.max())[:, None]  # cells end with the forest's own lifetime
+            logs -= duration * (forest.weights @ excess[rows].T)[:, None]
         if score.is_additive:
             return logs.mean(axis=(0, 1))  # type: ignore[no-any-return]
         log_means = log_mean_exp(logs)
@@ -128,7 +128,7 @@ def left_out_scores(
 
 
 def _weighted_sum(values: Array, weights: Array) -> Array:
-    """Sum over the trees, ignoring the values of those without weight."""
+    """Sum over the trees, ignoring the values of trees with weight 0."""
     total: Array = (np.where(weights > 0, values, 0.0) * weights).sum(axis=0)
     return total
 
@@ -142,7 +142,7 @@ def _log_cells(forest: Forest, known: Posterior, X: Array, lifetimes: Array) -> 
 
 
 def _log_cell_sums(forest: Forest, known: Posterior, X: Array, lifetimes: Array, height: int) -> Array:
-    """Return the sums over lifetimes of `_log_cells`, (T, n), or with height 1 those over all trees too."""
+    """Return the sums over lifetimes of `_log_cells`, (T, n); with `height` 1, sum over trees too."""
     sums = np.zeros((height, len(X)))
     traversal.log_cell_sums(forest, known.inside, X, lifetimes, sums)
 
@@ -164,10 +164,10 @@ def impute(
     n_jobs: int | None,
     categories: Sequence[Array] = (),
 ) -> Array:
-    """Fill in the missing values of `X`: by the mean of the cells that a row may be in, or by the heaviest.
+    """Fill in the missing values of `X` by the mean of the cells that a row may be in, or by the cell of largest mass.
 
-    Of several `lifetimes` the means count alike, each of them taken over all trees. A category is that of the known
-    `categories` of its column with which the row scores best.
+    Means over all trees are averaged over the `lifetimes`. A missing category becomes the one of the known `categories`
+    of its column for which the row scores highest.
     """
     filled = X.copy()
     gappy = rows_with_gaps(X)
@@ -183,7 +183,7 @@ def impute(
             modes=np.zeros(wide),
         )
         marginal.guess_values(forest, known.inside, rows, lifetimes, guess)
-        with np.errstate(invalid="ignore"):  # of features that are there nothing is known
+        with np.errstate(invalid="ignore"):  # features without gaps have no estimates
             values = guess.modes[-1] if how == "mode" else ordered_sum(guess.sums / guess.totals) / len(lifetimes)
         filled[gappy[span]] = np.where(np.isnan(rows), values, rows)
 
@@ -203,7 +203,7 @@ def impute(
 def known_categories(forest: Forest, rows: Array | None, most: int = 64) -> list[Array]:
     """Return the codes of each category in `rows`, or else in boxes of the forest, the most frequent first.
 
-    At least one for each: where none is known, that of the lower corner of the known world.
+    There is at least one for each: if none is known, the lower corner of the known world.
     """
     n_numbers = forest.weights.shape[1] - int(forest.n_categories[0])
     found = []

@@ -9,16 +9,16 @@ import numpy as np
 from polyaforest.core.arrays import UNBOUNDED, Array
 from polyaforest.core.boxes import APART, as_codes, bounding_box, count_bits
 
-# What it counts for, as a typical distance, that two categories differ: they are never just a little apart, and what
-# occurs together shows only in cells that are small enough to hold few combinations.
+# Typical distance of two different categories: small, because categories are never close to each other, and
+# combinations show only in cells that are small enough to hold few of them.
 _NEARNESS = 0.25
 
 
 class Weighting(NamedTuple):
     """Feature weights of a forest; all arrays have shape (D,).
 
-    The deviation says what a typical distance is along each feature. Lifetimes are given in its terms: at time 1, two
-    rows apart by a weighted distance of one typical deviation in all share a cell with probability 1 / e.
+    The deviation is the typical distance along each feature. Lifetimes are in its units: at time 1, two rows at a total
+    weighted distance of one typical deviation share a cell with probability 1 / e.
     """
 
     spread: Array  # random weights are Exp(1) / spread
@@ -27,7 +27,7 @@ class Weighting(NamedTuple):
 
     @property
     def unit(self) -> float:
-        """The weighted length that lifetimes are measured against."""
+        """The weighted length that is the unit of lifetimes."""
         total = 1.0 if self.fixed is None else float(self.fixed @ self.deviation)
         return total if 0 < total < np.inf else 1.0
 
@@ -38,14 +38,14 @@ def unmeasured(n_features: int, fixed: Array | None) -> Weighting:
 
 
 def weighting_of_rows(rows: Array, n_categories: int = 0) -> Weighting:
-    """Weigh by the data: the spread is sqrt(range * mean absolute deviation), which a stray value moves little."""
+    """Weigh by the data: the spread is sqrt(range * mean absolute deviation), which is robust to stray values."""
     return weighting_of_sample(rows, bounding_box(rows, n_categories), n_categories)
 
 
 def weighting_of_sample(sample: Array, box: Array, n_categories: int = 0) -> Weighting:
-    """Weigh by a table, given its bounding box and a sample of its rows: only the deviation is that of the sample.
+    """Weigh by a table, given its bounding box and a sample of its rows, which is used for the deviation only.
 
-    A column that varies, though not in the sample, does so in less than one row of as many.
+    A column that varies in the table but not in the sample is assumed to vary in one row of as many as the sample has.
     """
     n = sample.shape[1] - n_categories
     low, high = box[:, :n]
@@ -55,13 +55,13 @@ def weighting_of_sample(sample: Array, box: Array, n_categories: int = 0) -> Wei
     if not n_categories:
         return weighting
     differs, spread = np.array([_diversity(column) for column in columns[n:]]).T
-    hidden = (differs == 0) & (box[0, n:] < box[1, n:])  # it varies, though not in the sample
+    hidden = (differs == 0) & (box[0, n:] < box[1, n:])  # varies in the table but not in the sample
     differs = np.where(hidden, 1 / len(sample), differs)
     return Weighting(np.append(weighting.spread, spread), np.append(deviation, _NEARNESS * differs))
 
 
 def spread_of(columns: Array, n_categories: int = 0) -> Array:
-    """Return the spread of `weighting_of_rows`, of rows given by column, (D, n)."""
+    """Return the spread of `weighting_of_rows` for rows given by column, (D, n)."""
     columns = np.ascontiguousarray(columns)  # sums depend on the order in memory
     n = len(columns) - n_categories
     low, high = columns[:n].min(axis=1), columns[:n].max(axis=1)
@@ -72,16 +72,15 @@ def spread_of(columns: Array, n_categories: int = 0) -> Array:
 def _deviation(columns: Array, lengths: Array) -> Array:
     """Return the mean absolute deviation of each contiguous column, (D, n); `lengths` are those of their ranges."""
     deviation: Array = np.abs(columns - columns.mean(axis=1, keepdims=True)).mean(axis=1)
-    is_constant = columns.min(axis=1) >= columns.max(axis=1)  # the mean of equal values need not be their value
+    is_constant = columns.min(axis=1) >= columns.max(axis=1)  # the mean of equal values may differ from them
     return np.where(is_constant, lengths / columns.shape[1], deviation)
 
 
 def _diversity(codes: Array) -> tuple[float, float]:
-    """Return how likely two values of a category differ, and its spread.
+    """Return the probability that two values of a category differ, and its spread.
 
-    The spread is 1 for categories that come again and again. For those that hardly do it grows up to the root of the
-    number of rows, so that ids do not take the cuts of other features: by the perplexity of the categories, over the
-    rows that each of so many would have.
+    The spread is about 1 if categories recur often. It grows with the perplexity, up to the square root of the number
+    of rows, so that columns of ids do not take cuts from other features.
     """
     n = len(codes)
     shares = np.unique(codes, return_counts=True)[1] / n
@@ -90,7 +89,7 @@ def _diversity(codes: Array) -> tuple[float, float]:
 
 
 def weighting_of_domain(domain: Array, n_categories: int = 0) -> Weighting:
-    """Weigh by the domain alone, so that equal domains give equal partitions whatever the data."""
+    """Weigh by the domain alone, so that equal domains give equal partitions for any data."""
     n = domain.shape[1] - n_categories
     low, high = domain[:, :n]
     cube = count_bits(as_codes(domain[0, n:]) ^ as_codes(domain[1, n:])) / APART
@@ -99,7 +98,7 @@ def weighting_of_domain(domain: Array, n_categories: int = 0) -> Weighting:
 
 
 def _usable(spread: Array, low: Array, high: Array) -> Array:
-    """Replace the spread of constant columns by their own size, or by 1 for zero, to measure later departures."""
+    """Replace the spread of constant columns by their absolute value, or 1 if that is 0, to scale later departures."""
     size = np.maximum(np.abs(low), np.abs(high))
     return np.where(high > low, spread, np.where(size > 0, size, 1.0))
 
@@ -118,10 +117,10 @@ class Plan(NamedTuple):
 
     @property
     def depth_limit(self) -> int:
-        """`max_depth` as kernels take it."""
+        """`max_depth` for kernels: UNBOUNDED for None."""
         return UNBOUNDED if self.max_depth is None else min(self.max_depth, UNBOUNDED)
 
     def most_nodes(self, n_rows: int | None = None) -> int:
-        """Return the most nodes of a tree: those of a full tree to the depth limit, or two for every row but one."""
+        """Return the largest number of nodes of a tree, by the depth limit and the number of rows."""
         full = (1 << min(self.depth_limit + 1, 30)) - 1
         return full if n_rows is None else min(full, 2 * n_rows - 1)

@@ -1,7 +1,6 @@
-"""A forest on a stream: trees, the points they hold, and the policy by which points come and go.
+"""A forest on a stream: trees, the points they hold, and the policy that decides which points to keep.
 
-Learning writes to the arrays in place, chunk by chunk. If learning a chunk fails halfway, the stream refuses
-to go on.
+Learning updates the arrays in place, chunk by chunk. If learning a chunk fails halfway, later calls raise.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from polyaforest.core.validation import LARGEST, all_or_nothing, read_weights
 from polyaforest.decision.calibration import LEAST_ROWS, RunningCalibration
 from polyaforest.decision.thresholds import Detections, ThresholdPolicy
 from polyaforest.forest import compact, draws, gaps, grow, imputation, learn
-from polyaforest.forest.columns import Columns
+from polyaforest.forest.columns import LateColumns
 from polyaforest.forest.integrity import POINTS_LAYOUT, Layout, check_forest, check_layout, check_sample_sizes
 from polyaforest.forest.margins import MOST_POINTS, Margins
 from polyaforest.forest.point_store import Key, Labels, PointStore, Schedule
@@ -47,8 +46,8 @@ from polyaforest.persistence.state import decode, encode, pack_keys, packed, unp
 from polyaforest.retention import Policy, Window
 
 WARM_UP = 256  # arrivals after which the weights of features are fixed
-_LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree runs through at once
-_ARRIVALS_PER_MARGINS = 1024  # arrivals after which margins are measured anew, and after powers of two before
+_LEAST_CHUNK, _MOST_CHUNK = 256, 4096  # rows that each tree processes at a time
+_ARRIVALS_PER_MARGINS = 1024  # arrivals between measurements of the margins; before, after powers of two
 _STATE = schema.record(
     {
         "policy": schema.policy,
@@ -61,7 +60,7 @@ _STATE = schema.record(
         "is_seeded": schema.flag,
         "origin": schema.whole(),
     },
-    optional=["n_judges", "is_seeded", "origin"],  # absent from older files; the last also where it is 0
+    optional=["n_judges", "is_seeded", "origin"],  # absent from older files; the last also if it is 0
 )
 _LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the score, J scores; W weights, K bytes
     "lifetime": (np.float64, ""),
@@ -81,36 +80,36 @@ _LAYOUT: Layout = {  # T trees, D features, P slots for points, L times of the s
     "damping": (np.float64, "D"),
     "margins": (np.float64, "2D"),
     "bits_beyond": (np.float64, ""),
-    "since": (np.int64, "D"),  # absent where all columns are known
+    "since": (np.int64, "D"),  # absent if all columns are known
 }
 
 
 class Rules(NamedTuple):
-    """What a stream was begun with."""
+    """The parameters of a stream."""
 
-    plan: Plan  # its features unmeasured: what was measured would tell of points after they have gone
+    plan: Plan  # without measurements of features, which would reveal points after their deletion
     policy: Policy | None  # None for a summary, which keeps no points
     prior: Prior
     grid: Array  # times of the multiscale score, in units of the weighting
     score: Score
-    sizes: Array  # int64 (T,): the most points that each tree takes, EVERY for all that are held
+    sizes: Array  # int64 (T,): the most points of each tree, EVERY if unlimited
     n_calibration: int = LEAST_ROWS  # the most calibration scores to keep
-    damping: Array | None = None  # by which factor each feature weighs less than by its spread
+    damping: Array | None = None  # the factor by which each feature weighs less than by its spread
 
 
 class Task(NamedTuple):
-    """What is wanted of rows that are learned."""
+    """How to process rows to be learned."""
 
     is_scored: bool
-    is_judged: bool
-    is_marginal: bool  # whether marginal walks score rows with missing values, in place of completions
+    is_judged: bool  # whether their scores become calibration scores
+    is_marginal: bool  # whether marginal walks score rows with missing values, instead of completions
 
 
 class Stream:
-    """Trees that learn one point after another, and forget as exactly as they learn."""
+    """Trees that learn and delete points one at a time, exactly."""
 
     def __init__(self, rules: Rules) -> None:
-        # generators of the trees, of policies that draw, and of the trees' priorities
+        # generators of the trees and of the policy, and seeds of the trees' samples
         states, self.rng, self.seeds, seed = seeds_of_stream(rules.plan.seed, rules.plan.n_trees)
         rules = rules._replace(plan=rules.plan._replace(seed=seed))
         self.rules = rules
@@ -120,13 +119,13 @@ class Stream:
         self.points: Points = new_points(rules.plan.n_trees, self.forest.left.shape[1], 0, self.n_features)
         self.cutoffs = np.full(rules.plan.n_trees, NO_CUTOFF)
         self.numbers = np.empty(0, np.int64)  # the arrival of the point in each slot, NONE in a free one
-        self.next_rebuild = 1  # arrivals since `origin` after which the trees are grown again; 0 if they no longer are
-        self.origin = 0  # the arrival that began the stream, or brought the first value of a column
-        self.columns = Columns(rules.plan.domain)
-        self.in_doubt = False  # whether learning was interrupted half-way
-        self.is_frozen = False  # whether it came from a file that holds trees without their points
-        self.calibration = RunningCalibration(rules.n_calibration)  # log-scores of the last rows that were judged
-        self.margins: Margins | None = None  # of the features of points held when they were last measured
+        self.next_rebuild = 1  # arrivals since `origin` after which the trees are rebuilt; 0 for never
+        self.origin = 0  # the first arrival of the stream, or the one with the latest first value of a column
+        self.columns = LateColumns(rules.plan.domain)
+        self.is_dirty = False  # whether a change is in progress or was interrupted
+        self.is_frozen = False  # whether it was loaded from a file that holds trees without their points
+        self.calibration = RunningCalibration(rules.n_calibration)  # log-scores of the last rows
+        self.margins: Margins | None = None  # as last measured
 
     @property
     def n_features(self) -> int:
@@ -135,12 +134,12 @@ class Stream:
 
     @property
     def n_categories(self) -> int:
-        """How many of the features, the last ones, are categories."""
+        """The number of categorical features, which come last."""
         return self.rules.plan.n_categories
 
     @property
     def keeps_points(self) -> bool:
-        """Whether the points held are known; a summary forgets them once it has warmed up."""
+        """Whether points are kept; a summary drops them once it has warmed up."""
         return self.rules.policy is not None or self.next_rebuild > 0
 
     @property
@@ -157,14 +156,14 @@ class Stream:
 
     @property
     def ring(self) -> Array:
-        """The points held, in an order in which a point that comes to a full window takes the place of the oldest."""
+        """The points held, ordered so that a new point of a full window takes the place of the oldest."""
         held = self.store.held
         return self.points.values[held[np.argsort(self.numbers[held] % max(len(held), 1), kind="stable")]]
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def state(self, *, is_compact: bool = False) -> tuple[Header, Arrays]:
-        """Return the state of the stream, without its forest; a compact one has the forest too, if points are kept."""
+        """Return the state of the stream without its forest; a compact state includes the forest."""
         rules, plan, store = self.rules, self.rules.plan, self.store
         header = {
             "policy": encode(rules.policy),
@@ -218,7 +217,7 @@ class Stream:
         lifetimes: Array,
         n_categories: int = 0,
     ) -> Self:
-        """Return the stream with a state from `state`, continuing with `forest`, which a compact state has itself."""
+        """Restore a stream from a state; `forest` is None for a compact state, which includes it."""
         part = {name.removeprefix("stream/"): array for name, array in arrays.items() if name.startswith("stream/")}
         _STATE(header, "stream")
         of_trees = forest or compact.Trees.of_state(arrays)
@@ -231,7 +230,7 @@ class Stream:
             header["max_depth"],
             unmeasured(n_features, read_weights(part["fixed"], n_features) if n_fixed else None),
             of_trees.domain,
-            np.random.SeedSequence(),  # has served: the generators that it made are in the forest
+            np.random.SeedSequence(),  # no longer needed: the forest has its generators
             None,
             n_categories,
         )
@@ -239,19 +238,19 @@ class Stream:
         if forest is None:
             held = compact.expanded(arrays, plan, policy or Window(WARM_UP), n_seen)
         else:
-            held = _held_of_state(arrays, part, forest)
+            held = _contents_of_state(arrays, part, forest)
         stream = cls.__new__(cls)
         n_calibration = header.get("n_judges", LEAST_ROWS)
         score = Score(header["score"])
         damping = part.get("damping")
         if damping is not None and not ((damping >= 1) & (damping < np.inf)).all():
-            raise ValueError("array damping: a feature can only weigh less, by a finite factor")
+            raise ValueError("array damping: factors must be finite and at least 1")
         stream.rules = Rules(plan, policy, prior, part["grid"], score, held.samples.sizes, n_calibration, damping)
         stream.forest, stream.points, stream.seeds = held.forest, held.points, held.samples.seeds
         stream.lifetimes, stream.rng, stream.next_rebuild = lifetimes, part["rng"], header["next_birth"]
-        stream.origin, stream.columns = header.get("origin", 0), Columns(of_trees.domain)
+        stream.origin, stream.columns = header.get("origin", 0), LateColumns(of_trees.domain)
         stream.columns.since = part.get("since", stream.columns.since)
-        stream.in_doubt = stream.is_frozen = False
+        stream.is_dirty = stream.is_frozen = False
         stream.calibration = RunningCalibration.of_state(
             n_calibration, held.judges, part.get("judging", np.empty(0)), is_seeded=header.get("is_seeded", False)
         )
@@ -267,7 +266,7 @@ class Stream:
 
     @classmethod
     def frozen(cls, rules: Rules, forest: Forest, lifetimes: Array, calibration: Array) -> Self:
-        """Return a stream that only scores: trees of earlier formats, each of rows of its own, without the rows."""
+        """Return a stream that only scores: trees of earlier formats, saved without their points."""
         stream = cls(rules)
         stream.is_frozen, stream.forest, stream.lifetimes, stream.next_rebuild = True, forest, lifetimes, 0
         stream._forget_points()
@@ -277,9 +276,9 @@ class Stream:
         return stream
 
     def check(self, *, is_derived: bool = False) -> None:
-        """Raise unless trees, points and store agree with each other and with the rules.
+        """Raise ValueError if trees, points, store or rules are inconsistent.
 
-        Trees that are derived from the points agree with them.
+        With `is_derived`, skip checks of trees that were derived from the points.
         """
         if self.is_frozen:
             check_forest(self.forest, alike=False, largest=LARGEST)
@@ -302,46 +301,46 @@ class Stream:
         lengths = {"T": plan.n_trees, "C": n_nodes, "P": n_slots, "D": self.n_features}
         check_layout(self.points._asdict(), POINTS_LAYOUT, lengths)
         if store.capacity != n_slots:
-            raise ValueError(f"it keeps no points, but has slots for {store.capacity}")
+            raise ValueError(f"the stream keeps no points, but has slots for {store.capacity}")
         most_counted = int(self.forest.counts[np.arange(plan.n_trees), self.forest.root].max())
         if self.keeps_points and n_nodes < plan.most_nodes(max(most_counted, 1)) + grow.SPARE_NODES:
-            raise ValueError(f"its trees have {n_nodes} node slots, too few for {most_counted} points to come and go")
+            raise ValueError(f"the trees have {n_nodes} node slots, too few for {most_counted} points")
         if not is_derived:
             self._check_samples()
 
     def _check_rules_and_progress(self) -> None:
-        """Raise unless a stream can be begun with the rules, and what has come, is held and is to come agree."""
+        """Raise ValueError if the rules are invalid, or the counts of rows are inconsistent."""
         rules = self.rules
         if rules.policy is None and rules.plan.max_depth is None:
-            raise ValueError("it keeps no points and has no max_depth, so nothing bounds its trees")
+            raise ValueError("the stream keeps no points and has no max_depth, so its trees are unbounded")
         check_sample_sizes(rules.sizes)
         if rules.policy is None and self.is_sampled:
-            raise ValueError("array sizes: the trees of a summary take every point")
+            raise ValueError("array sizes: the trees of a summary must take every point")
         if not rules.plan.lifetime > 0:
-            raise ValueError(f"its lifetime is {rules.plan.lifetime}")
+            raise ValueError(f"the lifetime must be positive; got {rules.plan.lifetime}")
         if not self.rng.any():
-            raise ValueError("the state of its generator is all zeros")
+            raise ValueError("the state of the generator is all zeros")
         if not ((rules.grid > 1e-6) & (rules.grid < 1e6)).all() or not is_ascending(rules.grid):
-            raise ValueError("array grid: the times of a score must ascend from 1e-6 to 1e6 at most")
+            raise ValueError("array grid: times must increase strictly, between 1e-6 and 1e6")
         n_seen, due, arrivals = self.store.n_seen, self.next_rebuild, self.calibration.arrivals
         is_due = due & (due - 1) == 0 and due // 2 <= n_seen - self.origin < due  # after 1, 2, 4, ... arrivals
         if (due or self.origin) and not is_due:
-            raise ValueError(f"its trees are to be rebuilt after {due} rows, but {n_seen} have come")
+            raise ValueError(f"the next rebuild of the trees is due after {due} rows, but {n_seen} have arrived")
         if self.n_points > n_seen:
-            raise ValueError(f"it has counted {self.n_points} points, but only {n_seen} rows have come")
+            raise ValueError(f"the trees have counted {self.n_points} points, but only {n_seen} rows have arrived")
         self.columns.check(n_seen, self.rows if self.keeps_points else np.empty((0, self.n_features)))
         if len(arrivals) and not 0 <= arrivals[0] <= arrivals[-1] < n_seen:
-            raise ValueError("it has scores of rows that have not come")
+            raise ValueError("there are calibration scores of rows that have not arrived")
 
     def _check_samples(self) -> None:
-        """Raise unless every tree holds the points of lowest priority."""
+        """Raise ValueError unless every tree holds the points of lowest priority."""
         if self.is_sampled and not np.array_equal(self.is_member(self.store.held), self._is_drawn()):
-            raise ValueError("its trees do not hold the points that were drawn for them")
+            raise ValueError("the trees do not hold their samples of points")
 
     # ---- learning ---------------------------------------------------------------------------------------------------
 
     def begin_with(self, rows: Array, keys: Sequence[Key | None], times: Array, n_jobs: int | None) -> None:
-        """Learn a table as if it had come row by row; features are weighed by all of it, once and for all."""
+        """Learn a table as if it had arrived row by row; weigh features by all rows, without later rebuilds."""
         plan = self._weigh(weighting_of_rows(rows, self.n_categories))
         self.next_rebuild = 0
         if self.rules.policy is None:
@@ -355,7 +354,7 @@ class Stream:
     def begin_with_draw(
         self, drawn: draws.Draw, arrivals: Array, labels: Labels, measured: Weighting, n_seen: int, n_jobs: int | None
     ) -> None:
-        """Learn a uniform sample of `n_seen` rows, drawn by priority; the policy is a uniform reservoir.
+        """Learn a uniform sample of `n_seen` rows, drawn by priority; the policy must be a uniform reservoir.
 
         The rows drawn, their `arrivals` and labels are in order of priority. Features are weighed as `measured`.
         """
@@ -372,14 +371,14 @@ class Stream:
         self._grow_on(drawn.rows[order], plan, n_jobs)
 
     def _grow_on(self, held: Array, plan: Plan, n_jobs: int | None) -> None:
-        """Grow the trees on the points that the store has just begun to hold."""
+        """Grow the trees on the first points of the store."""
         self.points = pad_points(self.points, 0, len(held))
         self.numbers = self.store.arrivals.copy()
         self.points.values[:] = held
         self._grow_again(plan, n_jobs)
 
     def _draw_exponentials(self, n: int) -> Array:
-        """Draw from Exp(1) for each of `n` rows, if the policy wants such draws."""
+        """Draw from Exp(1) for each of `n` rows, if the policy needs such draws."""
         return learn.draw_exponentials(self.rng, n) if self.store.policy.is_random else np.empty(0)
 
     def advance(
@@ -394,16 +393,16 @@ class Stream:
         is_marginal: bool = False,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> Array:
-        """Learn rows one after another, each scored first if wanted, until done or stopped; return the scores.
+        """Learn rows one after another until done or stopped; return their scores from before, if wanted.
 
-        Scores of rows that are judged are calibration scores, so a summary needs no others to begin with. Rows with
-        missing values are scored by their completions, or with `is_marginal` by marginal walks.
+        Scores of judged rows become calibration scores, so a summary needs no others to start with. Rows with missing
+        values are scored by their completions, or with `is_marginal` by marginal walks.
         """
         scores, start, task = [], 0, Task(is_scored, is_judged, is_marginal)
-        is_plain = self.columns.are_known and not np.isnan(rows).any()  # as most rows are, so that others may cost time
+        is_plain = self.columns.are_known and not np.isnan(rows).any()  # the common case, which must be fast
         while start < len(rows) and not is_stopped():
             is_new = None if is_plain else self._open_columns(rows[start])
-            worthwhile = min(max(self.n_points, _LEAST_CHUNK), _MOST_CHUNK)  # to amortise loading a tree
+            worthwhile = min(max(self.n_points, _LEAST_CHUNK), _MOST_CHUNK)  # amortises loading a tree
             coming = rows[start : start + worthwhile]
             n = len(coming) if is_plain else self._until_new_column(coming)
             stop = start + min(n, self._until_rebuild, self._until_margins)
@@ -419,7 +418,7 @@ class Stream:
         return self._run(StreamChunk(rows, *schedule), rows, self.rules.score, n_jobs, self._samples)
 
     def some_held(self, most: int) -> Array:
-        """Return the slots of points held, at most `most` of them, spread evenly over the arrivals."""
+        """Return the slots of at most `most` points held, spread evenly over the arrivals."""
         slots = self.store.held.astype(np.int32)
         return slots if len(slots) <= most else slots[np.linspace(0, len(slots) - 1, most).astype(int)]
 
@@ -430,7 +429,7 @@ class Stream:
     def left_out_scores(self, n_jobs: int | None, slots: Array) -> tuple[Array, Array]:
         """Score points held, each by the forest without it; return log-scores and arrivals.
 
-        One point after another leaves a copy of the forest, is scored and comes back.
+        In a copy of the forest, each point in turn is deleted, scored and inserted again.
         """
         if len(slots) == 0:
             return np.empty(0), np.empty(0, np.int64)
@@ -443,7 +442,7 @@ class Stream:
         return self.rules.score.to_log(scores), self.numbers[slots]
 
     def judge(self, scores: Array, policy: ThresholdPolicy, came: int | None = None) -> Detections:
-        """Compare scores with the calibration scores, which those of rows that came, from arrival `came` on, join."""
+        """Compare scores with the calibration scores; with `came`, add the scores of rows from that arrival on."""
         logs = self.rules.score.to_log(scores)
         if came is None:
             judged = self.calibration.judge(logs, policy)
@@ -452,7 +451,7 @@ class Stream:
         return judged._replace(scores=scores, thresholds=self.rules.score.from_log(judged.thresholds))
 
     def keep_scores(self, n: int) -> None:
-        """Hold at most `n` calibration scores from now on."""
+        """Keep at most `n` calibration scores from now on."""
         self.calibration.resize(n)
         self.rules = self.rules._replace(n_calibration=n)
 
@@ -465,17 +464,17 @@ class Stream:
         learn.remove_points(self.forest, self.points, gone, self._limits, n_jobs, self._samples_without(gone))
         self._let_go(gone)
         self._measure_margins()
-        self.in_doubt = False
+        self.is_dirty = False
 
     def subtract(self, rows: Array, n_jobs: int | None) -> int:
-        """Count rows out of a summary; return the first that cannot be, or else their number. All of them or none."""
+        """Subtract rows from a summary, all or none; return the first that cannot be subtracted, or their number."""
         reduced, n = learn.subtract_rows(self.forest, self.points, rows, n_jobs)
         if n == len(rows):
             self.forest = reduced
         return n
 
     def rebuild(self, n_jobs: int | None) -> None:
-        """Weigh features anew by the points held, and grow all trees anew."""
+        """Weigh features by the points held, and grow all trees from scratch."""
         with all_or_nothing(self):
             plan = self.rules.plan
             self._fill_young_columns()
@@ -484,7 +483,7 @@ class Stream:
             self._grow_again(plan, n_jobs)
 
     def widen(self, values: Array, n_jobs: int | None) -> None:
-        """Add numbers, behind the others, that every point held has the value of, and grow the trees anew."""
+        """Append numeric features with the given values for all points held, and rebuild the trees."""
         plan, n_new, n = self.rules.plan, len(values), self.n_features - self.n_categories
         wider = np.insert(self.points.values, [n] * n_new, 0.0, axis=1)
         wider[self.store.held, n : n + n_new] = values
@@ -498,7 +497,7 @@ class Stream:
             self.rebuild(n_jobs)
 
     def amend(self, first: int, values: Array, n_jobs: int | None) -> None:
-        """Replace features of the points held, from the `first` on, by `values`, and grow the trees anew."""
+        """Replace features of the points held, from the `first` on, by `values`, and rebuild the trees."""
         amended = self.points.values.copy()
         amended[self.store.held, first : first + values.shape[1]] = values
         self.check_consistent()
@@ -517,12 +516,12 @@ class Stream:
         task: Task,
         n_jobs: int | None,
     ) -> Array:
-        """Learn rows together; `is_new` are the columns whose first values the first has, None if no row has gaps."""
+        """Learn rows together; `is_new` are columns with their first value in the first row, None without gaps."""
         self._make_slots(len(rows))
         self._make_nodes(len(rows))
         self._begin_to_change()
         samples, is_time, came = self._samples, self._until_margins == len(rows), self.store.n_seen
-        held = None if is_new is None else self.store.held  # before any of them leave
+        held = None if is_new is None else self.store.held  # before any leave
         schedule = self._admit(keys, times)
         if is_new is None or held is None:
             prepared = gaps.Prepared.plain(rows, schedule)
@@ -538,22 +537,22 @@ class Stream:
             self._rebuild_while_warming_up(n_jobs, task.is_judged)
         if is_new is not None:
             self._let_columns_age()
-        self.in_doubt = False
+        self.is_dirty = False
         return prepared.scores(scores) if task.is_scored else scores
 
     def _prepared(self, rows: Array, is_new: Array, held: Array, schedule: Schedule, task: Task) -> gaps.Prepared:
-        """Fill in the rows of a chunk, of which the first has the first values of columns that are new."""
+        """Fill in the rows of a chunk, the first of which has the first values of new columns."""
         scored = self.columns.scored(rows)
         if is_new.any():
-            scored[0, is_new] = rows[0, is_new]  # which all points held have now
-        donors = gaps.Donors(self.points.values[held], held, schedule, self.n_categories)
+            scored[0, is_new] = rows[0, is_new]  # all points held have these values now
+        donors = gaps.ChunkDonors(self.points.values[held], held, schedule, self.n_categories)
         how = gaps.How(task.is_scored, task.is_marginal, self.columns.is_young)
         return gaps.Prepared.of(*gaps.fill_chunk(self.columns.placed(rows), scored, donors, how), schedule)
 
     def _open_columns(self, row: Array) -> Array:
-        """Note which columns have their first value in a row that comes next; return them, bool (D,).
+        """Record which columns have their first value in the next row; return them, bool (D,).
 
-        It replaces the placeholder of points held. The trees are soon grown again, to weigh the column by its scale.
+        The value replaces the placeholder of points held. The trees are rebuilt soon, to weigh the column by its scale.
         """
         columns = self.columns
         if not self.keeps_points or (columns.are_known and not np.isnan(row).any()):
@@ -567,11 +566,11 @@ class Stream:
             self._move_points(is_new, row)
         if (is_new.any() or not (were_known or len(self.store))) and self.rules.policy is not None:
             self.origin, self.next_rebuild = self.store.n_seen, 1
-        self.in_doubt = False
+        self.is_dirty = False
         return is_new
 
     def _move_points(self, is_moved: Array, row: Array) -> None:
-        """Replace columns in which all points held are alike by the values of a row; the trees remain what they are."""
+        """Replace columns in which all points held are equal by the values of a row; the cuts do not change."""
         places = np.flatnonzero(is_moved)
         self.points.values[np.ix_(self.store.held, places)] = row[places]
         is_used = np.arange(self.forest.left.shape[1]) < self.forest.size[:, None]
@@ -583,14 +582,14 @@ class Stream:
             self.margins = self.margins._replace(limit=limit)
 
     def _admit(self, keys: Sequence[Key | None], times: Array) -> Schedule:
-        """Decide which rows are kept and who leaves for them."""
+        """Decide which rows are kept and which points leave."""
         if not self.keeps_points:
             self.store.n_seen += len(keys)
             return Schedule(np.zeros(len(keys), np.int32), np.zeros(len(keys), np.int32), np.empty(0, np.int32))
         return self.store.admit(keys, times, self._draw_exponentials(len(keys)))
 
     def _keep(self, rows: Array, slots: Array, came: int) -> None:
-        """Store rows, the first of them arrival `came`, in their slots."""
+        """Store rows in their slots; the first is arrival `came`."""
         if not self.keeps_points:
             return
         numbers = np.arange(came, came + len(rows))
@@ -602,26 +601,26 @@ class Stream:
     def _run(
         self, chunk: StreamChunk, scored: Array, score: Score | None, n_jobs: int | None, samples: TreeSamples
     ) -> Array:
-        """Run a chunk through the trees; `scored` are its rows as they are scored."""
+        """Score and learn a chunk in all trees; `scored` are the values by which its rows are scored."""
         prior, domain = self.rules.prior, self.rules.plan.domain
         kind = SCORE_NOTHING if score is None else score.code
         lifetimes = self.lifetimes if score is not None and score.uses_cells else np.empty(0)
         scoring = Scoring(kind, lifetimes, prior.strength, prior.is_open, domain)
         scores = learn.run_chunk(self.forest, self.points, chunk, self._limits, scoring, n_jobs, samples)
-        return scores if score is None else self.charged(scores, scored)
+        return scores if score is None else self.subtract_margins(scores, scored)
 
     def _let_go(self, slots: Array) -> None:
-        """Clear the slots of points that have left."""
+        """Clear the slots of points that left."""
         if len(slots):
             self.points.values[slots], self.numbers[slots] = 0.0, NONE
             self.store.release(slots.tolist())
 
     def as_scored(self, rows: Array, *, is_marginal: bool) -> Array:
-        """Return rows as they are scored: without values of columns that are unknown, or young.
+        """Return rows without the values of unknown and young columns, to be scored.
 
-        Marginal scores of rows with fewer values are higher: there a donor has the values of young columns.
+        Marginal scores rise with fewer values, so for these the values of young columns come from a donor.
         """
-        if not self.n_points:  # nothing that values could be compared with
+        if not self.n_points:  # there are no points to compare with
             return np.where(np.isnan(rows), self.columns.placeholder, rows)
         scored, is_young = self.columns.scored(rows), self.columns.is_young
         if not is_marginal or not is_young.any():
@@ -631,29 +630,29 @@ class Stream:
 
     # ---- margins ----------------------------------------------------------------------------------------------------
 
-    def charged(self, scores: Array, rows: Array) -> Array:
-        """Return the scores of rows, less the surprise of features beyond their margins."""
+    def subtract_margins(self, scores: Array, rows: Array) -> Array:
+        """Subtract the surprise of features beyond their margins from the scores of rows."""
         costs = None if self.margins is None else self.margins.costs(rows)
         return scores if costs is None else scores - np.log(2) * costs
 
     def _measure_margins(self) -> None:
-        """Measure the margins by the points held, if the score has any."""
+        """Measure the margins on the points held, if the score uses them."""
         has_margins = self.rules.score is Score.MARGINS and self.rules.policy is not None
         points, n_categories = self.points.values[self.some_held(MOST_POINTS)], self.rules.plan.n_categories
         self.margins = Margins.of(points, n_categories) if has_margins else None
 
     def _until_new_column(self, rows: Array) -> int:
-        """Return how many of the rows to come can be learned before what is known of the columns changes."""
+        """Return how many of the rows can be learned before a column becomes known or ceases to be young."""
         if not self.keeps_points:
             return len(rows)
         if not len(self.store):
-            return 1  # the next row may not be kept either
+            return 1  # the row may not be kept
         first = self.columns.first_young
         n_young = len(rows) if first is None else first + WARM_UP - self.store.n_seen
         return min(n_young, self.columns.n_until_new(rows))
 
     def _let_columns_age(self) -> None:
-        """Let columns be young no longer after as long as a stream is; in a summary, when it forgets its points."""
+        """End the youth of columns after `WARM_UP` arrivals; in a summary, when it drops its points."""
         if self.rules.policy is not None:
             self.columns.age(self.store.n_seen - WARM_UP)
         elif not self.keeps_points:
@@ -661,12 +660,12 @@ class Stream:
 
     @property
     def _until_rebuild(self) -> int:
-        """Rows to come until the trees are grown again, more than a chunk has if they no longer are."""
+        """Rows until the next rebuild of the trees; more than a chunk has if there is none."""
         return self.next_rebuild - (self.store.n_seen - self.origin) if self.next_rebuild else _MOST_CHUNK + 1
 
     @property
     def _until_margins(self) -> int:
-        """Rows to come until the margins are measured anew: after 1, 2, 4, ... arrivals, then in even steps."""
+        """Rows until the margins are measured again: after 1, 2, 4, ... arrivals, then at regular intervals."""
         n = self.store.n_seen
         if n < _ARRIVALS_PER_MARGINS:
             return int(1 << n.bit_length()) - n
@@ -680,22 +679,22 @@ class Stream:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether trees take samples of their own from the points held."""
+        """Whether trees hold samples of the points."""
         return bool((self.rules.sizes < EVERY).any())
 
     @property
     def _samples(self) -> TreeSamples:
-        """What decides which points trees take, with the points held now."""
+        """The samples of the trees, with the points held now."""
         return TreeSamples(self.rules.sizes, self.seeds, self.cutoffs, self.numbers, self.numbers != NONE)
 
     def _samples_without(self, slots: Array) -> TreeSamples:
-        """As `_samples`, as if the points in `slots` had left."""
+        """Return `_samples` as if the points in `slots` had left."""
         samples = self._samples
         samples.is_held[slots] = False
         return samples
 
     def _is_drawn(self) -> Array:
-        """Return which of the points held, by order of arrival, each tree takes: the lowest priorities, bool (T, n)."""
+        """Return which points held, by order of arrival, have the lowest priorities in each tree, bool (T, n)."""
         held, sizes = self.store.held, self.rules.sizes
         is_drawn = np.ones((len(sizes), len(held)), np.bool_)
         for size in np.unique(sizes[sizes < len(held)]):
@@ -705,7 +704,7 @@ class Stream:
         return is_drawn
 
     def _current_cutoffs(self) -> Array:
-        """Return the highest priority in each tree that is full."""
+        """Return the highest priority in each full tree, else NO_CUTOFF."""
         if not self.is_sampled:
             return np.full(len(self.seeds), NO_CUTOFF)
         priorities, is_drawn = draws.priorities(self.seeds, self.numbers[self.store.held]), self._is_drawn()
@@ -715,7 +714,7 @@ class Stream:
     # ---- capacity ---------------------------------------------------------------------------------------------------
 
     def _make_slots(self, n_coming: int) -> None:
-        """Provide slots for `n_coming` more points, doubling them as they run out, up to what is needed."""
+        """Allocate slots for `n_coming` more points; double them when they run out, up to the maximum needed."""
         needed = len(self.store) + n_coming
         if self.keeps_points and needed > self.store.capacity:
             most = (self.store.policy.n or np.inf) + n_coming
@@ -726,7 +725,7 @@ class Stream:
             self.points, self.numbers = points, numbers
 
     def _make_nodes(self, n_coming: int) -> None:
-        """Provide node slots for `n_coming` more points."""
+        """Allocate node slots for `n_coming` more points."""
         plan, capacity = self.rules.plan, self.forest.left.shape[1] - grow.SPARE_NODES
         most_points = self._most_points + 1 if self.keeps_points else 2**30
         needed = 2 * min(self.n_points + n_coming, most_points) - 1
@@ -740,13 +739,13 @@ class Stream:
 
     @cached_property
     def _most_points(self) -> int:
-        """The most points that a tree may come to hold."""
+        """The maximum number of points of a tree."""
         return min(self.store.policy.n or 2**30, int(self.rules.sizes.max()))
 
-    # ---- trees anew -------------------------------------------------------------------------------------------------
+    # ---- rebuilding -------------------------------------------------------------------------------------------------
 
     def _rebuild_while_warming_up(self, n_jobs: int | None, is_judged: bool) -> None:
-        """Rebuild the trees after 1, 2, 4, ... arrivals, while the scale of the features is still being learned."""
+        """Rebuild the trees after 1, 2, 4, ... arrivals, while the scales of the features are being learned."""
         self.next_rebuild = 2 * self.next_rebuild if self.next_rebuild < WARM_UP else 0
         self.origin = self.origin if self.next_rebuild else 0
         self.rebuild(n_jobs)
@@ -756,7 +755,7 @@ class Stream:
             self._forget_points()
 
     def _fill_young_columns(self) -> None:
-        """Give the points from before the first value of a column the values of donors since then, if there are any."""
+        """Fill in the columns of points that arrived before their first value, from later donors if there are any."""
         held = self.store.held
         is_lacking = self.numbers[held][:, None] < self.columns.since
         if is_lacking.any():
@@ -765,7 +764,7 @@ class Stream:
             self.points = self.points._replace(values=values)
 
     def _weigh(self, measured: Weighting) -> Plan:
-        """Weigh the features as measured: sets the times of the score and returns a plan for trees, for this once."""
+        """Weigh the features as measured: set the times of the score, and return a plan for these trees."""
         weighting = measured._replace(fixed=self.rules.plan.weighting.fixed)
         if self.rules.damping is not None:
             weighting = weighting._replace(spread=weighting.spread * self.rules.damping)
@@ -773,7 +772,7 @@ class Stream:
         return self.rules.plan._replace(weighting=weighting)
 
     def _grow_again(self, plan: Plan, n_jobs: int | None) -> None:
-        """Grow all trees from the points held, with the generators they have."""
+        """Grow all trees from the points held, continuing their generators."""
         slots, n_nodes = self.store.held, self.forest.left.shape[1]
         if len(slots):
             members = _numbered(self._is_drawn())
@@ -787,7 +786,7 @@ class Stream:
         self._measure_margins()
 
     def _forget_points(self) -> None:
-        """Keep the trees alone."""
+        """Drop the points and keep the trees."""
         n_seen = self.store.n_seen
         self.store = PointStore(self.store.policy)
         self.store.n_seen = n_seen
@@ -795,28 +794,27 @@ class Stream:
         self.numbers = np.empty(0, np.int64)
 
     def check_consistent(self) -> None:
-        """Raise if learning was once cut short, so that the trees may disagree with the points and with each other."""
-        if self.in_doubt:
+        """Raise RuntimeError if a change was interrupted, so that trees and points may be inconsistent."""
+        if self.is_dirty:
             raise RuntimeError(
-                "learning was interrupted half-way and the forest can no longer be trusted: load the last snapshot, or "
-                "fit again"
+                "learning was interrupted halfway, so the forest is inconsistent: load the last snapshot, or fit again"
             )
 
     def _begin_to_change(self) -> None:
-        """Be in doubt until a change is complete: whoever begins it says so, and a failure halfway does not."""
+        """Mark as dirty; the caller clears the mark on success."""
         self.check_consistent()
-        self.in_doubt = True
+        self.is_dirty = True
 
 
-def _held_of_state(arrays: Arrays, part: Arrays, forest: Forest) -> compact.Held:
-    """Return what a stream holds, by a state that is not compact; bars are worked out once the rest is checked."""
+def _contents_of_state(arrays: Arrays, part: Arrays, forest: Forest) -> compact.StreamContents:
+    """Read the contents of a stream from a state that is not compact; cutoffs are derived later."""
     n_trees, numbers = len(forest.left), part["arrivals"]
-    sizes = part.get("sizes", np.full(n_trees, EVERY, np.int64))  # before there were samples, trees took every point
+    sizes = part.get("sizes", np.full(n_trees, EVERY, np.int64))  # in older files, trees hold every point
     seeds = part.get("seeds", np.zeros(n_trees, np.uint64))
     samples = TreeSamples(sizes, seeds, np.full(n_trees, NO_CUTOFF), numbers, numbers != NONE)
     points, keys = unpacked("points", arrays, Points), unpack_keys(part["keys"])
     judges = part.get("judges", np.empty(0, np.int64))
-    return compact.Held(forest, points, samples, part["ranks"], part["times"], keys, judges)
+    return compact.StreamContents(forest, points, samples, part["ranks"], part["times"], keys, judges)
 
 
 def _numbered(is_drawn: Array) -> Array:

@@ -1,6 +1,6 @@
-"""What a fit has to know of a table before it can begin, gathered in parts and added up.
+"""Statistics of a table that a fit needs first, gathered in parts and added.
 
-Everything here is the same for any partition of the rows, and for any order of the parts.
+Results are the same for any partition of the rows and any order of the parts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from polyaforest.core.boxes import as_codes
 from polyaforest.core.parallel import spans
 from polyaforest.forest import copies
 from polyaforest.forest.draws import Draw
-from polyaforest.forest.imputation import Donors
+from polyaforest.forest.imputation import TableDonors
 
-_VALUES_AT_ONCE = 2**17  # values that are looked at together, while they are in the cache
+_VALUES_AT_ONCE = 2**17  # values processed at a time, to stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """How many rows there are, and within which bounds; arrays have a column for each feature.
+    """The number of rows and their bounds; arrays have a column for each feature.
 
     Examples
     --------
@@ -35,9 +35,7 @@ class Facts:
     """
 
     n: int
-    lowest: (
-        Array  # float64 (2, D): the two lowest values, infinite where there are none; of categories see `answers_of`
-    )
+    lowest: Array  # float64 (2, D): the two lowest values, infinite if absent; for categories see `answers_of`
     highest: Array  # float64 (2, D): the two highest
     n_missing: Array  # int64 (D,)
     ids: tuple[int, int]  # the lowest and the highest
@@ -45,7 +43,7 @@ class Facts:
 
     @classmethod
     def of(cls, rows: Array, ids: Array, n_categories: int = 0) -> Facts:
-        """Look at rows that have these ids."""
+        """Gather the facts of rows with these ids."""
         n_numbers = rows.shape[1] - n_categories
         lowest, highest = (np.full((2, rows.shape[1]), bound) for bound in (np.inf, -np.inf))
         n_missing = np.zeros(rows.shape[1], np.int64)
@@ -64,7 +62,7 @@ class Facts:
         return cls(len(rows), lowest, highest, n_missing, bounds, n_categories)
 
     def __add__(self, other: Facts) -> Facts:
-        """Return the facts of all rows that the two are facts of."""
+        """Return the facts of the rows of both."""
         ours, theirs = (self.lowest, self.highest), (other.lowest, other.highest)
         return Facts(
             self.n + other.n,
@@ -81,7 +79,7 @@ class Facts:
 
     @property
     def has_row_numbers(self) -> bool:
-        """Whether ids can be the numbers of the rows, from 0."""
+        """Whether ids may be row numbers, from 0."""
         return self.ids[0] >= 0 and self.ids[1] < self.n
 
 
@@ -89,7 +87,7 @@ Edges = tuple[Array, Array]  # the two lowest and the two highest values of ever
 
 
 def edges_of_both(ours: Edges, theirs: Edges, n_categories: int) -> Edges:
-    """Return the edges of all rows that the two are the edges of."""
+    """Combine the edges of two sets of rows."""
     n = ours[0].shape[1] - n_categories
     (low, high), (low_of_others, high_of_others) = ours, theirs
     lowest = two_lowest(np.concatenate([low[:, :n], low_of_others[:, :n]]))
@@ -99,13 +97,13 @@ def edges_of_both(ours: Edges, theirs: Edges, n_categories: int) -> Edges:
 
 
 def answers_of(codes: Array) -> Array:
-    """Return what stands for the edges of categories, float64 (4, F), as bits: the answers, with and without one row.
+    """Return the counterpart of edges for categories, as bits, float64 (4, F).
 
-    In place of the two lowest values, the questions that all rows answer with yes, and that all but one at most do; in
-    place of the two highest, those that any row does, and that at least two do. A missing value answers nothing.
+    Instead of the two lowest values: the questions that all rows answer with yes, and all but at most one. Instead of
+    the two highest: those that at least one row answers with yes, and at least two. Missing values do not count.
     """
     n_rows, n_columns = codes.shape
-    answers = np.zeros((4, 1 << n_rows.bit_length(), n_columns), np.int64)  # the rows, and some that answer nothing
+    answers = np.zeros((4, 1 << n_rows.bit_length(), n_columns), np.int64)  # the rows, padded with missing ones
     answers[:2] = int(ALL_YES)
     answers[0, :n_rows] = np.where(np.isnan(codes), answers[0, :n_rows], as_codes(codes))
     answers[2, :n_rows] = as_codes(codes)
@@ -115,7 +113,7 @@ def answers_of(codes: Array) -> Array:
 
 
 def _together(ours: Array, theirs: Array) -> Array:
-    """Return the answers of all rows that the two are the answers of."""
+    """Combine two bit summaries."""
     (all_do, all_but_one, any_does, two_do), (all_other, all_but_one_other, any_other, two_other) = ours, theirs
     return np.stack(
         [
@@ -128,7 +126,7 @@ def _together(ours: Array, theirs: Array) -> Array:
 
 
 def two_lowest(rows: Array) -> Array:
-    """Return the two lowest values of every column, infinite where there are none; NaN does not count."""
+    """Return the two lowest values of every column, infinite if absent; NaN does not count."""
     low = np.fmin.reduce(rows, axis=0, initial=np.inf)
     is_low = rows == low
     second = np.fmin.reduce(np.where(is_low, np.inf, rows), axis=0, initial=np.inf)
@@ -136,12 +134,12 @@ def two_lowest(rows: Array) -> Array:
 
 
 def seed_of_draws(seed: np.random.SeedSequence) -> int:
-    """Return the seed of what is drawn from a table, given that from which the trees are seeded."""
+    """Return the seed for draws from a table, given the seed of the trees."""
     return int(seed.generate_state(1, np.uint64)[0])
 
 
 class Inquiry(NamedTuple):
-    """What to find out about a table."""
+    """What to gather about a table."""
 
     seed: int  # of the priorities
     most: int  # rows to draw
@@ -150,39 +148,39 @@ class Inquiry(NamedTuple):
 
     @classmethod
     def seeded(cls, seed: np.random.SeedSequence, most: int, has_gaps: bool, n_categories: int = 0) -> Inquiry:
-        """Return the inquiry whose draw depends on `seed`, from which the trees are seeded too."""
+        """Return an inquiry whose draw depends on `seed`, the seed of the trees."""
         return cls(seed_of_draws(seed), most, has_gaps, n_categories)
 
     def of(self, rows: Array, ids: Array) -> Survey:
-        """Look at rows that have these ids; there may be none."""
+        """Survey rows with these ids; there may be no rows."""
         facts = Facts.of(rows, ids, self.n_categories)
         drawn = Draw.of(rows, ids, seed=self.seed, most=self.most)
-        return Survey(facts, drawn, Donors.of(rows, ids, self.n_categories) if self.has_gaps else None)
+        return Survey(facts, drawn, TableDonors.of(rows, ids, self.n_categories) if self.has_gaps else None)
 
     def of_copies(self, rows: Array, n_copies: Array, starts: Array) -> Survey:
-        """Look at rows, each as often as `n_copies` says; ids of copies of a row are the numbers from its start on."""
+        """Survey `n_copies` of each row; ids of copies of a row are consecutive, from its start on."""
         seen = (self.of(rows[places], ids) for places, ids in copies.parts(n_copies, starts))
         return reduce(add, seen, self.of(rows[:0], np.empty(0, np.int64)))
 
     def of_table(self, rows: Array) -> Survey:
-        """Look at all rows of a table, whose ids are their numbers; donors are drawn only if it has gaps."""
+        """Survey all rows of a table, with row numbers as ids; draw donors only if it has gaps."""
         has_gaps = self.has_gaps and bool(np.isnan(rows).any())
         return self._replace(has_gaps=has_gaps).of(rows, np.arange(len(rows)))
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What an inquiry has found."""
+    """The result of an inquiry."""
 
     facts: Facts
     drawn: Draw
-    donors: Donors | None
+    donors: TableDonors | None
 
     def __add__(self, other: Survey) -> Survey:
-        """Return what is found in all rows that the two have looked at."""
+        """Return the survey of the rows of both."""
         donors = None if self.donors is None or other.donors is None else self.donors + other.donors
         return Survey(self.facts + other.facts, self.drawn + other.drawn, donors)
 
     def filled(self, rows: Array, ids: Array) -> Array:
-        """Return rows, of this table, with each missing value taken from a donor."""
+        """Fill in the missing values of rows of this table."""
         return rows if self.donors is None else self.donors.fill(rows, ids, self.facts.box)

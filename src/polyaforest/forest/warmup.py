@@ -1,6 +1,6 @@
-"""Compile kernels ahead of their first use, several processes at a time: Numba's compiler uses one core each.
+"""Compile kernels before their first use, in several processes, because Numba's compiler uses one core each.
 
-Kernels come in groups. A group is compiled by calling what calls its kernels, on a forest of a single leaf.
+Kernels are compiled in groups, by calling the functions that use them on a forest of a single leaf.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from polyaforest.kernels import (
     two_samples,
 )
 
-_START = 2  # the cost of starting a process
-_SHARED = 0.7  # of the costs are left when a process compiles several groups, because they share helpers
+_START = 2  # cost of starting a process
+_SHARED = 0.7  # share of the costs if one process compiles several groups, since they share helpers
 _ROWS = np.array([[0.0, 0.0], [1.0, 1.0]])
 _DOMAIN = np.array([[0.0, 0.0], [1.0, 1.0]])
 _LIFETIMES = np.array([1.0, 2.0])
@@ -50,7 +50,7 @@ _PLAN = Plan(1, 1.0, None, weighting_of_domain(_DOMAIN), _DOMAIN, np.random.Seed
 
 
 def _leaf(*, boxed: bool) -> Forest:
-    """Return a forest of one tree, a leaf that holds both rows; no kernel is needed for it."""
+    """Return a forest of one tree, a leaf that holds both rows, without calling a kernel."""
     states = seed_states(np.random.SeedSequence(0), 1)
     forest = new_forest(4, np.ones((1, 2)), states, _DOMAIN, boxed=boxed)
     for part in (forest.left, forest.right, forest.parent, forest.feature):
@@ -124,7 +124,7 @@ def _compare() -> None:
     attribute.count_within(forest, known.world, *_DOMAIN)
 
 
-def _tell_apart() -> None:
+def _compare_samples() -> None:
     forest, leaves = _leaf(boxed=False), np.empty(2, np.int32)
     two_samples.find_leaves(forest, 0, _ROWS, leaves)
     marks, depth = np.ones((2, 1), np.uint8), np.zeros(1, np.int64)
@@ -179,7 +179,7 @@ def _follow() -> None:
     contexts.fill_novelties(_ROWS, 0, 1, 1, 1, 1.0, np.zeros((len(_ROWS), 3)), np.empty(1))
 
 
-def _notice() -> None:
+def _detect_change() -> None:
     forest, leaves, counts = _leaf(boxed=True), np.zeros((2, 1), np.int32), np.zeros((1, 4), np.int32)
     cuts = change.Cuts(*(getattr(forest, name) for name in change.Cuts._fields))
     change.find_leaves(cuts, _ROWS, leaves)
@@ -223,7 +223,7 @@ _GROUPS = {
     "measure": _Group((moments.set_second_moments, moments.cells_of_rows, traversal.leaf_kinds), _measure, 9),
     "contexts": _Group((contexts.fill_contexts, contexts.fill_seasons, contexts.fill_novelties), _follow, 2),
     "two samples": _Group(
-        (two_samples.find_leaves, two_samples.count_marked, two_samples.node_evidence), _tell_apart, 3
+        (two_samples.find_leaves, two_samples.count_marked, two_samples.node_evidence), _compare_samples, 3
     ),
     "change": _Group(
         (
@@ -236,13 +236,13 @@ _GROUPS = {
             change.set_sums,
             change.log_contrasts,
         ),
-        _notice,
+        _detect_change,
         4,
     ),
     "gaps": _Group((marginal.leaf_values, marginal.cell_masses, marginal.guess_values), _score_gaps, 10),
 }
 _TABLE = ("grow", "hold", "derive", "score", "explain", "contexts")
-PURPOSES = {  # and the groups that each needs
+PURPOSES = {  # the groups that each purpose needs
     "table": _TABLE,
     "stream": (*_TABLE, "learn"),
     "drift": (*_TABLE, "learn", "remove", "two samples", "change"),
@@ -253,7 +253,7 @@ PURPOSES = {  # and the groups that each needs
 
 
 def cold(purpose: str) -> list[str]:
-    """Return the groups needed for a purpose whose kernels are not compiled on this machine, the most costly first."""
+    """Return the groups for a purpose that are not yet compiled on this machine, the most costly first."""
     if numba.config.DISABLE_JIT:
         return []
     names = [name for name in PURPOSES[purpose] if not all(map(_is_cached, _GROUPS[name].kernels))]
@@ -261,15 +261,15 @@ def cold(purpose: str) -> list[str]:
 
 
 def _is_cached(kernel: Any) -> bool:
-    """Return whether machine code of a kernel is on disk: its directory holds none of other sources and versions."""
+    """Return whether the machine code of a kernel is on disk."""
     folder = kernel.stats.cache_path
-    if folder is None:  # nothing can be kept: compiling ahead would be in vain
+    if folder is None:  # without a cache, compiling ahead is useless
         return True
     return any(Path(folder).glob(f"{Path(kernel.py_func.__code__.co_filename).stem}.{kernel.__name__}-*.nbc"))
 
 
 def compile_all(groups: Sequence[str], n_jobs: int | None = None) -> Iterator[float]:
-    """Compile groups of kernels, the first of them first, in processes of their own; yield the share done so far."""
+    """Compile groups of kernels, in order, in separate processes; yield the share done so far."""
     total, done = sum(_GROUPS[name].cost for name in groups), 0.0
     with ProcessPoolExecutor(_n_processes(groups, n_jobs), get_context("spawn")) as pool:
         tasks = {pool.submit(compile_group, name): _GROUPS[name].cost for name in groups}
@@ -286,7 +286,7 @@ def compile_group(name: str) -> None:
 
 
 def expected_seconds(groups: Sequence[str], n_jobs: int | None = None) -> float:
-    """Estimate how long it takes to compile groups on this machine."""
+    """Estimate the time to compile groups on this machine."""
     costs = [_GROUPS[name].cost for name in groups]
     rounds = max(*costs, _SHARED * sum(costs) / _n_processes(groups, n_jobs))
     return (_START + rounds) * seconds_per_cost()
