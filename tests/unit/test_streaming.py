@@ -600,7 +600,7 @@ BAD_KEYS = {
     "too few": (["a"], "1 keys for 2 rows"),
     "too many": (["a", "b", "c"], "3 keys for 2 rows"),
     "a text": ("ab", "not the single text 'ab'"),
-    "a number": (5, "keys must be"),
+    "a number": (5, "keys must hold one key"),
     "twice": (["new", "new"], "key 'new' is already in use"),
 }
 HELD_KEYS = {
@@ -636,7 +636,7 @@ def test_a_number_given_as_a_key_is_not_given_to_a_later_arrival(learn):
     forest = build().partial_fit(ROWS[:2], keys=[3, "a"])
     forest.insert(ROWS[2])
     before = pickle.dumps(forest)
-    with pytest.raises(ValueError, match=r"key 3 .*(held|taken)"):
+    with pytest.raises(ValueError, match="key 3 is already in use"):
         forest.insert(ROWS[3]) if learn == "insert" else getattr(forest, learn)(ROWS[3:6])
     assert pickle.dumps(forest) == before
     forest.delete(3).partial_fit(ROWS[3:6])
