@@ -448,7 +448,7 @@ def test_rows_on_the_wrong_side_are_caught(process):
 def test_rows_outside_that_are_not_counted_are_caught(process):
     process.outside[:] += 1
     check_forest(process)
-    with pytest.raises(CorruptForestError, match=r"^tree 0, node .*count outside the domain is 2, but 1 rows lie there"):
+    with pytest.raises(CorruptForestError, match=r"^tree 0, node .*outside the domain is 2, but 1 rows lie there"):
         check_forest(process, ROWS)
 
 
