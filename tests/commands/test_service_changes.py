@@ -11,6 +11,7 @@ from services import START, odd, rows
 from waiting import until
 
 from polyaforest.io.errors import BadInput
+from polyaforest.live import read_notes
 from polyaforest.service.app import Service
 from polyaforest.service.changes import KINDS, Kind, plan_stream, stored_plan
 from polyaforest.service.config import TABLES, ServerConfig, StreamConfig, parse_config, to_toml
@@ -287,6 +288,17 @@ def test_reads_settings_saved_by_an_earlier_version(past, tmp_path):
         source="prometheus", prometheus={**PROMETHEUS, "queries": {**PROMETHEUS["queries"], "cpu": "z"}}
     )
     assert list(plan_stream("web", prometheus, notes).refused) == ["prometheus.queries"]
+
+
+def test_reads_long_windows_saved_by_an_earlier_version(past):
+    notes = read_notes(str(past / "data" / "web.models"))[0]
+    for window, saved in (("1234567s", "1.23457e+06s"), ("30d", "2.592e+06s")):
+        notes["settings"]["window"] = saved
+        plan = plan_stream("web", StreamConfig(**{**WEB, "window": window}), notes)
+        assert (plan.applied, plan.relearned, plan.refused) == ({}, {}, {})
+    plan = plan_stream("web", StreamConfig(**{**WEB, "window": "20d"}), notes)
+    assert plan.relearned == {"window": ("2.592e+06s", "1728000s")}
+    assert plan.running == StreamConfig(**{**WEB, "window": "30d"})
 
 
 def test_stream_without_records_accepts_any_settings(tmp_path):

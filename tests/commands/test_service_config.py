@@ -42,7 +42,7 @@ streams = ["web"]
         ("[streams.web]\ntrees = 0\n", 2, "streams.web.trees", "greater than or equal to 1"),
         ("[streams.web]\n\n# no\nwindwo = 3\n", 4, "streams.web.windwo", "unknown key"),
         ("[server]\nport = 'x'\n[streams.web]\n", 2, "server.port", "valid integer"),
-        ("[streams.web]\nwindow = '6 hours'\n", 2, "streams.web.window", "duration"),
+        ("[streams.web]\nwindow = '6 parsecs'\n", 2, "streams.web.window", "'6 parsecs' is not a duration"),
         ("[streams.web]\nwindow = '9999999999999999d'\n", 2, "streams.web.window", "duration"),
         (f"[streams.web]\nwindow = {2**63 - 1}0\n", 2, "streams.web.window", "number of records"),
         ("[streams.web]\ngates.valid = {a = [0, nan]}\n", 2, "streams.web.gates.valid", "two numbers"),
@@ -169,3 +169,11 @@ def test_stream_with_all_defaults_round_trips():
 def test_shown_settings_are_valid_toml_for_any_text_and_infinite_bounds():
     config = parse_config('[streams.a]\ncolumns = ["😀", "\\u007f"]\ngates.valid = {"😀" = [0, inf]}\n')
     assert parse_config(to_toml(public(config))).streams == config.streams
+
+
+def test_windows_of_many_days_are_shown_exactly():
+    config = parse_config('[streams.a]\ntime = "t"\nwindow = "30 days"\n')
+    assert 'window = "2592000s"' in to_toml(public(config))
+    assert parse_config(to_toml(public(config))).streams == config.streams
+    stream = config.streams["a"]
+    assert stream.with_settings({"window": stream.settings["window"]}) == stream

@@ -14,7 +14,6 @@ from sklearn.exceptions import NotFittedError
 from polyaforest import ModelFileError
 from polyaforest.drift import Change, DriftMonitor, RunLengths
 from polyaforest.drift.changes import is_scale_change
-from polyaforest.drift.monitor import read_duration
 from polyaforest.drift.windows import SharedTrees, Windows, measure_dispersions
 
 N = 256  # points of the references here
@@ -436,19 +435,6 @@ def test_results_require_a_learned_reference() -> None:
     watching.update(normal(10))
     with pytest.raises(NotFittedError, match="10 of 256"):
         _ = watching.thresholds_
-
-
-def test_read_duration() -> None:
-    assert [read_duration(text) for text in ("1 week", "2 Days", "3h", "45 min", "1.5 s")] == [
-        604800.0,
-        172800.0,
-        10800.0,
-        2700.0,
-        1.5,
-    ]
-    for text in ("days", "-3 days", "3 parsecs", ""):
-        with pytest.raises(ValueError, match="is not a duration"):
-            read_duration(text)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------

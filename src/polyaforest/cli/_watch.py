@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import time as clock
@@ -17,13 +16,12 @@ from click.core import ParameterSource
 
 from polyaforest.cli import _options as options
 from polyaforest.cli._screen import CLEAR_LINE
+from polyaforest.durations import parse_duration
 
 if TYPE_CHECKING:
     from polyaforest.live import Detector
     from polyaforest.live.watcher import Watcher
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _CALENDAR = ["time of day", "day of week"]
 _STATUS_SECONDS = 1.0
 _OPEN = "auto"  # the setting of models that detect whether their records are a time series
@@ -38,27 +36,26 @@ Examples:
 
 
 def _read_window(ctx: click.Context, option: click.Parameter, text: str) -> int | timedelta:
-    """Return a number of records, or a span of time such as 30m."""
-    if text.isdecimal() and int(text) >= 2:
-        return int(text)
-    span = _SPAN.fullmatch(text)
-    if span is None or not float(span[1]):
-        wanted = "a number of records, at least 2, or a duration such as 90s, 30m, 6h or 7d"
-        raise click.BadParameter(f"{text!r} is not {wanted}", ctx, option)
-    return timedelta(**{_UNITS[span[2]]: float(span[1])})
+    """Return a number of records, or a duration."""
+    found = _read_count(ctx, option, text, least=2)
+    return found if isinstance(found, int) else timedelta(seconds=found)
 
 
 def _read_every(ctx: click.Context, option: click.Parameter, text: str) -> int | str:
     """Return a number of records, or a valid duration as text."""
-    if text.isdecimal() and int(text) >= 1:
-        return int(text)
-    from polyaforest.drift.monitor import read_duration
+    found = _read_count(ctx, option, text, least=1)
+    return found if isinstance(found, int) else text
 
+
+def _read_count(ctx: click.Context, option: click.Parameter, text: str, least: int) -> int | float:
+    """Return a number of records, or the seconds of a duration as float."""
+    if text.isdecimal() and int(text) >= least:
+        return int(text)
     try:
-        read_duration(text)
+        return parse_duration(text)
     except ValueError as problem:
-        raise click.BadParameter(f"{problem}, or a number of records", ctx, option) from problem
-    return text
+        advice = f"Give a duration, or a number of records, at least {least}."
+        raise click.BadParameter(f"{problem}. {advice}", ctx, option) from problem
 
 
 _reading = options.combine(

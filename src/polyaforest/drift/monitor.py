@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from polyaforest.core.validation import (
 )
 from polyaforest.decision.thresholds import Detections
 from polyaforest.drift.changes import MIN_REFERENCE, Change, RunLengths, Trace
+from polyaforest.durations import parse_duration
 from polyaforest.estimators import SeriesMPF, StreamingMPF
 from polyaforest.forest.point_store import Key
 from polyaforest.persistence.codec import pack, unpack
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
 Detector: TypeAlias = StreamingMPF | SeriesMPF
 
-_UNITS = {"second": 1, "sec": 1, "s": 1, "minute": 60, "min": 60, "m": 60, "hour": 3600, "h": 3600, "day": 86400,
-          "d": 86400, "week": 604800, "w": 604800}  # fmt: skip
-_DURATION = re.compile(r"(\d+(?:\.\d+)?) *([a-z]+?)s?", re.IGNORECASE)
 _RELEARNS = "the model has started to relearn"
 _KEEPS = "the model keeps to what it learned before"
 
@@ -610,25 +607,10 @@ def _read_every(every: float | timedelta | str) -> tuple[float, bool]:
     """Return the points or seconds between false alarms, and whether they are seconds."""
     if not isinstance(every, timedelta | str):
         return float(every), False
-    seconds = read_duration(every) if isinstance(every, str) else every.total_seconds()
+    seconds = parse_duration(every) if isinstance(every, str) else every.total_seconds()
     if not seconds > 0:
         raise ValueError(f"false_alarms_every must be a positive duration; got {every!r}")
     return seconds, True
-
-
-def read_duration(text: str) -> float:
-    """Return the seconds of a duration in words.
-
-    Examples
-    --------
-    >>> read_duration("30 days"), read_duration("90s"), read_duration("1.5 h")
-    (2592000.0, 90.0, 5400.0)
-    """
-    found = _DURATION.fullmatch(text.strip())
-    unit = None if found is None else _UNITS.get(found[2].lower())
-    if found is None or unit is None:
-        raise ValueError(f'{text!r} is not a duration: write "30 days", "6 hours", "90 minutes" or "45s"')
-    return float(found[1]) * unit
 
 
 def _read_lengths(windows: Sequence[int], n_reference: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 from urllib.parse import quote
@@ -150,6 +151,8 @@ def plan_stream(name: str, config: StreamConfig, notes: Mapping[str, Any]) -> St
     check_notes(notes, f"{name}.models")
     stored = {_OLD_NAMES.get(name, name): value for name, value in notes["settings"].items()}
     state, now = notes["reader"], config.settings
+    if isinstance(config.window, timedelta) and stored.get("window") == f"{config.window.total_seconds():g}s":
+        stored["window"] = now["window"]  # earlier versions rounded to six digits
     if state["settled"]:
         plan.refused = dict(_refusals(config, state, stored))
         plan.reader = _continued_reader(config, state)

@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from polyaforest.core.text import printable
+from polyaforest.durations import format_duration, parse_duration
 from polyaforest.io.errors import BadInput
 from polyaforest.io.sources import canonical_name, scheme_of
 from polyaforest.io.sources.prometheus import TIME, PrometheusServer
@@ -39,12 +40,9 @@ __all__ = [
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # also the name of a file
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _WORDS = {"extra_forbidden": "unknown key", "missing": "is missing"}
 _RENAMED = {"seasons": "calendar", "calendars": "maintenance"}
 _LONGEST_SPAN = 1e10  # seconds, about three centuries
-_SHORTEST_WINDOW = 1e-3  # seconds
 _MOST_RECORDS = 10**12
 _DAY = 86400.0
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -53,10 +51,7 @@ _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 def _span(value: Any) -> Any:
     """Return a duration such as "30m" in seconds."""
     if isinstance(value, str):
-        found = _SPAN.fullmatch(value.strip())
-        if found is None or not float(found[1]):
-            raise ValueError('must be a duration such as "90s", "30m", "6h" or "7d"')
-        value = float(found[1]) * _SECONDS[found[2]]
+        value = parse_duration(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
         raise ValueError('must be a duration such as "90s", "30m", "6h" or "7d", or a number of seconds')
     if value > _LONGEST_SPAN:
@@ -67,10 +62,7 @@ def _span(value: Any) -> Any:
 def _window(value: Any) -> Any:
     """Return a number of records, or a duration as timedelta."""
     if isinstance(value, str):
-        seconds = _span(value)
-        if seconds < _SHORTEST_WINDOW:
-            raise ValueError("must be at least a millisecond")
-        return timedelta(seconds=seconds)
+        return timedelta(seconds=_span(value))
     if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= _MOST_RECORDS:
         raise ValueError('must be a number of records, at least 2, or a duration such as "6h"')
     return value
@@ -362,7 +354,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(part) for part in value]
     if isinstance(value, timedelta):
-        return f"{value.total_seconds():g}s"
+        return format_duration(value)
     return value.isoformat() if isinstance(value, (date, time)) else value
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel
 
+from polyaforest.durations import format_duration
+
 __all__ = ["Places", "to_toml"]
 
 
@@ -80,4 +82,4 @@ def _encode(value: Any) -> Any:
         return {name: _encode(part) for name, part in value.items() if part is not None}
     if isinstance(value, (list, tuple)):
         return [_encode(part) for part in value]
-    return f"{value.total_seconds():g}s" if isinstance(value, timedelta) else value
+    return format_duration(value) if isinstance(value, timedelta) else value
