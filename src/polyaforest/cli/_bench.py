@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Rows: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 TREES, WINDOW = 100, 256  # of every detector that has trees and a window
-_CHUNK = 64  # rows between looks at the clock
+_CHUNK = 64  # rows between readings of the clock
 
 
 class Speed(NamedTuple):

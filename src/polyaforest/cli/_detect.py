@@ -225,7 +225,7 @@ def _detect_in_stream(chosen: DetectOptions, table: Table, found: Findings, pict
 
 
 def _with_partitions_checked(chunks: Iterable[TableChunk]) -> Iterator[TableChunk]:
-    """Yield the chunks; raise if most partitions of the first have a single row."""
+    """Yield the chunks; raise if the partitions of the first have too few rows."""
     from polyaforest.detection.pipeline import check_partitions
 
     for number, chunk in enumerate(chunks):

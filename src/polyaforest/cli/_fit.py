@@ -198,9 +198,7 @@ def _fit_table(chosen: FitOptions, table: Table, chunks: Iterator[TableChunk]) -
     if chosen.kind == "batch":
         numbers = [k for k, name in enumerate(table.columns.used) if name not in table.columns.categories]
         model.set_params(tree=Tree(domain=_domain(whole.rows[:, numbers])))
-    return model.fit(rows, sample_weight=weights).set_params(
-        n_jobs=None
-    )  # the machine that loads it may have another number of cores
+    return model.fit(rows, sample_weight=weights).set_params(n_jobs=None)  # it may be loaded on another machine
 
 
 def _domain(rows: Array) -> list[list[float]]:

@@ -274,7 +274,7 @@ def places_by_partition(names: list[str] | None, n: int) -> dict[str, Array]:
 
 
 def check_partitions(names: list[str] | None) -> None:
-    """Raise if most partitions have a single row."""
+    """Raise if partitions have too few rows on average."""
     if names is None or len(names) < _LEAST_TO_COUNT:
         return
     n = len(set(names))

@@ -55,7 +55,7 @@ class RunSummary(NamedTuple):
     counts_alarms: bool = False  # whether `expected` is the share of rows at which an alarm begins
 
 
-# ---- what was read ---------------------------------------------------------------------------------------------------
+# ---- input -----------------------------------------------------------------------------------------------------------
 
 
 def input_lines(table: Table) -> list[str]:
@@ -108,7 +108,7 @@ def format_skipped(skipped: dict[str, str]) -> str:
     return f"Skipped: {'; '.join(parts)}."
 
 
-# ---- what was found --------------------------------------------------------------------------------------------------
+# ---- findings --------------------------------------------------------------------------------------------------------
 
 
 def report(summary: RunSummary, findings: Sequence[Finding], *, is_written: bool = False) -> str:
