@@ -48,7 +48,7 @@ _LOG = logging.getLogger("polyaforest.service")
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before a failed stream restarts
 _RELEARN_SECONDS = 0.2  # between two batches
 _MOST_QUARANTINED = 1000
-_SHARE_OF_AGE = 10  # time between two runs ages the history by at most this fraction of its longest age
+_SHARE_OF_AGE = 10  # time between two runs ages the history by at most a tenth of its longest age
 _MOST_OPEN = 1_000_000  # events
 _MOST_NAMED = 100  # damaged parts to log at a time
 _HOUSEKEEPING = 60.0  # most seconds between two deletions of expired data
@@ -115,7 +115,6 @@ class ServedStream:
         self.is_ready = False
         self.fields: list[str] = []
         self.is_timed = config.time is not None  # whether records have times
-        self.caught_up_at = 0.0  # when no records were waiting
         self.model_bytes = 0
         span = self.history.span()
         self._heard: float = 0.0 if span is None else span[1]  # time of the latest record
