@@ -393,7 +393,7 @@ def test_relearned_model_equals_one_with_these_settings_from_the_start(past, tmp
 
 
 def test_current_models_score_records_until_relearning_is_complete(past, tmp_path, monkeypatch):
-    monkeypatch.setattr("polyaforest.service.relearn.PIECE", 16)
+    monkeypatch.setattr("polyaforest.service.relearn.PIECE", 4)  # it also learns while no batch waits
     monkeypatch.setattr("polyaforest.service.stream._RELEARN_SECONDS", 0.0)  # one piece after each batch
     shutil.copytree(past, tmp_path, dirs_exist_ok=True)
     with running(tmp_path, config_of(tmp_path, WEB)) as service:
