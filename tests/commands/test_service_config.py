@@ -2,7 +2,7 @@
 
 import pytest
 
-from polyaforest.service.config import parse_config, public, to_toml
+from polyaforest.service.config import GateConfig, parse_config, public, to_toml
 
 GOOD = """
 [server]
@@ -177,3 +177,8 @@ def test_windows_of_many_days_are_shown_exactly():
     assert parse_config(to_toml(public(config))).streams == config.streams
     stream = config.streams["a"]
     assert stream.with_settings({"window": stream.settings["window"]}) == stream
+
+
+def test_ranges_of_fields_that_are_not_unicode_are_rejected():
+    with pytest.raises(ValueError, match=r"the field name '\\ud800' is not valid Unicode"):
+        GateConfig(valid={"\ud800": [0, 1]})

@@ -146,6 +146,8 @@ class GateConfig(SettingsTable):
         if not isinstance(ranges, dict):
             raise ValueError("must be a table of fields and ranges, such as {cpu = [0, 100]}")
         for name, pair in ranges.items():
+            if any("\ud800" <= char <= "\udfff" for char in name):  # JSON can escape them, no record has them
+                raise ValueError(f"the field name {name!r} is not valid Unicode")
             is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2
             if not is_pair or not all(map(_is_number, pair)):
                 raise ValueError(f"the range of {name!r} must be two numbers, such as [0, 100]")
