@@ -145,7 +145,7 @@ def test_fit_rejects_bad_columns_before_reading(spark, frame):
         fit(detector="other")
     with pytest.raises(ValueError, match="occurs more than once"):
         fit(idCol="errors")
-    with pytest.raises(ValueError, match="no rows"):
+    with pytest.raises(ValueError, match="the table is empty"):
         MPFEstimator(**OPTIONS).fit(frame.limit(0))
     model = fit()
     with pytest.raises(ValueError, match="already exist"):

@@ -189,7 +189,7 @@ def test_what_cannot_be_fitted_in_parts_is_refused():
             fit_in_passes(StreamingMPF(window=window, tree=Tree(max_depth=5)), 3, parts)
     with pytest.raises(ValueError, match="id 7 occurs more than once"):
         fit_in_passes(StreamingMPF(), 3, in_parts(rows, [np.arange(50)], np.append(np.arange(49), 7)))
-    with pytest.raises(ValueError, match="no rows"):
+    with pytest.raises(ValueError, match="the table is empty"):
         fit_in_passes(BatchMPF(), 3, in_parts(rows, [np.arange(0)]))
     with pytest.raises(ValueError, match=r"column 1 ranges from .* beyond the domain"):
         fit_in_passes(StreamingMPF(tree=Tree(domain=[[-9, -1, -9], [9, 1, 9]])), 3, parts)
@@ -198,5 +198,5 @@ def test_what_cannot_be_fitted_in_parts_is_refused():
         fit_in_passes(BatchMPF(missing="marginalise"), 3, in_parts(gaps, [np.arange(50)]))
     with pytest.raises(ValueError, match=r"row 0, column 1"):
         fit_in_passes(BatchMPF(missing="error"), 3, in_parts(gaps, [np.arange(50)]))
-    with pytest.raises(ValueError, match="whole number"):
+    with pytest.raises(ValueError, match="integers"):
         fit_in_passes(BatchMPF(), 3, in_parts(rows, [np.arange(50)], np.arange(50.0)))

@@ -455,7 +455,7 @@ def test_plots_of_planes_and_trees_are_for_numbers():
 
     detector = small(StreamingMPF).fit(FRAME)
     for draw in (plots.tree, plots.partition, plots.density):
-        with pytest.raises(ValueError, match="this one has categories"):
+        with pytest.raises(ValueError, match="the forest has categories"):
             draw(detector)
     bars = plots.attribution_bars(detector.explain(FRAME[:1].assign(country=pd.Categorical(["XK"])))[0])
     assert any("XK" in label.get_text() for label in bars.ax.get_yticklabels())

@@ -308,7 +308,7 @@ def test_a_batch_whose_counts_have_changed_waits_for_rows_to_compare_with(change
     forest.delete_rows(ROWS[:1])
     if change == "merge":  # with a forest that knows rows to compare with, while this one does not
         forest.merge(other)
-    with pytest.raises(ValueError, match=r"counts have changed .* partial_fit with at least 100 rows"):
+    with pytest.raises(ValueError, match=r"counts have changed, .* partial_fit with at least 100 rows"):
         forest.p_value(NEW)
     forest.predict(NEW)
     forest.partial_fit(np.random.default_rng(3).normal(size=(100, 2)))
@@ -321,7 +321,7 @@ def test_a_summary_that_cannot_meet_its_rate_can_still_be_saved(tmp_path):
     forest.partial_fit(rows).save(tmp_path / "summary.mpf")
     loaded = load_model(tmp_path / "summary.mpf")
     for model in (forest, loaded):
-        with pytest.raises(ValueError, match=r"needs at least 999 .* there are 256: hold more points"):
+        with pytest.raises(ValueError, match=r"needs at least 999 .* got 256: hold more points"):
             model.predict(NEW)
     assert_array_equal(loaded.p_value(NEW), forest.p_value(NEW))
 
@@ -335,7 +335,7 @@ def test_a_batch_that_cannot_meet_its_rate_says_so_and_can_still_be_saved(tmp_pa
     loaded = load_model(tmp_path / "batch.mpf")
     for model in (forest, loaded, copy.deepcopy(forest)):
         for call in (model.predict, model.detect, model.decision_function, model.explain):
-            with pytest.raises(ValueError, match=r"needs at least 999 .* there are 150: fit more rows or allow"):
+            with pytest.raises(ValueError, match=r"needs at least 999 .* got 150: fit more rows or set"):
                 call(NEW)
         assert threshold_of(model) is None
     assert_array_equal(loaded.p_value(NEW), forest.p_value(NEW))
