@@ -38,7 +38,7 @@ def assert_adds_up(forest, rows):
 
 @given(st.data(), mixed(matrices()), st.sampled_from(SCORES), depths, prior_strengths, seeds)
 @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
-def test_parts_of_trees_add_up(data, table, score, max_depth, prior_strength, seed):
+def test_attributions_of_trees_add_up(data, table, score, max_depth, prior_strength, seed):
     rows, n_categories = table
     forest = made(
         StreamingMPF,
@@ -58,7 +58,7 @@ def test_parts_of_trees_add_up(data, table, score, max_depth, prior_strength, se
 
 @given(mixed(matrices()), st.sampled_from(SCORES), st.sampled_from([0, 1, 4, 7]), prior_strengths, seeds)
 @settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
-def test_parts_of_processes_add_up_and_are_zero_on_average(table, score, max_depth, prior_strength, seed):
+def test_attributions_of_processes_add_up_with_zero_mean(table, score, max_depth, prior_strength, seed):
     rows, n_categories = table
     forest = made(
         BatchMPF,
@@ -74,7 +74,7 @@ def test_parts_of_processes_add_up_and_are_zero_on_average(table, score, max_dep
 
 @given(mixed(matrices(max_features=3)), st.sampled_from(SCORES), st.sampled_from([2, 5]), depths, seeds)
 @settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
-def test_parts_of_streams_add_up_while_points_come_and_go(table, score, window, max_depth, seed):
+def test_attributions_of_streams_add_up_through_updates(table, score, window, max_depth, seed):
     rows, n_categories = table
     forest = made(
         StreamingMPF,
@@ -97,7 +97,7 @@ def test_parts_of_streams_add_up_while_points_come_and_go(table, score, window, 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="searches for expected ranges take long in plain Python")
 @given(matrices(max_features=3), seeds)
 @settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
-def test_every_row_can_be_put_in_words(rows, seed):
+def test_every_row_has_an_explanation_in_words(rows, seed):
     forest = StreamingMPF(n_estimators=TREES, random_state=seed).fit(rows)
     said = forest.explain(probes(rows, seed))
     for one in said:

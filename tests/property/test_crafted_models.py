@@ -70,7 +70,7 @@ def path(tmp_path_factory):
     return tmp_path_factory.mktemp("crafted") / "model.mpf"
 
 
-def test_good_files_work(good, user, path):
+def test_accepts_valid_files(good, user, path):
     for name, (header, arrays) in good.items():
         write_model(path, header, arrays)
         assert user.answer(path)[0] == "works", (name, user.answer(path))
@@ -193,7 +193,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", mostly_slow(["contexts", "contexts of a table"]))
-def test_arrays_of_courses_that_lie_are_refused_or_harmless(good, user, path, name):
+def test_inconsistent_context_window_arrays_are_rejected_or_harmless(good, user, path, name):
     header, arrays = good[name]
     for place, change in ARRAY_LIES:
         wrong = CHANGES[change](arrays[place]) if isinstance(change, str) else change
@@ -212,7 +212,7 @@ def test_arrays_of_courses_that_lie_are_refused_or_harmless(good, user, path, na
 
 
 @pytest.mark.parametrize("name", sorted({lie[0] for lie in LIES}))
-def test_a_header_that_lies_is_refused_or_harmless(good, user, path, name):
+def test_inconsistent_header_is_rejected_or_harmless(good, user, path, name):
     header, arrays = good[name]
     for _, place, value in (lie for lie in LIES if lie[0] == name):
         write_model(path, placed(header, place, value), arrays)
@@ -241,7 +241,7 @@ MUST_BE_REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "place", "value"), MUST_BE_REFUSED)
-def test_a_refusal_names_the_file_and_the_reason(good, user, path, name, place, value):
+def test_error_names_file_and_reason(good, user, path, name, place, value):
     header, arrays = good[name]
     write_model(path, placed(header, place, value), arrays)
     how, why = user.answer(path)

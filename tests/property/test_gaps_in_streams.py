@@ -92,7 +92,7 @@ def same(a, b):
 
 @settings(max_examples=examples(150))
 @given(st.data(), tables(), detectors)
-def test_chunks_files_and_explanations_change_nothing(data, rows, parameters):
+def test_results_do_not_depend_on_chunks_files_or_explanations(data, rows, parameters):
     with short_warm_up():
         whole, parts = new(parameters), new(parameters)
         expected = detect(whole, rows, 0, len(rows))
@@ -107,7 +107,7 @@ def test_chunks_files_and_explanations_change_nothing(data, rows, parameters):
 
 @settings(max_examples=examples(100))
 @given(st.data(), tables(), detectors)
-def test_rows_are_scored_as_the_forest_before_them_scores_them(data, rows, parameters):
+def test_rows_are_scored_by_the_forest_before_them(data, rows, parameters):
     """Scores in chunks are those of reading, but for rounding, whatever was deleted before."""
     with short_warm_up():
         forest = new(parameters)
@@ -138,7 +138,7 @@ def assert_whole_or_unknown(forest):
 
 @settings(max_examples=examples(100))
 @given(st.data(), tables(), detectors.filter(lambda one: one["window"] is not None))
-def test_deletion_leaves_the_other_points_and_the_same_bits_in_any_chunks(data, rows, parameters):
+def test_deletion_is_exact_for_any_chunks(data, rows, parameters):
     with short_warm_up():
         whole, parts = new(parameters), new(parameters)
         ends = cuts(data.draw, len(rows))
@@ -159,7 +159,7 @@ def test_deletion_leaves_the_other_points_and_the_same_bits_in_any_chunks(data, 
 
 @settings(max_examples=examples(100))
 @given(tables(), st.integers(0, 3), st.booleans())
-def test_a_single_row_is_compared_with_donors_as_many_are(rows, n_categories, is_coded):
+def test_single_row_distances_match_batch_distances(rows, n_categories, is_coded):
     n_categories = min(n_categories, 2) if is_coded else 0
     rows = np.abs(rows).round() if n_categories else rows
     donors = np.nan_to_num(rows) + np.arange(len(rows))[:, None] % 2

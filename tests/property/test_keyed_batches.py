@@ -38,7 +38,7 @@ def run(judge, arrivals, cuts):
 
 @settings(max_examples=examples(150))
 @given(rows=rows, data=st.data(), kind=st.sampled_from(sorted(TEMPLATES)))
-def test_batches_say_what_one_process_says(rows, data, kind):
+def test_batches_match_single_process(rows, data, kind):
     arrivals = [KeyedRow(3 * i, row, 10.0 * i) for i, row in enumerate(rows)]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     judge = KeyedJudge(["a", "b"], TEMPLATES[kind](), has_times=True)

@@ -45,7 +45,7 @@ def fitted(case):
 
 
 @given(forests())
-def test_the_marginal_mass_is_the_sum_over_leaves_and_cells(case):
+def test_marginal_mass_is_the_sum_over_leaves_and_cells(case):
     forest, asked, hidden = fitted(case)
     rows = hide(asked, hidden)
     rows, trees, known = rows[hidden.any(axis=1)][:6], forest.forest_, forest.posterior_
@@ -74,13 +74,13 @@ def test_hiding_one_more_value_never_lowers_the_mass(case, seed):
 
 
 @given(forests())
-def test_a_row_that_lacks_all_has_all_the_mass(case):
+def test_row_without_values_has_total_mass(case):
     forest, asked, _ = fitted(case)
     assert_allclose(forest.tree_masses(np.full((1, asked.shape[1]), np.nan)), 1.0, rtol=1e-9)
 
 
 @given(forests())
-def test_complete_rows_among_others_are_as_they_are_alone(case):
+def test_complete_rows_do_not_depend_on_rows_with_gaps(case):
     forest, asked, hidden = fitted(case)
     rows = hide(asked, hidden)
     is_whole = ~np.isnan(rows).any(axis=1)
@@ -90,7 +90,7 @@ def test_complete_rows_among_others_are_as_they_are_alone(case):
 
 
 @given(forests())
-def test_values_filled_in_lie_in_the_known_world(case):
+def test_imputed_values_lie_in_known_world(case):
     forest, asked, hidden = fitted(case)
     rows = hide(asked, hidden)
     world = forest.posterior_.world
@@ -104,7 +104,7 @@ def test_values_filled_in_lie_in_the_known_world(case):
 
 @settings(max_examples=examples(10))
 @given(seeds)
-def test_streams_with_gaps_do_not_depend_on_chunks(seed):
+def test_streams_with_gaps_do_not_depend_on_chunk_size(seed):
     rng = np.random.default_rng(seed)
     rows = hide(rng.normal(size=(20, 3)), rng.random((20, 3)) < 0.3)
     rows[0] = 0.0
@@ -119,7 +119,7 @@ def test_streams_with_gaps_do_not_depend_on_chunks(seed):
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="thousands of trees take long in plain Python")
 @pytest.mark.parametrize("hidden", [(True, False, False), (False, True, True), (False, False, True)])
-def test_the_expected_marginal_mass_is_a_kernel_density_of_what_is_there(hidden):
+def test_expected_marginal_mass_is_kernel_density_of_present_values(hidden):
     """Two points share a cell but for cuts of hidden features with probability exp(-t * distance in the others)."""
     rng = np.random.default_rng(7)
     rows, weights, times = rng.normal(size=(6, 3)), np.array([0.5, 1.0, 2.0]), np.array([0.2, 0.7, 1.5])

@@ -289,7 +289,7 @@ def most_held(history: list[list[int | tuple[int]]], n_first: int) -> int:
 
 @oracle
 @given(world=worlds(), data=st.data(), n_first=st.integers(0, 4), kind=kinds)
-def test_trees_that_points_come_to_and_leave_equal_the_reference_draw_for_draw(world, data, n_first, kind):
+def test_updated_trees_match_reference_draw_for_draw(world, data, n_first, kind):
     history = data.draw(histories(len(world.rows)))
     twins = Twins(world, n_first, most_held(history, n_first))
     twins.assert_alike()
@@ -445,7 +445,7 @@ scores = st.sampled_from(list(KINDS))
 
 @oracle
 @given(world=worlds(), data=st.data(), window=st.integers(1, 6), score=scores, n_first=st.integers(0, 5))
-def test_a_stream_with_a_window_equals_the_reference_draw_for_draw(world, data, window, score, n_first):
+def test_windowed_stream_matches_reference_draw_for_draw(world, data, window, score, n_first):
     live_through(StreamTwins(world, window, score), data, n_first)
 
 
@@ -458,9 +458,7 @@ def test_a_stream_with_a_window_equals_the_reference_draw_for_draw(world, data, 
     n_first=st.integers(0, 5),
     sizes=st.lists(st.sampled_from([1, 2, 3, EVERY]), min_size=N_TREES, max_size=N_TREES),
 )
-def test_trees_that_take_samples_of_a_stream_equal_the_reference_draw_for_draw(
-    world, data, window, score, n_first, sizes
-):
+def test_sampled_trees_match_reference_draw_for_draw(world, data, window, score, n_first, sizes):
     live_through(StreamTwins(world, window, score, sizes), data, n_first)
 
 
@@ -469,7 +467,7 @@ capped = depths.filter(lambda depth: depth is not None)
 
 @oracle
 @given(world=worlds(max_depths=capped), data=st.data(), score=scores, n_first=st.integers(1, 12))
-def test_a_summary_equals_the_reference_draw_for_draw(world, data, score, n_first):
+def test_summary_matches_reference_draw_for_draw(world, data, score, n_first):
     twins = StreamTwins(world, None, score)
     twins.begin_with((np.arange(n_first) % len(world.rows)).tolist())
     twins.assert_alike()
@@ -481,7 +479,7 @@ def test_a_summary_equals_the_reference_draw_for_draw(world, data, score, n_firs
         twins.assert_alike()
 
 
-def test_a_summary_that_has_just_warmed_up_equals_the_reference():
+def test_summary_after_warm_up_matches_reference():
     rows = np.random.default_rng(1).normal(size=(WARM_UP + 40, 2)).round(1)
     plan = Plan(
         N_TREES, np.inf, 4, weighting_of_rows(rows), np.repeat(NOWHERE, 2, axis=1), np.random.SeedSequence(2), None
@@ -497,7 +495,7 @@ def test_a_summary_that_has_just_warmed_up_equals_the_reference():
 
 @pytest.mark.parametrize("max_depth", mostly_slow([None, 1, 3, 6], 0, 2))
 @pytest.mark.parametrize("n_features", mostly_slow([1, 2, 4], 1))
-def test_after_a_long_life_trees_still_equal_the_reference(n_features, max_depth):
+def test_trees_after_many_updates_match_reference(n_features, max_depth):
     choices = np.random.default_rng([3, n_features])
     rows = choices.normal(size=(40, n_features))
     rows[20:30] = rows[20:30].round()  # equal coordinates
@@ -533,7 +531,7 @@ def test_after_a_long_life_trees_still_equal_the_reference(n_features, max_depth
     gamma=prior_strengths,
     seed=seeds,
 )
-def test_scores_of_a_stream_are_those_of_the_posterior(rows, data, window, max_depth, score, domain, gamma, seed):
+def test_scores_of_a_stream_match_the_posterior(rows, data, window, max_depth, score, domain, gamma, seed):
     """Scores are worked out along the path of a row; `mass` and `tree_masses` look up the posterior of every node."""
     if domain == "given":
         low, high = rows.min(axis=0), rows.max(axis=0)
@@ -562,7 +560,7 @@ def test_scores_of_a_stream_are_those_of_the_posterior(rows, data, window, max_d
 
 
 @pytest.mark.parametrize("margin", [1e-9, 1e-12, 1e-18])
-def test_scores_of_rows_in_a_sliver_beside_the_data_are_those_of_the_posterior(margin):
+def test_scores_of_rows_close_to_the_data_match_the_posterior(margin):
     rows = np.linspace(0, 1, 20)[:, None]
     world = [[-margin], [1.0]]
     forest = StreamingMPF(

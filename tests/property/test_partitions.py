@@ -87,7 +87,7 @@ def assert_same(one, other, rows):
 @pytest.mark.parametrize("kind", KINDS)
 @given(rows=tables(), data=st.data())
 @settings(max_examples=examples(60), deadline=None)
-def test_a_table_in_parts_gives_the_forest_of_the_whole(kind, rows, data):
+def test_table_in_parts_gives_forest_of_whole_table(kind, rows, data):
     given = {"random_state": data.draw(st.integers(0, 9)), "missing": "marginalise"}
     if kind != "epsilon" and len(rows) > 10 and data.draw(st.booleans()):
         given["false_alarm_rate"] = 0.2
@@ -111,7 +111,7 @@ def test_a_table_in_parts_gives_the_forest_of_the_whole(kind, rows, data):
 @pytest.mark.parametrize("kind", ["streaming", "reservoir", "batch"])
 @given(rows=tables(), data=st.data())
 @settings(max_examples=examples(40), deadline=None)
-def test_with_any_ids_the_forest_depends_on_them_and_not_on_the_parts(kind, rows, data):
+def test_forest_depends_on_ids_and_not_on_parts(kind, rows, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     ids = rng.choice(2**40, len(rows), replace=False) - 2**39
     forests = [
@@ -130,7 +130,7 @@ def test_with_any_ids_the_forest_depends_on_them_and_not_on_the_parts(kind, rows
 
 
 @pytest.mark.parametrize("kind", ["streaming", "batch"])
-def test_a_seed_that_is_not_given_is_drawn_once(kind):
+def test_missing_seed_is_drawn_once(kind):
     rows = np.random.default_rng(0).normal(size=(50, 3))
     states = [KINDS[kind](random_state=state) for state in (None, np.random.RandomState(3))]
     for forest in states:
@@ -141,7 +141,7 @@ def test_a_seed_that_is_not_given_is_drawn_once(kind):
     assert not np.array_equal(states[0].score_samples(rows), local.score_samples(rows))
 
 
-def test_names_of_columns_are_those_of_a_frame():
+def test_column_names_come_from_the_frame():
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(50, 2)), columns=["a", "b"])
     local = BatchMPF(n_estimators=N_TREES, random_state=0).fit(frame)
@@ -158,7 +158,7 @@ def test_names_of_columns_are_those_of_a_frame():
 
 
 @pytest.mark.parametrize("kind", ["streaming", "batch"])
-def test_a_share_of_all_rows_is_flagged_by_a_sketch_of_their_scores(kind):
+def test_contamination_uses_sketch_of_scores(kind):
     rows = np.random.default_rng(0).normal(size=(20_000, 3))
     parts = np.split(np.arange(20_000), [0, 500, 9_000, 9_000])
     cluster, local = KINDS[kind](random_state=0, contamination=0.01), KINDS[kind](random_state=0).fit(rows)
@@ -174,14 +174,14 @@ def test_a_share_of_all_rows_is_flagged_by_a_sketch_of_their_scores(kind):
 
 
 @pytest.mark.parametrize("kind", ["streaming", "batch"])
-def test_a_share_of_few_rows_is_that_of_a_local_fit(kind):
+def test_contamination_of_few_rows_matches_local_fit(kind):
     rows = np.random.default_rng(0).normal(size=(500, 3))
     given = {"random_state": 0, "contamination": 0.1}
     cluster = fit_in_passes(KINDS[kind](**given), 3, in_parts(rows, [np.arange(100), np.arange(100, 500)]))
     assert_same(KINDS[kind](**given).fit(rows), cluster, rows)
 
 
-def test_what_cannot_be_fitted_in_parts_is_refused():
+def test_rejects_detectors_that_cannot_be_fitted_in_parts():
     rows = np.random.default_rng(0).normal(size=(50, 3))
     parts = in_parts(rows, [np.arange(25), np.arange(25, 50)])
     for window in (None, 10, Reservoir(10, half_life=5)):

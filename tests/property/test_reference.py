@@ -157,28 +157,28 @@ def posteriors(case: Case, gamma: float, is_open: bool) -> Posterior:
 
 @oracle
 @given(case=mondrian_cases(subsets=False))
-def test_mondrian_trees_equal_the_reference_draw_for_draw(case):
+def test_mondrian_trees_match_reference_draw_for_draw(case):
     assert_same_trees(case)
     check_forest(case.forest, case.rows)
 
 
 @oracle
 @given(case=mondrian_cases(subsets=True))
-def test_trees_of_drawn_rows_equal_the_reference_draw_for_draw(case):
+def test_trees_of_sampled_rows_match_reference_draw_for_draw(case):
     assert_same_trees(case)
     check_forest(case.forest)
 
 
 @oracle
 @given(case=process_cases())
-def test_mondrian_processes_equal_the_reference_draw_for_draw(case):
+def test_mondrian_processes_match_reference_draw_for_draw(case):
     assert_same_trees(case)
     check_forest(case.forest, case.rows)
 
 
 @oracle
 @given(case=cases, gamma=prior_strengths, is_open=st.booleans())
-def test_masses_and_volumes_equal_the_reference(case, gamma, is_open):
+def test_masses_and_volumes_match_reference(case, gamma, is_open):
     known = posteriors(case, gamma, is_open)
     for t, tree in enumerate(case.trees):
         assert_same_posterior(case.forest, known, t, tree)
@@ -201,7 +201,7 @@ def test_leaf_masses_of_a_tree_sum_to_one(case, gamma, is_open):
 
 @oracle
 @given(case=cases, gamma=prior_strengths, is_open=st.booleans(), seed=seeds)
-def test_leaves_of_probes_equal_the_reference(case, gamma, is_open, seed):
+def test_leaves_of_probes_match_reference(case, gamma, is_open, seed):
     n_categories = int(case.forest.n_categories[0])
     known, X = posteriors(case, gamma, is_open), probes(case.rows, seed, n_categories)
     nodes, kinds = posterior.leaf_kinds(case.forest, known, X, None)
@@ -221,7 +221,7 @@ def test_leaves_of_probes_equal_the_reference(case, gamma, is_open, seed):
 
 @oracle
 @given(case=cases, gamma=prior_strengths, is_open=st.booleans(), seed=seeds)
-def test_masses_at_lifetimes_equal_the_reference(case, gamma, is_open, seed):
+def test_masses_at_lifetimes_match_reference(case, gamma, is_open, seed):
     n_categories = int(case.forest.n_categories[0])
     known, X = posteriors(case, gamma, is_open), probes(case.rows, seed, n_categories)
     first_cut = case.forest.time[0, case.forest.root[0]]

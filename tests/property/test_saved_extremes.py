@@ -74,7 +74,7 @@ def same(one, other):
 @pytest.mark.parametrize("name", STREAMS)
 @settings(max_examples=examples(12))
 @given(rows=TABLES, more=TABLES, weights=WEIGHTS, gone=st.integers(0, 12))
-def test_a_saved_stream_goes_on_bit_for_bit(name, rows, more, weights, gone):
+def test_saved_stream_continues_bit_for_bit(name, rows, more, weights, gone):
     model = STREAMS[name](weights)
     model.detect_then_learn(rows, times=times_of(model, 0, len(rows)))
     if hasattr(model, "keys_"):
@@ -90,7 +90,7 @@ def test_a_saved_stream_goes_on_bit_for_bit(name, rows, more, weights, gone):
 @pytest.mark.parametrize("make", [StreamingMPF, BatchMPF])
 @settings(max_examples=examples(12))
 @given(rows=TABLES, more=TABLES, weights=WEIGHTS)
-def test_a_saved_table_answers_the_same_and_goes_on(make, rows, more, weights):
+def test_saved_table_gives_same_results_and_continues(make, rows, more, weights):
     limits = {"max_depth": 3} if make is BatchMPF else {}
     model = made(make, **SMALL, **limits, feature_weights=weights).fit(rows)
     back = loaded(model)
@@ -99,7 +99,7 @@ def test_a_saved_table_answers_the_same_and_goes_on(make, rows, more, weights):
     loaded(back)
 
 
-def test_times_that_underflow_are_let_in(tmp_path):
+def test_accepts_times_that_underflow(tmp_path):
     """As of trees whose weighted lengths were beyond what weights and values may be today."""
     made(StreamingMPF, **SMALL, window=4).partial_fit([[0.0, 0.0], [1.0, 1.0]]).save(tmp_path / "model")
     header, arrays = read_model(tmp_path / "model")
@@ -112,7 +112,7 @@ def test_times_that_underflow_are_let_in(tmp_path):
     loaded(model.delete([0, 2]))
 
 
-def test_a_forest_widened_beyond_its_domain_is_let_in():
+def test_accepts_forest_widened_beyond_its_domain():
     model = made(StreamingMPF, **SMALL, window=4, tree=Tree(domain=[[0.0], [1.0]])).partial_fit([[0.5], [0.25]])
     model._stream.widen(np.array([7.0]), None)
     model._refresh(model._stream)

@@ -67,7 +67,7 @@ def assert_alike(whole, alone):
 
 @given(policy=policies, table=arrivals(20), later=arrivals(12), data=st.data())
 @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
-def test_a_table_leaves_the_points_that_its_rows_would_leave_one_by_one(policy, table, later, data):
+def test_table_holds_same_points_as_rows_one_by_one(policy, table, later, data):
     whole, alone = PointStore(policy), PointStore(policy)
     kept = whole.begin_with(*table)
     admitted(alone, *table)
@@ -87,7 +87,7 @@ def test_a_table_leaves_the_points_that_its_rows_would_leave_one_by_one(policy, 
     assert_alike(whole, alone)
 
 
-def test_a_table_at_once_lets_go_of_what_was_late_or_too_much():
+def test_table_drops_late_and_excess_rows():
     """The test above would notice if rows were kept by place, and not by rank."""
     store = PointStore(Window(2, duration=6.0))
     assert store.begin_with([None] * 4, np.array([5.0, 9.0, 3.0, 8.0]), np.empty(0)).tolist() == [1, 3]
@@ -138,7 +138,7 @@ DETECTORS = {
 @pytest.mark.parametrize("name", mostly_slow(DETECTORS, *range(0, len(DETECTORS), 2)))
 @given(seed=seeds)
 @settings(max_examples=examples(2), suppress_health_check=list(HealthCheck))
-def test_rows_get_the_same_verdicts_and_reasons_in_any_chunks(name, seed):
+def test_verdicts_and_explanations_do_not_depend_on_chunks(name, seed):
     seed %= 10_000
     rng, rows = np.random.default_rng(seed), sudden(seed, 270)
     if name == "gaps":
@@ -167,7 +167,7 @@ def test_rows_get_the_same_verdicts_and_reasons_in_any_chunks(name, seed):
 
 
 @pytest.mark.parametrize("random_state", [None, 3])
-def test_a_stream_that_begins_with_a_large_chunk_is_explained_by_its_own_trees(random_state):
+def test_stream_that_starts_with_large_chunk_is_explained_by_its_own_trees(random_state):
     """Without a seed, a refitted copy would have other trees."""
     rows = sudden(0, 300)
     detected = StreamingMPF(n_estimators=N_TREES, random_state=random_state).detect_then_learn(rows, explain=True)
@@ -176,7 +176,7 @@ def test_a_stream_that_begins_with_a_large_chunk_is_explained_by_its_own_trees(r
         assert_allclose(-math.log(2) * reason.surprise, detected.scores[i], rtol=1e-9)
 
 
-def test_rows_keys_and_times_may_come_in_any_form_when_explained():
+def test_explanation_accepts_rows_keys_and_times_in_any_form():
     pd = pytest.importorskip("pandas")
     rows, times = sudden(1, N_ROWS), np.arange(float(N_ROWS))
     plain = StreamingMPF(n_estimators=N_TREES, window=Window(50, duration=40.0), random_state=0)
@@ -203,7 +203,7 @@ def test_rows_keys_and_times_may_come_in_any_form_when_explained():
         assert_array_equal(reason.parts, other.explanations[i].parts)
 
 
-def test_a_bad_row_in_a_chunk_to_be_explained_leaves_the_forest_as_it_was():
+def test_bad_row_in_explained_chunk_leaves_forest_unchanged():
     rows = sudden(2, 60)
     rows[50, 1] = np.inf
     forest = StreamingMPF(n_estimators=N_TREES, random_state=0)

@@ -28,7 +28,7 @@ def acting(text: str) -> set[str]:
 
 
 @given(ANYTHING)
-def test_what_is_shown_is_one_line_without_control_characters(text):
+def test_printable_text_is_one_line_without_control_characters(text):
     assert acting(printable(text)) <= {JOINER}
     assert len(printable(text)) >= len(text)
     assert printable(printable(text)) == printable(text)
@@ -40,7 +40,7 @@ def test_what_is_shown_is_one_line_without_control_characters(text):
     "text",
     ["", "Pólya", "σ² ≤ 3", "日本語", "עברית", "हिन्दी", "a b\u00a0c", "👩‍💻", "👩🏽‍🚀", "❤️‍🔥", "$a^$", "\\x1b", "é"],
 )
-def test_ordinary_text_stays(text):
+def test_ordinary_text_is_unchanged(text):
     assert printable(text) == label(text) == text
 
 
@@ -56,7 +56,7 @@ def test_ordinary_text_stays(text):
         ("\ue000\U000e0041\U0010ffff", r"\ue000\U000e0041\U0010ffff"),
     ],
 )
-def test_what_acts_is_spelled_out(text, shown):
+def test_control_characters_are_escaped(text, shown):
     assert printable(text) == shown
 
 
@@ -65,12 +65,12 @@ def test_long_names_keep_both_ends():
     assert len(label("\x1b" * 10_000_000)) == 80  # and quickly
 
 
-def test_widths_are_those_of_a_terminal():
+def test_width_matches_terminal():
     assert [width(text) for text in ("abc", "日本", "e\u0301", "👩", "Pólya")] == [3, 4, 1, 2, 5]
 
 
 @given(st.recursive(ANYTHING, lambda inner: st.lists(inner) | st.dictionaries(ANYTHING, inner)))
-def test_json_says_the_same_and_acts_on_nothing(value):
+def test_escaped_json_is_equivalent_and_safe(value):
     shown = json_shown(json.dumps(value, ensure_ascii=False))
     assert acting(shown) == set()
     assert json.loads(shown) == json.loads(json.dumps(value))
@@ -100,7 +100,7 @@ def explained():
 
 
 @given(ANYTHING, ANYTHING, ANYTHING)
-def test_reports_and_explanations_have_the_lines_they_should(explained, name, key, other):
+def test_reports_and_explanations_have_expected_lines(explained, name, key, other):
     hostile = explained(name, other)
     finding = report.Finding(1, -9.0, 0.1, None, key, name, explanation=hostile, missing=(other,))
     summary = report.RunSummary(9, 1, 1, False, None, by=name or "k", n_partitions=1)

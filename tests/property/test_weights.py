@@ -62,7 +62,7 @@ def times_of(n, needs_times):
 
 @given(streams(), weighted())
 @settings(max_examples=examples(100))
-def test_a_table_with_weights_is_the_table_of_repeated_rows(stream, table):
+def test_weighted_table_matches_table_of_repeated_rows(stream, table):
     make, needs_times = stream
     rows, weights = table
     times = times_of(len(rows), needs_times)
@@ -73,7 +73,7 @@ def test_a_table_with_weights_is_the_table_of_repeated_rows(stream, table):
 
 @given(streams(), weighted(), st.integers(1, 4))
 @settings(max_examples=examples(100))
-def test_streams_with_weights_are_streams_of_repeated_rows(stream, table, n_at_once):
+def test_weighted_streams_match_streams_of_repeated_rows(stream, table, n_at_once):
     make, needs_times = stream
     rows, weights = table
     times = times_of(len(rows), needs_times)
@@ -99,7 +99,7 @@ def test_streams_with_weights_are_streams_of_repeated_rows(stream, table, n_at_o
 
 @given(weighted(), weighted())
 @settings(max_examples=examples(100))
-def test_counts_of_a_batch_are_those_of_repeated_rows(table, more):
+def test_counts_of_batch_match_repeated_rows(table, more):
     n_features = min(table[0].shape[1], more[0].shape[1])
     (rows, weights), (others, follow) = ((part[:, :n_features], own) for part, own in (table, more))
 
@@ -119,7 +119,7 @@ def test_counts_of_a_batch_are_those_of_repeated_rows(table, more):
 
 @given(weighted(max_features=2), st.sampled_from([Window(50), Reservoir(50)]), st.booleans())
 @settings(max_examples=examples(60))
-def test_deleting_with_weights_is_deleting_repeated_rows(table, window, is_table):
+def test_weighted_deletion_matches_deletion_of_repeated_rows(table, window, is_table):
     rows, weights = table
     rows = np.nan_to_num(rows)
     forest = StreamingMPF(**SMALL, window=window)
@@ -133,7 +133,7 @@ def test_deleting_with_weights_is_deleting_repeated_rows(table, window, is_table
     assert one.n_points_ == (weights > 0).sum()
 
 
-def test_a_summary_counts_rows_out_by_weight():
+def test_summary_subtracts_rows_by_weight():
     rows = np.array([[0.0, 0.0], [1.0, 1.0], [0.4, 0.6]])
     one = StreamingMPF(**SMALL, window=None, tree=Tree(max_depth=0)).fit(rows, sample_weight=[5, 5, 5])
     other = loads(one.to_bytes()).delete_rows(rows[[2, 2, 2]])
@@ -147,7 +147,7 @@ def test_a_summary_counts_rows_out_by_weight():
 
 @given(weighted(fractions), seeds, st.integers(1, 3))
 @settings(max_examples=examples(60))
-def test_fractions_do_not_depend_on_chunks_nor_on_saving(table, seed, n_at_once):
+def test_fractional_weights_do_not_depend_on_chunks_or_saving(table, seed, n_at_once):
     rows, weights = np.nan_to_num(table[0]), table[1]
     for kind in (StreamingMPF, BatchMPF):
         tree = Tree(domain=[[-1e100] * rows.shape[1], [1e100] * rows.shape[1]]) if kind is BatchMPF else None
@@ -165,7 +165,7 @@ def test_fractions_do_not_depend_on_chunks_nor_on_saving(table, seed, n_at_once)
         assert np.floor(weights).sum() <= n <= np.ceil(weights).sum()
 
 
-def test_the_expected_number_of_copies_is_the_weight(any_seed):
+def test_expected_number_of_copies_is_the_weight(any_seed):
     n, weight = 100_000, 2.3
     found = copies.n_copies(np.full(n, weight), np.arange(n), any_seed)
     assert set(found.tolist()) == {2, 3}
@@ -194,7 +194,7 @@ def test_rows_of_weight_zero_are_scored_and_leave_no_trace():
     assert one.n_seen_ == weights.sum() + 1
 
 
-def test_a_key_names_all_copies_of_a_row():
+def test_key_refers_to_all_copies_of_a_row():
     forest = StreamingMPF(**SMALL, window=10)
     forest.partial_fit([[1.0], [2.0], [3.0]], keys=["ann", 7, "7"], sample_weight=[3, 2, 2])
     assert len(forest.keys_) == forest.n_points_ == 7
@@ -238,7 +238,7 @@ def test_copies_beyond_a_window_can_be_deleted_by_key_too():
         ([0, 0, 0], "all weights are zero"),
     ],
 )
-def test_bad_weights_are_refused_before_anything_changes(kind, weights, message):
+def test_rejects_bad_weights_before_any_change(kind, weights, message):
     forest = kind(**SMALL).fit([[1.0], [2.0], [4.0]])
     before = forest.to_bytes()
     methods = ["fit", "partial_fit", "score_then_learn", "detect_then_learn", "delete_rows"]
@@ -273,7 +273,7 @@ def test_one_row_can_count_a_billion_times():
     assert_array_equal(forest.forest_.counts, BatchMPF(**SMALL, tree=forest.tree).fit([[0.9]] * 20).forest_.counts)
 
 
-def test_a_window_by_order_says_so_when_weights_would_need_too_much_memory():
+def test_window_by_order_raises_if_weights_need_too_much_memory():
     forest = StreamingMPF(**SMALL, window=10)
     with pytest.raises(MemoryError, match=r"window=\"auto\" or Reservoir"):
         forest.fit(np.zeros((2, 100_000)), sample_weight=[2**29, 2**29])

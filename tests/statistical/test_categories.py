@@ -60,7 +60,7 @@ def assert_kernel(forest, held, times=TIMES):
 
 @pytest.mark.parametrize("n_trees", SIZES)
 @pytest.mark.parametrize("kind", ["tree", "process"])
-def test_two_rows_share_a_cell_with_the_probability_of_the_kernel(kind, n_trees, any_seed):
+def test_rows_share_a_cell_with_kernel_probability(kind, n_trees, any_seed):
     X, times = pool()[:7], TIMES
     if kind == "tree":
         forest = mondrian_trees(X, WEIGHTS, n_trees, seed=[any_seed, 81], n_categories=2)
@@ -74,7 +74,7 @@ def test_two_rows_share_a_cell_with_the_probability_of_the_kernel(kind, n_trees,
 
 @pytest.mark.parametrize("n_trees", SIZES)
 @pytest.mark.parametrize("window", mostly_slow([Window(7), Reservoir(7)]), ids=str)
-def test_rows_that_stayed_share_a_cell_with_the_probability_of_the_kernel(window, n_trees, any_seed):
+def test_remaining_rows_share_a_cell_with_kernel_probability(window, n_trees, any_seed):
     rows = pool()[np.random.default_rng(65).integers(20, size=120)]
     tree = Tree(feature_weights=WEIGHTS)
     detector = made(
@@ -92,7 +92,7 @@ def test_rows_that_stayed_share_a_cell_with_the_probability_of_the_kernel(window
     assert_kernel(detector.forest_, detector.points_)
 
 
-def test_two_categories_are_apart_by_their_weight_on_average():
+def test_mean_distance_of_categories_is_their_weight():
     """Over the choice of the codes: ((1 + exp(-t w / 26)) / 2) ** 52."""
     rng, n, t, w = np.random.default_rng(5), 20_000, 0.7, 1.5
     apart = count_bits(as_codes(some_codes(rng, n)) ^ as_codes(some_codes(rng, n)))
@@ -102,7 +102,7 @@ def test_two_categories_are_apart_by_their_weight_on_average():
 
 
 @pytest.mark.parametrize("kind", ["tree", "process"])
-def test_an_unseen_category_has_the_mass_of_the_kernel(kind):
+def test_new_category_has_kernel_mass(kind):
     """Never an error and never no mass: as far from every other category as these are from each other."""
     rng, n_trees = np.random.default_rng(3), 2000
     times = np.array([0.3, 1.0, 3.0] if kind == "tree" else [0.1, 0.3, 0.6])

@@ -40,7 +40,7 @@ def integral_over(forest, low, high):
 @pytest.mark.parametrize("n_features", [1, 2, 3])
 @pytest.mark.parametrize("n_estimators", [1, 8])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_with_the_domain_of_the_data_the_density_integrates_to_one_over_its_box(estimator, n_estimators, n_features):
+def test_density_with_domain_of_data_integrates_to_one(estimator, n_estimators, n_features):
     X = rows(n_features)
     forest = fitted(estimator, X, domain="data", n_estimators=n_estimators)
     total, error = integral_over(forest, X.min(axis=0), X.max(axis=0))
@@ -52,7 +52,7 @@ def test_with_the_domain_of_the_data_the_density_integrates_to_one_over_its_box(
 @pytest.mark.parametrize("n_features", [1, 2, 3])
 @pytest.mark.parametrize("n_estimators", [1, 8])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_density_over_the_known_world_is_one_less_the_mass_outside(
+def test_density_over_known_world_integrates_to_one_minus_mass_outside(
     estimator, n_estimators, n_features, given_domain
 ):
     X = rows(n_features)
@@ -72,7 +72,7 @@ def log_tails(X, low, high, rate):
 
 @pytest.mark.parametrize("n_features", [1, 2, 3])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_density_beyond_the_known_world_integrates_to_the_mass_outside(estimator, n_features):
+def test_density_outside_integrates_to_mass_outside(estimator, n_features):
     X = rows(n_features)
     low, high = X.min(axis=0), X.max(axis=0)
     length, shares = high - low, np.array([1.0, 0.5, 2.0])[:n_features]
@@ -92,7 +92,7 @@ def test_the_density_beyond_the_known_world_integrates_to_the_mass_outside(estim
 
 @pytest.mark.parametrize("given_domain", [False, True])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_quadrature_over_the_tails_of_one_feature_gives_the_mass_outside(estimator, given_domain):
+def test_quadrature_over_tails_gives_mass_outside(estimator, given_domain):
     X = rows(1)
     low, high = (-3.0, 4.0) if given_domain else (X.min(), X.max())
     forest = fitted(estimator, X, domain=[[low], [high]] if given_domain else None, n_estimators=4)
@@ -104,7 +104,7 @@ def test_quadrature_over_the_tails_of_one_feature_gives_the_mass_outside(estimat
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_density_resembles_the_gaussian_the_rows_came_from(estimator):
+def test_density_approximates_true_gaussian(estimator):
     rng, n_features = np.random.default_rng(34), 2
     X, unseen = rng.normal(size=(2000, n_features)), rng.normal(size=(1000, n_features))
     forest = fitted(estimator, X, n_estimators=50, max_depth=10, prior_strength=0.01)

@@ -65,7 +65,7 @@ def draw(kind, n, rng):
         5,
     ),
 )
-def test_the_share_of_new_rows_that_is_flagged_is_about_the_rate_and_hardly_more(kind, score, data):
+def test_share_of_flagged_new_rows_is_about_the_rate(kind, score, data):
     n, rng = 150, np.random.default_rng(20)
     rates = []
     for seed in range(N_FITS):
@@ -86,7 +86,7 @@ def test_running_p_values_of_a_stream_are_uniform():
         assert abs((p_values <= alpha).mean() - alpha) < 5 * np.sqrt(alpha * (1 - alpha) / len(p_values)) + 0.1 * alpha
 
 
-def test_false_discoveries_are_the_share_asked_for_on_average():
+def test_mean_share_of_false_discoveries_is_the_requested_rate():
     rng, shares, found = np.random.default_rng(22), [], []
     for seed in range(40):
         forest = StreamingMPF(n_estimators=40, random_state=seed).fit(rng.normal(size=(500, 3)))
@@ -118,7 +118,7 @@ def alarms_begun(detected):
 
 @pytest.mark.parametrize("n_series", mostly_slow([4, 24]))
 @pytest.mark.parametrize("phi", mostly_slow([0.0, 0.9, 0.5, 0.99], 0, 1))
-def test_hardly_any_alarm_begins_in_a_normal_series_however_alike_neighbours_are(phi, n_series):
+def test_normal_series_hardly_ever_raises_alarms(phi, n_series):
     streamed, fitted = [], []
     for seed in range(n_series):
         rows = autoregressive(3000, phi, np.random.default_rng([23, seed]))
@@ -130,14 +130,14 @@ def test_hardly_any_alarm_begins_in_a_normal_series_however_alike_neighbours_are
     assert np.mean(streamed) + np.mean(fitted) > 0  # or nothing could ever be flagged
 
 
-def test_spells_are_measured_by_how_odd_rows_come_together():
+def test_run_length_measures_clustering_of_unusual_rows():
     rng = np.random.default_rng(24)
     spells = [mean_run_length(autoregressive(4000, phi, rng)) for phi in (0.0, 0.9, 0.99)]
     assert 1 <= spells[0] < 1.5
     assert spells[0] < spells[1] < spells[2]
 
 
-def test_alarms_and_not_rows_are_counted_where_rows_are_odd_together():
+def test_threshold_counts_alarms_not_rows_in_clusters():
     """By rows the threshold would be lower, and an event as long as a false alarm would be missed."""
     rows = autoregressive(3000, 0.98, np.random.default_rng(25))
     model = SeriesMPF(StreamingMPF(n_estimators=20, random_state=0)).fit(rows)
@@ -149,7 +149,7 @@ def test_alarms_and_not_rows_are_counted_where_rows_are_odd_together():
 
 
 @pytest.mark.parametrize(("kind", "most"), [("gauss", 40), ("long tail", 60)])
-def test_noise_is_seldom_new_once_much_is_known(kind, most, any_seed):
+def test_noise_is_seldom_novel_with_much_history(kind, most, any_seed):
     """About 9 and 19 of 20,000 readings are: more than `most` has a chance of less than one in a billion."""
     rng = np.random.default_rng(any_seed)
     noise = rng.normal(size=(24_096, 1)) if kind == "gauss" else np.exp(rng.normal(size=(24_096, 1)))

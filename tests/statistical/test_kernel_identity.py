@@ -26,9 +26,7 @@ WEIGHTS = {1: [2.5], 2: [0.4, 3.0], 5: [0.5, 2.0, 1.0, 0.0, 1.5]}
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_features", mostly_slow([1, 2, 5], 2))
 @pytest.mark.parametrize("kind", ["tree", "process"])
-def test_two_points_share_a_cell_with_the_probability_of_the_laplace_kernel(
-    kind, n_features, weighted, n_trees, any_seed
-):
+def test_points_share_a_cell_with_laplace_kernel_probability(kind, n_features, weighted, n_trees, any_seed):
     X = np.random.default_rng(n_features).uniform(size=(6, n_features))
     weights = np.array(WEIGHTS[n_features]) if weighted else np.ones(n_features)
     if kind == "tree":
@@ -82,7 +80,7 @@ def masses_by_tree(forest, X, times):
 @pytest.mark.parametrize("n_trees", mostly_slow([2000, 20_000]))
 @pytest.mark.parametrize("weights", mostly_slow([[1.0], [1.0, 1.0], [0.5, 2.0, 0.0]], 2))
 @pytest.mark.parametrize("kind", ["tree", "process"])
-def test_forest_mean_mass_converges_to_the_laplace_kernel_density(kind, weights, n_trees):
+def test_forest_mean_mass_converges_to_laplace_kernel_density(kind, weights, n_trees):
     weights, times = np.array(weights), np.array([0.3, 1.0, 3.0])
     held = held_rows(len(weights))
     X = np.concatenate([held[:8], new_rows(len(weights))])
@@ -98,7 +96,7 @@ def test_forest_mean_mass_converges_to_the_laplace_kernel_density(kind, weights,
 
 
 @pytest.mark.parametrize("kind", mostly_slow(["tree", "process"]))
-def test_the_error_shrinks_as_one_over_the_root_of_the_number_of_trees(kind):
+def test_error_shrinks_with_root_of_number_of_trees(kind):
     n_repeats, few, many = 40, 8, 128
     weights, times = np.ones(2), np.array([2.0])
     held, x = held_rows(2), np.array([[0.6, 0.3]])

@@ -52,7 +52,7 @@ def drawn_log_masses(forest, X, lifetime):
 @pytest.mark.parametrize("lifetime", mostly_slow([None, 0.5, 2.0], 0, 1))
 @pytest.mark.parametrize("gamma", mostly_slow([0.01, 1.0]))
 @pytest.mark.parametrize("kind", FORESTS)
-def test_moments_are_those_of_draws(kind, gamma, lifetime):
+def test_moments_match_draws(kind, gamma, lifetime):
     forest, X = forest_and_rows(kind, gamma)
     masses = np.exp(drawn_log_masses(forest, X, lifetime))
     mean, std = forest.mass(X, lifetime, return_std=True)
@@ -69,7 +69,7 @@ def test_moments_are_those_of_draws(kind, gamma, lifetime):
 @pytest.mark.parametrize("lifetime", mostly_slow([None, 0.5, 2.0], 0, 1))
 @pytest.mark.parametrize("gamma", mostly_slow([0.01, 1.0]))
 @pytest.mark.parametrize("kind", FORESTS)
-def test_intervals_hold_the_share_of_draws_that_they_promise(kind, gamma, lifetime, level):
+def test_intervals_cover_the_stated_share_of_draws(kind, gamma, lifetime, level):
     forest, X = forest_and_rows(kind, gamma)
     logs = drawn_log_masses(forest, X, lifetime).reshape(len(X), -1)  # all trees alike: a tree drawn at random
     bounds = forest.credible_interval(X, level, lifetime).T[:, :, None]
@@ -85,7 +85,7 @@ def test_intervals_hold_the_share_of_draws_that_they_promise(kind, gamma, lifeti
 
 
 @pytest.mark.parametrize("kind", FORESTS)
-def test_the_rows_fall_in_every_kind_of_place(kind):
+def test_rows_cover_every_kind_of_leaf(kind):
     forest, X = forest_and_rows(kind, 0.01)
     kinds = set(forest.leaves(X).kind.ravel().tolist())
     assert {LeafKind.COMPLEMENTARY, LeafKind.OUTSIDE} < kinds
@@ -95,7 +95,7 @@ def test_the_rows_fall_in_every_kind_of_place(kind):
     assert (cells_of_rows(forest, X, 2.0)[1] < 1).any()
 
 
-def test_a_gap_from_the_truth_is_noticed():
+def test_check_detects_wrong_moments():
     forest, X = forest_and_rows("processes", 1.0)
     logs = drawn_log_masses(forest, X, None)[:4].reshape(4, -1)
     low, high = np.log(forest.credible_interval(X[:4], 0.8)).T[:, :, None]

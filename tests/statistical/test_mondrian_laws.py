@@ -73,7 +73,7 @@ def drawn(kind, weights, any_seed):
     return read_cuts(draw(kind, weights, any_seed))
 
 
-def test_every_cut_comes_after_an_exponential_time_with_the_rate_of_its_weighted_length(drawn, weights):
+def test_cut_times_are_exponential_with_rate_of_weighted_length(drawn, weights):
     rate = (drawn.upper - drawn.lower) @ weights
     for level in range(2):
         at_level = drawn.depth == level
@@ -81,7 +81,7 @@ def test_every_cut_comes_after_an_exponential_time_with_the_rate_of_its_weighted
         assert stats.kstest((drawn.wait * rate)[at_level], "expon").pvalue > RARE / 2
 
 
-def test_cut_dimensions_are_proportional_to_weighted_length_and_places_uniform(drawn, weights):
+def test_cut_dimensions_follow_weighted_length_and_locations_are_uniform(drawn, weights):
     sides = (drawn.upper - drawn.lower) * weights
     root = drawn.depth == 0
     expected = sides[root][0] / sides[root][0].sum()
@@ -100,7 +100,7 @@ def test_cut_dimensions_are_proportional_to_weighted_length_and_places_uniform(d
     assert stats.kstest(along, "uniform").pvalue > RARE / 3
 
 
-def test_a_lifetime_leaves_the_root_uncut_with_the_probability_that_no_cut_came(kind, any_seed):
+def test_root_is_uncut_with_probability_of_no_cut_before_lifetime(kind, any_seed):
     weights = np.array(WEIGHTS[1])
     low, high = (POINTS.min(axis=0), POINTS.max(axis=0)) if kind == "tree" else DOMAIN
     length = (high - low) @ weights
@@ -119,7 +119,7 @@ def random_weights(deviation, seed):
     return grow.grow_trees(POINTS, drawing).weights
 
 
-def test_random_weights_share_the_deviation_evenly_among_features(any_seed):
+def test_random_weights_divide_deviation_evenly_among_features(any_seed):
     shares = random_weights(DEVIATION, any_seed) * DEVIATION
     np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-12)
     for share in shares.T:  # spreads and deviations agree, so the shares are uniform over those that sum to 1
@@ -144,7 +144,7 @@ def rows_in_trees(n_rows, n_chosen, seed):
     return held
 
 
-def test_every_subset_of_rows_is_equally_likely_to_make_a_tree(any_seed):
+def test_every_subset_of_rows_is_equally_likely_for_a_tree(any_seed):
     held = rows_in_trees(6, 3, any_seed)
     subsets = np.bincount(held @ (1 << np.arange(6)), minlength=64)
     assert stats.chisquare(subsets[subsets > 0]).pvalue > RARE

@@ -41,7 +41,7 @@ def test_noise_is_discrete_laplace(epsilon, any_seed):
     assert chisquare(found, expected).pvalue > RARE
 
 
-def test_each_noise_has_its_own_budget(any_seed):
+def test_noise_follows_its_own_budget(any_seed):
     units = np.repeat([privacy._UNIT // 10, 3 * privacy._UNIT], 20_000)
     drawn = privacy.discrete_laplace(units, words_of(any_seed))
     assert drawn[:20_000].std() == pytest.approx(14.1, rel=0.1)
@@ -94,7 +94,7 @@ def test_no_event_refutes_epsilon(epsilon, n, any_seed):
     assert least_epsilon(*found, RARE) <= epsilon
 
 
-def test_the_audit_finds_noise_that_forgets_that_there_are_several_trees(monkeypatch):
+def test_audit_detects_noise_that_ignores_sharing_among_trees(monkeypatch):
     share = privacy.Budget.of
     monkeypatch.setattr(privacy.Budget, "of", lambda epsilon, n_trees, **given: share(epsilon, 1, **given))
     row = np.array([0.3, 0.6])
@@ -103,7 +103,7 @@ def test_the_audit_finds_noise_that_forgets_that_there_are_several_trees(monkeyp
     assert least_epsilon(*found, RARE) > 2.0
 
 
-def test_the_audit_itself_is_sharp():
+def test_audit_is_sharp():
     """Of two geometric counts that differ by one, it finds most of epsilon."""
     n, units = 40_000, int(1.5 * privacy._UNIT)
     drawn = privacy.discrete_laplace(np.full(2 * n, units), words_of(0)).astype(float)
@@ -111,7 +111,7 @@ def test_the_audit_itself_is_sharp():
     assert 1.2 < least_epsilon(*pairs, RARE) <= 1.5
 
 
-def test_one_row_more_is_one_score_more_and_no_event_refutes_its_share(any_seed):
+def test_no_event_refutes_epsilon_of_scores(any_seed):
     budget = privacy.Budget.of(5.0, 1, has_scores=True)  # a fifth of it for scores
     scores, words = np.linspace(-3, -0.5, 500), words_of(any_seed)
     found = []

@@ -62,7 +62,7 @@ def assert_same_law(trees, others):
 
 
 @pytest.mark.parametrize("lifetime", mostly_slow([np.inf, 0.5]))
-def test_points_inserted_one_by_one_make_the_tree_of_all_of_them(lifetime):
+def test_insertion_one_by_one_has_law_of_whole_tree(lifetime):
     everyone = range(len(POINTS))
     trees = [tree_after(rng, everyone, lifetime) for rng in generators(52)]
     assert_same_law(trees, [fresh_tree(rng, POINTS, lifetime) for rng in generators(53)])
@@ -70,14 +70,14 @@ def test_points_inserted_one_by_one_make_the_tree_of_all_of_them(lifetime):
 
 @pytest.mark.parametrize("max_depth", mostly_slow([1, 2, 3], 1))
 @pytest.mark.parametrize(("lifetime", "n_sampled"), [(np.inf, 0), (0.5, 4)])
-def test_after_insertions_and_deletions_a_tree_of_bounded_depth_is_a_fresh_one(lifetime, n_sampled, max_depth):
+def test_bounded_tree_after_updates_has_law_of_fresh_tree(lifetime, n_sampled, max_depth):
     trees = [tree_after(rng, HISTORY, lifetime, max_depth, n_sampled=n_sampled) for rng in generators(54)]
     remaining = [POINTS[i] for i in REMAINING]
     assert_same_law(trees, [fresh_tree(rng, remaining, lifetime, max_depth) for rng in generators(55)])
 
 
 @pytest.mark.parametrize("history", [range(len(POINTS)), HISTORY], ids=["insertions", "insertions and deletions"])
-def test_held_points_part_after_an_exponential_time_with_the_rate_of_their_distance(history):
+def test_points_separate_at_exponential_time_with_rate_of_distance(history):
     trees = [tree_after(rng, history) for rng in generators(56)]
     pairs = list(combinations(naive.rows_below(trees[0].root), 2))
     for x, y in pairs:
@@ -99,13 +99,13 @@ def root_times_without_the_last_of_three(delete, max_depth=np.inf):
 
 
 @pytest.mark.parametrize("max_depth", [1, np.inf])
-def test_deletion_by_contraction_leaves_the_root_time_its_law(max_depth):
+def test_deletion_by_contraction_preserves_law_of_root_time(max_depth):
     times, pvalue = root_times_without_the_last_of_three(naive.delete_point, max_depth)
     assert pvalue > ALARM / 2
     assert abs(times.mean() - 1) < stats.norm.isf(ALARM / 4) / np.sqrt(len(times))
 
 
-def test_deletion_by_the_rescaling_of_the_paper_does_not():
+def test_deletion_by_rescaling_breaks_law_of_root_time():
     """The mean is 11/9: 1 where the root stays (a third), 1/3 + 1 where the cut of 0 and 1 takes its place."""
     times, pvalue = root_times_without_the_last_of_three(naive.delete_point_by_rescaling)
     assert pvalue < 1e-6
@@ -136,7 +136,7 @@ def assert_sound(tree, rows, lifetime, max_depth):
 @pytest.mark.parametrize("domain", [None, DOMAIN], ids=["no domain", "domain"])
 @pytest.mark.parametrize("max_depth", mostly_slow([0, 1, 2, np.inf], 0, 2))
 @pytest.mark.parametrize("lifetime", [np.inf, 0.5])
-def test_a_tree_stays_sound_through_insertions_and_deletions_of_equal_points_too(lifetime, max_depth, domain):
+def test_tree_stays_valid_through_updates_with_equal_points(lifetime, max_depth, domain):
     points = [[x, y] for x in (0.0, 1.0, 3.0) for y in (-1.0, 2.0)]
     choices = np.random.default_rng(58)
     for rng in generators(59, 20):

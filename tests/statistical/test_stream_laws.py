@@ -122,7 +122,7 @@ def same_law(one, other):
 @pytest.mark.parametrize("max_depth", mostly_slow([None, 1, 2, 4], 0, 2))
 @pytest.mark.parametrize("lifetime", [np.inf, 0.8])
 @pytest.mark.parametrize("n_features", mostly_slow([1, 2, 5], 2))
-def test_after_a_long_life_trees_have_the_law_of_fresh_ones(n_features, lifetime, max_depth, n_trees, any_seed):
+def test_trees_after_many_updates_have_law_of_fresh_trees(n_features, lifetime, max_depth, n_trees, any_seed):
     X, weights = pool(n_features), np.array(WEIGHTS[n_features][1])
     limits = {"lifetime": lifetime, "max_depth": max_depth}
     lived = forest_after(history(len(X)), X, weights, n_trees, seed=[any_seed, 61], **limits)
@@ -140,7 +140,7 @@ def test_after_a_long_life_trees_have_the_law_of_fresh_ones(n_features, lifetime
 @pytest.mark.parametrize("n_trees", SIZES)
 @pytest.mark.parametrize("max_depth", mostly_slow([None, 1, 2], 0, 1))
 @pytest.mark.parametrize("comes_last", mostly_slow([0.0, 1.0, 3.0], 1, 2))
-def test_three_points_less_the_far_one_leave_an_exponential_root_time(comes_last, max_depth, n_trees, any_seed):
+def test_deleting_far_point_leaves_exponential_root_time(comes_last, max_depth, n_trees, any_seed):
     """Of 0, 1 and 3, whichever came last, 3 goes: what cuts 0 from 1 comes after an Exp(1) time, of mean 1."""
     X = np.array([[0.0], [1.0], [3.0]])
     X = np.concatenate([X[X[:, 0] != comes_last], [[comes_last]]])
@@ -172,7 +172,7 @@ def assert_laplace(forest, held, weights):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("n_features", mostly_slow([1, 2, 5], 2))
 @pytest.mark.parametrize("lifetime", [np.inf, 2.1])
-def test_points_that_stayed_share_a_cell_as_the_laplace_kernel_has_it(
+def test_remaining_points_share_a_cell_with_laplace_kernel_probability(
     lifetime, n_features, weighted, n_trees, any_seed
 ):
     X, weights = pool(n_features), np.array(WEIGHTS[n_features][weighted])
@@ -182,7 +182,7 @@ def test_points_that_stayed_share_a_cell_as_the_laplace_kernel_has_it(
 
 @pytest.mark.parametrize("n_trees", SIZES)
 @pytest.mark.parametrize("window", mostly_slow([Window(7), Window(duration=9.0), Reservoir(7)]), ids=str)
-def test_points_in_a_detector_share_a_cell_as_the_laplace_kernel_has_it(window, n_trees, any_seed):
+def test_points_of_detector_share_a_cell_with_laplace_kernel_probability(window, n_trees, any_seed):
     X, weights = pool(5), np.array(WEIGHTS[5][1])
     rows = X[np.random.default_rng(65).integers(len(X), size=150)]
     detector = StreamingMPF(
@@ -199,7 +199,7 @@ def test_points_in_a_detector_share_a_cell_as_the_laplace_kernel_has_it(window, 
 
 @pytest.mark.parametrize("n_trees", SIZES)
 @pytest.mark.parametrize("window", mostly_slow([Window(7), Window(duration=9.0), Reservoir(7)], 2), ids=str)
-def test_trees_that_take_samples_are_mondrian_trees_of_samples_drawn_evenly(window, n_trees):
+def test_sampled_trees_have_law_of_trees_on_uniform_samples(window, n_trees):
     """Every pair of points is as likely as any other to be in a sample, and those that are share cells as ever."""
     X, weights, size = pool(5), np.array(WEIGHTS[5][1]), 3
     rows = X[np.random.default_rng(67).integers(len(X), size=150)]
@@ -267,7 +267,7 @@ def law_of_two(weights, deleted=()):
 
 @pytest.mark.parametrize("n_runs", mostly_slow([3000, 30_000]))
 @pytest.mark.parametrize("deleted", mostly_slow([[], [1], [0, 4]], 0, 2), ids=str)
-def test_every_set_of_points_is_equally_likely_in_a_reservoir(deleted, n_runs):
+def test_every_set_of_points_is_equally_likely_in_reservoir(deleted, n_runs):
     steps = [*range(6), *(~i for i in deleted)]
     assert_law(samples(Reservoir(2), steps, n_runs, 71), law_of_two(np.ones(6), deleted))
 
@@ -275,7 +275,7 @@ def test_every_set_of_points_is_equally_likely_in_a_reservoir(deleted, n_runs):
 @pytest.mark.parametrize("n_runs", mostly_slow([3000, 30_000]))
 @pytest.mark.parametrize("deleted", mostly_slow([[], [1], [0, 4]], 2), ids=str)
 @pytest.mark.parametrize("by_time", [False, True])
-def test_after_a_half_life_a_point_is_half_as_likely_in_a_reservoir(by_time, deleted, n_runs):
+def test_half_life_halves_probability_in_reservoir(by_time, deleted, n_runs):
     steps, times = [*range(6), *(~i for i in deleted)], np.array([0.0, 0.5, 4.0, 3.0, 3.0, 6.0])
     policy = Reservoir(2, half_life=timedelta(seconds=2) if by_time else 2)
     weights = 2 ** ((times if by_time else np.arange(6)) / 2)
@@ -283,7 +283,7 @@ def test_after_a_half_life_a_point_is_half_as_likely_in_a_reservoir(by_time, del
 
 
 @pytest.mark.parametrize("n_fitted", mostly_slow([0, 5, 15, 30, 40], 2))
-def test_every_arrival_is_equally_likely_in_the_reservoir_of_a_detector(n_fitted, monkeypatch):
+def test_every_arrival_is_equally_likely_in_reservoir_of_detector(n_fitted, monkeypatch):
     """Whether rows came by `fit` or after it; by default the sample of a table continues as one of the whole stream."""
     n_runs, n, most, X = 400, 40, 10, np.arange(40.0)[:, None]
     monkeypatch.setattr("polyaforest.estimators._streaming._LEAST_HELD", most)
@@ -312,7 +312,7 @@ def assert_as_likely(found, some, others, weights):
     assert abs(gaps.mean()) < stats.norm.isf(ALARM / 2) * gaps.std(ddof=1) / np.sqrt(len(gaps))
 
 
-def test_what_comes_after_deletions_is_not_favoured_in_a_large_reservoir():
+def test_deletions_do_not_favour_later_points_in_large_reservoir():
     """Places left free, here about every fourth, are not simply filled with what comes next."""
     n_old, n_new, deleted = 200, 20, range(50, 100)
     steps = [*range(n_old), *(~i for i in deleted), *range(n_old, n_old + n_new)]
@@ -327,7 +327,7 @@ def test_what_comes_after_deletions_is_not_favoured_in_a_large_reservoir():
     "are more likely by a factor of about 1 + 1/n",
 )
 @pytest.mark.parametrize(("most", "half_life"), mostly_slow([(1, None), (3, None), (1, 4)]))
-def test_what_comes_after_deletions_is_not_favoured_in_a_small_reservoir(most, half_life):
+def test_deletions_do_not_favour_later_points_in_small_reservoir(most, half_life):
     steps = [0, 1, 2, 3, 4, 5, ~1, ~2, ~3, ~5, 6, 7]
     weights = np.ones(8) if half_life is None else 2 ** (np.arange(8) / half_life)
     found = samples(Reservoir(most, half_life), steps, 6000, 74)
@@ -359,7 +359,7 @@ def chunked(X, sizes):
     ids=str,
 )
 @pytest.mark.parametrize("score", mostly_slow(["multiscale", "log_mass"]))
-def test_scores_and_trees_are_the_same_in_any_chunks_and_on_any_number_of_threads(window, max_depth, score):
+def test_scores_and_trees_do_not_depend_on_chunks_or_threads(window, max_depth, score):
     rng = np.random.default_rng(81)
     X = rng.normal(size=(700, 3)).round(1)
     times = np.arange(700.0) - 20 * (rng.random(700) < 0.1)  # some come late

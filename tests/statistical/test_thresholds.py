@@ -26,7 +26,7 @@ def running_p_values(calibration, scores, arrivals):
 
 @pytest.mark.parametrize("alpha", [0.02, 0.1, 0.25])
 @pytest.mark.parametrize("kind", KINDS)
-def test_normal_rows_are_flagged_at_the_rate_asked_for(kind, alpha, any_seed):
+def test_normal_rows_are_flagged_at_requested_rate(kind, alpha, any_seed):
     rng = np.random.default_rng(any_seed)
     draws = KINDS[kind](rng, (REPEATS, 100))  # 99 for calibration and one to score, each time
     flagged = sum(bool(row[0] < ThresholdPolicy(None, alpha).threshold(np.sort(row[1:]).tolist())) for row in draws)
@@ -34,7 +34,7 @@ def test_normal_rows_are_flagged_at_the_rate_asked_for(kind, alpha, any_seed):
     assert stats.binomtest(flagged, REPEATS, alpha, alternative=side).pvalue > RARE
 
 
-def test_counting_without_the_one_for_the_row_itself_would_flag_too_many():
+def test_p_values_without_plus_one_flag_too_many_rows():
     rng, alpha = np.random.default_rng(1), 0.12
     draws = rng.normal(size=(REPEATS, 10))
     plain = sum(bool((row[1:] <= row[0]).mean() <= alpha) for row in draws)
@@ -44,7 +44,7 @@ def test_counting_without_the_one_for_the_row_itself_would_flag_too_many():
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.2])
-def test_false_discoveries_are_no_more_than_the_rate_with_one_calibration_set_for_all(rate):
+def test_false_discoveries_stay_within_rate_with_shared_calibration(rate):
     rng, shares, found = np.random.default_rng(2), [], 0
     for _ in range(1500):
         scores = rng.normal(size=100)
@@ -65,19 +65,19 @@ def rates_of_streams(streams, n, alpha):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_of_exchangeable_scores_is_flagged_at_the_rate(kind):
+def test_exchangeable_stream_is_flagged_at_the_rate(kind):
     rates = rates_of_streams(KINDS[kind](np.random.default_rng(3), (300, 400)), 99, 0.05)
     limit = stats.norm.isf(ALARM / 2) * rates.std() / np.sqrt(len(rates))
     assert rates.mean() <= 0.05 + limit
     assert kind == "ties" or rates.mean() >= 0.05 - limit
 
 
-def test_a_stream_that_drifts_is_flagged_more_often():
+def test_drifting_stream_is_flagged_more_often():
     streams = np.random.default_rng(4).normal(size=(50, 400)) - np.linspace(0, 8, 400)
     assert rates_of_streams(streams, 99, 0.05).mean() > 0.15
 
 
-def test_alarms_of_an_autocorrelated_stream_come_in_runs():
+def test_alarms_of_autocorrelated_stream_come_in_runs():
     noise, scores = np.random.default_rng(5).normal(size=20_000), np.zeros(20_000)
     for i in range(1, len(noise)):
         scores[i] = 0.95 * scores[i - 1] + noise[i]

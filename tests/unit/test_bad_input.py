@@ -81,7 +81,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_every_method_refuses_bad_rows_says_where_and_changes_nothing(estimator, name):
+def test_every_method_rejects_bad_rows_naming_the_cell_and_changes_nothing(estimator, name):
     X, message = BAD[name]
     frames = isinstance(X, pd.DataFrame | pl.DataFrame)
     forest = build(estimator).fit(pd.DataFrame(ROWS, columns=NAMES) if frames else ROWS)
@@ -92,7 +92,7 @@ def test_every_method_refuses_bad_rows_says_where_and_changes_nothing(estimator,
         assert pickle.dumps(forest) == before, method
 
 
-def test_a_missing_value_in_a_frame_is_found_by_the_name_of_its_column(estimator):
+def test_error_names_column_of_missing_value_in_frame(estimator):
     frame = pd.DataFrame(with_value(np.nan).astype(float), columns=NAMES)
     with pytest.raises(ValueError, match="row 3, column 'latency' is missing"):
         build(estimator).fit(pd.DataFrame(ROWS, columns=NAMES)).predict(frame)
@@ -100,7 +100,7 @@ def test_a_missing_value_in_a_frame_is_found_by_the_name_of_its_column(estimator
         build(estimator).fit(frame)
 
 
-def test_the_largest_exact_integers_and_measurable_floats_are_accepted(estimator):
+def test_accepts_largest_exact_integers_and_floats(estimator):
     integers = np.array([[2**53, -(2**53)], [0, 1], [5, 7]])
     assert np.isfinite(build(estimator).fit(integers).score_samples(integers)).all()
     floats = np.array([[1e100, -1e100], [-1e100, 1e100], [0.0, 1e-100]])
@@ -108,7 +108,7 @@ def test_the_largest_exact_integers_and_measurable_floats_are_accepted(estimator
 
 
 @pytest.mark.parametrize("n_columns", [1, 3])
-def test_a_wrong_number_of_columns_is_refused_by_every_method_that_does_not_refit(estimator, n_columns):
+def test_every_method_but_fit_rejects_wrong_number_of_columns(estimator, n_columns):
     forest = build(estimator).fit(ROWS)
     before = pickle.dumps(forest)
     for method, arguments in methods(estimator).items():
@@ -120,7 +120,7 @@ def test_a_wrong_number_of_columns_is_refused_by_every_method_that_does_not_refi
 
 
 @pytest.mark.parametrize("X", [np.full((4, 3), np.nan), pd.DataFrame({"a": ["x"], "b": ["y"], "c": ["z"]})])
-def test_a_failed_refit_on_other_columns_leaves_the_forest_usable(estimator, X):
+def test_failed_refit_leaves_forest_usable(estimator, X):
     forest = build(estimator).fit(ROWS)
     before = forest.score_samples(ROWS)
     with pytest.raises((ValueError, TypeError)):
@@ -162,7 +162,7 @@ BAD_PARAMETERS = [
 
 
 @pytest.mark.parametrize("parameters", BAD_PARAMETERS, ids=str)
-def test_parameters_out_of_range_are_refused_by_name_and_change_nothing(estimator, parameters):
+def test_rejects_parameters_out_of_range_by_name_and_changes_nothing(estimator, parameters):
     (name,) = parameters
     forest = build(estimator).fit(ROWS)
     before = forest.score_samples(ROWS)
@@ -179,7 +179,7 @@ def test_parameters_out_of_range_are_refused_by_name_and_change_nothing(estimato
 
 
 @pytest.mark.parametrize("max_samples", [0, -5, 0.0, 1.5, np.nan, "all"])
-def test_max_samples_out_of_range_is_refused(max_samples):
+def test_rejects_max_samples_out_of_range(max_samples):
     with pytest.raises(InvalidParameterError, match="'max_samples' parameter"):
         build(StreamingMPF, max_samples=max_samples).fit(ROWS)
 
@@ -196,7 +196,7 @@ def test_max_samples_out_of_range_is_refused(max_samples):
         ([[-9.0, -9.0], [9.0, 1e101]], r"domain of feature 1 is \[-9, 1e\+101\]"),
     ],
 )
-def test_a_domain_that_is_no_box_is_refused(estimator, domain, message):
+def test_rejects_domain_that_is_not_a_box(estimator, domain, message):
     forest = build(estimator, domain=domain)
     with pytest.raises(ValueError, match=message):
         forest.fit(ROWS)
@@ -204,12 +204,12 @@ def test_a_domain_that_is_no_box_is_refused(estimator, domain, message):
 
 
 @pytest.mark.parametrize("domain", [[["a", "b"], ["c", "d"]], [[0.0, 1.0], [2.0]]])
-def test_a_domain_that_is_no_matrix_of_numbers_is_refused(estimator, domain):
+def test_rejects_domain_that_is_not_a_numeric_matrix(estimator, domain):
     with pytest.raises(ValueError, match="domain"):
         build(estimator, domain=domain).fit(ROWS)
 
 
-def test_trees_refuse_rows_outside_a_given_domain():
+def test_trees_reject_rows_outside_given_domain():
     forest = build(StreamingMPF, domain=[[-9.0, -9.0], [9.0, 9.0]])
     with pytest.raises(ValueError, match=r"row 2, column 1 is 10, outside the domain \[-9, 9\]"):
         forest.fit([[0.0, 0.0], [1.0, 1.0], [0.0, 10.0]])
@@ -228,7 +228,7 @@ def test_trees_refuse_rows_outside_a_given_domain():
         ([0.0, 0.0], "feature_weights are all zero"),
     ],
 )
-def test_weights_that_cannot_weigh_are_refused(estimator, weights, message):
+def test_rejects_invalid_feature_weights(estimator, weights, message):
     forest = build(estimator, feature_weights=weights)
     with pytest.raises(ValueError, match=message):
         forest.fit(ROWS)
@@ -236,19 +236,19 @@ def test_weights_that_cannot_weigh_are_refused(estimator, weights, message):
 
 
 @pytest.mark.parametrize("weights", [["heavy", "light"], [[1.0], [1.0, 2.0]]])
-def test_weights_that_are_no_numbers_are_refused(estimator, weights):
+def test_rejects_non_numeric_feature_weights(estimator, weights):
     with pytest.raises(ValueError, match="feature_weights"):
         build(estimator, feature_weights=weights).fit(ROWS)
 
 
 @pytest.mark.parametrize("lifetime", [-1.0, np.nan, 3.0, [], [1.0, -1.0], [[1.0]], [0.5, np.nan], np.inf])
-def test_a_lifetime_the_forest_did_not_live_to_is_refused(estimator, lifetime):
+def test_rejects_lifetime_beyond_that_of_the_forest(estimator, lifetime):
     forest = build(estimator, lifetime=2.0).fit(ROWS)
     with pytest.raises(ValueError, match="lifetime must be one or more times from 0 to 2"):
         forest.mass(ROWS, lifetime=lifetime)
 
 
-def test_nothing_can_be_asked_of_a_forest_that_was_not_fitted(estimator):
+def test_unfitted_forest_raises(estimator):
     unfitted = build(estimator)
     asked = {name: rest for name, rest in methods(estimator).items() if "fit" not in name}
     for method, arguments in asked.items():
@@ -256,7 +256,7 @@ def test_nothing_can_be_asked_of_a_forest_that_was_not_fitted(estimator):
             getattr(unfitted, method)(ROWS, **arguments)
 
 
-def test_unfitted_forests_are_not_merged():
+def test_rejects_merging_unfitted_forests():
     fitted, unfitted = build(BatchMPF).fit(ROWS), build(BatchMPF)
     for one, other in ((fitted, unfitted), (unfitted, fitted)):
         with pytest.raises(NotFittedError):
@@ -279,13 +279,13 @@ def test_parameters_are_keyword_only(estimator):
         pytest.param(np.array([[1.0, 2.0], [3.0, np.int64(2**60 + 1)]], dtype=object), id="numpy integers as objects"),
     ],
 )
-def test_integers_that_no_float_is_are_refused_in_any_container(estimator, rows):
+def test_rejects_inexact_integers_in_any_container(estimator, rows):
     with pytest.raises(ValueError, match="row 1, column 1 is the integer"):
         estimator().fit(rows)
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
-def test_dates_are_refused_by_name(estimator, frame):
+def test_rejects_dates_by_column_name(estimator, frame):
     dates = np.array(["2026-01-01", "2026-01-02"], "datetime64[us]")
     with pytest.raises(ValueError, match="column 'when' holds dates"):
         estimator().fit(frame({"load": [1.0, 2.0], "when": dates}))
@@ -293,12 +293,12 @@ def test_dates_are_refused_by_name(estimator, frame):
         estimator().fit(dates[:, None])
 
 
-def test_columns_of_the_same_name_are_refused(estimator):
+def test_rejects_duplicate_column_names(estimator):
     with pytest.raises(ValueError, match="column 'load' occurs more than once"):
         estimator().fit(pd.DataFrame(np.eye(2), columns=["load", "load"]))
 
 
-def test_a_frame_without_columns_is_refused(estimator):
+def test_rejects_frame_without_columns(estimator):
     with pytest.raises(ValueError, match="no columns"):
         estimator().fit(pd.DataFrame())
 

@@ -377,7 +377,7 @@ def named(cases):
     return [pytest.param(*case, id=case[0].__name__) for case in cases]
 
 
-def test_good_forests_pass(tree, process, stream):
+def test_accepts_valid_forests(tree, process, stream):
     check_forest(tree)
     check_forest(tree, ROWS)
     check_forest(process)
@@ -389,7 +389,7 @@ def test_good_forests_pass(tree, process, stream):
 
 
 @pytest.mark.parametrize("name", Forest._fields[:9])
-def test_what_stays_in_an_unused_slot_is_caught(stream, name):
+def test_detects_content_of_unused_slot(stream, name):
     array, j = getattr(stream.forest, name), stream.forest.size[T]
     array[T, j, ...] = 1
     with pytest.raises(CorruptForestError, match=f"^tree {T}, node {j}: is not in use, but its {name} is not zero"):
@@ -398,38 +398,38 @@ def test_what_stays_in_an_unused_slot_is_caught(stream, name):
 
 @pytest.mark.parametrize("forest", ["tree", "process"])
 @pytest.mark.parametrize(("corrupt", "complaint"), named(ANY_FOREST))
-def test_corruption_of_any_forest_is_caught(request, forest, corrupt, complaint):
+def test_detects_corruption_of_any_forest(request, forest, corrupt, complaint):
     broken = request.getfixturevalue(forest)
     corrupt(broken)
     with pytest.raises(CorruptForestError, match=f"^tree {T}, node .*{complaint}"):
         check_forest(broken)
 
 
-def test_trees_on_samples_of_their_own_need_not_count_alike(tree):
+def test_trees_on_separate_samples_may_have_different_counts(tree):
     shift_count(tree, 1)
     check_forest(tree, alike=False)
 
 
 @pytest.mark.parametrize(("corrupt", "complaint"), named(MONDRIAN_TREE))
-def test_corruption_of_a_mondrian_tree_is_caught(tree, corrupt, complaint):
+def test_detects_corruption_of_mondrian_tree(tree, corrupt, complaint):
     corrupt(tree)
     with pytest.raises(CorruptForestError, match=f"^tree {T}, node .*{complaint}"):
         check_forest(tree)
 
 
 @pytest.mark.parametrize(("corrupt", "complaint"), named(PROCESS))
-def test_corruption_of_a_process_is_caught(process, corrupt, complaint):
+def test_detects_corruption_of_process(process, corrupt, complaint):
     corrupt(process)
     with pytest.raises(CorruptForestError, match=f"^tree {T}, node .*{complaint}"):
         check_forest(process)
 
 
-def test_an_empty_cell_is_no_fault_of_a_process(process):
+def test_accepts_empty_cell_of_process(process):
     check_forest(process._replace(counts=np.zeros_like(process.counts)))
 
 
 @pytest.mark.parametrize("forest", ["tree", "process"])
-def test_counts_that_are_not_those_of_the_rows_are_caught(request, forest):
+def test_detects_counts_that_differ_from_rows(request, forest):
     broken = request.getfixturevalue(forest)
     for t in range(2):
         shift_count(broken, 1, t)
@@ -438,21 +438,21 @@ def test_counts_that_are_not_those_of_the_rows_are_caught(request, forest):
         check_forest(broken, ROWS)
 
 
-def test_rows_on_the_wrong_side_are_caught(process):
+def test_detects_rows_on_wrong_side(process):
     rows_are_on_their_side(process)
     check_forest(process)
     with pytest.raises(CorruptForestError, match=f"^tree {T}, node .*its count is"):
         check_forest(process, ROWS)
 
 
-def test_rows_outside_that_are_not_counted_are_caught(process):
+def test_detects_wrong_count_outside(process):
     process.outside[:] += 1
     check_forest(process)
     with pytest.raises(CorruptForestError, match=r"^tree 0, node .*outside the domain is 2, but 1 rows lie there"):
         check_forest(process, ROWS)
 
 
-def test_a_box_that_is_not_that_of_the_rows_is_caught(tree):
+def test_detects_box_that_differs_from_rows(tree):
     moved = ROWS.copy()
     highest = moved[:, 0].argmax()
     moved[highest, 0] += 1e-9
@@ -463,12 +463,12 @@ def test_a_box_that_is_not_that_of_the_rows_is_caught(tree):
 # ---- limits ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_below_the_depth_limit_is_caught(stream):
+def test_detects_node_below_depth_limit(stream):
     with pytest.raises(CorruptForestError, match=rf"^tree \d, node \d+: lies at depth {DEPTH}, below max_depth=1"):
         stream.check(max_depth=DEPTH - 1)
 
 
-def test_leaves_that_do_not_end_at_the_lifetime_are_caught(stream):
+def test_detects_leaves_that_do_not_end_at_the_lifetime(stream):
     with pytest.raises(CorruptForestError, match=r"^tree 0, node \d+: its time inf is not the lifetime 1e\+300"):
         stream.check(lifetime=1e300)
 
@@ -484,18 +484,18 @@ def emptied():
     return Held(model._stream.forest, model._stream.points, model._stream.store.held)
 
 
-def test_empty_trees_pass(emptied):
+def test_accepts_empty_trees(emptied):
     assert not emptied.forest.size.any()
     emptied.check(lifetime=np.inf, max_depth=0)
     check_forest(emptied.forest, ROWS[:0])
 
 
-def test_empty_trees_that_have_learned_rows_are_caught(emptied):
+def test_detects_empty_trees_despite_learned_rows(emptied):
     with pytest.raises(CorruptForestError, match=r"^tree 0, node 0: the tree is empty, but has learned 12 rows"):
         check_forest(emptied.forest, ROWS)
 
 
-def test_empty_trees_that_hold_points_are_caught(emptied):
+def test_detects_empty_trees_that_hold_points(emptied):
     with pytest.raises(CorruptForestError, match=r"^tree 0, point 0: is kept at node -1, which is not a leaf"):
         emptied._replace(held=np.array([0])).check()
 
@@ -528,7 +528,7 @@ def other_arrays(array):
 
 
 @pytest.mark.parametrize("name", [*Forest._fields, *Points._fields])
-def test_arrays_of_another_type_or_shape_are_caught(stream, name):
+def test_detects_arrays_of_wrong_type_or_shape(stream, name):
     part = "forest" if name in Forest._fields else "points"
     arrays = getattr(stream, part)
     for other in other_arrays(getattr(arrays, name)):
@@ -537,7 +537,7 @@ def test_arrays_of_another_type_or_shape_are_caught(stream, name):
             broken.check()
 
 
-def test_lengths_of_zero_are_caught(tree, process):
+def test_detects_lengths_of_zero(tree, process):
     no_trees = Forest(*(array[:0] for array in tree[:-2]), *tree[-2:])
     no_nodes = Forest(*(array[:, :0] for array in tree[:9]), *tree[9:])
     no_features = process._replace(weights=process.weights[:, :0], domain=process.domain[:, :0])
@@ -553,7 +553,7 @@ def test_lengths_of_zero_are_caught(tree, process):
 
 
 @pytest.mark.parametrize("bounds", [(1.0, 0.0), (np.nan, 1.0), (0.0, np.nan), (-np.inf, 1.0), (0.0, np.inf)])
-def test_bounds_of_a_domain_that_are_none_are_caught(tree, process, bounds):
+def test_detects_invalid_domain_bounds(tree, process, bounds):
     for forest in (tree._replace(domain=process.domain.copy()), process):
         forest.domain[:, 1] = bounds
         with pytest.raises(CorruptForestError, match=r"^array domain: the bounds of feature 1"):
@@ -748,7 +748,7 @@ LISTS = [
 
 
 @pytest.mark.parametrize(("corrupt", "complaint"), named(LISTS))
-def test_corruption_of_lists_is_caught(stream, corrupt, complaint):
+def test_detects_corruption_of_lists(stream, corrupt, complaint):
     corrupt(stream)
     check_forest(stream.forest)
     with pytest.raises(CorruptForestError, match=f"^tree {T}, {complaint}"):
@@ -756,20 +756,20 @@ def test_corruption_of_lists_is_caught(stream, corrupt, complaint):
 
 
 @pytest.mark.parametrize("value", [0.5, -1e9, np.nan, np.inf])
-def test_values_that_are_not_where_the_trees_have_them_are_caught(stream, value):
+def test_detects_values_that_differ_from_trees(stream, value):
     stream.points.values[stream.held[3], 1] = value
     with pytest.raises(CorruptForestError, match=r"^tree 0, node \d+: its box is not the bounding box of its rows"):
         stream.check()
 
 
-def test_what_stays_of_a_deleted_point_is_caught(stream):
+def test_detects_traces_of_deleted_point(stream):
     slot = free_slot(stream)
     stream.points.values[slot, 1] = 1e-300
     with pytest.raises(CorruptForestError, match=f"^point {slot}: is not held, but its values are not zero"):
         stream.check()
 
 
-def test_all_slots_are_in_use_unless_told_otherwise(tree, stream):
+def test_all_slots_are_in_use_by_default(tree, stream):
     check_forest(tree, points=learn.hold_points(tree, ROWS, np.arange(len(ROWS)), None))
     with pytest.raises(CorruptForestError, match=r"^tree 0, point \d+: is kept at node -1, which is not a leaf"):
         check_forest(stream.forest, points=stream.points)
@@ -787,7 +787,7 @@ def test_all_slots_are_in_use_unless_told_otherwise(tree, stream):
         (lambda held: held[:-1], "is not held"),
     ],
 )
-def test_slots_in_use_that_cannot_be_are_caught(stream, wrong, complaint):
+def test_detects_invalid_slots_in_use(stream, wrong, complaint):
     with pytest.raises(CorruptForestError, match=complaint):
         stream._replace(held=wrong(stream.held)).check()
 
@@ -829,7 +829,7 @@ def chain(n):
     )
 
 
-def test_a_tree_as_deep_as_can_be_is_no_trouble():
+def test_accepts_tree_of_maximal_depth():
     n = 50_000
     forest = chain(n)
     check_forest(forest, max_depth=n)
@@ -910,7 +910,7 @@ def edits(draw, arrays):
 
 @settings(max_examples=examples(400), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_tampering_is_caught_or_changes_nothing_that_matters(data):
+def test_tampering_is_detected_or_harmless(data):
     original = data.draw(st.sampled_from(victims()))
     case = Held(*(part.copy() if isinstance(part, np.ndarray) else part and own(part) for part in original))
     arrays = dict(case.forest._asdict())
@@ -927,6 +927,6 @@ def test_tampering_is_caught_or_changes_nothing_that_matters(data):
     assert_same_in_what_matters(case, original)
 
 
-def test_checking_needs_no_compiler():
+def test_check_needs_no_compiler():
     probe = "import sys, polyaforest.forest.integrity; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

@@ -51,7 +51,7 @@ def test_a_series_takes_a_ninth_of_its_file():
 
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - {"batch"}))
-def test_what_comes_back_is_the_same_and_goes_on_the_same(name):
+def test_loaded_stream_is_equal_and_continues_equally(name):
     model = MODELS[name]()
     block = model.to_bytes()
     read = loads(block)
@@ -78,7 +78,7 @@ def test_what_comes_back_is_the_same_and_goes_on_the_same(name):
     assert model.to_bytes() == read.to_bytes()
 
 
-def test_the_bytes_do_not_tell_how_rows_came(full):
+def test_bytes_do_not_depend_on_chunks(full):
     """Not of slots that were taken in chunks, nor of room for nodes that are gone."""
     twin = StreamingMPF(random_state=0, window=256)
     for row in ROWS[:40]:
@@ -88,7 +88,7 @@ def test_the_bytes_do_not_tell_how_rows_came(full):
     assert twin.to_bytes() == full.to_bytes()
 
 
-def test_every_flipped_or_missing_byte_is_refused():
+def test_rejects_every_flipped_or_missing_byte():
     block = judged(StreamingMPF(n_estimators=2, window=9, random_state=0), ROWS[:20]).to_bytes()
     for i in range(len(block)):
         for harmed in (block[:i] + bytes([block[i] ^ (1 << i % 8)]) + block[i + 1 :], block[:i]):
@@ -139,7 +139,7 @@ def test_every_flipped_or_missing_byte_is_refused():
         ("left", lambda part: np.zeros(3, np.int32)),
     ],
 )
-def test_a_block_that_lies_is_refused(full, array, change):
+def test_rejects_inconsistent_block(full, array, change):
     header, arrays = unpack(full.to_bytes())
     name = f"compact/{array}"
     given = arrays.get(name, np.zeros(0))
@@ -150,21 +150,21 @@ def test_a_block_that_lies_is_refused(full, array, change):
 
 
 @pytest.mark.parametrize("place", ["n_seen", "max_depth", "next_birth", "policy"])
-def test_a_header_that_lies_is_refused(full, place):
+def test_rejects_inconsistent_header(full, place):
     header, arrays = unpack(full.to_bytes())
     lie = {"n_seen": 3, "max_depth": 1, "next_birth": 4, "policy": {"window": [9, None]}}[place]
     with pytest.raises(ModelFileError):
         loads(pack({**header, "stream": {**header["stream"], place: lie}}, arrays))
 
 
-def test_a_block_with_whole_trees_beside_derived_ones_is_refused(full):
+def test_rejects_block_with_full_trees_beside_compact_ones(full):
     header, arrays = unpack(full.to_bytes())
     for extra in ("forest/left", "points/values"):
         with pytest.raises(ModelFileError, match=extra):
             loads(pack(header, {**arrays, extra: np.zeros((2, 2))}))
 
 
-def test_a_small_block_that_asks_for_much_memory_is_refused_at_once(full):
+def test_rejects_small_block_that_needs_much_memory(full):
     """Half of the points in one tree, and as many trees with one point each: stacked, they would fill the memory."""
     header, arrays = unpack(full.to_bytes())
     n_trees, n_points = 40_000, 150_000
@@ -197,7 +197,7 @@ def test_a_small_block_that_asks_for_much_memory_is_refused_at_once(full):
         tracemalloc.stop()
 
 
-def test_keys_of_every_kind_come_back():
+def test_keys_of_every_type_survive():
     for keys in (range(900), range(5000, 5900), [f"k{i}" for i in range(900)], [2**70 - i for i in range(900)]):
         model = StreamingMPF(n_estimators=2, window=20, random_state=0).partial_fit(ROWS, keys=list(keys))
         read = loads(model.to_bytes())
@@ -206,7 +206,7 @@ def test_keys_of_every_kind_come_back():
             read.partial_fit(ROWS[:1], keys=[keys[-1]])
 
 
-def test_crafted_blocks_are_refused_or_whole(blocks, any_seed):
+def test_crafted_blocks_are_rejected_or_valid(blocks, any_seed):
     """A short version of the fuzzing: what is not refused has passed the whole audit of files."""
     rng = random.Random(any_seed)
 
@@ -224,7 +224,7 @@ def test_crafted_blocks_are_refused_or_whole(blocks, any_seed):
 
 
 @pytest.mark.parametrize("lie", [[np.inf, np.inf], [1.0, np.nan], [2.0, 1.0]])
-def test_times_of_a_score_that_do_not_ascend_are_refused(full, lie):
+def test_rejects_score_times_that_do_not_increase(full, lie):
     """Without a warning: differences of infinite numbers would give one."""
     header, arrays = unpack(full.to_bytes())
     grid = arrays["stream/grid"].copy()
@@ -233,7 +233,7 @@ def test_times_of_a_score_that_do_not_ascend_are_refused(full, lie):
         loads(pack(header, {**arrays, "stream/grid": grid}))
 
 
-def test_trees_that_take_more_than_every_point_are_refused(full):
+def test_rejects_sample_sizes_beyond_every_point(full):
     header, arrays = unpack(full.to_bytes())
     sizes = arrays["compact/samples"].copy()
     sizes[-1] = 2**62 + 1

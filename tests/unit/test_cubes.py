@@ -34,7 +34,7 @@ def cube_of(given_codes):
 
 
 @given(tables, codes)
-def test_a_cube_is_as_long_as_its_live_questions_and_as_far_from_a_category_as_its_new_answers(held, code):
+def test_length_counts_live_questions_and_distance_counts_new_answers(held, code):
     cube, ends = cube_of(held)
     assert cubes.length(*ends) == len(cube.live) / 26
     assert cubes.distance(*ends, float(code)) == len(cube.new(code)) / 26
@@ -43,19 +43,19 @@ def test_a_cube_is_as_long_as_its_live_questions_and_as_far_from_a_category_as_i
         assert cubes.distance(*ends, float(known)) == 0
 
 
-def test_a_missing_category_is_nowhere_distant():
+def test_missing_category_is_at_distance_zero():
     assert cubes.distance(0.0, 0.0, math.nan) == 0
     assert cubes.new_questions(3.0, 7.0, math.nan) == 0
 
 
 @given(codes, codes)
-def test_hulls_are_meet_and_join(a, b):
+def test_hull_is_meet_and_join(a, b):
     assert cubes.meet(float(a), float(b)) == a & b
     assert cubes.join(float(a), float(b)) == a | b
 
 
 @given(tables, st.integers(0, QUESTIONS - 1))
-def test_a_question_sends_no_to_the_left_and_parts_the_cube(held, question):
+def test_question_sends_no_left_and_splits_the_cube(held, question):
     cube, (low, high) = cube_of(held)
     for code in held:
         assert cubes.says_no(float(code), float(question)) == (not code >> question & 1)
@@ -91,7 +91,7 @@ def test_boxes_of_numbers_and_categories(held, code, is_inside):
 
 
 @given(tables, tables)
-def test_boxes_in_numpy_are_those_of_the_reference(one, other):
+def test_numpy_boxes_match_reference(one, other):
     box, more = (boxes.bounding_box(np.array(held, np.float64)[:, None], 1) for held in (one, other))
     assert tuple(box[:, 0]) == cube_of(one)[1]
     assert_array_equal(boxes.hull(box, more, 1)[:, 0], cube_of([*one, *other])[1])
@@ -100,11 +100,11 @@ def test_boxes_in_numpy_are_those_of_the_reference(one, other):
 
 
 @given(codes)
-def test_bits_are_counted(code):
+def test_count_bits_counts_ones(code):
     assert boxes.count_bits(np.array([code]))[0] == code.bit_count()
 
 
-def test_what_is_a_code():
+def test_is_code_accepts_valid_codes_only():
     values = [0.0, 5.0, ALL_YES, ALL_YES + 1, -1.0, 0.5, np.nan, np.inf, -np.inf]
     assert boxes.is_code(np.array(values)).tolist() == [True] * 3 + [False] * 6
 
@@ -113,7 +113,7 @@ def test_what_is_a_code():
 
 
 @given(st.lists(codes | st.none(), max_size=7), st.integers(0, 7))
-def test_answers_without_a_row_are_those_of_the_others(given_codes, split):
+def test_answers_without_a_row_match_the_other_rows(given_codes, split):
     column = np.array([np.nan if code is None else code for code in given_codes], np.float64).reshape(-1, 1)
     ids = np.arange(len(column))
     facts = Facts.of(column, ids, 1)
@@ -133,7 +133,7 @@ def test_answers_without_a_row_are_those_of_the_others(given_codes, split):
 
 
 @given(st.lists(codes, min_size=3, max_size=6))
-def test_a_row_left_out_lies_as_far_beyond_the_domain_as_beyond_the_others_where_there_is_room(held):
+def test_left_out_row_is_as_far_from_domain_as_from_other_rows(held):
     rows = np.array(held, np.float64)[:, None]
     facts, domain = Facts.of(rows, np.arange(len(rows)), 1), boxes.bounding_box(rows, 1)
     moved = as_beyond(rows, boxes_without(rows, facts.lowest, facts.highest, 1), domain, 1)
@@ -148,7 +148,7 @@ def test_a_row_left_out_lies_as_far_beyond_the_domain_as_beyond_the_others_where
 # ---- weights ---------------------------------------------------------------------------------------------------------
 
 
-def test_categories_weigh_by_how_many_there_are_and_how_often_they_differ():
+def test_weight_of_categories_depends_on_number_and_diversity():
     rng = np.random.default_rng(0)
     first, second = rng.integers(0, 2**QUESTIONS, 2).astype(float)
     coin, ids = np.tile([first, second], 50), rng.integers(0, 2**QUESTIONS, 100).astype(float)
@@ -160,12 +160,12 @@ def test_categories_weigh_by_how_many_there_are_and_how_often_they_differ():
     assert weighting.spread[2:] == pytest.approx([1.0, 1.0], abs=0.01)  # rare and constant ones are noticed
 
 
-def test_a_category_that_varies_only_outside_the_sample_weighs_something():
+def test_category_constant_in_the_sample_still_has_weight():
     sample, box = np.full((10, 1), 5.0), np.array([[4.0], [7.0]])
     assert weighting_of_sample(sample, box, 1).deviation == pytest.approx([0.025])
 
 
-def test_by_the_domain_categories_weigh_by_their_cube():
+def test_weighting_of_domain_uses_the_cube():
     domain = np.array([[0.0, 1.0, 6.0], [4.0, 7.0, 6.0]])
     weighting = weighting_of_domain(domain, 2)
     assert weighting.deviation == pytest.approx([4.0, 2 / 26, 0.0])

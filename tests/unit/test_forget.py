@@ -53,7 +53,7 @@ def look_around(forest):
 
 @pytest.mark.parametrize("point", [SECRET, HIDDEN], ids=["secret", "hidden"])
 @pytest.mark.parametrize("key", [NAME, NUMBER])
-def test_a_point_that_is_held_is_found(point, key):
+def test_search_finds_held_point(point, key):
     forest = build().partial_fit(WIDE[:10])
     assert traces(forest, point, key) == 0
     forest.insert(point[0], key=key)
@@ -80,7 +80,7 @@ def test_a_point_that_is_held_is_found(point, key):
         lambda secret: bytearray(struct.pack("<d", secret)),
     ],
 )
-def test_the_search_goes_everywhere(hide):
+def test_search_covers_everything(hide):
     forest = build().partial_fit(ROWS[:5])
     forest._stream.store.anywhere = [hide(MARK)]
     found = bytes_of(forest)
@@ -94,7 +94,7 @@ def test_the_search_goes_everywhere(hide):
 @pytest.mark.parametrize("point", [SECRET, HIDDEN], ids=["secret", "hidden"])
 @pytest.mark.parametrize("how", ["by key", "by value"])
 @pytest.mark.parametrize("looked_at", [True, False])
-def test_nothing_is_left_of_a_point_that_was_deleted(how, point, max_depth, looked_at):
+def test_deleted_point_leaves_no_trace(how, point, max_depth, looked_at):
     forest = build(max_depth=max_depth).partial_fit(WIDE[:9])
     forest.score_then_learn(point, keys=[NAME])
     forest.partial_fit(WIDE[9:13])
@@ -109,7 +109,7 @@ def test_nothing_is_left_of_a_point_that_was_deleted(how, point, max_depth, look
 
 
 @pytest.mark.parametrize("place", [0, 1, 3, 7, 30])
-def test_nothing_is_left_whenever_it_came(place):
+def test_deleted_point_leaves_no_trace_at_any_arrival(place):
     """While features are still being weighed, too; then trees have to be grown anew, to weigh them without it."""
     forest = build()
     for i, row in enumerate(ROWS[: place + 1]):
@@ -122,7 +122,7 @@ def test_nothing_is_left_whenever_it_came(place):
 
 
 @pytest.mark.parametrize("domain", [None, "data", [[-2 * MARK] * 3, [2 * MARK] * 3]], ids=["open", "data", "given"])
-def test_nothing_is_left_of_the_only_point(domain):
+def test_only_point_leaves_no_trace(domain):
     forest = build(domain=domain).fit(SECRET, keys=[NAME])
     forest.mass(SECRET)
     forest.delete(NAME).rebuild()
@@ -130,7 +130,7 @@ def test_nothing_is_left_of_the_only_point(domain):
     assert traces(forest, SECRET, NAME) == 0
 
 
-def test_nothing_is_left_of_several_equal_points():
+def test_equal_points_leave_no_trace():
     forest = build().partial_fit(ROWS[:9]).partial_fit(np.repeat(SECRET, 3, axis=0), keys=[NAME, NUMBER, "third"])
     forest.delete(NAME).delete_rows(SECRET)
     assert forest.keys_ == [*range(9), "third"]
@@ -139,7 +139,7 @@ def test_nothing_is_left_of_several_equal_points():
     assert traces(forest, SECRET, NAME, NUMBER, "third") == 0
 
 
-def test_no_cut_is_left_that_only_parted_the_point_from_others():
+def test_cuts_that_only_separated_the_point_are_removed():
     """Such a cut was drawn between the point and others, and would tell where it was."""
     forest = build(n_estimators=10).partial_fit(ROWS[:15])
     forest.insert(SECRET[0], key=NAME)
@@ -156,7 +156,7 @@ def test_no_cut_is_left_that_only_parted_the_point_from_others():
     assert_whole(forest)
 
 
-def test_the_trees_are_the_ones_there_would_be_had_the_point_never_come():
+def test_trees_match_those_without_the_point():
     """Cuts that did not only part it from others stay as they were, to the bit."""
     forest = build(n_estimators=10, max_samples=None).fit(ROWS[:15])
     before = [cuts_of(forest, t) for t in range(10)]
@@ -188,7 +188,7 @@ def cuts_of(forest, t):
     ],
     ids=repr,
 )
-def test_nothing_is_left_of_a_point_that_a_window_has_let_go(window, size, point):
+def test_expired_point_leaves_no_trace(window, size, point):
     forest = build(window=window).partial_fit(point, keys=[NAME], times=[0.0])
     assert traces(forest, point, NAME) > 0
     names = [f"row {i}." for i in range(40)]
@@ -200,7 +200,7 @@ def test_nothing_is_left_of_a_point_that_a_window_has_let_go(window, size, point
     assert traces(forest, WIDE[:20], *names[:20]) == 0
 
 
-def test_nothing_is_left_of_a_point_that_was_turned_away():
+def test_rejected_point_leaves_no_trace():
     forest = build(window=Window(duration=5.0)).partial_fit(ROWS[:9], times=TIMES[:9] + 50)
     assert forest.insert(SECRET[0], key=NAME, time=1.0) is None
     assert traces(forest, SECRET, NAME) == 0
@@ -210,14 +210,14 @@ def test_nothing_is_left_of_a_point_that_was_turned_away():
     assert traces(forest, SECRET, NAME) == 0
 
 
-def test_nothing_is_left_of_a_point_that_was_only_scored():
+def test_scored_point_leaves_no_trace():
     forest = build().partial_fit(ROWS[:9])
     forest.score_samples(SECRET)
     forest.predict(SECRET)
     assert traces(forest, SECRET) == 0
 
 
-def test_nothing_is_left_of_what_a_fit_or_a_refused_call_brought():
+def test_failed_calls_leave_no_trace():
     forest = build(window=5).fit(np.concatenate([SECRET, WIDE]), keys=[NAME, *range(40)])
     assert traces(forest, SECRET, NAME) == 0
     for rows in (np.concatenate([SECRET, [[np.inf] * 3]]), np.concatenate([SECRET, SECRET])):
@@ -226,7 +226,7 @@ def test_nothing_is_left_of_what_a_fit_or_a_refused_call_brought():
         assert traces(forest, SECRET, NAME) == 0
 
 
-def test_nothing_is_left_of_what_a_stream_held_before_it_was_fitted_anew():
+def test_refit_leaves_no_trace_of_earlier_points():
     forest = build().partial_fit(SECRET, keys=[NAME])
     look_around(forest)
     assert traces(forest.fit(ROWS), SECRET, NAME) == 0
@@ -235,7 +235,7 @@ def test_nothing_is_left_of_what_a_stream_held_before_it_was_fitted_anew():
 # ---- summaries ------------------------------------------------------------------------------------------------------
 
 
-def test_a_summary_keeps_nothing_of_a_point_but_what_is_on_the_edge_of_a_leaf(monkeypatch):
+def test_summary_keeps_only_edges_of_leaves(monkeypatch):
     monkeypatch.setattr(stream, "WARM_UP", 8)
     forest = build(window=None, max_depth=0).partial_fit(WIDE[:5])
     forest.insert(HIDDEN[0])

@@ -45,7 +45,7 @@ def test_boxes_are_closed_and_collapsed_dimensions_restrict_only_the_whole_box(x
     assert geometry.contains_live(*BOX, 0, x, 0) == in_live
 
 
-def test_a_box_without_dimensions_holds_everything_and_is_nowhere_distant():
+def test_box_without_dimensions_contains_everything_at_distance_zero():
     x = row(1e300, -1e300)
     assert geometry.contains(*NO_BOX, 0, x, 0)
     assert geometry.contains_live(*NO_BOX, 0, x, 0)
@@ -54,7 +54,7 @@ def test_a_box_without_dimensions_holds_everything_and_is_nowhere_distant():
     assert geometry.log_volume(NO_BOX[0][0], NO_BOX[1][0]) == 0
 
 
-def test_a_box_that_is_a_point_holds_only_that_point_but_restricts_nothing():
+def test_point_box_contains_only_its_point_but_restricts_nothing():
     point = row(3.0, 4.0)
     assert geometry.contains(point, point, 0, point, 0)
     assert not geometry.contains(point, point, 0, row(3.0, 4.5), 0)
@@ -68,16 +68,16 @@ def test_a_box_that_is_a_point_holds_only_that_point_but_restricts_nothing():
     ("x", "distance"),
     [(row(0.5, 0.0, 2.0), 0), (row(-2.0, 0.0, 2.0), 2), (row(0.5, 3.0, 2.0), 2), (row(2.0, -3.0, 5.0), 6)],
 )
-def test_extension_is_the_distance_summed_over_the_sides(x, distance):
+def test_extension_sums_distances_over_sides(x, distance):
     assert geometry.extension(*BOX, 0, UNIT, x, 0) == distance
 
 
-def test_extension_weighs_features_and_ignores_those_without_weight():
+def test_extension_weighs_features_and_ignores_zero_weights():
     assert geometry.extension(*BOX, 0, np.array([3.0, 0.0, 0.5]), row(2.0, 99.0, 4.0), 0) == 4
 
 
 @pytest.mark.parametrize("n_features", [1, 2, 3, 4, 5, 7, 8, 9, 400])
-def test_extension_equals_the_reference_for_any_number_of_features(n_features):
+def test_extension_matches_reference_for_any_number_of_features(n_features):
     rng = np.random.default_rng(n_features)
     lower, weights, x = rng.normal(size=(2, n_features)), rng.random(n_features), 3 * rng.normal(size=(2, n_features))
     upper = lower + rng.random((2, n_features))
@@ -87,7 +87,7 @@ def test_extension_equals_the_reference_for_any_number_of_features(n_features):
         assert geometry.extension(lower, upper, j, weights, x, 1 - j) == pytest.approx(expected, rel=1e-13)
 
 
-def test_growing_a_box_by_the_extension_gives_the_length_of_the_grown_box():
+def test_extension_is_the_growth_of_the_linear_dimension():
     x = row(4.0, 0.0, -1.0)
     grown = np.minimum(BOX[0], x), np.maximum(BOX[1], x)
     before, after = (geometry.linear_dimension(low[0], high[0], UNIT) for low, high in (BOX, grown))
@@ -109,7 +109,7 @@ def test_growing_a_box_by_the_extension_gives_the_length_of_the_grown_box():
         (1.0, 1.0 + 2.0**-51, 1.0, 1.0 + 2.0**-52),
     ],
 )
-def test_log_share_is_exact_for_shares_near_zero_and_near_one(low, high, box_low, box_high):
+def test_log_share_is_exact_near_zero_and_one(low, high, box_low, box_high):
     share = naive.side(box_low, box_high).length / naive.side(low, high).length
     left_out = 1 - share
     result = geometry.log_share(low, high, box_low, box_high)
@@ -117,7 +117,7 @@ def test_log_share_is_exact_for_shares_near_zero_and_near_one(low, high, box_low
     assert -math.expm1(result) == pytest.approx(float(left_out), rel=1e-12, abs=0)
 
 
-def test_log_live_share_takes_the_side_of_the_cut_and_skips_collapsed_dimensions():
+def test_log_live_share_uses_side_of_cut_and_skips_collapsed_dimensions():
     lower, upper = np.array([0.0, 0.0, 0.0]), np.array([1.0, 2.0, 5.0])
     box = np.array([0.1, 0.5, 3.0]), np.array([0.2, 1.5, 3.0])
     left = geometry.log_live_share(lower, upper, 0, 0.4, True, *box)
@@ -129,12 +129,12 @@ def test_log_live_share_takes_the_side_of_the_cut_and_skips_collapsed_dimensions
     assert whole == pytest.approx(naive.log(Fraction(1, 10) * half))
 
 
-def test_a_point_takes_all_of_its_region():
+def test_point_fills_its_region():
     point = np.array([0.3, 0.3])
     assert geometry.log_live_share(np.zeros(2), np.ones(2), 0, 0.5, True, point, point) == 0
 
 
-def test_volumes_of_hundreds_of_dimensions_do_not_underflow():
+def test_volumes_do_not_underflow_in_hundreds_of_dimensions():
     lower, upper = np.zeros(400), np.full(400, 1e-300)
     assert geometry.log_volume(lower, upper) == pytest.approx(400 * math.log(1e-300))
     assert geometry.log_live_share(lower, np.full(400, 1e300), -1, 0.0, True, lower, upper) == pytest.approx(

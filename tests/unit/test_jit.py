@@ -22,13 +22,13 @@ def pick_all(values, k):
 
 
 @compiled_only
-def test_a_helper_is_compiled_once_whatever_integers_it_is_called_with():
+def test_helper_compiles_once_for_all_integer_types():
     assert pick_all(np.array([1, 10, 100]), 2) == 2 + 100 + 200
     assert len(pick.signatures) == 1
 
 
 @compiled_only
-def test_a_helper_that_python_calls_says_what_it_is_before_and_after_it_is_compiled():
+def test_helper_rejects_calls_from_python():
     values = np.array([1, 10, 100])
     with pytest.raises(TypeError, match="pick is a helper that only compiled kernels can call"):
         pick(values, 0, True)
@@ -37,7 +37,7 @@ def test_a_helper_that_python_calls_says_what_it_is_before_and_after_it_is_compi
         pick(values, 0, True)
 
 
-def test_a_kernel_that_is_called_directly_does_what_it_does_by_way_of_its_types():
+def test_direct_call_matches_dispatched_call():
     @jit_borrowing
     def scale(pair, factor, out):
         for k in range(out.shape[0]):

@@ -30,12 +30,12 @@ def changed_features(monkeypatch, **changes):
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: features)
 
 
-def test_the_directory_is_the_same_for_the_same_sources(root):
+def test_directory_is_stable_for_same_sources(root):
     assert new_directory() == new_directory()
     assert new_directory().parent == root
 
 
-def test_a_source_with_other_content_has_another_directory(tmp_path, monkeypatch):
+def test_directory_changes_with_source_content(tmp_path, monkeypatch):
     source = tmp_path / "geometry.py"
     found = []
     for text in ("x <= 1", "x < 1", "x <= 1"):
@@ -47,7 +47,7 @@ def test_a_source_with_other_content_has_another_directory(tmp_path, monkeypatch
     assert found[0] == found[2] != found[1]
 
 
-def test_all_sources_of_kernels_are_covered():
+def test_key_covers_all_kernel_sources():
     package = Path(kernel_cache.__file__).parents[1]
     expected = {str(path) for folder in ("core", "kernels") for path in (package / folder).rglob("*.py")}
     assert set(source_states()) == expected
@@ -65,13 +65,13 @@ def test_all_sources_of_kernels_are_covered():
         (sys, "version", "0.0"),
     ],
 )
-def test_other_versions_and_settings_have_another_directory(monkeypatch, owner, name, value):
+def test_directory_changes_with_versions_and_settings(monkeypatch, owner, name, value):
     before = new_directory()
     monkeypatch.setattr(owner, name, value)
     assert new_directory() != before
 
 
-def test_another_processor_has_another_directory_unless_kernels_are_portable(monkeypatch):
+def test_directory_changes_with_processor_unless_portable(monkeypatch):
     monkeypatch.setenv("POLYAFOREST_CPU", "portable")
     changed_features(monkeypatch, **dict.fromkeys(kernel_cache._BASELINES["x86_64"][1].replace(".", "_").split(), True))
     portable = new_directory()
@@ -87,7 +87,7 @@ def test_another_processor_has_another_directory_unless_kernels_are_portable(mon
 
 
 @pytest.mark.skipif(kernel_cache.platform.machine() != "x86_64", reason="names a feature of x86")
-def test_a_processor_that_cannot_run_portable_kernels_gets_its_own(monkeypatch):
+def test_falls_back_to_native_kernels_if_portable_ones_cannot_run(monkeypatch):
     native = new_directory()
     changed_features(monkeypatch, avx2=False)
     other = new_directory()
@@ -97,13 +97,13 @@ def test_a_processor_that_cannot_run_portable_kernels_gets_its_own(monkeypatch):
         assert new_directory() == other
 
 
-def test_an_unknown_choice_of_processor_is_an_error(monkeypatch):
+def test_rejects_unknown_processor_setting(monkeypatch):
     monkeypatch.setenv("POLYAFOREST_CPU", "fast")
     with pytest.raises(ValueError, match="POLYAFOREST_CPU is 'fast'; set it to 'native' or 'portable'"):
         new_directory()
 
 
-def test_directories_that_were_used_last_are_kept(root):
+def test_keeps_most_recently_used_directories(root):
     for age in range(12):
         (root / f"used-{age}-days-ago" / "kernels").mkdir(parents=True)
         (root / f"used-{age}-days-ago" / "kernels" / "code.nbc").write_text("code")
@@ -112,7 +112,7 @@ def test_directories_that_were_used_last_are_kept(root):
     assert {path.name for path in root.iterdir()} == {directory.name, *(f"used-{age}-days-ago" for age in range(7))}
 
 
-def test_files_left_empty_by_a_crash_are_removed():
+def test_removes_empty_files_after_crash():
     directory = new_directory()
     (directory / "kernels").mkdir()
     for name, content in {"a.nbi": "", "a.1.nbc": "", "b.nbi": "index", "b.1.nbc": "code"}.items():
@@ -131,7 +131,7 @@ def read_only(root, tmp_path, monkeypatch):
     return root
 
 
-def test_a_read_only_cache_is_copied_without_a_notice(read_only, tmp_path):
+def test_copies_read_only_cache_silently(read_only, tmp_path):
     key = kernel_cache._key()
     (read_only / key / "kernels").mkdir(parents=True)
     (read_only / key / "kernels" / "a.nbi").write_text("index")
@@ -144,14 +144,14 @@ def test_a_read_only_cache_is_copied_without_a_notice(read_only, tmp_path):
     assert [path.name for path in directory.parent.iterdir()] == [key]  # nothing else is left
 
 
-def test_an_empty_read_only_cache_is_replaced_with_a_notice(read_only, tmp_path):
+def test_replaces_empty_read_only_cache_with_warning(read_only, tmp_path):
     with pytest.warns(RuntimeWarning, match=r"is not writable, so .* may be emptied.*Set POLYAFOREST_CACHE_DIR to"):
         directory = new_directory()
     assert directory.is_relative_to(tmp_path / "tmp")
     assert directory.parents[1].stat().st_mode & 0o777 == 0o700
 
 
-def test_a_temporary_directory_that_others_can_write_to_is_not_used(read_only, tmp_path):
+def test_ignores_temporary_directory_writable_by_others(read_only, tmp_path):
     prepared = tmp_path / "tmp" / f"polyaforest-{os.getuid()}"
     prepared.mkdir()
     prepared.chmod(0o777)
@@ -160,13 +160,13 @@ def test_a_temporary_directory_that_others_can_write_to_is_not_used(read_only, t
     assert not any(prepared.iterdir())
 
 
-def test_nothing_is_cached_where_nothing_can_be_written(read_only, monkeypatch):
+def test_caches_nothing_without_writable_directory(read_only, monkeypatch):
     monkeypatch.setattr(kernel_cache, "_is_usable", lambda place: False)
     with pytest.warns(RuntimeWarning, match="each process compiles them again"):
         assert new_directory() is None
 
 
-def test_nothing_is_cached_once_sources_have_changed_under_the_process(monkeypatch):
+def test_caches_nothing_after_sources_changed(monkeypatch):
     states = source_states()
     path = next(iter(states))
     monkeypatch.setattr(kernel_cache, "STATES_AT_IMPORT", states | {path: (0, 0, 0, 0)})
@@ -174,7 +174,7 @@ def test_nothing_is_cached_once_sources_have_changed_under_the_process(monkeypat
         assert new_directory() is None
 
 
-def test_kernels_of_a_file_that_has_changed_under_the_process_are_not_cached(monkeypatch):
+def test_does_not_cache_kernels_of_changed_file(monkeypatch):
     states, directory = source_states(), new_directory()
     path = next(iter(states))
     monkeypatch.setattr(kernel_cache, "kernel_directory", lambda: directory)
@@ -183,7 +183,7 @@ def test_kernels_of_a_file_that_has_changed_under_the_process_are_not_cached(mon
         assert not may_cache
 
 
-def test_other_users_of_numba_keep_their_directory(monkeypatch):
+def test_keeps_cache_directory_of_other_numba_users(monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_DIR", "theirs")
     monkeypatch.setattr(kernel_cache, "kernel_directory", lambda: Path("ours"))
     with kernel_cache.caching(next(iter(source_states()))) as may_cache:

@@ -34,7 +34,7 @@ def without(rows, k, first):
 
 @pytest.mark.parametrize("missing", POLICIES)
 @pytest.mark.parametrize("method", ["partial_fit", "score_then_learn", "detect_then_learn"])
-def test_a_stream_may_begin_with_a_row_that_lacks_values(method, missing):
+def test_stream_may_start_with_row_with_missing_values(method, missing):
     forest = build(missing=missing)
     getattr(forest, method)([[NAN, 2.0, NAN], [NAN, NAN, NAN], [1.0, 3.0, NAN], [2.0, NAN, 5.0]])
     assert forest.n_seen_ == forest.n_points_ == 4
@@ -42,13 +42,13 @@ def test_a_stream_may_begin_with_a_row_that_lacks_values(method, missing):
     assert_whole(forest)
 
 
-def test_a_stream_that_refuses_missing_values_still_does():
+def test_stream_with_missing_error_still_rejects_gaps():
     with pytest.raises(ValueError, match="row 0, column 0 is missing"):
         build(missing="error").partial_fit([[NAN, 2.0]])
 
 
 @pytest.mark.parametrize("missing", POLICIES)
-def test_the_first_row_has_the_score_of_any_first_row(missing):
+def test_first_row_with_gaps_has_score_of_any_first_row(missing):
     complete, gappy, empty = (
         build(missing=missing).score_then_learn([row])[0] for row in ([1.0, 2.0], [NAN, 2.0], [NAN, NAN])
     )
@@ -56,7 +56,7 @@ def test_the_first_row_has_the_score_of_any_first_row(missing):
 
 
 @pytest.mark.parametrize("missing", POLICIES)
-def test_a_column_without_values_changes_no_score(missing):
+def test_column_without_values_changes_no_score(missing):
     """A forest of the other columns, with the same trees, scores the same."""
     rows = without(ROWS[:600], 2, 600)
     forest = build(missing=missing, feature_weights=[1.0, 0.05, 7.0], window=100)
@@ -72,7 +72,7 @@ def test_a_column_without_values_changes_no_score(missing):
     assert forest.mass(strange) == forest.mass(rows[-1:])
 
 
-def test_a_column_without_values_takes_the_way_of_complete_rows(monkeypatch):
+def test_column_without_values_uses_fast_path(monkeypatch):
     """No row of it is completed, and chunks are as long as ever."""
     chunks = []
     run_chunk = learn.run_chunk
@@ -100,7 +100,7 @@ def test_rows_with_gaps_do_not_split_chunks(missing, monkeypatch):
 
 @pytest.mark.parametrize("missing", POLICIES)
 @pytest.mark.parametrize("first", [1, 40, 300, 1000])
-def test_a_late_column_counts_after_256_rows_without_false_alarms(missing, first):
+def test_late_column_counts_after_256_rows_without_false_alarms(missing, first):
     rows = without(ROWS, 2, first)
     forest = build(missing=missing)
     found = forest.detect_then_learn(rows[: first + 255])
@@ -116,7 +116,7 @@ def test_a_late_column_counts_after_256_rows_without_false_alarms(missing, first
     assert not forest._stream.origin
 
 
-def test_a_late_column_is_weighed_by_its_own_scale():
+def test_late_column_is_weighed_by_its_own_scale():
     """After its first 256 rows trees treat it as they do in a stream that always had it."""
     late, always = (build(n_estimators=100).partial_fit(table) for table in (without(ROWS, 2, 900), ROWS))
     assert_array_equal(late.points_, ROWS[-256:])
@@ -124,7 +124,7 @@ def test_a_late_column_is_weighed_by_its_own_scale():
     assert shares[0] == pytest.approx(shares[1], abs=0.08)
 
 
-def test_points_from_before_take_values_of_donors():
+def test_earlier_points_take_values_of_donors():
     rows = np.column_stack([np.tile([0.0, 100.0], 40), np.tile([5.0, 9.0], 40)]) + RNG.normal(0, 0.1, (80, 2))
     forest = build(window=100).partial_fit(without(rows, 1, 40))
     forest.rebuild()
@@ -132,7 +132,7 @@ def test_points_from_before_take_values_of_donors():
 
 
 @pytest.mark.parametrize("policy", [Reservoir(50), 50, "auto"])
-def test_memory_is_bounded_however_long_a_column_stays_away(policy):
+def test_memory_is_bounded_while_a_column_is_absent(policy):
     forest = build(window=policy, n_estimators=5)
     sizes = []
     for _ in range(4):
@@ -141,7 +141,7 @@ def test_memory_is_bounded_however_long_a_column_stays_away(policy):
     assert max(sizes) <= 1.2 * sizes[0] + 1
 
 
-def test_after_all_points_are_deleted_a_stream_begins_again():
+def test_stream_restarts_after_all_points_are_deleted():
     forest = build(window=5).partial_fit(ROWS[:3])
     forest.delete(forest.keys_)
     forest.partial_fit([[NAN, 2.0, NAN]])
@@ -152,7 +152,7 @@ def test_after_all_points_are_deleted_a_stream_begins_again():
     assert_whole(forest)
 
 
-def test_rows_are_deleted_by_value_without_the_columns_that_have_none():
+def test_deletion_by_value_ignores_unknown_columns():
     forest = build(window=5).partial_fit([[1.0, NAN, 3.0], [2.0, NAN, 4.0]])
     with pytest.raises(ValueError, match="row 0, column 0 is missing"):
         forest.delete_rows([[NAN, NAN, 3.0]])
@@ -162,7 +162,7 @@ def test_rows_are_deleted_by_value_without_the_columns_that_have_none():
     assert_array_equal(forest.points_, [[2.0, 6.0, 4.0]])
 
 
-def test_a_summary_ignores_a_column_that_comes_after_its_warm_up(monkeypatch):
+def test_summary_ignores_column_that_appears_after_warm_up(monkeypatch):
     monkeypatch.setattr(stream, "WARM_UP", 16)
     late = without(without(ROWS[:100], 2, 40), 1, 7)
     forest = build(window=None, max_depth=5)
@@ -179,7 +179,7 @@ def test_a_summary_ignores_a_column_that_comes_after_its_warm_up(monkeypatch):
 @pytest.mark.parametrize("score_type", ["margins", "multiscale", "mass", EpsilonPhi(0.01)])
 @pytest.mark.parametrize("domain", [None, "data", [[-99.0, -999.0, 10.0], [99.0, 999.0, 9e4]]])
 @pytest.mark.parametrize("missing", POLICIES)
-def test_every_score_and_domain_takes_late_columns(score_type, domain, missing):
+def test_every_score_and_domain_accepts_late_columns(score_type, domain, missing):
     table = without(ROWS[:60], 2, 30)
     table[::7, 0] = NAN
     forest = build(score_type=score_type, domain=domain, missing=missing, n_estimators=5, window=40)
@@ -192,7 +192,7 @@ def test_every_score_and_domain_takes_late_columns(score_type, domain, missing):
     assert bits(again) == bits(forest)
 
 
-def test_categories_may_come_late_too():
+def test_categories_may_be_late():
     n = 400
     frame = pd.DataFrame({"x": ROWS[:n, 0], "kind": pd.Categorical(RNG.choice(list("abc"), n))})
     frame.loc[:99, "kind"] = None
@@ -207,7 +207,7 @@ def test_categories_may_come_late_too():
     assert forest.score_samples(row)[0] < forest.score_samples(frame[-1:].assign(x=3.0))[0]
 
 
-def test_values_that_are_ignored_are_not_explained():
+def test_ignored_values_are_not_explained():
     forest = build().partial_fit(without(ROWS[:300], 2, 300))
     explained = forest.explain(np.array([[30.0, -1.0, 1e9]]))[0]
     assert [one.name for one in explained.attributions] == ["x0"]
@@ -216,7 +216,7 @@ def test_values_that_are_ignored_are_not_explained():
     assert len(explained.similar)
 
 
-def test_weights_and_windows_in_time_take_first_rows_with_gaps():
+def test_weights_and_time_windows_accept_first_rows_with_gaps():
     table = without(ROWS[:60], 2, 30)
     weights = np.arange(60) % 3
     forest = build(window=30).partial_fit(table, sample_weight=weights)
@@ -227,7 +227,7 @@ def test_weights_and_windows_in_time_take_first_rows_with_gaps():
     assert_array_equal(timed.points_, [[1.0, 2.0, NAN]])
 
 
-def test_files_of_damaged_columns_are_refused(tmp_path):
+def test_rejects_files_with_damaged_columns(tmp_path):
     forest = build(window=5).partial_fit([[1.0, NAN, 3.0]])
     forest._stream.columns.since[:] = [9, -1, 0]
     forest.save(tmp_path / "model.mpf")
@@ -239,20 +239,20 @@ def test_files_of_damaged_columns_are_refused(tmp_path):
         load(tmp_path / "model.mpf")
 
 
-def test_files_of_streams_without_late_columns_say_nothing_of_them():
+def test_files_without_late_columns_omit_them():
     header, arrays = build().partial_fit(ROWS[:10])._stream.state()
     assert "origin" not in header
     assert "stream/since" not in arrays
 
 
-def test_a_series_is_not_made_of_placeholders():
+def test_series_contains_no_placeholders():
     """The readings that a forest hands on lack the columns that have had no value."""
     forest = build(window=600).partial_fit(without(ROWS[:400], 2, 400))
     series = SeriesMPF.from_stream(forest)
     assert np.isnan(series.detect_then_learn(without(ROWS[400:500], 2, 100)).scores).all()
 
 
-def test_the_outlook_of_the_service_can_be_saved():
+def test_outlook_of_the_service_can_be_saved():
     forest = build().partial_fit(without(ROWS[:300], 2, 300))
     entry = SimpleNamespace(detector=forest, notes={})
     outlook.renew(entry)
@@ -261,7 +261,7 @@ def test_the_outlook_of_the_service_can_be_saved():
     assert_array_equal(np.isnan(band), np.tile([False, False, True], (3, 1)))
 
 
-def test_series_and_groups_take_first_rows_with_gaps():
+def test_series_and_groups_accept_first_rows_with_gaps():
     values = np.sin(np.arange(600) / 9)[:, None] + RNG.normal(0, 0.1, (600, 2))
     values[:5] = NAN
     values[5, 1] = NAN
@@ -274,7 +274,7 @@ def test_series_and_groups_take_first_rows_with_gaps():
     assert np.isfinite(grouped.score_samples(table, groups=np.repeat(["a", "b"], 150))).all()
 
 
-def test_completions_of_a_chunk_let_no_point_leave():
+def test_completions_delete_no_point():
     forest = build(window=3, n_estimators=2).partial_fit(ROWS[:3])
     forest.score_then_learn(np.array([[1.0, NAN, 2.0], ROWS[4], [NAN, NAN, 1.0], ROWS[6]]))
     assert forest.keys_ == [4, 5, 6]

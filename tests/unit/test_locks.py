@@ -74,7 +74,7 @@ def is_free(lock):
 # ---- readers and writers --------------------------------------------------------------------------------------------
 
 
-def test_many_may_read_at_once():
+def test_readers_share_the_lock():
     lock, meeting = ReadersWriterLock(), threading.Barrier(4)
 
     def read():
@@ -88,7 +88,7 @@ def test_many_may_read_at_once():
 
 @pytest.mark.parametrize("inside", ["reading", "writing"])
 @pytest.mark.parametrize("outside", ["reading", "writing"])
-def test_a_writer_is_alone(inside, outside):
+def test_writer_excludes_others(inside, outside):
     lock, entered, leave = ReadersWriterLock(), threading.Event(), threading.Event()
     leave.set()
     with (
@@ -102,7 +102,7 @@ def test_a_writer_is_alone(inside, outside):
     assert is_free(lock)
 
 
-def test_writers_and_readers_never_meet():
+def test_writers_and_readers_never_overlap():
     lock, inside, problems = ReadersWriterLock(), [], []
 
     def visit(enter, is_writer):
@@ -120,7 +120,7 @@ def test_writers_and_readers_never_meet():
     assert is_free(lock)
 
 
-def test_a_waiting_writer_goes_before_those_who_come_to_read_later():
+def test_waiting_writer_precedes_later_readers():
     lock, order = ReadersWriterLock(), []
     written, read, leave = threading.Event(), threading.Event(), threading.Event()
     leave.set()
@@ -144,7 +144,7 @@ def test_a_waiting_writer_goes_before_those_who_come_to_read_later():
     assert is_free(lock)
 
 
-def test_writers_get_in_however_many_read():
+def test_writers_are_not_starved_by_readers():
     lock, stop = ReadersWriterLock(), threading.Event()
 
     def read():
@@ -159,7 +159,7 @@ def test_writers_get_in_however_many_read():
         stop.set()
 
 
-def test_a_waiting_reader_goes_before_a_writer_who_comes_back_later():
+def test_waiting_reader_precedes_later_writer():
     """A stream learned in a tight loop must not keep everyone else from scoring."""
     lock, stop, read = ReadersWriterLock(), threading.Event(), []
 
@@ -186,7 +186,7 @@ def test_a_waiting_reader_goes_before_a_writer_who_comes_back_later():
 
 @pytest.mark.parametrize("how", ["reading", "writing"])
 @pytest.mark.parametrize("problem", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_the_lock_is_free_again_after_any_exception(how, problem):
+def test_lock_is_released_after_exception(how, problem):
     lock = ReadersWriterLock()
     for _ in range(3):
         with pytest.raises(problem), getattr(lock, how)():
@@ -195,7 +195,7 @@ def test_the_lock_is_free_again_after_any_exception(how, problem):
 
 
 @pytest.mark.parametrize("how", ["reading", "writing"])
-def test_the_lock_is_free_again_after_one_who_waited_gave_up(how):
+def test_lock_is_released_after_interrupted_wait(how):
     lock = ReadersWriterLock()
     with held(lock.writing if how == "reading" else lock.reading) as let_go:
         with pytest.raises(KeyboardInterrupt):
@@ -238,7 +238,7 @@ def press_ctrl_c(and_then=lambda: None):
     and_then()
 
 
-def test_an_interrupt_waits_for_the_end_of_the_block():
+def test_interrupt_is_deferred_to_end_of_block():
     before, done = signal.getsignal(signal.SIGINT), []
     with pytest.raises(KeyboardInterrupt), uninterrupted():
         press_ctrl_c(lambda: done.append("all"))
@@ -248,14 +248,14 @@ def test_an_interrupt_waits_for_the_end_of_the_block():
         press_ctrl_c()
 
 
-def test_without_an_interrupt_nothing_happens():
+def test_block_without_interrupt_does_nothing():
     before = signal.getsignal(signal.SIGINT)
     with uninterrupted():
         pass
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_handler_of_ones_own_is_called_once_after_the_block_and_put_back():
+def test_custom_handler_is_called_once_and_restored():
     calls = []
 
     def handle(number, frame):
@@ -272,7 +272,7 @@ def test_a_handler_of_ones_own_is_called_once_after_the_block_and_put_back():
     assert len(calls) == 2
 
 
-def test_blocks_may_be_nested():
+def test_blocks_can_be_nested():
     done = []
 
     def work():
@@ -286,14 +286,14 @@ def test_blocks_may_be_nested():
     assert done == ["inner", "outer"]
 
 
-def test_an_exception_in_the_block_gets_out_and_the_handler_is_put_back():
+def test_exception_propagates_and_handler_is_restored():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(ZeroDivisionError), uninterrupted():
         _ = 1 / 0
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_interrupt_is_not_lost_to_an_exception_in_the_block():
+def test_interrupt_survives_exception_in_block():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as interrupt, uninterrupted():
         press_ctrl_c(lambda: 1 / 0)
@@ -301,7 +301,7 @@ def test_an_interrupt_is_not_lost_to_an_exception_in_the_block():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_interrupt_that_is_ignored_stays_ignored():
+def test_ignored_interrupt_stays_ignored():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with uninterrupted():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -310,14 +310,14 @@ def test_an_interrupt_that_is_ignored_stays_ignored():
     press_ctrl_c()
 
 
-def test_an_interrupt_that_kills_still_kills():
+def test_default_interrupt_still_kills():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with uninterrupted():
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 
 
-def test_in_other_threads_there_is_nothing_to_hold_back():
+def test_other_threads_need_no_deferral():
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def work():
@@ -331,7 +331,7 @@ def test_in_other_threads_there_is_nothing_to_hold_back():
     assert seen == [before]
 
 
-def test_a_block_in_another_thread_does_not_hold_back_the_main_thread():
+def test_block_in_another_thread_does_not_defer_main_thread():
     with held(uninterrupted) as let_go:
         with pytest.raises(KeyboardInterrupt):
             press_ctrl_c()

@@ -31,7 +31,7 @@ def with_constant(value, n=2000, seed=0):
 # ---- the law ---------------------------------------------------------------------------------------------------------
 
 
-def test_tails_of_a_gaussian_are_those_of_the_law():
+def test_tails_of_gaussian_match_the_law():
     """The surprise at 2.5 to 5 deviations, to a sixth of the bits on average over forty features."""
     rows = np.random.default_rng(0).normal(size=(2048, 40))
     found = Tails.of(rows)
@@ -40,7 +40,7 @@ def test_tails_of_a_gaussian_are_those_of_the_law():
         assert bits_of.mean() == pytest.approx(-np.log2(stats.norm.sf(deviations)), rel=1 / 6)
 
 
-def test_what_was_counted_is_exact():
+def test_counted_tails_are_exact():
     rows = np.arange(1024.0)[:, None]
     found = Tails.of(rows)
     assert found.edge[1, 0] == 1024 - 32
@@ -50,7 +50,7 @@ def test_what_was_counted_is_exact():
     assert found.surprise(np.array([[992.5]]))[0, 1, 0] > 5.0
 
 
-def test_an_exponential_tail_goes_on_as_a_line_and_heavier_ones_do_not_bend_down():
+def test_exponential_tail_continues_as_line_and_heavier_tails_do_not_bend_down():
     quantiles = -np.log2(1 - (np.arange(2048) + 0.5) / 2048)[:, None]
     found = Tails.of(quantiles)
     assert found.surprise(np.array([[20.0]]))[0, 1, 0] == pytest.approx(20.0, abs=0.5)
@@ -59,7 +59,7 @@ def test_an_exponential_tail_goes_on_as_a_line_and_heavier_ones_do_not_bend_down
     assert heavy.slope[1, 0] > 0
 
 
-def test_sides_are_apart_and_scale_does_not_matter():
+def test_margins_are_symmetric_and_scale_invariant():
     rows = np.exp(ROWS)
     found, negated, scaled = Margins.of(rows), Margins.of(-rows), Margins.of(2.0**20 * rows)
     asked = rows[:50] * 20
@@ -68,7 +68,7 @@ def test_sides_are_apart_and_scale_does_not_matter():
     assert found.attributions(asked).any()
 
 
-def test_costs_are_the_charges_added_up():
+def test_costs_are_the_sum_of_attributions():
     found = Margins.of(ROWS)
     rows = np.vstack([ROWS[:3], FAR, -FAR, np.full((1, 4), 9.0), np.full((1, 4), np.nan)])
     assert found.costs(ROWS[:1]) is None
@@ -79,7 +79,7 @@ def test_costs_are_the_charges_added_up():
 
 @pytest.mark.parametrize("n_features", [1, 3, 20])
 @pytest.mark.parametrize("kind", ["normal", "laplace", "student", "lognormal", "counts", "flags", "rounded"])
-def test_no_more_rows_are_charged_than_stated(kind, n_features):
+def test_share_of_rows_beyond_margins_stays_within_rate(kind, n_features):
     """One row in 2,048 is; here, over six draws with 4,000 new rows each, at most one in 400 (seeds are fixed)."""
     draw = {
         "normal": lambda rng, n: rng.normal(size=(n, n_features)),
@@ -99,7 +99,7 @@ def test_no_more_rows_are_charged_than_stated(kind, n_features):
     assert np.mean(shares) < 1 / 400
 
 
-def test_many_rare_flags_make_wide_margins_and_one_that_never_rose_is_noticed():
+def test_rare_flags_widen_margins_but_new_flag_is_detected():
     rng = np.random.default_rng(0)
     rare = (rng.random((2048, 200)) < 0.0005).astype(float)
     assert Margins.of(rare).costs((rng.random((2048, 200)) < 0.0005).astype(float)) is None
@@ -111,7 +111,7 @@ def test_many_rare_flags_make_wide_margins_and_one_that_never_rose_is_noticed():
     ("value", "other", "is_odd"),
     [(7, 7.1, True), (0, 0.01, True), (1e6, 1e6 + 1, True), (3, 4, True), (-2, -2.5, True), (7, 7 + 1e-12, False)],
 )
-def test_a_departure_of_what_never_varied_costs_whatever_its_size_but_for_rounding(value, other, is_odd):
+def test_departure_from_constant_costs_at_any_size_beyond_rounding(value, other, is_odd):
     rows = with_constant(float(value))
     found = Margins.of(rows)
     asked = rows[:1].copy()
@@ -125,7 +125,7 @@ def test_a_departure_of_what_never_varied_costs_whatever_its_size_but_for_roundi
     assert not Margins.of(rows).attributions(rows[17:18]).any()
 
 
-def test_a_limit_is_where_the_surprise_exceeds_the_threshold():
+def test_limit_is_where_surprise_exceeds_threshold():
     tails = Tails.of(ROWS)
     for threshold in (12.0, 20.0):
         limit = tails.limit(threshold)
@@ -137,11 +137,11 @@ def test_a_limit_is_where_the_surprise_exceeds_the_threshold():
 
 
 @pytest.mark.parametrize("n_features", [1, 4, 16])
-def test_features_need_ten_bits_and_more_the_more_there_are(n_features):
+def test_threshold_is_at_least_ten_bits_plus_log_of_features(n_features):
     assert Margins.of(np.zeros((300, n_features))).bits == 10 + np.log2(n_features)
 
 
-def test_few_points_have_no_margins():
+def test_too_few_points_give_no_margins():
     assert Margins.of(ROWS[:255]) is None
     assert Margins.of(ROWS[:256]) is not None
     assert Margins.of(np.empty((300, 0))) is None
@@ -151,7 +151,7 @@ def test_few_points_have_no_margins():
 
 
 @pytest.mark.parametrize("window", ["auto", 400, Reservoir(300)])
-def test_the_score_is_typicality_less_the_costs(window):
+def test_score_is_typicality_minus_costs(window):
     forest, plain = (build(window=window, score_type=kind).fit(ROWS) for kind in ("margins", "typicality"))
     rows = np.vstack([ROWS[:20], FAR, -FAR])
     costs = forest._stream.margins.costs(rows)
@@ -162,7 +162,7 @@ def test_the_score_is_typicality_less_the_costs(window):
     assert_array_equal(forest.mass(rows), plain.mass(rows))
 
 
-def test_it_is_the_default_of_streams_and_none_of_others():
+def test_margins_are_the_default_of_streams_only():
     assert StreamingMPF().score_type == "margins"
     with pytest.raises(InvalidParameterError, match="score_type"):
         BatchMPF(score_type="margins").fit(ROWS)
@@ -174,7 +174,7 @@ def test_it_is_the_default_of_streams_and_none_of_others():
 
 
 @pytest.mark.parametrize("n_features", [3, 10])
-def test_five_deviations_in_one_feature_are_flagged(n_features):
+def test_flags_five_deviations_in_one_feature(n_features):
     rng = np.random.default_rng(3)
     forest = StreamingMPF(n_estimators=60, random_state=0).fit(rng.normal(size=(2000, n_features)))
     odd = rng.normal(size=(200, n_features))
@@ -183,7 +183,7 @@ def test_five_deviations_in_one_feature_are_flagged(n_features):
     assert (forest.predict(rng.normal(size=(2000, n_features))) == -1).mean() < 0.003
 
 
-def test_a_departure_of_a_constant_column_is_flagged_and_blamed_in_bits_that_add_up():
+def test_flags_departure_from_constant_column_with_bits_that_add_up():
     rows = with_constant(7.0)
     forest = StreamingMPF(n_estimators=40, random_state=0).fit(rows)
     odd = rows[:1].copy()
@@ -201,7 +201,7 @@ def test_a_departure_of_a_constant_column_is_flagged_and_blamed_in_bits_that_add
     assert forest.explain(gappy).surprise[0] * -np.log(2) == pytest.approx(forest.score_samples(gappy)[0], rel=1e-10)
 
 
-def test_a_departure_within_a_table_is_flagged():
+def test_flags_departure_within_a_table():
     rows = with_constant(7.0)
     rows[100, 5] = 7.1
     assert StreamingMPF(n_estimators=40, random_state=0).fit_predict(rows)[100] == -1
@@ -218,7 +218,7 @@ LEFT_OUT = {
 
 
 @pytest.mark.parametrize("parameters", LEFT_OUT.values(), ids=LEFT_OUT)
-def test_calibration_scores_include_what_single_features_cost(parameters):
+def test_calibration_scores_include_margins(parameters):
     forest, plain = (build(score_type=kind, **parameters).fit(WITH_ODD) for kind in ("margins", "typicality"))
     (scores, arrivals), (expected, same) = (model._left_out_scores(model._stream) for model in (forest, plain))
     assert_array_equal(arrivals, same)
@@ -228,14 +228,14 @@ def test_calibration_scores_include_what_single_features_cost(parameters):
 
 
 @pytest.mark.parametrize("parameters", LEFT_OUT.values(), ids=LEFT_OUT)
-def test_a_row_as_odd_as_a_point_that_is_held_is_no_odder_than_that(parameters):
+def test_row_equal_to_a_point_held_is_not_more_anomalous(parameters):
     """One of 601 points has a feature as far out, so the p-value of another one is not the smallest there is."""
     forest = build(n_estimators=60, **parameters).fit(WITH_ODD)
     assert forest._stream.margins.costs(FAR + 0.01) > 0
     assert forest.p_value(FAR + 0.01) > 1.5 / 602
 
 
-def test_groups_are_calibrated_with_what_single_features_cost():
+def test_group_calibration_includes_margins():
     rows, places = np.vstack([FAR, WITH_ODD]), np.array([0, 590, 601])  # the first is no longer held
     forest, plain = (build(window=580, score_type=kind).fit(rows) for kind in ("margins", "typicality"))
     costs = forest._stream.margins.costs(rows[places])
@@ -244,7 +244,7 @@ def test_groups_are_calibrated_with_what_single_features_cost():
     assert_allclose(forest._scores_left_out(rows, places), expected, rtol=1e-12)
 
 
-def test_the_share_to_flag_is_one_of_scores_with_what_single_features_cost():
+def test_contamination_share_includes_margins():
     forest = build(window=601, contamination=0.0008).fit(WITH_ODD)
     lowest = np.sort(forest.score_samples(WITH_ODD))[:2]
     place = 0.0008 * 600
@@ -260,7 +260,7 @@ def far_now_and_then(n, seed=1):
     return rows
 
 
-def test_a_stream_is_the_same_row_by_row_and_in_chunks(monkeypatch):
+def test_stream_is_the_same_row_by_row_and_in_chunks(monkeypatch):
     monkeypatch.setattr(stream, "_ARRIVALS_PER_MARGINS", 256)
     rows = far_now_and_then(900)
     whole = build(window=600)
@@ -285,7 +285,7 @@ def test_margins_are_measured_every_1024_arrivals():
     assert_array_equal(forest._stream.margins.limit, measured.limit)
 
 
-def test_a_loaded_stream_goes_on_bit_for_bit(tmp_path):
+def test_loaded_stream_continues_bit_for_bit(tmp_path):
     rows = far_now_and_then(1500)
     forest = build(window=300).partial_fit(rows[:700])
     forest.save(tmp_path / "model.mpf")
@@ -308,7 +308,7 @@ def test_margins_follow_deletions():
     assert forest._stream.margins is None
 
 
-def test_a_damaged_file_is_refused(tmp_path):
+def test_rejects_damaged_file(tmp_path):
     build(window=300).fit(ROWS).save(tmp_path / "model.mpf")
     header, arrays = read_model(tmp_path / "model.mpf")
     for damage in (lambda part: part * np.nan, lambda part: part[:1], lambda part: part[:, :3]):
@@ -321,7 +321,7 @@ def test_a_damaged_file_is_refused(tmp_path):
         polyaforest.load(tmp_path / "old.mpf")
 
 
-def test_models_saved_with_typicality_keep_it(tmp_path):
+def test_models_saved_with_typicality_keep_typicality(tmp_path):
     forest = build(score_type="typicality").fit(ROWS)
     forest.save(tmp_path / "model.mpf")
     again = polyaforest.load(tmp_path / "model.mpf")
@@ -329,5 +329,5 @@ def test_models_saved_with_typicality_keep_it(tmp_path):
     assert_array_equal(again.score_samples(FAR), forest.score_samples(FAR))
 
 
-def test_rates_of_the_module_are_those_of_the_docs():
+def test_rates_match_the_docs():
     assert 1 / margins.RATE == 2048

@@ -75,7 +75,7 @@ def a_domain_of_no_codes(forest):
     "corrupt",
     [not_a_question, half_a_question, another_question, too_few_answers, half_an_answer, too_many_categories],
 )
-def test_what_is_wrong_with_cubes_is_found(corrupt):
+def test_detects_corruption_of_cubes(corrupt):
     forest = fresh(streaming(max_samples=None).fit(ROWS).forest_)
     check_forest(forest, ROWS)
     corrupt(forest)
@@ -92,7 +92,7 @@ def asked_again(forest):
 
 
 @pytest.mark.parametrize("corrupt", [not_a_question, half_a_question, asked_again, a_domain_of_no_codes])
-def test_what_is_wrong_with_regions_is_found(corrupt):
+def test_detects_corruption_of_regions(corrupt):
     forest = fresh(batch(tree=Tree(max_depth=6)).fit(ROWS).forest_)
     check_forest(forest, ROWS)
     corrupt(forest)
@@ -100,7 +100,7 @@ def test_what_is_wrong_with_regions_is_found(corrupt):
         check_forest(forest, ROWS)
 
 
-def test_points_must_have_codes():
+def test_rejects_points_without_valid_codes():
     stream = streaming(window=30).partial_fit(ROWS)._stream
     stream.check()
     stream.points.values[0, 1] = 0.25
@@ -109,7 +109,7 @@ def test_points_must_have_codes():
 
 
 @pytest.mark.parametrize("build", [streaming, batch])
-def test_files_and_bytes_hold_all_there_is(build, tmp_path):
+def test_files_and_bytes_are_complete(build, tmp_path):
     forest = build().fit(ROWS)
     forest.save(tmp_path / "model")
     for again in (type(forest).load(tmp_path / "model"), loads(forest.to_bytes()), copy.deepcopy(forest)):
@@ -127,7 +127,7 @@ def test_batches_merge_and_unmerge_exactly():
 
 
 @pytest.mark.parametrize("build", [streaming, batch])
-def test_a_table_in_parts_is_the_whole_table(build):
+def test_table_in_parts_matches_whole_table(build):
     whole, parts = build().fit(ROWS), TableFit(build(), 3)
     ids = np.arange(N)
     pieces = [slice(0, 7), slice(7, 40), slice(40, N)]
@@ -140,7 +140,7 @@ def test_a_table_in_parts_is_the_whole_table(build):
 
 
 @pytest.mark.parametrize("build", [streaming, batch])
-def test_missing_categories_are_imputed_by_the_rest_of_the_row(build):
+def test_missing_categories_are_imputed_from_the_row(build):
     forest = build(missing="marginalise", tree=Tree(max_depth=12)).fit(np.tile(ROWS, (4, 1)))
     gappy = ROWS[:20].copy()
     gappy[:, 2] = np.nan
@@ -148,18 +148,18 @@ def test_missing_categories_are_imputed_by_the_rest_of_the_row(build):
     assert np.isfinite(forest.score_samples(gappy)).all()
 
 
-def test_where_no_category_is_known_one_of_the_known_world_is_imputed():
+def test_imputes_category_of_known_world_if_none_is_known():
     forest = batch().fit(ROWS).delete_rows(ROWS[:1])
     (codes, _) = score.known_categories(forest.forest_, None)
     assert forest.forest_.domain[0, 1] == codes[0]
 
 
-def test_a_summary_knows_the_categories_in_its_boxes():
+def test_summary_imputes_categories_of_its_boxes():
     forest = streaming(window=None, tree=Tree(max_depth=12)).fit(ROWS)
     assert set(score.known_categories(forest.forest_, None)[0]) <= set(CODES)
 
 
-def test_what_was_never_seen_surprises():
+def test_new_categories_are_surprising():
     forest = streaming().fit(ROWS)
     known = forest.score_samples(ROWS[:10]).mean()
     unseen = ROWS[:10].copy()
@@ -170,7 +170,7 @@ def test_what_was_never_seen_surprises():
     assert np.isfinite(forest.mass(unseen)).all()
 
 
-def test_features_may_be_added_before_the_categories():
+def test_features_can_be_added_before_the_categories():
     forest = streaming(window=40).partial_fit(ROWS)
     forest.add_features([1.5])
     assert_array_equal(forest.points_[:, 1], 1.5)
@@ -179,7 +179,7 @@ def test_features_may_be_added_before_the_categories():
     forest._stream.check()
 
 
-def test_a_category_beyond_a_closed_domain_is_refused():
+def test_rejects_category_outside_closed_domain():
     forest = batch(tree=Tree(domain="data")).fit(ROWS)
     with pytest.raises(ValueError, match=r"row 0, column 1 is a category that the domain does not contain"):
         forest.partial_fit(unlike_all())
@@ -194,7 +194,7 @@ def unlike_all():
     return [[ROWS[0, 0], float(flipped), ROWS[0, 2]]]
 
 
-def test_scores_of_a_stream_are_those_of_the_posterior():
+def test_scores_of_a_stream_match_the_posterior():
     forest = streaming(window=25)
     for row in ROWS[:40]:
         if hasattr(forest, "forest_"):

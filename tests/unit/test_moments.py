@@ -63,19 +63,19 @@ def distribution(x, a, b, weights):
 
 
 @pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.001, 5.0), (70.0, 0.01), (3.0, 12.0)])
-def test_the_excess_is_that_of_the_moments_of_a_beta(a, b):
+def test_log_excess_matches_moments_of_beta(a, b):
     mean, second = stats.beta.moment(1, a, b), stats.beta.moment(2, a, b)
     assert log_excess(a, b) == pytest.approx(np.log(second / mean**2), rel=1e-9)
 
 
-def test_the_excess_keeps_the_digits_of_a_variance_that_is_almost_nothing():
+def test_log_excess_is_exact_for_tiny_variance():
     assert log_excess(1e9, 1e-9) == pytest.approx(1e-27, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
 @given(seed=seeds, gamma=prior_strengths)
 @settings(max_examples=examples(5))
-def test_every_node_has_the_second_moment_of_the_product_of_its_shares(kind, seed, gamma):
+def test_second_moment_of_node_is_product_over_its_shares(kind, seed, gamma):
     detector, _ = fitted(kind, seed, gamma)
     spread, posterior = detector._moments(), detector.posterior_
     for t in range(N_TREES):
@@ -94,7 +94,7 @@ def test_every_node_has_the_second_moment_of_the_product_of_its_shares(kind, see
 
 @pytest.mark.parametrize("lifetime", [None, 0.0, 0.4, 2.0])
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_moments_of_rows_are_those_of_the_mixture_over_trees(kind, lifetime):
+def test_moments_of_rows_match_mixture_over_trees(kind, lifetime):
     detector, X = fitted(kind)
     places, weights = places_of_rows(detector, X) if lifetime is None else cells_of_rows(detector, X, lifetime)
     trees = [shares_of_tree(detector.forest_, t, detector.prior_) for t in range(N_TREES)]
@@ -111,7 +111,7 @@ def test_moments_of_rows_are_those_of_the_mixture_over_trees(kind, lifetime):
     assert (std[mean > 0] > 0).all() or not detector.prior_.is_open
 
 
-def test_the_variance_has_a_part_within_trees_and_a_part_between_them():
+def test_variance_splits_into_within_and_between_trees():
     same = beta_masses([[2.0, 2.0]], [[6.0, 6.0]], 0.0)
     apart = beta_masses([[2.0, 6.0]], [[6.0, 2.0]], 0.0)
     within = stats.beta.var(2, 6)
@@ -127,7 +127,7 @@ parameters = st.tuples(st.floats(-4, 3), st.floats(-3, 4), st.floats(-30, 0))  #
 
 @given(st.lists(parameters, min_size=1, max_size=6), st.sampled_from([0.5, 0.9, 0.999]))
 @settings(max_examples=examples(60))
-def test_bounds_are_the_quantiles_of_the_mixture(parts, level):
+def test_bounds_are_quantiles_of_the_mixture(parts, level):
     log_a, log_b, log_weights = np.array(parts).T
     a, b = 10**log_a, 10**log_b
     low, high = interval(beta_masses(a[None], b[None], log_weights[None]), level)[0]
@@ -140,24 +140,24 @@ def test_bounds_are_the_quantiles_of_the_mixture(parts, level):
 
 
 @pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.5, 40.0), (300.0, 2.0), (0.01, 64.0), (5e4, 5e4)])
-def test_one_beta_has_its_own_quantiles(a, b):
+def test_single_beta_has_exact_quantiles(a, b):
     expected = stats.beta.ppf([0.05, 0.95], a, b)
     np.testing.assert_allclose(interval(beta_masses([[a]], [[b]], 0.0), 0.9)[0], expected, rtol=1e-6)
 
 
-def test_a_weight_scales_the_interval():
+def test_weight_scales_the_interval():
     plain, weighted = (interval(beta_masses([[2.0]], [[5.0]], w), 0.8)[0] for w in (0.0, -400.0))
     np.testing.assert_allclose(np.log(weighted), np.log(plain) - 400, rtol=1e-9)
 
 
-def test_a_tiny_mass_is_gamma_distributed():
+def test_tiny_mass_is_gamma_distributed():
     log_mean, a = -600.0, 2.0
     masses = Masses(np.array([[log_mean]]), np.array([[np.log1p(1 / a)]]), np.zeros((1, 1)))
     expected = log_mean + np.log(stats.gamma.ppf([0.05, 0.95], a) / a)
     np.testing.assert_allclose(np.log(interval(masses, 0.9)[0]), expected, rtol=1e-6)
 
 
-def test_masses_that_are_known_exactly_are_steps():
+def test_exactly_known_masses_give_steps():
     def known(*values):
         with np.errstate(divide="ignore"):
             logs = np.log([values])
@@ -171,20 +171,20 @@ def test_masses_that_are_known_exactly_are_steps():
     assert moments(known(0.0, 0.5)).variance == pytest.approx(0.25**2)
 
 
-def test_all_or_nothing_is_an_interval_of_all():
+def test_mass_of_zero_or_one_gives_full_interval():
     half = Masses(np.full((1, 1), np.log(0.5)), np.full((1, 1), np.log(2.0)), np.zeros((1, 1)))
     np.testing.assert_allclose(interval(half, 0.9), [[0.0, 1.0]])
     assert moments(half).variance == pytest.approx(0.25)
 
 
-def test_rounding_beyond_what_a_share_can_be_is_taken_back():
+def test_bounds_are_clipped_to_valid_shares():
     nearly_one = Masses(np.zeros((1, 1)), np.full((1, 1), 1e-20), np.zeros((1, 1)))
     np.testing.assert_array_equal(interval(nearly_one, 0.9), [[1.0, 1.0]])
     impossible = Masses(np.full((1, 1), -2.0), np.full((1, 1), np.inf), np.zeros((1, 1)))
     assert moments(impossible).variance == pytest.approx(np.exp(-2) * (1 - np.exp(-2)))
 
 
-def test_a_bound_too_small_for_a_float_is_zero():
+def test_bound_below_float_range_is_zero():
     bounds = interval(beta_masses([[5e-4]], [[64.0]], 0.0), 0.9)[0]
     assert bounds[0] == 0
     upper = optimize.brentq(lambda u: stats.beta.cdf(np.exp(u), 5e-4, 64.0) - 0.95, -700, -1)
@@ -196,7 +196,7 @@ def test_a_bound_too_small_for_a_float_is_zero():
 
 @pytest.mark.parametrize("lifetime", [None, 0.4])
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_a_higher_level_takes_a_wider_interval(kind, lifetime):
+def test_higher_level_widens_the_interval(kind, lifetime):
     detector, X = fitted(kind)
     wide, narrow = (detector.credible_interval(X, level, lifetime) for level in (0.95, 0.5))
     assert wide.shape == narrow.shape == (len(X), 2)
@@ -207,7 +207,7 @@ def test_a_higher_level_takes_a_wider_interval(kind, lifetime):
     assert (narrow[:, 1] <= wide[:, 1] * rounding).all()
 
 
-def test_rows_and_threads_do_not_matter_to_each_other():
+def test_intervals_do_not_depend_on_other_rows_or_threads():
     detector, X = fitted("stream")
     together = detector.credible_interval(X)
     alone = np.concatenate([detector.credible_interval(x[None]) for x in X])
@@ -215,7 +215,7 @@ def test_rows_and_threads_do_not_matter_to_each_other():
     np.testing.assert_array_equal(together, detector.set_params(n_jobs=2).credible_interval(X))
 
 
-def test_many_rows_are_taken_in_blocks(monkeypatch):
+def test_many_rows_are_processed_in_blocks(monkeypatch):
     detector, X = fitted("process")
     whole = detector.credible_interval(X), *detector.mass(X, return_std=True)
     monkeypatch.setattr("polyaforest.estimators._masses._ROWS_OF_MASSES", 3)
@@ -224,7 +224,7 @@ def test_many_rows_are_taken_in_blocks(monkeypatch):
         np.testing.assert_allclose(part, again, rtol=1e-9)
 
 
-def test_more_rows_make_surer():
+def test_more_rows_narrow_the_interval():
     rng = np.random.default_rng(0)
     few, many = rng.uniform(size=(20, 1)), rng.uniform(size=(2000, 1))
     widths = []
@@ -234,7 +234,7 @@ def test_more_rows_make_surer():
     assert (widths[1] < 0.4 * widths[0]).all()
 
 
-def test_what_was_learned_since_counts():
+def test_intervals_follow_learned_rows():
     detector, X = fitted("stream")
     before = detector.credible_interval(X[:1], 0.9, 0.4)
     np.testing.assert_array_equal(before, detector.credible_interval(X[:1], 0.9, 0.4))
@@ -243,13 +243,13 @@ def test_what_was_learned_since_counts():
     assert (after[:, 0] > before[:, 0]).all()
 
 
-def test_a_copy_is_as_sure():
+def test_copy_has_same_intervals():
     detector, X = fitted("tree")
     before = detector.credible_interval(X)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(detector)).credible_interval(X), before)
 
 
-def test_a_forest_without_points_knows_nothing():
+def test_empty_forest_gives_full_interval():
     detector, X = fitted("stream", gamma=2.0)
     detector.delete(detector.keys_)
     for lifetime in (None, 1.0):
@@ -259,7 +259,7 @@ def test_a_forest_without_points_knows_nothing():
         np.testing.assert_allclose(std**2, 1 / 12)
 
 
-def test_far_away_bounds_fall_with_distance():
+def test_bounds_decrease_with_distance():
     detector, _ = fitted("process", gamma=1.0)
     far = np.array([[1e1, 0.0], [1e3, 0.0], [1e50, 0.0], [1e99, 0.0]])
     for lifetime in (None, 0.1):
@@ -270,7 +270,7 @@ def test_far_away_bounds_fall_with_distance():
 
 @given(X=matrices(), seed=seeds, gamma=prior_strengths, is_process=st.booleans())
 @settings(max_examples=examples(25))
-def test_bounds_of_any_data_are_shares(X, seed, gamma, is_process):
+def test_bounds_lie_between_zero_and_one(X, seed, gamma, is_process):
     kind, parameters = (BatchMPF, {"max_depth": 4}) if is_process else (StreamingMPF, {"max_samples": None})
     detector = made(kind, n_estimators=2, random_state=seed, prior_strength=gamma, **parameters).fit(X)
     for lifetime in (None, float(detector.lifetimes_[0])):
@@ -286,14 +286,14 @@ def test_bounds_of_any_data_are_shares(X, seed, gamma, is_process):
 
 
 @pytest.mark.parametrize("level", [0, 1, -0.1, 1.5, 90, np.nan, "0.9", None])
-def test_what_is_no_level_is_refused(level):
+def test_rejects_invalid_level(level):
     detector, X = fitted("process")
     with pytest.raises(ValueError, match="level must be a number between 0 and 1, both excluded; got"):
         detector.credible_interval(X, level=level)
 
 
 @pytest.mark.parametrize(("ask", "given"), [("credible_interval", {}), ("mass", {"return_std": True})])
-def test_what_is_no_lifetime_is_refused(ask, given):
+def test_rejects_invalid_lifetime(ask, given):
     detector, X = fitted("stream")
     with pytest.raises(ValueError, match="lifetime must be a single number"):
         getattr(detector, ask)(X, lifetime=[0.1, 0.2], **given)
@@ -302,7 +302,7 @@ def test_what_is_no_lifetime_is_refused(ask, given):
 
 
 @pytest.mark.parametrize(("ask", "given"), [("credible_interval", {}), ("mass", {"return_std": True})])
-def test_rows_are_read_as_everywhere(ask, given):
+def test_validates_rows_like_other_methods(ask, given):
     detector, X = fitted("tree")
     with pytest.raises(ValueError, match="row 0, column 1 is missing"):
         getattr(detector, ask)([[0.0, np.nan]], **given)

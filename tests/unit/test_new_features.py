@@ -13,7 +13,7 @@ SMALL = {"n_estimators": 4, "random_state": 0}
 
 
 @pytest.mark.parametrize("settings", [{"window": 50}, {"window": Reservoir(40)}, {"tree": Tree(feature_weights=None)}])
-def test_new_columns_have_the_value_given_for_all_points_held(settings, tmp_path):
+def test_new_columns_have_given_value_for_all_points(settings, tmp_path):
     forest = StreamingMPF(**SMALL, **settings).partial_fit(ROWS)
     before, keys = forest.points_, forest.keys_
     assert forest.add_features([7.0, 1e-200]) is forest
@@ -27,21 +27,21 @@ def test_new_columns_have_the_value_given_for_all_points_held(settings, tmp_path
     np.testing.assert_array_equal(back.score_then_learn(wider), forest.score_then_learn(wider))
 
 
-def test_a_value_far_off_in_a_new_column_is_an_anomaly():
+def test_flags_extreme_value_in_new_column():
     forest = StreamingMPF(random_state=0).fit(ROWS).add_features(0.0)
     forest.detect_then_learn(np.hstack([ROWS, ROWS[:, :1] + ROWS[:, 1:2]])).is_anomaly.mean()
     np.testing.assert_array_equal(forest.rebuild().predict([[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 90.0]]), [1, -1])
 
 
 @pytest.mark.parametrize("values", [[], [np.nan], [np.inf], [1e101], [[1.0]]])
-def test_columns_without_a_finite_value_are_refused(values):
+def test_rejects_columns_without_finite_value(values):
     forest = StreamingMPF(**SMALL).fit(ROWS)
     with pytest.raises(ValueError, match="one finite number for each new feature"):
         forest.add_features(values)
     assert forest.n_features_in_ == 3
 
 
-def test_where_columns_cannot_be_added_nothing_changes():
+def test_failed_addition_of_columns_changes_nothing():
     bounds = [np.full(3, -9.0), np.full(3, 9.0)]
     by_column = [
         StreamingMPF(**SMALL, tree=Tree(domain=bounds)).fit(ROWS),
@@ -57,7 +57,7 @@ def test_where_columns_cannot_be_added_nothing_changes():
         summary.add_features([1.0])
 
 
-def test_whether_points_are_kept():
+def test_keeps_points_is_reported():
     assert StreamingMPF(**SMALL).fit(ROWS).keeps_points_
     summary = StreamingMPF(**SMALL, window=None, tree=Tree(max_depth=4)).partial_fit(ROWS[:255])
     assert summary.keeps_points_
@@ -65,7 +65,7 @@ def test_whether_points_are_kept():
 
 
 @pytest.mark.parametrize("kind", [StreamingMPF, BatchMPF])
-def test_nothing_changes_while_results_are_read_together(kind):
+def test_reading_blocks_concurrent_changes(kind):
     forest = kind(**SMALL).fit(ROWS)
     change = threading.Thread(target=lambda: forest.fit(ROWS + 5.0))
     with forest.reading():

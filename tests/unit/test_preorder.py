@@ -39,7 +39,7 @@ def fill(forest, points, nodes, values=(0.5, 1.5, 2.5, 0.7), sizes=(9, 9), bars=
     return preorder.fill_trees(forest, points, nodes[1], numbers, np.array(sizes), seeds, bars), bars
 
 
-def test_trees_are_read_and_filled():
+def test_reads_and_fills_trees():
     nodes, (forest, points) = leafy(), blank()
     assert read(forest, nodes) == 2
     assert fill(forest, points, nodes)[0] == 6
@@ -56,7 +56,7 @@ def test_trees_are_read_and_filled():
         assert_array_equal(mine, theirs)
 
 
-def test_a_tree_takes_the_points_up_to_its_bar():
+def test_tree_takes_points_up_to_its_cutoff():
     (one, points), nodes = blank((1,)), (np.array([NONE], np.int32), np.zeros(1, np.int32), np.empty(0), np.empty(0))
     assert read(one, nodes) == 0
     own = np.empty((1, 4), np.uint64)
@@ -87,18 +87,18 @@ def test_a_tree_takes_the_points_up_to_its_bar():
         (3, 1, LIFETIME),
     ],
 )
-def test_what_is_no_tree_is_refused(part, place, value):
+def test_rejects_malformed_trees(part, place, value):
     nodes, (forest, _) = leafy(), blank()
     nodes[part][place] = value
     assert read(forest, nodes) != 2
 
 
-def test_a_tree_below_the_depth_limit_is_refused():
+def test_rejects_tree_below_depth_limit():
     assert read(blank()[0], leafy(), max_depth=2) == 2
     assert read(blank()[0], leafy(), max_depth=1) == preorder.MALFORMED
 
 
-def test_a_leaf_without_points_is_refused():
+def test_rejects_leaf_without_points():
     nodes, (forest, points) = leafy(), blank()
     nodes[2][0] = -1.0
     assert read(forest, nodes) == 2
@@ -106,7 +106,7 @@ def test_a_leaf_without_points_is_refused():
 
 
 @pytest.mark.parametrize("tree", [Tree(max_depth=2), Tree(lifetime=0.3), Tree(max_depth=0), Tree(domain="data")])
-def test_trees_are_derived_however_they_were_cut(tree):
+def test_read_trees_inverts_write_trees(tree):
     """Leaves with several points: equal ones, those at the depth limit, and those that the lifetime spared."""
     rows = np.random.default_rng(0).integers(0, 3, (60, 2)).astype(float)
     rows[::7] *= -0.0

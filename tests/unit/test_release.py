@@ -30,7 +30,7 @@ def counted(rows=ROWS, **given):
 
 
 @given(seeds, st.integers(1, 5), st.integers(0, 5), st.sampled_from([0.01, 1.0, 50.0]), st.integers(1, 60))
-def test_counts_are_whole_not_negative_and_add_up(seed, n_trees, depth, epsilon, n):
+def test_counts_are_non_negative_integers_that_add_up(seed, n_trees, depth, epsilon, n):
     tree = Tree(domain=[[-1.0, 0.0], [1.0, 3.0]], max_depth=depth, lifetime=2.0)
     rows = np.random.default_rng(seed).normal(size=(n, 2))
     forest = BatchMPF(n_estimators=n_trees, tree=tree, random_state=seed).fit(rows).release(epsilon, random_state=seed)
@@ -52,7 +52,7 @@ def test_budgets_never_exceed_epsilon(epsilon, n_trees, has_scores):
     assert (budget.scores > 0) == has_scores
 
 
-def test_a_release_with_little_noise_is_the_forest():
+def test_release_with_little_noise_matches_the_forest():
     forest = counted()
     released = forest.release(1000.0, random_state=0)
     assert released.privacy_epsilon_ == 1000.0
@@ -60,7 +60,7 @@ def test_a_release_with_little_noise_is_the_forest():
     np.testing.assert_allclose(released.score_samples(ROWS), forest.score_samples(ROWS), atol=0.5)
 
 
-def test_a_release_finds_anomalies_and_says_why():
+def test_release_detects_and_explains_anomalies():
     table, is_odd = np.vstack([ROWS, ODD]), np.arange(3060) >= 3000
     released = counted(table, contamination=0.03).release(2.0, table, random_state=0)
     assert roc_auc_score(is_odd, -released.score_samples(table)) > 0.95
@@ -74,7 +74,7 @@ def test_a_release_finds_anomalies_and_says_why():
     assert_array_equal(released.predict(ROWS) == -1, released.detect(ROWS).is_anomaly)
 
 
-def test_scores_of_a_release_are_distributed_as_its_p_values_say():
+def test_scores_of_release_match_its_p_values():
     rows = np.random.default_rng(1).normal(size=(20_000, 2))
     released = counted(rows).release(1.0, rows, random_state=0)
     p_values = released.p_value(np.random.default_rng(2).normal(size=(5000, 2)))
@@ -82,7 +82,7 @@ def test_scores_of_a_release_are_distributed_as_its_p_values_say():
         assert (p_values <= level).mean() == pytest.approx(level, abs=0.03)
 
 
-def test_without_the_rows_a_release_has_scores_but_no_threshold():
+def test_release_without_rows_has_scores_but_no_threshold():
     released = counted().release(1.0)
     assert np.isfinite(released.score_samples(ROWS)).all()
     assert released.mass([[0.0, 0.0]]) > 0
@@ -95,7 +95,7 @@ def test_without_the_rows_a_release_has_scores_but_no_threshold():
         counted().release(1.0, ROWS[:10])
 
 
-def test_noise_is_another_one_every_time_but_with_a_seed():
+def test_noise_differs_every_time_without_a_seed():
     forest = counted()
     one, other = forest.release(0.5), forest.release(0.5)
     assert (one.forest_.counts != other.forest_.counts).any()
@@ -103,7 +103,7 @@ def test_noise_is_another_one_every_time_but_with_a_seed():
     assert forest.to_bytes() == counted().to_bytes()
 
 
-def test_nothing_of_the_rows_is_released_but_counts(monkeypatch):
+def test_release_contains_only_counts(monkeypatch):
     """With the same counts, releases of different tables are the same, byte for byte."""
     budget = privacy.Budget.of(1.0, 10, has_scores=True)
     fixed = privacy.private_counts(counted().forest_, budget, privacy.system_words)
@@ -116,7 +116,7 @@ def test_nothing_of_the_rows_is_released_but_counts(monkeypatch):
         assert len({pickle.dumps(forest) for forest in released}) == 1
 
 
-def test_no_value_of_a_row_is_in_the_file(tmp_path):
+def test_file_contains_no_value_of_a_row(tmp_path):
     counted().release(1.0, ROWS).save(tmp_path / "released.mpf")
     with np.load(tmp_path / "released.mpf") as file:
         arrays = [file[name] for name in file.files]
@@ -126,7 +126,7 @@ def test_no_value_of_a_row_is_in_the_file(tmp_path):
             assert not values & set(array.ravel().tolist())
 
 
-def test_a_release_is_saved_with_its_epsilon(tmp_path, cli):
+def test_release_is_saved_with_its_epsilon(tmp_path, cli):
     released = counted().release(0.25, ROWS)
     released.save(tmp_path / "released.mpf")
     again = polyaforest.load(tmp_path / "released.mpf")
@@ -155,7 +155,7 @@ def test_releases_of_parts_merge_and_epsilons_add_up():
         counted().merge(merged)
 
 
-def test_a_release_does_not_learn_but_can_be_fitted_anew():
+def test_release_does_not_learn_but_can_be_refitted():
     released = counted().release(1.0, ROWS)
     before = released.to_bytes()
     for method in ("partial_fit", "delete_rows"):
@@ -170,12 +170,12 @@ def test_a_release_does_not_learn_but_can_be_fitted_anew():
 
 
 @pytest.mark.parametrize("epsilon", [0, -1.0, np.nan, np.inf, 1e4, "1", None, True])
-def test_an_epsilon_that_is_none_is_refused(epsilon):
+def test_rejects_invalid_epsilon(epsilon):
     with pytest.raises(ValueError, match="epsilon must be a number above 0"):
         counted().release(epsilon)
 
 
-def test_what_could_betray_rows_is_refused(tmp_path, cli):
+def test_rejects_releases_that_could_reveal_rows(tmp_path, cli):
     with pytest.raises(ValueError, match="the domain is computed from the rows"):
         BatchMPF(n_estimators=2).fit(ROWS).release(1.0)
     with pytest.raises(ValueError, match="the domain is computed from the rows"):
@@ -200,6 +200,6 @@ def test_what_could_betray_rows_is_refused(tmp_path, cli):
         polyaforest.load(tmp_path / "rows.mpf").release(1.0)
 
 
-def test_the_papers_verdict_needs_no_calibration():
+def test_epsilon_phi_verdict_needs_no_calibration():
     released = counted(score_type=EpsilonPhi(0.001, 0.5)).release(5.0)
     assert released.predict([[0.0, 0.0], [7.9, -7.9]]).tolist() == [1, -1]

@@ -31,28 +31,28 @@ def kernel_state(words):
     return np.array(words, np.uint64)
 
 
-def test_words_are_the_published_ones():
+def test_words_match_published_values():
     state, reference = kernel_state([1, 2, 3, 4]), Xoshiro([1, 2, 3, 4])
     assert [int(rng.next_word(state)) for _ in PUBLISHED] == PUBLISHED
     assert [reference.next_word() for _ in PUBLISHED] == PUBLISHED
 
 
 @pytest.mark.parametrize("words", STATES)
-def test_words_and_state_equal_the_reference(words):
+def test_words_and_state_match_reference(words):
     state, reference = kernel_state(words), Xoshiro(words)
     assert [int(rng.next_word(state)) for _ in range(200)] == [reference.next_word() for _ in range(200)]
     assert state.tolist() == reference.s
 
 
 @pytest.mark.parametrize("words", STATES)
-def test_uniforms_and_exponentials_equal_the_reference_exactly(words):
+def test_uniforms_and_exponentials_match_reference_exactly(words):
     state, reference = kernel_state(words), Xoshiro(words)
     for _ in range(200):
         assert rng.uniform(state) == reference.uniform()
         assert rng.exponential(state) == reference.exponential()
 
 
-def test_uniforms_fill_the_half_open_unit_interval():
+def test_uniforms_cover_half_open_unit_interval():
     state = kernel_state(STATES[2])
     draws = np.array([rng.uniform(state) for _ in range(2000)])
     assert draws.min() >= 0
@@ -65,19 +65,19 @@ def states_whose_next_word_is(word):
     return kernel_state([0, 1, 2, ((word >> 23) | (word << 41)) & (2**64 - 1)])
 
 
-def test_the_largest_word_gives_the_largest_uniform_below_one_and_a_finite_exponential():
+def test_largest_word_gives_uniform_below_one_and_finite_exponential():
     largest = 2**64 - 1
     assert int(rng.next_word(states_whose_next_word_is(largest))) == largest
     assert rng.uniform(states_whose_next_word_is(largest)) == 1 - 2.0**-53
     assert rng.exponential(states_whose_next_word_is(largest)) == pytest.approx(53 * np.log(2))
 
 
-def test_the_smallest_word_gives_zero():
+def test_smallest_word_gives_zero():
     assert rng.uniform(states_whose_next_word_is(0)) == 0
     assert rng.exponential(states_whose_next_word_is(0)) == 0
 
 
-def test_trees_get_different_states_that_depend_only_on_the_seed():
+def test_states_of_trees_differ_and_depend_only_on_the_seed():
     states = helpers.seed_states(np.random.SeedSequence(5), 3)
     assert states.shape == (3, 4)
     assert states.dtype == np.uint64

@@ -56,7 +56,7 @@ def numbers(width):
 
 
 @pytest.mark.parametrize("width", range(11))
-def test_compiled_code_folds_lanes_as_plain_python_does(width):
+def test_compiled_folds_match_plain_python(width):
     matrix, vector = numbers(width)
     assert compiled_fold(matrix, 1, vector) == fold(matrix, 1, vector)
     total, product, n_equal, n_below = fold(matrix, 1, vector)
@@ -67,7 +67,7 @@ def test_compiled_code_folds_lanes_as_plain_python_does(width):
 
 
 @pytest.mark.parametrize("width", range(11))
-def test_compiled_code_changes_a_row_and_nothing_beside_it(width):
+def test_compiled_store_writes_only_its_row(width):
     matrix, vector = numbers(width)
     out, expected = np.full((4, width), 7.0), np.full((4, width), 7.0)
     compiled_transform(matrix, 1, vector, out)
@@ -85,14 +85,14 @@ def copy_first(vector, n, out):
 
 @pytest.mark.parametrize("copy", [copy_first, jit(copy_first)])
 @pytest.mark.parametrize("n", range(LANES + 1))
-def test_lanes_that_are_not_live_are_neither_read_nor_written(copy, n):
+def test_dead_lanes_are_neither_read_nor_written(copy, n):
     out = np.zeros(9)
     copy(np.arange(1.0, 9.0), n, out)
     assert_array_equal(out, [0.0, *range(1, n + 1), *np.zeros(8 - n)])
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="plain Python takes any layout")
-def test_rows_whose_numbers_do_not_lie_side_by_side_are_refused():
+def test_rejects_non_contiguous_rows():
     matrix, vector = numbers(8)
     with pytest.raises(numba.TypingError):
         compiled_fold(np.asfortranarray(matrix), 1, vector)

@@ -58,7 +58,7 @@ def short_warm_up(monkeypatch):
 # ---- learning -------------------------------------------------------------------------------------------------------
 
 
-def test_points_are_held_by_arrival_under_running_numbers():
+def test_points_without_keys_are_numbered_by_arrival():
     forest = build(window=5)
     assert [forest.insert(row) for row in ROWS[:9]] == [*range(9)]
     assert (forest.n_seen_, forest.n_points_) == (9, 5)
@@ -67,7 +67,7 @@ def test_points_are_held_by_arrival_under_running_numbers():
     assert_whole(forest)
 
 
-def test_points_are_held_under_the_keys_given_and_under_numbers_where_none_are():
+def test_points_have_given_keys_or_numbers():
     forest = build(window=5)
     assert forest.insert(ROWS[0], key="first") == "first"
     assert forest.insert(ROWS[1]) == 1
@@ -82,7 +82,7 @@ def test_points_are_held_under_the_keys_given_and_under_numbers_where_none_are()
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_learning_is_the_same_row_by_row_in_chunks_and_scored_or_not(name):
+def test_learning_does_not_depend_on_chunks_or_scoring(name):
     window, given = WINDOWS[name]
     whole = build(window=window).partial_fit(ROWS, **given)
     for size in (1, 7, 33):
@@ -99,7 +99,7 @@ def test_learning_is_the_same_row_by_row_in_chunks_and_scored_or_not(name):
 
 @pytest.mark.parametrize("max_depth", [None, 0, 3])
 @pytest.mark.parametrize("name", WINDOWS)
-def test_the_trees_hold_the_points_held(name, max_depth):
+def test_trees_agree_with_points_held(name, max_depth):
     window, given = WINDOWS[name]
     forest = build(window=window, max_depth=max_depth)
     for part in chunks(11):
@@ -110,7 +110,7 @@ def test_the_trees_hold_the_points_held(name, max_depth):
 
 @pytest.mark.parametrize("domain", [None, "data", [[-9.0, -200.0], [90.0, 200.0]]])
 @pytest.mark.parametrize("score", SCORES)
-def test_a_row_is_scored_as_score_samples_would_just_before_it_is_learned(score, domain):
+def test_score_then_learn_matches_score_samples(score, domain):
     forest, in_chunks = (build(window=12, score_type=score, domain=domain) for _ in range(2))
     forest.insert(ROWS[0])
     in_chunks.insert(ROWS[0])
@@ -138,7 +138,7 @@ def test_results_do_not_depend_on_the_number_of_threads(score, monkeypatch):
         np.testing.assert_array_equal(forests[0].score_samples(ROWS), forest.score_samples(ROWS))
 
 
-def test_reading_changes_nothing():
+def test_reading_does_not_change_the_forest():
     forest, unread = (build(max_depth=4).partial_fit(ROWS[:30]) for _ in range(2))
     for name, arguments in READERS.items():
         getattr(forest, name)(ROWS, **arguments)
@@ -155,7 +155,7 @@ def test_scores_follow_the_stream():
     assert forest.score_samples(there[10:]).min() > forest.score_samples(ROWS[:40]).max()
 
 
-def test_what_is_derived_from_the_forest_is_derived_anew_when_it_has_changed():
+def test_derived_attributes_follow_changes_of_the_forest():
     forest = build(window=20)
     for part in chunks(10, 40):
         forest.partial_fit(ROWS[part])
@@ -176,7 +176,7 @@ def test_partial_fit_ignores_y_and_returns_the_forest():
     assert forest.fit(ROWS[:5], np.zeros(5)) is forest
 
 
-def test_the_rows_of_the_caller_are_copied():
+def test_rows_of_the_caller_are_copied():
     rows = ROWS[:10].copy()
     forest = build().partial_fit(rows)
     rows[:] = 0.0
@@ -191,7 +191,7 @@ def test_the_rows_of_the_caller_are_copied():
 
 
 @pytest.mark.parametrize("name", WINDOWS)
-def test_fit_begins_afresh_and_the_stream_goes_on_from_there(name):
+def test_fit_restarts_and_the_stream_continues(name):
     window, given = WINDOWS[name]
     first, rest = ({what: values[part] for what, values in given.items()} for part in (slice(50), slice(50, 80)))
     forest = build(window=window).fit(ROWS[:50], **first)
@@ -228,7 +228,7 @@ def members(forest):
     ],
 )
 @pytest.mark.parametrize("begins", ["fit", "partial_fit"])
-def test_every_tree_takes_a_sample_of_the_points_held(max_samples, window, sizes, begins):
+def test_every_tree_holds_a_sample_of_the_points(max_samples, window, sizes, begins):
     forest = build(n_estimators=6, max_samples=max_samples, window=window)
     getattr(forest, begins)(ROWS, times=np.arange(80.0))
     np.testing.assert_array_equal(members(forest).sum(axis=1), sizes)
@@ -237,7 +237,7 @@ def test_every_tree_takes_a_sample_of_the_points_held(max_samples, window, sizes
     assert_whole(forest)
 
 
-def test_samples_stay_full_while_points_come_and_go():
+def test_samples_stay_full_through_insertions_and_deletions():
     forest = build(n_estimators=4, max_samples=3, window=10)
     for i, row in enumerate(ROWS):
         forest.insert(row)
@@ -248,32 +248,32 @@ def test_samples_stay_full_while_points_come_and_go():
         assert_whole(forest)
 
 
-def test_trees_differ_in_what_they_hold_and_keep_it_when_they_are_rebuilt():
+def test_trees_keep_their_different_samples_when_rebuilt():
     forest = build(n_estimators=5, max_samples=4, window=40).partial_fit(ROWS)
     before = members(forest)
     assert len(np.unique(before, axis=0)) == 5
     np.testing.assert_array_equal(members(forest.rebuild()), before)
 
 
-def test_a_point_in_no_sample_changes_nothing_by_coming_and_going():
+def test_point_in_no_sample_changes_no_tree():
     forest = build(n_estimators=1, max_samples=2, window=40).fit(ROWS[:30])
     stranger = next(key for key, (is_held,) in zip(forest.keys_, members(forest).T, strict=True) if not is_held)
     before = forest.score_samples(ROWS)
     np.testing.assert_array_equal(forest.delete(stranger).score_samples(ROWS), before)
 
 
-def test_a_share_of_a_window_in_time_is_a_share_of_nothing_known():
+def test_rejects_share_of_a_time_window():
     with pytest.raises(ValueError, match=r"max_samples=0.5 is a share .* does not limit their number"):
         build(max_samples=0.5, window=Window(duration=5.0)).partial_fit(ROWS, times=np.arange(80.0))
 
 
 @pytest.mark.parametrize("change", [{"window": None, "max_depth": 4}, {"domain": "data"}])
-def test_where_no_sample_can_be_drawn_every_tree_takes_all_points(change):
+def test_trees_hold_all_points_if_they_cannot_sample(change):
     forest = build(max_samples=4, **change).fit(ROWS)
     assert (forest.forest_.counts[range(3), forest.forest_.root] == forest.n_points_).all()
 
 
-def test_anomalies_that_come_together_do_not_vouch_for_each_other_in_small_samples():
+def test_clustered_anomalies_stay_anomalous_with_small_samples():
     odd = np.random.default_rng(3).normal([9.0, 150.0], 0.1, size=(10, 2))
     rows = np.concatenate([ROWS[:60], odd])
     gaps = {}
@@ -293,7 +293,7 @@ def test_features_are_weighed_by_all_rows_of_a_fit():
     np.testing.assert_array_equal(forest.forest_.weights, before)
 
 
-def test_features_are_weighed_anew_after_1_2_4_arrivals_until_they_are_settled(short_warm_up):
+def test_features_are_weighed_after_1_2_4_arrivals_until_warm(short_warm_up):
     forest, changed = build(window=50), []
     weights = None
     for i, row in enumerate(ROWS[:30], 1):
@@ -304,14 +304,14 @@ def test_features_are_weighed_anew_after_1_2_4_arrivals_until_they_are_settled(s
     assert changed == [1, 2, 4, 8]
 
 
-def test_given_weights_stay_as_given(short_warm_up):
+def test_given_weights_do_not_change(short_warm_up):
     forest = build(feature_weights=[0.25, 4.0])
     for row in ROWS[:20]:
         forest.insert(row)
         np.testing.assert_array_equal(forest.forest_.weights, [[0.25, 4.0]] * 3)
 
 
-def test_a_stream_without_a_window_of_its_own_holds_256_points():
+def test_stream_holds_256_points_by_default():
     forest = build(n_estimators=1, window="auto")
     forest.partial_fit(np.tile(ROWS, (4, 1))[:300])
     assert (forest.n_points_, forest.n_seen_) == (256, 300)
@@ -319,14 +319,14 @@ def test_a_stream_without_a_window_of_its_own_holds_256_points():
 
 
 @pytest.mark.parametrize("call", STREAM_CALLS)
-def test_a_forest_fitted_on_a_table_goes_on_as_a_stream(call):
+def test_fitted_forest_continues_as_a_stream(call):
     forest = build(window="auto").fit(ROWS[:60])
     assert forest.keys_ == [*range(60)]
     STREAM_CALLS[call](forest)
     assert_whole(forest)
 
 
-def test_a_table_is_held_as_a_uniform_sample_of_2048_rows(monkeypatch):
+def test_table_is_held_as_uniform_sample_of_2048_rows(monkeypatch):
     monkeypatch.setattr(_streaming, "_LEAST_HELD", 20)
     forest = build(window="auto").fit(ROWS, keys=[f"row {i}" for i in range(80)])
     assert (forest.n_points_, forest.n_seen_) == (20, 80)
@@ -338,7 +338,7 @@ def test_a_table_is_held_as_a_uniform_sample_of_2048_rows(monkeypatch):
     assert_whole(forest)
 
 
-def test_fit_starts_anew():
+def test_fit_starts_from_scratch():
     forest = build(window="auto").partial_fit(ROWS[:10])
     assert forest.keys_ == [*range(10)]
     forest.fit(ROWS)
@@ -348,12 +348,12 @@ def test_fit_starts_anew():
 
 
 @pytest.mark.parametrize("call", ["delete", "delete_rows", "rebuild"])
-def test_a_forest_that_has_seen_nothing_has_nothing_to_change(call):
+def test_unfitted_forest_rejects_changes(call):
     with pytest.raises(NotFittedError):
         STREAM_CALLS[call](build())
 
 
-def test_a_forest_that_has_seen_nothing_has_nothing_to_show():
+def test_unfitted_forest_rejects_reading():
     for name in ("n_points_", "n_seen_", "points_", "keys_", "offset_", "posterior_"):
         assert not hasattr(build(), name), name
     for name, arguments in READERS.items():
@@ -364,7 +364,7 @@ def test_a_forest_that_has_seen_nothing_has_nothing_to_show():
 # ---- summaries ------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_without_bounds_is_refused():
+def test_rejects_unbounded_stream():
     for begin in ("fit", "partial_fit", "score_then_learn"):
         forest = build(window=None)
         with pytest.raises(ValueError, match=r"needs trees of limited depth: set max_depth .* or set a window"):
@@ -376,7 +376,7 @@ def test_a_stream_without_bounds_is_refused():
 
 @pytest.mark.parametrize("begin", ["fit", "partial_fit"])
 @pytest.mark.parametrize("max_depth", [0, 1, 4])
-def test_a_summary_counts_all_rows_in_a_bounded_number_of_nodes(begin, max_depth, short_warm_up):
+def test_summary_counts_all_rows_in_bounded_nodes(begin, max_depth, short_warm_up):
     forest = getattr(build(window=None, max_depth=max_depth), begin)(ROWS[:20])
     rows, shapes = [ROWS[:20]], set()
     for k in range(12):
@@ -391,7 +391,7 @@ def test_a_summary_counts_all_rows_in_a_bounded_number_of_nodes(begin, max_depth
     check_forest(forest.forest_, np.concatenate(rows))
 
 
-def test_a_summary_keeps_points_while_it_warms_up_and_none_after(short_warm_up):
+def test_summary_keeps_points_only_while_warming_up(short_warm_up):
     forest = build(window=None, max_depth=3)
     assert [forest.insert(row) for row in ROWS[:7]] == [*range(7)]
     assert forest.keys_ == [*range(7)]
@@ -410,7 +410,7 @@ def test_a_summary_keeps_points_while_it_warms_up_and_none_after(short_warm_up):
     assert (len(kept.store), kept.store.capacity, kept.store.keys) == (0, 0, [])
 
 
-def test_a_summary_has_neither_keys_nor_points_to_grow_from():
+def test_summary_has_no_keys_and_cannot_rebuild():
     forest = build(window=None, max_depth=3).fit(ROWS)
     before = pickle.dumps(forest)
     with pytest.raises(ValueError, match="use delete_rows"):
@@ -434,7 +434,7 @@ def spared(forest, rows):
 
 
 @pytest.mark.parametrize("max_depth", [0, 1, 2])
-def test_a_summary_lets_go_of_rows_inside_its_leaves(max_depth):
+def test_summary_deletes_rows_inside_its_leaves(max_depth):
     forest = build(window=None, max_depth=max_depth).fit(ROWS)
     inner = np.flatnonzero(spared(forest, ROWS))
     assert 0 < len(inner) < len(ROWS)
@@ -448,7 +448,7 @@ def test_a_summary_lets_go_of_rows_inside_its_leaves(max_depth):
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-def test_a_summary_does_not_let_go_of_rows_on_its_edges(n_jobs):
+def test_summary_rejects_deletion_of_rows_on_edges(n_jobs):
     forest = build(window=None, max_depth=1, n_jobs=n_jobs).fit(ROWS)
     is_spared = spared(forest, ROWS)
     inner, edge = np.flatnonzero(is_spared), np.flatnonzero(~is_spared)
@@ -465,7 +465,7 @@ def test_a_summary_does_not_let_go_of_rows_on_its_edges(n_jobs):
     assert bits(forest) == bits(pickle.loads(before))
 
 
-def test_a_summary_lets_go_of_all_but_the_last_of_equal_rows():
+def test_summary_deletes_all_but_the_last_of_equal_rows():
     rows = np.concatenate([ROWS[:10], FAR, FAR, FAR])
     forest = build(window=None, max_depth=20).fit(rows)
     forest.delete_rows(FAR).delete_rows(FAR)
@@ -527,13 +527,13 @@ def test_equal_points_leave_one_at_a_time_the_oldest_first():
     assert bits(forest) == before
 
 
-def test_points_are_looked_up_by_value_and_not_by_bytes():
+def test_deletion_compares_values_not_bytes():
     forest = build().partial_fit([[0.0, 1.0], [5.0, -0.0], [7.0, 7.0]])
     forest.delete_rows([[-0.0, 1.0]]).delete_rows(np.array([[5, 0]], np.int32))
     assert forest.keys_ == [2]
 
 
-def test_rows_that_are_not_held_so_often_are_refused_as_a_whole():
+def test_deletion_of_absent_rows_changes_nothing():
     forest = build().partial_fit(ROWS[:10])
     before = pickle.dumps(forest)
     for rows, where in (
@@ -548,7 +548,7 @@ def test_rows_that_are_not_held_so_often_are_refused_as_a_whole():
 
 
 @pytest.mark.parametrize("keys", [99, "nobody", -1, [0, 99], [99, 0], ["0"], [0, 1, 2, "x"]])
-def test_keys_that_are_not_held_are_refused_as_a_whole(keys):
+def test_deletion_of_absent_keys_changes_nothing(keys):
     forest = build(window=10).partial_fit(ROWS[:10])
     before = pickle.dumps(forest)
     with pytest.raises(KeyError, match=r"no point with key .* is held. Nothing was deleted"):
@@ -556,7 +556,7 @@ def test_keys_that_are_not_held_are_refused_as_a_whole(keys):
     assert pickle.dumps(forest) == before
 
 
-def test_a_key_is_gone_once_its_point_has_left_or_was_deleted():
+def test_key_is_released_with_its_point():
     forest = build(window=3).partial_fit(ROWS[:4], keys=["a", "b", "c", "d"]).delete("c")
     for key in ("a", "c"):
         with pytest.raises(KeyError, match=f"'{key}'"):
@@ -565,7 +565,7 @@ def test_a_key_is_gone_once_its_point_has_left_or_was_deleted():
     assert forest.keys_ == ["d", "c", "a"]
 
 
-def test_the_same_key_twice_in_a_deletion_is_refused_as_a_whole():
+def test_deletion_rejects_duplicate_keys():
     forest = build().partial_fit(ROWS[:10])
     before = pickle.dumps(forest)
     with pytest.raises(ValueError, match="more than once"):
@@ -574,7 +574,7 @@ def test_the_same_key_twice_in_a_deletion_is_refused_as_a_whole():
 
 
 @pytest.mark.parametrize("key", [True, False, 1.0, np.float64(2), b"1", np.True_], ids=repr)
-def test_keys_are_whole_numbers_and_texts(key):
+def test_keys_are_integers_or_strings(key):
     forest = build().partial_fit(ROWS[:10])
     before = pickle.dumps(forest)
     for attempt in (
@@ -588,7 +588,7 @@ def test_keys_are_whole_numbers_and_texts(key):
         assert pickle.dumps(forest) == before
 
 
-def test_none_is_no_key_to_delete_by():
+def test_deletion_rejects_none_as_key():
     forest = build().partial_fit(ROWS[:10])
     for keys in (None, [0, None]):
         with pytest.raises(ValueError, match="a key must be an integer or a string; got None"):
@@ -611,7 +611,7 @@ HELD_KEYS = {
 
 
 @pytest.mark.parametrize(("keys", "message"), [*BAD_KEYS.values(), *HELD_KEYS.values()], ids=[*BAD_KEYS, *HELD_KEYS])
-def test_rows_without_a_key_of_their_own_are_refused_as_a_whole(keys, message):
+def test_learning_rejects_invalid_keys_and_changes_nothing(keys, message):
     forest = build().partial_fit(ROWS[:10], keys=[*range(9), "held"])
     before = pickle.dumps(forest)
     for learn in (forest.partial_fit, forest.score_then_learn):
@@ -621,7 +621,7 @@ def test_rows_without_a_key_of_their_own_are_refused_as_a_whole(keys, message):
 
 
 @pytest.mark.parametrize(("keys", "message"), BAD_KEYS.values(), ids=BAD_KEYS)
-def test_a_fit_wants_a_key_for_every_row_and_changes_nothing_without(keys, message):
+def test_fit_rejects_invalid_keys_and_changes_nothing(keys, message):
     forest = build().partial_fit(ROWS[:10], keys=[*range(9), "held"])
     before = pickle.dumps(forest)
     with pytest.raises(ValueError, match=message):
@@ -631,7 +631,7 @@ def test_a_fit_wants_a_key_for_every_row_and_changes_nothing_without(keys, messa
 
 
 @pytest.mark.parametrize("learn", ["partial_fit", "score_then_learn", "insert"])
-def test_a_number_given_as_a_key_is_not_given_to_a_later_arrival(learn):
+def test_integer_key_blocks_arrival_of_the_same_number(learn):
     """Arrivals without a key are numbered; a number that is taken must not come to name two points."""
     forest = build().partial_fit(ROWS[:2], keys=[3, "a"])
     forest.insert(ROWS[2])
@@ -644,7 +644,7 @@ def test_a_number_given_as_a_key_is_not_given_to_a_later_arrival(learn):
     assert_whole(forest)
 
 
-def test_a_deletion_makes_room_in_a_window():
+def test_deletion_makes_room_in_a_window():
     forest = build(window=4).partial_fit(ROWS[:6]).delete([2, 4])
     assert forest.keys_ == [3, 5]
     forest.partial_fit(ROWS[6:8])
@@ -659,7 +659,7 @@ def test_a_deletion_makes_room_in_a_window():
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("domain", [None, [[-9.0, -200.0], [90.0, 200.0]]])
-def test_a_forest_that_holds_nothing_finds_everything_as_likely_as_not(score, domain):
+def test_empty_forest_gives_mass_one_half(score, domain):
     forest = build(score_type=score, domain=domain).partial_fit(ROWS[:9])
     forest.mass(ROWS)
     forest.delete(forest.keys_)
@@ -678,7 +678,7 @@ def test_a_forest_that_holds_nothing_finds_everything_as_likely_as_not(score, do
     assert forest.score_then_learn(ROWS[:1]) == pytest.approx(nothing, rel=1e-15)
 
 
-def test_a_closed_forest_that_holds_nothing_leaves_no_room_for_anything():
+def test_empty_closed_forest_gives_mass_zero():
     forest = build(domain="data").partial_fit(ROWS[:9])
     forest.delete(forest.keys_)
     np.testing.assert_array_equal(forest.score_samples(ROWS), -np.inf)
@@ -691,7 +691,7 @@ def test_a_closed_forest_that_holds_nothing_leaves_no_room_for_anything():
 
 @pytest.mark.parametrize("max_depth", [None, 2])
 @pytest.mark.parametrize("name", WINDOWS)
-def test_a_forest_that_holds_nothing_learns_again(name, max_depth):
+def test_empty_forest_learns_again(name, max_depth):
     window, given = WINDOWS[name]
     for begin in ("fit", "partial_fit"):
         forest = build(window=window, max_depth=max_depth)
@@ -705,7 +705,7 @@ def test_a_forest_that_holds_nothing_learns_again(name, max_depth):
         assert forest.n_seen_ == 40
 
 
-def test_trees_are_grown_anew_from_nothing_without_a_complaint(short_warm_up):
+def test_empty_forest_can_be_rebuilt(short_warm_up):
     forest = build()
     for row in ROWS[:20]:
         forest.delete(forest.insert(row))
@@ -719,7 +719,7 @@ def test_trees_are_grown_anew_from_nothing_without_a_complaint(short_warm_up):
 
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("max_depth", [None, 0, 1])
-def test_the_smallest_windows(n, max_depth):
+def test_smallest_windows_work(n, max_depth):
     forest = build(window=n, max_depth=max_depth)
     for i, row in enumerate(ROWS[:20]):
         assert np.isfinite(forest.score_then_learn(row[None])).all()
@@ -732,7 +732,7 @@ def test_the_smallest_windows(n, max_depth):
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0, -1e100])
-def test_equal_points(value):
+def test_equal_points_work(value):
     forest = build(window=6)
     rows = np.full((10, 2), value)
     assert np.isfinite(forest.score_then_learn(rows)).all()
@@ -743,7 +743,7 @@ def test_equal_points(value):
     assert np.isfinite(forest.score_samples(np.concatenate([rows, ROWS]))).all()
 
 
-def test_a_constant_column_that_comes_to_vary():
+def test_constant_column_may_start_to_vary():
     rows = np.column_stack([ROWS[:, 0], np.full(80, 7.0)])
     forest = build(window=20).partial_fit(rows[:40])
     assert (forest.forest_.feature != 1).all()
@@ -757,7 +757,7 @@ def test_a_constant_column_that_comes_to_vary():
 
 
 @pytest.mark.parametrize("max_depth", [None, 2])
-def test_a_single_feature(max_depth):
+def test_single_feature_works(max_depth):
     forest = build(window=10, max_depth=max_depth)
     for part in chunks(7):
         assert np.isfinite(forest.score_then_learn(ROWS[part, :1])).all()
@@ -768,7 +768,7 @@ def test_a_single_feature(max_depth):
     assert_whole(forest)
 
 
-def test_many_features():
+def test_many_features_work():
     rows = np.random.default_rng(2).normal(size=(30, 200))
     forest = build(window=8)
     forest.score_then_learn(rows)
@@ -780,7 +780,7 @@ def test_many_features():
 DOMAIN = np.array([[-9.0, -200.0], [90.0, 200.0]])
 
 
-def test_the_known_world_is_the_domain_given_whatever_is_held():
+def test_known_world_is_the_given_domain():
     forest = build(domain=DOMAIN, window=5).partial_fit(ROWS)
     np.testing.assert_array_equal(forest.forest_.domain, DOMAIN)
     np.testing.assert_array_equal(forest.posterior_.world, np.repeat(DOMAIN[:, None], 3, axis=1))
@@ -790,7 +790,7 @@ def test_the_known_world_is_the_domain_given_whatever_is_held():
 
 @pytest.mark.parametrize("fitted", [False, True])
 @pytest.mark.parametrize("learn", ["partial_fit", "score_then_learn", "fit"])
-def test_rows_outside_the_domain_are_scored_but_refused_as_a_whole_by_those_who_learn(learn, fitted):
+def test_rows_outside_domain_are_scored_but_not_learned(learn, fitted):
     forest = build(domain=DOMAIN)
     if fitted:
         forest.partial_fit(ROWS[:5])
@@ -804,7 +804,7 @@ def test_rows_outside_the_domain_are_scored_but_refused_as_a_whole_by_those_who_
     assert np.isfinite(forest.score_samples(FAR)).all()
 
 
-def test_with_the_domain_of_the_data_the_world_follows_the_points_held():
+def test_domain_of_data_follows_points_held():
     forest = build(domain="data", window=10, score_type="mass")
     for part in chunks(10):
         forest.partial_fit(ROWS[part])
@@ -821,7 +821,7 @@ NAMES = ["load", "latency"]
 
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
-def test_names_of_features_are_kept_from_the_first_call_on(frame):
+def test_feature_names_are_kept_from_first_call(frame):
     rows = frame({name: ROWS[:, k] for k, name in enumerate(NAMES)})
     plain, named = build().partial_fit(ROWS[:30]), build().partial_fit(rows[:30])
     assert named.feature_names_in_.tolist() == NAMES
@@ -843,7 +843,7 @@ def axis(frame):
     return {} if frame is pl.DataFrame else {"axis": "columns"}
 
 
-def test_a_row_of_a_frame_is_inserted_with_its_names():
+def test_insert_accepts_row_of_frame():
     frame = pd.DataFrame(ROWS, columns=NAMES)
     forest, plain = build(), build().partial_fit(ROWS[:10])
     for i in range(10):
@@ -854,7 +854,7 @@ def test_a_row_of_a_frame_is_inserted_with_its_names():
         forest.insert(frame.iloc[10][::-1])
 
 
-def test_insert_takes_one_point():
+def test_insert_rejects_several_rows():
     assert build().insert(ROWS[0].tolist()) == 0
     assert build().insert(ROWS[:1]) == 0
     forest = build()
@@ -874,7 +874,7 @@ def test_insert_takes_one_point():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e101])
 @pytest.mark.parametrize("fitted", [False, True])
-def test_a_bad_value_in_the_middle_of_a_chunk_refuses_the_whole(fitted, value):
+def test_bad_value_rejects_whole_chunk(fitted, value):
     forest = build(missing="error")
     if fitted:
         forest.partial_fit(ROWS[:30])
@@ -892,7 +892,7 @@ def test_a_bad_value_in_the_middle_of_a_chunk_refuses_the_whole(fitted, value):
 
 
 @pytest.mark.parametrize("X", [ROWS[:, :1], np.ones((3, 3)), ROWS[0], [["a", "b"]], None], ids=range(5))
-def test_rows_of_another_shape_are_refused(X):
+def test_rejects_rows_of_wrong_shape(X):
     forest = build().partial_fit(ROWS[:30])
     before = pickle.dumps(forest)
     for method in ("partial_fit", "score_then_learn", "delete_rows"):
@@ -901,7 +901,7 @@ def test_rows_of_another_shape_are_refused(X):
         assert pickle.dumps(forest) == before
 
 
-def test_no_rows_change_nothing_once_the_stream_has_begun():
+def test_empty_chunk_changes_nothing():
     forest = build()
     with pytest.raises(ValueError, match=r"0 sample\(s\)"):
         forest.partial_fit(ROWS[:0])
@@ -916,7 +916,7 @@ def test_no_rows_change_nothing_once_the_stream_has_begun():
 
 
 @pytest.mark.parametrize("rows", [ROWS.tolist(), np.asfortranarray(ROWS), ROWS.astype(object), np.repeat(ROWS, 2, 1)])
-def test_rows_may_come_in_any_container(rows):
+def test_accepts_rows_in_any_container(rows):
     rows = rows[:, ::2] if isinstance(rows, np.ndarray) and rows.shape[1] == 4 else rows
     assert bits(build().partial_fit(rows[:9]).partial_fit(rows[9:])) == bits(build().partial_fit(ROWS))
     locked = ROWS.copy()
@@ -950,7 +950,7 @@ def test_rows_may_come_in_any_container(rows):
     ],
     ids=str,
 )
-def test_parameters_set_on_a_live_stream_wait_for_the_next_fit(change):
+def test_parameters_set_on_live_stream_apply_after_fit(change):
     forest, unchanged = (build().partial_fit(ROWS[:30]) for _ in range(2))
     own = {name: value for name, value in change.items() if name in TREE}
     forest.set_params(**{"tree": Tree(**own)} if own else change)
@@ -961,14 +961,14 @@ def test_parameters_set_on_a_live_stream_wait_for_the_next_fit(change):
     np.testing.assert_array_equal(forest.decision_function(FAR), unchanged.decision_function(FAR))
 
 
-def test_contamination_set_on_a_live_stream_counts_from_the_next_change_of_the_forest():
+def test_contamination_set_on_live_stream_applies_after_next_change():
     forest, unchanged = (build(window=40, contamination=0.1).partial_fit(ROWS[:50]) for _ in range(2))
     assert forest.set_params(contamination=0.5).partial_fit(ROWS[50:51]).offset_ > unchanged.offset_
     assert forest.offset_ == build(window=40, contamination=0.5).partial_fit(ROWS[:51]).offset_
 
 
 @pytest.mark.parametrize("domain", [None, "data", [[-1e9, -1e9], [1e9, 1e9]]])
-def test_a_stream_keeps_to_the_domain_it_was_begun_with(domain):
+def test_stream_keeps_its_initial_domain(domain):
     forest = build(domain=DOMAIN).partial_fit(ROWS[:30]).set_params(tree=Tree(domain=domain))
     before = bits(forest)
     with pytest.raises(ValueError, match="outside the domain"):
@@ -976,12 +976,12 @@ def test_a_stream_keeps_to_the_domain_it_was_begun_with(domain):
     assert bits(forest) == before
 
 
-def test_parameters_set_on_a_live_stream_come_into_force_with_a_fit():
+def test_fit_applies_parameters_set_on_live_stream():
     forest = build().partial_fit(ROWS[:30]).set_params(window=4, n_estimators=2, tree=Tree(max_depth=1)).fit(ROWS)
     assert bits(forest) == bits(build(window=4, n_estimators=2, max_depth=1).fit(ROWS))
 
 
-def test_parameters_are_checked_when_a_stream_begins():
+def test_parameters_are_checked_when_a_stream_starts():
     for change in ({"n_estimators": 0}, {"score_type": "density"}, {"contamination": 0.9}, {"n_jobs": 0}):
         for call in ("partial_fit", "score_then_learn", "insert"):
             forest = build(**change)
@@ -995,7 +995,7 @@ def test_parameters_are_checked_when_a_stream_begins():
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("contamination", [0.1, 0.5])
-def test_contamination_is_the_share_of_the_points_held_that_is_flagged(score, contamination):
+def test_contamination_is_the_flagged_share_of_points_held(score, contamination):
     forest = build(n_estimators=5, window=40, max_depth=6, score_type=score, contamination=contamination)
     for part in chunks(40):
         forest.partial_fit(ROWS[part] * (1 + part.start))
@@ -1004,7 +1004,7 @@ def test_contamination_is_the_share_of_the_points_held_that_is_flagged(score, co
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_the_threshold_follows_the_points_held(score):
+def test_threshold_follows_the_points_held(score):
     forest = build(n_estimators=10, window=30, score_type=score).partial_fit(ROWS[:40])
     there = ROWS[40:] + np.array([500.0, 0.0])
     assert (forest.predict(there) == -1).all() or score in ("mass", "log_mass")  # which tell far rows badly
@@ -1026,7 +1026,7 @@ def build_like(forest):
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("contamination", ["auto", 0.1])
-def test_the_threshold_of_a_summary_is_placed_by_the_last_points_it_kept(score, contamination, short_warm_up):
+def test_threshold_of_summary_uses_last_points_kept(score, contamination, short_warm_up):
     forest, asked, by_row = (
         build(window=None, max_depth=6, score_type=score, contamination=contamination) for _ in range(3)
     )
@@ -1042,7 +1042,7 @@ def test_the_threshold_of_a_summary_is_placed_by_the_last_points_it_kept(score, 
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_the_threshold_of_a_fitted_summary_is_placed_by_rows_held_out(score):
+def test_threshold_of_fitted_summary_uses_held_out_rows(score):
     forest = build(window=None, max_depth=6, score_type=score, contamination=0.25).fit(ROWS)
     assert (forest.predict(ROWS) == -1).mean() == pytest.approx(0.25, abs=0.15)
     before = forest.offset_
@@ -1053,7 +1053,7 @@ def test_the_threshold_of_a_fitted_summary_is_placed_by_rows_held_out(score):
 # ---- trees anew -----------------------------------------------------------------------------------------------------
 
 
-def test_rebuilding_weighs_features_by_the_points_held_now():
+def test_rebuild_weighs_features_by_points_held():
     forest = build(window=20).fit(ROWS[:20]).partial_fit(ROWS[20:40] * [1e3, 1.0])
     deviation = np.abs(forest.points_ - forest.points_.mean(axis=0)).mean(axis=0)
     assert (forest.forest_.weights @ deviation > 10).all()
@@ -1068,7 +1068,7 @@ def test_rebuilding_weighs_features_by_the_points_held_now():
     assert_whole(forest)
 
 
-def test_rebuilding_grows_other_trees_every_time_but_the_same_from_the_same_seed():
+def test_rebuild_draws_new_trees_reproducibly():
     one, other = (build().partial_fit(ROWS[:30]) for _ in range(2))
     once, twice = bits(one.rebuild()), bits(one.rebuild())
     assert once != twice
@@ -1086,7 +1086,7 @@ COPIES = {
 
 @pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize("name", [*WINDOWS, "summary"])
-def test_a_copy_goes_on_bit_for_bit_like_the_original_and_apart_from_it(name, how, short_warm_up):
+def test_copy_continues_bit_for_bit_and_independently(name, how, short_warm_up):
     window, given = WINDOWS.get(name, (None, {}))
     for begun in (3, 30):  # while weights are being learned, and after
         part, rest = ({what: v[cut] for what, v in given.items()} for cut in (slice(begun), slice(begun, 70)))
@@ -1105,13 +1105,13 @@ def test_a_copy_goes_on_bit_for_bit_like_the_original_and_apart_from_it(name, ho
         np.testing.assert_array_equal(original.log_density(ROWS), twin.log_density(ROWS))
 
 
-def test_a_copy_of_an_empty_stream_goes_on():
+def test_copy_of_empty_stream_works():
     forest = build().partial_fit(ROWS[:5])
     twin = COPIES["pickle"](forest.delete(forest.keys_))
     assert bits(twin.partial_fit(ROWS[5:20])) == bits(forest.partial_fit(ROWS[5:20]))
 
 
-def test_a_clone_has_the_parameters_and_nothing_else():
+def test_clone_has_only_the_parameters():
     window = Window(9, duration=30.0)
     forest = build(window=window).partial_fit(ROWS, times=TIMES)
     twin = clone(forest)
@@ -1135,7 +1135,7 @@ def room(forest):
 @pytest.mark.parametrize("size", [1, 13])
 @pytest.mark.parametrize("max_depth", [None, 3])
 @pytest.mark.parametrize("window", [10, Window(10, duration=1e9), Window(duration=10.0), Reservoir(10)], ids=repr)
-def test_memory_stays_bounded_however_long_the_stream(window, max_depth, size):
+def test_memory_is_bounded_for_long_streams(window, max_depth, size):
     forest = build(window=window, max_depth=max_depth, n_estimators=2)
     rooms = []
     for k in range(4):
@@ -1148,7 +1148,7 @@ def test_memory_stays_bounded_however_long_the_stream(window, max_depth, size):
     assert rooms[-1]["queue"] == rooms[-1]["slots"] == forest.n_points_ == 10
 
 
-def test_slots_that_are_not_in_use_are_empty():
+def test_unused_slots_are_empty():
     forest = build(window=10).partial_fit(ROWS).delete([75, 77, 79])
     stream = forest._stream
     free = np.setdiff1d(np.arange(len(stream.points.values)), stream.store.held)

@@ -82,11 +82,11 @@ def tree():
     return tree
 
 
-def test_the_example_is_a_whole_forest(forest):
+def test_example_is_a_valid_forest(forest):
     check_forest(forest, np.array(POINTS, np.float64))
 
 
-def test_kernel_shares_are_those_of_the_example(known):
+def test_kernel_shares_match_the_example(known):
     inside, complement = np.exp(known.inside[0]), np.exp(known.complement[0])
     region = inside + complement
     assert inside[0] == 1.0
@@ -96,7 +96,7 @@ def test_kernel_shares_are_those_of_the_example(known):
     assert inside[3] / region[3] == pytest.approx(float(RESTRICT_LOW), rel=1e-14)
 
 
-def test_reference_shares_are_exactly_those_of_the_example(tree):
+def test_reference_shares_match_the_example_exactly(tree):
     left, gamma = tree.root.left, Fraction(1)
     assert naive.cut_mean(tree.root, gamma) == CUT_ROOT
     assert naive.restriction_mean(left, gamma * 2**2) == RESTRICT_LEFT
@@ -106,25 +106,25 @@ def test_reference_shares_are_exactly_those_of_the_example(tree):
     assert naive.restriction_mean(left.right, gamma * 4**2) == 1
 
 
-def test_masses_and_volumes_of_the_five_leaves_add_up_to_the_world():
+def test_masses_and_volumes_of_leaves_add_up():
     assert sum(mass for *_, mass, _ in LEAVES) == 1
     assert sum(volume for *_, volume in LEAVES) == 1
 
 
-def test_kernel_puts_probes_in_the_leaves_of_the_example(forest, known):
+def test_kernel_finds_leaves_of_the_example(forest, known):
     nodes, kinds = posterior.leaf_kinds(forest, known, PROBES, None)
     assert nodes[:, 0].tolist() == [leaf[1] for leaf in LEAVES]
     assert kinds[:, 0].tolist() == [leaf[2] for leaf in LEAVES]
 
 
-def test_kernel_gives_the_masses_and_densities_of_the_example(forest, known):
+def test_kernel_masses_and_densities_match_the_example(forest, known):
     masses = posterior.leaf_values(forest, posterior.mass_table(known), PROBES, np.transpose, None)
     densities = np.exp(posterior.leaf_values(forest, posterior.log_density_table(known), PROBES, np.transpose, None))
     assert masses[:, 0] == pytest.approx([float(mass) for *_, mass, _ in LEAVES], rel=1e-14)
     assert densities[:, 0] == pytest.approx([float(mass / volume) for *_, mass, volume in LEAVES], rel=1e-14)
 
 
-def test_reference_gives_exactly_the_masses_and_volumes_of_the_example(tree):
+def test_reference_masses_and_volumes_match_the_example_exactly(tree):
     nodes = [tree.root, tree.root.left, tree.root.right, tree.root.left.left, tree.root.left.right]
     for _, j, kind, mass, volume in LEAVES:
         if kind == LeafKind.COMPLEMENTARY:
@@ -136,13 +136,13 @@ def test_reference_gives_exactly_the_masses_and_volumes_of_the_example(tree):
     assert sum(naive.leaves(tree)) == 1
 
 
-def test_reference_puts_probes_in_the_leaves_of_the_example(tree):
+def test_reference_finds_leaves_of_the_example(tree):
     found = [naive.find_leaf(tree, probe) for probe, *_ in LEAVES]
     assert [leaf.kind for leaf in found] == [leaf[2] for leaf in LEAVES]
     assert [leaf.log_mass for leaf in found] == pytest.approx([naive.log(leaf[3]) for leaf in LEAVES])
 
 
-def test_a_frozen_domain_holds_nothing_beyond_it(forest, known):
+def test_closed_domain_has_no_mass_outside(forest, known):
     beyond = np.array([[1.5, 0.5], [-0.1, -0.1]])
     _, kinds = posterior.leaf_kinds(forest, known, beyond, None)
     masses = posterior.leaf_values(forest, posterior.mass_table(known), beyond, np.transpose, None)
@@ -150,7 +150,7 @@ def test_a_frozen_domain_holds_nothing_beyond_it(forest, known):
     assert (masses == 0).all()
 
 
-def test_a_domain_equal_to_the_box_changes_nothing(forest, known):
+def test_domain_equal_to_the_box_changes_nothing(forest, known):
     framed = forest._replace(domain=np.array([[0.0, 0.0], [1.0, 1.0]]))
     again = posterior.posterior(framed, Prior(GAMMA, is_open=False), n_jobs=None)
     for name in known._fields:

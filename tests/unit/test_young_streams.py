@@ -29,7 +29,7 @@ def saved(forest: StreamingMPF) -> bytes:
     "parameters",
     [{}, {"max_samples": 3}, {"feature_weights": [1.0, 0.0, 2.0]}, {"max_depth": 2}, {"window": None, "max_depth": 4}],
 )
-def test_trees_grown_in_one_call_are_those_grown_one_by_one(monkeypatch, parameters):
+def test_trees_grown_in_one_call_match_trees_grown_one_by_one(monkeypatch, parameters):
     def grown() -> bytes:
         forest = made(StreamingMPF, **{"n_estimators": 6, "window": 16, "random_state": 3, **parameters})
         for row in ROWS:
@@ -42,7 +42,7 @@ def test_trees_grown_in_one_call_are_those_grown_one_by_one(monkeypatch, paramet
 
 
 @pytest.mark.parametrize("entropy", [0, 2**80, [1, 2, 3]])
-def test_seeds_of_a_stream_are_those_that_are_spawned(entropy):
+def test_seeds_of_stream_match_spawned_seeds(entropy):
     spawning = np.random.SeedSequence(entropy, spawn_key=(4,), n_children_spawned=2)
     for _ in range(2):  # the second time from memory, which nobody can have written to
         states, policy, samples, after = seeds_of_stream(
@@ -58,7 +58,7 @@ def test_seeds_of_a_stream_are_those_that_are_spawned(entropy):
     assert spawning.n_children_spawned == 2
 
 
-def test_parameters_that_are_equal_but_of_another_kind_are_checked():
+def test_validates_equal_parameters_of_another_type():
     StreamingMPF(n_estimators=1, window=16).partial_fit(ROWS)
     with pytest.raises(ValueError, match="n_estimators"):
         StreamingMPF(n_estimators=1.0, window=16).partial_fit(ROWS)
@@ -78,7 +78,7 @@ def as_zipfile_writes(header: bytes, stored: dict[str, np.ndarray]) -> bytes:
 
 
 @pytest.mark.parametrize("largest", [2**31 - 1, 700, 0])
-def test_archives_are_those_that_zipfile_writes(monkeypatch, largest):
+def test_archives_match_zipfile(monkeypatch, largest):
     """Also beyond 2 GB, here told by another limit."""
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", largest)
     monkeypatch.setattr(modelfile, "_LARGEST_DIRECT", largest)
